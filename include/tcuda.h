@@ -71,7 +71,7 @@
 #define TCUDA_API
 #endif
 
-/* A result not to be ignored: every status but those of _destroy, _free and _release. */
+/* A result not to be ignored: every status except those of _destroy, _free and _release. */
 #if defined(__cplusplus) && __cplusplus >= 201703L
 #define TCUDA_NODISCARD [[nodiscard]]
 #elif defined(__GNUC__)
@@ -109,13 +109,13 @@ struct DLManagedTensorVersioned;
 #define TCUDA_CURRENT_DEVICE (-1) /**< Any device parameter: this thread's current device. */
 
 /**
- * Host memory, where a collective's destination may be it. Older versions of torch wrote -1 for it
- * there, which is the current device here.
+ * Host memory, as the destination of a collective. Older versions of torch wrote -1 for it there,
+ * which is the current device here.
  */
 #define TCUDA_CPU_DEVICE (-2)
 
 /**
- * Outcome of a call. Numbers never change and never come back.
+ * Outcome of a call. Numbers never change and are never reused.
  *
  * 1 to 19 are about the call, 20 to 39 about what the machine or process lacks, 40 to 59 are
  * failures of another library or of the host (its code: tcuda_last_error_native), 60 to 69 are
@@ -146,22 +146,22 @@ typedef enum tcuda_status {
     TCUDA_STATUS_NVML_ERROR = 44,    /**< NVML failed. */
     TCUDA_STATUS_NCCL_ERROR = 45,    /**< NCCL failed. */
     TCUDA_STATUS_CUBLAS_ERROR = 46,  /**< cuBLAS failed. */
-    TCUDA_STATUS_CALLBACK_FAILED = 47, /**< A callback of the host said no. */
+    TCUDA_STATUS_CALLBACK_FAILED = 47, /**< A callback of the host returned failure. */
     TCUDA_STATUS_PEER_GONE = 48, /**< The other process of an IPC handle or communicator died. */
     TCUDA_STATUS_CAPTURING = 60, /**< Not legal while the stream captures. */
-    TCUDA_STATUS_CAPTURE_INVALIDATED = 61, /**< Broken by an illegal call: abort it. */
+    TCUDA_STATUS_CAPTURE_INVALIDATED = 61, /**< Invalidated by an illegal call: abort it. */
     TCUDA_STATUS_INTERNAL = 99             /**< A fault of the library. */
 } tcuda_status;
 
-/** How much a line of log matters: TCUDA_LOG_... */
+/** Severity of a log line: TCUDA_LOG_... */
 typedef int32_t tcuda_log_level;
 #define TCUDA_LOG_OFF 0     /**< Nothing. */
 #define TCUDA_LOG_ERROR 1   /**< Something failed. */
 #define TCUDA_LOG_WARNING 2 /**< Something is likely wrong. */
 #define TCUDA_LOG_INFO 3    /**< Something rare happened. */
-#define TCUDA_LOG_DEBUG 4   /**< For those who look for a fault. */
+#define TCUDA_LOG_DEBUG 4   /**< Details for debugging. */
 
-/** Takes one line of log, without its newline; any thread; must not call tcuda. */
+/** Receives one log line, without its newline; any thread; must not call tcuda. */
 typedef void (*tcuda_log_fn)(void *user_data, tcuda_log_level level, const char *message);
 
 /** Frees user_data: see Callbacks on the front page. */
@@ -186,23 +186,23 @@ const char *tcuda_status_name(int32_t status);
 TCUDA_API
 const char *tcuda_last_error(void);
 
-/** The same, copied. (+) */
+/** The same as tcuda_last_error, copied. (+) */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_last_error_message(char *buf, size_t len, size_t *needed);
 
 /**
- * Code behind this thread's last failure: CUresult, errno, a callback's; 0 if ours alone.
- * (the code of torch.cuda.CudaError)
+ * Native code of this thread's last failure: a CUresult, an errno or a callback's; 0 if there is
+ * none. (the code of torch.cuda.CudaError)
  */
 TCUDA_API
 int32_t tcuda_last_error_native(void);
 
 /**
- * Routes log lines up to `level` to a function, in place of the last one. Until the first call only
- * warnings that the host has asked for are written, to stderr: reports of the stream sanitizer
- * without a function for them, and those of sync debug mode. The environment's TCUDA_LOG (off,
- * error, warning, info or debug) says up to which level all lines are written there instead; it is
- * read at initialisation. (+)
+ * Sends log lines up to `level` to a function, in place of the last one. Until the first call only
+ * warnings of tools that the host has turned on are written, to stderr: reports of the stream
+ * sanitizer without a report function, and those of sync debug mode. The environment's TCUDA_LOG
+ * (off, error, warning, info or debug) is the level up to which all lines are written to stderr;
+ * it is read at initialisation. (+)
  *
  * @param level     TCUDA_LOG_OFF to TCUDA_LOG_DEBUG
  * @param callback  may be NULL: silence, also on stderr
@@ -212,9 +212,9 @@ tcuda_status tcuda_set_log_callback(tcuda_log_level level, tcuda_log_fn callback
     tcuda_destroy_fn destroy);
 
 /**
- * Chooses how a GPU is reached; before initialisation, or after tcuda_shutdown. Without it the
+ * Selects the backend; before initialisation, or after tcuda_shutdown. Without it the
  * environment's TCUDA_BACKEND and TCUDA_SIM decide, and without those it is "cuda": the library
- * never turns to the simulated machine by itself. (+)
+ * never selects the simulated machine by itself. (+)
  *
  * @param name     "cuda" or "sim"
  * @param options  of the simulated machine, "devices=4,memory=16GiB"; may be NULL: TCUDA_SIM's
@@ -222,13 +222,13 @@ tcuda_status tcuda_set_log_callback(tcuda_log_level level, tcuda_log_fn callback
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_backend_select(const char *name, const char *options);
 
-/** "cuda" or "sim": what runs, or would run. (+) */
+/** "cuda" or "sim": the backend that runs, or would run. (+) */
 TCUDA_API
 const char *tcuda_backend_name(void);
 
 /**
- * Calls so far of a driver function. Exact in the simulated machine; of a GPU's driver, calls that
- * two threads make at the same moment may count as one. (+)
+ * Number of calls of a driver function so far. Exact on the simulated machine; of a GPU's driver,
+ * two calls at the same moment may count as one. (+)
  *
  * @param function  "cuMemMap"; may be NULL: of all
  * @param[out] count  calls since initialisation; 0 before it
@@ -237,11 +237,12 @@ TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_backend_call_count(const char *function, uint64_t *count);
 
 /**
- * Where the library calls a driver function: in the driver, or in the simulated machine. So a
- * host that makes calls of its own, to capture a stream say, runs on both. The function has the
- * form that the library uses: cuStreamGetCaptureInfo that of CUDA 11.3, cuGraphGetEdges that of
- * 10.0. What the host calls there is not counted, and not made to fail by tcuda_backend_inject or
- * tcuda_backend_faults. Initialises the library; the address is good until tcuda_shutdown. (+)
+ * Address of a driver function as the library calls it: in the driver, or in the simulated
+ * machine. So a host that makes driver calls of its own, for example to capture a stream, runs on
+ * both. The function has the version that the library uses: cuStreamGetCaptureInfo that of CUDA
+ * 11.3, cuGraphGetEdges that of 10.0. Calls of the host through it are not counted, and
+ * tcuda_backend_inject and tcuda_backend_faults do not affect them. Initialises the library; the
+ * address is valid until tcuda_shutdown. (+)
  *
  * @param function      "cuStreamBeginCapture": without the suffix of a version
  * @param[out] address  of the function; TCUDA_STATUS_NOT_SUPPORTED where the driver has none
@@ -250,11 +251,11 @@ TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_backend_function(const char *function, void **address);
 
 /**
- * Makes a driver function fail, for tests of hosts. (+)
+ * Makes a driver function fail, for tests of the host. (+)
  *
  * @param function  "cuMemMap"; may be NULL: any
- * @param nth       its nth call from now fails; 0 takes the rule for this function back
- * @param result    the CUresult that it gives, 2 for CUDA_ERROR_OUT_OF_MEMORY; not 0 unless nth is
+ * @param nth       its nth call from now fails; 0 removes the rule of this function
+ * @param result    its result, a CUresult: 2 for CUDA_ERROR_OUT_OF_MEMORY; 0 only if nth is 0
  * @param forever   1: every later call fails as well
  */
 TCUDA_NODISCARD TCUDA_API
@@ -262,36 +263,37 @@ tcuda_status tcuda_backend_inject(const char *function, uint64_t nth, int32_t re
     int32_t forever);
 
 /**
- * Injects faults, for tests of hosts: driver calls that fail or are slow, and devices that are
- * lost, on a GPU as on the simulated machine. The rules replace all that are set, those of
- * tcuda_backend_inject too; tcuda_shutdown ends them.
+ * Injects faults, for tests of the host: driver calls that fail or are slow, and devices that are
+ * lost, on a GPU and on the simulated machine. The rules replace all earlier ones, also those of
+ * tcuda_backend_inject; tcuda_shutdown removes them.
  *
  * A rule is "function@k=effect"; commas separate rules, and there can be 32. The function is a
- * driver call that tcuda makes, or * for any; of its calls from now on, the kth (1: the next) has
- * the effect, and with a ! at the end of the rule all later ones as well.
+ * driver call that tcuda makes, or * for any. Its kth call from now on (1: the next) has the
+ * effect; if the rule ends with a !, all later calls have it as well.
  *
  * "cuMemMap@3=2", with a CUresult: the third call is not made and gives CUDA_ERROR_OUT_OF_MEMORY;
  * "*@17=999!" fails the 17th call and every later one.
  *
- * "cuMemCreate@1=slow:20ms", with a time in us, ms or s, at most 60s: it is made after a pause.
+ * "cuMemCreate@1=slow:20ms", with a time in us, ms or s, at most 60s: the call is made after a
+ * pause.
  *
- * "*@40=lost": the device with which the call works is lost, with code 719, or "lost:700" with one
- * of 214, 700, 709 and 714 to 718. From then on every call that works with this device or its
- * context gives that code, those that free and destroy too, which is TCUDA_STATUS_DEVICE_LOST;
- * other devices go on. It stays lost until tcuda_shutdown, also when the rules are taken back.
- * Then it works again, as one that is really lost would not.
+ * "*@40=lost": the device of the call is lost, with code 719, or "lost:700" with one of 214, 700,
+ * 709 and 714 to 718. From then on every call that works with this device or its context returns
+ * that code, also calls that free and destroy; that is TCUDA_STATUS_DEVICE_LOST. Other devices
+ * still work. The device stays lost until tcuda_shutdown, also when the rules are removed. After
+ * that it works again, unlike a device that is really lost.
  *
- * The environment's TCUDA_FAULTS is read in the same way at initialisation, unless rules are set by
- * then; if it is wrong, the call that initialises gives TCUDA_STATUS_INVALID_ARGUMENT. (+)
+ * The environment's TCUDA_FAULTS is read in the same way at initialisation, unless rules are set
+ * by then; if it is wrong, the call that initialises gives TCUDA_STATUS_INVALID_ARGUMENT. (+)
  *
- * @param rules  may be NULL, as "": takes all rules back
+ * @param rules  may be NULL, as "": removes all rules
  */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_backend_faults(const char *rules);
 
 /**
- * How often rules have fired: driver calls that failed or were slow because of
- * tcuda_backend_inject, tcuda_backend_faults or TCUDA_FAULTS, those to lost devices included. (+)
+ * Number of driver calls that failed or were slow because of tcuda_backend_inject,
+ * tcuda_backend_faults or TCUDA_FAULTS, including calls to lost devices. (+)
  *
  * @param[out] fired  since the process began
  */
@@ -299,18 +301,18 @@ TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_backend_fault_count(uint64_t *fired);
 
 /**
- * Waits for all work and frees everything. Handles that are still alive are logged, counted and
- * stale from now on; memory that was not freed is gone. The next call that needs it initialises
- * anew. Not from a callback. (+)
+ * Waits for all work and frees everything. Handles that are still alive are logged and counted,
+ * and become stale; memory that was not freed becomes invalid. The next call that needs the
+ * library initialises it again. Not from a callback. (+)
  *
- * @param[out] live_handles  handles that were not destroyed, borrowed ones aside; may be NULL
+ * @param[out] live_handles  live handles, without borrowed ones; may be NULL
  */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_shutdown(size_t *live_handles);
 
 /* ===================================== Devices ================================================ */
 
-#define TCUDA_SYNC_DEBUG_DEFAULT 0 /**< Hidden waits are as any others. */
+#define TCUDA_SYNC_DEBUG_DEFAULT 0 /**< Hidden waits are allowed. */
 /** A warning before the wait, through the log callback; to stderr if none was set. */
 #define TCUDA_SYNC_DEBUG_WARN 1
 #define TCUDA_SYNC_DEBUG_ERROR 2 /**< TCUDA_STATUS_WOULD_SYNCHRONIZE, and no wait. */
@@ -322,15 +324,15 @@ typedef struct tcuda_device_info {
     uint8_t uuid[16];            /**< The 16 bytes of "GPU-..." as nvidia-smi prints it. */
     uint64_t total_memory_bytes; /**< Device memory. */
     uint64_t l2_cache_bytes;     /**< Level 2 cache. */
-    uint64_t shared_memory_per_block_bytes; /**< Shared memory that a block gets without asking. */
-    uint64_t shared_memory_per_block_optin_bytes;    /**< Shared memory that a block can ask for. */
+    uint64_t shared_memory_per_block_bytes; /**< Shared memory that a block gets by default. */
+    uint64_t shared_memory_per_block_optin_bytes; /**< Shared memory that a block can opt in to. */
     uint64_t shared_memory_per_multiprocessor_bytes; /**< Shared memory of a multiprocessor. */
     int32_t major;                                   /**< Compute capability. */
     int32_t minor;                                   /**< Compute capability, behind the dot. */
     int32_t multi_processor_count;                   /**< Multiprocessors. */
     int32_t warp_size;                               /**< Threads of a warp. */
     int32_t max_threads_per_block;                   /**< Limit of a launch. */
-    int32_t max_threads_per_multi_processor;         /**< Resident at a time. */
+    int32_t max_threads_per_multi_processor;         /**< Threads that are resident at a time. */
     int32_t max_block_dim[3];                        /**< Limits of a launch. */
     int32_t max_grid_dim[3];                         /**< Limits of a launch. */
     int32_t regs_per_block;                          /**< 32-bit registers. */
@@ -338,23 +340,24 @@ typedef struct tcuda_device_info {
     int32_t clock_rate_khz;                          /**< Peak clock of the multiprocessors. */
     int32_t memory_clock_rate_khz;                   /**< Peak clock of the memory. */
     int32_t memory_bus_width_bits;                   /**< Width of the memory's bus. */
-    int32_t copy_engine_count;                       /**< Engines that copy beside kernels. */
+    int32_t copy_engine_count;                       /**< Engines that copy while kernels run. */
     int32_t pci_domain_id;                           /**< PCI address. */
     int32_t pci_bus_id;                              /**< PCI address. */
     int32_t pci_device_id;                           /**< PCI address. */
     int32_t numa_node;              /**< Nearest NUMA node of the host; -1: unknown. */
     int32_t driver_version;         /**< Newest CUDA of the driver; 13000: CUDA 13.0. */
     int32_t is_integrated;          /**< Shares the host's memory. */
-    int32_t is_multi_gpu_board;     /**< Sits on a board with others. */
+    int32_t is_multi_gpu_board;     /**< Is on a board with other GPUs. */
     int32_t is_mig;                 /**< Is a MIG instance. */
     int32_t has_ecc;                /**< Error correction is on. */
-    int32_t has_cooperative_launch; /**< Kernels whose blocks synchronise. */
+    int32_t has_cooperative_launch; /**< Supports kernels whose blocks synchronise. */
     int32_t has_gpu_direct_rdma;    /**< Other PCI devices can reach its memory. */
     int32_t has_fabric_handles;     /**< Memory can be shared over NVLink between machines. */
-    int32_t has_managed_memory;     /**< Memory that migrates. */
-    int32_t has_concurrent_managed_access; /**< The host can use it meanwhile. */
-    int32_t has_virtual_memory;            /**< cuMemMap. */
-    int32_t has_memory_pools;              /**< cuMemAllocAsync. */
+    int32_t has_managed_memory;     /**< Supports memory that migrates. */
+    /** The host can use managed memory while kernels run. */
+    int32_t has_concurrent_managed_access;
+    int32_t has_virtual_memory; /**< Supports cuMemMap. */
+    int32_t has_memory_pools;   /**< Supports cuMemAllocAsync. */
 } tcuda_device_info;
 
 /** Initialises now; otherwise the first call that needs it does. (torch.cuda.init) */
@@ -400,8 +403,8 @@ TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_device_set(int32_t device);
 
 /**
- * The same, giving the device that was current before; undo it with tcuda_device_set(previous).
- * (torch.cuda.device)
+ * tcuda_device_set that also returns the device that was current before; undo it with
+ * tcuda_device_set(previous). (torch.cuda.device)
  *
  * @param device         ordinal below tcuda_device_count(); negative: no-op, also without a driver
  * @param[out] previous  ordinal; -1 if `device` is negative and there is no device
@@ -454,8 +457,8 @@ TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_device_can_access_peer(int32_t device, int32_t peer, bool *possible);
 
 /**
- * Lets kernels of `device` use the memory of `peer`, what the cache holds and will hold included;
- * again: no-op. TCUDA_STATUS_NOT_SUPPORTED where the machine cannot. (+)
+ * Lets kernels of `device` use the memory of `peer`, including all present and future memory of
+ * the cache; again: no-op. TCUDA_STATUS_NOT_SUPPORTED where the machine cannot. (+)
  *
  * @param device, peer  ordinals, or TCUDA_CURRENT_DEVICE
  */
@@ -471,7 +474,7 @@ TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_device_synchronize(int32_t device);
 
 /**
- * What happens when a call makes the host wait for the device where that is easily overlooked.
+ * What happens when a call makes the host wait for the device in an unobvious place.
  * (torch.cuda.get_sync_debug_mode)
  *
  * @param[out] mode  TCUDA_SYNC_DEBUG_...
@@ -480,14 +483,14 @@ TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_sync_debug_mode_get(int32_t *mode);
 
 /**
- * Changes that for the whole process, until tcuda_shutdown. Of interest is each wait of the library
- * for a device: tcuda_stream_synchronize and copies from and to pageable memory always, as in
- * PyTorch; collective calls whose result is in memory of the host; tcuda_mem_pool_sleep and _wake;
- * and memory that is given back while streams use it, as by tcuda_memory_empty_cache. A refused
- * call gives TCUDA_STATUS_WOULD_SYNCHRONIZE; one that destroys something waits all the same, and
- * the log says so. Calls that are documented to wait, as tcuda_device_synchronize and
- * tcuda_event_synchronize do, wait unseen. The first call that turns it on warns of that.
- * (torch.cuda.set_sync_debug_mode)
+ * Sets the sync debug mode of the whole process, until tcuda_shutdown. The mode applies to hidden
+ * waits for a device: tcuda_stream_synchronize and copies from and to pageable memory always, as
+ * in PyTorch; collective calls whose result is in memory of the host; tcuda_mem_pool_sleep and
+ * _wake; and memory that is given back while streams use it, as by tcuda_memory_empty_cache. A
+ * refused call gives TCUDA_STATUS_WOULD_SYNCHRONIZE; one that destroys something waits
+ * nevertheless, and is logged. Calls that are documented to wait, such as tcuda_device_synchronize
+ * and tcuda_event_synchronize, are exempt. The first call that turns the mode on logs a warning
+ * that lists the exempt waits. (torch.cuda.set_sync_debug_mode)
  *
  * @param mode  TCUDA_SYNC_DEBUG_...
  */
@@ -509,14 +512,15 @@ TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_gencode_flags(char *buf, size_t len, size_t *needed);
 
 /**
- * A cublasHandle_t of this thread and device, set to the thread's current stream of the device,
- * with memory of the library's cache: for each handle and stream what CUBLAS_WORKSPACE_CONFIG
- * says, else 32 MiB since Hopper and 8320 KiB before. The thread gets the same handle each time;
- * ask again after a change of the stream, and in a capture, which gets memory of its graph. When
- * the thread ends, others get the handle; it ends with tcuda_shutdown. The memory for a stream of
- * others goes some time after its last handle (tcuda_stream_destroy): queue nothing of cuBLAS there
- * after that. TCUDA_STATUS_NO_LIBRARY without cuBLAS; TCUDA_STATUS_NOT_SUPPORTED on the simulated
- * machine, where TCUDA_CUBLAS_PATH may name a stand-in for tests. (torch.cuda.current_blas_handle)
+ * A cublasHandle_t of this thread and device, set to the thread's current stream of the device.
+ * Its workspace is memory of the cache: for each handle and stream the size in
+ * CUBLAS_WORKSPACE_CONFIG, else 32 MiB from Hopper on and 8320 KiB before. The thread gets the
+ * same handle each time; call this again after a change of the stream, and in a capture, which
+ * gets memory of its graph. When the thread ends, other threads reuse the handle, until
+ * tcuda_shutdown destroys it. The workspace of an external stream is freed some time after its
+ * last handle (tcuda_stream_destroy): queue no cuBLAS work there after that.
+ * TCUDA_STATUS_NO_LIBRARY without cuBLAS; TCUDA_STATUS_NOT_SUPPORTED on the simulated machine,
+ * where TCUDA_CUBLAS_PATH may name a stand-in for tests. (torch.cuda.current_blas_handle)
  *
  * @param[out] cublas_handle  borrowed
  */
@@ -537,31 +541,33 @@ typedef struct tcuda_event tcuda_event;   /**< A point in a stream. */
 typedef struct tcuda_stream tcuda_stream; /**< An ordered queue of device work. */
 
 /**
- * Runs on a driver thread in stream order. As CUDA says of host functions, it must not call CUDA or
- * tcuda, nor wait for work of a device. A call of tcuda that waits for the device, calls the driver
- * or uses a graph returns TCUDA_STATUS_INVALID_STATE there and does nothing: tcuda_graph_destroy
- * and tcuda_graphed_callable_destroy leave the handle valid, and tcuda_free leaves the block
- * allocated where another thread waits for the block's stream; call them again from another thread.
+ * Runs on a driver thread in stream order. As for host functions of CUDA, it must not call CUDA or
+ * tcuda, nor wait for work of a device. A call of tcuda that waits for the device, calls the
+ * driver or uses a graph returns TCUDA_STATUS_INVALID_STATE there and does nothing. So
+ * tcuda_graph_destroy and tcuda_graphed_callable_destroy leave the handle valid, and tcuda_free
+ * leaves the block allocated where another thread waits for the block's stream; call them again
+ * from another thread.
  */
 typedef void (*tcuda_host_fn)(void *user_data);
 
-/** Another process's way to an event: plain data, to be sent. */
+/** Gives another process access to an event: plain data, to be sent. */
 typedef struct tcuda_ipc_event_handle {
-    uint8_t bytes[64]; /**< They say nothing to a host. */
+    uint8_t bytes[64]; /**< Opaque to the host. */
 } tcuda_ipc_event_handle;
 
 /**
- * One of 32 pooled streams per priority, in turn: the 33rd is the first again. (torch.cuda.Stream)
+ * One of 32 pooled streams per priority, round robin: the 33rd is the first again.
+ * (torch.cuda.Stream)
  *
  * @param device       ordinal, or TCUDA_CURRENT_DEVICE; INVALID_DEVICE for other negative ones
- * @param priority     0, or lower for more urgent; brought into tcuda_stream_priority_range
+ * @param priority     0, or lower for more urgent; clamped to tcuda_stream_priority_range
  * @param[out] stream  the caller's, to be destroyed
  */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_stream_create(int32_t device, int32_t priority, tcuda_stream **stream);
 
 /**
- * Gives a stream back to its pool; queued work goes on. A no-op on borrowed handles.
+ * Gives a stream back to its pool; queued work continues. A no-op on borrowed handles.
  * (the end of a torch.cuda.Stream)
  *
  * @param stream  may be NULL: no-op
@@ -570,11 +576,11 @@ TCUDA_API
 tcuda_status tcuda_stream_destroy(tcuda_stream *stream);
 
 /**
- * Wraps a native stream, which must outlive the handle and is not destroyed with it. Before the
- * last handle of it goes it must not be any thread's current stream any more: from then on memory
- * that was used on it waits for what it holds at that moment, and for nothing later.
- * When its last handle from this function goes, the library forgets the stream, and handles of it
- * from tcuda_stream_current and tcuda_stream_exchange are stale.
+ * Wraps a native stream, which must outlive the handle and is not destroyed with it. Before its
+ * last handle is destroyed the stream must no longer be any thread's current stream: memory that
+ * was used on it then waits for the work that it holds at that moment, and for nothing later. When
+ * the last handle from this function is destroyed, the library forgets the stream, and handles of
+ * it from tcuda_stream_current and tcuda_stream_exchange become stale.
  * (torch.cuda.ExternalStream, torch.cuda.get_stream_from_external)
  *
  * @param device     the device of the stream, whose primary context it must belong to
@@ -605,9 +611,9 @@ TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_stream_set_current(tcuda_stream *stream);
 
 /**
- * The same, giving what it displaced: undo it by tcuda_stream_set_current(previous), then
- * tcuda_device_set(previous_device) if that is another device than the stream's.
- * (torch.cuda.stream, torch.cuda.StreamContext)
+ * tcuda_stream_set_current that also returns what was current before. Undo it by
+ * tcuda_stream_set_current(previous), then tcuda_device_set(previous_device) if that is another
+ * device than the stream's. (torch.cuda.stream, torch.cuda.StreamContext)
  *
  * @param stream                NULL: the one that is current, which changes nothing
  * @param[out] previous         the current stream of the stream's device, borrowed; without a
@@ -623,7 +629,7 @@ TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_stream_query(tcuda_stream *stream, bool *done);
 
 /**
- * Waits for all queued work. TCUDA_STATUS_WOULD_SYNCHRONIZE in TCUDA_SYNC_DEBUG_ERROR.
+ * Waits for all queued work. TCUDA_STATUS_WOULD_SYNCHRONIZE in mode TCUDA_SYNC_DEBUG_ERROR.
  * (torch.cuda.Stream.synchronize)
  */
 TCUDA_NODISCARD TCUDA_API
@@ -661,13 +667,13 @@ tcuda_status tcuda_stream_record_new_event(tcuda_stream *stream, uint32_t flags,
     tcuda_event **event);
 
 /**
- * Queues a call of a host function, which runs once the stream gets there. `destroy` runs after it,
- * and also when it never runs because the device was lost. In a capture of a tcuda_graph the
- * function runs at each replay, and `destroy` once: when no graph has it any more, neither this one
- * nor one that was updated by it, and the replays are over. A capture that was begun without tcuda
- * refuses it with TCUDA_STATUS_CAPTURING. (+)
+ * Queues a call of a host function, which runs once the stream gets there. `destroy` runs after
+ * it, and also when the function never runs because the device was lost. In a capture of a
+ * tcuda_graph the function runs at each replay, and `destroy` once: when no graph contains it any
+ * more, neither this one nor one that was updated by it, and the replays are over. A capture that
+ * was begun without tcuda refuses it with TCUDA_STATUS_CAPTURING. (+)
  *
- * @param callback  what to call
+ * @param callback  the host function
  */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_stream_add_callback(tcuda_stream *stream, tcuda_host_fn callback,
@@ -677,7 +683,7 @@ tcuda_status tcuda_stream_add_callback(tcuda_stream *stream, tcuda_host_fn callb
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_stream_device(tcuda_stream *stream, int32_t *device);
 
-/** Priority as granted. (torch.cuda.Stream.priority) */
+/** Priority that the stream has. (torch.cuda.Stream.priority) */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_stream_priority(tcuda_stream *stream, int32_t *priority);
 
@@ -717,18 +723,18 @@ TCUDA_API
 tcuda_status tcuda_event_destroy(tcuda_event *event);
 
 /**
- * Marks the present end of a stream; recording again moves the mark. The first record binds the
- * event to the stream's device. (torch.cuda.Event.record)
+ * Captures the present end of a stream's queue; a second record replaces it. The first record
+ * binds the event to the stream's device. (torch.cuda.Event.record)
  */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_event_record(tcuda_event *event, tcuda_stream *stream);
 
-/** Has it been reached? True if it was never recorded. (torch.cuda.Event.query) */
+/** Has the recorded work completed? True if it was never recorded. (torch.cuda.Event.query) */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_event_query(tcuda_event *event, bool *done);
 
 /**
- * Waits until it is reached; returns at once if it was never recorded.
+ * Waits until the recorded work has completed; returns at once if it was never recorded.
  * (torch.cuda.Event.synchronize)
  */
 TCUDA_NODISCARD TCUDA_API
@@ -756,13 +762,13 @@ tcuda_status tcuda_event_native(tcuda_event *event, struct CUevent_st **cu_event
 /**
  * Handle of an INTERPROCESS event for other processes, which open it with
  * tcuda_event_from_ipc_handle. An event that was never recorded is bound to this thread's current
- * device. Destroy the event when the others have done with it. (torch.cuda.Event.ipc_handle)
+ * device. Destroy the event after the others have destroyed theirs. (torch.cuda.Event.ipc_handle)
  */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_event_ipc_handle(tcuda_event *event, tcuda_ipc_event_handle *handle);
 
 /**
- * Opens another process's event: to be waited for, asked, and recorded.
+ * Opens another process's event, which can be waited for, queried and recorded here.
  * (torch.cuda.Event.from_ipc_handle)
  *
  * @param device      ordinal of the event's device here, or TCUDA_CURRENT_DEVICE
@@ -774,9 +780,9 @@ tcuda_status tcuda_event_from_ipc_handle(int32_t device, const tcuda_ipc_event_h
     tcuda_event **event);
 
 /**
- * Copies bytes between any two places, of the host or of any device; only pageable host memory
- * makes it wait, which TCUDA_SYNC_DEBUG_ERROR refuses with TCUDA_STATUS_WOULD_SYNCHRONIZE. The two
- * ranges must not overlap. They are not looked up: one that leads to no memory may cost the device
+ * Copies bytes between any two addresses, of the host or of any device. Only copies of pageable
+ * host memory wait, which TCUDA_SYNC_DEBUG_ERROR refuses with TCUDA_STATUS_WOULD_SYNCHRONIZE. The
+ * two ranges must not overlap. They are not checked: an invalid address may lose the device
  * (TCUDA_STATUS_DEVICE_LOST), as in CUDA. (+)
  *
  * @param dst, src  device or host memory; may be NULL if bytes is 0
@@ -786,7 +792,7 @@ TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_copy(void *dst, const void *src, size_t bytes, tcuda_stream *stream);
 
 /**
- * Copies `rows` rows of `width_bytes` each; a pitch is the distance of two rows. (+)
+ * Copies `rows` rows of `width_bytes` each; a pitch is the distance between two rows. (+)
  *
  * @param dst, src  device or host memory; may be NULL if nothing is to be copied
  * @param stream    NULL: the current stream of dst's device, else of src's
@@ -796,7 +802,7 @@ tcuda_status tcuda_copy_2d(void *dst, size_t dst_pitch_bytes, const void *src,
     size_t src_pitch_bytes, size_t width_bytes, size_t rows, tcuda_stream *stream);
 
 /**
- * Writes a value over and over. As for tcuda_copy, the range is not looked up. (+)
+ * Writes a value repeatedly. As for tcuda_copy, the range is not checked. (+)
  *
  * @param ptr          device memory, of any alignment; may be NULL if count is 0
  * @param value        host memory, read before the call returns
@@ -810,11 +816,11 @@ tcuda_status tcuda_fill(void *ptr, const void *value, size_t value_bytes, size_t
 
 /* ===================================== Memory ================================================= */
 
-typedef struct tcuda_allocation tcuda_allocation; /**< A block as an object. */
+typedef struct tcuda_allocation tcuda_allocation; /**< An allocated block with a handle. */
 
 /**
- * Memory ordered on a stream: work queued on it may use the block at once, and after tcuda_free the
- * block is reused in that order. (torch.cuda.caching_allocator_alloc)
+ * Allocates memory in the order of a stream: work queued on it may use the block at once, and
+ * after tcuda_free the block is reused in that order. (torch.cuda.caching_allocator_alloc)
  *
  * @param bytes     any size; 0: NULL and OK
  * @param device    ordinal, TCUDA_CURRENT_DEVICE: the stream's, else this thread's current one
@@ -835,8 +841,9 @@ TCUDA_API
 tcuda_status tcuda_free(void *ptr);
 
 /**
- * Says that the block is also used on `stream`: once freed, it is not reused before what is queued
- * there then is done. No effect for the stream that it was allocated on. (Tensor.record_stream)
+ * Records that the block is also used on `stream`: once freed, it is not reused before the work
+ * queued there at that time is done. No effect for the stream that it was allocated on.
+ * (Tensor.record_stream)
  *
  * @param ptr     what tcuda_malloc gave; may be NULL: no-op
  * @param stream  NULL: the current stream of ptr's device
@@ -865,7 +872,7 @@ tcuda_status tcuda_allocation_destroy(tcuda_allocation *allocation);
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_allocation_pointer(tcuda_allocation *allocation, void **ptr);
 
-/** Size of an allocation as it was asked for. (+) */
+/** Requested size of an allocation. (+) */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_allocation_bytes(tcuda_allocation *allocation, size_t *bytes);
 
@@ -873,38 +880,38 @@ tcuda_status tcuda_allocation_bytes(tcuda_allocation *allocation, size_t *bytes)
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_allocation_device(tcuda_allocation *allocation, int32_t *device);
 
-/** The stream that an allocation was made on; borrowed. (+) */
+/** The stream of an allocation; borrowed. (+) */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_allocation_stream(tcuda_allocation *allocation, tcuda_stream **stream);
 
 /**
- * Returns all unused cached memory, of all devices, to the driver; waits for pending frees, and for
- * the work of streams whose memory goes. (torch.cuda.empty_cache)
+ * Returns all unused cached memory, of all devices, to the driver; waits for pending frees, and
+ * for the work of streams whose memory is returned. (torch.cuda.empty_cache)
  */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_memory_empty_cache(void);
 
-/** Free and total memory of a device as the driver sees it. (torch.cuda.mem_get_info) */
+/** Free and total memory of a device as the driver reports it. (torch.cuda.mem_get_info) */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_memory_info(int32_t device, size_t *free_bytes, size_t *total_bytes);
 
 /* ---- Statistics ---- */
 
 /**
- * A quantity: now, its highest value, all increases and all decreases; the last three since they
- * were reset.
+ * A quantity: its present value, its highest value, the sum of all increases and of all decreases;
+ * the last three since they were reset.
  */
 typedef struct tcuda_stat {
-    uint64_t current;   /**< Now. */
-    uint64_t peak;      /**< Highest. */
-    uint64_t allocated; /**< All increases. */
-    uint64_t freed;     /**< All decreases. */
+    uint64_t current;   /**< Present value. */
+    uint64_t peak;      /**< Highest value. */
+    uint64_t allocated; /**< Sum of all increases. */
+    uint64_t freed;     /**< Sum of all decreases. */
 } tcuda_stat;
 
 /**
- * A quantity of all blocks, of those up to 1 MiB, and of those above. What is of memory (segment,
- * reserved_bytes, inactive_split) counts by is_small of its tcuda_segment_info instead: so
- * active_bytes of small_pool may be more than its reserved_bytes.
+ * A quantity of all blocks, of those up to 1 MiB, and of those above. Quantities of memory
+ * (segment, reserved_bytes, inactive_split) are split by is_small of tcuda_segment_info instead:
+ * so active_bytes of small_pool may exceed its reserved_bytes.
  */
 typedef struct tcuda_stat_by_pool {
     tcuda_stat all;        /**< All. */
@@ -915,40 +922,41 @@ typedef struct tcuda_stat_by_pool {
 /** torch.cuda.memory_stats(), the same names. */
 typedef struct tcuda_memory_statistics {
     size_t struct_size;                 /**< From TCUDA_INIT. */
-    tcuda_stat_by_pool allocation;      /**< Blocks held by the host. */
+    tcuda_stat_by_pool allocation;      /**< Allocated blocks. */
     tcuda_stat_by_pool allocated_bytes; /**< Their bytes, rounded up to 512. */
-    tcuda_stat_by_pool active;          /**< Those blocks, and freed ones awaiting streams. */
-    tcuda_stat_by_pool active_bytes;    /**< Their bytes, rounded. */
-    tcuda_stat_by_pool requested_bytes; /**< Their bytes as asked for. */
+    tcuda_stat_by_pool active;       /**< Allocated blocks, and freed ones that wait for streams. */
+    tcuda_stat_by_pool active_bytes; /**< Bytes of active blocks, rounded up to 512. */
+    tcuda_stat_by_pool requested_bytes; /**< Requested bytes of active blocks. */
     tcuda_stat_by_pool segment;         /**< Contiguous ranges of memory from the driver. */
     tcuda_stat_by_pool reserved_bytes;  /**< Bytes obtained from the driver. */
-    /** Free blocks of a stream and pool in which others are in use. */
+    /** Free blocks of a stream and pool in which other blocks are in use. */
     tcuda_stat_by_pool inactive_split;
     tcuda_stat_by_pool inactive_split_bytes; /**< Their bytes. */
-    /** Blocks held by the host that were of at least max_split_size when they were allocated. */
+    /** Allocated blocks that were of at least max_split_size when they were allocated. */
     tcuda_stat oversize_allocations;
-    /** Always zeros: ranges grow and shrink, and none is kept whole for its size. */
+    /** Always zero: segments grow and shrink, and none is kept whole for its size. */
     tcuda_stat oversize_segments;
-    uint64_t num_alloc_retries;    /**< Attempts after everything reusable was reclaimed. */
+    /** Attempts to allocate after all reusable memory was reclaimed. */
+    uint64_t num_alloc_retries;
     uint64_t num_ooms;             /**< Allocations that failed for want of memory. */
-    uint64_t num_sync_all_streams; /**< Times that all streams were waited for. */
+    uint64_t num_sync_all_streams; /**< Times that the host waited for all streams. */
     uint64_t num_device_alloc;     /**< Times that memory came from the driver. */
     uint64_t num_device_free;      /**< Times that memory went back to it. */
     uint64_t max_split_size;     /**< From this size on blocks are oversize; UINT64_MAX: none is. */
-    uint64_t num_oom_rejections; /**< Allocations refused before the driver was asked. */
+    uint64_t num_oom_rejections; /**< Allocations refused without a call of the driver. */
 } tcuda_memory_statistics;
 
 /** A process on a GPU. */
 typedef struct tcuda_process {
-    /** Its number, in the driver's namespace: a container's own numbers are others. */
+    /** Its process id, in the driver's namespace: inside a container the ids are different. */
     uint64_t pid;
-    /** Its memory on the GPU in bytes; UINT64_MAX: the driver does not tell. */
+    /** Its memory on the GPU in bytes; UINT64_MAX: the driver does not report it. */
     uint64_t used_bytes;
 } tcuda_process;
 
 /**
- * All statistics of a device at one moment; zeros before initialisation. Of the backend
- * "cudaMallocAsync" the driver counts bytes only, which docs/configuration.md lists.
+ * All statistics of a device at one moment; zeros before initialisation. With the backend
+ * "cudaMallocAsync" the driver only counts bytes; docs/configuration.md lists which.
  * (torch.cuda.memory_stats)
  *
  * @param[in,out] stats  start from TCUDA_INIT(tcuda_memory_statistics)
@@ -957,11 +965,11 @@ TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_memory_stats(int32_t device, tcuda_memory_statistics *stats);
 
 /**
- * One statistic by torch's key, "allocated_bytes.all.peak" or "num_ooms"; of a private pool that
- * was used on the device "reserved_bytes_by_private_pools.0_1.all.current", with the numbers that
- * tcuda_mem_pool_id gives, until the pool is gone and its memory went back to the driver.
- * "allocated", which torch's documents have, is "allocation". TCUDA_STATUS_INVALID_ARGUMENT for
- * other keys; the message names the nearest. (torch.cuda.memory_stats)
+ * One statistic by torch's key, "allocated_bytes.all.peak" or "num_ooms". A private pool that was
+ * used on the device has "reserved_bytes_by_private_pools.0_1.all.current", with the numbers of
+ * tcuda_mem_pool_id, until the pool is destroyed and its memory went back to the driver.
+ * "allocated", from torch's documents, is the same as "allocation". TCUDA_STATUS_INVALID_ARGUMENT
+ * for other keys; the message names the nearest. (torch.cuda.memory_stats)
  *
  * @param key  one of those that tcuda_memory_stat_keys lists
  */
@@ -969,9 +977,9 @@ TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_memory_stat(int32_t device, const char *key, uint64_t *value);
 
 /**
- * The keys of tcuda_memory_stat, sorted as the dictionary of torch.cuda.memory_stats is, with a
- * newline between two of them. Private pools have keys of their own, in the order in which they
- * were first used on the device. (the keys of torch.cuda.memory_stats)
+ * The keys of tcuda_memory_stat, sorted like the dictionary of torch.cuda.memory_stats, separated
+ * by newlines. Private pools have keys of their own, in the order in which they were first used on
+ * the device. (the keys of torch.cuda.memory_stats)
  *
  * @param buf          may be NULL if len is 0
  * @param[out] needed  length without NUL; may be NULL
@@ -980,14 +988,14 @@ TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_memory_stat_keys(int32_t device, char *buf, size_t len, size_t *needed);
 
 /**
- * All statistics as JSON, nested as torch.cuda.memory_stats_as_nested_dict gives them; below
- * "reserved_bytes_by_private_pools" what each private pool has, "0_1" being the pool 0, 1.
+ * All statistics as JSON, nested as in torch.cuda.memory_stats_as_nested_dict; below
+ * "reserved_bytes_by_private_pools" one entry for each private pool: "0_1" is the pool 0, 1.
  * (torch.cuda.memory_stats_as_nested_dict)
  */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_memory_stats_json(int32_t device, char *buf, size_t len, size_t *needed);
 
-/** allocated_bytes.all.current: what the host holds, in bytes. (torch.cuda.memory_allocated) */
+/** allocated_bytes.all.current: bytes of allocated blocks. (torch.cuda.memory_allocated) */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_memory_allocated(int32_t device, size_t *bytes);
 
@@ -996,8 +1004,8 @@ TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_memory_max_allocated(int32_t device, size_t *bytes);
 
 /**
- * reserved_bytes.all.current: what came from the driver. (torch.cuda.memory_reserved,
- * torch.cuda.memory_cached)
+ * reserved_bytes.all.current: bytes from the driver.
+ * (torch.cuda.memory_reserved, torch.cuda.memory_cached)
  */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_memory_reserved(int32_t device, size_t *bytes);
@@ -1020,19 +1028,20 @@ TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_memory_reset_accumulated(int32_t device);
 
 /**
- * Opens a scope of statistics of a device: peaks and totals of what happens there from now on,
- * by any thread. Scopes nest on each thread, and each is closed by the thread that opened it.
- * They and the device's own statistics do not disturb each other: tcuda_memory_reset_peak and
- * tcuda_memory_reset_accumulated leave open scopes alone. A thread that ends closes its own, and
- * tcuda_shutdown closes all. (+)
+ * Opens a scope of statistics of a device: peaks and totals of all threads' calls from now on.
+ * Scopes nest on each thread, and each is closed by the thread that opened it. Scopes and the
+ * device's own statistics are independent: tcuda_memory_reset_peak and
+ * tcuda_memory_reset_accumulated do not change open scopes. When a thread ends its scopes are
+ * closed, and tcuda_shutdown closes all. (+)
  */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_memory_stats_push(int32_t device);
 
 /**
- * Closes this thread's newest scope of a device and gives what happened in it: each peak is the
- * highest value since then, each total and num_... what was added since, each current value what
- * is now. Scopes around it include it. TCUDA_STATUS_INVALID_STATE where the thread has none. (+)
+ * Closes this thread's newest scope of a device and returns its statistics: each peak is the
+ * highest value since the scope was opened, each total and num_... the sum since then, each
+ * current value the present one. Outer scopes include it. TCUDA_STATUS_INVALID_STATE if the thread
+ * has none. (+)
  *
  * @param[in,out] stats  start from TCUDA_INIT(tcuda_memory_statistics); may be NULL
  */
@@ -1040,7 +1049,7 @@ TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_memory_stats_pop(int32_t device, tcuda_memory_statistics *stats);
 
 /**
- * All statistics as a table for people. (torch.cuda.memory_summary)
+ * All statistics as a table to read. (torch.cuda.memory_summary)
  *
  * @param abbreviated  1: without the rows of the pools; 0: with them
  */
@@ -1049,20 +1058,20 @@ tcuda_status tcuda_memory_summary(int32_t device, int32_t abbreviated, char *buf
     size_t *needed);
 
 /**
- * The processes that compute on a GPU, and the memory of each, as torch's text: `GPU:` and NVML's
- * number of it, then a line for each. From NVML, which is looked for at the first use, at the path
- * in TCUDA_NVML_PATH if that is set; TCUDA_STATUS_NO_LIBRARY where there is none. The simulated
- * machine knows this process alone. (torch.cuda.list_gpu_processes)
+ * The processes that compute on a GPU, and the memory of each, in torch's format: `GPU:` and
+ * NVML's number of it, then a line for each. From NVML, which is loaded at the first use, from the
+ * path in TCUDA_NVML_PATH if that is set; TCUDA_STATUS_NO_LIBRARY where there is none. The
+ * simulated machine reports only this process. (torch.cuda.list_gpu_processes)
  */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_memory_processes(int32_t device, char *buf, size_t len, size_t *needed);
 
 /**
- * The same as a list, in NVML's order. (torch.cuda.list_gpu_processes)
+ * tcuda_memory_processes as a list, in NVML's order. (torch.cuda.list_gpu_processes)
  *
  * @param[out] processes  the first `capacity` of them; may be NULL when `capacity` is 0
- * @param      capacity   how many there is room for
- * @param[out] count      how many there are
+ * @param      capacity   length of the list
+ * @param[out] count      number of processes
  */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_memory_process_list(int32_t device, tcuda_process *processes, size_t capacity,
@@ -1073,13 +1082,13 @@ tcuda_status tcuda_memory_process_list(int32_t device, tcuda_process *processes,
 typedef struct tcuda_observer tcuda_observer; /**< A registered callback. */
 
 /**
- * Asked before an allocation fails: may free memory, of any device and stream, and gives nonzero
- * when it did: then the allocation is tried once more. Runs on the thread whose allocation
+ * Called before an allocation fails: it may free memory, of any device and stream, and returns
+ * nonzero if it did: then the allocation is tried once more. Runs on the thread whose allocation
  * fails, without a lock, perhaps on several threads at once. It must not allocate device memory:
  * that gives TCUDA_STATUS_INVALID_STATE.
  *
- * bytes is what was asked of the driver, limit_bytes what the cache may reserve (the device's
- * memory where no fraction is set), free_bytes what the driver says is free.
+ * bytes is the size of the request to the driver, limit_bytes what the cache may reserve (the
+ * device's memory where no fraction is set), free_bytes what the driver reports as free.
  */
 typedef int32_t (*tcuda_out_of_memory_fn)(void *user_data, int32_t device, size_t bytes,
     size_t limit_bytes, size_t free_bytes);
@@ -1094,10 +1103,10 @@ TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_memory_fraction_get(int32_t device, double *fraction);
 
 /**
- * Limits what the cache may reserve of a device to a share of its memory, rounded down to a
- * byte. What tcuda_memory_reserved tells is counted, the host's blocks included; not contexts,
- * kernels, or what other libraries allocate. What is reserved beyond a lower limit stays until
- * it is given back, and the next allocation that needs more gives unused memory back first.
+ * Limits what the cache may reserve of a device to a share of its memory, rounded down to a byte.
+ * The limit counts what tcuda_memory_reserved returns, including allocated blocks; not contexts,
+ * kernels, or allocations of other libraries. Memory that is reserved beyond a lower limit stays
+ * until it is given back, and the next allocation that needs more gives unused memory back first.
  * (torch.cuda.set_per_process_memory_fraction)
  *
  * @param device    ordinal, or TCUDA_CURRENT_DEVICE; it comes first, where torch has the fraction
@@ -1111,13 +1120,14 @@ tcuda_status tcuda_memory_fraction_set(int32_t device, double fraction);
     tcuda_memory_fraction_set((device) | 0, fraction)
 
 /**
- * Registers a function that is asked before an allocation fails for want of device memory, after
- * everything unused was given back. The newest is asked first, and all are; if one of them says
- * that it freed memory, the allocation is tried once more. tcuda_shutdown takes them all out. (+)
+ * Registers a function that is called before an allocation fails for want of device memory, after
+ * all unused memory was given back. All such functions are called, the newest first; if one of
+ * them returns that it freed memory, the allocation is tried once more. tcuda_shutdown removes all
+ * of them. (+)
  *
  * @param callback       not NULL
  * @param user_data      the caller's, passed to the callback; may be NULL
- * @param destroy        called with user_data once nobody is in the callback any more; may be NULL
+ * @param destroy        called with user_data once no thread is in the callback; may be NULL
  * @param[out] observer  the caller's, to be destroyed; may be NULL: registered until tcuda_shutdown
  */
 TCUDA_NODISCARD TCUDA_API
@@ -1125,8 +1135,8 @@ tcuda_status tcuda_memory_on_out_of_memory(tcuda_out_of_memory_fn callback, void
     tcuda_destroy_fn destroy, tcuda_observer **observer);
 
 /**
- * Takes an observer out. Its user_data is destroyed before this returns; where threads are in the
- * callback, as this one may be, when the last of them has returned from it. (+)
+ * Removes an observer. Its user_data is destroyed before this returns; if threads are in the
+ * callback, perhaps this one, it is destroyed when the last of them has returned from it. (+)
  *
  * @param observer  may be NULL: no-op
  */
@@ -1134,24 +1144,23 @@ TCUDA_API
 tcuda_status tcuda_observer_destroy(tcuda_observer *observer);
 
 /**
- * The allocator's settings in force, in the grammar of TCUDA_ALLOC_CONF: giving the text to
- * tcuda_allocator_config_set changes nothing. Before initialisation those that would be in
- * force. (+)
+ * The allocator's present settings, in the grammar of TCUDA_ALLOC_CONF: passing the text to
+ * tcuda_allocator_config_set changes nothing. Before initialisation, the settings that
+ * initialisation would use. (+)
  */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_allocator_config_get(char *buf, size_t len, size_t *needed);
 
 /**
- * Changes the allocator's settings, now and, before initialisation, for it. The text is what
- * torch reads from PYTORCH_CUDA_ALLOC_CONF,
- * "max_split_size_mb:256,roundup_power2_divisions:[256:2,>:4]"; docs/configuration.md lists the
- * keys and what each does here. As in torch max_split_size_mb, roundup_power2_divisions and
- * garbage_collection_threshold go back to their defaults where the text lacks them, and other
- * keys keep their values. A text that is wrong changes nothing.
+ * Changes the allocator's settings, also before initialisation. The text is what torch reads from
+ * PYTORCH_CUDA_ALLOC_CONF, "max_split_size_mb:256,roundup_power2_divisions:[256:2,>:4]";
+ * docs/configuration.md lists the keys and what each does here. As in torch, max_split_size_mb,
+ * roundup_power2_divisions and garbage_collection_threshold go back to their defaults where the
+ * text lacks them, and other keys keep their values. An invalid text changes nothing.
  *
  * Without this call the environment's TCUDA_ALLOC_CONF counts, else PYTORCH_ALLOC_CONF, else
- * PYTORCH_CUDA_ALLOC_CONF, as at initialisation; if that is wrong, the call that initialises
- * gives TCUDA_STATUS_INVALID_ARGUMENT. tcuda_shutdown forgets what was set here.
+ * PYTORCH_CUDA_ALLOC_CONF, as read at initialisation; if that is invalid, the call that
+ * initialises gives TCUDA_STATUS_INVALID_ARGUMENT. tcuda_shutdown forgets what was set here.
  *
  * The key "backend" can change only before the first allocation, else TCUDA_STATUS_INVALID_STATE.
  * (torch.cuda.memory._set_allocator_settings)
@@ -1168,19 +1177,19 @@ TCUDA_API
 const char *tcuda_allocator_backend(void);
 
 /**
- * Turns the cache of the native backend on or off, for allocations from now on: without it each is
- * a cuMemAlloc, of just as many bytes as asked for, and each tcuda_free of such a block a
- * cuMemFree, which waits for the device. Blocks of before are freed as they were allocated. With
+ * Turns the cache of the native backend on or off, for allocations from now on. Without it each is
+ * a cuMemAlloc of exactly the requested size, and each tcuda_free of such a block a cuMemFree,
+ * which waits for the device. Earlier blocks are freed as they were allocated. With
  * TCUDA_NO_MEMORY_CACHING or PYTORCH_NO_CUDA_MEMORY_CACHING set to exactly 1 at initialisation it
- * is off, whatever is said here. tcuda_shutdown turns it on again.
+ * is off, whatever is set here. tcuda_shutdown turns it on again.
  * (torch.cuda.caching_allocator_enable)
  *
- * @param enabled  1 or 0; other backends do not look at it
+ * @param enabled  1 or 0; other backends ignore it
  */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_memory_caching_enable(int32_t enabled);
 
-/** Does the native backend cache what is freed? (+) */
+/** Does the native backend cache freed memory? (+) */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_memory_caching_is_enabled(bool *enabled);
 
@@ -1194,9 +1203,9 @@ tcuda_status tcuda_memory_caching_is_enabled(bool *enabled);
 #define TCUDA_RECORD_CLEAR 1 /**< Forget the events so far, with TCUDA_HISTORY_OFF as well. */
 #define TCUDA_RECORD_HOST 2  /**< Pinned memory too: blocks in their rounded sizes, and segments. */
 #define TCUDA_RECORD_NO_DEVICE 4     /**< Not the memory of devices. */
-#define TCUDA_RECORD_NATIVE_FRAMES 8 /**< Add the frames of C below the host's. */
+#define TCUDA_RECORD_NATIVE_FRAMES 8 /**< Add the C frames below the host's. */
 
-/** How much is recorded: TCUDA_HISTORY_... */
+/** What is recorded: TCUDA_HISTORY_... */
 typedef int32_t tcuda_history_mode;
 #define TCUDA_HISTORY_OFF 0   /**< Nothing; what was recorded stays. */
 #define TCUDA_HISTORY_STATE 1 /**< Only the frames of live memory. */
@@ -1210,34 +1219,34 @@ typedef struct tcuda_frame {
 } tcuda_frame;
 
 /**
- * Writes the caller's stack, innermost frame first, and returns its depth; what is above `capacity`
- * is left out. The texts are copied before it is called again. It is called on the thread that
- * allocates or frees, before that, with no lock held, and must not allocate from tcuda.
+ * Writes the caller's stack, innermost frame first, and returns its depth; frames beyond
+ * `capacity` are left out. The texts are copied before it is called again. It is called on the
+ * thread that allocates or frees, before the operation, with no lock held, and must not allocate
+ * from tcuda.
  */
 typedef size_t (*tcuda_frames_fn)(void *user_data, tcuda_frame *frames, size_t capacity);
 
 /** What to record; zeros are defaults. */
 typedef struct tcuda_history_options {
     size_t struct_size; /**< From TCUDA_INIT. */
-    /** The newest so many events of each device are kept; 0: 1048576; at most 268435456. */
+    /** Number of newest events that are kept for each device; 0: 1048576; at most 268435456. */
     size_t max_entries;
     int32_t frames_for; /**< TCUDA_FRAMES_... */
     uint32_t flags;     /**< TCUDA_RECORD_... */
     /** Events that are left out, by torch's names, "snapshot,segment_map"; may be NULL. */
     const char *skip_actions;
-    tcuda_frames_fn frames;   /**< Gives the host's frames; may be NULL. */
-    void *user_data;          /**< Passed to it. */
+    tcuda_frames_fn frames;   /**< Returns the host's frames; may be NULL. */
+    void *user_data;          /**< Passed to frames and destroy. */
     tcuda_destroy_fn destroy; /**< May be NULL. */
 } tcuda_history_options;
 
 /**
  * Starts, changes or stops recording what the allocators do, for all devices, present and future;
- * each call says everything anew. Recording that is off costs an operation a load and a branch.
- * The newest events are in snapshots taken with_history; an event that finds no host memory is left
- * out, and no allocation fails for it. A stack is stored while an event or a live block names it:
- * host memory is that of max_entries events and of the blocks. tcuda_shutdown stops recording and
- * forgets all of it.
- * (torch.cuda.memory._record_memory_history)
+ * each call sets all options. While it is off, an operation costs a load and a branch more.
+ * Snapshots taken with_history contain the newest events. An event for which there is no host
+ * memory is left out; no allocation fails for it. A stack is stored while an event or a live block
+ * refers to it: host memory is bounded by max_entries events and the live blocks. tcuda_shutdown
+ * stops recording and forgets all of it. (torch.cuda.memory._record_memory_history)
  *
  * @param mode     TCUDA_HISTORY_OFF: stop; _STATE: frames of live memory; _ALL: every event
  * @param options  may be NULL: all zero
@@ -1253,32 +1262,35 @@ typedef struct tcuda_memory_snapshot tcuda_memory_snapshot;
 
 /** A contiguous range of memory from the driver, which serves one stream and size class. */
 typedef struct tcuda_segment_info {
-    size_t struct_size;            /**< From TCUDA_INIT. */
-    void *ptr;                     /**< First byte. */
-    uint64_t total_bytes;          /**< Length; what its blocks have together. */
-    uint64_t allocated_bytes;      /**< Of blocks held by the host. */
-    uint64_t active_bytes;         /**< Those, and of freed blocks awaiting streams. */
-    uint64_t requested_bytes;      /**< Of active blocks, as asked for. */
-    size_t first_block;            /**< Index of its first block; the others follow, by address. */
+    size_t struct_size;       /**< From TCUDA_INIT. */
+    void *ptr;                /**< First byte. */
+    uint64_t total_bytes;     /**< Length, the sum of its blocks. */
+    uint64_t allocated_bytes; /**< Bytes of allocated blocks. */
+    /** Bytes of allocated blocks, and of freed ones that wait for streams. */
+    uint64_t active_bytes;
+    uint64_t requested_bytes; /**< Requested bytes of active blocks. */
+    /** Index of its first block; the others follow, in the order of addresses. */
+    size_t first_block;
     size_t block_count;            /**< Number of its blocks. */
     struct CUstream_st *cu_stream; /**< Native handle of its stream; NULL: the default one. */
-    int64_t stream_id;             /**< What tcuda_stream_id gives for it. */
+    int64_t stream_id;             /**< As tcuda_stream_id returns it. */
     int32_t device;                /**< Ordinal. */
     /**
-     * 1: of blocks up to 64 KiB; 0: of larger ones, those up to 1 MiB among them, which count as
-     * small in statistics. With expandable_segments:False, 1: of blocks up to 1 MiB, as in torch.
+     * 1: of blocks up to 64 KiB; 0: of larger ones. Blocks up to 1 MiB count as small in
+     * statistics all the same. With expandable_segments:False, 1: of blocks up to 1 MiB, as in
+     * torch.
      */
     int32_t is_small;
-    /** What tcuda_mem_pool_id gives for its private pool; 0 and 0: it is in none. */
+    /** The first number of tcuda_mem_pool_id of its private pool; both are 0 if it is in none. */
     uint64_t pool_id0;
-    uint64_t pool_id1; /**< The second number. */
+    uint64_t pool_id1; /**< The second number of tcuda_mem_pool_id. */
 } tcuda_segment_info;
 
-/** What a block is, by torch's names: TCUDA_BLOCK_... */
+/** State of a block, by torch's names: TCUDA_BLOCK_... */
 typedef int32_t tcuda_block_state;
 #define TCUDA_BLOCK_INACTIVE 0         /**< "inactive": cached, not allocated. */
 #define TCUDA_BLOCK_ACTIVE_ALLOCATED 1 /**< "active_allocated": held by the host. */
-/** "active_pending_free": freed, but awaiting streams of tcuda_record_stream. */
+/** "active_pending_free": freed, but recorded streams may still use it (tcuda_record_stream). */
 #define TCUDA_BLOCK_ACTIVE_PENDING_FREE 2
 
 /** A part of a segment. */
@@ -1286,24 +1298,24 @@ typedef struct tcuda_block_info {
     size_t struct_size;       /**< From TCUDA_INIT. */
     void *ptr;                /**< First byte. */
     uint64_t bytes;           /**< Length. */
-    uint64_t requested_bytes; /**< Bytes as asked for; 0 when inactive. */
+    uint64_t requested_bytes; /**< Requested bytes; 0 when inactive. */
     int32_t device;           /**< Ordinal. */
     tcuda_block_state state;  /**< TCUDA_BLOCK_... */
 } tcuda_block_info;
 
 /**
- * The segments and blocks of all devices now, empty before initialisation. A device is listed at
- * one moment, one device after the other; of a call that another thread is in the middle of, it
- * shows the state before or after. Does not wait for the device. (torch.cuda.memory_snapshot)
+ * The segments and blocks of all devices now, empty before initialisation. Each device is listed
+ * at one moment, one device after the other; a call that another thread makes meanwhile is shown
+ * either not at all or complete. Does not wait for the device. (torch.cuda.memory_snapshot)
  *
- * @param with_history   1: with what tcuda_memory_record_history recorded; 0: as it is now only
+ * @param with_history   1: with the recorded history; 0: only the present state
  * @param[out] snapshot  the caller's, to be destroyed
  */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_memory_snapshot_create(int32_t with_history, tcuda_memory_snapshot **snapshot);
 
 /**
- * Forgets a snapshot. (+)
+ * Destroys a snapshot. (+)
  *
  * @param snapshot  may be NULL: no-op
  */
@@ -1311,8 +1323,8 @@ TCUDA_API
 tcuda_status tcuda_memory_snapshot_destroy(tcuda_memory_snapshot *snapshot);
 
 /**
- * How much a snapshot has: segments in the order of devices and addresses, and the blocks of all of
- * them in the same order. (torch.cuda.memory_snapshot)
+ * Sizes of a snapshot: its segments are in the order of devices and addresses, and so are the
+ * blocks of all of them. (torch.cuda.memory_snapshot)
  */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_memory_snapshot_counts(tcuda_memory_snapshot *snapshot, size_t *segment_count,
@@ -1331,7 +1343,7 @@ tcuda_status tcuda_memory_snapshot_segment(tcuda_memory_snapshot *snapshot, size
 /**
  * A block of a snapshot. (torch.cuda.memory_snapshot)
  *
- * @param index          below the number of blocks; a segment names its first
+ * @param index          below the number of blocks; a segment has the index of its first
  * @param[in,out] block  start from TCUDA_INIT(tcuda_block_info)
  */
 TCUDA_NODISCARD TCUDA_API
@@ -1342,14 +1354,14 @@ tcuda_status tcuda_memory_snapshot_block(tcuda_memory_snapshot *snapshot, size_t
  * A snapshot as a pickle, of the dictionary that torch.cuda.memory._snapshot gives: the memory_viz
  * page of PyTorch and torch/cuda/_memory_viz.py open it. (torch.cuda.memory._snapshot)
  *
- * @param[out] buf  bytes, without a NUL; of no use where they are cut
+ * @param[out] buf  bytes, without a NUL; not usable where they are cut
  */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_memory_snapshot_pickle(tcuda_memory_snapshot *snapshot, void *buf, size_t len,
     size_t *needed);
 
 /**
- * The same dictionary as JSON, in ASCII; the frames are written out at each place, so that a long
+ * The same dictionary as JSON, in ASCII. The frames are repeated for each event, so that a long
  * history of deep stacks is large. (+)
  */
 TCUDA_NODISCARD TCUDA_API
@@ -1357,19 +1369,19 @@ tcuda_status tcuda_memory_snapshot_json(tcuda_memory_snapshot *snapshot, char *b
     size_t *needed);
 
 /**
- * A snapshot as one page that needs no other file and no network: allocated memory over time by
- * block, and a map of the segments. (+)
+ * A snapshot as one HTML page that needs no other file and no network: allocated memory over time
+ * by block, and a map of the segments. (+)
  */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_memory_snapshot_html(tcuda_memory_snapshot *snapshot, char *buf, size_t len,
     size_t *needed);
 
 /**
- * Writes a snapshot to a file: first to one beside it, which then takes its name, so that the path
- * never has half of one. TCUDA_STATUS_FILE_ERROR where it cannot be written.
- * (torch.cuda.memory._dump_snapshot)
+ * Writes a snapshot to a file: first to a temporary file in the same directory, which is then
+ * renamed, so that the path never has half of a snapshot. TCUDA_STATUS_FILE_ERROR where it cannot
+ * be written. (torch.cuda.memory._dump_snapshot)
  *
- * @param path  ends in .pickle, .json or .html, which says how it is written
+ * @param path  ends in .pickle, .json or .html, which is the format
  */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_memory_snapshot_save(tcuda_memory_snapshot *snapshot, const char *path);
@@ -1380,37 +1392,39 @@ tcuda_status tcuda_memory_snapshot_save(tcuda_memory_snapshot *snapshot, const c
 typedef struct tcuda_pluggable_allocator tcuda_pluggable_allocator;
 
 /**
- * Gives bytes of memory of a device, for work queued on a stream (NULL: the default one); NULL: it
- * has none. Called on any thread, perhaps on several at once, with the device's context current
- * and no lock of tcuda's held. May call tcuda; tcuda_malloc comes back here where the allocator is
- * the current one. Must not throw: an exception of C++ that leaves it ends the process.
+ * Returns bytes of memory of a device, for work queued on a stream (NULL: the default one); NULL:
+ * it has none. Called on any thread, perhaps on several at once, with the device's context current
+ * and no lock of tcuda held. May call tcuda; tcuda_malloc calls back here where the allocator is
+ * the current one. Must not throw: a C++ exception that leaves it ends the process.
  */
 typedef void *(*tcuda_torch_malloc_fn)(ptrdiff_t bytes, int32_t device,
     struct CUstream_st *cu_stream);
 
-/** Takes memory back: called with what tcuda_torch_malloc_fn gave, and what it was told then. */
+/** Takes memory back: called with what tcuda_torch_malloc_fn returned, and with its arguments. */
 typedef void (*tcuda_torch_free_fn)(void *ptr, ptrdiff_t bytes, int32_t device,
     struct CUstream_st *cu_stream);
 
 /**
- * Optional functions of an allocator, those that PyTorch's set_..._fn set; each may be NULL, and is
- * left out then. Those that route to pools are absent: they take a C++ std::function.
+ * Optional functions of an allocator, those that PyTorch's set_..._fn set; each may be NULL, and
+ * is then not called. Functions that route to pools are absent: they take a C++ std::function.
  */
 typedef struct tcuda_pluggable_hooks {
     size_t struct_size; /**< From TCUDA_INIT. */
-    /** Before the first allocation: how many devices there are. */
+    /** Called before the first allocation, with the number of devices. */
     void (*init)(int32_t device_count);
-    void (*reset)(void);                                      /**< tcuda_memory_empty_cache. */
-    void (*memory_fraction)(double fraction, int32_t device); /**< tcuda_memory_fraction_set. */
-    /** The piece of the driver's memory that holds a block, and its length in bytes. */
+    void (*reset)(void); /**< Called by tcuda_memory_empty_cache. */
+    /** Called by tcuda_memory_fraction_set. */
+    void (*memory_fraction)(double fraction, int32_t device);
+    /** Returns the driver's allocation that holds a block, and its length in bytes. */
     void *(*base_alloc)(void *ptr, size_t *bytes);
-    void (*record_stream)(void *ptr, struct CUstream_st *cu_stream); /**< tcuda_record_stream. */
+    /** Called by tcuda_record_stream. */
+    void (*record_stream)(void *ptr, struct CUstream_st *cu_stream);
 } tcuda_pluggable_hooks;
 
 /**
  * Opens a library made for torch's CUDAPluggableAllocator, as dlopen does with RTLD_NOW and
- * RTLD_LOCAL. It is closed when the allocator has been destroyed, and everything that came from it
- * is gone. (torch.cuda.CUDAPluggableAllocator)
+ * RTLD_LOCAL. It is closed when the allocator was destroyed, and all its memory has been returned
+ * to it. (torch.cuda.CUDAPluggableAllocator)
  *
  * @param path            as dlopen takes it; TCUDA_STATUS_NO_LIBRARY where it cannot be opened
  * @param alloc_symbol    a function of the form of tcuda_torch_malloc_fn
@@ -1422,7 +1436,8 @@ tcuda_status tcuda_pluggable_allocator_load(const char *path, const char *alloc_
     const char *free_symbol, tcuda_pluggable_allocator **allocator);
 
 /**
- * The same from two functions of this process. (torch.cuda.CUDAPluggableAllocator)
+ * tcuda_pluggable_allocator_load with two functions of this process.
+ * (torch.cuda.CUDAPluggableAllocator)
  *
  * @param alloc_fn        not NULL
  * @param free_fn         not NULL
@@ -1433,7 +1448,7 @@ tcuda_status tcuda_pluggable_allocator_create(tcuda_torch_malloc_fn alloc_fn,
     tcuda_torch_free_fn free_fn, tcuda_pluggable_allocator **allocator);
 
 /**
- * Lets go of an allocator. Blocks and pools made with it keep it, and go back to it.
+ * Destroys an allocator. Blocks and pools made with it keep it, and are freed by it.
  * (the end of a torch.cuda.CUDAPluggableAllocator)
  *
  * @param allocator  may be NULL: no-op
@@ -1442,7 +1457,7 @@ TCUDA_API
 tcuda_status tcuda_pluggable_allocator_destroy(tcuda_pluggable_allocator *allocator);
 
 /**
- * Sets the optional functions; those that were set before and are NULL now are left out again.
+ * Sets the optional functions; functions that are NULL now are removed.
  * (the set_..._fn of torch.cuda.CUDAPluggableAllocator)
  *
  * @param allocator  not in use yet, or TCUDA_STATUS_INVALID_STATE
@@ -1454,13 +1469,13 @@ tcuda_status tcuda_pluggable_allocator_set_hooks(tcuda_pluggable_allocator *allo
 
 /**
  * From now on all device memory comes from an allocator of another library: each tcuda_malloc is a
- * call of it, and each tcuda_free another, with what tcuda_malloc was told; nothing is rounded or
- * cached in between. Statistics, snapshots, history, the memory fraction and out-of-memory
- * observers go on as before; private pools are TCUDA_STATUS_NOT_SUPPORTED. Where the allocator
- * gives NULL it is asked once more after hooks.reset, if it has that, and after the observers;
- * then the failure is TCUDA_STATUS_OUT_OF_MEMORY. tcuda_shutdown gives what is left back to it
- * and returns to the library's own. Initialises the library.
- * (torch.cuda.memory.change_current_allocator)
+ * call of its allocating function, and each tcuda_free a call of its freeing function, with the
+ * same arguments. Nothing is rounded or cached in between. Statistics, snapshots, history, the
+ * memory fraction and out-of-memory observers still work; private pools are
+ * TCUDA_STATUS_NOT_SUPPORTED. If the allocator returns NULL it is called once more after
+ * hooks.reset, if that is set, and after the observers; then the failure is
+ * TCUDA_STATUS_OUT_OF_MEMORY. tcuda_shutdown gives its memory back to it and returns to the
+ * library's own allocator. Initialises the library. (torch.cuda.memory.change_current_allocator)
  *
  * @param allocator  may be NULL: the library's own. After the first allocation it is too late:
  * TCUDA_STATUS_INVALID_STATE
@@ -1484,13 +1499,13 @@ tcuda_status tcuda_allocator_set_current(tcuda_pluggable_allocator *allocator);
 typedef struct tcuda_mem_pool tcuda_mem_pool; /**< A private pool, for any device. */
 
 /**
- * A private pool: memory of its own, which only those allocations get that tcuda_mem_pool_begin
- * routes there. tcuda_memory_empty_cache leaves it alone while the pool exists. Before an
- * allocation fails for want of memory, what is unused in pools goes back to the driver, but in
- * those of graphs, whose replays write it. (torch.cuda.MemPool)
+ * A private pool: memory that only those allocations get that tcuda_mem_pool_begin routes to it.
+ * tcuda_memory_empty_cache does not touch it while the pool exists. Before an allocation fails for
+ * want of memory, unused memory of pools goes back to the driver, except that of graphs' pools,
+ * which replays write. (torch.cuda.MemPool)
  *
- * @param allocator   where its segments come from, of which it cuts its blocks; the pool and its
- * segments keep it; may be NULL: from the driver
+ * @param allocator   source of its segments, which it divides into blocks; the pool and its
+ * segments keep it; may be NULL: the driver
  * @param flags       TCUDA_MEM_POOL_... combined, or 0
  * @param[out] pool   the caller's, to be destroyed
  */
@@ -1499,10 +1514,10 @@ tcuda_status tcuda_mem_pool_create(tcuda_pluggable_allocator *allocator, uint32_
     tcuda_mem_pool **pool);
 
 /**
- * Lets go of a pool. Blocks that are in use stay valid, and threads that are routed there stay so
- * until their tcuda_mem_pool_end, or their end. Memory that nobody uses goes back to the driver, at
- * once or, where something was in use, with the next tcuda_memory_empty_cache; waits for work that
- * may still use it. (the end of a torch.cuda.MemPool)
+ * Destroys a pool. Allocated blocks stay valid, and threads that are routed to it stay so until
+ * their tcuda_mem_pool_end, or their end. Unused memory goes back to the driver, at once or, where
+ * something was in use, with the next tcuda_memory_empty_cache; waits for work that may still use
+ * it. (the end of a torch.cuda.MemPool)
  *
  * @param pool  may be NULL: no-op
  */
@@ -1510,8 +1525,8 @@ TCUDA_API
 tcuda_status tcuda_mem_pool_destroy(tcuda_mem_pool *pool);
 
 /**
- * From now on this thread's allocations on a device come from the pool, on whatever stream, until
- * the matching tcuda_mem_pool_end. Beginnings nest: the last one counts. (torch.cuda.use_mem_pool)
+ * From now on this thread's allocations on a device come from the pool, on any stream, until the
+ * matching tcuda_mem_pool_end. Begins nest: the last one counts. (torch.cuda.use_mem_pool)
  *
  * @param device  ordinal, or TCUDA_CURRENT_DEVICE
  */
@@ -1519,27 +1534,27 @@ TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_mem_pool_begin(tcuda_mem_pool *pool, int32_t device);
 
 /**
- * Ends what this thread's last tcuda_mem_pool_begin on that device began, also where the pool was
- * destroyed since. (the end of torch.cuda.use_mem_pool)
+ * Ends this thread's last tcuda_mem_pool_begin on that device, also if the pool was destroyed
+ * since. (the end of torch.cuda.use_mem_pool)
  *
- * @param pool    a handle of the pool of that begin, or TCUDA_STATUS_INVALID_STATE; where that one
- * was destroyed, the same, or TCUDA_STATUS_INVALID_HANDLE
+ * @param pool    a handle of the pool of that begin, or TCUDA_STATUS_INVALID_STATE; if that handle
+ * was destroyed, the same one, or TCUDA_STATUS_INVALID_HANDLE
  * @param device  ordinal, or TCUDA_CURRENT_DEVICE
  */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_mem_pool_end(tcuda_mem_pool *pool, int32_t device);
 
 /**
- * Gives the physical memory of a pool back to the driver and keeps its addresses, so that blocks in
- * it are good again after tcuda_mem_pool_wake. Waits for the devices. Until then nothing may use
- * the blocks but tcuda_free: copies and fills are TCUDA_STATUS_INVALID_POINTER, kernels lose the
- * device; allocating there, and replaying a graph of the pool, is TCUDA_STATUS_INVALID_STATE.
- * So is sleeping while a block is in use that the pool lent (TCUDA_MEM_POOL_USE_ON_OOM), which the
- * sentence names; while a capture uses the pool it is TCUDA_STATUS_CAPTURING. A pool that sleeps
- * goes on sleeping, with what was kept. (+: torch_memory_saver, vLLM's sleep mode)
+ * Gives the physical memory of a pool back to the driver and keeps its addresses, so that its
+ * blocks are usable again after tcuda_mem_pool_wake. Waits for the devices. Until then only
+ * tcuda_free may use the blocks: copies and fills are TCUDA_STATUS_INVALID_POINTER, kernels lose
+ * the device; allocating there, and replaying a graph of the pool, is TCUDA_STATUS_INVALID_STATE.
+ * So is sleeping while an allocation outside of the pool uses a block of it
+ * (TCUDA_MEM_POOL_USE_ON_OOM), which the message names; while a capture uses the pool it is
+ * TCUDA_STATUS_CAPTURING. No-op on a sleeping pool. (+: torch_memory_saver, vLLM's sleep mode)
  *
- * @param keep_contents  1: what the blocks hold is copied to the host and comes back; 0: what they
- * hold afterwards is undefined
+ * @param keep_contents  1: the contents of the blocks are copied to the host and come back; 0: the
+ * contents are undefined afterwards
  */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_mem_pool_sleep(tcuda_mem_pool *pool, int32_t keep_contents);
@@ -1547,8 +1562,8 @@ tcuda_status tcuda_mem_pool_sleep(tcuda_mem_pool *pool, int32_t keep_contents);
 /**
  * Puts memory, and kept contents, back at the same addresses: all of it, on all devices, or
  * nothing. Where memory is short, unused memory of the library is given back and observers are
- * asked, as for an allocation; then it fails with TCUDA_STATUS_OUT_OF_MEMORY and the pool sleeps
- * on: free some, and try again. No-op on a pool that is awake.
+ * called, as for an allocation; then it fails with TCUDA_STATUS_OUT_OF_MEMORY and the pool stays
+ * asleep: free some memory, and try again. No-op on a pool that is awake.
  * (+: torch_memory_saver, vLLM's sleep mode)
  */
 TCUDA_NODISCARD TCUDA_API
@@ -1557,7 +1572,7 @@ tcuda_status tcuda_mem_pool_wake(tcuda_mem_pool *pool);
 /**
  * tcuda_memory_snapshot_create of this pool alone. (torch.cuda.MemPool.snapshot)
  *
- * @param with_history   1: with the recorded past; 0: as it is now only
+ * @param with_history   1: with the recorded history; 0: only the present state
  * @param[out] snapshot  the caller's, to be destroyed
  */
 TCUDA_NODISCARD TCUDA_API
@@ -1565,7 +1580,8 @@ tcuda_status tcuda_mem_pool_snapshot(tcuda_mem_pool *pool, int32_t with_history,
     tcuda_memory_snapshot **snapshot);
 
 /**
- * The two numbers of a pool in snapshots and keys of statistics. (torch.cuda.MemPool.id)
+ * The two numbers that identify a pool in snapshots and keys of statistics.
+ * (torch.cuda.MemPool.id)
  *
  * @param[out] id0  0 for a pool that tcuda_mem_pool_create made
  * @param[out] id1  0 for a pool of graphs
@@ -1576,15 +1592,14 @@ tcuda_status tcuda_mem_pool_id(tcuda_mem_pool *pool, uint64_t *id0, uint64_t *id
 /* ---- Memory for PyTorch ---- */
 
 /**
- * Memory for PyTorch: torch.cuda.memory.CUDAPluggableAllocator takes the path of this library and
- * the names of this function and tcuda_torch_free; the functions below are set one by one
- * (docs/pytorch.md).
+ * Allocates memory for PyTorch: torch.cuda.memory.CUDAPluggableAllocator takes the path of this
+ * library and the names of this function and tcuda_torch_free; the functions below are set one by
+ * one (docs/pytorch.md).
  *
- * PyTorch has no way to hear of a failure and uses what it gets: where memory runs out that is
- * NULL, and its next kernel fails. The reason goes to tcuda_set_log_callback; without a callback
- * for errors the first one is written to stderr. On a stream that is captured, the block comes
- * from the pool that tcuda_torch_begin_allocate_to_pool began.
- * (for torch.cuda.CUDAPluggableAllocator)
+ * PyTorch has no way to receive a failure and uses what it gets: out of memory it gets NULL, and
+ * its next kernel fails. The reason goes to tcuda_set_log_callback; without a callback for errors
+ * the first one is written to stderr. On a stream that is captured, the block comes from the pool
+ * that tcuda_torch_begin_allocate_to_pool began. (for torch.cuda.CUDAPluggableAllocator)
  *
  * @param bytes      0: NULL
  * @param device     ordinal
@@ -1600,7 +1615,7 @@ void *tcuda_torch_malloc(ptrdiff_t bytes, int32_t device, struct CUstream_st *cu
  * (for torch.cuda.CUDAPluggableAllocator)
  *
  * @param ptr  what tcuda_torch_malloc gave, or tcuda_malloc; may be NULL: no-op
- * @param bytes, device, cu_stream  are not looked at: tcuda knows them
+ * @param bytes, device, cu_stream  ignored: tcuda knows them
  */
 TCUDA_API
 void tcuda_torch_free(void *ptr, ptrdiff_t bytes, int32_t device, struct CUstream_st *cu_stream);
@@ -1608,7 +1623,7 @@ void tcuda_torch_free(void *ptr, ptrdiff_t bytes, int32_t device, struct CUstrea
 /**
  * For set_init_fn: initialises the library. (for torch.cuda.CUDAPluggableAllocator)
  *
- * @param device_count  how many devices PyTorch sees; another number than tcuda's is logged
+ * @param device_count  devices that PyTorch sees; if it is not the number of tcuda, this is logged
  */
 TCUDA_API
 void tcuda_torch_init(int32_t device_count);
@@ -1640,8 +1655,9 @@ TCUDA_NODISCARD TCUDA_API
 void *tcuda_torch_base_alloc(void *ptr, size_t *bytes);
 
 /**
- * For set_record_stream_fn, without which Tensor.record_stream does nothing: says that the block is
- * also used on a stream, of any device. (tcuda_record_stream) (torch.Tensor.record_stream)
+ * For set_record_stream_fn, without which Tensor.record_stream does nothing: records that the
+ * block is also used on a stream, of any device. (tcuda_record_stream)
+ * (torch.Tensor.record_stream)
  *
  * @param ptr        what tcuda_torch_malloc gave; may be NULL: no-op
  * @param cu_stream  may be NULL: the default stream of the block's device
@@ -1651,26 +1667,26 @@ void tcuda_torch_record_stream(void *ptr, struct CUstream_st *cu_stream);
 
 /**
  * For set_begin_allocate_to_pool: from now on allocations on a device come from a private pool,
- * made now if it is new: those on the streams of a capture (torch.cuda.graph), or, where id1 is
- * not 0 and no capture has come, those of this thread.
+ * created now if it is new: those on the streams of a capture (torch.cuda.graph), or, where id1 is
+ * not 0 and no capture has begun, those of this thread.
  *
  * @param id0, id1  PyTorch's MempoolId_t, by value
- * @param filter    PyTorch's std::function, which C cannot call; not looked at, may be NULL
+ * @param filter    PyTorch's std::function, which C cannot call; ignored, may be NULL
  */
 TCUDA_API
 void tcuda_torch_begin_allocate_to_pool(int32_t device, uint64_t id0, uint64_t id1,
     const void *filter);
 
 /**
- * For set_end_allocate_to_pool_fn: ends that. The pool, and what is cached in it, stays.
+ * For set_end_allocate_to_pool_fn: ends that. The pool, and its cached memory, stays.
  * (for torch.cuda.CUDAPluggableAllocator)
  */
 TCUDA_API
 void tcuda_torch_end_allocate_to_pool(int32_t device, uint64_t id0, uint64_t id1);
 
 /**
- * For set_release_pool: takes one tcuda_torch_begin_allocate_to_pool back, as far as it keeps the
- * pool. After the last, memory of the pool that nobody uses goes with the next
+ * For set_release_pool: drops the reference to the pool of one tcuda_torch_begin_allocate_to_pool.
+ * After the last, unused memory of the pool goes back to the driver with the next
  * tcuda_memory_empty_cache, or when memory is short. (for torch.cuda.CUDAPluggableAllocator)
  */
 TCUDA_API
@@ -1679,14 +1695,14 @@ void tcuda_torch_release_pool(int32_t device, uint64_t id0, uint64_t id1);
 /* ---- Pinned host memory ---- */
 
 /**
- * How long calls took, in microseconds; the longest and shortest since the peaks were reset, the
+ * Durations of calls, in microseconds. Longest and shortest are since the peaks were reset, the
  * others since the totals were.
  */
 typedef struct tcuda_duration {
-    uint64_t total_us; /**< All together. */
+    uint64_t total_us; /**< Sum. */
     uint64_t max_us;   /**< The longest. */
-    uint64_t min_us;   /**< The shortest that took 1 or more. */
-    uint64_t count;    /**< How many. */
+    uint64_t min_us;   /**< The shortest that took 1 microsecond or more. */
+    uint64_t count;    /**< Number of calls. */
     uint64_t avg_us;   /**< total_us / count. */
 } tcuda_duration;
 
@@ -1699,16 +1715,16 @@ typedef struct tcuda_host_memory_statistics {
     tcuda_stat allocated_bytes; /**< Their bytes. */
     tcuda_stat active_requests; /**< Blocks held by the host, and freed ones awaiting streams. */
     tcuda_stat active_bytes;    /**< Their bytes, rounded up to 64, above 64 KiB to 512. */
-    tcuda_duration host_alloc_time; /**< What num_host_alloc calls took. */
-    tcuda_duration host_free_time;  /**< What num_host_free calls took. */
+    tcuda_duration host_alloc_time; /**< Durations of the num_host_alloc calls. */
+    tcuda_duration host_free_time;  /**< Durations of the num_host_free calls. */
 } tcuda_host_memory_statistics;
 
 /**
- * Page-locked memory of the host, usable from all devices: copies from and to it run in stream
- * order while the host goes on, so that its bytes must be left alone until the stream got there.
- * Sizes are exact, up to 64 bytes (512 above 64 KiB); the driver is asked for segments of 2 MiB and
- * more, which are cached until tcuda_host_memory_empty_cache. Never waits for a device.
- * (torch.Tensor.pin_memory)
+ * Page-locked memory of the host, usable from all devices. Copies from and to it run in stream
+ * order while the host continues, so that the host must not touch its bytes until the copy is
+ * done. Sizes are rounded up to 64 bytes (to 512 above 64 KiB). Memory comes from the driver in
+ * segments of 2 MiB and more, which are cached until tcuda_host_memory_empty_cache. Never waits
+ * for a device. (torch.Tensor.pin_memory)
  *
  * @param bytes     any size; 0: NULL and OK
  * @param[out] ptr  the block, aligned to 64 bytes, above 64 KiB to 512; the caller's, to be freed
@@ -1717,10 +1733,10 @@ TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_host_malloc(size_t bytes, void **ptr);
 
 /**
- * Gives page-locked memory back, for the next tcuda_host_malloc. Copies and fills of this library
- * that use it are waited for before it is reused, and so is what tcuda_host_record named; the host
- * does not wait. Nobody knows of other work: kernels, callbacks and copies by the driver itself.
- * (+)
+ * Gives page-locked memory back, for the next tcuda_host_malloc. It is reused only after the
+ * copies and fills of this library that use it, and the streams that tcuda_host_record named; the
+ * host does not wait. Other work is not tracked: kernels, callbacks and copies by the driver
+ * itself. (+)
  *
  * @param ptr  what tcuda_host_malloc gave; may be NULL: no-op
  */
@@ -1728,12 +1744,12 @@ TCUDA_API
 tcuda_status tcuda_host_free(void *ptr);
 
 /**
- * Says that a block is used on `stream`: once freed, it is not reused before what is queued there
- * then is done. For kernels, callbacks and copies that do not come from this library; its own are
- * recorded by themselves. A block that is used on a stream while that is captured into a graph may
- * be used by each launch: it is not reused before the last graph of that capture is gone and its
- * launches are over. Where the host captures by the driver itself, it is kept until tcuda_shutdown.
- * (+)
+ * Records that a block is used on `stream`: once freed, it is not reused before the work queued
+ * there at that time is done. For kernels, callbacks and copies that do not come from this
+ * library; its own are recorded automatically. A block that is used on a stream while that is
+ * captured into a graph may be used by each launch: it is reused only after the last graph of that
+ * capture is destroyed and its launches are over. If the host captures by the driver itself, the
+ * block is kept until tcuda_shutdown. (+)
  *
  * @param ptr     any address in a block of tcuda_host_malloc; may be NULL: no-op
  * @param stream  NULL: the current stream of the current device
@@ -1768,55 +1784,56 @@ tcuda_status tcuda_host_memory_reset_accumulated(void);
 /**
  * Returns pinned memory in which no block is in use to the driver, which waits for the work of the
  * devices when there is any such memory. Freed blocks that still wait for streams stay. What the
- * driver refuses stays cached; the first failure is told. (+)
+ * driver refuses stays cached, and the first failure is the status. (+)
  */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_host_memory_empty_cache(void);
 
 /* ---- Sharing with other processes ---- */
 
-/** Another process's way to a block: plain data, to be sent. */
+/** Gives another process access to a block: plain data, to be sent. */
 typedef struct tcuda_ipc_handle {
-    uint8_t bytes[512]; /**< They say nothing to a host; all of them count. */
+    uint8_t bytes[512]; /**< Opaque to the host; all of them are part of the handle. */
 } tcuda_ipc_handle;
 
 /**
- * A handle of an address, for one receiver: send it by whatever way. tcuda_ipc_import gives the
- * same byte of the block there, so that a part of a block can be shared by its own address. Work
- * that the receiver queues comes after what `stream` holds now. The block is not used for anything
- * else until the receiver has closed it or has ended, also where it is freed here. Receivers are
- * processes of the same user on this machine; they see what else is mapped with the block, too.
+ * A handle of an address, for one receiver: send it by any means. There tcuda_ipc_import returns
+ * the same byte of the block, so that a part of a block can be shared by its own address. Work
+ * that the receiver queues comes after what `stream` holds now. The block is not reused until the
+ * receiver has closed it or has ended, also if it is freed here before. Receivers are processes of
+ * the same user on this machine; they can also read other memory that is mapped with the block.
  * TCUDA_STATUS_NOT_SUPPORTED for memory that is not of the cache, TCUDA_STATUS_INVALID_STATE for
- * what was itself imported, TCUDA_STATUS_CAPTURING for a stream that is captured. With more than
- * 1000 exports alive it waits for the stream. (torch.multiprocessing)
+ * imported memory, TCUDA_STATUS_CAPTURING for a stream that is captured. With more than 1000
+ * exports alive it waits for the stream. (torch.multiprocessing)
  *
  * @param ptr          any byte of a block of tcuda_malloc's, from the cache
  * @param stream       NULL: the current stream of ptr's device
- * @param[out] handle  good until the receiver, or all who imported it, have closed it
+ * @param[out] handle  valid until all processes that imported it have closed it
  */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_ipc_export(void *ptr, tcuda_stream *stream, tcuda_ipc_handle *handle);
 
 /**
- * Maps another process's block and gives the address that was exported; `stream` waits for what
+ * Maps another process's block and returns the address that was exported; `stream` waits for what
  * its owner had queued. The same handle again gives the same pointer, to be closed once more. The
- * owner is asked, and mostly answers at once: TCUDA_STATUS_PEER_GONE where it has ended, or says
- * nothing for 10 seconds, as one that was stopped. TCUDA_STATUS_INVALID_ARGUMENT for a handle that
- * was changed, that all who had it have closed, or of another user; TCUDA_STATUS_NO_DEVICE without
- * its device; TCUDA_STATUS_INVALID_STATE in the process that exported it. (torch.multiprocessing)
+ * library sends a request to the owner, which usually answers at once: TCUDA_STATUS_PEER_GONE if
+ * it has ended, or does not answer for 10 seconds, as a stopped process.
+ * TCUDA_STATUS_INVALID_ARGUMENT for a handle that was changed, that all its receivers have closed,
+ * or of another user; TCUDA_STATUS_NO_DEVICE without its device; TCUDA_STATUS_INVALID_STATE in the
+ * process that exported it. (torch.multiprocessing)
  *
  * @param handle      what tcuda_ipc_export wrote in the other process
  * @param stream      of the device that the block is on; NULL: the current one of that device
  * @param[out] ptr    the byte that tcuda_ipc_export was called with; to be closed, not freed
- * @param[out] bytes  from there to the end of the block, as it was asked for; may be NULL
+ * @param[out] bytes  from there to the end of the requested size of the block; may be NULL
  */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_ipc_import(const tcuda_ipc_handle *handle, tcuda_stream *stream, void **ptr,
     size_t *bytes);
 
 /**
- * Lets go of an imported block once, after the work that `stream` holds now; the host waits for
- * that. What other streams use the block for must be over, or come before that work.
+ * Closes an imported block once, after the work that `stream` holds now; the host waits for that.
+ * Work of other streams with the block must be over, or come before that work.
  * (the end of a tensor of torch.multiprocessing)
  *
  * @param ptr     what tcuda_ipc_import gave; may be NULL: no-op
@@ -1826,8 +1843,8 @@ TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_ipc_close(void *ptr, tcuda_stream *stream);
 
 /**
- * Withdraws a handle, such as one whose receiver ended before it imported it: nobody can import it
- * from now on. Who has imported it keeps the block until it closes it. (+)
+ * Withdraws a handle, such as one whose receiver ended before it imported it: from now on no
+ * process can import it. A process that has imported it keeps the block until it closes it. (+)
  *
  * @param handle  what tcuda_ipc_export wrote in this process
  */
@@ -1835,8 +1852,8 @@ TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_ipc_withdraw(const tcuda_ipc_handle *handle);
 
 /**
- * Gives memory back to the cache that was freed here and that no receiver has any more; allocations
- * do so too before they take more memory from the driver. (torch.cuda.ipc_collect)
+ * Gives memory back to the cache that was freed here and that no receiver uses any more;
+ * allocations do so too before they take more memory from the driver. (torch.cuda.ipc_collect)
  */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_ipc_collect(void);
@@ -1875,24 +1892,22 @@ typedef struct tcuda_dtype {
 
 /**
  * A view of memory; layout of DLTensor, so that a cast works. It owns nothing unless the library
- * filled it in: then tcuda_tensor_release takes back what it put there.
+ * filled it in: then tcuda_tensor_release frees what the library put there.
  */
 typedef struct tcuda_tensor {
     void *data;                 /**< Start of the memory; may be NULL if there are no elements. */
-    tcuda_tensor_device device; /**< Where that is. */
+    tcuda_tensor_device device; /**< Device of the memory. */
     int32_t ndim;               /**< Number of dimensions, 0 to 64; 0 is one element. */
     tcuda_dtype dtype;          /**< What the elements are. */
     int64_t *shape;             /**< ndim sizes; may be NULL if ndim is 0. */
-    /**
-     * ndim distances of neighbours, in elements; may be NULL: contiguous, the last dimension first.
-     */
+    /** ndim distances between neighbours, in elements; may be NULL: contiguous, row-major. */
     int64_t *strides;
     uint64_t byte_offset; /**< Bytes from data to the element whose indices are 0. */
 } tcuda_tensor;
 
 /**
- * Takes back what the library put into a tensor and zeroes it: memory of the library's goes in the
- * order of its stream, a capsule by its deleter. A tensor that is all zero has nothing: OK. (+)
+ * Frees what the library put into a tensor and zeroes it: the library's memory in the order of its
+ * stream, a capsule by its deleter. A tensor that is all zero has nothing: OK. (+)
  *
  * @param tensor  one that the library filled in, its data, shape and strides as they were, or
  * TCUDA_STATUS_INVALID_ARGUMENT; may be NULL: no-op
@@ -1902,7 +1917,7 @@ tcuda_status tcuda_tensor_release(tcuda_tensor *tensor);
 
 /**
  * The device that a tensor is on; -1 when it is on the host, so that tcuda_device_exchange with it
- * changes nothing. It is what the struct says: memory is not looked at, and the library is not
+ * changes nothing. It is read from the struct: memory is not looked up, and the library is not
  * initialised. (torch.cuda.device_of)
  */
 TCUDA_NODISCARD TCUDA_API
@@ -1910,13 +1925,13 @@ tcuda_status tcuda_tensor_device_of(const tcuda_tensor *tensor, int32_t *device)
 
 /**
  * Moves a capsule into a tensor: tcuda_tensor_release calls its deleter, once and on its own
- * thread, also after tcuda_shutdown. On failure the capsule stays the caller's. Does not initialise
- * the library, and does not ask whose the memory is; what uses the tensor does.
+ * thread, also after tcuda_shutdown. On failure the capsule stays the caller's. Does not
+ * initialise the library, and does not look the memory up; functions that use the tensor do.
  * (torch.from_dlpack)
  *
- * @param managed      a DLManagedTensorVersioned of DLPack 1, of any device and type; where its
- * flags say read-only, functions that write refuse the tensor, and tensors
- * of the host's own that share a byte with it, until it is released
+ * @param managed      a DLManagedTensorVersioned of DLPack 1, of any device and type. If its flags
+ * say read-only, then until it is released functions that write refuse the
+ * tensor, and tensors of the host's own that share a byte with it
  * @param[out] tensor  the caller's, to be released; its shape and strides are the library's
  */
 TCUDA_NODISCARD TCUDA_API
@@ -1924,15 +1939,16 @@ tcuda_status tcuda_tensor_from_dlpack(struct DLManagedTensorVersioned *managed,
     tcuda_tensor *tensor);
 
 /**
- * Moves a tensor into a capsule for others, and zeroes it. Its deleter, which may be called on any
- * thread and after tcuda_shutdown, frees the memory as tcuda_free does: in the order of the stream
- * that it was allocated on. Who gives the capsule to a user of other streams calls
- * tcuda_record_stream for those. What tcuda_tensor_from_dlpack made becomes its capsule again,
- * unless the host has changed it: then one that gives that capsule back. The capsule's data is the
- * first element, and its byte_offset 0. (torch.utils.dlpack.to_dlpack)
+ * Moves a tensor into a capsule for other libraries, and zeroes it. Its deleter, which may be
+ * called on any thread and after tcuda_shutdown, frees the memory as tcuda_free does: in the order
+ * of the stream that it was allocated on. If the consumer uses other streams, call
+ * tcuda_record_stream for them. What tcuda_tensor_from_dlpack made becomes its original capsule
+ * again, unless the host has changed it: then the new capsule's deleter calls that of the
+ * original. The capsule's data is the first element, and its byte_offset 0.
+ * (torch.utils.dlpack.to_dlpack)
  *
- * @param tensor        one that the library filled in; or one of the host's own, whose data is what
- * tcuda_malloc gave: the capsule takes the block, and copies shape and strides
+ * @param tensor        one that the library filled in; or one of the host's own, with data from
+ * tcuda_malloc: the capsule owns the block, and copies shape and strides
  * @param[out] managed  the caller's, whose deleter is to be called once, by it or a consumer
  */
 TCUDA_NODISCARD TCUDA_API
@@ -1951,7 +1967,7 @@ tcuda_status tcuda_tensor_to_dlpack(tcuda_tensor *tensor,
 typedef struct tcuda_generator tcuda_generator;
 
 /**
- * For a host's own kernel, by value: its seed is seed_ptr ? *seed_ptr : seed, its offset is
+ * For a kernel of the host, by value: its seed is seed_ptr ? *seed_ptr : seed, its offset is
  * offset + (offset_ptr ? *offset_ptr : 0).
  */
 typedef struct tcuda_philox_state {
@@ -1977,13 +1993,13 @@ typedef struct tcuda_philox_state {
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_random_manual_seed(int32_t device, uint64_t seed);
 
-/** The same for all devices; ignored in such a forked child. (torch.cuda.manual_seed_all) */
+/** tcuda_random_manual_seed for all devices. (torch.cuda.manual_seed_all) */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_random_manual_seed_all(uint64_t seed);
 
 /**
- * Seeds the default generator of a device by a number of the system's, of 53 bits. Before the
- * library is initialised it is remembered, and in a forked child ignored, as by
+ * Seeds the default generator of a device with a random number of the system, of 53 bits. Before
+ * the library is initialised the seed is remembered, and in a forked child ignored, as by
  * tcuda_random_manual_seed. (torch.cuda.seed)
  *
  * @param device  ordinal, or TCUDA_CURRENT_DEVICE
@@ -1991,7 +2007,7 @@ tcuda_status tcuda_random_manual_seed_all(uint64_t seed);
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_random_seed(int32_t device);
 
-/** The same for all devices, with one number for all. (torch.cuda.seed_all) */
+/** tcuda_random_seed for all devices, with one number for all. (torch.cuda.seed_all) */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_random_seed_all(void);
 
@@ -2000,7 +2016,7 @@ TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_random_initial_seed(int32_t device, uint64_t *seed);
 
 /**
- * Where the default generator of a device is. (torch.cuda.get_rng_state)
+ * The state of a device's default generator. (torch.cuda.get_rng_state)
  *
  * @param[out] state  TCUDA_RANDOM_STATE_BYTES bytes
  */
@@ -2008,8 +2024,8 @@ TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_random_state_get(int32_t device, uint8_t *state);
 
 /**
- * Puts the default generator of a device where a state says; before the library is initialised it
- * is remembered, as a seed is (tcuda_random_manual_seed). (torch.cuda.set_rng_state)
+ * Sets the state of a device's default generator; before the library is initialised it is
+ * remembered, as a seed is (tcuda_random_manual_seed). (torch.cuda.set_rng_state)
  *
  * @param state  TCUDA_RANDOM_STATE_BYTES bytes; its offset is a multiple of 4
  */
@@ -2017,17 +2033,17 @@ TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_random_state_set(int32_t device, const uint8_t *state);
 
 /**
- * The states of all devices, one after the other. (torch.cuda.get_rng_state_all)
+ * The states of all devices, in their order. (torch.cuda.get_rng_state_all)
  *
  * @param[out] states  room for `capacity` states; may be NULL if that is 0
- * @param[out] count   devices; more than `capacity`: states are missing
+ * @param[out] count   number of devices; if more than `capacity`, states are missing
  */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_random_state_get_all(uint8_t *states, size_t capacity, size_t *count);
 
 /**
- * Puts the default generators of devices 0 to count - 1 where the states say; before the library is
- * initialised that is remembered. (torch.cuda.set_rng_state_all)
+ * Sets the states of devices 0 to count - 1; before the library is initialised they are
+ * remembered. (torch.cuda.set_rng_state_all)
  *
  * @param states  `count` states, one after the other; may be NULL if count is 0
  * @param count   at most the number of devices
@@ -2045,7 +2061,7 @@ TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_generator_create(int32_t device, tcuda_generator **generator);
 
 /**
- * Lets go of a generator; graphs that it is registered with keep what they need. A no-op on a
+ * Destroys a generator; graphs that it is registered with keep what they need. A no-op on a
  * device's default one. (the end of a torch.Generator)
  *
  * @param generator  may be NULL: no-op
@@ -2058,7 +2074,7 @@ TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_generator_default(int32_t device, tcuda_generator **generator);
 
 /**
- * The seed. (torch.Generator.initial_seed)
+ * The seed of a generator. (torch.Generator.initial_seed)
  *
  * @param generator  NULL: the default one of the current device
  */
@@ -2067,7 +2083,7 @@ tcuda_status tcuda_generator_seed_get(tcuda_generator *generator, uint64_t *seed
 
 /**
  * Seeds a generator; its offset becomes 0. While this thread's current stream of the generator's
- * device is captured only the present seed is accepted, and changes nothing.
+ * device is captured, only the present seed is accepted, and changes nothing.
  * (torch.Generator.manual_seed)
  *
  * @param generator  NULL: the default one of the current device
@@ -2076,9 +2092,9 @@ TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_generator_seed_set(tcuda_generator *generator, uint64_t seed);
 
 /**
- * Words of each thread's stream that were taken. This and what follows is TCUDA_STATUS_CAPTURING
- * while this thread's current stream of the generator's device is captured.
- * (torch.Generator.get_offset)
+ * Number of 32-bit words that were drawn from each thread's stream of numbers. This and the
+ * functions that follow return TCUDA_STATUS_CAPTURING while this thread's current stream of the
+ * generator's device is captured. (torch.Generator.get_offset)
  *
  * @param generator  NULL: the default one of the current device
  */
@@ -2086,7 +2102,7 @@ TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_generator_offset_get(tcuda_generator *generator, uint64_t *offset);
 
 /**
- * Sets it. (torch.Generator.set_offset)
+ * Sets the offset. (torch.Generator.set_offset)
  *
  * @param generator  NULL: the default one of the current device
  * @param offset     in 32-bit words; a multiple of 4
@@ -2104,7 +2120,7 @@ TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_generator_state_get(tcuda_generator *generator, uint8_t *state);
 
 /**
- * Sets both. (torch.Generator.set_state)
+ * Sets seed and offset. (torch.Generator.set_state)
  *
  * @param generator  NULL: the default one of the current device
  * @param state      TCUDA_RANDOM_STATE_BYTES bytes; its offset is a multiple of 4
@@ -2113,9 +2129,9 @@ TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_generator_state_set(tcuda_generator *generator, const uint8_t *state);
 
 /**
- * Takes random numbers for a kernel of the host's, which is to run on this thread's current stream
- * of the generator's device. While that is captured the numbers are the graph's, whose replays draw
- * new ones: the generator must be registered with it, or TCUDA_STATUS_CAPTURING.
+ * Draws random numbers for a kernel of the host, which is to run on this thread's current stream
+ * of the generator's device. While that stream is captured the numbers belong to the graph, whose
+ * replays draw new ones: the generator must be registered with it, or TCUDA_STATUS_CAPTURING.
  * (+, as philox_cuda_state of PyTorch's C++)
  *
  * @param generator   NULL: the default one of the current device
@@ -2127,14 +2143,15 @@ tcuda_status tcuda_generator_philox_state(tcuda_generator *generator, uint64_t i
     tcuda_philox_state *state);
 
 /**
- * Fills a tensor with numbers that are uniform in [low, high), to torch's bits: these and all that
- * follow give what torch 2.11 gives on the same device, and leave the generator where it would.
- * Work is queued, in order with what `stream` holds. A tensor without elements: nothing, and the
- * generator stays. Floats, bfloat16, and complex numbers, whose parts are filled. (Tensor.uniform_)
+ * Fills a tensor with numbers that are uniform in [low, high). The bits of this and the next
+ * functions equal those of torch 2.11 on the same device, and so does the generator's state
+ * afterwards. Work is queued, in order with what `stream` holds. A tensor without elements:
+ * nothing, and the generator is unchanged. Floats, bfloat16, and complex numbers, whose parts are
+ * filled. (Tensor.uniform_)
  *
- * @param tensor     of any strides that keep its elements apart; the type is torch's to fill so, or
- * TCUDA_STATUS_INVALID_ARGUMENT
- * @param low, high  what the type can hold, and their difference too
+ * @param tensor     of any strides that keep its elements apart, and of a type that torch can fill
+ * so, or TCUDA_STATUS_INVALID_ARGUMENT
+ * @param low, high  numbers that the type can hold; so must be their difference
  * @param generator  of the tensor's device; NULL: its default one
  * @param stream     of the tensor's device; NULL: its current one. While it is captured, the
  * generator must be registered with the graph, whose replays draw new numbers
@@ -2156,16 +2173,16 @@ tcuda_status tcuda_random_normal(const tcuda_tensor *tensor, double mean, double
 /**
  * Integers in [low, high): any integers, floats and bool. (Tensor.random_(low, high), randint)
  *
- * @param low, high  numbers that the type has; of floats they are brought to numbers that none is
- * rounded past
+ * @param low, high  numbers that the type has; bounds of floats are narrowed so that no number is
+ * rounded past them
  */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_random_integers(const tcuda_tensor *tensor, int64_t low, int64_t high,
     tcuda_generator *generator, tcuda_stream *stream);
 
 /**
- * Integers from `low` to the largest that the type has, that included, which no `high` could say of
- * int64; of floats to 2 to the power of their digits. (Tensor.random_(low, None))
+ * Integers from `low` to the largest that the type has, inclusive, which no `high` could express
+ * for int64; of floats to 2 to the power of their digits. (Tensor.random_(low, None))
  *
  * @param low  INT64_MIN: all numbers of 64 bits; int64, float64, float32 and bfloat16 only
  */
@@ -2174,9 +2191,9 @@ tcuda_status tcuda_random_integers_from(const tcuda_tensor *tensor, int64_t low,
     tcuda_generator *generator, tcuda_stream *stream);
 
 /**
- * Integers from 0 to the largest that the type has; of floats to 2 to the power of their digits. A
- * function of its own, because torch draws other bits for it than for the same range with bounds.
- * (Tensor.random_())
+ * Integers from 0 to the largest that the type has; of floats to 2 to the power of their digits.
+ * It is a function of its own because torch draws other bits for it than for the same range with
+ * bounds. (Tensor.random_())
  */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_random_integers_all(const tcuda_tensor *tensor, tcuda_generator *generator,
@@ -2192,8 +2209,8 @@ tcuda_status tcuda_random_bernoulli(const tcuda_tensor *tensor, double p,
     tcuda_generator *generator, tcuda_stream *stream);
 
 /**
- * The same with a probability for each element. What torch refuses while it runs, a probability
- * that is none, counts as 0 below 0 or where it is no number, and as 1 above 1.
+ * tcuda_random_bernoulli with a probability for each element. Invalid probabilities, which torch
+ * refuses while it runs, count as 0 below 0 or where they are NaN, and as 1 above 1.
  * (torch.Tensor.bernoulli_ with a tensor)
  *
  * @param p  floats or bfloat16 on the same device and of the same shape; strides of 0 repeat, as
@@ -2231,7 +2248,8 @@ tcuda_status tcuda_random_cauchy(const tcuda_tensor *tensor, double median, doub
     tcuda_generator *generator, tcuda_stream *stream);
 
 /**
- * Trials to the first success: floats, bfloat16, signed integers and uint8. (Tensor.geometric_)
+ * Number of trials up to the first success: floats, bfloat16, signed integers and uint8.
+ * (Tensor.geometric_)
  *
  * @param p  of a success, above 0 and below 1
  */
@@ -2243,47 +2261,47 @@ tcuda_status tcuda_random_geometric(const tcuda_tensor *tensor, double p,
 
 /** Captured work, ready to replay. (torch.cuda.CUDAGraph) */
 typedef struct tcuda_graph tcuda_graph;
-/** A function of the host's that was captured, forward and perhaps backward. */
+/** A host function that was captured, forward and perhaps backward. */
 typedef struct tcuda_graphed_callable tcuda_graphed_callable;
 
-/** Which unsafe calls break a capture: TCUDA_CAPTURE_..., CUDA's numbers. */
+/** Which unsafe calls invalidate a capture: TCUDA_CAPTURE_..., CUDA's numbers. */
 typedef int32_t tcuda_capture_mode;
 #define TCUDA_CAPTURE_GLOBAL 0       /**< Those of any thread. */
 #define TCUDA_CAPTURE_THREAD_LOCAL 1 /**< Those of the thread that captures. */
 #define TCUDA_CAPTURE_RELAXED 2      /**< None. */
 
 /**
- * Queues the work that makes outputs from inputs on a stream, which is current as well, and
- * describes the outputs; their shape and strides are copied. Memory that it allocated for outputs
- * by tcuda_malloc is the library's once it gives 0, and is freed by it; all else stays the host's,
- * which must be the same at each call. It runs several times: see tcuda_graphed_callable_create.
- * Gives 0, or a number of its own for TCUDA_STATUS_CALLBACK_FAILED.
+ * Queues the work that computes outputs from inputs on a stream, which is also the current one,
+ * and describes the outputs; their shape and strides are copied. It runs several times: see
+ * tcuda_graphed_callable_create. Memory of outputs that it allocated with tcuda_malloc belongs to
+ * the library once it returns 0, and the library frees it. All other memory stays the host's, and
+ * must be the same in each run. Returns 0, or a code of its own for TCUDA_STATUS_CALLBACK_FAILED.
  *
- * Backward, inputs are the gradients of the outputs, and outputs the gradients of the inputs: what
- * is left as it is has none.
+ * In a backward pass the inputs are the gradients of the outputs, and the outputs are the
+ * gradients of the inputs; an output that is left untouched means that the input has no gradient.
  */
 typedef int32_t (*tcuda_callable_fn)(void *user_data, const tcuda_tensor *inputs, size_t num_inputs,
     tcuda_stream *stream, tcuda_tensor *outputs, size_t num_outputs);
 
 /** What is to be captured. */
 typedef struct tcuda_callable {
-    size_t struct_size;        /**< sizeof(tcuda_callable); also the distance of two in a list. */
-    tcuda_callable_fn forward; /**< Outputs of inputs. */
-    /** Gradients of inputs of those of outputs; may be NULL: forward only. */
+    size_t struct_size;        /**< sizeof(tcuda_callable); also the stride of a list of them. */
+    tcuda_callable_fn forward; /**< Computes outputs from inputs. */
+    /** Computes gradients of inputs from those of outputs; may be NULL: forward only. */
     tcuda_callable_fn backward;
-    void *user_data;          /**< Of both. */
+    void *user_data;          /**< Passed to both. */
     tcuda_destroy_fn destroy; /**< Frees user_data when the callable is destroyed; may be NULL. */
-    /** What the inputs are like, in memory of one device; their values are copied. */
+    /** Tensors like the inputs, in memory of one device; their values are copied. */
     const tcuda_tensor *sample_inputs;
-    size_t num_inputs;  /**< How many. */
-    size_t num_outputs; /**< How many outputs forward makes. */
+    size_t num_inputs;  /**< Number of them. */
+    size_t num_outputs; /**< Number of outputs of forward. */
 } tcuda_callable;
 
 /** How it is captured. */
 typedef struct tcuda_graphed_callable_options {
     size_t struct_size;            /**< sizeof(tcuda_graphed_callable_options). */
     tcuda_mem_pool *pool;          /**< May be NULL: a new one, which all callables share. */
-    int32_t warmup_iterations;     /**< How often each runs before it is captured; 0: 3. */
+    int32_t warmup_iterations;     /**< Runs of each callable before it is captured; 0: 3. */
     tcuda_capture_mode error_mode; /**< TCUDA_CAPTURE_... */
 } tcuda_graphed_callable_options;
 
@@ -2291,18 +2309,19 @@ typedef struct tcuda_graphed_callable_options {
  * An empty graph. (torch.cuda.CUDAGraph)
  *
  * @param keep        1: the template stays after the capture, for tcuda_graph_update,
- * tcuda_graph_debug_dump and hosts that change it, and the graph becomes
+ * tcuda_graph_debug_dump and changes by the host, and the graph becomes
  * executable by tcuda_graph_instantiate or its first replay; 0: it is
- * executable when its capture ends, and the template goes
+ * executable when its capture ends, and the template is destroyed
  * @param[out] graph  the caller's, to be destroyed
  */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_graph_create(int32_t keep, tcuda_graph **graph);
 
 /**
- * Destroys a graph, also while replays are under way: they go on. A capture under way is aborted.
- * Its pool goes when nothing else holds it: then its memory serves new pools, after the replays, or
- * goes with the next tcuda_memory_empty_cache. (the end of a torch.cuda.CUDAGraph)
+ * Destroys a graph. Replays that are under way continue; a capture that is under way is aborted.
+ * The pool ends when nothing else holds it: then its memory serves new pools, after the replays,
+ * or goes back to the driver with the next tcuda_memory_empty_cache.
+ * (the end of a torch.cuda.CUDAGraph)
  *
  * @param graph  may be NULL: no-op
  */
@@ -2310,35 +2329,35 @@ TCUDA_API
 tcuda_status tcuda_graph_destroy(tcuda_graph *graph);
 
 /**
- * Begins to record the work of a stream, and of those that come to wait for it, instead of running
- * it. What any thread allocates on these streams comes from the graph's pool, where memory keeps
- * its address as long as the pool exists; pinned memory that is used on them stays until the graph
- * is gone. Blocks that several streams used and that are freed meanwhile are used again only after
- * the capture. tcuda_graph_replay fails with TCUDA_STATUS_CAPTURING. Whatever waits for a captured
- * stream, or asks whether it is done, fails with it too, and breaks the capture.
+ * Begins to capture the work of a stream, and of streams that come to wait for it, instead of
+ * running it. Allocations of any thread on these streams come from the graph's pool, where memory
+ * keeps its address as long as the pool exists. Pinned memory that is used on them stays until the
+ * graph is destroyed. Blocks that several streams used and that are freed meanwhile are reused
+ * only after the capture. tcuda_graph_replay fails with TCUDA_STATUS_CAPTURING. A call that waits
+ * for a captured stream, or queries it, fails with it too, and invalidates the capture.
  * (torch.cuda.CUDAGraph.capture_begin)
  *
  * @param stream      not a default one; NULL is the current stream
  * @param pool        may be NULL: a new one. Graphs that share one reuse each other's memory: they
- * must replay in the order of their captures, or not need what earlier ones gave
- * @param error_mode  TCUDA_CAPTURE_...: whose unsafe calls break the capture, as cudaMalloc is, or
- * waiting for any stream; tcuda's own calls on the way are safe
+ * must replay in the order of their captures, or not need earlier outputs
+ * @param error_mode  TCUDA_CAPTURE_...: which threads' unsafe calls invalidate the capture, as
+ * cudaMalloc or a wait for any stream; calls that tcuda makes itself are safe
  */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_graph_capture_begin(tcuda_graph *graph, tcuda_stream *stream,
     tcuda_mem_pool *pool, tcuda_capture_mode error_mode);
 
 /**
- * Ends the recording, on the thread that began it unless that was with TCUDA_CAPTURE_RELAXED. Where
- * it fails, or something has broken the capture (TCUDA_STATUS_CAPTURE_INVALIDATED), the graph is
- * empty and the stream is usable again. A graph without work is logged as a warning.
+ * Ends the capture, on the thread that began it unless the mode was TCUDA_CAPTURE_RELAXED. If it
+ * fails, or the capture was invalidated (TCUDA_STATUS_CAPTURE_INVALIDATED), the graph is empty and
+ * the stream is usable again. A graph without work is logged as a warning.
  * (torch.cuda.CUDAGraph.capture_end)
  */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_graph_capture_end(tcuda_graph *graph);
 
 /**
- * Ends a capture without a graph, on any thread, also one that was broken; the graph is empty and
+ * Ends a capture without a graph, on any thread, also an invalidated one; the graph is empty and
  * the stream is usable again. No-op on an empty graph. (+)
  */
 TCUDA_NODISCARD TCUDA_API
@@ -2349,7 +2368,8 @@ tcuda_status tcuda_graph_capture_abort(tcuda_graph *graph);
  * device, empties the caches of device and pinned memory, and makes the stream and its device
  * current for this thread, so that what the thread queues is captured. Undo it by tcuda_graph_end;
  * where no graph is wanted, by tcuda_graph_capture_abort, tcuda_stream_set_current(previous) and
- * tcuda_device_set(previous_device). On failure all is current that was. (torch.cuda.graph)
+ * tcuda_device_set(previous_device). On failure the current stream and device are unchanged.
+ * (torch.cuda.graph)
  *
  * @param stream                not a default one; NULL is tcuda_graph_stream of the current device
  * @param pool                  may be NULL: a new one, as in tcuda_graph_capture_begin
@@ -2362,27 +2382,27 @@ tcuda_status tcuda_graph_begin(tcuda_graph *graph, tcuda_stream *stream, tcuda_m
     tcuda_capture_mode error_mode, tcuda_stream **previous, int32_t *previous_device);
 
 /**
- * Ends what tcuda_graph_begin began: tcuda_graph_capture_end, then the stream and the device become
- * current that were, also where the capture fails. (the end of torch.cuda.graph)
+ * Ends what tcuda_graph_begin began: tcuda_graph_capture_end, then the previous stream and device
+ * become current again, also if the capture fails. (the end of torch.cuda.graph)
  *
- * @param previous         of tcuda_graph_begin; NULL leaves the stream that is current
- * @param previous_device  of tcuda_graph_begin; negative leaves the stream's device
+ * @param previous         from tcuda_graph_begin; NULL leaves the stream that is current
+ * @param previous_device  from tcuda_graph_begin; negative leaves the stream's device
  */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_graph_end(tcuda_graph *graph, tcuda_stream *previous, int32_t previous_device);
 
 /**
- * Makes a graph that keeps its template executable, and does so again after the template was
- * changed. (torch.cuda.CUDAGraph.instantiate)
+ * Makes a graph that keeps its template executable; again after the template was changed.
+ * (torch.cuda.CUDAGraph.instantiate)
  */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_graph_instantiate(tcuda_graph *graph);
 
 /**
- * Gives an executable the parameters of another graph, of the same shape: the same operations in
- * the same order. Cheaper than making that one executable. Where CUDA refuses with
- * TCUDA_STATUS_CUDA_ERROR, it is as it was. Both graphs hold the memory of `source` from then on.
- * (+)
+ * Copies the parameters of another graph into an executable one. Both must have the same
+ * operations in the same order. Cheaper than making `source` executable. If CUDA refuses with
+ * TCUDA_STATUS_CUDA_ERROR, `graph` is unchanged. Both graphs hold the memory of `source` from then
+ * on. (+)
  *
  * @param graph   is executable
  * @param source  keeps its template; it is not changed
@@ -2391,8 +2411,8 @@ TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_graph_update(tcuda_graph *graph, tcuda_graph *source);
 
 /**
- * Queues all recorded work; several replays of one graph run one after the other. Random numbers
- * go on as if the work had been queued anew. (torch.cuda.CUDAGraph.replay)
+ * Queues all captured work; several replays of one graph run one after the other. Random numbers
+ * continue as if the work had been queued again. (torch.cuda.CUDAGraph.replay)
  *
  * @param stream  of the graph's device, and not captured; NULL is the current one of that device
  */
@@ -2400,16 +2420,16 @@ TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_graph_replay(tcuda_graph *graph, tcuda_stream *stream);
 
 /**
- * Drops what was captured, also while replays are under way, and aborts a capture; the graph is
- * empty again. (torch.cuda.CUDAGraph.reset)
+ * Destroys what was captured, and aborts a capture; the graph is empty again. Replays that are
+ * under way continue. (torch.cuda.CUDAGraph.reset)
  */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_graph_reset(tcuda_graph *graph);
 
 /**
  * The stream of a device for captures: one of its pooled streams, the same each time; borrowed.
- * Memory of a pool is used again in the order of a stream: capture graphs that share a pool on one
- * stream. (what torch.cuda.graph takes by default)
+ * Memory of a pool is reused in stream order: capture graphs that share a pool on one stream.
+ * (what torch.cuda.graph takes by default)
  */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_graph_stream(int32_t device, tcuda_stream **stream);
@@ -2431,16 +2451,16 @@ TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_graph_pool_handle(tcuda_mem_pool **pool);
 
 /**
- * Writes a kept template to a file, in DOT, with all that CUDA knows of it.
+ * Writes a kept template to a file in the DOT language, with all details that CUDA has.
  * (torch.cuda.CUDAGraph.debug_dump)
  */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_graph_debug_dump(tcuda_graph *graph, const char *path);
 
 /**
- * Has replays of the next capture move a generator on, so that each draws new numbers, as if its
- * work had been queued anew. The default generator of the captured stream's device needs no
- * call. Before tcuda_graph_capture_begin; tcuda_graph_reset forgets it.
+ * Registers a generator with the next capture: each replay advances it and draws new numbers, as
+ * if the work had been queued again. The default generator of the captured stream's device needs
+ * no call. Before tcuda_graph_capture_begin; tcuda_graph_reset forgets it.
  * (torch.cuda.CUDAGraph.register_generator_state)
  *
  * @param generator  may be destroyed before the graph; NULL: the default one of the current device
@@ -2460,19 +2480,20 @@ tcuda_status tcuda_graph_native(tcuda_graph *graph, struct CUgraph_st **cu_graph
     struct CUgraphExec_st **cu_graph_exec);
 
 /**
- * Is a stream being captured, by whomever, or was its capture broken and not ended? Creates no
- * context. (torch.cuda.is_current_stream_capturing)
+ * Is a stream being captured, by tcuda or by anything else, or is it in an invalidated capture
+ * that has not ended? Creates no context. (torch.cuda.is_current_stream_capturing)
  */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_stream_is_capturing(tcuda_stream *stream, bool *capturing);
 
 /**
- * Warms up and captures callables, which will be called in this order: on tcuda_graph_stream each
- * runs warmup_iterations times, backward after forward, and once more to be captured, then the
- * backward functions in reverse order. Each gets inputs of the library's, like the samples, which
- * are at the same place at each run. All share one pool. Waits for the device before and
- * after. Where anything fails nothing is left of it: with TCUDA_STATUS_CALLBACK_FAILED
- * tcuda_last_error_native is what the function gave, and what that run allocated stays the host's.
+ * Warms up and captures callables, which will be called in this order. Each runs warmup_iterations
+ * times on tcuda_graph_stream, backward after forward. Then each forward function runs once more
+ * and is captured, then each backward function in reverse order. The inputs are the library's own,
+ * like the samples, at the same address in each run. All callables share one pool. Waits for the
+ * device before and after. If anything fails, nothing of it remains: with
+ * TCUDA_STATUS_CALLBACK_FAILED tcuda_last_error_native is the callback's code, and what that run
+ * allocated stays the host's. (torch.cuda.make_graphed_callables)
  * (torch.cuda.make_graphed_callables)
  *
  * @param callables     a list, each with its struct_size
@@ -2485,7 +2506,7 @@ tcuda_status tcuda_graphed_callable_create(const tcuda_callable *callables, size
     const tcuda_graphed_callable_options *options, tcuda_graphed_callable **graphed);
 
 /**
- * Destroys one, also while its replays are under way: they go on. Its outputs are gone.
+ * Destroys a callable. Replays that are under way continue. Its outputs become invalid.
  * (the end of a callable of torch.cuda.make_graphed_callables)
  *
  * @param graphed  may be NULL: no-op
@@ -2494,8 +2515,8 @@ TCUDA_API
 tcuda_status tcuda_graphed_callable_destroy(tcuda_graphed_callable *graphed);
 
 /**
- * Copies inputs to where the captured ones are, unless they are these, and replays. Calls of one
- * callable on several streams are in order only if the host sees to it.
+ * Copies inputs into the captured ones, unless they are the same memory, and replays. The host
+ * must order the calls of one callable on several streams.
  * (a call of one of torch.cuda.make_graphed_callables)
  *
  * @param inputs        as the samples in number, dtype, shape and strides; in any memory that
@@ -2510,7 +2531,7 @@ tcuda_status tcuda_graphed_callable_call(tcuda_graphed_callable *graphed,
     size_t num_outputs);
 
 /**
- * The same for the backward function, after the call that it belongs to.
+ * Replays the backward function, after the call that it belongs to.
  * (the backward of one of torch.cuda.make_graphed_callables)
  *
  * @param grad_outputs      gradients of the outputs, as those in dtype, shape and strides; may be
@@ -2527,21 +2548,20 @@ tcuda_status tcuda_graphed_callable_call_backward(tcuda_graphed_callable *graphe
 /* ===================================== Collectives ============================================ */
 
 /**
- * A copy of a tensor on each of some devices, of any type and layout. Outputs lie side by side;
+ * A copy of a tensor on each of some devices, of any type and layout. Outputs are contiguous;
  * those on the tensor's own device are the tensor itself, and copy nothing.
  *
  * All functions of this section queue their work and do not wait for it: it comes after what the
  * current streams of the devices that take part hold now, and what is queued on any of these
  * streams from then on comes after it. They may be called in a capture, which then spreads to
- * those streams; peer access that is wanted must have been enabled before. Tensors may be on any
- * device, in pinned or pageable memory of the host, or managed; memory of the host that is
- * pageable is read or written before the call returns. Elements must be whole bytes: of types
- * below 8 bits, neighbours in pairs, fours or eights. Memory that is written must overlap nothing
- * else that the call uses.
+ * those streams; enable peer access before, if it is wanted. Tensors may be on any device, in
+ * pinned or pageable memory of the host, or managed; pageable memory is read or written before the
+ * call returns. Elements must be whole bytes; of types below 8 bits, neighbours are packed in
+ * pairs, fours or eights. Memory that is written must overlap nothing else that the call uses.
  *
  * Outputs that the library fills in (`outs`, `out`) are to be released one by one by
- * tcuda_tensor_release, those too that are the memory of an input: releasing these frees nothing,
- * and the memory stays the input's. Their own memory comes from the current stream of their
+ * tcuda_tensor_release, also those that are the memory of an input: releasing these frees nothing,
+ * and the memory stays the input's. Memory of other outputs comes from the current stream of their
  * device, as by tcuda_malloc; on the host it is pinned, and has its values when the call returns.
  * (torch.cuda.comm.broadcast)
  *
@@ -2555,9 +2575,9 @@ tcuda_status tcuda_comm_broadcast(const tcuda_tensor *src, const int32_t *device
     tcuda_tensor *outs);
 
 /**
- * Copies a tensor into each of some others. Those in pinned memory have it when the streams of the
- * devices that take part get there. One that is the source itself, with the same strides, is left
- * as it is. (torch.cuda.comm.broadcast(out=))
+ * Copies a tensor into each of some others. Outputs in pinned memory are written in stream order.
+ * An output that is the source itself, with the same strides, is left unchanged.
+ * (torch.cuda.comm.broadcast(out=))
  *
  * @param src    read
  * @param outs   written: of src's shape and type, of any strides that keep elements apart
@@ -2585,11 +2605,11 @@ tcuda_status tcuda_comm_broadcast_coalesced(const tcuda_tensor *tensors, size_t 
     const int32_t *devices, size_t num_devices, size_t buffer_bytes, tcuda_tensor *outs);
 
 /**
- * The sum of tensors of several devices. Its bits are those of adding one after the other, each
- * sum rounded to the type: the tensor on `destination` first (the last of them if there are
- * several, the first of all if there is none), then the others in their order. So they are the
- * same at each call, whatever the machine. The output has the order of strides of that first
- * tensor; of one tensor that is on `destination` the sum is the tensor itself.
+ * The sum of tensors of several devices. The tensors are added one after the other, and each sum
+ * is rounded to the type: first the tensor on `destination` (the last of them if there are
+ * several, the first of all if there is none), then the others in their order. So the bits are the
+ * same in each call and on each machine. The output has the order of strides of that first tensor;
+ * the sum of one tensor that is on `destination` is the tensor itself.
  * (torch.cuda.comm.reduce_add)
  *
  * @param tensors      read: of one shape and type: integers, floats of 16 to 64 bits, bfloat16,
@@ -2604,7 +2624,7 @@ tcuda_status tcuda_comm_reduce_add(const tcuda_tensor *tensors, size_t count, in
     tcuda_tensor *out);
 
 /**
- * The same, written into a tensor, whose place is the destination. (+)
+ * tcuda_comm_reduce_add into a tensor, whose device is the destination. (+)
  *
  * @param tensors  as in tcuda_comm_reduce_add
  * @param count    length of the list, 1 or more
@@ -2668,15 +2688,16 @@ tcuda_status tcuda_comm_scatter_into(const tcuda_tensor *tensor, const tcuda_ten
     size_t count, int32_t dim, tcuda_stream *const *streams);
 
 /**
- * Joins tensors along a dimension. The output lies side by side, or channels last where all
- * tensors do. (torch.cuda.comm.gather)
+ * Joins tensors along a dimension. The output is contiguous, or channels last where all tensors
+ * are. (torch.cuda.comm.gather)
  *
  * @param tensors      read: of one type and of one shape but for dim; those without dimensions
  * count as if they had one, of size 1
  * @param count        length of the list, 1 or more
  * @param dim          the dimension; negative ones count from the end
  * @param destination  ordinal, TCUDA_CURRENT_DEVICE or TCUDA_CPU_DEVICE. -1 is the current device,
- * as torch's None, not the CPU, which older versions of torch.cuda.comm.gather wrote so
+ * like None in torch; older versions of torch.cuda.comm.gather wrote -1 for
+ * the CPU
  * @param[out] out     the caller's, to be released
  */
 TCUDA_NODISCARD TCUDA_API
@@ -2700,12 +2721,12 @@ tcuda_status tcuda_comm_gather_into(const tcuda_tensor *tensors, size_t count, i
 /** One rank of a group of processes and devices that work together by NCCL. */
 typedef struct tcuda_communicator tcuda_communicator;
 
-/** Names a group. Plain data: send it to the others, by a pipe, a file or MPI. */
+/** Identifies a group. Plain data: send it to the other processes, by a pipe, a file or MPI. */
 typedef struct tcuda_unique_id {
     uint8_t bytes[128]; /**< NCCL's own. */
 } tcuda_unique_id;
 
-/** How elements become one: TCUDA_REDUCE_... */
+/** How elements are combined: TCUDA_REDUCE_... */
 typedef int32_t tcuda_reduce_op;
 #define TCUDA_REDUCE_SUM 0  /**< Their sum; of bool "or". */
 #define TCUDA_REDUCE_PROD 1 /**< Their product; of bool "and". */
@@ -2713,8 +2734,8 @@ typedef int32_t tcuda_reduce_op;
 #define TCUDA_REDUCE_MIN 3  /**< The smallest. */
 
 /**
- * Version of the NCCL that is found: one that the process has already, else libnccl.so.2;
- * TCUDA_NCCL_PATH names another. Does not initialise the library. (torch.cuda.nccl.version)
+ * Version of NCCL: of the library that the process has loaded, else of libnccl.so.2, or of the one
+ * that TCUDA_NCCL_PATH names. Does not initialise the library. (torch.cuda.nccl.version)
  *
  * @param[out] major, minor, patch  2, 27, 3; TCUDA_STATUS_NO_LIBRARY where there is none
  */
@@ -2722,9 +2743,9 @@ TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_nccl_version(int32_t *major, int32_t *minor, int32_t *patch);
 
 /**
- * Names a new group: one process asks for it and sends it to the others. That process must live
- * until all have joined. Does not initialise CUDA, but what NCCL starts is lost in a fork.
- * (torch.cuda.nccl.unique_id)
+ * Creates the id of a new group: one process calls this and sends the id to the others. That
+ * process must live until all have joined. Does not initialise CUDA, but threads that NCCL starts
+ * do not exist in a forked child. (torch.cuda.nccl.unique_id)
  *
  * @param[out] id  for tcuda_communicator_init_rank, on each rank
  */
@@ -2732,13 +2753,13 @@ TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_communicator_unique_id(tcuda_unique_id *id);
 
 /**
- * Joins a group; comes back when all of its ranks have joined. Other calls of the process go on
- * meanwhile, and tcuda_shutdown does not wait for it: then it fails with
- * TCUDA_STATUS_INVALID_STATE once NCCL is through. Two ranks cannot have the same device. Between
- * devices of ranks of one process, peer access is enabled where there is any.
+ * Joins a group; returns when all of its ranks have joined. Other calls of the process continue
+ * meanwhile. tcuda_shutdown does not wait for it: then this call fails with
+ * TCUDA_STATUS_INVALID_STATE once NCCL returns. Two ranks cannot have the same device. Between
+ * devices of ranks of one process, peer access is enabled where the machine has it.
  * (torch.cuda.nccl.init_rank)
  *
- * @param id                 from tcuda_communicator_unique_id, of whichever process
+ * @param id                 from tcuda_communicator_unique_id, of any process
  * @param num_ranks          how many join, in all processes
  * @param rank               0 to num_ranks - 1, each once
  * @param[out] communicator  the caller's, to be destroyed
@@ -2748,8 +2769,9 @@ tcuda_status tcuda_communicator_init_rank(const tcuda_unique_id *id, int32_t num
     int32_t rank, int32_t device, tcuda_communicator **communicator);
 
 /**
- * A group of devices of this process: rank i is devices[i]. What they do together is queued by one
- * thread between tcuda_communicator_group_begin and _end, or by a thread for each. (+)
+ * Creates a group of devices of this process: rank i is devices[i]. Its collectives are queued by
+ * one thread between tcuda_communicator_group_begin and _end, or by one thread for each device.
+ * (+)
  *
  * @param devices             `count` ordinals, each once
  * @param[out] communicators  room for `count`, each the caller's, to be destroyed
@@ -2759,10 +2781,10 @@ tcuda_status tcuda_communicator_init_all(const int32_t *devices, size_t count,
     tcuda_communicator **communicators);
 
 /**
- * Waits for this rank's queued work, then leaves the group. Where that failed it is broken off
- * instead, and TCUDA_STATUS_OK all the same. Other calls with the communicator fail meanwhile with
- * TCUDA_STATUS_INVALID_STATE, but tcuda_communicator_abort, which ends the wait. Graphs that
- * captured its work must be gone before. (+)
+ * Waits for this rank's queued work, then leaves the group. If that work failed, the rank is
+ * aborted instead, and the status is still TCUDA_STATUS_OK. Meanwhile other calls with the
+ * communicator fail with TCUDA_STATUS_INVALID_STATE, except tcuda_communicator_abort, which ends
+ * the wait. Destroy graphs that captured its work before. (+)
  *
  * @param communicator  may be NULL: no-op
  */
@@ -2770,27 +2792,29 @@ TCUDA_API
 tcuda_status tcuda_communicator_destroy(tcuda_communicator *communicator);
 
 /**
- * Breaks off work that hangs, because another rank is gone say, on any thread: what is queued ends
- * with unknown results, and calls that wait for other ranks come back with an error. Afterwards the
- * communicator is only good for tcuda_communicator_destroy. The other ranks have to abort as well.
- * A call that hangs is told by NCCL, which may take its time; with NCCL_COMM_BLOCKING=0 in the
- * environment it comes back at once, and each call costs more. No-op on one that was aborted. (+)
+ * Aborts work that hangs, for example because another rank has ended; any thread may call it.
+ * Queued work ends with unknown results, and calls that wait for other ranks return an error.
+ * Afterwards only tcuda_communicator_destroy accepts the communicator. The other ranks have to
+ * abort as well. A call that hangs returns once NCCL notices the abort, which may take a while;
+ * with NCCL_COMM_BLOCKING=0 in the environment it returns at once, and each call costs more. No-op
+ * on an aborted communicator. (+)
  */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_communicator_abort(tcuda_communicator *communicator);
 
 /**
- * OK while it is well, also while work is under way; else what failed: TCUDA_STATUS_NCCL_ERROR,
- * TCUDA_STATUS_PEER_GONE where another process is gone or cannot be reached, or
- * TCUDA_STATUS_INVALID_STATE after an abort. What is queued then may never end: abort it. (+)
+ * OK while the communicator has not failed, also while work is under way. Else the failure:
+ * TCUDA_STATUS_NCCL_ERROR, TCUDA_STATUS_PEER_GONE where another process has ended or cannot be
+ * reached, or TCUDA_STATUS_INVALID_STATE after an abort. Queued work may then never end: abort.
+ * (+)
  */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_communicator_query(tcuda_communicator *communicator);
 
 /**
- * From now on collectives of this thread are noted, until tcuda_communicator_group_end queues all
- * of them at once: so one thread works with several communicators, and messages go both ways.
- * Groups nest: the outermost counts. (+)
+ * From now on this thread's collectives are collected, until tcuda_communicator_group_end queues
+ * all of them at once. So one thread can use several communicators, and send and receive both
+ * ways. Groups nest: only the outermost end queues. (+)
  */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_communicator_group_begin(void);
@@ -2803,12 +2827,12 @@ TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_communicator_group_end(void);
 
 /**
- * Reduces over all ranks, each element by itself; the result is on every rank. All ranks queue the
- * same collectives of a group in the same order, with equal numbers of elements. They are queued on
- * a stream and captured by graphs as other work is. All tensors are contiguous, and on the
- * communicator's device. Reductions are of float16, 32 and 64, bfloat16, int8, 32 and 64, uint8, 32
- * and 64, bool, and sums of complex numbers; in which order NCCL adds depends on size and machine.
- * (torch.cuda.nccl.all_reduce)
+ * Reduces over all ranks, element by element; the result is on every rank. All ranks queue the
+ * same collectives of a group in the same order, with equal numbers of elements. They are queued
+ * on a stream, and graphs capture them like other work. All tensors are contiguous, and on the
+ * communicator's device. Reductions are of float16, 32 and 64, bfloat16, int8, 32 and 64, uint8,
+ * 32 and 64, bool, and sums of complex numbers; the order in which NCCL adds depends on size and
+ * machine. (torch.cuda.nccl.all_reduce)
  *
  * @param output  of the type and number of elements of input; may be input, in place
  * @param op      TCUDA_REDUCE_...
@@ -2822,7 +2846,7 @@ tcuda_status tcuda_communicator_all_reduce(tcuda_communicator *communicator,
 /**
  * Copies the root's elements, of any type, to all ranks. (torch.cuda.nccl.broadcast)
  *
- * @param input   read on root; elsewhere it is not looked at and may be NULL
+ * @param input   read on root; elsewhere it is ignored and may be NULL
  * @param output  written on every rank; on root it may be input
  * @param root    0 to num_ranks - 1
  * @param stream  NULL is the current one of the communicator's device
@@ -2834,7 +2858,7 @@ tcuda_status tcuda_communicator_broadcast(tcuda_communicator *communicator,
 /**
  * tcuda_communicator_all_reduce with the result on one rank. (torch.cuda.nccl.reduce)
  *
- * @param output  written on root; elsewhere it is not looked at and may be NULL
+ * @param output  written on root; elsewhere it is ignored and may be NULL
  * @param root    0 to num_ranks - 1
  * @param stream  NULL is the current one of the communicator's device
  */
@@ -2843,7 +2867,7 @@ tcuda_status tcuda_communicator_reduce(tcuda_communicator *communicator, const t
     const tcuda_tensor *output, tcuda_reduce_op op, int32_t root, tcuda_stream *stream);
 
 /**
- * Lays the elements of all ranks, of any type, side by side in the order of ranks, on each of them.
+ * Concatenates the elements of all ranks, of any type, in the order of ranks, on each of them.
  * (torch.cuda.nccl.all_gather)
  *
  * @param output  num_ranks times the elements of input; input may be the rank's own part of it
@@ -2868,8 +2892,8 @@ tcuda_status tcuda_communicator_reduce_scatter(tcuda_communicator *communicator,
 
 /**
  * Sends elements of any type to a rank, which receives as many. Messages between two ranks arrive
- * in order. What goes both ways, or round a ring, is one group on each rank, or waits for ever.
- * (+)
+ * in order. Messages that go both ways, or round a ring, must be one group on each rank, or they
+ * wait for ever. (+)
  *
  * @param peer    0 to num_ranks - 1
  * @param stream  NULL is the current one of the communicator's device
@@ -2891,12 +2915,12 @@ tcuda_status tcuda_communicator_recv(tcuda_communicator *communicator, const tcu
 /* ===================================== NVTX and telemetry ===================================== */
 
 /**
- * Marks an instant of this thread. What reads NVTX names its library in NVTX_INJECTION64_PATH, as
- * NVIDIA's tools do; without one nothing is sent, but ranges are counted. Marks and ranges are of
- * the default domain. Those of threads need no GPU and no library that is initialised, and work in
- * a forked child. (torch.cuda.nvtx.mark)
+ * Marks an instant of this thread. A tool that reads NVTX names its library in
+ * NVTX_INJECTION64_PATH, as NVIDIA's tools do; without one nothing is sent, but ranges are
+ * counted. Marks and ranges are of the default domain. Those of threads need no GPU and no
+ * initialised library, and work in a forked child. (torch.cuda.nvtx.mark)
  *
- * @param message  given to the tool as it is
+ * @param message  passed to the tool unchanged
  */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_nvtx_mark(const char *message);
@@ -2905,7 +2929,7 @@ tcuda_status tcuda_nvtx_mark(const char *message);
  * Opens a range of this thread, inside those that it has open.
  * (torch.cuda.nvtx.range_push, torch.cuda.nvtx.range)
  *
- * @param[out] depth  of the range, from 0; counts what was opened here; may be NULL
+ * @param[out] depth  of the range, from 0; counts the ranges opened here; may be NULL
  */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_nvtx_range_push(const char *message, int32_t *depth);
@@ -2920,7 +2944,7 @@ TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_nvtx_range_pop(int32_t *depth);
 
 /**
- * Opens a range that any thread may end, in whatever order. (torch.cuda.nvtx.range_start)
+ * Opens a range that any thread may end, in any order. (torch.cuda.nvtx.range_start)
  *
  * @param[out] id  the tool's number of the range
  */
@@ -2928,7 +2952,7 @@ TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_nvtx_range_start(const char *message, uint64_t *id);
 
 /**
- * Ends it. Not for ranges of a stream. (torch.cuda.nvtx.range_end)
+ * Ends a range of tcuda_nvtx_range_start, not one of a stream. (torch.cuda.nvtx.range_end)
  *
  * @param id  of tcuda_nvtx_range_start; the tool ignores others
  */
@@ -2936,9 +2960,9 @@ TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_nvtx_range_end(uint64_t id);
 
 /**
- * Opens a range when the stream gets there, by a host function, as tcuda_stream_add_callback queues
- * it; in a capture of a tcuda_graph, at each replay. Nothing is queued where nobody listens.
- * (torch.cuda.nvtx._device_range_start)
+ * Opens a range when the stream gets there, by a host function, as tcuda_stream_add_callback
+ * queues it; in a capture of a tcuda_graph, at each replay. Nothing is queued while no tool is
+ * attached. (torch.cuda.nvtx._device_range_start)
  *
  * @param[out] id  for tcuda_nvtx_device_range_end
  */
@@ -2946,8 +2970,8 @@ TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_nvtx_device_range_start(const char *message, tcuda_stream *stream, uint64_t *id);
 
 /**
- * Ends it when the stream gets there, which may be another stream than that of the beginning; they
- * should be in order. (torch.cuda.nvtx._device_range_end)
+ * Ends a range of a stream when the stream gets there; it may be another stream than that of the
+ * start; the two should be ordered. (torch.cuda.nvtx._device_range_end)
  *
  * @param id  of tcuda_nvtx_device_range_start, once; numbers are forgotten at tcuda_shutdown
  */
@@ -2955,24 +2979,25 @@ TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_nvtx_device_range_end(uint64_t id, tcuda_stream *stream);
 
 /**
- * Has the profiler that is attached record from now on, as cudaProfilerStart: "nsys profile
+ * Makes the attached profiler record from now on, as cudaProfilerStart: "nsys profile
  * --capture-range=cudaProfilerApi" waits for it. Without a profiler a no-op.
  * (torch.cuda.profiler.start)
  */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_profiler_start(void);
 
-/** Has it stop, as cudaProfilerStop. (torch.cuda.profiler.stop) */
+/** Makes the attached profiler stop, as cudaProfilerStop. (torch.cuda.profiler.stop) */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_profiler_stop(void);
 
 /**
- * Share of the last second or so in which kernels ran. This and what follows is what the driver's
- * management library (NVML) says; it is opened at the first question, and finds the device whatever
- * CUDA_VISIBLE_DEVICES is. TCUDA_STATUS_NO_LIBRARY without it; TCUDA_STATUS_NOT_SUPPORTED where the
- * GPU has no such value, as parts of a GPU (MIG) have no utilization; TCUDA_STATUS_NVML_ERROR where
- * it fails, or may not be asked. The simulated machine tells what it did, and of what it has
- * not (heat, power, clocks) something that goes with that. (torch.cuda.utilization)
+ * Share of the last second or so in which kernels ran. The values of this and the next functions
+ * come from the driver's management library (NVML). It is opened at the first call, and finds the
+ * device whatever CUDA_VISIBLE_DEVICES is. TCUDA_STATUS_NO_LIBRARY without it;
+ * TCUDA_STATUS_NOT_SUPPORTED where the GPU has no such value, as parts of a GPU (MIG) have no
+ * utilization; TCUDA_STATUS_NVML_ERROR where it fails, or refuses access. The simulated machine
+ * returns its own activity, and plausible values for what it does not have (heat, power, clocks).
+ * (torch.cuda.utilization)
  */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_monitor_utilization(int32_t device, uint32_t *percent);
@@ -2988,7 +3013,7 @@ tcuda_status tcuda_monitor_memory_usage(int32_t device, uint32_t *percent);
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_monitor_temperature_c(int32_t device, int32_t *celsius);
 
-/** Power of the board; of a part of a GPU, that of all of it. (torch.cuda.power_draw) */
+/** Power of the board, also for a part of a GPU. (torch.cuda.power_draw) */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_monitor_power_draw_mw(int32_t device, uint32_t *milliwatts);
 
@@ -3007,75 +3032,75 @@ tcuda_status tcuda_monitor_memory_used(int32_t device, uint64_t *bytes);
 #define TCUDA_SCALAR_BOOL 2    /**< integer, 0 or 1. */
 #define TCUDA_SCALAR_COMPLEX 3 /**< real and imaginary, doubles. */
 
-/** What a kernel does to the memory that an argument leads to: nothing, or it leads to none. */
+/** How a kernel accesses the memory that an argument points to: not at all, or it is no pointer. */
 #define TCUDA_ACCESS_NONE 0
 #define TCUDA_ACCESS_READ 1       /**< Reads. */
 #define TCUDA_ACCESS_WRITE 2      /**< Writes. */
 #define TCUDA_ACCESS_READ_WRITE 3 /**< Both. */
 
-/** A function of elements, for tensors of any type and shape. (torch.cuda.jiterator) */
+/** An elementwise function, for tensors of any type and shape. (torch.cuda.jiterator) */
 typedef struct tcuda_jit tcuda_jit;
 typedef struct tcuda_kernel tcuda_kernel; /**< A kernel in CUDA C++. */
 
 /**
- * An extra argument by its name. Its kind is the type that the function is called with: what the
- * parameter is declared as, T say, is converted to from there.
+ * An extra argument, by name. Its kind is the type of the argument that is passed; it is converted
+ * to the declared type of the parameter, for example T.
  */
 typedef struct tcuda_scalar {
-    const char *name; /**< As a parameter of the function may be called. */
+    const char *name; /**< Must be a valid name of a parameter of the function. */
     int32_t kind;     /**< TCUDA_SCALAR_... */
-    int64_t integer;  /**< Its value, if it is one. */
-    double real;      /**< Likewise. */
-    double imaginary; /**< Likewise. */
+    int64_t integer;  /**< The value of an INT or BOOL. */
+    double real;      /**< The value of a DOUBLE; the real part of a COMPLEX. */
+    double imaginary; /**< The imaginary part of a COMPLEX. */
 } tcuda_scalar;
 
-/** How a function is made. */
+/** Options of an elementwise function. */
 typedef struct tcuda_jit_options {
     size_t struct_size; /**< From TCUDA_INIT. */
     /**
-     * The extra parameters, in the order in which they follow the tensors, with their defaults; may
-     * be NULL if there are none. At most 32.
+     * The extra parameters, in the order in which they follow the tensors, with their defaults;
+     * may be NULL if there are none. At most 32.
      */
     const tcuda_scalar *scalars;
-    size_t num_scalars; /**< How many. */
+    size_t num_scalars; /**< Number of them. */
 } tcuda_jit_options;
 
-/** How a kernel is compiled. */
+/** Options of the compilation of a kernel. */
 typedef struct tcuda_kernel_options {
     size_t struct_size; /**< From TCUDA_INIT. */
     /**
      * Options of NVRTC, "-I...", "-D..."; may be NULL if there are none. The architecture is the
-     * device's, and the language C++17 unless an option names another.
+     * device's, and the language is C++17 unless an option names another.
      */
     const char *const *flags;
-    size_t num_flags; /**< How many; at most 256. */
+    size_t num_flags; /**< Number of them; at most 256. */
 } tcuda_kernel_options;
 
-/** How a kernel is launched. */
+/** Options of a launch. */
 typedef struct tcuda_launch_options {
     size_t struct_size; /**< From TCUDA_INIT. */
     uint32_t grid[3];   /**< Blocks in x, y and z; 0: 1. */
     uint32_t block[3];  /**< Threads of a block in x, y and z; 0: 1. */
     /**
-     * Bytes of shared memory that each block gets besides what the kernel declares; with that at
-     * most tcuda_device_info.shared_memory_per_block_optin_bytes of the device, 227 KiB on an H100.
+     * Bytes of dynamic shared memory of each block. Together with the shared memory that the
+     * kernel declares, at most tcuda_device_info.shared_memory_per_block_optin_bytes of the
+     * device, 227 KiB on an H100.
      */
     uint32_t shared_bytes;
-    /** TCUDA_ACCESS_... of each argument, for tools that watch accesses; may be NULL. */
+    /** TCUDA_ACCESS_... of each argument, for tools that record accesses; may be NULL. */
     const int32_t *accesses;
 } tcuda_launch_options;
 
 /**
- * A function from PyTorch's code string: one template with a type T, "template <typename T> T
- * add(T x, T y, T alpha) { return x + alpha * y; }", perhaps with others before it, which it calls;
- * the last is the function. It takes one element of each input, then the extra arguments, and
- * returns that of the output. T is the common type of the inputs, or float where that is float16,
- * bfloat16 or float8. Nothing is compiled yet, and the library not initialised.
+ * Creates a function from PyTorch's code string: one template with a type T, "template <typename
+ * T> T add(T x, T y, T alpha) { return x + alpha * y; }". Functions that it calls may come before
+ * it: the last one is the function. It takes one element of each input, then the extra arguments,
+ * and returns the element of the output. T is the common type of the inputs, or float where that
+ * is float16, bfloat16 or float8. Nothing is compiled yet, and the library is not initialised.
  * (torch.cuda.jiterator._create_jit_fn)
  *
- * @param code      CUDA C++ without includes, at most a mebibyte; functions of mathematics as
- * std::sin or ::sin. What it calls things is its own affair, but for tcuda and
- * std, and macros
+ * @param code      CUDA C++ without includes, at most 1 MiB; mathematical functions as std::sin or
+ * ::sin. It may use any names, except tcuda and std, and except macros
  * @param options   may be NULL: no extra arguments
  * @param[out] jit  the caller's, to be destroyed
  */
@@ -3083,9 +3108,8 @@ TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_jit_create(const char *code, const tcuda_jit_options *options, tcuda_jit **jit);
 
 /**
- * The same for a function whose last parameters are its outputs, T &. It returns void, or a value
- * that is ignored.
- * (torch.cuda.jiterator._create_multi_output_jit_fn)
+ * tcuda_jit_create for a function whose last parameters are its outputs, T &. It returns void, or
+ * a value that is ignored. (torch.cuda.jiterator._create_multi_output_jit_fn)
  *
  * @param num_outputs  1 to 8
  * @param options      may be NULL: no extra arguments
@@ -3096,7 +3120,7 @@ tcuda_status tcuda_jit_create_multi(const char *code, int32_t num_outputs,
     const tcuda_jit_options *options, tcuda_jit **jit);
 
 /**
- * Destroys a function, also while its work is under way. What was compiled for it stays until
+ * Destroys a function; its work that is under way continues. Compiled code stays until
  * tcuda_shutdown, for graphs, and for a function of the same code.
  * (the end of a function of torch.cuda.jiterator)
  *
@@ -3106,20 +3130,20 @@ TCUDA_API
 tcuda_status tcuda_jit_destroy(tcuda_jit *jit);
 
 /**
- * Computes the outputs. The inputs broadcast, and are promoted to a common type as PyTorch's; the
- * first call for types and strides that are new compiles, which takes tens of milliseconds, or
- * finds the kernel on disk. Tensors without elements: nothing is queued.
- * TCUDA_STATUS_COMPILE_ERROR where the code is wrong for these types, TCUDA_STATUS_NO_LIBRARY
- * without NVRTC. (the call of a function of torch.cuda.jiterator)
+ * Computes the outputs. The inputs broadcast, and are promoted to a common type as in PyTorch. The
+ * first call for new types or strides compiles a kernel, which takes tens of milliseconds, or
+ * loads it from disk. Tensors without elements: nothing is queued. TCUDA_STATUS_COMPILE_ERROR
+ * where the code is invalid for these types, TCUDA_STATUS_NO_LIBRARY without NVRTC.
+ * (the call of a function of torch.cuda.jiterator)
  *
  * @param inputs   1 to 8, all on one device, of bool, integers of 8 to 64 bits, float8 e4m3fn and
  * e5m2, float16 to float64, bfloat16, complex of 32 to 128 bits; addresses are
  * multiples of an element's size, and strides not negative where there are
- * elements. At most 25 dimensions of which no two are as one
- * @param scalars  extra arguments instead of their defaults, by name; may be NULL if there are none
- * @param outputs  as many as the function has, on that device, of the shape and type that the
- * inputs have together. One may be an input, but share no part of one, nor two of
- * its elements an address
+ * elements. At most 25 dimensions, after those that can be merged are merged
+ * @param scalars  extra arguments instead of their defaults, by name; may be NULL if none
+ * @param outputs  as many as the function has, on that device, of the broadcast shape and the
+ * common type of the inputs. An output may be an input, but must not overlap one
+ * partly, and no two of its elements may have the same address
  * @param stream   NULL is the current stream of that device
  */
 TCUDA_NODISCARD TCUDA_API
@@ -3128,13 +3152,13 @@ tcuda_status tcuda_jit_call(tcuda_jit *jit, const tcuda_tensor *inputs, size_t n
     size_t num_outputs, tcuda_stream *stream);
 
 /**
- * Compiles a kernel for the current device with NVRTC, or finds it on disk; for others that is done
- * at its first launch there. Headers are read each time: an edited one gives another kernel. On the
- * simulated machine the host's C++ compiler does it, for the parts of CUDA C++ that docs/jit.md
- * lists. TCUDA_STATUS_COMPILE_ERROR where the source is wrong: tcuda_last_error has the compiler's
- * messages, with lines of the source. (torch.cuda._compile_kernel)
+ * Compiles a kernel for the current device with NVRTC, or loads it from disk; for other devices
+ * that is done at its first launch there. Headers are read each time: an edited one gives another
+ * kernel. On the simulated machine the host's C++ compiler compiles it, for the parts of CUDA C++
+ * that docs/jit.md lists. TCUDA_STATUS_COMPILE_ERROR where the source is wrong: tcuda_last_error
+ * has the compiler's messages, with lines of the source. (torch.cuda._compile_kernel)
  *
- * @param source       CUDA C++; functions that are not declared otherwise are the device's
+ * @param source       CUDA C++; functions without a specifier are device functions
  * @param name         a kernel, "add", or an instance of a template, "scale<float>"; ASCII, without
  * quotes and newlines
  * @param options      may be NULL
@@ -3145,7 +3169,7 @@ tcuda_status tcuda_kernel_compile(const char *source, const char *name,
     const tcuda_kernel_options *options, tcuda_kernel **kernel);
 
 /**
- * Destroys a kernel, also while its work is under way. What was compiled for it stays until
+ * Destroys a kernel; its work that is under way continues. Compiled code stays until
  * tcuda_shutdown, for graphs, and for a kernel of the same source. (+)
  *
  * @param kernel  may be NULL: no-op
@@ -3154,15 +3178,15 @@ TCUDA_API
 tcuda_status tcuda_kernel_destroy(tcuda_kernel *kernel);
 
 /**
- * Queues a kernel. TCUDA_STATUS_CUDA_ERROR for a grid or blocks larger than the device takes. Where
- * it leaves its memory, calls give TCUDA_STATUS_DEVICE_LOST from then on.
+ * Queues a kernel. TCUDA_STATUS_CUDA_ERROR for a grid or blocks larger than the device supports.
+ * If the kernel accesses invalid memory, calls give TCUDA_STATUS_DEVICE_LOST from then on.
  * (a call of a kernel of torch.cuda._compile_kernel)
  *
  * @param options   may be NULL: one thread
- * @param args      args[i] leads to the i-th argument, which is read before the call returns; may
+ * @param args      args[i] points to the i-th argument, which is read before the call returns; may
  * be NULL if there are none
- * @param num_args  as many as the kernel has parameters, or TCUDA_STATUS_INVALID_ARGUMENT where the
- * driver tells that number, as those from CUDA 12.4 on do; at most 64
+ * @param num_args  as many as the kernel has parameters, at most 64; else
+ * TCUDA_STATUS_INVALID_ARGUMENT, where the driver can report it (CUDA 12.4)
  * @param stream    NULL is the current stream
  */
 TCUDA_NODISCARD TCUDA_API
@@ -3174,77 +3198,79 @@ tcuda_status tcuda_kernel_launch(tcuda_kernel *kernel, const tcuda_launch_option
 /** An access to memory by one operation. */
 typedef struct tcuda_access {
     const void *ptr; /**< The first byte. */
-    /** From there to the last; between rows, or elements that are apart, there may be others. */
+    /**
+     * Length from the first byte to the last; between rows, or strided elements, there may be
+     * other bytes.
+     */
     size_t bytes;
     /** The operation, "tcuda_copy"; "tcuda_graph_replay: tcuda_copy" in the launch of a graph. */
     const char *label;
     const char *frames; /**< The host's frames, one line each, or "". */
-    int64_t stream_id;  /**< As tcuda_stream_id gives it. */
+    int64_t stream_id;  /**< As tcuda_stream_id returns it. */
     uint64_t sequence;  /**< Number of the operation. */
     int32_t device;     /**< The stream's device. */
     int32_t mode;       /**< TCUDA_ACCESS_... */
 } tcuda_access;
 
-/**
- * Two accesses that nothing orders. Texts are the library's, and stay valid until tcuda_shutdown.
- */
+/** Two unordered accesses. The texts belong to the library, and stay valid until tcuda_shutdown. */
 typedef struct tcuda_sanitizer_report {
     size_t struct_size;     /**< From TCUDA_INIT. */
-    const void *ptr;        /**< The first byte that both touch. */
-    size_t bytes;           /**< How many lie there. */
-    tcuda_access current;   /**< The one that was queued later. */
-    tcuda_access previous;  /**< The one before. */
-    const char *allocation; /**< The block, and the host's frames where it was allocated; or "". */
-    /** What would order the two: "stream 35 must wait for stream 3 after tcuda_copy ...". */
+    const void *ptr;        /**< The first byte of the overlap. */
+    size_t bytes;           /**< Length of the overlap. */
+    tcuda_access current;   /**< The access that was queued later. */
+    tcuda_access previous;  /**< The access that was queued earlier. */
+    const char *allocation; /**< The block, and the host's frames at its allocation; or "". */
+    /** The missing order of the two: "stream 35 must wait for stream 3 after tcuda_copy ...". */
     const char *missing;
 } tcuda_sanitizer_report;
 
 /**
- * Takes each report as it is found, on the thread that queued the later access, with no lock held.
- * It may call tcuda, but for tcuda_shutdown.
+ * Receives each report when it is found, on the thread that queued the later access, with no lock
+ * held. It may call tcuda, except tcuda_shutdown.
  */
 typedef void (*tcuda_report_fn)(void *user_data, const tcuda_sanitizer_report *report);
 
-/** How to watch; zeros are defaults. */
+/** Options of the sanitizer; zeros are defaults. */
 typedef struct tcuda_sanitizer_options {
     size_t struct_size; /**< From TCUDA_INIT. */
-    /** The first so many are kept and told, the others only counted; 0: 1000. */
+    /** The first so many are kept and passed to report, the others are only counted; 0: 1000. */
     size_t max_reports;
-    /** Takes reports; may be NULL: they are lines of the log, at level warning. */
+    /** Receives reports; may be NULL: then they are lines of the log, at level warning. */
     tcuda_report_fn report;
-    /** Gives the host's frames of each operation and allocation, on its thread; may be NULL. */
+    /** Returns the host's frames of each operation and allocation, on its thread; may be NULL. */
     tcuda_frames_fn frames;
-    void *user_data;          /**< Passed to both. */
-    tcuda_destroy_fn destroy; /**< Called when watching has ended, or begun anew; may be NULL. */
+    void *user_data; /**< Passed to report, frames and destroy. */
+    /** Called when the sanitizer is turned off, or enabled again; may be NULL. */
+    tcuda_destroy_fn destroy;
 } tcuda_sanitizer_options;
 
 /**
- * Begins to watch what streams do with memory, and reports accesses to the same bytes of which one
- * writes and which nothing orders: no event, wait or synchronisation of the program's, whatever
- * happened by chance. What is queued through tcuda is watched; for other kernels there is
- * tcuda_sanitizer_access. What was queued before is not known. Called again it begins anew:
- * reports so far are dropped. TCUDA_SANITIZER=1 in the environment does this at initialisation,
- * unless the host has turned it on or off before; tcuda_shutdown ends it. Without a function for
- * them reports are warnings in the log, which go to stderr if no log callback was set.
- * (torch.cuda._sanitizer.enable_cuda_sanitizer)
+ * Begins to record the accesses of streams to memory, and reports unordered accesses: two to the
+ * same bytes, of which one writes, without an event, wait or synchronisation of the program
+ * between them. Whether they overlapped in time does not matter. Work that is queued through tcuda
+ * is recorded; report other kernels by tcuda_sanitizer_access. Work that was queued before is not
+ * known. A second call begins anew: earlier reports are dropped. TCUDA_SANITIZER=1 in the
+ * environment does this at initialisation, unless the host has turned it on or off before;
+ * tcuda_shutdown ends it. Without a report function reports are warnings in the log, which go to
+ * stderr if no log callback was set. (torch.cuda._sanitizer.enable_cuda_sanitizer)
  *
  * @param options  may be NULL: all zero
  */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_sanitizer_enable(const tcuda_sanitizer_options *options);
 
-/** Stops watching; reports are dropped. Nothing happens if it was not watching. (+) */
+/** Turns the sanitizer off; reports are dropped. No-op if it is off. (+) */
 TCUDA_API
 tcuda_status tcuda_sanitizer_disable(void);
 
 /**
- * Tells of an access by a kernel that the host launched itself, right after it did; nothing
- * happens while nobody watches. (+)
+ * Records an access by a kernel that the host launched itself; call it right after the launch.
+ * No-op while the sanitizer is off. (+)
  *
  * @param stream  NULL is the current stream
  * @param ptr     memory of any device, or pinned memory; may be NULL if bytes is 0
  * @param mode    TCUDA_ACCESS_READ, _WRITE or _READ_WRITE
- * @param label   what reports call it; may be NULL: "kernel". Copied; each different one takes host
+ * @param label   its name in reports; may be NULL: "kernel". Copied; each different one takes host
  * memory until tcuda_shutdown
  */
 TCUDA_NODISCARD TCUDA_API
@@ -3252,13 +3278,14 @@ tcuda_status tcuda_sanitizer_access(tcuda_stream *stream, const void *ptr, size_
     int32_t mode, const char *label);
 
 /**
- * Reports since tcuda_sanitizer_enable, also those that are not kept; 0 while nobody watches. (+)
+ * Number of reports since tcuda_sanitizer_enable, also those that are not kept; 0 while it is off.
+ * (+)
  */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_sanitizer_report_count(size_t *count);
 
 /**
- * One of the reports that are kept. The struct is the host's, its texts the library's.
+ * One of the reports that are kept. The struct is the host's, its texts are the library's.
  * (torch.cuda._sanitizer.UnsynchronizedAccessError)
  *
  * @param index        0 is the oldest; one that is not kept is TCUDA_STATUS_INVALID_ARGUMENT
@@ -3268,8 +3295,8 @@ TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_sanitizer_report_get(size_t index, tcuda_sanitizer_report *report);
 
 /**
- * The same as a text of several lines: both accesses with their frames, where the memory was
- * allocated, and what is missing. (the text of torch.cuda._sanitizer.UnsynchronizedAccessError)
+ * A report as a text of several lines: both accesses with their frames, where the memory was
+ * allocated, and the missing order. (the text of torch.cuda._sanitizer.UnsynchronizedAccessError)
  *
  * @param index        0 is the oldest
  * @param buf          may be NULL if len is 0

@@ -2,11 +2,11 @@
 // could not do, and every object gives its C handle with get().
 //
 // Errors. With exceptions every failure throws tcuda::error. Without them (-fno-exceptions, or
-// TCUDA_NO_EXCEPTIONS defined) functions return a tcuda_status, questions return an outcome
+// TCUDA_NO_EXCEPTIONS defined) functions return a tcuda_status, queries return an outcome
 // (status and value), and a constructor's status is its object's status(). The two modes live in
 // inline namespaces of their own, so translation units of both kinds can be linked.
 //
-// Destructors ignore what the library says: call the C function where that matters.
+// Destructors ignore the status: call the C function where that matters.
 
 #ifndef TCUDA_HPP
 #define TCUDA_HPP
@@ -47,7 +47,7 @@ private:
     tcuda_status status_;
 };
 
-// What actions and questions return; a failure throws instead.
+// What actions and queries return; a failure throws instead.
 using result = void;
 template <class T> using outcome = T;
 
@@ -75,7 +75,7 @@ private:
     tcuda_status status_;
 };
 
-// What questions return. There is no conversion to bool: it could mean either member.
+// What queries return. There is no conversion to bool: it could mean either member.
 template <class T> struct [[nodiscard]] outcome {
     tcuda_status status;
     T value; // T{} on failure
@@ -112,9 +112,9 @@ public:
     // The C handle, NULL after a move, a release or a failed construction.
     Handle *get() const noexcept { return handle_; }
     explicit operator bool() const noexcept { return handle_ != nullptr; }
-    // What the constructor's call said; always OK where exceptions are on.
+    // The status of the constructor's call; always OK where exceptions are on.
     tcuda_status status() const noexcept { return status_; }
-    // Lets go of the handle without destroying it.
+    // Gives the handle up without destroying it.
     Handle *release() noexcept { return std::exchange(handle_, nullptr); }
     // Destroys it now.
     void reset() noexcept { detail::ignore(Destroy(release())); }
@@ -128,7 +128,7 @@ protected:
 
 class event;
 
-// A stream that someone else owns. Converts from a C handle and from a stream; nullptr, and {},
+// A stream that it does not own. Converts from a C handle and from a stream; nullptr, and {},
 // are the current stream, as everywhere in tcuda.h.
 class stream_view {
 public:
@@ -168,7 +168,7 @@ private:
     tcuda_stream *handle_;
 };
 
-// A stream of one's own, one of the library's pool.
+// An owned stream, from the library's pool.
 class stream : public unique_handle<tcuda_stream, tcuda_stream_destroy> {
 public:
     explicit stream(std::int32_t device = TCUDA_CURRENT_DEVICE, std::int32_t priority = 0) {
@@ -201,13 +201,13 @@ public:
     result record(stream_view stream = {}) const {
         return detail::acted(tcuda_event_record(handle_, stream.get()));
     }
-    // Has it been reached?
+    // Has the recorded work completed?
     outcome<bool> query() const {
         bool done = false;
         const tcuda_status status = tcuda_event_query(handle_, &done);
         return detail::answered(status, done);
     }
-    // Waits until it is reached.
+    // Waits until the recorded work has completed.
     result synchronize() const { return detail::acted(tcuda_event_synchronize(handle_)); }
     // Time from this event to a later one, both with TCUDA_EVENT_TIMING.
     outcome<float> elapsed_ms(const event &end) const {
@@ -244,7 +244,7 @@ private:
     std::size_t bytes_ = 0;
 };
 
-// Makes a device current for this thread until the end of the scope; a negative one changes nothing.
+// Makes a device current for this thread until the end of the scope; a negative one has no effect.
 class [[nodiscard]] device_guard {
 public:
     explicit device_guard(std::int32_t device)
@@ -304,7 +304,7 @@ private:
     tcuda_status status_;
 };
 
-// Work that was captured. keep: its template stays after the capture, as tcuda_graph_create says.
+// Captured work. keep: its template stays after the capture, as in tcuda_graph_create.
 class graph : public unique_handle<tcuda_graph, tcuda_graph_destroy> {
 public:
     explicit graph(bool keep = false) {
@@ -315,9 +315,9 @@ public:
     result replay(stream_view stream = {}) const {
         return detail::acted(tcuda_graph_replay(handle_, stream.get()));
     }
-    // Makes what keeps its template executable.
+    // Makes a graph that keeps its template executable.
     result instantiate() const { return detail::acted(tcuda_graph_instantiate(handle_)); }
-    // Takes the parameters of another graph over, which keeps its template.
+    // Copies the parameters of another graph, which keeps its template.
     result update(const graph &source) const {
         return detail::acted(tcuda_graph_update(handle_, source.handle_));
     }
@@ -367,7 +367,7 @@ private:
     tcuda_status status_;
 };
 
-// A function of elements, from PyTorch's code string: one output that it returns, or several that
+// An elementwise function, from PyTorch's code string: one output that it returns, or several that
 // are its last parameters.
 class jit : public unique_handle<tcuda_jit, tcuda_jit_destroy> {
 public:
@@ -418,7 +418,7 @@ public:
     }
 };
 
-// Memory of another process, closed on the stream that it was imported for and that must outlive it.
+// Memory of another process, closed on the stream that it was imported on, which must outlive it.
 class imported {
 public:
     explicit imported(const tcuda_ipc_handle &handle, stream_view stream = {}) : stream_(stream) {
@@ -478,7 +478,7 @@ inline outcome<cublasContext *> blas_handle(std::int32_t device = TCUDA_CURRENT_
     return detail::answered(status, handle);
 }
 
-// Judges the status of any function of tcuda.h: throws, or gives it back as a result.
+// Checks the status of any function of tcuda.h: throws, or returns it as a result.
 inline result check(tcuda_status status) { return detail::acted(status); }
 
 // Copies bytes, any direction; only pageable host memory makes it wait.

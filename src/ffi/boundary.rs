@@ -1,5 +1,5 @@
-//! Every call passes here: it enters the library, panics are caught, errors become statuses and this
-//! thread's last error, and raw pointers become references.
+//! The boundary that every C call passes. It enters the library, catches panics, turns errors into
+//! statuses and this thread's last error, and turns raw pointers into references.
 
 use super::status::{record, status_of, tcuda_status};
 use crate::base::brief;
@@ -26,7 +26,7 @@ impl Call {
         runtime::get(&self.inside)
     }
 
-    /// The same, or `None` where there is no device to initialise it for.
+    /// [`Call::runtime`], or `None` where there is no device to initialise it for.
     #[cold]
     pub fn runtime_with_device(&self) -> Result<Option<&Runtime>> {
         match self.runtime() {
@@ -42,34 +42,36 @@ impl Call {
     }
 }
 
-/// The only door: runs `body` inside the library and gives its status. The thread is not cancelled
-/// meanwhile: nearly everything may come to a point where it could be, in a driver, a file or a
-/// function of the host's.
+/// The usual boundary: runs `body` inside the library and returns its status. The thread cannot be
+/// cancelled meanwhile, because most calls may reach a cancellation point: in a driver, a file or a
+/// host function.
 #[inline]
 pub fn boundary(body: impl FnOnce(&Call) -> Result<()>) -> tcuda_status {
     let _uncancelled = waiting::uncancelled();
     boundary_outside(|| run(body))
 }
 
-/// The same for calls that come to no such point, or say so where they wait (`waiting::begin`).
+/// [`boundary`] for calls that reach no cancellation point, or that disable cancellation where they
+/// wait (`waiting::begin`).
 #[inline]
-pub fn boundary_of_quick(body: impl FnOnce(&Call) -> Result<()>) -> tcuda_status {
+pub fn boundary_without_guard(body: impl FnOnce(&Call) -> Result<()>) -> tcuda_status {
     boundary_outside(|| run(body))
 }
 
-/// The same with a short way for what is nearly always the case: where that gives nothing, it has done
-/// nothing, and `long` is called, a door of its own that is not inlined: so the short way keeps nothing for
-/// it but what the host gave. It is not taken while any of `watchers` looks.
+/// A boundary with a fast path for the usual case. `fast` returning `None` means that it has done
+/// nothing: then `slow` runs, a boundary of its own that is not inlined, so that the fast path
+/// keeps only the caller's arguments alive for it. The fast path is skipped while any flag of
+/// `watchers` is set.
 #[inline(always)]
-pub fn boundary_with_short_way(
+pub fn boundary_with_fast_path(
     watchers: u64,
-    short: impl FnOnce(&Inside) -> Option<()>,
-    long: impl FnOnce() -> tcuda_status,
+    fast: impl FnOnce(&Inside) -> Option<()>,
+    slow: impl FnOnce() -> tcuda_status,
 ) -> tcuda_status {
-    let outcome = catch_unwind(AssertUnwindSafe(|| short(&*brief::enter(watchers)?)));
+    let outcome = catch_unwind(AssertUnwindSafe(|| fast(&*brief::enter(watchers)?)));
     match outcome {
         Ok(Some(())) => tcuda_status::Ok,
-        Ok(None) => long(),
+        Ok(None) => slow(),
         Err(panic) => caught(panic),
     }
 }
@@ -81,7 +83,8 @@ fn run<F: FnOnce(&Call) -> Result<()>>(body: F) -> Result<()> {
     body(&call)
 }
 
-/// The same for a call that has an answer also in the child of a fork, where nothing enters the library.
+/// [`boundary`] for calls that also have a result in a forked child, where no thread can enter the
+/// library.
 #[inline]
 pub fn boundary_with_forked(
     forked: impl FnOnce() -> Result<()>,
@@ -90,10 +93,10 @@ pub fn boundary_with_forked(
     if thread::is_forked() { boundary_outside(forked) } else { boundary(body) }
 }
 
-/// The same for a body that touches nothing but this thread's own.
+/// A boundary that does not enter the library: `body` uses only this thread's own state.
 #[inline]
 pub fn boundary_outside<B: FnOnce() -> Result<()>>(body: B) -> tcuda_status {
-    // The error becomes a status inside, so that no call that succeeds moves room for one about.
+    // The error becomes a status in here, so that a call that succeeds moves no space for one.
     let outcome = catch_unwind(AssertUnwindSafe(|| match body() {
         Ok(()) => tcuda_status::Ok,
         Err(error) => fail(error, std::any::type_name::<B>),
@@ -114,7 +117,7 @@ fn caught(panic: Box<dyn Any + Send>) -> tcuda_status {
     status_of(&error)
 }
 
-/// `body`: the name of the type of what failed, in which the function's own name stands.
+/// `body` returns the type name of the failed closure; that name contains the C function's name.
 #[cold]
 fn fail(error: Error, body: fn() -> &'static str) -> tcuda_status {
     if let Error::Cuda(error) = &error {
@@ -125,11 +128,10 @@ fn fail(error: Error, body: fn() -> &'static str) -> tcuda_status {
     status_of(&error)
 }
 
-/// An output of the caller, written only when everything else is done.
+/// An output of the caller, written only after everything else has succeeded.
 pub struct Out<T>(*mut T);
 
 impl<T> Out<T> {
-    /// Writes it.
     #[inline]
     pub fn set(&self, value: T) {
         // Unaligned, as an output in a host's buffer or packed struct may be.
@@ -144,13 +146,13 @@ pub fn out<T>(ptr: *mut T, name: &'static str) -> Result<Out<T>> {
     if ptr.is_null() { Err(Error::Null { name }) } else { Ok(Out(ptr)) }
 }
 
-/// The same without a reason where there is none.
+/// [`out`] without an error message: `None` if the pointer is NULL.
 #[inline(always)]
 pub fn known_out<T>(ptr: *mut T) -> Option<Out<T>> {
     (!ptr.is_null()).then_some(Out(ptr))
 }
 
-/// A required input, copied.
+/// A required input, copied out of the caller's memory.
 #[inline]
 pub fn given<T: Copy>(ptr: *const T, name: &'static str) -> Result<T> {
     if ptr.is_null() {
@@ -199,7 +201,7 @@ pub fn optional_text<'a>(ptr: *const c_char, name: &'static str) -> Result<Optio
     }
 }
 
-/// A required text for the system, which takes any bytes.
+/// A required text that goes to the system, which accepts any bytes.
 pub fn terminated<'a>(ptr: *const c_char, name: &'static str) -> Result<&'a CStr> {
     if ptr.is_null() {
         return Err(Error::Null { name });
@@ -208,7 +210,7 @@ pub fn terminated<'a>(ptr: *const c_char, name: &'static str) -> Result<&'a CStr
     Ok(unsafe { CStr::from_ptr(ptr) })
 }
 
-/// A bool or enum from C: an integer until it is checked.
+/// A bool from C: an integer until it is checked.
 pub fn flag(value: i32, name: &'static str) -> Result<bool> {
     match value {
         0 => Ok(false),
@@ -217,14 +219,14 @@ pub fn flag(value: i32, name: &'static str) -> Result<bool> {
     }
 }
 
-/// Where a text goes: (buf, len, needed), as snprintf.
+/// The destination of a text: (buf, len, needed), as in snprintf.
 pub struct TextOut {
     buf: *mut c_char,
     len: usize,
     needed: *mut usize,
 }
 
-/// Checks where a text is to go.
+/// Checks the destination of a text.
 pub fn text_out(buf: *mut c_char, len: usize, needed: *mut usize) -> Result<TextOut> {
     if buf.is_null() && len > 0 {
         Err(Error::Null { name: "buf" })
@@ -234,7 +236,7 @@ pub fn text_out(buf: *mut c_char, len: usize, needed: *mut usize) -> Result<Text
 }
 
 impl TextOut {
-    /// Writes the text, cut where it must be, between characters.
+    /// Writes the text; cuts it between characters if the buffer is too small.
     pub fn set(self, text: impl fmt::Display) -> Result<()> {
         let mut cursor = Cursor { out: &self, written: 0, needed: 0, full: false };
         write!(cursor, "{text}")
@@ -254,14 +256,14 @@ impl TextOut {
     }
 }
 
-/// Where bytes go: (buf, len, needed), without a NUL.
+/// The destination of bytes: (buf, len, needed), without a NUL.
 pub struct BytesOut {
     buf: *mut u8,
     len: usize,
     needed: *mut usize,
 }
 
-/// Checks where bytes are to go.
+/// Checks the destination of bytes.
 pub fn bytes_out(buf: *mut c_void, len: usize, needed: *mut usize) -> Result<BytesOut> {
     if buf.is_null() && len > 0 {
         Err(Error::Null { name: "buf" })
@@ -270,11 +272,11 @@ pub fn bytes_out(buf: *mut c_void, len: usize, needed: *mut usize) -> Result<Byt
     }
 }
 
-/// Takes what a writer writes, one piece after the other.
+/// Receives the pieces that a writer produces, in order.
 type Sink<'a> = dyn FnMut(&[u8]) -> Result<()> + 'a;
 
 impl BytesOut {
-    /// Writes what `body` writes, cut where it must be.
+    /// Writes what `body` produces, cut to the length of the buffer.
     pub fn fill(self, body: impl FnOnce(&mut Sink<'_>) -> Result<()>) -> Result<()> {
         let mut needed = 0usize;
         body(&mut |bytes: &[u8]| {
@@ -297,7 +299,7 @@ impl BytesOut {
 }
 
 impl TextOut {
-    /// Writes the ASCII that `body` writes, cut where it must be.
+    /// Writes the ASCII text that `body` produces, cut to the length of the buffer.
     pub fn fill(self, body: impl FnOnce(&mut Sink<'_>) -> Result<()>) -> Result<()> {
         let mut needed = 0;
         let room = self.len.saturating_sub(1);
@@ -351,29 +353,29 @@ impl Write for Cursor<'_> {
 /// The type is `repr(C)`, its first field is `struct_size: usize`, and it is plain data.
 pub unsafe trait Sized_: Copy {}
 
-/// A required struct of the caller's; what it lacks is that of `value`.
+/// A required struct of the caller's; fields that it lacks keep their values of `value`.
 pub fn struct_in<T: Sized_>(ptr: *const T, mut value: T, name: &'static str) -> Result<T> {
     let known = struct_out(ptr.cast_mut(), name)?.size.min(size_of::<T>());
     let to = (&raw mut value).cast::<u8>();
-    // SAFETY: the caller's struct has so many bytes, by its own word, and ours has them.
+    // SAFETY: the caller's struct has so many bytes, by its struct_size, and ours has them.
     unsafe { std::ptr::copy_nonoverlapping(ptr.cast::<u8>(), to, known) };
     Ok(value)
 }
 
-/// Where such a struct goes.
+/// The destination of such a struct.
 pub struct StructOut<T: Sized_> {
     ptr: *mut T,
     size: usize,
 }
 
-/// Checks where a struct is to go.
+/// Checks the destination of a struct.
 pub fn struct_out<T: Sized_>(ptr: *mut T, name: &'static str) -> Result<StructOut<T>> {
     if ptr.is_null() {
         return Err(Error::Null { name });
     }
     // SAFETY: not NULL; the caller promises at least a struct_size.
     let size = unsafe { ptr.cast::<usize>().read_unaligned() };
-    // Nothing of ours is so large: this is an uninitialised struct.
+    // No struct of this library is so large: this one is uninitialised.
     if !(size_of::<usize>()..=1 << 20).contains(&size) {
         return Err(Error::OutOfRange {
             name: "struct_size",
@@ -385,13 +387,13 @@ pub fn struct_out<T: Sized_>(ptr: *mut T, name: &'static str) -> Result<StructOu
 }
 
 impl<T: Sized_> StructOut<T> {
-    /// Writes what both sides know, all but the size.
+    /// Writes the fields that both sides have, except the size.
     pub fn set(self, value: &T) {
         const SKIP: usize = size_of::<usize>();
         let bytes = self.size.min(size_of::<T>()) - SKIP;
         // SAFETY: the first field is a usize, so this is inside the value.
         let from = unsafe { std::ptr::from_ref(value).cast::<u8>().add(SKIP) };
-        // SAFETY: the caller's struct has `size` bytes, by its own word.
+        // SAFETY: the caller's struct has `size` bytes, by its struct_size.
         let to = unsafe { self.ptr.cast::<u8>().add(SKIP) };
         // SAFETY: both have so many bytes left, and they do not overlap.
         unsafe { std::ptr::copy_nonoverlapping(from, to, bytes) };

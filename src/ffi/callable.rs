@@ -1,4 +1,4 @@
-//! Section "Graphs" of the header: functions of the host that are captured.
+//! Section "Graphs" of the header: host functions that are captured.
 
 use super::boundary::{Call, Sized_, boundary, out, struct_in};
 use super::graph::tcuda_capture_mode;
@@ -21,19 +21,19 @@ use crate::tensor::{Place, Tensor};
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// A function of the host's that was captured, forward and perhaps backward.
+/// A host function that was captured, forward and perhaps backward.
 pub struct tcuda_graphed_callable {
     _private: [u8; 0],
 }
 
-/// Queues the work that makes outputs from inputs on a stream, which is current as well, and
-/// describes the outputs; their shape and strides are copied. Memory that it allocated for outputs
-/// by tcuda_malloc is the library's once it gives 0, and is freed by it; all else stays the host's,
-/// which must be the same at each call. It runs several times: see tcuda_graphed_callable_create.
-/// Gives 0, or a number of its own for TCUDA_STATUS_CALLBACK_FAILED.
+/// Queues the work that computes outputs from inputs on a stream, which is also the current one,
+/// and describes the outputs; their shape and strides are copied. It runs several times: see
+/// tcuda_graphed_callable_create. Memory of outputs that it allocated with tcuda_malloc belongs to
+/// the library once it returns 0, and the library frees it. All other memory stays the host's, and
+/// must be the same in each run. Returns 0, or a code of its own for TCUDA_STATUS_CALLBACK_FAILED.
 ///
-/// Backward, inputs are the gradients of the outputs, and outputs the gradients of the inputs: what
-/// is left as it is has none.
+/// In a backward pass the inputs are the gradients of the outputs, and the outputs are the
+/// gradients of the inputs; an output that is left untouched means that the input has no gradient.
 pub type tcuda_callable_fn = Option<
     unsafe extern "C" fn(
         user_data: *mut c_void,
@@ -49,21 +49,21 @@ pub type tcuda_callable_fn = Option<
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct tcuda_callable {
-    /// sizeof(tcuda_callable); also the distance of two in a list.
+    /// sizeof(tcuda_callable); also the stride of a list of them.
     pub struct_size: usize,
-    /// Outputs of inputs.
+    /// Computes outputs from inputs.
     pub forward: tcuda_callable_fn,
-    /// Gradients of inputs of those of outputs; may be NULL: forward only.
+    /// Computes gradients of inputs from those of outputs; may be NULL: forward only.
     pub backward: tcuda_callable_fn,
-    /// Of both.
+    /// Passed to both.
     pub user_data: *mut c_void,
     /// Frees user_data when the callable is destroyed; may be NULL.
     pub destroy: tcuda_destroy_fn,
-    /// What the inputs are like, in memory of one device; their values are copied.
+    /// Tensors like the inputs, in memory of one device; their values are copied.
     pub sample_inputs: *const tcuda_tensor,
-    /// How many.
+    /// Number of them.
     pub num_inputs: usize,
-    /// How many outputs forward makes.
+    /// Number of outputs of forward.
     pub num_outputs: usize,
 }
 
@@ -78,7 +78,7 @@ pub struct tcuda_graphed_callable_options {
     pub struct_size: usize,
     /// May be NULL: a new one, which all callables share.
     pub pool: *mut tcuda_mem_pool,
-    /// How often each runs before it is captured; 0: 3.
+    /// Runs of each callable before it is captured; 0: 3.
     pub warmup_iterations: i32,
     /// TCUDA_CAPTURE_...
     pub error_mode: tcuda_capture_mode,
@@ -88,7 +88,7 @@ pub struct tcuda_graphed_callable_options {
 unsafe impl Sized_ for tcuda_graphed_callable_options {}
 
 const WARMUPS: u32 = 3;
-/// More of anything is a mistake.
+/// A larger count is taken for a mistake.
 const MOST: usize = 1 << 20;
 
 /// The host's functions.
@@ -104,7 +104,7 @@ struct HostFunction {
     backward: tcuda_callable_fn,
     user_data: *mut c_void,
     destroy: tcuda_destroy_fn,
-    /// Set once nothing can fail any more: a failed registration takes nothing.
+    /// Set after the last step that can fail: a failed registration does not take ownership.
     registered: AtomicBool,
 }
 
@@ -115,13 +115,13 @@ unsafe impl Sync for HostFunction {}
 
 const NO_ROOM: Error = Error::OutOfHostMemory("the tensors of a callable");
 
-/// A static tensor as the host sees it.
+/// A static tensor in the host's form.
 fn shown(tensor: &StaticTensor) -> tcuda_tensor {
     lent(tensor.tensor(), tensor.size_pointers(), tensor.tensor().address - tensor.tensor().data)
 }
 
-/// Reads what a function has put out, into a list with room for that. Out of line: what it needs of the
-/// stack is not there while the function runs.
+/// Reads the outputs of a host function into a list that has room for them. Not inlined, so that
+/// its stack frame does not exist while the host function runs.
 #[inline(never)]
 fn read_outputs(pass: Pass, outputs: &[tcuda_tensor], to: &mut Vec<Option<Tensor>>) -> Result<()> {
     for output in outputs {
@@ -152,7 +152,8 @@ impl Function for HostFunction {
         };
         let waiting = waiting::in_host_function();
         let inputs = (from.as_ptr(), from.len());
-        // SAFETY: the host's own function with its own data; the lists are as long as it is told.
+        // SAFETY: the host's own function with its own data; the lists have the lengths that are
+        // passed.
         let code = unsafe {
             function(self.user_data, inputs.0, inputs.1, stream, to.as_mut_ptr(), to.len())
         };
@@ -187,7 +188,7 @@ impl Drop for HostFunction {
 
 pub(super) static CALLABLES: Table<Callable> = Table::new(10, "graphed callable");
 
-/// A list of a host's tensors.
+/// Reads a list of the host's tensors.
 fn views(list: *const tcuda_tensor, count: usize, name: &'static str) -> Result<Vec<Tensor>> {
     let mut views = Vec::new();
     if count == 0 {
@@ -222,7 +223,7 @@ const NO_CALLABLE: tcuda_callable = tcuda_callable {
     num_outputs: 0,
 };
 
-/// One of a list of callables; `device`: of all their inputs.
+/// Reads one callable of a list; `device` is the device of all inputs so far.
 #[inline(never)]
 fn plan_of(raw: &tcuda_callable, device: &mut Option<i32>) -> Result<Plan> {
     let forward = raw.forward.ok_or(Error::Null { name: "forward" })?;
@@ -249,12 +250,13 @@ fn plan_of(raw: &tcuda_callable, device: &mut Option<i32>) -> Result<Plan> {
     Ok(Plan { function, samples, num_outputs: raw.num_outputs })
 }
 
-/// Warms up and captures callables, which will be called in this order: on tcuda_graph_stream each
-/// runs warmup_iterations times, backward after forward, and once more to be captured, then the
-/// backward functions in reverse order. Each gets inputs of the library's, like the samples, which
-/// are at the same place at each run. All share one pool. Waits for the device before and
-/// after. Where anything fails nothing is left of it: with TCUDA_STATUS_CALLBACK_FAILED
-/// tcuda_last_error_native is what the function gave, and what that run allocated stays the host's.
+/// Warms up and captures callables, which will be called in this order. Each runs warmup_iterations
+/// times on tcuda_graph_stream, backward after forward. Then each forward function runs once more
+/// and is captured, then each backward function in reverse order. The inputs are the library's own,
+/// like the samples, at the same address in each run. All callables share one pool. Waits for the
+/// device before and after. If anything fails, nothing of it remains: with
+/// TCUDA_STATUS_CALLBACK_FAILED tcuda_last_error_native is the callback's code, and what that run
+/// allocated stays the host's. (torch.cuda.make_graphed_callables)
 /// (torch.cuda.make_graphed_callables)
 ///
 /// @param callables     a list, each with its struct_size
@@ -290,7 +292,7 @@ pub unsafe extern "C" fn tcuda_graphed_callable_create(
             sample.require_on(runtime)?;
         }
         let device = device.unwrap_or(crate::gpu::device::CURRENT);
-        // What may fail for want of memory comes first: what is captured is not lost then.
+        // Allocations come first: if one fails, nothing that was captured is lost.
         let mut handles = Vec::new();
         handles.try_reserve_exact(count).map_err(|_| NO_ROOM)?;
         let mut made = Ok(());
@@ -306,7 +308,7 @@ pub unsafe extern "C" fn tcuda_graphed_callable_create(
         for (captured, handle) in captured.into_iter().zip(&handles) {
             CALLABLES.get(*handle, "graphed", call)?.fill(captured);
         }
-        // Nothing fails any more: another thread may be shutting down.
+        // From here on nothing fails, except that another thread may be shutting down.
         for (index, handle) in handles.into_iter().enumerate() {
             out(graphed.wrapping_add(index), "graphed")?.set(handle as *mut tcuda_graphed_callable);
         }
@@ -340,7 +342,7 @@ fn options_of(raw: *const tcuda_graphed_callable_options, call: &Call) -> Result
     Ok(Options { pool, warmups, mode: options.error_mode })
 }
 
-/// Gives back what a callable has, and its handle.
+/// Destroys a callable and its handle.
 fn end(handle: usize, call: &Call) -> Result<()> {
     let found = CALLABLES.get(handle, "graphed", call)?;
     callback::refuse()?;
@@ -350,7 +352,7 @@ fn end(handle: usize, call: &Call) -> Result<()> {
     CALLABLES.remove(handle, "graphed")
 }
 
-/// Destroys one, also while its replays are under way: they go on. Its outputs are gone.
+/// Destroys a callable. Replays that are under way continue. Its outputs become invalid.
 /// (the end of a callable of torch.cuda.make_graphed_callables)
 ///
 /// @param graphed  may be NULL: no-op
@@ -361,8 +363,8 @@ pub unsafe extern "C" fn tcuda_graphed_callable_destroy(
     boundary(|call| if graphed.is_null() { Ok(()) } else { end(graphed as usize, call) })
 }
 
-/// Copies inputs to where the captured ones are, unless they are these, and replays. Calls of one
-/// callable on several streams are in order only if the host sees to it.
+/// Copies inputs into the captured ones, unless they are the same memory, and replays. The host
+/// must order the calls of one callable on several streams.
 /// (a call of one of torch.cuda.make_graphed_callables)
 ///
 /// @param inputs        as the samples in number, dtype, shape and strides; in any memory that
@@ -386,7 +388,7 @@ pub unsafe extern "C" fn tcuda_graphed_callable_call(
     })
 }
 
-/// The same for the backward function, after the call that it belongs to.
+/// Replays the backward function, after the call that it belongs to.
 /// (the backward of one of torch.cuda.make_graphed_callables)
 ///
 /// @param grad_outputs      gradients of the outputs, as those in dtype, shape and strides; may be

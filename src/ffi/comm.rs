@@ -13,7 +13,8 @@ use crate::collectives::{Split, Tensors};
 use crate::gpu::stream::Stream;
 use crate::tensor::Tensor;
 
-/// A list of the host's must be there unless it is empty, and have addresses.
+/// Checks that a list of the host's is not NULL, unless it is empty, and that its addresses do not
+/// overflow.
 fn require_list<T>(list: *const T, count: usize, name: &'static str) -> Result<()> {
     if count > 0 && list.is_null() {
         return Err(Error::Null { name });
@@ -24,7 +25,7 @@ fn require_list<T>(list: *const T, count: usize, name: &'static str) -> Result<(
     Ok(())
 }
 
-/// What `make` makes of each element of a list of the host's.
+/// Applies `make` to each element of a list of the host's.
 fn collect<T, U: Copy>(
     list: *const T,
     count: usize,
@@ -39,7 +40,7 @@ fn collect<T, U: Copy>(
     Ok(made)
 }
 
-/// Tensors of a list, to be read, one by one.
+/// Reads the tensors of a list that are read.
 fn views(
     list: *const tcuda_tensor,
     count: usize,
@@ -49,7 +50,7 @@ fn views(
     Ok(move |index: usize, to: &mut Tensor| read_view(to, list.wrapping_add(index), name))
 }
 
-/// The same, to be written.
+/// Reads the tensors of a list that are written.
 fn writables(
     list: *const tcuda_tensor,
     count: usize,
@@ -66,8 +67,7 @@ fn numbers<T: Copy>(list: *const T, count: usize, name: &'static str) -> Result<
     })
 }
 
-/// As many streams as there are pieces; where the list or one of it is NULL, the current one
-/// counts.
+/// One stream for each piece; the current stream where the list or an element is NULL.
 fn streams(
     list: *const *mut tcuda_stream,
     count: usize,
@@ -83,7 +83,7 @@ fn streams(
     })
 }
 
-/// How many tensors so many lists have.
+/// Number of tensors in `lists` lists of `each`.
 fn total(lists: usize, each: usize) -> Result<usize> {
     lists.checked_mul(each).ok_or(Error::OutOfRange {
         name: "num_tensors",
@@ -92,20 +92,21 @@ fn total(lists: usize, each: usize) -> Result<usize> {
     })
 }
 
-/// Where tensors go that the library fills in.
+/// Destination of tensors that the library fills in.
 struct Places {
     outs: *mut tcuda_tensor,
     count: usize,
 }
 
-/// A required list of outputs.
+/// Checks a required list of outputs.
 fn places(outs: *mut tcuda_tensor, count: usize, name: &'static str) -> Result<Places> {
     require_list(outs, count, name)?;
     Ok(Places { outs, count })
 }
 
 impl Places {
-    /// Fills them in: the tensors are the host's from now on. Those that are left over are zeroed.
+    /// Writes the tensors, which are the host's from now on. Elements that are left over are
+    /// zeroed.
     fn set(self, outs: Outs<'_>) {
         let mut index = 0;
         let mut set = |tensor: tcuda_tensor| {
@@ -122,21 +123,20 @@ impl Places {
     }
 }
 
-/// A copy of a tensor on each of some devices, of any type and layout. Outputs lie side by side;
+/// A copy of a tensor on each of some devices, of any type and layout. Outputs are contiguous;
 /// those on the tensor's own device are the tensor itself, and copy nothing.
 ///
 /// All functions of this section queue their work and do not wait for it: it comes after what the
 /// current streams of the devices that take part hold now, and what is queued on any of these
 /// streams from then on comes after it. They may be called in a capture, which then spreads to
-/// those streams; peer access that is wanted must have been enabled before. Tensors may be on any
-/// device, in pinned or pageable memory of the host, or managed; memory of the host that is
-/// pageable is read or written before the call returns. Elements must be whole bytes: of types
-/// below 8 bits, neighbours in pairs, fours or eights. Memory that is written must overlap nothing
-/// else that the call uses.
+/// those streams; enable peer access before, if it is wanted. Tensors may be on any device, in
+/// pinned or pageable memory of the host, or managed; pageable memory is read or written before the
+/// call returns. Elements must be whole bytes; of types below 8 bits, neighbours are packed in
+/// pairs, fours or eights. Memory that is written must overlap nothing else that the call uses.
 ///
 /// Outputs that the library fills in (`outs`, `out`) are to be released one by one by
-/// tcuda_tensor_release, those too that are the memory of an input: releasing these frees nothing,
-/// and the memory stays the input's. Their own memory comes from the current stream of their
+/// tcuda_tensor_release, also those that are the memory of an input: releasing these frees nothing,
+/// and the memory stays the input's. Memory of other outputs comes from the current stream of their
 /// device, as by tcuda_malloc; on the host it is pinned, and has its values when the call returns.
 /// (torch.cuda.comm.broadcast)
 ///
@@ -162,9 +162,9 @@ pub unsafe extern "C" fn tcuda_comm_broadcast(
     })
 }
 
-/// Copies a tensor into each of some others. Those in pinned memory have it when the streams of the
-/// devices that take part get there. One that is the source itself, with the same strides, is left
-/// as it is. (torch.cuda.comm.broadcast(out=))
+/// Copies a tensor into each of some others. Outputs in pinned memory are written in stream order.
+/// An output that is the source itself, with the same strides, is left unchanged.
+/// (torch.cuda.comm.broadcast(out=))
 ///
 /// @param src    read
 /// @param outs   written: of src's shape and type, of any strides that keep elements apart
@@ -221,11 +221,11 @@ pub unsafe extern "C" fn tcuda_comm_broadcast_coalesced(
     })
 }
 
-/// The sum of tensors of several devices. Its bits are those of adding one after the other, each
-/// sum rounded to the type: the tensor on `destination` first (the last of them if there are
-/// several, the first of all if there is none), then the others in their order. So they are the
-/// same at each call, whatever the machine. The output has the order of strides of that first
-/// tensor; of one tensor that is on `destination` the sum is the tensor itself.
+/// The sum of tensors of several devices. The tensors are added one after the other, and each sum
+/// is rounded to the type: first the tensor on `destination` (the last of them if there are
+/// several, the first of all if there is none), then the others in their order. So the bits are the
+/// same in each call and on each machine. The output has the order of strides of that first tensor;
+/// the sum of one tensor that is on `destination` is the tensor itself.
 /// (torch.cuda.comm.reduce_add)
 ///
 /// @param tensors      read: of one shape and type: integers, floats of 16 to 64 bits, bfloat16,
@@ -251,7 +251,7 @@ pub unsafe extern "C" fn tcuda_comm_reduce_add(
     })
 }
 
-/// The same, written into a tensor, whose place is the destination. (+)
+/// tcuda_comm_reduce_add into a tensor, whose device is the destination. (+)
 ///
 /// @param tensors  as in tcuda_comm_reduce_add
 /// @param count    length of the list, 1 or more
@@ -379,15 +379,16 @@ pub unsafe extern "C" fn tcuda_comm_scatter_into(
     })
 }
 
-/// Joins tensors along a dimension. The output lies side by side, or channels last where all
-/// tensors do. (torch.cuda.comm.gather)
+/// Joins tensors along a dimension. The output is contiguous, or channels last where all tensors
+/// are. (torch.cuda.comm.gather)
 ///
 /// @param tensors      read: of one type and of one shape but for dim; those without dimensions
 ///                     count as if they had one, of size 1
 /// @param count        length of the list, 1 or more
 /// @param dim          the dimension; negative ones count from the end
 /// @param destination  ordinal, TCUDA_CURRENT_DEVICE or TCUDA_CPU_DEVICE. -1 is the current device,
-/// as torch's None, not the CPU, which older versions of torch.cuda.comm.gather wrote so
+///                     like None in torch; older versions of torch.cuda.comm.gather wrote -1 for
+///                     the CPU
 /// @param[out] out     the caller's, to be released
 #[unsafe(no_mangle)]
 #[must_use]

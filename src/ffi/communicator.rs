@@ -20,7 +20,7 @@ pub struct tcuda_communicator {
     _private: [u8; 0],
 }
 
-/// Names a group. Plain data: send it to the others, by a pipe, a file or MPI.
+/// Identifies a group. Plain data: send it to the other processes, by a pipe, a file or MPI.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct tcuda_unique_id {
@@ -28,7 +28,7 @@ pub struct tcuda_unique_id {
     pub bytes: [u8; 128],
 }
 
-/// How elements become one: TCUDA_REDUCE_...
+/// How elements are combined: TCUDA_REDUCE_...
 pub type tcuda_reduce_op = i32;
 /// Their sum; of bool "or".
 pub const TCUDA_REDUCE_SUM: i32 = 0;
@@ -50,13 +50,13 @@ fn remove(handle: usize) {
     let _ = COMMUNICATORS.remove(handle, "communicator");
 }
 
-/// The communicator of a handle, kept by the caller.
+/// The communicator of a handle, as a shared reference.
 fn shared(communicator: *mut tcuda_communicator, call: &Call) -> Result<Shared<Communicator>> {
     Ok(COMMUNICATORS.get(communicator as usize, "communicator", call)?.share())
 }
 
-/// Version of the NCCL that is found: one that the process has already, else libnccl.so.2;
-/// TCUDA_NCCL_PATH names another. Does not initialise the library. (torch.cuda.nccl.version)
+/// Version of NCCL: of the library that the process has loaded, else of libnccl.so.2, or of the one
+/// that TCUDA_NCCL_PATH names. Does not initialise the library. (torch.cuda.nccl.version)
 ///
 /// @param[out] major, minor, patch  2, 27, 3; TCUDA_STATUS_NO_LIBRARY where there is none
 #[unsafe(no_mangle)]
@@ -77,9 +77,9 @@ pub unsafe extern "C" fn tcuda_nccl_version(
     })
 }
 
-/// Names a new group: one process asks for it and sends it to the others. That process must live
-/// until all have joined. Does not initialise CUDA, but what NCCL starts is lost in a fork.
-/// (torch.cuda.nccl.unique_id)
+/// Creates the id of a new group: one process calls this and sends the id to the others. That
+/// process must live until all have joined. Does not initialise CUDA, but threads that NCCL starts
+/// do not exist in a forked child. (torch.cuda.nccl.unique_id)
 ///
 /// @param[out] id  for tcuda_communicator_init_rank, on each rank
 #[unsafe(no_mangle)]
@@ -94,13 +94,13 @@ pub unsafe extern "C" fn tcuda_communicator_unique_id(id: *mut tcuda_unique_id) 
     })
 }
 
-/// Joins a group; comes back when all of its ranks have joined. Other calls of the process go on
-/// meanwhile, and tcuda_shutdown does not wait for it: then it fails with
-/// TCUDA_STATUS_INVALID_STATE once NCCL is through. Two ranks cannot have the same device. Between
-/// devices of ranks of one process, peer access is enabled where there is any.
+/// Joins a group; returns when all of its ranks have joined. Other calls of the process continue
+/// meanwhile. tcuda_shutdown does not wait for it: then this call fails with
+/// TCUDA_STATUS_INVALID_STATE once NCCL returns. Two ranks cannot have the same device. Between
+/// devices of ranks of one process, peer access is enabled where the machine has it.
 /// (torch.cuda.nccl.init_rank)
 ///
-/// @param id                 from tcuda_communicator_unique_id, of whichever process
+/// @param id                 from tcuda_communicator_unique_id, of any process
 /// @param num_ranks          how many join, in all processes
 /// @param rank               0 to num_ranks - 1, each once
 /// @param[out] communicator  the caller's, to be destroyed
@@ -128,8 +128,9 @@ pub unsafe extern "C" fn tcuda_communicator_init_rank(
     })
 }
 
-/// A group of devices of this process: rank i is devices[i]. What they do together is queued by one
-/// thread between tcuda_communicator_group_begin and _end, or by a thread for each. (+)
+/// Creates a group of devices of this process: rank i is devices[i]. Its collectives are queued by
+/// one thread between tcuda_communicator_group_begin and _end, or by one thread for each device.
+/// (+)
 ///
 /// @param devices             `count` ordinals, each once
 /// @param[out] communicators  room for `count`, each the caller's, to be destroyed
@@ -146,7 +147,7 @@ pub unsafe extern "C" fn tcuda_communicator_init_all(
             return Err(Error::Null { name: "devices" });
         }
         let runtime = call.runtime()?;
-        // A device is there once at most, so that no list can be longer.
+        // A device occurs at most once, so that no list can be longer.
         if !(1..=runtime.devices.len()).contains(&count) {
             return Err(Error::OutOfRange {
                 name: "count",
@@ -170,10 +171,10 @@ pub unsafe extern "C" fn tcuda_communicator_init_all(
     })
 }
 
-/// Waits for this rank's queued work, then leaves the group. Where that failed it is broken off
-/// instead, and TCUDA_STATUS_OK all the same. Other calls with the communicator fail meanwhile with
-/// TCUDA_STATUS_INVALID_STATE, but tcuda_communicator_abort, which ends the wait. Graphs that
-/// captured its work must be gone before. (+)
+/// Waits for this rank's queued work, then leaves the group. If that work failed, the rank is
+/// aborted instead, and the status is still TCUDA_STATUS_OK. Meanwhile other calls with the
+/// communicator fail with TCUDA_STATUS_INVALID_STATE, except tcuda_communicator_abort, which ends
+/// the wait. Destroy graphs that captured its work before. (+)
 ///
 /// @param communicator  may be NULL: no-op
 #[unsafe(no_mangle)]
@@ -186,7 +187,7 @@ pub unsafe extern "C" fn tcuda_communicator_destroy(
         }
         let found = shared(communicator, call)?;
         match found.leave(call.inside(), call.runtime()?) {
-            // Another destroy is under way: the handle is its.
+            // Another destroy is under way, which removes the handle.
             Err(error @ Error::InvalidState(_)) => Err(error),
             outcome => {
                 remove(communicator as usize);
@@ -196,11 +197,12 @@ pub unsafe extern "C" fn tcuda_communicator_destroy(
     })
 }
 
-/// Breaks off work that hangs, because another rank is gone say, on any thread: what is queued ends
-/// with unknown results, and calls that wait for other ranks come back with an error. Afterwards the
-/// communicator is only good for tcuda_communicator_destroy. The other ranks have to abort as well.
-/// A call that hangs is told by NCCL, which may take its time; with NCCL_COMM_BLOCKING=0 in the
-/// environment it comes back at once, and each call costs more. No-op on one that was aborted. (+)
+/// Aborts work that hangs, for example because another rank has ended; any thread may call it.
+/// Queued work ends with unknown results, and calls that wait for other ranks return an error.
+/// Afterwards only tcuda_communicator_destroy accepts the communicator. The other ranks have to
+/// abort as well. A call that hangs returns once NCCL notices the abort, which may take a while;
+/// with NCCL_COMM_BLOCKING=0 in the environment it returns at once, and each call costs more. No-op
+/// on an aborted communicator. (+)
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_communicator_abort(
@@ -209,9 +211,10 @@ pub unsafe extern "C" fn tcuda_communicator_abort(
     boundary(|call| shared(communicator, call)?.abort(call.inside()))
 }
 
-/// OK while it is well, also while work is under way; else what failed: TCUDA_STATUS_NCCL_ERROR,
-/// TCUDA_STATUS_PEER_GONE where another process is gone or cannot be reached, or
-/// TCUDA_STATUS_INVALID_STATE after an abort. What is queued then may never end: abort it. (+)
+/// OK while the communicator has not failed, also while work is under way. Else the failure:
+/// TCUDA_STATUS_NCCL_ERROR, TCUDA_STATUS_PEER_GONE where another process has ended or cannot be
+/// reached, or TCUDA_STATUS_INVALID_STATE after an abort. Queued work may then never end: abort.
+/// (+)
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_communicator_query(
@@ -220,9 +223,9 @@ pub unsafe extern "C" fn tcuda_communicator_query(
     boundary(|call| COMMUNICATORS.get(communicator as usize, "communicator", call)?.query())
 }
 
-/// From now on collectives of this thread are noted, until tcuda_communicator_group_end queues all
-/// of them at once: so one thread works with several communicators, and messages go both ways.
-/// Groups nest: the outermost counts. (+)
+/// From now on this thread's collectives are collected, until tcuda_communicator_group_end queues
+/// all of them at once. So one thread can use several communicators, and send and receive both
+/// ways. Groups nest: only the outermost end queues. (+)
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_communicator_group_begin() -> tcuda_status {
@@ -237,7 +240,7 @@ pub unsafe extern "C" fn tcuda_communicator_group_end() -> tcuda_status {
     boundary(|call| group::end(call.inside(), call.runtime()?))
 }
 
-/// Queues a verb. The tensors are read here, so that what NULL means is the verb's.
+/// Queues a collective. The tensors are read here; what NULL means depends on the collective.
 fn run(
     communicator: *mut tcuda_communicator,
     call: &Call,
@@ -263,12 +266,12 @@ fn tensors(input: *const tcuda_tensor, output: *const tcuda_tensor) -> Result<Te
     Ok((input, output))
 }
 
-/// Reduces over all ranks, each element by itself; the result is on every rank. All ranks queue the
-/// same collectives of a group in the same order, with equal numbers of elements. They are queued on
-/// a stream and captured by graphs as other work is. All tensors are contiguous, and on the
-/// communicator's device. Reductions are of float16, 32 and 64, bfloat16, int8, 32 and 64, uint8, 32
-/// and 64, bool, and sums of complex numbers; in which order NCCL adds depends on size and machine.
-/// (torch.cuda.nccl.all_reduce)
+/// Reduces over all ranks, element by element; the result is on every rank. All ranks queue the
+/// same collectives of a group in the same order, with equal numbers of elements. They are queued
+/// on a stream, and graphs capture them like other work. All tensors are contiguous, and on the
+/// communicator's device. Reductions are of float16, 32 and 64, bfloat16, int8, 32 and 64, uint8,
+/// 32 and 64, bool, and sums of complex numbers; the order in which NCCL adds depends on size and
+/// machine. (torch.cuda.nccl.all_reduce)
 ///
 /// @param output  of the type and number of elements of input; may be input, in place
 /// @param op      TCUDA_REDUCE_...
@@ -290,7 +293,7 @@ pub unsafe extern "C" fn tcuda_communicator_all_reduce(
 
 /// Copies the root's elements, of any type, to all ranks. (torch.cuda.nccl.broadcast)
 ///
-/// @param input   read on root; elsewhere it is not looked at and may be NULL
+/// @param input   read on root; elsewhere it is ignored and may be NULL
 /// @param output  written on every rank; on root it may be input
 /// @param root    0 to num_ranks - 1
 /// @param stream  NULL is the current one of the communicator's device
@@ -308,7 +311,7 @@ pub unsafe extern "C" fn tcuda_communicator_broadcast(
 
 /// tcuda_communicator_all_reduce with the result on one rank. (torch.cuda.nccl.reduce)
 ///
-/// @param output  written on root; elsewhere it is not looked at and may be NULL
+/// @param output  written on root; elsewhere it is ignored and may be NULL
 /// @param root    0 to num_ranks - 1
 /// @param stream  NULL is the current one of the communicator's device
 #[unsafe(no_mangle)]
@@ -327,7 +330,7 @@ pub unsafe extern "C" fn tcuda_communicator_reduce(
     })
 }
 
-/// Lays the elements of all ranks, of any type, side by side in the order of ranks, on each of them.
+/// Concatenates the elements of all ranks, of any type, in the order of ranks, on each of them.
 /// (torch.cuda.nccl.all_gather)
 ///
 /// @param output  num_ranks times the elements of input; input may be the rank's own part of it
@@ -365,8 +368,8 @@ pub unsafe extern "C" fn tcuda_communicator_reduce_scatter(
 }
 
 /// Sends elements of any type to a rank, which receives as many. Messages between two ranks arrive
-/// in order. What goes both ways, or round a ring, is one group on each rank, or waits for ever.
-/// (+)
+/// in order. Messages that go both ways, or round a ring, must be one group on each rank, or they
+/// wait for ever. (+)
 ///
 /// @param peer    0 to num_ranks - 1
 /// @param stream  NULL is the current one of the communicator's device
@@ -396,7 +399,7 @@ pub unsafe extern "C" fn tcuda_communicator_recv(
     boundary(|call| run(communicator, call, Verb::Recv(peer), (std::ptr::null(), output), stream))
 }
 
-/// An operation; a wrong one breaks the group as any failure does.
+/// Checks an operation; an invalid one fails the group, as any failed call does.
 fn checked(op: tcuda_reduce_op) -> Result<ReduceOp> {
     ReduceOp::of(op).inspect_err(|_| group::fail())
 }

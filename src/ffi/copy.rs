@@ -13,9 +13,9 @@ fn address(ptr: *const c_void, name: &'static str) -> Result<u64> {
     if ptr.is_null() { Err(Error::Null { name }) } else { Ok(ptr as u64) }
 }
 
-/// Copies bytes between any two places, of the host or of any device; only pageable host memory
-/// makes it wait, which TCUDA_SYNC_DEBUG_ERROR refuses with TCUDA_STATUS_WOULD_SYNCHRONIZE. The two
-/// ranges must not overlap. They are not looked up: one that leads to no memory may cost the device
+/// Copies bytes between any two addresses, of the host or of any device. Only copies of pageable
+/// host memory wait, which TCUDA_SYNC_DEBUG_ERROR refuses with TCUDA_STATUS_WOULD_SYNCHRONIZE. The
+/// two ranges must not overlap. They are not checked: an invalid address may lose the device
 /// (TCUDA_STATUS_DEVICE_LOST), as in CUDA. (+)
 ///
 /// @param dst, src  device or host memory; may be NULL if bytes is 0
@@ -40,7 +40,7 @@ pub unsafe extern "C" fn tcuda_copy(
     })
 }
 
-/// Copies `rows` rows of `width_bytes` each; a pitch is the distance of two rows. (+)
+/// Copies `rows` rows of `width_bytes` each; a pitch is the distance between two rows. (+)
 ///
 /// @param dst, src  device or host memory; may be NULL if nothing is to be copied
 /// @param stream    NULL: the current stream of dst's device, else of src's
@@ -69,7 +69,7 @@ pub unsafe extern "C" fn tcuda_copy_2d(
     })
 }
 
-/// Writes a value over and over. As for tcuda_copy, the range is not looked up. (+)
+/// Writes a value repeatedly. As for tcuda_copy, the range is not checked. (+)
 ///
 /// @param ptr          device memory, of any alignment; may be NULL if count is 0
 /// @param value        host memory, read before the call returns

@@ -13,7 +13,7 @@ use crate::ops::{copy, kernels};
 use crate::runtime;
 use std::ffi::{c_char, c_void};
 
-/// Hidden waits are as any others.
+/// Hidden waits are allowed.
 pub const TCUDA_SYNC_DEBUG_DEFAULT: i32 = 0;
 /// A warning before the wait, through the log callback; to stderr if none was set.
 pub const TCUDA_SYNC_DEBUG_WARN: i32 = 1;
@@ -34,9 +34,9 @@ pub struct tcuda_device_info {
     pub total_memory_bytes: u64,
     /// Level 2 cache.
     pub l2_cache_bytes: u64,
-    /// Shared memory that a block gets without asking.
+    /// Shared memory that a block gets by default.
     pub shared_memory_per_block_bytes: u64,
-    /// Shared memory that a block can ask for.
+    /// Shared memory that a block can opt in to.
     pub shared_memory_per_block_optin_bytes: u64,
     /// Shared memory of a multiprocessor.
     pub shared_memory_per_multiprocessor_bytes: u64,
@@ -50,7 +50,7 @@ pub struct tcuda_device_info {
     pub warp_size: i32,
     /// Limit of a launch.
     pub max_threads_per_block: i32,
-    /// Resident at a time.
+    /// Threads that are resident at a time.
     pub max_threads_per_multi_processor: i32,
     /// Limits of a launch.
     pub max_block_dim: [i32; 3],
@@ -66,7 +66,7 @@ pub struct tcuda_device_info {
     pub memory_clock_rate_khz: i32,
     /// Width of the memory's bus.
     pub memory_bus_width_bits: i32,
-    /// Engines that copy beside kernels.
+    /// Engines that copy while kernels run.
     pub copy_engine_count: i32,
     /// PCI address.
     pub pci_domain_id: i32,
@@ -80,25 +80,25 @@ pub struct tcuda_device_info {
     pub driver_version: i32,
     /// Shares the host's memory.
     pub is_integrated: i32,
-    /// Sits on a board with others.
+    /// Is on a board with other GPUs.
     pub is_multi_gpu_board: i32,
     /// Is a MIG instance.
     pub is_mig: i32,
     /// Error correction is on.
     pub has_ecc: i32,
-    /// Kernels whose blocks synchronise.
+    /// Supports kernels whose blocks synchronise.
     pub has_cooperative_launch: i32,
     /// Other PCI devices can reach its memory.
     pub has_gpu_direct_rdma: i32,
     /// Memory can be shared over NVLink between machines.
     pub has_fabric_handles: i32,
-    /// Memory that migrates.
+    /// Supports memory that migrates.
     pub has_managed_memory: i32,
-    /// The host can use it meanwhile.
+    /// The host can use managed memory while kernels run.
     pub has_concurrent_managed_access: i32,
-    /// cuMemMap.
+    /// Supports cuMemMap.
     pub has_virtual_memory: i32,
-    /// cuMemAllocAsync.
+    /// Supports cuMemAllocAsync.
     pub has_memory_pools: i32,
 }
 
@@ -165,7 +165,7 @@ fn info_of(device: &Device, driver_version: i32) -> Result<tcuda_device_info> {
     })
 }
 
-/// The driver tells MIG instances by their name alone: "NVIDIA H100 80GB HBM3 MIG 1g.10gb".
+/// The driver marks MIG instances only in the name: "NVIDIA H100 80GB HBM3 MIG 1g.10gb".
 fn name_has_mig(name: &[c_char]) -> bool {
     text::text_of(name).contains(" MIG ")
 }
@@ -233,8 +233,8 @@ pub extern "C" fn tcuda_device_set(device: i32) -> tcuda_status {
     boundary(|call| if device < 0 { Ok(()) } else { call.runtime()?.set_current_device(device) })
 }
 
-/// The same, giving the device that was current before; undo it with tcuda_device_set(previous).
-/// (torch.cuda.device)
+/// tcuda_device_set that also returns the device that was current before; undo it with
+/// tcuda_device_set(previous). (torch.cuda.device)
 ///
 /// @param device         ordinal below tcuda_device_count(); negative: no-op, also without a driver
 /// @param[out] previous  ordinal; -1 if `device` is negative and there is no device
@@ -355,8 +355,8 @@ pub unsafe extern "C" fn tcuda_device_can_access_peer(
     })
 }
 
-/// Lets kernels of `device` use the memory of `peer`, what the cache holds and will hold included;
-/// again: no-op. TCUDA_STATUS_NOT_SUPPORTED where the machine cannot. (+)
+/// Lets kernels of `device` use the memory of `peer`, including all present and future memory of
+/// the cache; again: no-op. TCUDA_STATUS_NOT_SUPPORTED where the machine cannot. (+)
 ///
 /// @param device, peer  ordinals, or TCUDA_CURRENT_DEVICE
 #[unsafe(no_mangle)]
@@ -377,7 +377,7 @@ pub extern "C" fn tcuda_device_synchronize(device: i32) -> tcuda_status {
     boundary(|call| call.runtime()?.device(device)?.synchronize_for_host())
 }
 
-/// What happens when a call makes the host wait for the device where that is easily overlooked.
+/// What happens when a call makes the host wait for the device in an unobvious place.
 /// (torch.cuda.get_sync_debug_mode)
 ///
 /// @param[out] mode  TCUDA_SYNC_DEBUG_...
@@ -390,14 +390,14 @@ pub unsafe extern "C" fn tcuda_sync_debug_mode_get(mode: *mut i32) -> tcuda_stat
     })
 }
 
-/// Changes that for the whole process, until tcuda_shutdown. Of interest is each wait of the library
-/// for a device: tcuda_stream_synchronize and copies from and to pageable memory always, as in
-/// PyTorch; collective calls whose result is in memory of the host; tcuda_mem_pool_sleep and _wake;
-/// and memory that is given back while streams use it, as by tcuda_memory_empty_cache. A refused
-/// call gives TCUDA_STATUS_WOULD_SYNCHRONIZE; one that destroys something waits all the same, and
-/// the log says so. Calls that are documented to wait, as tcuda_device_synchronize and
-/// tcuda_event_synchronize do, wait unseen. The first call that turns it on warns of that.
-/// (torch.cuda.set_sync_debug_mode)
+/// Sets the sync debug mode of the whole process, until tcuda_shutdown. The mode applies to hidden
+/// waits for a device: tcuda_stream_synchronize and copies from and to pageable memory always, as
+/// in PyTorch; collective calls whose result is in memory of the host; tcuda_mem_pool_sleep and
+/// _wake; and memory that is given back while streams use it, as by tcuda_memory_empty_cache. A
+/// refused call gives TCUDA_STATUS_WOULD_SYNCHRONIZE; one that destroys something waits
+/// nevertheless, and is logged. Calls that are documented to wait, such as tcuda_device_synchronize
+/// and tcuda_event_synchronize, are exempt. The first call that turns the mode on logs a warning
+/// that lists the exempt waits. (torch.cuda.set_sync_debug_mode)
 ///
 /// @param mode  TCUDA_SYNC_DEBUG_...
 #[unsafe(no_mangle)]
@@ -430,14 +430,15 @@ pub unsafe extern "C" fn tcuda_gencode_flags(
     boundary(|_| text_out(buf, len, needed)?.set(kernels::GencodeFlags(kernels::ARCHITECTURES)))
 }
 
-/// A cublasHandle_t of this thread and device, set to the thread's current stream of the device,
-/// with memory of the library's cache: for each handle and stream what CUBLAS_WORKSPACE_CONFIG
-/// says, else 32 MiB since Hopper and 8320 KiB before. The thread gets the same handle each time;
-/// ask again after a change of the stream, and in a capture, which gets memory of its graph. When
-/// the thread ends, others get the handle; it ends with tcuda_shutdown. The memory for a stream of
-/// others goes some time after its last handle (tcuda_stream_destroy): queue nothing of cuBLAS there
-/// after that. TCUDA_STATUS_NO_LIBRARY without cuBLAS; TCUDA_STATUS_NOT_SUPPORTED on the simulated
-/// machine, where TCUDA_CUBLAS_PATH may name a stand-in for tests. (torch.cuda.current_blas_handle)
+/// A cublasHandle_t of this thread and device, set to the thread's current stream of the device.
+/// Its workspace is memory of the cache: for each handle and stream the size in
+/// CUBLAS_WORKSPACE_CONFIG, else 32 MiB from Hopper on and 8320 KiB before. The thread gets the
+/// same handle each time; call this again after a change of the stream, and in a capture, which
+/// gets memory of its graph. When the thread ends, other threads reuse the handle, until
+/// tcuda_shutdown destroys it. The workspace of an external stream is freed some time after its
+/// last handle (tcuda_stream_destroy): queue no cuBLAS work there after that.
+/// TCUDA_STATUS_NO_LIBRARY without cuBLAS; TCUDA_STATUS_NOT_SUPPORTED on the simulated machine,
+/// where TCUDA_CUBLAS_PATH may name a stand-in for tests. (torch.cuda.current_blas_handle)
 ///
 /// @param[out] cublas_handle  borrowed
 #[unsafe(no_mangle)]

@@ -1,6 +1,6 @@
 //! Section "Streams and events" of the header: events.
 
-use super::boundary::{Call, boundary, boundary_of_quick, given, out};
+use super::boundary::{Call, boundary, boundary_without_guard, given, out};
 use super::handle::Table;
 use super::status::tcuda_status;
 use super::stream::{or_current, tcuda_stream, wait_event};
@@ -23,11 +23,11 @@ pub const TCUDA_EVENT_INTERPROCESS: u32 = 4;
 /// Flag of tcuda_event_create: a node of its own when recorded or waited on in a capture.
 pub const TCUDA_EVENT_EXTERNAL: u32 = 8;
 
-/// Another process's way to an event: plain data, to be sent.
+/// Gives another process access to an event: plain data, to be sent.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct tcuda_ipc_event_handle {
-    /// They say nothing to a host.
+    /// Opaque to the host.
     pub bytes: [u8; 64],
 }
 
@@ -58,8 +58,8 @@ pub unsafe extern "C" fn tcuda_event_destroy(event: *mut tcuda_event) -> tcuda_s
     boundary(|_| if event.is_null() { Ok(()) } else { EVENTS.remove(event as usize, "event") })
 }
 
-/// Marks the present end of a stream; recording again moves the mark. The first record binds the
-/// event to the stream's device. (torch.cuda.Event.record)
+/// Captures the present end of a stream's queue; a second record replaces it. The first record
+/// binds the event to the stream's device. (torch.cuda.Event.record)
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_event_record(
@@ -72,7 +72,7 @@ pub unsafe extern "C" fn tcuda_event_record(
     })
 }
 
-/// The answer where the library is not initialised yet.
+/// The result where the library is not initialised yet.
 #[cold]
 #[inline(never)]
 fn query_first(call: &Call, event: &Event) -> Result<bool> {
@@ -82,14 +82,14 @@ fn query_first(call: &Call, event: &Event) -> Result<bool> {
     }
 }
 
-/// Has it been reached? True if it was never recorded. (torch.cuda.Event.query)
+/// Has the recorded work completed? True if it was never recorded. (torch.cuda.Event.query)
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_event_query(
     event: *mut tcuda_event,
     done: *mut bool,
 ) -> tcuda_status {
-    boundary_of_quick(|call| {
+    boundary_without_guard(|call| {
         let done = out(done, "done")?;
         let event = EVENTS.get(event as usize, "event", call)?;
         match runtime::existing(call.inside()) {
@@ -100,7 +100,7 @@ pub unsafe extern "C" fn tcuda_event_query(
     })
 }
 
-/// Waits until it is reached; returns at once if it was never recorded.
+/// Waits until the recorded work has completed; returns at once if it was never recorded.
 /// (torch.cuda.Event.synchronize)
 #[unsafe(no_mangle)]
 #[must_use]
@@ -172,7 +172,7 @@ pub unsafe extern "C" fn tcuda_event_native(
 
 /// Handle of an INTERPROCESS event for other processes, which open it with
 /// tcuda_event_from_ipc_handle. An event that was never recorded is bound to this thread's current
-/// device. Destroy the event when the others have done with it. (torch.cuda.Event.ipc_handle)
+/// device. Destroy the event after the others have destroyed theirs. (torch.cuda.Event.ipc_handle)
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_event_ipc_handle(
@@ -188,7 +188,7 @@ pub unsafe extern "C" fn tcuda_event_ipc_handle(
     })
 }
 
-/// Opens another process's event: to be waited for, asked, and recorded.
+/// Opens another process's event, which can be waited for, queried and recorded here.
 /// (torch.cuda.Event.from_ipc_handle)
 ///
 /// @param device      ordinal of the event's device here, or TCUDA_CURRENT_DEVICE

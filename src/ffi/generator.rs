@@ -21,7 +21,7 @@ pub const TCUDA_RANDOM_STATE_BYTES: usize = 16;
 
 const _: () = assert!(TCUDA_RANDOM_STATE_BYTES == STATE_BYTES);
 
-/// For a host's own kernel, by value: its seed is seed_ptr ? *seed_ptr : seed, its offset is
+/// For a kernel of the host, by value: its seed is seed_ptr ? *seed_ptr : seed, its offset is
 /// offset + (offset_ptr ? *offset_ptr : 0).
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -36,10 +36,10 @@ pub struct tcuda_philox_state {
     pub offset_ptr: *const u64,
 }
 
-/// What a generator's handle stands for.
+/// The object behind a generator's handle.
 pub(super) enum GeneratorRef {
     Own(Generator),
-    /// Given out by tcuda_generator_default.
+    /// From tcuda_generator_default.
     Borrowed(*const Generator),
 }
 
@@ -72,12 +72,12 @@ pub(super) fn subject(handle: *mut tcuda_generator, call: &Call) -> Result<&Gene
     Ok(GENERATORS.get(handle as usize, "generator", call)?.generator())
 }
 
-/// Where a state goes.
+/// Checks the destination of a state.
 fn state_out(state: *mut u8, name: &'static str) -> Result<Out<[u8; STATE_BYTES]>> {
     out(state.cast(), name)
 }
 
-/// A state of the host's.
+/// Reads a state of the host's.
 fn state_in(state: *const u8, name: &'static str) -> Result<Position> {
     let mut copy = [0; STATE_BYTES];
     copy.copy_from_slice(bytes(state, STATE_BYTES, name)?);
@@ -102,7 +102,7 @@ pub extern "C" fn tcuda_random_manual_seed(device: i32, seed: u64) -> tcuda_stat
     boundary_with_forked(|| Ok(()), body)
 }
 
-/// The same for all devices; ignored in such a forked child. (torch.cuda.manual_seed_all)
+/// tcuda_random_manual_seed for all devices. (torch.cuda.manual_seed_all)
 #[unsafe(no_mangle)]
 #[must_use]
 pub extern "C" fn tcuda_random_manual_seed_all(seed: u64) -> tcuda_status {
@@ -113,8 +113,8 @@ pub extern "C" fn tcuda_random_manual_seed_all(seed: u64) -> tcuda_status {
     boundary_with_forked(|| Ok(()), body)
 }
 
-/// Seeds the default generator of a device by a number of the system's, of 53 bits. Before the
-/// library is initialised it is remembered, and in a forked child ignored, as by
+/// Seeds the default generator of a device with a random number of the system, of 53 bits. Before
+/// the library is initialised the seed is remembered, and in a forked child ignored, as by
 /// tcuda_random_manual_seed. (torch.cuda.seed)
 ///
 /// @param device  ordinal, or TCUDA_CURRENT_DEVICE
@@ -126,7 +126,7 @@ pub extern "C" fn tcuda_random_seed(device: i32) -> tcuda_status {
     boundary_with_forked(|| Ok(()), body)
 }
 
-/// The same for all devices, with one number for all. (torch.cuda.seed_all)
+/// tcuda_random_seed for all devices, with one number for all. (torch.cuda.seed_all)
 #[unsafe(no_mangle)]
 #[must_use]
 pub extern "C" fn tcuda_random_seed_all() -> tcuda_status {
@@ -145,7 +145,7 @@ pub unsafe extern "C" fn tcuda_random_initial_seed(device: i32, seed: *mut u64) 
     })
 }
 
-/// Where the default generator of a device is. (torch.cuda.get_rng_state)
+/// The state of a device's default generator. (torch.cuda.get_rng_state)
 ///
 /// @param[out] state  TCUDA_RANDOM_STATE_BYTES bytes
 #[unsafe(no_mangle)]
@@ -160,8 +160,8 @@ pub unsafe extern "C" fn tcuda_random_state_get(device: i32, state: *mut u8) -> 
     })
 }
 
-/// Puts the default generator of a device where a state says; before the library is initialised it
-/// is remembered, as a seed is (tcuda_random_manual_seed). (torch.cuda.set_rng_state)
+/// Sets the state of a device's default generator; before the library is initialised it is
+/// remembered, as a seed is (tcuda_random_manual_seed). (torch.cuda.set_rng_state)
 ///
 /// @param state  TCUDA_RANDOM_STATE_BYTES bytes; its offset is a multiple of 4
 #[unsafe(no_mangle)]
@@ -173,10 +173,10 @@ pub unsafe extern "C" fn tcuda_random_state_set(device: i32, state: *const u8) -
     })
 }
 
-/// The states of all devices, one after the other. (torch.cuda.get_rng_state_all)
+/// The states of all devices, in their order. (torch.cuda.get_rng_state_all)
 ///
 /// @param[out] states  room for `capacity` states; may be NULL if that is 0
-/// @param[out] count   devices; more than `capacity`: states are missing
+/// @param[out] count   number of devices; if more than `capacity`, states are missing
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_random_state_get_all(
@@ -202,8 +202,8 @@ pub unsafe extern "C" fn tcuda_random_state_get_all(
     })
 }
 
-/// Puts the default generators of devices 0 to count - 1 where the states say; before the library is
-/// initialised that is remembered. (torch.cuda.set_rng_state_all)
+/// Sets the states of devices 0 to count - 1; before the library is initialised they are
+/// remembered. (torch.cuda.set_rng_state_all)
 ///
 /// @param states  `count` states, one after the other; may be NULL if count is 0
 /// @param count   at most the number of devices
@@ -220,7 +220,7 @@ pub unsafe extern "C" fn tcuda_random_state_set_all(
         }
         let list = bytes(states, count * STATE_BYTES, "states")?;
         if let Some(runtime) = runtime::existing(call.inside()) {
-            // All or none.
+            // Either all are set or none.
             (0..count as i32).try_for_each(|device| runtime.device(device).map(drop))?;
         }
         let states =
@@ -252,7 +252,7 @@ pub unsafe extern "C" fn tcuda_generator_create(
     })
 }
 
-/// Lets go of a generator; graphs that it is registered with keep what they need. A no-op on a
+/// Destroys a generator; graphs that it is registered with keep what they need. A no-op on a
 /// device's default one. (the end of a torch.Generator)
 ///
 /// @param generator  may be NULL: no-op
@@ -299,7 +299,7 @@ pub unsafe extern "C" fn tcuda_generator_default(
     })
 }
 
-/// The seed. (torch.Generator.initial_seed)
+/// The seed of a generator. (torch.Generator.initial_seed)
 ///
 /// @param generator  NULL: the default one of the current device
 #[unsafe(no_mangle)]
@@ -316,7 +316,7 @@ pub unsafe extern "C" fn tcuda_generator_seed_get(
 }
 
 /// Seeds a generator; its offset becomes 0. While this thread's current stream of the generator's
-/// device is captured only the present seed is accepted, and changes nothing.
+/// device is captured, only the present seed is accepted, and changes nothing.
 /// (torch.Generator.manual_seed)
 ///
 /// @param generator  NULL: the default one of the current device
@@ -331,9 +331,9 @@ pub unsafe extern "C" fn tcuda_generator_seed_set(
     })
 }
 
-/// Words of each thread's stream that were taken. This and what follows is TCUDA_STATUS_CAPTURING
-/// while this thread's current stream of the generator's device is captured.
-/// (torch.Generator.get_offset)
+/// Number of 32-bit words that were drawn from each thread's stream of numbers. This and the
+/// functions that follow return TCUDA_STATUS_CAPTURING while this thread's current stream of the
+/// generator's device is captured. (torch.Generator.get_offset)
 ///
 /// @param generator  NULL: the default one of the current device
 #[unsafe(no_mangle)]
@@ -350,7 +350,7 @@ pub unsafe extern "C" fn tcuda_generator_offset_get(
     })
 }
 
-/// Sets it. (torch.Generator.set_offset)
+/// Sets the offset. (torch.Generator.set_offset)
 ///
 /// @param generator  NULL: the default one of the current device
 /// @param offset     in 32-bit words; a multiple of 4
@@ -384,7 +384,7 @@ pub unsafe extern "C" fn tcuda_generator_state_get(
     })
 }
 
-/// Sets both. (torch.Generator.set_state)
+/// Sets seed and offset. (torch.Generator.set_state)
 ///
 /// @param generator  NULL: the default one of the current device
 /// @param state      TCUDA_RANDOM_STATE_BYTES bytes; its offset is a multiple of 4
@@ -400,9 +400,9 @@ pub unsafe extern "C" fn tcuda_generator_state_set(
     })
 }
 
-/// Takes random numbers for a kernel of the host's, which is to run on this thread's current stream
-/// of the generator's device. While that is captured the numbers are the graph's, whose replays draw
-/// new ones: the generator must be registered with it, or TCUDA_STATUS_CAPTURING.
+/// Draws random numbers for a kernel of the host, which is to run on this thread's current stream
+/// of the generator's device. While that stream is captured the numbers belong to the graph, whose
+/// replays draw new ones: the generator must be registered with it, or TCUDA_STATUS_CAPTURING.
 /// (+, as philox_cuda_state of PyTorch's C++)
 ///
 /// @param generator   NULL: the default one of the current device

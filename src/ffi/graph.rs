@@ -23,7 +23,7 @@ pub struct tcuda_graph {
     _private: [u8; 0],
 }
 
-/// Which unsafe calls break a capture: TCUDA_CAPTURE_..., CUDA's numbers.
+/// Which unsafe calls invalidate a capture: TCUDA_CAPTURE_..., CUDA's numbers.
 pub type tcuda_capture_mode = i32;
 /// Those of any thread.
 pub const TCUDA_CAPTURE_GLOBAL: i32 = 0;
@@ -37,9 +37,9 @@ pub(super) static GRAPHS: Table<Graph> = Table::new(8, "graph");
 /// An empty graph. (torch.cuda.CUDAGraph)
 ///
 /// @param keep        1: the template stays after the capture, for tcuda_graph_update,
-///                    tcuda_graph_debug_dump and hosts that change it, and the graph becomes
+///                    tcuda_graph_debug_dump and changes by the host, and the graph becomes
 ///                    executable by tcuda_graph_instantiate or its first replay; 0: it is
-///                    executable when its capture ends, and the template goes
+///                    executable when its capture ends, and the template is destroyed
 /// @param[out] graph  the caller's, to be destroyed
 #[unsafe(no_mangle)]
 #[must_use]
@@ -55,9 +55,10 @@ pub unsafe extern "C" fn tcuda_graph_create(
     })
 }
 
-/// Destroys a graph, also while replays are under way: they go on. A capture under way is aborted.
-/// Its pool goes when nothing else holds it: then its memory serves new pools, after the replays, or
-/// goes with the next tcuda_memory_empty_cache. (the end of a torch.cuda.CUDAGraph)
+/// Destroys a graph. Replays that are under way continue; a capture that is under way is aborted.
+/// The pool ends when nothing else holds it: then its memory serves new pools, after the replays,
+/// or goes back to the driver with the next tcuda_memory_empty_cache.
+/// (the end of a torch.cuda.CUDAGraph)
 ///
 /// @param graph  may be NULL: no-op
 #[unsafe(no_mangle)]
@@ -75,19 +76,19 @@ pub unsafe extern "C" fn tcuda_graph_destroy(graph: *mut tcuda_graph) -> tcuda_s
     })
 }
 
-/// Begins to record the work of a stream, and of those that come to wait for it, instead of running
-/// it. What any thread allocates on these streams comes from the graph's pool, where memory keeps
-/// its address as long as the pool exists; pinned memory that is used on them stays until the graph
-/// is gone. Blocks that several streams used and that are freed meanwhile are used again only after
-/// the capture. tcuda_graph_replay fails with TCUDA_STATUS_CAPTURING. Whatever waits for a captured
-/// stream, or asks whether it is done, fails with it too, and breaks the capture.
+/// Begins to capture the work of a stream, and of streams that come to wait for it, instead of
+/// running it. Allocations of any thread on these streams come from the graph's pool, where memory
+/// keeps its address as long as the pool exists. Pinned memory that is used on them stays until the
+/// graph is destroyed. Blocks that several streams used and that are freed meanwhile are reused
+/// only after the capture. tcuda_graph_replay fails with TCUDA_STATUS_CAPTURING. A call that waits
+/// for a captured stream, or queries it, fails with it too, and invalidates the capture.
 /// (torch.cuda.CUDAGraph.capture_begin)
 ///
 /// @param stream      not a default one; NULL is the current stream
 /// @param pool        may be NULL: a new one. Graphs that share one reuse each other's memory: they
-///                    must replay in the order of their captures, or not need what earlier ones gave
-/// @param error_mode  TCUDA_CAPTURE_...: whose unsafe calls break the capture, as cudaMalloc is, or
-///                    waiting for any stream; tcuda's own calls on the way are safe
+///                    must replay in the order of their captures, or not need earlier outputs
+/// @param error_mode  TCUDA_CAPTURE_...: which threads' unsafe calls invalidate the capture, as
+///                    cudaMalloc or a wait for any stream; calls that tcuda makes itself are safe
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_graph_capture_begin(
@@ -111,9 +112,9 @@ fn shared_pool(pool: *mut tcuda_mem_pool, call: &Call) -> Result<Option<Pool>> {
     }
 }
 
-/// Ends the recording, on the thread that began it unless that was with TCUDA_CAPTURE_RELAXED. Where
-/// it fails, or something has broken the capture (TCUDA_STATUS_CAPTURE_INVALIDATED), the graph is
-/// empty and the stream is usable again. A graph without work is logged as a warning.
+/// Ends the capture, on the thread that began it unless the mode was TCUDA_CAPTURE_RELAXED. If it
+/// fails, or the capture was invalidated (TCUDA_STATUS_CAPTURE_INVALIDATED), the graph is empty and
+/// the stream is usable again. A graph without work is logged as a warning.
 /// (torch.cuda.CUDAGraph.capture_end)
 #[unsafe(no_mangle)]
 #[must_use]
@@ -131,7 +132,7 @@ fn end_capture(graph: *mut tcuda_graph, call: &Call) -> Result<()> {
     Ok(())
 }
 
-/// Ends a capture without a graph, on any thread, also one that was broken; the graph is empty and
+/// Ends a capture without a graph, on any thread, also an invalidated one; the graph is empty and
 /// the stream is usable again. No-op on an empty graph. (+)
 #[unsafe(no_mangle)]
 #[must_use]
@@ -143,7 +144,8 @@ pub unsafe extern "C" fn tcuda_graph_capture_abort(graph: *mut tcuda_graph) -> t
 /// device, empties the caches of device and pinned memory, and makes the stream and its device
 /// current for this thread, so that what the thread queues is captured. Undo it by tcuda_graph_end;
 /// where no graph is wanted, by tcuda_graph_capture_abort, tcuda_stream_set_current(previous) and
-/// tcuda_device_set(previous_device). On failure all is current that was. (torch.cuda.graph)
+/// tcuda_device_set(previous_device). On failure the current stream and device are unchanged.
+/// (torch.cuda.graph)
 ///
 /// @param stream                not a default one; NULL is tcuda_graph_stream of the current device
 /// @param pool                  may be NULL: a new one, as in tcuda_graph_capture_begin
@@ -190,11 +192,11 @@ pub unsafe extern "C" fn tcuda_graph_begin(
     })
 }
 
-/// Ends what tcuda_graph_begin began: tcuda_graph_capture_end, then the stream and the device become
-/// current that were, also where the capture fails. (the end of torch.cuda.graph)
+/// Ends what tcuda_graph_begin began: tcuda_graph_capture_end, then the previous stream and device
+/// become current again, also if the capture fails. (the end of torch.cuda.graph)
 ///
-/// @param previous         of tcuda_graph_begin; NULL leaves the stream that is current
-/// @param previous_device  of tcuda_graph_begin; negative leaves the stream's device
+/// @param previous         from tcuda_graph_begin; NULL leaves the stream that is current
+/// @param previous_device  from tcuda_graph_begin; negative leaves the stream's device
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_graph_end(
@@ -219,18 +221,18 @@ pub unsafe extern "C" fn tcuda_graph_end(
     })
 }
 
-/// Makes a graph that keeps its template executable, and does so again after the template was
-/// changed. (torch.cuda.CUDAGraph.instantiate)
+/// Makes a graph that keeps its template executable; again after the template was changed.
+/// (torch.cuda.CUDAGraph.instantiate)
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_graph_instantiate(graph: *mut tcuda_graph) -> tcuda_status {
     boundary(|call| GRAPHS.get(graph as usize, "graph", call)?.instantiate(call.runtime()?))
 }
 
-/// Gives an executable the parameters of another graph, of the same shape: the same operations in
-/// the same order. Cheaper than making that one executable. Where CUDA refuses with
-/// TCUDA_STATUS_CUDA_ERROR, it is as it was. Both graphs hold the memory of `source` from then on.
-/// (+)
+/// Copies the parameters of another graph into an executable one. Both must have the same
+/// operations in the same order. Cheaper than making `source` executable. If CUDA refuses with
+/// TCUDA_STATUS_CUDA_ERROR, `graph` is unchanged. Both graphs hold the memory of `source` from then
+/// on. (+)
 ///
 /// @param graph   is executable
 /// @param source  keeps its template; it is not changed
@@ -247,8 +249,8 @@ pub unsafe extern "C" fn tcuda_graph_update(
     })
 }
 
-/// Queues all recorded work; several replays of one graph run one after the other. Random numbers
-/// go on as if the work had been queued anew. (torch.cuda.CUDAGraph.replay)
+/// Queues all captured work; several replays of one graph run one after the other. Random numbers
+/// continue as if the work had been queued again. (torch.cuda.CUDAGraph.replay)
 ///
 /// @param stream  of the graph's device, and not captured; NULL is the current one of that device
 #[unsafe(no_mangle)]
@@ -263,8 +265,8 @@ pub unsafe extern "C" fn tcuda_graph_replay(
     })
 }
 
-/// Drops what was captured, also while replays are under way, and aborts a capture; the graph is
-/// empty again. (torch.cuda.CUDAGraph.reset)
+/// Destroys what was captured, and aborts a capture; the graph is empty again. Replays that are
+/// under way continue. (torch.cuda.CUDAGraph.reset)
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_graph_reset(graph: *mut tcuda_graph) -> tcuda_status {
@@ -277,8 +279,8 @@ pub unsafe extern "C" fn tcuda_graph_reset(graph: *mut tcuda_graph) -> tcuda_sta
 }
 
 /// The stream of a device for captures: one of its pooled streams, the same each time; borrowed.
-/// Memory of a pool is used again in the order of a stream: capture graphs that share a pool on one
-/// stream. (what torch.cuda.graph takes by default)
+/// Memory of a pool is reused in stream order: capture graphs that share a pool on one stream.
+/// (what torch.cuda.graph takes by default)
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_graph_stream(
@@ -323,7 +325,7 @@ pub unsafe extern "C" fn tcuda_graph_pool_handle(pool: *mut *mut tcuda_mem_pool)
     })
 }
 
-/// Writes a kept template to a file, in DOT, with all that CUDA knows of it.
+/// Writes a kept template to a file in the DOT language, with all details that CUDA has.
 /// (torch.cuda.CUDAGraph.debug_dump)
 #[unsafe(no_mangle)]
 #[must_use]
@@ -337,9 +339,9 @@ pub unsafe extern "C" fn tcuda_graph_debug_dump(
     })
 }
 
-/// Has replays of the next capture move a generator on, so that each draws new numbers, as if its
-/// work had been queued anew. The default generator of the captured stream's device needs no
-/// call. Before tcuda_graph_capture_begin; tcuda_graph_reset forgets it.
+/// Registers a generator with the next capture: each replay advances it and draws new numbers, as
+/// if the work had been queued again. The default generator of the captured stream's device needs
+/// no call. Before tcuda_graph_capture_begin; tcuda_graph_reset forgets it.
 /// (torch.cuda.CUDAGraph.register_generator_state)
 ///
 /// @param generator  may be destroyed before the graph; NULL: the default one of the current device
@@ -379,8 +381,8 @@ pub unsafe extern "C" fn tcuda_graph_native(
     })
 }
 
-/// Is a stream being captured, by whomever, or was its capture broken and not ended? Creates no
-/// context. (torch.cuda.is_current_stream_capturing)
+/// Is a stream being captured, by tcuda or by anything else, or is it in an invalidated capture
+/// that has not ended? Creates no context. (torch.cuda.is_current_stream_capturing)
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_stream_is_capturing(
@@ -389,7 +391,7 @@ pub unsafe extern "C" fn tcuda_stream_is_capturing(
 ) -> tcuda_status {
     boundary(|call| {
         let capturing = out(capturing, "capturing")?;
-        // Before the first use there is none to ask.
+        // Before the first use of the library there is no current stream to query.
         if stream.is_null() && runtime::existing(call.inside()).is_none() {
             capturing.set(false);
             return Ok(());

@@ -1,6 +1,6 @@
 //! Checked handles: a tag, a generation and an index, in the form of a pointer that no machine can
-//! dereference. Looking one up takes no lock and no atomic read-modify-write: objects that are taken
-//! out are kept until the calls that could see them are over (`thread::retire`).
+//! dereference. A lookup takes no lock and makes no atomic read-modify-write: removed objects are
+//! kept until the calls that could see them are over (`thread::retire`).
 
 use super::boundary::Call;
 use super::slot::Slot;
@@ -12,7 +12,8 @@ use crate::base::sync::{self, AtomicPtr, AtomicUsize, FIRST_CHUNK, Ordering};
 use crate::base::thread::{self, Inside};
 use crate::base::waiting;
 
-/// Bits of the index, then of the generation; the tag is the top byte, and not canonical.
+/// Bits of the index, then of the generation; the tag is the top byte, which makes the address
+/// non-canonical.
 const INDEX_BITS: u32 = 24;
 const TAG_SHIFT: u32 = 56;
 const TAG: usize = 0x40;
@@ -26,12 +27,12 @@ pub struct Table<T: Send + Sync + 'static> {
     tag: usize,
     name: &'static str,
     chunks: [AtomicPtr<Slot<T>>; CHUNKS],
-    /// Vacant indices, and how many slots exist.
+    /// Vacant indices, and the number of slots that exist.
     vacant: Mutex<(Vec<u32>, usize)>,
     live: AtomicUsize,
 }
 
-/// Chunk and place in it of an index: chunks double.
+/// Chunk of an index, and position in the chunk; each chunk is twice as long as the one before.
 fn place(index: usize) -> (usize, usize) {
     let chunk = (index / FIRST_CHUNK + 1).ilog2() as usize;
     (chunk, index - FIRST_CHUNK * ((1 << chunk) - 1))
@@ -39,7 +40,8 @@ fn place(index: usize) -> (usize, usize) {
 
 impl<T: Send + Sync + 'static> Table<T> {
     sync::constant! {
-        /// No handles; `kind` below 0x10 tells this table's from others.
+        /// A table without handles; `kind`, below 0x10, distinguishes its handles from those of
+        /// other tables.
         pub fn new(kind: usize, name: &'static str) -> Table<T> {
             Table {
                 tag: TAG | kind,
@@ -51,7 +53,7 @@ impl<T: Send + Sync + 'static> Table<T> {
         }
     }
 
-    /// A handle for an object.
+    /// Inserts an object and returns its handle.
     pub fn insert(&self, object: T) -> Result<usize> {
         let object = Reclaimable::into_value(thread::reclaimable(object, "a handle")?);
         match self.vacant_slot() {
@@ -79,7 +81,7 @@ impl<T: Send + Sync + 'static> Table<T> {
                 let Some(pointer) = self.chunks.get(chunk) else { return Err(NO_MEMORY) };
                 if pointer.load(Ordering::Relaxed).is_null() {
                     let count = FIRST_CHUNK << chunk;
-                    // Room to give every index back, so that destroying cannot fail.
+                    // Reserve space for every index, so that a removal cannot fail.
                     let more = index + count - vacant.0.len();
                     vacant.0.try_reserve(more).map_err(|_| NO_MEMORY)?;
                     let mut slots: Vec<Slot<T>> = Vec::new();
@@ -124,7 +126,7 @@ impl<T: Send + Sync + 'static> Table<T> {
         }
     }
 
-    /// The same without a reason where there is none.
+    /// [`Table::get`] without an error: `None` for an invalid handle.
     #[inline(always)]
     pub fn known<'a>(&self, handle: usize, _inside: &'a Inside) -> Option<&'a T> {
         // SAFETY: kept until this call is over.
@@ -138,7 +140,7 @@ impl<T: Send + Sync + 'static> Table<T> {
         if index >= FIRST_CHUNK {
             return self.find_far(handle);
         }
-        // Most have few.
+        // Most tables use only the first chunk.
         self.is_ours(handle).then(|| self.slot_in(0, index))??.find((handle >> INDEX_BITS) as u32)
     }
 
@@ -175,7 +177,7 @@ impl<T: Send + Sync + 'static> Table<T> {
         Error::InvalidHandle { name, value: handle, kind: self.name, why }
     }
 
-    /// Takes a handle out of use; its object goes when nobody can see it any more.
+    /// Removes a handle; its object is freed when no thread can see it any more.
     pub fn remove(&self, handle: usize, name: &'static str) -> Result<()> {
         let generation = (handle >> INDEX_BITS) as u32;
         let found = self.slot_of(handle).and_then(|slot| slot.empty(generation));
@@ -191,8 +193,7 @@ impl<T: Send + Sync + 'static> Table<T> {
         Ok(())
     }
 
-    /// Takes all handles out of use that `body` does not except, and gives how many it counts: `body`
-    /// says of each object whether it counts.
+    /// Removes all handles and returns the number of objects for which `counts` is true.
     pub fn remove_all(&self, counts: impl Fn(&T) -> bool) -> usize {
         let slots = self.vacant.lock().1;
         let mut counted = 0;
@@ -203,7 +204,7 @@ impl<T: Send + Sync + 'static> Table<T> {
             if let Some(object) = self.find(handle) {
                 // SAFETY: alive: this thread is inside, and it was just found.
                 let counts = counts(unsafe { &*object });
-                // Lost only against a destroy that came first.
+                // Fails only if another thread has destroyed the handle first.
                 let removed = self.remove(handle, "handle").is_ok();
                 counted += usize::from(counts && removed);
             }

@@ -15,7 +15,7 @@ use crate::memory::trace::ring::Action;
 use std::ffi::{CStr, c_char, c_void};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// How much is recorded: TCUDA_HISTORY_...
+/// What is recorded: TCUDA_HISTORY_...
 pub type tcuda_history_mode = i32;
 /// Nothing; what was recorded stays.
 pub const TCUDA_HISTORY_OFF: tcuda_history_mode = 0;
@@ -39,7 +39,7 @@ pub const TCUDA_RECORD_CLEAR: u32 = 1;
 pub const TCUDA_RECORD_HOST: u32 = 2;
 /// Not the memory of devices.
 pub const TCUDA_RECORD_NO_DEVICE: u32 = 4;
-/// Add the frames of C below the host's.
+/// Add the C frames below the host's.
 pub const TCUDA_RECORD_NATIVE_FRAMES: u32 = 8;
 
 /// A frame of a stack.
@@ -54,9 +54,10 @@ pub struct tcuda_frame {
     pub line: i32,
 }
 
-/// Writes the caller's stack, innermost frame first, and returns its depth; what is above `capacity`
-/// is left out. The texts are copied before it is called again. It is called on the thread that
-/// allocates or frees, before that, with no lock held, and must not allocate from tcuda.
+/// Writes the caller's stack, innermost frame first, and returns its depth; frames beyond
+/// `capacity` are left out. The texts are copied before it is called again. It is called on the
+/// thread that allocates or frees, before the operation, with no lock held, and must not allocate
+/// from tcuda.
 pub type tcuda_frames_fn = Option<
     unsafe extern "C" fn(
         user_data: *mut c_void,
@@ -71,7 +72,7 @@ pub type tcuda_frames_fn = Option<
 pub struct tcuda_history_options {
     /// From TCUDA_INIT.
     pub struct_size: usize,
-    /// The newest so many events of each device are kept; 0: 1048576; at most 268435456.
+    /// Number of newest events that are kept for each device; 0: 1048576; at most 268435456.
     pub max_entries: usize,
     /// TCUDA_FRAMES_...
     pub frames_for: i32,
@@ -79,9 +80,9 @@ pub struct tcuda_history_options {
     pub flags: u32,
     /// Events that are left out, by torch's names, "snapshot,segment_map"; may be NULL.
     pub skip_actions: *const c_char,
-    /// Gives the host's frames; may be NULL.
+    /// Returns the host's frames; may be NULL.
     pub frames: tcuda_frames_fn,
-    /// Passed to it.
+    /// Passed to frames and destroy.
     pub user_data: *mut c_void,
     /// May be NULL.
     pub destroy: tcuda_destroy_fn,
@@ -92,7 +93,7 @@ struct HostSource {
     function: tcuda_frames_fn,
     user_data: *mut c_void,
     destroy: tcuda_destroy_fn,
-    /// Set once nothing can fail any more: a failed registration takes nothing.
+    /// Set after the last step that can fail: a failed registration does not take ownership.
     is_taken: AtomicBool,
 }
 
@@ -101,7 +102,7 @@ unsafe impl Send for HostSource {}
 // SAFETY: as above.
 unsafe impl Sync for HostSource {}
 
-/// The bytes of a text that the host wrote, of which NULL is none.
+/// The bytes of a text of the host's; none for NULL.
 fn bytes_of<'a>(text: *const c_char) -> &'a [u8] {
     if text.is_null() {
         return &[];
@@ -110,7 +111,7 @@ fn bytes_of<'a>(text: *const c_char) -> &'a [u8] {
     unsafe { CStr::from_ptr(text) }.to_bytes()
 }
 
-/// Asks a host's function, and passes its frames on.
+/// Calls a host function for its frames, and passes them on.
 pub(super) fn capture_by(
     function: tcuda_frames_fn,
     user_data: *mut c_void,
@@ -155,7 +156,7 @@ impl Drop for HostSource {
 // SAFETY: repr(C), plain data, struct_size first; a NULL function is None.
 unsafe impl Sized_ for tcuda_history_options {}
 
-/// The options as they are meant; what the host's struct lacks is zero.
+/// The options with defaults applied; fields that the host's struct lacks are zero.
 fn read(options: *const tcuda_history_options) -> Result<tcuda_history_options> {
     let none = tcuda_history_options {
         struct_size: size_of::<tcuda_history_options>(),
@@ -171,12 +172,11 @@ fn read(options: *const tcuda_history_options) -> Result<tcuda_history_options> 
 }
 
 /// Starts, changes or stops recording what the allocators do, for all devices, present and future;
-/// each call says everything anew. Recording that is off costs an operation a load and a branch.
-/// The newest events are in snapshots taken with_history; an event that finds no host memory is left
-/// out, and no allocation fails for it. A stack is stored while an event or a live block names it:
-/// host memory is that of max_entries events and of the blocks. tcuda_shutdown stops recording and
-/// forgets all of it.
-/// (torch.cuda.memory._record_memory_history)
+/// each call sets all options. While it is off, an operation costs a load and a branch more.
+/// Snapshots taken with_history contain the newest events. An event for which there is no host
+/// memory is left out; no allocation fails for it. A stack is stored while an event or a live block
+/// refers to it: host memory is bounded by max_entries events and the live blocks. tcuda_shutdown
+/// stops recording and forgets all of it. (torch.cuda.memory._record_memory_history)
 ///
 /// @param mode     TCUDA_HISTORY_OFF: stop; _STATE: frames of live memory; _ALL: every event
 /// @param options  may be NULL: all zero
@@ -234,7 +234,7 @@ pub unsafe extern "C" fn tcuda_memory_record_history(
         };
         if mode == TCUDA_HISTORY_OFF {
             history::record(None, clear)?;
-            // Nothing keeps its data.
+            // Nothing keeps its data, so that it is destroyed now.
             source.is_taken();
             return Ok(());
         }

@@ -9,18 +9,18 @@ use crate::memory::pinned::stats::{HostStatistics, Times};
 use crate::memory::{Kind, name_kind, pinned};
 use std::ffi::c_void;
 
-/// How long calls took, in microseconds; the longest and shortest since the peaks were reset, the
+/// Durations of calls, in microseconds. Longest and shortest are since the peaks were reset, the
 /// others since the totals were.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct tcuda_duration {
-    /// All together.
+    /// Sum.
     pub total_us: u64,
     /// The longest.
     pub max_us: u64,
-    /// The shortest that took 1 or more.
+    /// The shortest that took 1 microsecond or more.
     pub min_us: u64,
-    /// How many.
+    /// Number of calls.
     pub count: u64,
     /// total_us / count.
     pub avg_us: u64,
@@ -44,9 +44,9 @@ pub struct tcuda_host_memory_statistics {
     pub active_requests: tcuda_stat,
     /// Their bytes, rounded up to 64, above 64 KiB to 512.
     pub active_bytes: tcuda_stat,
-    /// What num_host_alloc calls took.
+    /// Durations of the num_host_alloc calls.
     pub host_alloc_time: tcuda_duration,
-    /// What num_host_free calls took.
+    /// Durations of the num_host_free calls.
     pub host_free_time: tcuda_duration,
 }
 
@@ -63,11 +63,11 @@ fn duration(times: &Times) -> tcuda_duration {
     }
 }
 
-/// Page-locked memory of the host, usable from all devices: copies from and to it run in stream
-/// order while the host goes on, so that its bytes must be left alone until the stream got there.
-/// Sizes are exact, up to 64 bytes (512 above 64 KiB); the driver is asked for segments of 2 MiB and
-/// more, which are cached until tcuda_host_memory_empty_cache. Never waits for a device.
-/// (torch.Tensor.pin_memory)
+/// Page-locked memory of the host, usable from all devices. Copies from and to it run in stream
+/// order while the host continues, so that the host must not touch its bytes until the copy is
+/// done. Sizes are rounded up to 64 bytes (to 512 above 64 KiB). Memory comes from the driver in
+/// segments of 2 MiB and more, which are cached until tcuda_host_memory_empty_cache. Never waits
+/// for a device. (torch.Tensor.pin_memory)
 ///
 /// @param bytes     any size; 0: NULL and OK
 /// @param[out] ptr  the block, aligned to 64 bytes, above 64 KiB to 512; the caller's, to be freed
@@ -82,10 +82,10 @@ pub unsafe extern "C" fn tcuda_host_malloc(bytes: usize, ptr: *mut *mut c_void) 
     })
 }
 
-/// Gives page-locked memory back, for the next tcuda_host_malloc. Copies and fills of this library
-/// that use it are waited for before it is reused, and so is what tcuda_host_record named; the host
-/// does not wait. Nobody knows of other work: kernels, callbacks and copies by the driver itself.
-/// (+)
+/// Gives page-locked memory back, for the next tcuda_host_malloc. It is reused only after the
+/// copies and fills of this library that use it, and the streams that tcuda_host_record named; the
+/// host does not wait. Other work is not tracked: kernels, callbacks and copies by the driver
+/// itself. (+)
 ///
 /// @param ptr  what tcuda_host_malloc gave; may be NULL: no-op
 #[unsafe(no_mangle)]
@@ -94,7 +94,7 @@ pub unsafe extern "C" fn tcuda_host_free(ptr: *mut c_void) -> tcuda_status {
         if ptr.is_null() {
             return Ok(());
         }
-        // A finalizer may come after shutdown: that is no reason to initialise again.
+        // A finalizer may run after shutdown: it must not initialise the library again.
         match crate::runtime::existing(call.inside()) {
             Some(runtime) => (runtime.host.free(runtime, ptr as usize))
                 .map_err(|error| name_kind(runtime, Kind::Pinned, error)),
@@ -103,12 +103,12 @@ pub unsafe extern "C" fn tcuda_host_free(ptr: *mut c_void) -> tcuda_status {
     })
 }
 
-/// Says that a block is used on `stream`: once freed, it is not reused before what is queued there
-/// then is done. For kernels, callbacks and copies that do not come from this library; its own are
-/// recorded by themselves. A block that is used on a stream while that is captured into a graph may
-/// be used by each launch: it is not reused before the last graph of that capture is gone and its
-/// launches are over. Where the host captures by the driver itself, it is kept until tcuda_shutdown.
-/// (+)
+/// Records that a block is used on `stream`: once freed, it is not reused before the work queued
+/// there at that time is done. For kernels, callbacks and copies that do not come from this
+/// library; its own are recorded automatically. A block that is used on a stream while that is
+/// captured into a graph may be used by each launch: it is reused only after the last graph of that
+/// capture is destroyed and its launches are over. If the host captures by the driver itself, the
+/// block is kept until tcuda_shutdown. (+)
 ///
 /// @param ptr     any address in a block of tcuda_host_malloc; may be NULL: no-op
 /// @param stream  NULL: the current stream of the current device
@@ -194,7 +194,7 @@ pub extern "C" fn tcuda_host_memory_reset_accumulated() -> tcuda_status {
 
 /// Returns pinned memory in which no block is in use to the driver, which waits for the work of the
 /// devices when there is any such memory. Freed blocks that still wait for streams stay. What the
-/// driver refuses stays cached; the first failure is told. (+)
+/// driver refuses stays cached, and the first failure is the status. (+)
 #[unsafe(no_mangle)]
 #[must_use]
 pub extern "C" fn tcuda_host_memory_empty_cache() -> tcuda_status {

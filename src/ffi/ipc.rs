@@ -8,26 +8,26 @@ use crate::memory::{Kind, name_kind};
 use crate::ops::callback;
 use std::ffi::c_void;
 
-/// Another process's way to a block: plain data, to be sent.
+/// Gives another process access to a block: plain data, to be sent.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct tcuda_ipc_handle {
-    /// They say nothing to a host; all of them count.
+    /// Opaque to the host; all of them are part of the handle.
     pub bytes: [u8; 512],
 }
 
-/// A handle of an address, for one receiver: send it by whatever way. tcuda_ipc_import gives the
-/// same byte of the block there, so that a part of a block can be shared by its own address. Work
-/// that the receiver queues comes after what `stream` holds now. The block is not used for anything
-/// else until the receiver has closed it or has ended, also where it is freed here. Receivers are
-/// processes of the same user on this machine; they see what else is mapped with the block, too.
+/// A handle of an address, for one receiver: send it by any means. There tcuda_ipc_import returns
+/// the same byte of the block, so that a part of a block can be shared by its own address. Work
+/// that the receiver queues comes after what `stream` holds now. The block is not reused until the
+/// receiver has closed it or has ended, also if it is freed here before. Receivers are processes of
+/// the same user on this machine; they can also read other memory that is mapped with the block.
 /// TCUDA_STATUS_NOT_SUPPORTED for memory that is not of the cache, TCUDA_STATUS_INVALID_STATE for
-/// what was itself imported, TCUDA_STATUS_CAPTURING for a stream that is captured. With more than
-/// 1000 exports alive it waits for the stream. (torch.multiprocessing)
+/// imported memory, TCUDA_STATUS_CAPTURING for a stream that is captured. With more than 1000
+/// exports alive it waits for the stream. (torch.multiprocessing)
 ///
 /// @param ptr          any byte of a block of tcuda_malloc's, from the cache
 /// @param stream       NULL: the current stream of ptr's device
-/// @param[out] handle  good until the receiver, or all who imported it, have closed it
+/// @param[out] handle  valid until all processes that imported it have closed it
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_ipc_export(
@@ -53,17 +53,18 @@ pub unsafe extern "C" fn tcuda_ipc_export(
     })
 }
 
-/// Maps another process's block and gives the address that was exported; `stream` waits for what
+/// Maps another process's block and returns the address that was exported; `stream` waits for what
 /// its owner had queued. The same handle again gives the same pointer, to be closed once more. The
-/// owner is asked, and mostly answers at once: TCUDA_STATUS_PEER_GONE where it has ended, or says
-/// nothing for 10 seconds, as one that was stopped. TCUDA_STATUS_INVALID_ARGUMENT for a handle that
-/// was changed, that all who had it have closed, or of another user; TCUDA_STATUS_NO_DEVICE without
-/// its device; TCUDA_STATUS_INVALID_STATE in the process that exported it. (torch.multiprocessing)
+/// library sends a request to the owner, which usually answers at once: TCUDA_STATUS_PEER_GONE if
+/// it has ended, or does not answer for 10 seconds, as a stopped process.
+/// TCUDA_STATUS_INVALID_ARGUMENT for a handle that was changed, that all its receivers have closed,
+/// or of another user; TCUDA_STATUS_NO_DEVICE without its device; TCUDA_STATUS_INVALID_STATE in the
+/// process that exported it. (torch.multiprocessing)
 ///
 /// @param handle      what tcuda_ipc_export wrote in the other process
 /// @param stream      of the device that the block is on; NULL: the current one of that device
 /// @param[out] ptr    the byte that tcuda_ipc_export was called with; to be closed, not freed
-/// @param[out] bytes  from there to the end of the block, as it was asked for; may be NULL
+/// @param[out] bytes  from there to the end of the requested size of the block; may be NULL
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_ipc_import(
@@ -85,8 +86,8 @@ pub unsafe extern "C" fn tcuda_ipc_import(
     })
 }
 
-/// Lets go of an imported block once, after the work that `stream` holds now; the host waits for
-/// that. What other streams use the block for must be over, or come before that work.
+/// Closes an imported block once, after the work that `stream` holds now; the host waits for that.
+/// Work of other streams with the block must be over, or come before that work.
 /// (the end of a tensor of torch.multiprocessing)
 ///
 /// @param ptr     what tcuda_ipc_import gave; may be NULL: no-op
@@ -110,8 +111,8 @@ pub unsafe extern "C" fn tcuda_ipc_close(
     })
 }
 
-/// Withdraws a handle, such as one whose receiver ended before it imported it: nobody can import it
-/// from now on. Who has imported it keeps the block until it closes it. (+)
+/// Withdraws a handle, such as one whose receiver ended before it imported it: from now on no
+/// process can import it. A process that has imported it keeps the block until it closes it. (+)
 ///
 /// @param handle  what tcuda_ipc_export wrote in this process
 #[unsafe(no_mangle)]
@@ -124,8 +125,8 @@ pub unsafe extern "C" fn tcuda_ipc_withdraw(handle: *const tcuda_ipc_handle) -> 
     })
 }
 
-/// Gives memory back to the cache that was freed here and that no receiver has any more; allocations
-/// do so too before they take more memory from the driver. (torch.cuda.ipc_collect)
+/// Gives memory back to the cache that was freed here and that no receiver uses any more;
+/// allocations do so too before they take more memory from the driver. (torch.cuda.ipc_collect)
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_ipc_collect() -> tcuda_status {

@@ -1,6 +1,6 @@
-//! Section "Jiterator and kernels" of the header: functions of elements.
+//! Section "Jiterator and kernels" of the header: elementwise functions.
 
-use super::boundary::{Call, Sized_, boundary, boundary_of_quick, out, struct_in, text};
+use super::boundary::{Call, Sized_, boundary, boundary_without_guard, out, struct_in, text};
 use super::handle::Table;
 use super::status::tcuda_status;
 use super::stream::{optional, tcuda_stream};
@@ -17,7 +17,7 @@ use crate::tensor::{Parts, Tensor, owned};
 use std::ffi::c_char;
 use std::mem::MaybeUninit;
 
-/// A function of elements, for tensors of any type and shape. (torch.cuda.jiterator)
+/// An elementwise function, for tensors of any type and shape. (torch.cuda.jiterator)
 pub struct tcuda_jit {
     _private: [u8; 0],
 }
@@ -31,33 +31,33 @@ pub const TCUDA_SCALAR_BOOL: i32 = 2;
 /// real and imaginary, doubles.
 pub const TCUDA_SCALAR_COMPLEX: i32 = 3;
 
-/// An extra argument by its name. Its kind is the type that the function is called with: what the
-/// parameter is declared as, T say, is converted to from there.
+/// An extra argument, by name. Its kind is the type of the argument that is passed; it is converted
+/// to the declared type of the parameter, for example T.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct tcuda_scalar {
-    /// As a parameter of the function may be called.
+    /// Must be a valid name of a parameter of the function.
     pub name: *const c_char,
     /// TCUDA_SCALAR_...
     pub kind: i32,
-    /// Its value, if it is one.
+    /// The value of an INT or BOOL.
     pub integer: i64,
-    /// Likewise.
+    /// The value of a DOUBLE; the real part of a COMPLEX.
     pub real: f64,
-    /// Likewise.
+    /// The imaginary part of a COMPLEX.
     pub imaginary: f64,
 }
 
-/// How a function is made.
+/// Options of an elementwise function.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct tcuda_jit_options {
     /// From TCUDA_INIT.
     pub struct_size: usize,
-    /// The extra parameters, in the order in which they follow the tensors, with their defaults; may
-    /// be NULL if there are none. At most 32.
+    /// The extra parameters, in the order in which they follow the tensors, with their defaults;
+    /// may be NULL if there are none. At most 32.
     pub scalars: *const tcuda_scalar,
-    /// How many.
+    /// Number of them.
     pub num_scalars: usize,
 }
 
@@ -77,7 +77,7 @@ fn no_bool(value: i64) -> Error {
     Error::OutOfRange { name: "scalars[i].integer", value, allowed: "a bool is 0 or 1" }
 }
 
-/// A list of the host's, each read when it is its turn.
+/// Reads a list of the host's, each element only when it is needed.
 fn scalars<'a>(
     list: *const tcuda_scalar,
     count: usize,
@@ -129,16 +129,15 @@ fn create(
     Ok(())
 }
 
-/// A function from PyTorch's code string: one template with a type T, "template <typename T> T
-/// add(T x, T y, T alpha) { return x + alpha * y; }", perhaps with others before it, which it calls;
-/// the last is the function. It takes one element of each input, then the extra arguments, and
-/// returns that of the output. T is the common type of the inputs, or float where that is float16,
-/// bfloat16 or float8. Nothing is compiled yet, and the library not initialised.
+/// Creates a function from PyTorch's code string: one template with a type T, "template <typename
+/// T> T add(T x, T y, T alpha) { return x + alpha * y; }". Functions that it calls may come before
+/// it: the last one is the function. It takes one element of each input, then the extra arguments,
+/// and returns the element of the output. T is the common type of the inputs, or float where that
+/// is float16, bfloat16 or float8. Nothing is compiled yet, and the library is not initialised.
 /// (torch.cuda.jiterator._create_jit_fn)
 ///
-/// @param code      CUDA C++ without includes, at most a mebibyte; functions of mathematics as
-///                  std::sin or ::sin. What it calls things is its own affair, but for tcuda and
-///                  std, and macros
+/// @param code      CUDA C++ without includes, at most 1 MiB; mathematical functions as std::sin or
+///                  ::sin. It may use any names, except tcuda and std, and except macros
 /// @param options   may be NULL: no extra arguments
 /// @param[out] jit  the caller's, to be destroyed
 #[unsafe(no_mangle)]
@@ -151,9 +150,8 @@ pub unsafe extern "C" fn tcuda_jit_create(
     boundary(|_| create(code, None, options, jit))
 }
 
-/// The same for a function whose last parameters are its outputs, T &. It returns void, or a value
-/// that is ignored.
-/// (torch.cuda.jiterator._create_multi_output_jit_fn)
+/// tcuda_jit_create for a function whose last parameters are its outputs, T &. It returns void, or
+/// a value that is ignored. (torch.cuda.jiterator._create_multi_output_jit_fn)
 ///
 /// @param num_outputs  1 to 8
 /// @param options      may be NULL: no extra arguments
@@ -169,7 +167,7 @@ pub unsafe extern "C" fn tcuda_jit_create_multi(
     boundary(|_| create(code, Some(num_outputs), options, jit))
 }
 
-/// Destroys a function, also while its work is under way. What was compiled for it stays until
+/// Destroys a function; its work that is under way continues. Compiled code stays until
 /// tcuda_shutdown, for graphs, and for a function of the same code.
 /// (the end of a function of torch.cuda.jiterator)
 ///
@@ -184,7 +182,8 @@ pub unsafe extern "C" fn tcuda_jit_destroy(jit: *mut tcuda_jit) -> tcuda_status 
     })
 }
 
-/// Adds a list of the host's tensors; a call has few, and more than those are in host memory.
+/// Reads a list of the host's tensors and appends them; a call that has many keeps them in heap
+/// memory.
 #[inline(never)]
 fn read_views(
     views: &mut Few<Tensor, 2>,
@@ -205,20 +204,20 @@ fn read_views(
     (0..count).try_for_each(|index| views.push(read(list.wrapping_add(index), name)?))
 }
 
-/// Computes the outputs. The inputs broadcast, and are promoted to a common type as PyTorch's; the
-/// first call for types and strides that are new compiles, which takes tens of milliseconds, or
-/// finds the kernel on disk. Tensors without elements: nothing is queued.
-/// TCUDA_STATUS_COMPILE_ERROR where the code is wrong for these types, TCUDA_STATUS_NO_LIBRARY
-/// without NVRTC. (the call of a function of torch.cuda.jiterator)
+/// Computes the outputs. The inputs broadcast, and are promoted to a common type as in PyTorch. The
+/// first call for new types or strides compiles a kernel, which takes tens of milliseconds, or
+/// loads it from disk. Tensors without elements: nothing is queued. TCUDA_STATUS_COMPILE_ERROR
+/// where the code is invalid for these types, TCUDA_STATUS_NO_LIBRARY without NVRTC.
+/// (the call of a function of torch.cuda.jiterator)
 ///
 /// @param inputs   1 to 8, all on one device, of bool, integers of 8 to 64 bits, float8 e4m3fn and
 ///                 e5m2, float16 to float64, bfloat16, complex of 32 to 128 bits; addresses are
 ///                 multiples of an element's size, and strides not negative where there are
-///                 elements. At most 25 dimensions of which no two are as one
-/// @param scalars  extra arguments instead of their defaults, by name; may be NULL if there are none
-/// @param outputs  as many as the function has, on that device, of the shape and type that the
-///                 inputs have together. One may be an input, but share no part of one, nor two of
-///                 its elements an address
+///                 elements. At most 25 dimensions, after those that can be merged are merged
+/// @param scalars  extra arguments instead of their defaults, by name; may be NULL if none
+/// @param outputs  as many as the function has, on that device, of the broadcast shape and the
+///                 common type of the inputs. An output may be an input, but must not overlap one
+///                 partly, and no two of its elements may have the same address
 /// @param stream   NULL is the current stream of that device
 #[unsafe(no_mangle)]
 #[must_use]
@@ -232,7 +231,7 @@ pub unsafe extern "C" fn tcuda_jit_call(
     num_outputs: usize,
     stream: *mut tcuda_stream,
 ) -> tcuda_status {
-    boundary_of_quick(|call| {
+    boundary_without_guard(|call| {
         let jit = JITS.get(jit as usize, "jit", call)?;
         let mut values = Scalars::new();
         jit.read_scalars(self::scalars(scalars, num_scalars)?, &mut values)?;
@@ -246,10 +245,10 @@ pub unsafe extern "C" fn tcuda_jit_call(
     })
 }
 
-/// Tensors, and how many.
 type List = (*const tcuda_tensor, usize);
 
-/// The call, if it is like one of the last; what is odd about it is left to those who plan it.
+/// Repeats a call that is like one of the last calls. `false`: it is not; then [`call_anew`] checks
+/// and plans it.
 fn call_again(
     jit: &Jit,
     call: &Call,
@@ -285,7 +284,7 @@ fn any_is_read_only((list, count): List) -> bool {
     (0..count).any(|index| is_read_only(&unsafe { list.wrapping_add(index).read_unaligned() }))
 }
 
-/// Any other call.
+/// A call that is checked and planned anew.
 #[inline(never)]
 fn call_anew(
     jit: &Jit,

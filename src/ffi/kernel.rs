@@ -14,23 +14,23 @@ pub struct tcuda_kernel {
     _private: [u8; 0],
 }
 
-/// How a kernel is compiled.
+/// Options of the compilation of a kernel.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct tcuda_kernel_options {
     /// From TCUDA_INIT.
     pub struct_size: usize,
     /// Options of NVRTC, "-I...", "-D..."; may be NULL if there are none. The architecture is the
-    /// device's, and the language C++17 unless an option names another.
+    /// device's, and the language is C++17 unless an option names another.
     pub flags: *const *const c_char,
-    /// How many; at most 256.
+    /// Number of them; at most 256.
     pub num_flags: usize,
 }
 
 // SAFETY: repr(C), the size comes first, and it is plain data.
 unsafe impl Sized_ for tcuda_kernel_options {}
 
-/// How a kernel is launched.
+/// Options of a launch.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct tcuda_launch_options {
@@ -40,17 +40,18 @@ pub struct tcuda_launch_options {
     pub grid: [u32; 3],
     /// Threads of a block in x, y and z; 0: 1.
     pub block: [u32; 3],
-    /// Bytes of shared memory that each block gets besides what the kernel declares; with that at
-    /// most tcuda_device_info.shared_memory_per_block_optin_bytes of the device, 227 KiB on an H100.
+    /// Bytes of dynamic shared memory of each block. Together with the shared memory that the
+    /// kernel declares, at most tcuda_device_info.shared_memory_per_block_optin_bytes of the
+    /// device, 227 KiB on an H100.
     pub shared_bytes: u32,
-    /// TCUDA_ACCESS_... of each argument, for tools that watch accesses; may be NULL.
+    /// TCUDA_ACCESS_... of each argument, for tools that record accesses; may be NULL.
     pub accesses: *const i32,
 }
 
 // SAFETY: repr(C), the size comes first, and it is plain data.
 unsafe impl Sized_ for tcuda_launch_options {}
 
-/// What a kernel does to the memory that an argument leads to: nothing, or it leads to none.
+/// How a kernel accesses the memory that an argument points to: not at all, or it is no pointer.
 pub const TCUDA_ACCESS_NONE: i32 = 0;
 /// Reads.
 pub const TCUDA_ACCESS_READ: i32 = 1;
@@ -61,10 +62,10 @@ pub const TCUDA_ACCESS_READ_WRITE: i32 = 3;
 
 pub(super) static KERNELS: Table<Kernel> = Table::new(13, "kernel");
 
-/// More flags are a mistake.
+/// More flags are taken for a mistake.
 const MOST_FLAGS: usize = 256;
 
-/// Texts of the host's.
+/// Reads a list of the host's texts.
 fn flags<'a>(list: *const *const c_char, count: usize) -> Result<Vec<&'a CStr>> {
     let mut flags = Vec::new();
     if count == 0 {
@@ -89,13 +90,13 @@ fn flags<'a>(list: *const *const c_char, count: usize) -> Result<Vec<&'a CStr>> 
     Ok(flags)
 }
 
-/// Compiles a kernel for the current device with NVRTC, or finds it on disk; for others that is done
-/// at its first launch there. Headers are read each time: an edited one gives another kernel. On the
-/// simulated machine the host's C++ compiler does it, for the parts of CUDA C++ that docs/jit.md
-/// lists. TCUDA_STATUS_COMPILE_ERROR where the source is wrong: tcuda_last_error has the compiler's
-/// messages, with lines of the source. (torch.cuda._compile_kernel)
+/// Compiles a kernel for the current device with NVRTC, or loads it from disk; for other devices
+/// that is done at its first launch there. Headers are read each time: an edited one gives another
+/// kernel. On the simulated machine the host's C++ compiler compiles it, for the parts of CUDA C++
+/// that docs/jit.md lists. TCUDA_STATUS_COMPILE_ERROR where the source is wrong: tcuda_last_error
+/// has the compiler's messages, with lines of the source. (torch.cuda._compile_kernel)
 ///
-/// @param source       CUDA C++; functions that are not declared otherwise are the device's
+/// @param source       CUDA C++; functions without a specifier are device functions
 /// @param name         a kernel, "add", or an instance of a template, "scale<float>"; ASCII, without
 ///                     quotes and newlines
 /// @param options      may be NULL
@@ -129,7 +130,7 @@ pub unsafe extern "C" fn tcuda_kernel_compile(
     })
 }
 
-/// Destroys a kernel, also while its work is under way. What was compiled for it stays until
+/// Destroys a kernel; its work that is under way continues. Compiled code stays until
 /// tcuda_shutdown, for graphs, and for a kernel of the same source. (+)
 ///
 /// @param kernel  may be NULL: no-op
@@ -143,15 +144,15 @@ pub unsafe extern "C" fn tcuda_kernel_destroy(kernel: *mut tcuda_kernel) -> tcud
     })
 }
 
-/// Queues a kernel. TCUDA_STATUS_CUDA_ERROR for a grid or blocks larger than the device takes. Where
-/// it leaves its memory, calls give TCUDA_STATUS_DEVICE_LOST from then on.
+/// Queues a kernel. TCUDA_STATUS_CUDA_ERROR for a grid or blocks larger than the device supports.
+/// If the kernel accesses invalid memory, calls give TCUDA_STATUS_DEVICE_LOST from then on.
 /// (a call of a kernel of torch.cuda._compile_kernel)
 ///
 /// @param options   may be NULL: one thread
-/// @param args      args[i] leads to the i-th argument, which is read before the call returns; may
+/// @param args      args[i] points to the i-th argument, which is read before the call returns; may
 ///                  be NULL if there are none
-/// @param num_args  as many as the kernel has parameters, or TCUDA_STATUS_INVALID_ARGUMENT where the
-///                  driver tells that number, as those from CUDA 12.4 on do; at most 64
+/// @param num_args  as many as the kernel has parameters, at most 64; else
+///                  TCUDA_STATUS_INVALID_ARGUMENT, where the driver can report it (CUDA 12.4)
 /// @param stream    NULL is the current stream
 #[unsafe(no_mangle)]
 #[must_use]

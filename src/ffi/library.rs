@@ -31,11 +31,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Any device parameter: this thread's current device.
 pub const TCUDA_CURRENT_DEVICE: i32 = -1;
-/// Host memory, where a collective's destination may be it. Older versions of torch wrote -1 for it
-/// there, which is the current device here.
+/// Host memory, as the destination of a collective. Older versions of torch wrote -1 for it there,
+/// which is the current device here.
 pub const TCUDA_CPU_DEVICE: i32 = -2;
 
-/// How much a line of log matters: TCUDA_LOG_...
+/// Severity of a log line: TCUDA_LOG_...
 pub type tcuda_log_level = i32;
 /// Nothing.
 pub const TCUDA_LOG_OFF: i32 = 0;
@@ -45,12 +45,12 @@ pub const TCUDA_LOG_ERROR: i32 = 1;
 pub const TCUDA_LOG_WARNING: i32 = 2;
 /// Something rare happened.
 pub const TCUDA_LOG_INFO: i32 = 3;
-/// For those who look for a fault.
+/// Details for debugging.
 pub const TCUDA_LOG_DEBUG: i32 = 4;
 
 /// Frees user_data: see Callbacks on the front page.
 pub type tcuda_destroy_fn = Option<unsafe extern "C" fn(user_data: *mut c_void)>;
-/// Takes one line of log, without its newline; any thread; must not call tcuda.
+/// Receives one log line, without its newline; any thread; must not call tcuda.
 pub type tcuda_log_fn = Option<
     unsafe extern "C" fn(user_data: *mut c_void, level: tcuda_log_level, message: *const c_char),
 >;
@@ -89,7 +89,7 @@ pub extern "C" fn tcuda_last_error() -> *const c_char {
     last_message()
 }
 
-/// The same, copied. (+)
+/// The same as tcuda_last_error, copied. (+)
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_last_error_message(
@@ -97,7 +97,7 @@ pub unsafe extern "C" fn tcuda_last_error_message(
     len: usize,
     needed: *mut usize,
 ) -> tcuda_status {
-    // Also in a forked child, which cannot enter: this is how it learns why.
+    // Works in a forked child too, which cannot enter the library but needs to learn why.
     boundary_outside(|| {
         let out = text_out(buf, len, needed)?;
         // SAFETY: a NUL-terminated text of this thread, or a constant.
@@ -106,22 +106,22 @@ pub unsafe extern "C" fn tcuda_last_error_message(
     })
 }
 
-/// Code behind this thread's last failure: CUresult, errno, a callback's; 0 if ours alone.
-/// (the code of torch.cuda.CudaError)
+/// Native code of this thread's last failure: a CUresult, an errno or a callback's; 0 if there is
+/// none. (the code of torch.cuda.CudaError)
 #[unsafe(no_mangle)]
 pub extern "C" fn tcuda_last_error_native() -> i32 {
     last_native()
 }
 
-/// Room for a line of log, the NUL included.
+/// Size of a log line, including the NUL.
 const LINE: usize = 1024;
 
-/// The host's function as a sink of log lines.
+/// The host's function as a log sink.
 struct HostSink {
     callback: unsafe extern "C" fn(*mut c_void, tcuda_log_level, *const c_char),
     user_data: *mut c_void,
     destroy: tcuda_destroy_fn,
-    /// Set once nothing can fail any more: a failed registration takes nothing.
+    /// Set after the last step that can fail: a failed registration does not take ownership.
     registered: AtomicBool,
 }
 
@@ -134,11 +134,11 @@ thread_local! {
     static IS_WRITING: Cell<bool> = const { Cell::new(false) };
 }
 
-/// This thread's function of the log is called, until this is dropped.
+/// Marks that this thread is in the log callback, until it is dropped.
 struct Writing;
 
 impl Writing {
-    /// None: in that function already, whose calls write no lines: it would be called without an end.
+    /// `None` inside the log callback: calls from there write no lines, because that would recurse.
     fn begin() -> Option<Writing> {
         (!IS_WRITING.replace(true)).then_some(Writing)
     }
@@ -173,11 +173,11 @@ impl Drop for HostSink {
     }
 }
 
-/// Routes log lines up to `level` to a function, in place of the last one. Until the first call only
-/// warnings that the host has asked for are written, to stderr: reports of the stream sanitizer
-/// without a function for them, and those of sync debug mode. The environment's TCUDA_LOG (off,
-/// error, warning, info or debug) says up to which level all lines are written there instead; it is
-/// read at initialisation. (+)
+/// Sends log lines up to `level` to a function, in place of the last one. Until the first call only
+/// warnings of tools that the host has turned on are written, to stderr: reports of the stream
+/// sanitizer without a report function, and those of sync debug mode. The environment's TCUDA_LOG
+/// (off, error, warning, info or debug) is the level up to which all lines are written to stderr;
+/// it is read at initialisation. (+)
 ///
 /// @param level     TCUDA_LOG_OFF to TCUDA_LOG_DEBUG
 /// @param callback  may be NULL: silence, also on stderr
@@ -206,7 +206,7 @@ pub unsafe extern "C" fn tcuda_set_log_callback(
                 let address: *const HostSink = &*host;
                 let listener = log::Listener { level, sink: host };
                 let listener = thread::reclaimable(listener, "the log callback")?;
-                // SAFETY: boxed, so it stayed where it was.
+                // SAFETY: boxed, so that its address has not changed.
                 unsafe { &*address }.registered.store(true, Ordering::Relaxed);
                 Some(listener)
             }
@@ -224,9 +224,9 @@ pub unsafe extern "C" fn tcuda_set_log_callback(
     })
 }
 
-/// Chooses how a GPU is reached; before initialisation, or after tcuda_shutdown. Without it the
+/// Selects the backend; before initialisation, or after tcuda_shutdown. Without it the
 /// environment's TCUDA_BACKEND and TCUDA_SIM decide, and without those it is "cuda": the library
-/// never turns to the simulated machine by itself. (+)
+/// never selects the simulated machine by itself. (+)
 ///
 /// @param name     "cuda" or "sim"
 /// @param options  of the simulated machine, "devices=4,memory=16GiB"; may be NULL: TCUDA_SIM's
@@ -243,11 +243,12 @@ pub unsafe extern "C" fn tcuda_backend_select(
     })
 }
 
-/// "cuda" or "sim": what runs, or would run. (+)
+/// "cuda" or "sim": the backend that runs, or would run. (+)
 #[unsafe(no_mangle)]
 pub extern "C" fn tcuda_backend_name() -> *const c_char {
     let mut name = None;
-    // A name has no status: who cannot enter, in a forked child say, is told what was chosen.
+    // The name has no status: where a call cannot enter, as in a forked child, it is what was
+    // selected.
     let _ = boundary(|call| {
         name = Some(runtime::backend_name(call.inside()));
         Ok(())
@@ -255,7 +256,7 @@ pub extern "C" fn tcuda_backend_name() -> *const c_char {
     name.unwrap_or_else(selection::name).as_ptr()
 }
 
-/// The index of a driver function, or that all are meant.
+/// The index of a driver function; `None` for all of them.
 fn driver_function(function: *const c_char) -> Result<Option<usize>> {
     match optional_text(function, "function")? {
         None => Ok(None),
@@ -270,8 +271,8 @@ fn driver_function(function: *const c_char) -> Result<Option<usize>> {
     }
 }
 
-/// Calls so far of a driver function. Exact in the simulated machine; of a GPU's driver, calls that
-/// two threads make at the same moment may count as one. (+)
+/// Number of calls of a driver function so far. Exact on the simulated machine; of a GPU's driver,
+/// two calls at the same moment may count as one. (+)
 ///
 /// @param function  "cuMemMap"; may be NULL: of all
 /// @param[out] count  calls since initialisation; 0 before it
@@ -291,11 +292,12 @@ pub unsafe extern "C" fn tcuda_backend_call_count(
     })
 }
 
-/// Where the library calls a driver function: in the driver, or in the simulated machine. So a
-/// host that makes calls of its own, to capture a stream say, runs on both. The function has the
-/// form that the library uses: cuStreamGetCaptureInfo that of CUDA 11.3, cuGraphGetEdges that of
-/// 10.0. What the host calls there is not counted, and not made to fail by tcuda_backend_inject or
-/// tcuda_backend_faults. Initialises the library; the address is good until tcuda_shutdown. (+)
+/// Address of a driver function as the library calls it: in the driver, or in the simulated
+/// machine. So a host that makes driver calls of its own, for example to capture a stream, runs on
+/// both. The function has the version that the library uses: cuStreamGetCaptureInfo that of CUDA
+/// 11.3, cuGraphGetEdges that of 10.0. Calls of the host through it are not counted, and
+/// tcuda_backend_inject and tcuda_backend_faults do not affect them. Initialises the library; the
+/// address is valid until tcuda_shutdown. (+)
 ///
 /// @param function      "cuStreamBeginCapture": without the suffix of a version
 /// @param[out] address  of the function; TCUDA_STATUS_NOT_SUPPORTED where the driver has none
@@ -313,11 +315,11 @@ pub unsafe extern "C" fn tcuda_backend_function(
     })
 }
 
-/// Makes a driver function fail, for tests of hosts. (+)
+/// Makes a driver function fail, for tests of the host. (+)
 ///
 /// @param function  "cuMemMap"; may be NULL: any
-/// @param nth       its nth call from now fails; 0 takes the rule for this function back
-/// @param result    the CUresult that it gives, 2 for CUDA_ERROR_OUT_OF_MEMORY; not 0 unless nth is
+/// @param nth       its nth call from now fails; 0 removes the rule of this function
+/// @param result    its result, a CUresult: 2 for CUDA_ERROR_OUT_OF_MEMORY; 0 only if nth is 0
 /// @param forever   1: every later call fails as well
 #[unsafe(no_mangle)]
 #[must_use]
@@ -345,29 +347,30 @@ pub unsafe extern "C" fn tcuda_backend_inject(
     })
 }
 
-/// Injects faults, for tests of hosts: driver calls that fail or are slow, and devices that are
-/// lost, on a GPU as on the simulated machine. The rules replace all that are set, those of
-/// tcuda_backend_inject too; tcuda_shutdown ends them.
+/// Injects faults, for tests of the host: driver calls that fail or are slow, and devices that are
+/// lost, on a GPU and on the simulated machine. The rules replace all earlier ones, also those of
+/// tcuda_backend_inject; tcuda_shutdown removes them.
 ///
 /// A rule is "function@k=effect"; commas separate rules, and there can be 32. The function is a
-/// driver call that tcuda makes, or * for any; of its calls from now on, the kth (1: the next) has
-/// the effect, and with a ! at the end of the rule all later ones as well.
+/// driver call that tcuda makes, or * for any. Its kth call from now on (1: the next) has the
+/// effect; if the rule ends with a !, all later calls have it as well.
 ///
 /// "cuMemMap@3=2", with a CUresult: the third call is not made and gives CUDA_ERROR_OUT_OF_MEMORY;
 /// "*@17=999!" fails the 17th call and every later one.
 ///
-/// "cuMemCreate@1=slow:20ms", with a time in us, ms or s, at most 60s: it is made after a pause.
+/// "cuMemCreate@1=slow:20ms", with a time in us, ms or s, at most 60s: the call is made after a
+/// pause.
 ///
-/// "*@40=lost": the device with which the call works is lost, with code 719, or "lost:700" with one
-/// of 214, 700, 709 and 714 to 718. From then on every call that works with this device or its
-/// context gives that code, those that free and destroy too, which is TCUDA_STATUS_DEVICE_LOST;
-/// other devices go on. It stays lost until tcuda_shutdown, also when the rules are taken back.
-/// Then it works again, as one that is really lost would not.
+/// "*@40=lost": the device of the call is lost, with code 719, or "lost:700" with one of 214, 700,
+/// 709 and 714 to 718. From then on every call that works with this device or its context returns
+/// that code, also calls that free and destroy; that is TCUDA_STATUS_DEVICE_LOST. Other devices
+/// still work. The device stays lost until tcuda_shutdown, also when the rules are removed. After
+/// that it works again, unlike a device that is really lost.
 ///
-/// The environment's TCUDA_FAULTS is read in the same way at initialisation, unless rules are set by
-/// then; if it is wrong, the call that initialises gives TCUDA_STATUS_INVALID_ARGUMENT. (+)
+/// The environment's TCUDA_FAULTS is read in the same way at initialisation, unless rules are set
+/// by then; if it is wrong, the call that initialises gives TCUDA_STATUS_INVALID_ARGUMENT. (+)
 ///
-/// @param rules  may be NULL, as "": takes all rules back
+/// @param rules  may be NULL, as "": removes all rules
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_backend_faults(rules: *const c_char) -> tcuda_status {
@@ -378,8 +381,8 @@ pub unsafe extern "C" fn tcuda_backend_faults(rules: *const c_char) -> tcuda_sta
     })
 }
 
-/// How often rules have fired: driver calls that failed or were slow because of
-/// tcuda_backend_inject, tcuda_backend_faults or TCUDA_FAULTS, those to lost devices included. (+)
+/// Number of driver calls that failed or were slow because of tcuda_backend_inject,
+/// tcuda_backend_faults or TCUDA_FAULTS, including calls to lost devices. (+)
 ///
 /// @param[out] fired  since the process began
 #[unsafe(no_mangle)]
@@ -391,7 +394,8 @@ pub unsafe extern "C" fn tcuda_backend_fault_count(fired: *mut u64) -> tcuda_sta
     })
 }
 
-/// Destroys every handle of a table, logs what the host forgot, and gives their number.
+/// Destroys every handle of a table, logs handles that the host did not destroy, and returns their
+/// number.
 fn destroy_handles<T: Send + Sync>(
     table: &super::handle::Table<T>,
     counts: impl Fn(&T) -> bool,
@@ -410,7 +414,7 @@ fn destroy_handles<T: Send + Sync>(
 
 fn destroy_all_handles(_call: &Call) -> usize {
     crate::nccl::group::forget();
-    // First: what they queued may wait for what only they can end.
+    // Communicators come first: only their end may complete the work that they have queued.
     destroy_handles(&COMMUNICATORS, |communicator| communicator.close())
         + destroy_handles(&ALLOCATIONS, |_| true)
         + destroy_handles(&OBSERVERS, |_| true)
@@ -426,11 +430,11 @@ fn destroy_all_handles(_call: &Call) -> usize {
         + destroy_handles(&STREAMS, |stream| !stream.is_borrowed())
 }
 
-/// Waits for all work and frees everything. Handles that are still alive are logged, counted and
-/// stale from now on; memory that was not freed is gone. The next call that needs it initialises
-/// anew. Not from a callback. (+)
+/// Waits for all work and frees everything. Handles that are still alive are logged and counted,
+/// and become stale; memory that was not freed becomes invalid. The next call that needs the
+/// library initialises it again. Not from a callback. (+)
 ///
-/// @param[out] live_handles  handles that were not destroyed, borrowed ones aside; may be NULL
+/// @param[out] live_handles  live handles, without borrowed ones; may be NULL
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_shutdown(live_handles: *mut usize) -> tcuda_status {

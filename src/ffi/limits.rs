@@ -19,13 +19,13 @@ pub struct tcuda_observer {
     _private: [u8; 0],
 }
 
-/// Asked before an allocation fails: may free memory, of any device and stream, and gives nonzero
-/// when it did: then the allocation is tried once more. Runs on the thread whose allocation
+/// Called before an allocation fails: it may free memory, of any device and stream, and returns
+/// nonzero if it did: then the allocation is tried once more. Runs on the thread whose allocation
 /// fails, without a lock, perhaps on several threads at once. It must not allocate device memory:
 /// that gives TCUDA_STATUS_INVALID_STATE.
 ///
-/// bytes is what was asked of the driver, limit_bytes what the cache may reserve (the device's
-/// memory where no fraction is set), free_bytes what the driver says is free.
+/// bytes is the size of the request to the driver, limit_bytes what the cache may reserve (the
+/// device's memory where no fraction is set), free_bytes what the driver reports as free.
 pub type tcuda_out_of_memory_fn = Option<
     unsafe extern "C" fn(
         user_data: *mut c_void,
@@ -41,7 +41,7 @@ struct HostObserver {
     callback: unsafe extern "C" fn(*mut c_void, i32, usize, usize, usize) -> i32,
     user_data: *mut c_void,
     destroy: tcuda_destroy_fn,
-    /// Set once nothing can fail any more: a failed registration takes nothing.
+    /// Set after the last step that can fail: a failed registration does not take ownership.
     registered: AtomicBool,
 }
 
@@ -76,7 +76,7 @@ impl Drop for HostObserver {
     }
 }
 
-/// An observer's number, as an object.
+/// The id of an observer, as an object of the handle table.
 pub struct Registration(u64);
 
 pub(super) static OBSERVERS: Table<Registration> = Table::new(6, "observer");
@@ -98,10 +98,10 @@ pub unsafe extern "C" fn tcuda_memory_fraction_get(
     })
 }
 
-/// Limits what the cache may reserve of a device to a share of its memory, rounded down to a
-/// byte. What tcuda_memory_reserved tells is counted, the host's blocks included; not contexts,
-/// kernels, or what other libraries allocate. What is reserved beyond a lower limit stays until
-/// it is given back, and the next allocation that needs more gives unused memory back first.
+/// Limits what the cache may reserve of a device to a share of its memory, rounded down to a byte.
+/// The limit counts what tcuda_memory_reserved returns, including allocated blocks; not contexts,
+/// kernels, or allocations of other libraries. Memory that is reserved beyond a lower limit stays
+/// until it is given back, and the next allocation that needs more gives unused memory back first.
 /// (torch.cuda.set_per_process_memory_fraction)
 ///
 /// @param device    ordinal, or TCUDA_CURRENT_DEVICE; it comes first, where torch has the fraction
@@ -117,13 +117,14 @@ pub extern "C" fn tcuda_memory_fraction_set(device: i32, fraction: f64) -> tcuda
     })
 }
 
-/// Registers a function that is asked before an allocation fails for want of device memory, after
-/// everything unused was given back. The newest is asked first, and all are; if one of them says
-/// that it freed memory, the allocation is tried once more. tcuda_shutdown takes them all out. (+)
+/// Registers a function that is called before an allocation fails for want of device memory, after
+/// all unused memory was given back. All such functions are called, the newest first; if one of
+/// them returns that it freed memory, the allocation is tried once more. tcuda_shutdown removes all
+/// of them. (+)
 ///
 /// @param callback       not NULL
 /// @param user_data      the caller's, passed to the callback; may be NULL
-/// @param destroy        called with user_data once nobody is in the callback any more; may be NULL
+/// @param destroy        called with user_data once no thread is in the callback; may be NULL
 /// @param[out] observer  the caller's, to be destroyed; may be NULL: registered until tcuda_shutdown
 #[unsafe(no_mangle)]
 #[must_use]
@@ -135,7 +136,7 @@ pub unsafe extern "C" fn tcuda_memory_on_out_of_memory(
 ) -> tcuda_status {
     boundary(|call| {
         let callback = callback.ok_or(Error::Null { name: "callback" })?;
-        // What is registered ends with the runtime.
+        // Initialise: a registration ends with the runtime.
         call.runtime()?;
         let place = match observer.is_null() {
             true => None,
@@ -162,8 +163,8 @@ pub unsafe extern "C" fn tcuda_memory_on_out_of_memory(
     })
 }
 
-/// Takes an observer out. Its user_data is destroyed before this returns; where threads are in the
-/// callback, as this one may be, when the last of them has returned from it. (+)
+/// Removes an observer. Its user_data is destroyed before this returns; if threads are in the
+/// callback, perhaps this one, it is destroyed when the last of them has returned from it. (+)
 ///
 /// @param observer  may be NULL: no-op
 #[unsafe(no_mangle)]
@@ -179,9 +180,9 @@ pub unsafe extern "C" fn tcuda_observer_destroy(observer: *mut tcuda_observer) -
     })
 }
 
-/// The allocator's settings in force, in the grammar of TCUDA_ALLOC_CONF: giving the text to
-/// tcuda_allocator_config_set changes nothing. Before initialisation those that would be in
-/// force. (+)
+/// The allocator's present settings, in the grammar of TCUDA_ALLOC_CONF: passing the text to
+/// tcuda_allocator_config_set changes nothing. Before initialisation, the settings that
+/// initialisation would use. (+)
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_allocator_config_get(
@@ -192,16 +193,15 @@ pub unsafe extern "C" fn tcuda_allocator_config_get(
     boundary(|_| text_out(buf, len, needed)?.set(settings::current()?))
 }
 
-/// Changes the allocator's settings, now and, before initialisation, for it. The text is what
-/// torch reads from PYTORCH_CUDA_ALLOC_CONF,
-/// "max_split_size_mb:256,roundup_power2_divisions:[256:2,>:4]"; docs/configuration.md lists the
-/// keys and what each does here. As in torch max_split_size_mb, roundup_power2_divisions and
-/// garbage_collection_threshold go back to their defaults where the text lacks them, and other
-/// keys keep their values. A text that is wrong changes nothing.
+/// Changes the allocator's settings, also before initialisation. The text is what torch reads from
+/// PYTORCH_CUDA_ALLOC_CONF, "max_split_size_mb:256,roundup_power2_divisions:[256:2,>:4]";
+/// docs/configuration.md lists the keys and what each does here. As in torch, max_split_size_mb,
+/// roundup_power2_divisions and garbage_collection_threshold go back to their defaults where the
+/// text lacks them, and other keys keep their values. An invalid text changes nothing.
 ///
 /// Without this call the environment's TCUDA_ALLOC_CONF counts, else PYTORCH_ALLOC_CONF, else
-/// PYTORCH_CUDA_ALLOC_CONF, as at initialisation; if that is wrong, the call that initialises
-/// gives TCUDA_STATUS_INVALID_ARGUMENT. tcuda_shutdown forgets what was set here.
+/// PYTORCH_CUDA_ALLOC_CONF, as read at initialisation; if that is invalid, the call that
+/// initialises gives TCUDA_STATUS_INVALID_ARGUMENT. tcuda_shutdown forgets what was set here.
 ///
 /// The key "backend" can change only before the first allocation, else TCUDA_STATUS_INVALID_STATE.
 /// (torch.cuda.memory._set_allocator_settings)
@@ -216,25 +216,25 @@ pub unsafe extern "C" fn tcuda_allocator_config_set(config: *const c_char) -> tc
 /// tcuda_allocator_set_current. (torch.cuda.get_allocator_backend)
 #[unsafe(no_mangle)]
 pub extern "C" fn tcuda_allocator_backend() -> *const c_char {
-    // A name has no status: settings that are wrong have no effect, which is that of the default.
+    // The name has no status: invalid settings have no effect, so that the default applies.
     backend::name(&settings::current().unwrap_or_default()).as_ptr()
 }
 
-/// Turns the cache of the native backend on or off, for allocations from now on: without it each is
-/// a cuMemAlloc, of just as many bytes as asked for, and each tcuda_free of such a block a
-/// cuMemFree, which waits for the device. Blocks of before are freed as they were allocated. With
+/// Turns the cache of the native backend on or off, for allocations from now on. Without it each is
+/// a cuMemAlloc of exactly the requested size, and each tcuda_free of such a block a cuMemFree,
+/// which waits for the device. Earlier blocks are freed as they were allocated. With
 /// TCUDA_NO_MEMORY_CACHING or PYTORCH_NO_CUDA_MEMORY_CACHING set to exactly 1 at initialisation it
-/// is off, whatever is said here. tcuda_shutdown turns it on again.
+/// is off, whatever is set here. tcuda_shutdown turns it on again.
 /// (torch.cuda.caching_allocator_enable)
 ///
-/// @param enabled  1 or 0; other backends do not look at it
+/// @param enabled  1 or 0; other backends ignore it
 #[unsafe(no_mangle)]
 #[must_use]
 pub extern "C" fn tcuda_memory_caching_enable(enabled: i32) -> tcuda_status {
     boundary(|call| backend::enable_caching(call.inside(), flag(enabled, "enabled")?))
 }
 
-/// Does the native backend cache what is freed? (+)
+/// Does the native backend cache freed memory? (+)
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_memory_caching_is_enabled(enabled: *mut bool) -> tcuda_status {

@@ -25,13 +25,13 @@ pub const TCUDA_MEM_POOL_USE_ON_OOM: u32 = 1;
 /// or from 10 MiB on the request rounded up to 2 MiB), from cuMemAlloc or the pool's allocator.
 pub const TCUDA_MEM_POOL_NO_SPLIT: u32 = 2;
 
-/// A private pool: memory of its own, which only those allocations get that tcuda_mem_pool_begin
-/// routes there. tcuda_memory_empty_cache leaves it alone while the pool exists. Before an
-/// allocation fails for want of memory, what is unused in pools goes back to the driver, but in
-/// those of graphs, whose replays write it. (torch.cuda.MemPool)
+/// A private pool: memory that only those allocations get that tcuda_mem_pool_begin routes to it.
+/// tcuda_memory_empty_cache does not touch it while the pool exists. Before an allocation fails for
+/// want of memory, unused memory of pools goes back to the driver, except that of graphs' pools,
+/// which replays write. (torch.cuda.MemPool)
 ///
-/// @param allocator   where its segments come from, of which it cuts its blocks; the pool and its
-///                    segments keep it; may be NULL: from the driver
+/// @param allocator   source of its segments, which it divides into blocks; the pool and its
+///                    segments keep it; may be NULL: the driver
 /// @param flags       TCUDA_MEM_POOL_... combined, or 0
 /// @param[out] pool   the caller's, to be destroyed
 #[unsafe(no_mangle)]
@@ -52,10 +52,10 @@ pub unsafe extern "C" fn tcuda_mem_pool_create(
     })
 }
 
-/// Lets go of a pool. Blocks that are in use stay valid, and threads that are routed there stay so
-/// until their tcuda_mem_pool_end, or their end. Memory that nobody uses goes back to the driver, at
-/// once or, where something was in use, with the next tcuda_memory_empty_cache; waits for work that
-/// may still use it. (the end of a torch.cuda.MemPool)
+/// Destroys a pool. Allocated blocks stay valid, and threads that are routed to it stay so until
+/// their tcuda_mem_pool_end, or their end. Unused memory goes back to the driver, at once or, where
+/// something was in use, with the next tcuda_memory_empty_cache; waits for work that may still use
+/// it. (the end of a torch.cuda.MemPool)
 ///
 /// @param pool  may be NULL: no-op
 #[unsafe(no_mangle)]
@@ -73,8 +73,8 @@ pub unsafe extern "C" fn tcuda_mem_pool_destroy(pool: *mut tcuda_mem_pool) -> tc
     })
 }
 
-/// From now on this thread's allocations on a device come from the pool, on whatever stream, until
-/// the matching tcuda_mem_pool_end. Beginnings nest: the last one counts. (torch.cuda.use_mem_pool)
+/// From now on this thread's allocations on a device come from the pool, on any stream, until the
+/// matching tcuda_mem_pool_end. Begins nest: the last one counts. (torch.cuda.use_mem_pool)
 ///
 /// @param device  ordinal, or TCUDA_CURRENT_DEVICE
 #[unsafe(no_mangle)]
@@ -89,11 +89,11 @@ pub unsafe extern "C" fn tcuda_mem_pool_begin(
     })
 }
 
-/// Ends what this thread's last tcuda_mem_pool_begin on that device began, also where the pool was
-/// destroyed since. (the end of torch.cuda.use_mem_pool)
+/// Ends this thread's last tcuda_mem_pool_begin on that device, also if the pool was destroyed
+/// since. (the end of torch.cuda.use_mem_pool)
 ///
-/// @param pool    a handle of the pool of that begin, or TCUDA_STATUS_INVALID_STATE; where that one
-///                was destroyed, the same, or TCUDA_STATUS_INVALID_HANDLE
+/// @param pool    a handle of the pool of that begin, or TCUDA_STATUS_INVALID_STATE; if that handle
+///                was destroyed, the same one, or TCUDA_STATUS_INVALID_HANDLE
 /// @param device  ordinal, or TCUDA_CURRENT_DEVICE
 #[unsafe(no_mangle)]
 #[must_use]
@@ -112,16 +112,16 @@ pub unsafe extern "C" fn tcuda_mem_pool_end(
     })
 }
 
-/// Gives the physical memory of a pool back to the driver and keeps its addresses, so that blocks in
-/// it are good again after tcuda_mem_pool_wake. Waits for the devices. Until then nothing may use
-/// the blocks but tcuda_free: copies and fills are TCUDA_STATUS_INVALID_POINTER, kernels lose the
-/// device; allocating there, and replaying a graph of the pool, is TCUDA_STATUS_INVALID_STATE.
-/// So is sleeping while a block is in use that the pool lent (TCUDA_MEM_POOL_USE_ON_OOM), which the
-/// sentence names; while a capture uses the pool it is TCUDA_STATUS_CAPTURING. A pool that sleeps
-/// goes on sleeping, with what was kept. (+: torch_memory_saver, vLLM's sleep mode)
+/// Gives the physical memory of a pool back to the driver and keeps its addresses, so that its
+/// blocks are usable again after tcuda_mem_pool_wake. Waits for the devices. Until then only
+/// tcuda_free may use the blocks: copies and fills are TCUDA_STATUS_INVALID_POINTER, kernels lose
+/// the device; allocating there, and replaying a graph of the pool, is TCUDA_STATUS_INVALID_STATE.
+/// So is sleeping while an allocation outside of the pool uses a block of it
+/// (TCUDA_MEM_POOL_USE_ON_OOM), which the message names; while a capture uses the pool it is
+/// TCUDA_STATUS_CAPTURING. No-op on a sleeping pool. (+: torch_memory_saver, vLLM's sleep mode)
 ///
-/// @param keep_contents  1: what the blocks hold is copied to the host and comes back; 0: what they
-///                       hold afterwards is undefined
+/// @param keep_contents  1: the contents of the blocks are copied to the host and come back; 0: the
+///                       contents are undefined afterwards
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_mem_pool_sleep(
@@ -138,8 +138,8 @@ pub unsafe extern "C" fn tcuda_mem_pool_sleep(
 
 /// Puts memory, and kept contents, back at the same addresses: all of it, on all devices, or
 /// nothing. Where memory is short, unused memory of the library is given back and observers are
-/// asked, as for an allocation; then it fails with TCUDA_STATUS_OUT_OF_MEMORY and the pool sleeps
-/// on: free some, and try again. No-op on a pool that is awake.
+/// called, as for an allocation; then it fails with TCUDA_STATUS_OUT_OF_MEMORY and the pool stays
+/// asleep: free some memory, and try again. No-op on a pool that is awake.
 /// (+: torch_memory_saver, vLLM's sleep mode)
 #[unsafe(no_mangle)]
 #[must_use]
@@ -153,7 +153,7 @@ pub unsafe extern "C" fn tcuda_mem_pool_wake(pool: *mut tcuda_mem_pool) -> tcuda
 
 /// tcuda_memory_snapshot_create of this pool alone. (torch.cuda.MemPool.snapshot)
 ///
-/// @param with_history   1: with the recorded past; 0: as it is now only
+/// @param with_history   1: with the recorded history; 0: only the present state
 /// @param[out] snapshot  the caller's, to be destroyed
 #[unsafe(no_mangle)]
 #[must_use]
@@ -175,7 +175,8 @@ pub unsafe extern "C" fn tcuda_mem_pool_snapshot(
     })
 }
 
-/// The two numbers of a pool in snapshots and keys of statistics. (torch.cuda.MemPool.id)
+/// The two numbers that identify a pool in snapshots and keys of statistics.
+/// (torch.cuda.MemPool.id)
 ///
 /// @param[out] id0  0 for a pool that tcuda_mem_pool_create made
 /// @param[out] id1  0 for a pool of graphs

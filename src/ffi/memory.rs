@@ -1,6 +1,8 @@
 //! Section "Memory" of the header: blocks and the cache.
 
-use super::boundary::{Call, boundary, boundary_of_quick, boundary_with_short_way, known_out, out};
+use super::boundary::{
+    Call, boundary, boundary_with_fast_path, boundary_without_guard, known_out, out,
+};
 use super::handle::Table;
 use super::status::tcuda_status;
 use super::stream::{borrow, known, optional, tcuda_stream};
@@ -15,12 +17,12 @@ use crate::ops::copy;
 use crate::runtime::Runtime;
 use std::ffi::c_void;
 
-/// A block as an object.
+/// An allocated block with a handle.
 pub struct tcuda_allocation {
     _private: [u8; 0],
 }
 
-/// What an allocation's handle stands for.
+/// The object behind an allocation's handle.
 pub struct Allocation {
     address: u64,
     bytes: usize,
@@ -29,7 +31,7 @@ pub struct Allocation {
 
 pub(super) static ALLOCATIONS: Table<Allocation> = Table::new(3, "allocation");
 
-/// The stream that an allocation is for, and its device: a given stream names its device as well.
+/// The stream and device of an allocation: a stream that is not NULL determines the device as well.
 #[inline(always)]
 fn place_of(
     call: &Call,
@@ -54,8 +56,8 @@ fn place_of(
     }
 }
 
-/// Memory ordered on a stream: work queued on it may use the block at once, and after tcuda_free the
-/// block is reused in that order. (torch.cuda.caching_allocator_alloc)
+/// Allocates memory in the order of a stream: work queued on it may use the block at once, and
+/// after tcuda_free the block is reused in that order. (torch.cuda.caching_allocator_alloc)
 ///
 /// @param bytes     any size; 0: NULL and OK
 /// @param device    ordinal, TCUDA_CURRENT_DEVICE: the stream's, else this thread's current one
@@ -71,7 +73,7 @@ pub unsafe extern "C" fn tcuda_malloc(
     ptr: *mut *mut c_void,
 ) -> tcuda_status {
     #[inline(always)]
-    fn short<const WHO: bool>(
+    fn fast<const IS_OWNER: bool>(
         inside: &Inside,
         bytes: u64,
         device: i32,
@@ -80,10 +82,10 @@ pub unsafe extern "C" fn tcuda_malloc(
     ) -> Option<()> {
         let ptr = known_out(ptr)?;
         let address = match stream.is_null() {
-            true => memory::fast::allocate_on_current::<WHO>(inside, device, bytes)?,
+            true => memory::fast::allocate_on_current::<IS_OWNER>(inside, device, bytes)?,
             false => {
                 let stream = known(stream, inside)?;
-                memory::fast::allocate::<WHO>(inside, device, stream, bytes)?
+                memory::fast::allocate::<IS_OWNER>(inside, device, stream, bytes)?
             }
         };
         ptr.set(address as *mut c_void);
@@ -91,32 +93,32 @@ pub unsafe extern "C" fn tcuda_malloc(
     }
     #[cold]
     #[inline(never)]
-    fn as_other(
+    fn as_other_thread(
         bytes: usize,
         device: i32,
         stream: *mut tcuda_stream,
         ptr: *mut *mut c_void,
     ) -> tcuda_status {
-        let short = |inside: &Inside| short::<OTHER>(inside, bytes as u64, device, stream, ptr);
-        boundary_with_short_way(flags::ALL, short, || long(bytes, device, stream, ptr))
+        let fast_path = |inside: &Inside| fast::<OTHER>(inside, bytes as u64, device, stream, ptr);
+        boundary_with_fast_path(flags::ALL, fast_path, || slow_path(bytes, device, stream, ptr))
     }
     #[cold]
     #[inline(never)]
-    fn long(
+    fn slow_path(
         bytes: usize,
         device: i32,
         stream: *mut tcuda_stream,
         ptr: *mut *mut c_void,
     ) -> tcuda_status {
-        boundary_of_quick(|call| {
+        boundary_without_guard(|call| {
             let ptr = out(ptr, "ptr")?;
             let (runtime, device, stream) = place_of(call, device, stream)?;
             ptr.set(device.memory.allocate(runtime, device, stream, bytes as u64)? as *mut c_void);
             Ok(())
         })
     }
-    let short = |inside: &Inside| short::<OWNER>(inside, bytes as u64, device, stream, ptr);
-    boundary_with_short_way(flags::ALL, short, || as_other(bytes, device, stream, ptr))
+    let fast_path = |inside: &Inside| fast::<OWNER>(inside, bytes as u64, device, stream, ptr);
+    boundary_with_fast_path(flags::ALL, fast_path, || as_other_thread(bytes, device, stream, ptr))
 }
 
 /// Gives a block back to the cache, in the order of its stream; the host does not wait.
@@ -127,12 +129,12 @@ pub unsafe extern "C" fn tcuda_malloc(
 pub unsafe extern "C" fn tcuda_free(ptr: *mut c_void) -> tcuda_status {
     #[cold]
     #[inline(never)]
-    fn long(ptr: *mut c_void) -> tcuda_status {
-        boundary_of_quick(|call| {
+    fn slow_path(ptr: *mut c_void) -> tcuda_status {
+        boundary_without_guard(|call| {
             if ptr.is_null() {
                 return Ok(());
             }
-            // A finalizer may come after shutdown: that is no reason to initialise again.
+            // A finalizer may run after shutdown: it must not initialise the library again.
             match crate::runtime::existing(call.inside()) {
                 Some(runtime) => memory::free(runtime, ptr as u64)
                     .map_err(|error| memory::name_kind(runtime, Kind::Device, error)),
@@ -140,12 +142,13 @@ pub unsafe extern "C" fn tcuda_free(ptr: *mut c_void) -> tcuda_status {
             }
         })
     }
-    let short = |inside: &Inside| memory::fast::free(inside, ptr as u64);
-    boundary_with_short_way(flags::ALL, short, || long(ptr))
+    let fast_path = |inside: &Inside| memory::fast::free(inside, ptr as u64);
+    boundary_with_fast_path(flags::ALL, fast_path, || slow_path(ptr))
 }
 
-/// Says that the block is also used on `stream`: once freed, it is not reused before what is queued
-/// there then is done. No effect for the stream that it was allocated on. (Tensor.record_stream)
+/// Records that the block is also used on `stream`: once freed, it is not reused before the work
+/// queued there at that time is done. No effect for the stream that it was allocated on.
+/// (Tensor.record_stream)
 ///
 /// @param ptr     what tcuda_malloc gave; may be NULL: no-op
 /// @param stream  NULL: the current stream of ptr's device
@@ -155,13 +158,13 @@ pub unsafe extern "C" fn tcuda_record_stream(
     ptr: *mut c_void,
     stream: *mut tcuda_stream,
 ) -> tcuda_status {
-    let short = move |inside: &Inside| {
+    let fast_path = move |inside: &Inside| {
         memory::fast::record_stream(inside, ptr as u64, known(stream, inside)?)
     };
     #[cold]
     #[inline(never)]
-    fn long(ptr: *mut c_void, stream: *mut tcuda_stream) -> tcuda_status {
-        boundary_of_quick(|call| {
+    fn slow_path(ptr: *mut c_void, stream: *mut tcuda_stream) -> tcuda_status {
+        boundary_without_guard(|call| {
             let stream = optional(stream, call)?;
             if ptr.is_null() {
                 return Ok(());
@@ -175,7 +178,7 @@ pub unsafe extern "C" fn tcuda_record_stream(
                 .map_err(|error| memory::name_kind(runtime, Kind::Device, error))
         })
     }
-    boundary_with_short_way(flags::CALLS, short, || long(ptr, stream))
+    boundary_with_fast_path(flags::CALLS, fast_path, || slow_path(ptr, stream))
 }
 
 /// tcuda_malloc with a handle. (torch.cuda.caching_allocator_alloc)
@@ -241,7 +244,7 @@ pub unsafe extern "C" fn tcuda_allocation_pointer(
     })
 }
 
-/// Size of an allocation as it was asked for. (+)
+/// Requested size of an allocation. (+)
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_allocation_bytes(
@@ -269,7 +272,7 @@ pub unsafe extern "C" fn tcuda_allocation_device(
     })
 }
 
-/// The stream that an allocation was made on; borrowed. (+)
+/// The stream of an allocation; borrowed. (+)
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_allocation_stream(
@@ -279,15 +282,15 @@ pub unsafe extern "C" fn tcuda_allocation_stream(
     boundary(|call| {
         let stream = out(stream, "stream")?;
         let allocation = ALLOCATIONS.get(allocation as usize, "allocation", call)?;
-        // Refused while another thread shuts down, which would not see the new handle.
+        // Fails while another thread shuts down, which would not see the new handle.
         call.runtime()?;
         stream.set(borrow(&allocation.stream)?);
         Ok(())
     })
 }
 
-/// Returns all unused cached memory, of all devices, to the driver; waits for pending frees, and for
-/// the work of streams whose memory goes. (torch.cuda.empty_cache)
+/// Returns all unused cached memory, of all devices, to the driver; waits for pending frees, and
+/// for the work of streams whose memory is returned. (torch.cuda.empty_cache)
 #[unsafe(no_mangle)]
 #[must_use]
 pub extern "C" fn tcuda_memory_empty_cache() -> tcuda_status {
@@ -297,7 +300,7 @@ pub extern "C" fn tcuda_memory_empty_cache() -> tcuda_status {
     })
 }
 
-/// Free and total memory of a device as the driver sees it. (torch.cuda.mem_get_info)
+/// Free and total memory of a device as the driver reports it. (torch.cuda.mem_get_info)
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_memory_info(

@@ -1,5 +1,5 @@
-//! The door: what C sees. Translation only: handles, pointers, statuses, panics; every decision is
-//! the core's. One file for each section of the header, in its order.
+//! The C interface. It only translates handles, pointers, statuses and panics; the modules below
+//! decide everything. There is one file for each section of the header, in its order.
 
 #![allow(non_camel_case_types, reason = "types are named as in C")]
 #![allow(clippy::missing_safety_doc, reason = "the header's front page has the rules of pointers")]

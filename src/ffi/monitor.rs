@@ -6,7 +6,7 @@ use crate::base::error::Result;
 use crate::gpu::device::Device;
 use crate::telemetry::monitor;
 
-/// Gives one value of a device.
+/// Writes one value of a device.
 fn give<T>(
     call: &Call,
     device: i32,
@@ -19,12 +19,13 @@ fn give<T>(
     Ok(())
 }
 
-/// Share of the last second or so in which kernels ran. This and what follows is what the driver's
-/// management library (NVML) says; it is opened at the first question, and finds the device whatever
-/// CUDA_VISIBLE_DEVICES is. TCUDA_STATUS_NO_LIBRARY without it; TCUDA_STATUS_NOT_SUPPORTED where the
-/// GPU has no such value, as parts of a GPU (MIG) have no utilization; TCUDA_STATUS_NVML_ERROR where
-/// it fails, or may not be asked. The simulated machine tells what it did, and of what it has
-/// not (heat, power, clocks) something that goes with that. (torch.cuda.utilization)
+/// Share of the last second or so in which kernels ran. The values of this and the next functions
+/// come from the driver's management library (NVML). It is opened at the first call, and finds the
+/// device whatever CUDA_VISIBLE_DEVICES is. TCUDA_STATUS_NO_LIBRARY without it;
+/// TCUDA_STATUS_NOT_SUPPORTED where the GPU has no such value, as parts of a GPU (MIG) have no
+/// utilization; TCUDA_STATUS_NVML_ERROR where it fails, or refuses access. The simulated machine
+/// returns its own activity, and plausible values for what it does not have (heat, power, clocks).
+/// (torch.cuda.utilization)
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_monitor_utilization(device: i32, percent: *mut u32) -> tcuda_status {
@@ -56,7 +57,7 @@ pub unsafe extern "C" fn tcuda_monitor_temperature_c(
     boundary(|call| give(call, device, celsius, "celsius", monitor::celsius))
 }
 
-/// Power of the board; of a part of a GPU, that of all of it. (torch.cuda.power_draw)
+/// Power of the board, also for a part of a GPU. (torch.cuda.power_draw)
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_monitor_power_draw_mw(

@@ -1,4 +1,4 @@
-//! Section "NVTX and telemetry" of the header: NVTX, and the profiler that is attached.
+//! Section "NVTX and telemetry" of the header: NVTX, and control of an attached profiler.
 
 use super::boundary::{boundary, boundary_outside, out, terminated};
 use super::status::tcuda_status;
@@ -7,7 +7,7 @@ use crate::profiling::nvtx::{self, device};
 use crate::profiling::profiler;
 use std::ffi::c_char;
 
-/// Writes a depth where it is wanted.
+/// Writes a depth unless the pointer is NULL.
 #[inline(always)]
 fn give(depth: *mut i32, value: i32) {
     if !depth.is_null() {
@@ -16,12 +16,12 @@ fn give(depth: *mut i32, value: i32) {
     }
 }
 
-/// Marks an instant of this thread. What reads NVTX names its library in NVTX_INJECTION64_PATH, as
-/// NVIDIA's tools do; without one nothing is sent, but ranges are counted. Marks and ranges are of
-/// the default domain. Those of threads need no GPU and no library that is initialised, and work in
-/// a forked child. (torch.cuda.nvtx.mark)
+/// Marks an instant of this thread. A tool that reads NVTX names its library in
+/// NVTX_INJECTION64_PATH, as NVIDIA's tools do; without one nothing is sent, but ranges are
+/// counted. Marks and ranges are of the default domain. Those of threads need no GPU and no
+/// initialised library, and work in a forked child. (torch.cuda.nvtx.mark)
 ///
-/// @param message  given to the tool as it is
+/// @param message  passed to the tool unchanged
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_nvtx_mark(message: *const c_char) -> tcuda_status {
@@ -37,7 +37,7 @@ pub unsafe extern "C" fn tcuda_nvtx_mark(message: *const c_char) -> tcuda_status
 /// Opens a range of this thread, inside those that it has open.
 /// (torch.cuda.nvtx.range_push, torch.cuda.nvtx.range)
 ///
-/// @param[out] depth  of the range, from 0; counts what was opened here; may be NULL
+/// @param[out] depth  of the range, from 0; counts the ranges opened here; may be NULL
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_nvtx_range_push(
@@ -86,7 +86,7 @@ fn pop(depth: *mut i32) -> tcuda_status {
     })
 }
 
-/// Opens a range that any thread may end, in whatever order. (torch.cuda.nvtx.range_start)
+/// Opens a range that any thread may end, in any order. (torch.cuda.nvtx.range_start)
 ///
 /// @param[out] id  the tool's number of the range
 #[unsafe(no_mangle)]
@@ -102,7 +102,7 @@ pub unsafe extern "C" fn tcuda_nvtx_range_start(
     })
 }
 
-/// Ends it. Not for ranges of a stream. (torch.cuda.nvtx.range_end)
+/// Ends a range of tcuda_nvtx_range_start, not one of a stream. (torch.cuda.nvtx.range_end)
 ///
 /// @param id  of tcuda_nvtx_range_start; the tool ignores others
 #[unsafe(no_mangle)]
@@ -114,9 +114,9 @@ pub extern "C" fn tcuda_nvtx_range_end(id: u64) -> tcuda_status {
     })
 }
 
-/// Opens a range when the stream gets there, by a host function, as tcuda_stream_add_callback queues
-/// it; in a capture of a tcuda_graph, at each replay. Nothing is queued where nobody listens.
-/// (torch.cuda.nvtx._device_range_start)
+/// Opens a range when the stream gets there, by a host function, as tcuda_stream_add_callback
+/// queues it; in a capture of a tcuda_graph, at each replay. Nothing is queued while no tool is
+/// attached. (torch.cuda.nvtx._device_range_start)
 ///
 /// @param[out] id  for tcuda_nvtx_device_range_end
 #[unsafe(no_mangle)]
@@ -135,8 +135,8 @@ pub unsafe extern "C" fn tcuda_nvtx_device_range_start(
     })
 }
 
-/// Ends it when the stream gets there, which may be another stream than that of the beginning; they
-/// should be in order. (torch.cuda.nvtx._device_range_end)
+/// Ends a range of a stream when the stream gets there; it may be another stream than that of the
+/// start; the two should be ordered. (torch.cuda.nvtx._device_range_end)
 ///
 /// @param id  of tcuda_nvtx_device_range_start, once; numbers are forgotten at tcuda_shutdown
 #[unsafe(no_mangle)]
@@ -151,7 +151,7 @@ pub unsafe extern "C" fn tcuda_nvtx_device_range_end(
     })
 }
 
-/// Has the profiler that is attached record from now on, as cudaProfilerStart: "nsys profile
+/// Makes the attached profiler record from now on, as cudaProfilerStart: "nsys profile
 /// --capture-range=cudaProfilerApi" waits for it. Without a profiler a no-op.
 /// (torch.cuda.profiler.start)
 #[unsafe(no_mangle)]
@@ -160,7 +160,7 @@ pub extern "C" fn tcuda_profiler_start() -> tcuda_status {
     boundary(|call| profiler::start(call.runtime()?))
 }
 
-/// Has it stop, as cudaProfilerStop. (torch.cuda.profiler.stop)
+/// Makes the attached profiler stop, as cudaProfilerStop. (torch.cuda.profiler.stop)
 #[unsafe(no_mangle)]
 #[must_use]
 pub extern "C" fn tcuda_profiler_stop() -> tcuda_status {

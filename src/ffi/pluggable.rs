@@ -17,36 +17,36 @@ pub struct tcuda_pluggable_allocator {
 
 pub(super) static ALLOCATORS: Table<Pluggable> = Table::new(7, "pluggable allocator");
 
-/// Gives bytes of memory of a device, for work queued on a stream (NULL: the default one); NULL: it
-/// has none. Called on any thread, perhaps on several at once, with the device's context current
-/// and no lock of tcuda's held. May call tcuda; tcuda_malloc comes back here where the allocator is
-/// the current one. Must not throw: an exception of C++ that leaves it ends the process.
+/// Returns bytes of memory of a device, for work queued on a stream (NULL: the default one); NULL:
+/// it has none. Called on any thread, perhaps on several at once, with the device's context current
+/// and no lock of tcuda held. May call tcuda; tcuda_malloc calls back here where the allocator is
+/// the current one. Must not throw: a C++ exception that leaves it ends the process.
 pub type tcuda_torch_malloc_fn = Option<
     unsafe extern "C" fn(bytes: isize, device: i32, cu_stream: *mut CUstream_st) -> *mut c_void,
 >;
 
-/// Takes memory back: called with what tcuda_torch_malloc_fn gave, and what it was told then.
+/// Takes memory back: called with what tcuda_torch_malloc_fn returned, and with its arguments.
 pub type tcuda_torch_free_fn = Option<
     unsafe extern "C" fn(ptr: *mut c_void, bytes: isize, device: i32, cu_stream: *mut CUstream_st),
 >;
 
-/// Optional functions of an allocator, those that PyTorch's set_..._fn set; each may be NULL, and is
-/// left out then. Those that route to pools are absent: they take a C++ std::function.
+/// Optional functions of an allocator, those that PyTorch's set_..._fn set; each may be NULL, and
+/// is then not called. Functions that route to pools are absent: they take a C++ std::function.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct tcuda_pluggable_hooks {
     /// From TCUDA_INIT.
     pub struct_size: usize,
-    /// Before the first allocation: how many devices there are.
+    /// Called before the first allocation, with the number of devices.
     pub init: Option<unsafe extern "C" fn(device_count: i32)>,
-    /// tcuda_memory_empty_cache.
+    /// Called by tcuda_memory_empty_cache.
     pub reset: Option<unsafe extern "C" fn()>,
-    /// tcuda_memory_fraction_set.
+    /// Called by tcuda_memory_fraction_set.
     pub memory_fraction: Option<unsafe extern "C" fn(fraction: f64, device: i32)>,
-    /// The piece of the driver's memory that holds a block, and its length in bytes.
+    /// Returns the driver's allocation that holds a block, and its length in bytes.
     pub base_alloc:
         Option<unsafe extern "C" fn(ptr: *mut c_void, bytes: *mut usize) -> *mut c_void>,
-    /// tcuda_record_stream.
+    /// Called by tcuda_record_stream.
     pub record_stream: Option<unsafe extern "C" fn(ptr: *mut c_void, cu_stream: *mut CUstream_st)>,
 }
 
@@ -54,8 +54,8 @@ pub struct tcuda_pluggable_hooks {
 unsafe impl Sized_ for tcuda_pluggable_hooks {}
 
 /// Opens a library made for torch's CUDAPluggableAllocator, as dlopen does with RTLD_NOW and
-/// RTLD_LOCAL. It is closed when the allocator has been destroyed, and everything that came from it
-/// is gone. (torch.cuda.CUDAPluggableAllocator)
+/// RTLD_LOCAL. It is closed when the allocator was destroyed, and all its memory has been returned
+/// to it. (torch.cuda.CUDAPluggableAllocator)
 ///
 /// @param path            as dlopen takes it; TCUDA_STATUS_NO_LIBRARY where it cannot be opened
 /// @param alloc_symbol    a function of the form of tcuda_torch_malloc_fn
@@ -80,7 +80,8 @@ pub unsafe extern "C" fn tcuda_pluggable_allocator_load(
     })
 }
 
-/// The same from two functions of this process. (torch.cuda.CUDAPluggableAllocator)
+/// tcuda_pluggable_allocator_load with two functions of this process.
+/// (torch.cuda.CUDAPluggableAllocator)
 ///
 /// @param alloc_fn        not NULL
 /// @param free_fn         not NULL
@@ -102,7 +103,7 @@ pub unsafe extern "C" fn tcuda_pluggable_allocator_create(
     })
 }
 
-/// Lets go of an allocator. Blocks and pools made with it keep it, and go back to it.
+/// Destroys an allocator. Blocks and pools made with it keep it, and are freed by it.
 /// (the end of a torch.cuda.CUDAPluggableAllocator)
 ///
 /// @param allocator  may be NULL: no-op
@@ -120,7 +121,7 @@ pub unsafe extern "C" fn tcuda_pluggable_allocator_destroy(
     })
 }
 
-/// Sets the optional functions; those that were set before and are NULL now are left out again.
+/// Sets the optional functions; functions that are NULL now are removed.
 /// (the set_..._fn of torch.cuda.CUDAPluggableAllocator)
 ///
 /// @param allocator  not in use yet, or TCUDA_STATUS_INVALID_STATE
@@ -153,13 +154,13 @@ pub unsafe extern "C" fn tcuda_pluggable_allocator_set_hooks(
 }
 
 /// From now on all device memory comes from an allocator of another library: each tcuda_malloc is a
-/// call of it, and each tcuda_free another, with what tcuda_malloc was told; nothing is rounded or
-/// cached in between. Statistics, snapshots, history, the memory fraction and out-of-memory
-/// observers go on as before; private pools are TCUDA_STATUS_NOT_SUPPORTED. Where the allocator
-/// gives NULL it is asked once more after hooks.reset, if it has that, and after the observers;
-/// then the failure is TCUDA_STATUS_OUT_OF_MEMORY. tcuda_shutdown gives what is left back to it
-/// and returns to the library's own. Initialises the library.
-/// (torch.cuda.memory.change_current_allocator)
+/// call of its allocating function, and each tcuda_free a call of its freeing function, with the
+/// same arguments. Nothing is rounded or cached in between. Statistics, snapshots, history, the
+/// memory fraction and out-of-memory observers still work; private pools are
+/// TCUDA_STATUS_NOT_SUPPORTED. If the allocator returns NULL it is called once more after
+/// hooks.reset, if that is set, and after the observers; then the failure is
+/// TCUDA_STATUS_OUT_OF_MEMORY. tcuda_shutdown gives its memory back to it and returns to the
+/// library's own allocator. Initialises the library. (torch.cuda.memory.change_current_allocator)
 ///
 /// @param allocator  may be NULL: the library's own. After the first allocation it is too late:
 ///                   TCUDA_STATUS_INVALID_STATE

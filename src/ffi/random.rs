@@ -44,14 +44,15 @@ fn fill(
     })
 }
 
-/// Fills a tensor with numbers that are uniform in [low, high), to torch's bits: these and all that
-/// follow give what torch 2.11 gives on the same device, and leave the generator where it would.
-/// Work is queued, in order with what `stream` holds. A tensor without elements: nothing, and the
-/// generator stays. Floats, bfloat16, and complex numbers, whose parts are filled. (Tensor.uniform_)
+/// Fills a tensor with numbers that are uniform in [low, high). The bits of this and the next
+/// functions equal those of torch 2.11 on the same device, and so does the generator's state
+/// afterwards. Work is queued, in order with what `stream` holds. A tensor without elements:
+/// nothing, and the generator is unchanged. Floats, bfloat16, and complex numbers, whose parts are
+/// filled. (Tensor.uniform_)
 ///
-/// @param tensor     of any strides that keep its elements apart; the type is torch's to fill so, or
-///                   TCUDA_STATUS_INVALID_ARGUMENT
-/// @param low, high  what the type can hold, and their difference too
+/// @param tensor     of any strides that keep its elements apart, and of a type that torch can fill
+///                   so, or TCUDA_STATUS_INVALID_ARGUMENT
+/// @param low, high  numbers that the type can hold; so must be their difference
 /// @param generator  of the tensor's device; NULL: its default one
 /// @param stream     of the tensor's device; NULL: its current one. While it is captured, the
 ///                   generator must be registered with the graph, whose replays draw new numbers
@@ -89,8 +90,8 @@ pub unsafe extern "C" fn tcuda_random_normal(
 
 /// Integers in [low, high): any integers, floats and bool. (Tensor.random_(low, high), randint)
 ///
-/// @param low, high  numbers that the type has; of floats they are brought to numbers that none is
-///                   rounded past
+/// @param low, high  numbers that the type has; bounds of floats are narrowed so that no number is
+///                   rounded past them
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_random_integers(
@@ -105,8 +106,8 @@ pub unsafe extern "C" fn tcuda_random_integers(
     })
 }
 
-/// Integers from `low` to the largest that the type has, that included, which no `high` could say of
-/// int64; of floats to 2 to the power of their digits. (Tensor.random_(low, None))
+/// Integers from `low` to the largest that the type has, inclusive, which no `high` could express
+/// for int64; of floats to 2 to the power of their digits. (Tensor.random_(low, None))
 ///
 /// @param low  INT64_MIN: all numbers of 64 bits; int64, float64, float32 and bfloat16 only
 #[unsafe(no_mangle)]
@@ -122,9 +123,9 @@ pub unsafe extern "C" fn tcuda_random_integers_from(
     })
 }
 
-/// Integers from 0 to the largest that the type has; of floats to 2 to the power of their digits. A
-/// function of its own, because torch draws other bits for it than for the same range with bounds.
-/// (Tensor.random_())
+/// Integers from 0 to the largest that the type has; of floats to 2 to the power of their digits.
+/// It is a function of its own because torch draws other bits for it than for the same range with
+/// bounds. (Tensor.random_())
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_random_integers_all(
@@ -151,8 +152,8 @@ pub unsafe extern "C" fn tcuda_random_bernoulli(
     fill(tensor, generator, stream, "tcuda_random_bernoulli", |_, _| check::bernoulli(p))
 }
 
-/// The same with a probability for each element. What torch refuses while it runs, a probability
-/// that is none, counts as 0 below 0 or where it is no number, and as 1 above 1.
+/// tcuda_random_bernoulli with a probability for each element. Invalid probabilities, which torch
+/// refuses while it runs, count as 0 below 0 or where they are NaN, and as 1 above 1.
 /// (torch.Tensor.bernoulli_ with a tensor)
 ///
 /// @param p  floats or bfloat16 on the same device and of the same shape; strides of 0 repeat, as
@@ -219,7 +220,8 @@ pub unsafe extern "C" fn tcuda_random_cauchy(
     fill(tensor, generator, stream, "tcuda_random_cauchy", |_, _| check::cauchy(median, sigma))
 }
 
-/// Trials to the first success: floats, bfloat16, signed integers and uint8. (Tensor.geometric_)
+/// Number of trials up to the first success: floats, bfloat16, signed integers and uint8.
+/// (Tensor.geometric_)
 ///
 /// @param p  of a success, above 0 and below 1
 #[unsafe(no_mangle)]

@@ -21,13 +21,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 pub struct tcuda_access {
     /// The first byte.
     pub ptr: *const c_void,
-    /// From there to the last; between rows, or elements that are apart, there may be others.
+    /// Length from the first byte to the last; between rows, or strided elements, there may be
+    /// other bytes.
     pub bytes: usize,
     /// The operation, "tcuda_copy"; "tcuda_graph_replay: tcuda_copy" in the launch of a graph.
     pub label: *const c_char,
     /// The host's frames, one line each, or "".
     pub frames: *const c_char,
-    /// As tcuda_stream_id gives it.
+    /// As tcuda_stream_id returns it.
     pub stream_id: i64,
     /// Number of the operation.
     pub sequence: u64,
@@ -37,46 +38,46 @@ pub struct tcuda_access {
     pub mode: i32,
 }
 
-/// Two accesses that nothing orders. Texts are the library's, and stay valid until tcuda_shutdown.
+/// Two unordered accesses. The texts belong to the library, and stay valid until tcuda_shutdown.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct tcuda_sanitizer_report {
     /// From TCUDA_INIT.
     pub struct_size: usize,
-    /// The first byte that both touch.
+    /// The first byte of the overlap.
     pub ptr: *const c_void,
-    /// How many lie there.
+    /// Length of the overlap.
     pub bytes: usize,
-    /// The one that was queued later.
+    /// The access that was queued later.
     pub current: tcuda_access,
-    /// The one before.
+    /// The access that was queued earlier.
     pub previous: tcuda_access,
-    /// The block, and the host's frames where it was allocated; or "".
+    /// The block, and the host's frames at its allocation; or "".
     pub allocation: *const c_char,
-    /// What would order the two: "stream 35 must wait for stream 3 after tcuda_copy ...".
+    /// The missing order of the two: "stream 35 must wait for stream 3 after tcuda_copy ...".
     pub missing: *const c_char,
 }
 
-/// Takes each report as it is found, on the thread that queued the later access, with no lock held.
-/// It may call tcuda, but for tcuda_shutdown.
+/// Receives each report when it is found, on the thread that queued the later access, with no lock
+/// held. It may call tcuda, except tcuda_shutdown.
 pub type tcuda_report_fn =
     Option<unsafe extern "C" fn(user_data: *mut c_void, report: *const tcuda_sanitizer_report)>;
 
-/// How to watch; zeros are defaults.
+/// Options of the sanitizer; zeros are defaults.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct tcuda_sanitizer_options {
     /// From TCUDA_INIT.
     pub struct_size: usize,
-    /// The first so many are kept and told, the others only counted; 0: 1000.
+    /// The first so many are kept and passed to report, the others are only counted; 0: 1000.
     pub max_reports: usize,
-    /// Takes reports; may be NULL: they are lines of the log, at level warning.
+    /// Receives reports; may be NULL: then they are lines of the log, at level warning.
     pub report: tcuda_report_fn,
-    /// Gives the host's frames of each operation and allocation, on its thread; may be NULL.
+    /// Returns the host's frames of each operation and allocation, on its thread; may be NULL.
     pub frames: tcuda_frames_fn,
-    /// Passed to both.
+    /// Passed to report, frames and destroy.
     pub user_data: *mut c_void,
-    /// Called when watching has ended, or begun anew; may be NULL.
+    /// Called when the sanitizer is turned off, or enabled again; may be NULL.
     pub destroy: tcuda_destroy_fn,
 }
 
@@ -91,7 +92,7 @@ struct Host {
     frames: tcuda_frames_fn,
     user_data: *mut c_void,
     destroy: tcuda_destroy_fn,
-    /// Set once nothing can fail any more: a failed call takes nothing.
+    /// Set after the last step that can fail: a failed call does not take ownership.
     is_taken: AtomicBool,
 }
 
@@ -169,7 +170,7 @@ fn report_of(report: &Report) -> tcuda_sanitizer_report {
     }
 }
 
-/// The options as they are meant; what the host's struct lacks is zero.
+/// The options with defaults applied; fields that the host's struct lacks are zero.
 fn read(options: *const tcuda_sanitizer_options) -> Result<tcuda_sanitizer_options> {
     let none = tcuda_sanitizer_options {
         struct_size: size_of::<tcuda_sanitizer_options>(),
@@ -182,14 +183,14 @@ fn read(options: *const tcuda_sanitizer_options) -> Result<tcuda_sanitizer_optio
     if options.is_null() { Ok(none) } else { struct_in(options, none, "options") }
 }
 
-/// Begins to watch what streams do with memory, and reports accesses to the same bytes of which one
-/// writes and which nothing orders: no event, wait or synchronisation of the program's, whatever
-/// happened by chance. What is queued through tcuda is watched; for other kernels there is
-/// tcuda_sanitizer_access. What was queued before is not known. Called again it begins anew:
-/// reports so far are dropped. TCUDA_SANITIZER=1 in the environment does this at initialisation,
-/// unless the host has turned it on or off before; tcuda_shutdown ends it. Without a function for
-/// them reports are warnings in the log, which go to stderr if no log callback was set.
-/// (torch.cuda._sanitizer.enable_cuda_sanitizer)
+/// Begins to record the accesses of streams to memory, and reports unordered accesses: two to the
+/// same bytes, of which one writes, without an event, wait or synchronisation of the program
+/// between them. Whether they overlapped in time does not matter. Work that is queued through tcuda
+/// is recorded; report other kernels by tcuda_sanitizer_access. Work that was queued before is not
+/// known. A second call begins anew: earlier reports are dropped. TCUDA_SANITIZER=1 in the
+/// environment does this at initialisation, unless the host has turned it on or off before;
+/// tcuda_shutdown ends it. Without a report function reports are warnings in the log, which go to
+/// stderr if no log callback was set. (torch.cuda._sanitizer.enable_cuda_sanitizer)
 ///
 /// @param options  may be NULL: all zero
 #[unsafe(no_mangle)]
@@ -210,7 +211,7 @@ pub unsafe extern "C" fn tcuda_sanitizer_enable(
     })
 }
 
-/// Stops watching; reports are dropped. Nothing happens if it was not watching. (+)
+/// Turns the sanitizer off; reports are dropped. No-op if it is off. (+)
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tcuda_sanitizer_disable() -> tcuda_status {
     boundary(|_| {
@@ -219,13 +220,13 @@ pub unsafe extern "C" fn tcuda_sanitizer_disable() -> tcuda_status {
     })
 }
 
-/// Tells of an access by a kernel that the host launched itself, right after it did; nothing
-/// happens while nobody watches. (+)
+/// Records an access by a kernel that the host launched itself; call it right after the launch.
+/// No-op while the sanitizer is off. (+)
 ///
 /// @param stream  NULL is the current stream
 /// @param ptr     memory of any device, or pinned memory; may be NULL if bytes is 0
 /// @param mode    TCUDA_ACCESS_READ, _WRITE or _READ_WRITE
-/// @param label   what reports call it; may be NULL: "kernel". Copied; each different one takes host
+/// @param label   its name in reports; may be NULL: "kernel". Copied; each different one takes host
 ///                memory until tcuda_shutdown
 #[unsafe(no_mangle)]
 #[must_use]
@@ -260,7 +261,8 @@ pub unsafe extern "C" fn tcuda_sanitizer_access(
     })
 }
 
-/// Reports since tcuda_sanitizer_enable, also those that are not kept; 0 while nobody watches. (+)
+/// Number of reports since tcuda_sanitizer_enable, also those that are not kept; 0 while it is off.
+/// (+)
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_sanitizer_report_count(count: *mut usize) -> tcuda_status {
@@ -270,7 +272,7 @@ pub unsafe extern "C" fn tcuda_sanitizer_report_count(count: *mut usize) -> tcud
     })
 }
 
-/// One of the reports that are kept. The struct is the host's, its texts the library's.
+/// One of the reports that are kept. The struct is the host's, its texts are the library's.
 /// (torch.cuda._sanitizer.UnsynchronizedAccessError)
 ///
 /// @param index        0 is the oldest; one that is not kept is TCUDA_STATUS_INVALID_ARGUMENT
@@ -288,8 +290,8 @@ pub unsafe extern "C" fn tcuda_sanitizer_report_get(
     })
 }
 
-/// The same as a text of several lines: both accesses with their frames, where the memory was
-/// allocated, and what is missing. (the text of torch.cuda._sanitizer.UnsynchronizedAccessError)
+/// A report as a text of several lines: both accesses with their frames, where the memory was
+/// allocated, and the missing order. (the text of torch.cuda._sanitizer.UnsynchronizedAccessError)
 ///
 /// @param index        0 is the oldest
 /// @param buf          may be NULL if len is 0

@@ -17,13 +17,13 @@ pub struct tcuda_memory_snapshot {
 
 pub(super) static SNAPSHOTS: Table<Snapshot> = Table::new(4, "snapshot");
 
-/// What a block is, by torch's names: TCUDA_BLOCK_...
+/// State of a block, by torch's names: TCUDA_BLOCK_...
 pub type tcuda_block_state = i32;
 /// "inactive": cached, not allocated.
 pub const TCUDA_BLOCK_INACTIVE: tcuda_block_state = 0;
 /// "active_allocated": held by the host.
 pub const TCUDA_BLOCK_ACTIVE_ALLOCATED: tcuda_block_state = 1;
-/// "active_pending_free": freed, but awaiting streams of tcuda_record_stream.
+/// "active_pending_free": freed, but recorded streams may still use it (tcuda_record_stream).
 pub const TCUDA_BLOCK_ACTIVE_PENDING_FREE: tcuda_block_state = 2;
 
 /// A contiguous range of memory from the driver, which serves one stream and size class.
@@ -34,30 +34,31 @@ pub struct tcuda_segment_info {
     pub struct_size: usize,
     /// First byte.
     pub ptr: *mut c_void,
-    /// Length; what its blocks have together.
+    /// Length, the sum of its blocks.
     pub total_bytes: u64,
-    /// Of blocks held by the host.
+    /// Bytes of allocated blocks.
     pub allocated_bytes: u64,
-    /// Those, and of freed blocks awaiting streams.
+    /// Bytes of allocated blocks, and of freed ones that wait for streams.
     pub active_bytes: u64,
-    /// Of active blocks, as asked for.
+    /// Requested bytes of active blocks.
     pub requested_bytes: u64,
-    /// Index of its first block; the others follow, by address.
+    /// Index of its first block; the others follow, in the order of addresses.
     pub first_block: usize,
     /// Number of its blocks.
     pub block_count: usize,
     /// Native handle of its stream; NULL: the default one.
     pub cu_stream: *mut CUstream_st,
-    /// What tcuda_stream_id gives for it.
+    /// As tcuda_stream_id returns it.
     pub stream_id: i64,
     /// Ordinal.
     pub device: i32,
-    /// 1: of blocks up to 64 KiB; 0: of larger ones, those up to 1 MiB among them, which count as
-    /// small in statistics. With expandable_segments:False, 1: of blocks up to 1 MiB, as in torch.
+    /// 1: of blocks up to 64 KiB; 0: of larger ones. Blocks up to 1 MiB count as small in
+    /// statistics all the same. With expandable_segments:False, 1: of blocks up to 1 MiB, as in
+    /// torch.
     pub is_small: i32,
-    /// What tcuda_mem_pool_id gives for its private pool; 0 and 0: it is in none.
+    /// The first number of tcuda_mem_pool_id of its private pool; both are 0 if it is in none.
     pub pool_id0: u64,
-    /// The second number.
+    /// The second number of tcuda_mem_pool_id.
     pub pool_id1: u64,
 }
 
@@ -74,7 +75,7 @@ pub struct tcuda_block_info {
     pub ptr: *mut c_void,
     /// Length.
     pub bytes: u64,
-    /// Bytes as asked for; 0 when inactive.
+    /// Requested bytes; 0 when inactive.
     pub requested_bytes: u64,
     /// Ordinal.
     pub device: i32,
@@ -85,11 +86,11 @@ pub struct tcuda_block_info {
 // SAFETY: repr(C), plain data, struct_size first.
 unsafe impl Sized_ for tcuda_block_info {}
 
-/// The segments and blocks of all devices now, empty before initialisation. A device is listed at
-/// one moment, one device after the other; of a call that another thread is in the middle of, it
-/// shows the state before or after. Does not wait for the device. (torch.cuda.memory_snapshot)
+/// The segments and blocks of all devices now, empty before initialisation. Each device is listed
+/// at one moment, one device after the other; a call that another thread makes meanwhile is shown
+/// either not at all or complete. Does not wait for the device. (torch.cuda.memory_snapshot)
 ///
-/// @param with_history   1: with what tcuda_memory_record_history recorded; 0: as it is now only
+/// @param with_history   1: with the recorded history; 0: only the present state
 /// @param[out] snapshot  the caller's, to be destroyed
 #[unsafe(no_mangle)]
 #[must_use]
@@ -109,7 +110,7 @@ pub unsafe extern "C" fn tcuda_memory_snapshot_create(
     })
 }
 
-/// Forgets a snapshot. (+)
+/// Destroys a snapshot. (+)
 ///
 /// @param snapshot  may be NULL: no-op
 #[unsafe(no_mangle)]
@@ -121,8 +122,8 @@ pub unsafe extern "C" fn tcuda_memory_snapshot_destroy(
     })
 }
 
-/// How much a snapshot has: segments in the order of devices and addresses, and the blocks of all of
-/// them in the same order. (torch.cuda.memory_snapshot)
+/// Sizes of a snapshot: its segments are in the order of devices and addresses, and so are the
+/// blocks of all of them. (torch.cuda.memory_snapshot)
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_memory_snapshot_counts(
@@ -140,7 +141,7 @@ pub unsafe extern "C" fn tcuda_memory_snapshot_counts(
     })
 }
 
-/// The element of a list of a snapshot.
+/// The element of a list, or an error.
 fn element<T>(list: &[T], index: usize) -> Result<&T> {
     list.get(index).ok_or(Error::OutOfRange {
         name: "index",
@@ -186,7 +187,7 @@ pub unsafe extern "C" fn tcuda_memory_snapshot_segment(
 
 /// A block of a snapshot. (torch.cuda.memory_snapshot)
 ///
-/// @param index          below the number of blocks; a segment names its first
+/// @param index          below the number of blocks; a segment has the index of its first
 /// @param[in,out] block  start from TCUDA_INIT(tcuda_block_info)
 #[unsafe(no_mangle)]
 #[must_use]
@@ -218,7 +219,7 @@ pub unsafe extern "C" fn tcuda_memory_snapshot_block(
 /// A snapshot as a pickle, of the dictionary that torch.cuda.memory._snapshot gives: the memory_viz
 /// page of PyTorch and torch/cuda/_memory_viz.py open it. (torch.cuda.memory._snapshot)
 ///
-/// @param[out] buf  bytes, without a NUL; of no use where they are cut
+/// @param[out] buf  bytes, without a NUL; not usable where they are cut
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_memory_snapshot_pickle(
@@ -234,7 +235,7 @@ pub unsafe extern "C" fn tcuda_memory_snapshot_pickle(
     })
 }
 
-/// The same dictionary as JSON, in ASCII; the frames are written out at each place, so that a long
+/// The same dictionary as JSON, in ASCII. The frames are repeated for each event, so that a long
 /// history of deep stacks is large. (+)
 #[unsafe(no_mangle)]
 #[must_use]
@@ -251,8 +252,8 @@ pub unsafe extern "C" fn tcuda_memory_snapshot_json(
     })
 }
 
-/// A snapshot as one page that needs no other file and no network: allocated memory over time by
-/// block, and a map of the segments. (+)
+/// A snapshot as one HTML page that needs no other file and no network: allocated memory over time
+/// by block, and a map of the segments. (+)
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_memory_snapshot_html(
@@ -268,11 +269,11 @@ pub unsafe extern "C" fn tcuda_memory_snapshot_html(
     })
 }
 
-/// Writes a snapshot to a file: first to one beside it, which then takes its name, so that the path
-/// never has half of one. TCUDA_STATUS_FILE_ERROR where it cannot be written.
-/// (torch.cuda.memory._dump_snapshot)
+/// Writes a snapshot to a file: first to a temporary file in the same directory, which is then
+/// renamed, so that the path never has half of a snapshot. TCUDA_STATUS_FILE_ERROR where it cannot
+/// be written. (torch.cuda.memory._dump_snapshot)
 ///
-/// @param path  ends in .pickle, .json or .html, which says how it is written
+/// @param path  ends in .pickle, .json or .html, which is the format
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_memory_snapshot_save(

@@ -1,7 +1,7 @@
 //! Section "Memory" of the header: statistics.
 
 use super::boundary::{
-    Call, Sized_, boundary, boundary_of_quick, flag, out, struct_out, text, text_out,
+    Call, Sized_, boundary, boundary_without_guard, flag, out, struct_out, text, text_out,
 };
 use super::status::tcuda_status;
 use crate::base::error::{Error, Result};
@@ -15,24 +15,24 @@ use crate::runtime;
 use crate::telemetry::monitor::{Process, Processes};
 use std::ffi::c_char;
 
-/// A quantity: now, its highest value, all increases and all decreases; the last three since they
-/// were reset.
+/// A quantity: its present value, its highest value, the sum of all increases and of all decreases;
+/// the last three since they were reset.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct tcuda_stat {
-    /// Now.
+    /// Present value.
     pub current: u64,
-    /// Highest.
+    /// Highest value.
     pub peak: u64,
-    /// All increases.
+    /// Sum of all increases.
     pub allocated: u64,
-    /// All decreases.
+    /// Sum of all decreases.
     pub freed: u64,
 }
 
-/// A quantity of all blocks, of those up to 1 MiB, and of those above. What is of memory (segment,
-/// reserved_bytes, inactive_split) counts by is_small of its tcuda_segment_info instead: so
-/// active_bytes of small_pool may be more than its reserved_bytes.
+/// A quantity of all blocks, of those up to 1 MiB, and of those above. Quantities of memory
+/// (segment, reserved_bytes, inactive_split) are split by is_small of tcuda_segment_info instead:
+/// so active_bytes of small_pool may exceed its reserved_bytes.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct tcuda_stat_by_pool {
@@ -50,33 +50,33 @@ pub struct tcuda_stat_by_pool {
 pub struct tcuda_memory_statistics {
     /// From TCUDA_INIT.
     pub struct_size: usize,
-    /// Blocks held by the host.
+    /// Allocated blocks.
     pub allocation: tcuda_stat_by_pool,
     /// Their bytes, rounded up to 512.
     pub allocated_bytes: tcuda_stat_by_pool,
-    /// Those blocks, and freed ones awaiting streams.
+    /// Allocated blocks, and freed ones that wait for streams.
     pub active: tcuda_stat_by_pool,
-    /// Their bytes, rounded.
+    /// Bytes of active blocks, rounded up to 512.
     pub active_bytes: tcuda_stat_by_pool,
-    /// Their bytes as asked for.
+    /// Requested bytes of active blocks.
     pub requested_bytes: tcuda_stat_by_pool,
     /// Contiguous ranges of memory from the driver.
     pub segment: tcuda_stat_by_pool,
     /// Bytes obtained from the driver.
     pub reserved_bytes: tcuda_stat_by_pool,
-    /// Free blocks of a stream and pool in which others are in use.
+    /// Free blocks of a stream and pool in which other blocks are in use.
     pub inactive_split: tcuda_stat_by_pool,
     /// Their bytes.
     pub inactive_split_bytes: tcuda_stat_by_pool,
-    /// Blocks held by the host that were of at least max_split_size when they were allocated.
+    /// Allocated blocks that were of at least max_split_size when they were allocated.
     pub oversize_allocations: tcuda_stat,
-    /// Always zeros: ranges grow and shrink, and none is kept whole for its size.
+    /// Always zero: segments grow and shrink, and none is kept whole for its size.
     pub oversize_segments: tcuda_stat,
-    /// Attempts after everything reusable was reclaimed.
+    /// Attempts to allocate after all reusable memory was reclaimed.
     pub num_alloc_retries: u64,
     /// Allocations that failed for want of memory.
     pub num_ooms: u64,
-    /// Times that all streams were waited for.
+    /// Times that the host waited for all streams.
     pub num_sync_all_streams: u64,
     /// Times that memory came from the driver.
     pub num_device_alloc: u64,
@@ -84,14 +84,14 @@ pub struct tcuda_memory_statistics {
     pub num_device_free: u64,
     /// From this size on blocks are oversize; UINT64_MAX: none is.
     pub max_split_size: u64,
-    /// Allocations refused before the driver was asked.
+    /// Allocations refused without a call of the driver.
     pub num_oom_rejections: u64,
 }
 
 // SAFETY: repr(C), plain data, struct_size first.
 unsafe impl Sized_ for tcuda_memory_statistics {}
 
-/// A statistic as C has it.
+/// A statistic in its C form.
 pub(super) fn stat(stat: &Stat) -> tcuda_stat {
     let unsigned = |value: i64| value.max(0) as u64;
     tcuda_stat {
@@ -106,7 +106,7 @@ fn by_pool([all, small, large]: &StatArray) -> tcuda_stat_by_pool {
     tcuda_stat_by_pool { all: stat(all), small_pool: stat(small), large_pool: stat(large) }
 }
 
-/// Runs `body` on the statistics of a device; zeros before initialisation, as torch gives none then.
+/// Runs `body` on the statistics of a device; zeros before initialisation, when torch has none.
 fn with_statistics<R>(call: &Call, device: i32, body: impl FnOnce(&Statistics) -> R) -> Result<R> {
     let mut all = Statistics::default();
     match runtime::existing(call.inside()) {
@@ -140,8 +140,8 @@ fn in_c(all: &Statistics) -> tcuda_memory_statistics {
     }
 }
 
-/// All statistics of a device at one moment; zeros before initialisation. Of the backend
-/// "cudaMallocAsync" the driver counts bytes only, which docs/configuration.md lists.
+/// All statistics of a device at one moment; zeros before initialisation. With the backend
+/// "cudaMallocAsync" the driver only counts bytes; docs/configuration.md lists which.
 /// (torch.cuda.memory_stats)
 ///
 /// @param[in,out] stats  start from TCUDA_INIT(tcuda_memory_statistics)
@@ -151,17 +151,17 @@ pub unsafe extern "C" fn tcuda_memory_stats(
     device: i32,
     stats: *mut tcuda_memory_statistics,
 ) -> tcuda_status {
-    boundary_of_quick(|call| {
+    boundary_without_guard(|call| {
         let stats = struct_out(stats, "stats")?;
         with_statistics(call, device, |all| stats.set(&in_c(all)))
     })
 }
 
-/// One statistic by torch's key, "allocated_bytes.all.peak" or "num_ooms"; of a private pool that
-/// was used on the device "reserved_bytes_by_private_pools.0_1.all.current", with the numbers that
-/// tcuda_mem_pool_id gives, until the pool is gone and its memory went back to the driver.
-/// "allocated", which torch's documents have, is "allocation". TCUDA_STATUS_INVALID_ARGUMENT for
-/// other keys; the message names the nearest. (torch.cuda.memory_stats)
+/// One statistic by torch's key, "allocated_bytes.all.peak" or "num_ooms". A private pool that was
+/// used on the device has "reserved_bytes_by_private_pools.0_1.all.current", with the numbers of
+/// tcuda_mem_pool_id, until the pool is destroyed and its memory went back to the driver.
+/// "allocated", from torch's documents, is the same as "allocation". TCUDA_STATUS_INVALID_ARGUMENT
+/// for other keys; the message names the nearest. (torch.cuda.memory_stats)
 ///
 /// @param key  one of those that tcuda_memory_stat_keys lists
 #[unsafe(no_mangle)]
@@ -193,9 +193,9 @@ fn value_of(call: &Call, device: i32, key: &str) -> Result<Option<u64>> {
     Ok(row.and_then(|row| in_row(&row, rest)))
 }
 
-/// The keys of tcuda_memory_stat, sorted as the dictionary of torch.cuda.memory_stats is, with a
-/// newline between two of them. Private pools have keys of their own, in the order in which they
-/// were first used on the device. (the keys of torch.cuda.memory_stats)
+/// The keys of tcuda_memory_stat, sorted like the dictionary of torch.cuda.memory_stats, separated
+/// by newlines. Private pools have keys of their own, in the order in which they were first used on
+/// the device. (the keys of torch.cuda.memory_stats)
 ///
 /// @param buf          may be NULL if len is 0
 /// @param[out] needed  length without NUL; may be NULL
@@ -221,8 +221,8 @@ fn by_pools(call: &Call, device: i32) -> Result<Vec<((u64, u64), StatArray)>> {
     }
 }
 
-/// All statistics as JSON, nested as torch.cuda.memory_stats_as_nested_dict gives them; below
-/// "reserved_bytes_by_private_pools" what each private pool has, "0_1" being the pool 0, 1.
+/// All statistics as JSON, nested as in torch.cuda.memory_stats_as_nested_dict; below
+/// "reserved_bytes_by_private_pools" one entry for each private pool: "0_1" is the pool 0, 1.
 /// (torch.cuda.memory_stats_as_nested_dict)
 #[unsafe(no_mangle)]
 #[must_use]
@@ -239,7 +239,7 @@ pub unsafe extern "C" fn tcuda_memory_stats_json(
     })
 }
 
-/// One of the statistics, which is of bytes.
+/// Writes one of the statistics, a number of bytes.
 fn bytes_of(device: i32, bytes: *mut usize, value: fn(&Statistics) -> i64) -> tcuda_status {
     boundary(|call| {
         let bytes = out(bytes, "bytes")?;
@@ -248,7 +248,7 @@ fn bytes_of(device: i32, bytes: *mut usize, value: fn(&Statistics) -> i64) -> tc
     })
 }
 
-/// allocated_bytes.all.current: what the host holds, in bytes. (torch.cuda.memory_allocated)
+/// allocated_bytes.all.current: bytes of allocated blocks. (torch.cuda.memory_allocated)
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_memory_allocated(device: i32, bytes: *mut usize) -> tcuda_status {
@@ -265,8 +265,8 @@ pub unsafe extern "C" fn tcuda_memory_max_allocated(
     bytes_of(device, bytes, |all| all.counters[ALLOCATED_BYTES][0].peak)
 }
 
-/// reserved_bytes.all.current: what came from the driver. (torch.cuda.memory_reserved,
-/// torch.cuda.memory_cached)
+/// reserved_bytes.all.current: bytes from the driver.
+/// (torch.cuda.memory_reserved, torch.cuda.memory_cached)
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_memory_reserved(device: i32, bytes: *mut usize) -> tcuda_status {
@@ -298,20 +298,21 @@ pub extern "C" fn tcuda_memory_reset_accumulated(device: i32) -> tcuda_status {
     })
 }
 
-/// Opens a scope of statistics of a device: peaks and totals of what happens there from now on,
-/// by any thread. Scopes nest on each thread, and each is closed by the thread that opened it.
-/// They and the device's own statistics do not disturb each other: tcuda_memory_reset_peak and
-/// tcuda_memory_reset_accumulated leave open scopes alone. A thread that ends closes its own, and
-/// tcuda_shutdown closes all. (+)
+/// Opens a scope of statistics of a device: peaks and totals of all threads' calls from now on.
+/// Scopes nest on each thread, and each is closed by the thread that opened it. Scopes and the
+/// device's own statistics are independent: tcuda_memory_reset_peak and
+/// tcuda_memory_reset_accumulated do not change open scopes. When a thread ends its scopes are
+/// closed, and tcuda_shutdown closes all. (+)
 #[unsafe(no_mangle)]
 #[must_use]
 pub extern "C" fn tcuda_memory_stats_push(device: i32) -> tcuda_status {
     boundary(|call| call.runtime()?.device(device)?.memory.open_scope())
 }
 
-/// Closes this thread's newest scope of a device and gives what happened in it: each peak is the
-/// highest value since then, each total and num_... what was added since, each current value what
-/// is now. Scopes around it include it. TCUDA_STATUS_INVALID_STATE where the thread has none. (+)
+/// Closes this thread's newest scope of a device and returns its statistics: each peak is the
+/// highest value since the scope was opened, each total and num_... the sum since then, each
+/// current value the present one. Outer scopes include it. TCUDA_STATUS_INVALID_STATE if the thread
+/// has none. (+)
 ///
 /// @param[in,out] stats  start from TCUDA_INIT(tcuda_memory_statistics); may be NULL
 #[unsafe(no_mangle)]
@@ -330,7 +331,7 @@ pub unsafe extern "C" fn tcuda_memory_stats_pop(
     })
 }
 
-/// All statistics as a table for people. (torch.cuda.memory_summary)
+/// All statistics as a table to read. (torch.cuda.memory_summary)
 ///
 /// @param abbreviated  1: without the rows of the pools; 0: with them
 #[unsafe(no_mangle)]
@@ -356,16 +357,16 @@ pub unsafe extern "C" fn tcuda_memory_summary(
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct tcuda_process {
-    /// Its number, in the driver's namespace: a container's own numbers are others.
+    /// Its process id, in the driver's namespace: inside a container the ids are different.
     pub pid: u64,
-    /// Its memory on the GPU in bytes; UINT64_MAX: the driver does not tell.
+    /// Its memory on the GPU in bytes; UINT64_MAX: the driver does not report it.
     pub used_bytes: u64,
 }
 
-/// The processes that compute on a GPU, and the memory of each, as torch's text: `GPU:` and NVML's
-/// number of it, then a line for each. From NVML, which is looked for at the first use, at the path
-/// in TCUDA_NVML_PATH if that is set; TCUDA_STATUS_NO_LIBRARY where there is none. The simulated
-/// machine knows this process alone. (torch.cuda.list_gpu_processes)
+/// The processes that compute on a GPU, and the memory of each, in torch's format: `GPU:` and
+/// NVML's number of it, then a line for each. From NVML, which is loaded at the first use, from the
+/// path in TCUDA_NVML_PATH if that is set; TCUDA_STATUS_NO_LIBRARY where there is none. The
+/// simulated machine reports only this process. (torch.cuda.list_gpu_processes)
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_memory_processes(
@@ -380,11 +381,11 @@ pub unsafe extern "C" fn tcuda_memory_processes(
     })
 }
 
-/// The same as a list, in NVML's order. (torch.cuda.list_gpu_processes)
+/// tcuda_memory_processes as a list, in NVML's order. (torch.cuda.list_gpu_processes)
 ///
 /// @param[out] processes  the first `capacity` of them; may be NULL when `capacity` is 0
-/// @param      capacity   how many there is room for
-/// @param[out] count      how many there are
+/// @param      capacity   length of the list
+/// @param[out] count      number of processes
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_memory_process_list(

@@ -8,7 +8,7 @@ use crate::driver::{cublas, nccl};
 use std::ffi::{CStr, c_char};
 use std::sync::atomic::Ordering;
 
-/// Outcome of a call. Numbers never change and never come back.
+/// Outcome of a call. Numbers never change and are never reused.
 ///
 /// 1 to 19 are about the call, 20 to 39 about what the machine or process lacks, 40 to 59 are
 /// failures of another library or of the host (its code: tcuda_last_error_native), 60 to 69 are
@@ -62,13 +62,13 @@ pub enum tcuda_status {
     NcclError = 45,
     /// cuBLAS failed.
     CublasError = 46,
-    /// A callback of the host said no.
+    /// A callback of the host returned failure.
     CallbackFailed = 47,
     /// The other process of an IPC handle or communicator died.
     PeerGone = 48,
     /// Not legal while the stream captures.
     Capturing = 60,
-    /// Broken by an illegal call: abort it.
+    /// Invalidated by an illegal call: abort it.
     CaptureInvalidated = 61,
     /// A fault of the library.
     Internal = 99,
@@ -179,7 +179,7 @@ pub(super) fn name_of(status: i32) -> &'static CStr {
     }
 }
 
-/// Room for a sentence, the NUL included.
+/// Size of a message, including the NUL.
 const MESSAGE: usize = 2048;
 
 /// Makes an error this thread's last one.
@@ -189,20 +189,21 @@ pub(super) fn record(error: &Error) {
     let mut message = block.message.load(Ordering::Relaxed);
     if message.is_null() || message == thread::NO_ROOM || message == thread::FORKED {
         if thread::has_left() {
-            // Nobody would free it.
+            // The thread has ended its use of the library: the memory would never be freed.
             return;
         }
-        // Nobody either, where the thread cannot enter; a call that fails outside may be its first.
-        let stands = match thread::enter().err() {
+        // A thread that cannot enter would not free it either. The thread may be new to the
+        // library.
+        let constant = match thread::enter().err() {
             None => None,
             Some(Error::Forked) => Some(thread::FORKED),
             Some(_) => Some(thread::NO_ROOM),
         };
-        if let Some(stands) = stands.filter(|_| thread::is_unknown()) {
-            block.message.store(stands, Ordering::Relaxed);
+        if let Some(constant) = constant.filter(|_| thread::is_unknown()) {
+            block.message.store(constant, Ordering::Relaxed);
             return;
         }
-        // SAFETY: asks for memory; the thread frees it when it ends.
+        // SAFETY: allocates memory, which the thread's exit frees.
         message = unsafe { libc::malloc(MESSAGE) };
         let noted = if message.is_null() { thread::NO_ROOM } else { message };
         block.message.store(noted, Ordering::Relaxed);
@@ -217,7 +218,7 @@ pub(super) fn record(error: &Error) {
     text::write(bytes, format_args!("{error}"));
 }
 
-/// This thread's last sentence; "" if there is none.
+/// This thread's last message; "" if there is none.
 pub(super) fn last_message() -> *const c_char {
     let message = thread::block().message.load(Ordering::Relaxed);
     match message.is_null() {
@@ -233,7 +234,7 @@ pub(super) fn last_message() -> *const c_char {
     }
 }
 
-/// The code behind this thread's last failure.
+/// The native code of this thread's last failure.
 pub(super) fn last_native() -> i32 {
     thread::block().native.load(Ordering::Relaxed) as i32
 }

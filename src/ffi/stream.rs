@@ -1,6 +1,6 @@
 //! Section "Streams and events" of the header: streams.
 
-use super::boundary::{Call, boundary, boundary_of_quick, out};
+use super::boundary::{Call, boundary, boundary_without_guard, out};
 use super::event::{EVENTS, tcuda_event};
 use super::handle::Table;
 use super::library::tcuda_destroy_fn;
@@ -23,14 +23,15 @@ pub struct tcuda_stream {
     _private: [u8; 0],
 }
 
-/// Runs on a driver thread in stream order. As CUDA says of host functions, it must not call CUDA or
-/// tcuda, nor wait for work of a device. A call of tcuda that waits for the device, calls the driver
-/// or uses a graph returns TCUDA_STATUS_INVALID_STATE there and does nothing: tcuda_graph_destroy
-/// and tcuda_graphed_callable_destroy leave the handle valid, and tcuda_free leaves the block
-/// allocated where another thread waits for the block's stream; call them again from another thread.
+/// Runs on a driver thread in stream order. As for host functions of CUDA, it must not call CUDA or
+/// tcuda, nor wait for work of a device. A call of tcuda that waits for the device, calls the
+/// driver or uses a graph returns TCUDA_STATUS_INVALID_STATE there and does nothing. So
+/// tcuda_graph_destroy and tcuda_graphed_callable_destroy leave the handle valid, and tcuda_free
+/// leaves the block allocated where another thread waits for the block's stream; call them again
+/// from another thread.
 pub type tcuda_host_fn = Option<unsafe extern "C" fn(user_data: *mut c_void)>;
 
-/// What a stream's handle stands for.
+/// The object behind a stream's handle.
 pub struct StreamRef {
     stream: *const Stream,
     borrowed: bool,
@@ -42,14 +43,14 @@ unsafe impl Send for StreamRef {}
 unsafe impl Sync for StreamRef {}
 
 impl StreamRef {
-    /// Was it given out by _current, _default or _exchange?
+    /// Is it a handle from _current, _default or _exchange?
     pub(super) fn is_borrowed(&self) -> bool {
         self.borrowed
     }
 
     #[inline]
     fn stream(&self) -> &Stream {
-        // SAFETY: streams live as long as they have handles, and as a call may have found one.
+        // SAFETY: streams live as long as their handles and as the calls that found them.
         unsafe { &*self.stream }
     }
 }
@@ -66,7 +67,7 @@ pub(super) fn required<'a>(
     Ok(STREAMS.get(stream as usize, name, call)?.stream())
 }
 
-/// The same without a reason where there is none.
+/// [`required`] without an error: `None` for an invalid handle.
 #[inline(always)]
 pub(super) fn known(stream: *mut tcuda_stream, inside: &Inside) -> Option<&Stream> {
     STREAMS.known(stream as usize, inside).map(StreamRef::stream)
@@ -113,10 +114,11 @@ fn first_borrow(stream: &Stream) -> Result<*mut tcuda_stream> {
     }
 }
 
-/// One of 32 pooled streams per priority, in turn: the 33rd is the first again. (torch.cuda.Stream)
+/// One of 32 pooled streams per priority, round robin: the 33rd is the first again.
+/// (torch.cuda.Stream)
 ///
 /// @param device       ordinal, or TCUDA_CURRENT_DEVICE; INVALID_DEVICE for other negative ones
-/// @param priority     0, or lower for more urgent; brought into tcuda_stream_priority_range
+/// @param priority     0, or lower for more urgent; clamped to tcuda_stream_priority_range
 /// @param[out] stream  the caller's, to be destroyed
 #[unsafe(no_mangle)]
 #[must_use]
@@ -133,7 +135,7 @@ pub unsafe extern "C" fn tcuda_stream_create(
     })
 }
 
-/// Gives a stream back to its pool; queued work goes on. A no-op on borrowed handles.
+/// Gives a stream back to its pool; queued work continues. A no-op on borrowed handles.
 /// (the end of a torch.cuda.Stream)
 ///
 /// @param stream  may be NULL: no-op
@@ -147,7 +149,7 @@ pub unsafe extern "C" fn tcuda_stream_destroy(stream: *mut tcuda_stream) -> tcud
         if handle.borrowed {
             return Ok(());
         }
-        // What the handle stood for goes with it; the stream itself lives on.
+        // The handle's object is removed with it; the stream itself lives on.
         let wrapped = handle.stream;
         STREAMS.remove(stream as usize, "stream")?;
         // SAFETY: found by this call, which is not over.
@@ -155,11 +157,11 @@ pub unsafe extern "C" fn tcuda_stream_destroy(stream: *mut tcuda_stream) -> tcud
     })
 }
 
-/// Wraps a native stream, which must outlive the handle and is not destroyed with it. Before the
-/// last handle of it goes it must not be any thread's current stream any more: from then on memory
-/// that was used on it waits for what it holds at that moment, and for nothing later.
-/// When its last handle from this function goes, the library forgets the stream, and handles of it
-/// from tcuda_stream_current and tcuda_stream_exchange are stale.
+/// Wraps a native stream, which must outlive the handle and is not destroyed with it. Before its
+/// last handle is destroyed the stream must no longer be any thread's current stream: memory that
+/// was used on it then waits for the work that it holds at that moment, and for nothing later. When
+/// the last handle from this function is destroyed, the library forgets the stream, and handles of
+/// it from tcuda_stream_current and tcuda_stream_exchange become stale.
 /// (torch.cuda.ExternalStream, torch.cuda.get_stream_from_external)
 ///
 /// @param device     the device of the stream, whose primary context it must belong to
@@ -191,7 +193,7 @@ pub unsafe extern "C" fn tcuda_stream_current(
     stream: *mut *mut tcuda_stream,
 ) -> tcuda_status {
     let block = thread::block();
-    // A handle is a number: to repeat what this thread was told, it need not be inside.
+    // A handle is a number: returning this thread's cached one does not require to be inside.
     let is_known = runtime::is_present(block.known_in.load(Ordering::Relaxed));
     if is_known && matches!(device, CURRENT | 0) && !stream.is_null() {
         let handle = block.known_stream.load(Ordering::Relaxed);
@@ -208,7 +210,7 @@ fn find_current(device: i32, stream: *mut *mut tcuda_stream) -> tcuda_status {
         let stream = out(stream, "stream")?;
         let runtime = call.runtime()?;
         let handle = borrow(runtime.device(device)?.streams.current())?;
-        // Where a backend keeps turns, each call is one.
+        // A backend that schedules threads must see each call.
         if runtime.devices.len() == 1 && !turn::are_kept() {
             let block = thread::block();
             block.known_stream.store(handle as usize, Ordering::Relaxed);
@@ -233,8 +235,8 @@ pub unsafe extern "C" fn tcuda_stream_default(
     })
 }
 
-/// Makes a stream and its device current; gives what `keep` makes of the stream that was, and the
-/// device.
+/// Makes a stream and its device current. Returns what `keep` makes of the previous stream, and the
+/// previous device.
 #[inline(always)]
 pub(super) fn make_current<R>(
     call: &Call,
@@ -273,13 +275,13 @@ fn current_with_device(call: &Call) -> Result<Option<&Stream>> {
     Ok(Some(runtime.device(CURRENT)?.streams.current()))
 }
 
-/// The same, giving what it displaced: undo it by tcuda_stream_set_current(previous), then
-/// tcuda_device_set(previous_device) if that is another device than the stream's.
-/// (torch.cuda.stream, torch.cuda.StreamContext)
+/// tcuda_stream_set_current that also returns what was current before. Undo it by
+/// tcuda_stream_set_current(previous), then tcuda_device_set(previous_device) if that is another
+/// device than the stream's. (torch.cuda.stream, torch.cuda.StreamContext)
 ///
 /// @param stream                NULL: the one that is current, which changes nothing
 /// @param[out] previous         the current stream of the stream's device, borrowed; without a
-/// device NULL, as `stream` must be then
+///                              device NULL, as `stream` must be then
 /// @param[out] previous_device  the current device; without one -1
 #[unsafe(no_mangle)]
 #[must_use]
@@ -288,7 +290,7 @@ pub unsafe extern "C" fn tcuda_stream_exchange(
     previous: *mut *mut tcuda_stream,
     previous_device: *mut i32,
 ) -> tcuda_status {
-    boundary_of_quick(|call| {
+    boundary_without_guard(|call| {
         let previous = out(previous, "previous")?;
         let previous_device = out(previous_device, "previous_device")?;
         let stream = match optional(stream, call)? {
@@ -323,7 +325,7 @@ pub unsafe extern "C" fn tcuda_stream_query(
     })
 }
 
-/// Waits for all queued work. TCUDA_STATUS_WOULD_SYNCHRONIZE in TCUDA_SYNC_DEBUG_ERROR.
+/// Waits for all queued work. TCUDA_STATUS_WOULD_SYNCHRONIZE in mode TCUDA_SYNC_DEBUG_ERROR.
 /// (torch.cuda.Stream.synchronize)
 #[unsafe(no_mangle)]
 #[must_use]
@@ -331,7 +333,7 @@ pub unsafe extern "C" fn tcuda_stream_synchronize(stream: *mut tcuda_stream) -> 
     boundary(|call| or_current(stream, call)?.synchronize_for_host(call.runtime()?))
 }
 
-/// The wait of a stream for an event: none where it was never recorded, for which no driver is needed.
+/// Makes a stream wait for an event. No-op, without a driver, if the event was never recorded.
 pub(super) fn wait_event(call: &Call, event: &Event, stream: *mut tcuda_stream) -> Result<()> {
     match call.runtime() {
         Ok(runtime) => event.wait(runtime, or_current(stream, call)?),
@@ -403,13 +405,13 @@ pub unsafe extern "C" fn tcuda_stream_record_new_event(
     })
 }
 
-/// Queues a call of a host function, which runs once the stream gets there. `destroy` runs after it,
-/// and also when it never runs because the device was lost. In a capture of a tcuda_graph the
-/// function runs at each replay, and `destroy` once: when no graph has it any more, neither this one
-/// nor one that was updated by it, and the replays are over. A capture that was begun without tcuda
-/// refuses it with TCUDA_STATUS_CAPTURING. (+)
+/// Queues a call of a host function, which runs once the stream gets there. `destroy` runs after
+/// it, and also when the function never runs because the device was lost. In a capture of a
+/// tcuda_graph the function runs at each replay, and `destroy` once: when no graph contains it any
+/// more, neither this one nor one that was updated by it, and the replays are over. A capture that
+/// was begun without tcuda refuses it with TCUDA_STATUS_CAPTURING. (+)
 ///
-/// @param callback  what to call
+/// @param callback  the host function
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_stream_add_callback(
@@ -439,7 +441,7 @@ pub unsafe extern "C" fn tcuda_stream_device(
     })
 }
 
-/// Priority as granted. (torch.cuda.Stream.priority)
+/// Priority that the stream has. (torch.cuda.Stream.priority)
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_stream_priority(

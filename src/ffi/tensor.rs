@@ -1,6 +1,6 @@
 //! Section "Tensors" of the header.
 
-use super::boundary::{boundary, boundary_of_quick, out};
+use super::boundary::{boundary, boundary_without_guard, out};
 use super::status::tcuda_status;
 use crate::base::error::{Error, Result};
 use crate::base::thread::{self, try_box};
@@ -61,13 +61,13 @@ pub struct tcuda_tensor_device {
 }
 
 /// A view of memory; layout of DLTensor, so that a cast works. It owns nothing unless the library
-/// filled it in: then tcuda_tensor_release takes back what it put there.
+/// filled it in: then tcuda_tensor_release frees what the library put there.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct tcuda_tensor {
     /// Start of the memory; may be NULL if there are no elements.
     pub data: *mut c_void,
-    /// Where that is.
+    /// Device of the memory.
     pub device: tcuda_tensor_device,
     /// Number of dimensions, 0 to 64; 0 is one element.
     pub ndim: i32,
@@ -75,7 +75,7 @@ pub struct tcuda_tensor {
     pub dtype: tcuda_dtype,
     /// ndim sizes; may be NULL if ndim is 0.
     pub shape: *mut i64,
-    /// ndim distances of neighbours, in elements; may be NULL: contiguous, the last dimension first.
+    /// ndim distances between neighbours, in elements; may be NULL: contiguous, row-major.
     pub strides: *mut i64,
     /// Bytes from data to the element whose indices are 0.
     pub byte_offset: u64,
@@ -100,7 +100,7 @@ pub(super) const EMPTY: tcuda_tensor = tcuda_tensor {
     byte_offset: 0,
 };
 
-/// DLPack's capsule, from its version 1.0 on.
+/// DLPack's capsule, since DLPack 1.0.
 #[repr(C)]
 pub struct DLManagedTensorVersioned {
     major: u32,
@@ -114,14 +114,15 @@ pub struct DLManagedTensorVersioned {
 const _: () = assert!(offset_of!(DLManagedTensorVersioned, deleter) == 16);
 const _: () = assert!(offset_of!(DLManagedTensorVersioned, tensor) == 32);
 
-/// The version of DLPack that is spoken here: others of the same major version have more types and flags.
+/// The implemented version of DLPack: other versions with the same major number have more types and
+/// flags.
 const VERSION: (u32, u32) = (1, 1);
-/// Flag of a capsule: its memory must not be written.
+/// Flag of a capsule: its memory is read-only.
 const READ_ONLY: u64 = 1;
-/// Flag of a capsule: elements of less than a byte have one each.
+/// Flag of a capsule: elements of less than a byte are padded to a byte each.
 const PADDED: u64 = 4;
 
-/// A tensor of the host's, copied.
+/// A copy of the host's struct.
 fn read(tensor: *const tcuda_tensor, name: &'static str) -> Result<tcuda_tensor> {
     if tensor.is_null() {
         return Err(Error::Null { name });
@@ -130,7 +131,7 @@ fn read(tensor: *const tcuda_tensor, name: &'static str) -> Result<tcuda_tensor>
     Ok(unsafe { tensor.read_unaligned() })
 }
 
-/// The view that a host's tensor is.
+/// Sets a view to the host's tensor.
 fn set_view(view: &mut Tensor, raw: &tcuda_tensor) -> Result<()> {
     let ndim = tensor::ndim(raw.ndim)?;
     let place = Place::of(raw.device.device_type, raw.device.device_id)?;
@@ -153,7 +154,7 @@ fn view_of(raw: &tcuda_tensor) -> Result<Tensor> {
     Ok(view)
 }
 
-/// What a host's tensor says, where it lies; `None` where that takes a closer look.
+/// The parts of a host's tensor, read in place; `None` where that needs the checks of [`view`].
 #[inline]
 pub(super) fn parts_of<'a>(raw: &tcuda_tensor) -> Option<Parts<'a>> {
     let ndim = tensor::ndim(raw.ndim).ok()?;
@@ -178,14 +179,14 @@ pub(super) fn parts_of<'a>(raw: &tcuda_tensor) -> Option<Parts<'a>> {
     })
 }
 
-/// A required tensor, to be read.
+/// A required tensor that is read.
 pub(super) fn view(tensor: *const tcuda_tensor, name: &'static str) -> Result<Tensor> {
     let mut view = Tensor::none();
     read_view(&mut view, tensor, name)?;
     Ok(view)
 }
 
-/// The same in the place of another.
+/// [`view`] into an existing value.
 pub(super) fn read_view(
     view: &mut Tensor,
     tensor: *const tcuda_tensor,
@@ -197,14 +198,14 @@ pub(super) fn read_view(
     Ok(())
 }
 
-/// A required tensor, to be written.
+/// A required tensor that is written.
 pub(super) fn writable(tensor: *const tcuda_tensor, name: &'static str) -> Result<Tensor> {
     let mut view = Tensor::none();
     read_writable(&mut view, tensor, name)?;
     Ok(view)
 }
 
-/// The same in the place of another.
+/// [`writable`] into an existing value.
 pub(super) fn read_writable(
     view: &mut Tensor,
     tensor: *const tcuda_tensor,
@@ -220,7 +221,7 @@ pub(super) fn read_writable(
     Ok(())
 }
 
-/// Must a tensor not be written, or is it none?
+/// Is a tensor read-only, or invalid?
 #[cold]
 pub(super) fn is_read_only(raw: &tcuda_tensor) -> bool {
     view_of(raw).map_or(true, |view| owned::is_read_only(raw.shape as usize, &view))
@@ -241,7 +242,7 @@ pub(super) fn given(given: &MemberView) -> tcuda_tensor {
     }
 }
 
-/// The host's form of a view whose sizes have a place of their own.
+/// The host's form of a view whose shape and strides are stored elsewhere.
 pub(super) fn lent(view: &Tensor, lent: SizePointers, byte_offset: u64) -> tcuda_tensor {
     let (device_type, device_id) = view.place.numbers();
     let Dtype { code, bits, lanes } = view.dtype;
@@ -256,14 +257,14 @@ pub(super) fn lent(view: &Tensor, lent: SizePointers, byte_offset: u64) -> tcuda
     }
 }
 
-/// Takes back what the library put into a tensor and zeroes it: memory of the library's goes in the
-/// order of its stream, a capsule by its deleter. A tensor that is all zero has nothing: OK. (+)
+/// Frees what the library put into a tensor and zeroes it: the library's memory in the order of its
+/// stream, a capsule by its deleter. A tensor that is all zero has nothing: OK. (+)
 ///
 /// @param tensor  one that the library filled in, its data, shape and strides as they were, or
 ///                TCUDA_STATUS_INVALID_ARGUMENT; may be NULL: no-op
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tcuda_tensor_release(tensor: *mut tcuda_tensor) -> tcuda_status {
-    boundary_of_quick(|call| {
+    boundary_without_guard(|call| {
         if tensor.is_null() {
             return Ok(());
         }
@@ -272,14 +273,14 @@ pub unsafe extern "C" fn tcuda_tensor_release(tensor: *mut tcuda_tensor) -> tcud
             return Ok(());
         }
         let taken = owned::take(raw.shape as usize, raw.data as u64)?;
-        // Zeroed first: the deleter is the host's own code, and might look at it.
+        // Zeroed first: the deleter is the host's code, and might read it.
         out(tensor, "tensor")?.set(EMPTY);
         taken.end(call.inside())
     })
 }
 
 /// The device that a tensor is on; -1 when it is on the host, so that tcuda_device_exchange with it
-/// changes nothing. It is what the struct says: memory is not looked at, and the library is not
+/// changes nothing. It is read from the struct: memory is not looked up, and the library is not
 /// initialised. (torch.cuda.device_of)
 #[unsafe(no_mangle)]
 #[must_use]
@@ -295,13 +296,13 @@ pub unsafe extern "C" fn tcuda_tensor_device_of(
 }
 
 /// Moves a capsule into a tensor: tcuda_tensor_release calls its deleter, once and on its own
-/// thread, also after tcuda_shutdown. On failure the capsule stays the caller's. Does not initialise
-/// the library, and does not ask whose the memory is; what uses the tensor does.
+/// thread, also after tcuda_shutdown. On failure the capsule stays the caller's. Does not
+/// initialise the library, and does not look the memory up; functions that use the tensor do.
 /// (torch.from_dlpack)
 ///
-/// @param managed      a DLManagedTensorVersioned of DLPack 1, of any device and type; where its
-///                     flags say read-only, functions that write refuse the tensor, and tensors
-///                     of the host's own that share a byte with it, until it is released
+/// @param managed      a DLManagedTensorVersioned of DLPack 1, of any device and type. If its flags
+///                     say read-only, then until it is released functions that write refuse the
+///                     tensor, and tensors of the host's own that share a byte with it
 /// @param[out] tensor  the caller's, to be released; its shape and strides are the library's
 #[unsafe(no_mangle)]
 #[must_use]
@@ -346,7 +347,7 @@ pub unsafe extern "C" fn tcuda_tensor_from_dlpack(
     })
 }
 
-/// A capsule of ours.
+/// A capsule of this library.
 #[repr(C)]
 struct Capsule {
     managed: DLManagedTensorVersioned,
@@ -354,7 +355,7 @@ struct Capsule {
     share: Option<CapsuleMemory>,
 }
 
-/// Its deleter: any thread, any time.
+/// The deleter of [`Capsule`]; it may run on any thread, at any time.
 unsafe extern "C" fn delete_capsule(managed: *mut DLManagedTensorVersioned) {
     if managed.is_null() {
         return;
@@ -364,12 +365,12 @@ unsafe extern "C" fn delete_capsule(managed: *mut DLManagedTensorVersioned) {
     if let Some(share) = capsule.share
         && let Ok(inside) = thread::enter()
     {
-        // Nobody is there to be told.
+        // The deleter returns nothing, so that a failure cannot be reported.
         let _ = share.end(&inside);
     }
 }
 
-/// A capsule begins at the first element: consumers are known that ignore byte_offset.
+/// The capsule's data points to the first element, because some consumers ignore byte_offset.
 fn capsule_of(view: &Tensor, read_only: bool) -> Result<Box<Capsule>> {
     let mut sizes = owned::sizes(view)?;
     let shape = sizes.as_mut_ptr();
@@ -385,9 +386,9 @@ fn capsule_of(view: &Tensor, read_only: bool) -> Result<Box<Capsule>> {
     try_box(Capsule { managed, sizes, share: None }, "a capsule")
 }
 
-/// Does a capsule say what the tensor that was made of it says now, and without a byte_offset?
+/// Is the capsule equal to the tensor that was made of it, and without a byte_offset?
 fn is_as_it_came(object: *mut c_void, view: &Tensor) -> bool {
-    // SAFETY: lent by from_dlpack, as a capsule of this version, and not given back.
+    // SAFETY: from from_dlpack, a capsule of this version, and not yet given back.
     let capsule = unsafe { object.cast::<DLManagedTensorVersioned>().read_unaligned() };
     let is_same = |lent: Tensor| {
         (lent.address, lent.place, lent.dtype) == (view.address, view.place, view.dtype)
@@ -396,15 +397,16 @@ fn is_as_it_came(object: *mut c_void, view: &Tensor) -> bool {
     capsule.tensor.byte_offset == 0 && view_of(&capsule.tensor).is_ok_and(is_same)
 }
 
-/// Moves a tensor into a capsule for others, and zeroes it. Its deleter, which may be called on any
-/// thread and after tcuda_shutdown, frees the memory as tcuda_free does: in the order of the stream
-/// that it was allocated on. Who gives the capsule to a user of other streams calls
-/// tcuda_record_stream for those. What tcuda_tensor_from_dlpack made becomes its capsule again,
-/// unless the host has changed it: then one that gives that capsule back. The capsule's data is the
-/// first element, and its byte_offset 0. (torch.utils.dlpack.to_dlpack)
+/// Moves a tensor into a capsule for other libraries, and zeroes it. Its deleter, which may be
+/// called on any thread and after tcuda_shutdown, frees the memory as tcuda_free does: in the order
+/// of the stream that it was allocated on. If the consumer uses other streams, call
+/// tcuda_record_stream for them. What tcuda_tensor_from_dlpack made becomes its original capsule
+/// again, unless the host has changed it: then the new capsule's deleter calls that of the
+/// original. The capsule's data is the first element, and its byte_offset 0.
+/// (torch.utils.dlpack.to_dlpack)
 ///
-/// @param tensor        one that the library filled in; or one of the host's own, whose data is what
-///                      tcuda_malloc gave: the capsule takes the block, and copies shape and strides
+/// @param tensor        one that the library filled in; or one of the host's own, with data from
+///                      tcuda_malloc: the capsule owns the block, and copies shape and strides
 /// @param[out] managed  the caller's, whose deleter is to be called once, by it or a consumer
 #[unsafe(no_mangle)]
 #[must_use]
@@ -418,8 +420,9 @@ pub unsafe extern "C" fn tcuda_tensor_to_dlpack(
         let (shape, data) = (raw.shape as usize, raw.data as u64);
         let is_ours = owned::is_ours(shape);
         if !is_ours && data != 0 {
-            // Before its shape is read: what is no block may be no tensor either. A shutdown waits for calls
-            // that have the runtime; without it there are no blocks.
+            // Looked up before its shape is read: without a block there may be no tensor either. A
+            // shutdown waits for calls that have the runtime; without a runtime there are no
+            // blocks.
             match crate::runtime::existing(call.inside()) {
                 Some(_) => crate::memory::find(data)?,
                 None => return Err(crate::memory::unknown_pointer(data)),

@@ -13,20 +13,22 @@ use crate::runtime;
 use std::ffi::{CStr, c_void};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Runs the body of a function that has no status: what fails is logged under its name.
+/// Runs the body of a function that returns no status: a failure is logged with the function's
+/// name.
 fn answer(name: &str, body: impl FnOnce(&Call) -> Result<()>) {
     let _ = boundary(|call| logged(name, call, body));
 }
 
-/// The same for an allocation, whose failure nobody may miss: PyTorch goes on with NULL.
-fn answer_aloud(name: &str, body: impl FnOnce(&Call) -> Result<()>) {
-    let mut is_heard = false;
+/// [`answer`] for an allocation, after which PyTorch continues with NULL: without a log listener
+/// the first failure is written to stderr.
+fn answer_allocation(name: &str, body: impl FnOnce(&Call) -> Result<()>) {
+    let mut is_logged = false;
     let status = boundary(|call| {
-        is_heard = log::is_heard(Level::Error);
+        is_logged = log::is_heard(Level::Error);
         logged(name, call, body)
     });
-    if !is_heard && !matches!(status, tcuda_status::Ok) {
-        tell_once(name);
+    if !is_logged && !matches!(status, tcuda_status::Ok) {
+        report_once(name);
     }
 }
 
@@ -34,27 +36,26 @@ fn logged(name: &str, call: &Call, body: impl FnOnce(&Call) -> Result<()>) -> Re
     body(call).inspect_err(|error| log::write(Level::Error, format_args!("{name}: {error}")))
 }
 
-/// Writes this thread's last error to stderr, the first time: by then the program is lost.
+/// Writes this thread's last error to stderr, the first time only.
 #[cold]
-fn tell_once(name: &str) {
-    static IS_TOLD: AtomicBool = AtomicBool::new(false);
-    if IS_TOLD.swap(true, Ordering::Relaxed) {
+fn report_once(name: &str) {
+    static IS_REPORTED: AtomicBool = AtomicBool::new(false);
+    if IS_REPORTED.swap(true, Ordering::Relaxed) {
         return;
     }
-    // SAFETY: a sentence of this thread's, or a constant, that ends in a NUL.
-    let sentence = unsafe { CStr::from_ptr(last_message()) }.to_str().unwrap_or("");
-    stderr::write(format_args!("{name}: {sentence}"));
+    // SAFETY: a message of this thread, or a constant, that ends in a NUL.
+    let message = unsafe { CStr::from_ptr(last_message()) }.to_str().unwrap_or("");
+    stderr::write(format_args!("{name}: {message}"));
 }
 
-/// Memory for PyTorch: torch.cuda.memory.CUDAPluggableAllocator takes the path of this library and
-/// the names of this function and tcuda_torch_free; the functions below are set one by one
-/// (docs/pytorch.md).
+/// Allocates memory for PyTorch: torch.cuda.memory.CUDAPluggableAllocator takes the path of this
+/// library and the names of this function and tcuda_torch_free; the functions below are set one by
+/// one (docs/pytorch.md).
 ///
-/// PyTorch has no way to hear of a failure and uses what it gets: where memory runs out that is
-/// NULL, and its next kernel fails. The reason goes to tcuda_set_log_callback; without a callback
-/// for errors the first one is written to stderr. On a stream that is captured, the block comes
-/// from the pool that tcuda_torch_begin_allocate_to_pool began.
-/// (for torch.cuda.CUDAPluggableAllocator)
+/// PyTorch has no way to receive a failure and uses what it gets: out of memory it gets NULL, and
+/// its next kernel fails. The reason goes to tcuda_set_log_callback; without a callback for errors
+/// the first one is written to stderr. On a stream that is captured, the block comes from the pool
+/// that tcuda_torch_begin_allocate_to_pool began. (for torch.cuda.CUDAPluggableAllocator)
 ///
 /// @param bytes      0: NULL
 /// @param device     ordinal
@@ -69,7 +70,7 @@ pub unsafe extern "C" fn tcuda_torch_malloc(
     cu_stream: *mut CUstream_st,
 ) -> *mut c_void {
     let mut address = 0;
-    answer_aloud("tcuda_torch_malloc", |call| {
+    answer_allocation("tcuda_torch_malloc", |call| {
         address = torch::allocate(call.runtime()?, device, cu_stream, bytes)?;
         Ok(())
     });
@@ -80,7 +81,7 @@ pub unsafe extern "C" fn tcuda_torch_malloc(
 /// (for torch.cuda.CUDAPluggableAllocator)
 ///
 /// @param ptr  what tcuda_torch_malloc gave, or tcuda_malloc; may be NULL: no-op
-/// @param bytes, device, cu_stream  are not looked at: tcuda knows them
+/// @param bytes, device, cu_stream  ignored: tcuda knows them
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tcuda_torch_free(
     ptr: *mut c_void,
@@ -101,7 +102,7 @@ pub unsafe extern "C" fn tcuda_torch_free(
 
 /// For set_init_fn: initialises the library. (for torch.cuda.CUDAPluggableAllocator)
 ///
-/// @param device_count  how many devices PyTorch sees; another number than tcuda's is logged
+/// @param device_count  devices that PyTorch sees; if it is not the number of tcuda, this is logged
 #[unsafe(no_mangle)]
 pub extern "C" fn tcuda_torch_init(device_count: i32) {
     answer("tcuda_torch_init", |call| {
@@ -165,8 +166,9 @@ pub unsafe extern "C" fn tcuda_torch_base_alloc(
     base as *mut c_void
 }
 
-/// For set_record_stream_fn, without which Tensor.record_stream does nothing: says that the block is
-/// also used on a stream, of any device. (tcuda_record_stream) (torch.Tensor.record_stream)
+/// For set_record_stream_fn, without which Tensor.record_stream does nothing: records that the
+/// block is also used on a stream, of any device. (tcuda_record_stream)
+/// (torch.Tensor.record_stream)
 ///
 /// @param ptr        what tcuda_torch_malloc gave; may be NULL: no-op
 /// @param cu_stream  may be NULL: the default stream of the block's device
@@ -183,11 +185,11 @@ pub unsafe extern "C" fn tcuda_torch_record_stream(ptr: *mut c_void, cu_stream: 
 }
 
 /// For set_begin_allocate_to_pool: from now on allocations on a device come from a private pool,
-/// made now if it is new: those on the streams of a capture (torch.cuda.graph), or, where id1 is
-/// not 0 and no capture has come, those of this thread.
+/// created now if it is new: those on the streams of a capture (torch.cuda.graph), or, where id1 is
+/// not 0 and no capture has begun, those of this thread.
 ///
 /// @param id0, id1  PyTorch's MempoolId_t, by value
-/// @param filter    PyTorch's std::function, which C cannot call; not looked at, may be NULL
+/// @param filter    PyTorch's std::function, which C cannot call; ignored, may be NULL
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tcuda_torch_begin_allocate_to_pool(
     device: i32,
@@ -201,7 +203,7 @@ pub unsafe extern "C" fn tcuda_torch_begin_allocate_to_pool(
     });
 }
 
-/// For set_end_allocate_to_pool_fn: ends that. The pool, and what is cached in it, stays.
+/// For set_end_allocate_to_pool_fn: ends that. The pool, and its cached memory, stays.
 /// (for torch.cuda.CUDAPluggableAllocator)
 #[unsafe(no_mangle)]
 pub extern "C" fn tcuda_torch_end_allocate_to_pool(device: i32, id0: u64, id1: u64) {
@@ -210,13 +212,13 @@ pub extern "C" fn tcuda_torch_end_allocate_to_pool(device: i32, id0: u64, id1: u
     });
 }
 
-/// For set_release_pool: takes one tcuda_torch_begin_allocate_to_pool back, as far as it keeps the
-/// pool. After the last, memory of the pool that nobody uses goes with the next
+/// For set_release_pool: drops the reference to the pool of one tcuda_torch_begin_allocate_to_pool.
+/// After the last, unused memory of the pool goes back to the driver with the next
 /// tcuda_memory_empty_cache, or when memory is short. (for torch.cuda.CUDAPluggableAllocator)
 #[unsafe(no_mangle)]
 pub extern "C" fn tcuda_torch_release_pool(device: i32, id0: u64, id1: u64) {
     answer("tcuda_torch_release_pool", |call| {
-        // It may come when the interpreter ends: no reason to initialise again.
+        // It may be called when the interpreter ends: it must not initialise the library again.
         let Some(runtime) = runtime::existing(call.inside()) else { return Ok(()) };
         torch::release(runtime, device, (id0, id1))
     });

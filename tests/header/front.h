@@ -71,7 +71,7 @@
 #define TCUDA_API
 #endif
 
-/* A result not to be ignored: every status but those of _destroy, _free and _release. */
+/* A result not to be ignored: every status except those of _destroy, _free and _release. */
 #if defined(__cplusplus) && __cplusplus >= 201703L
 #define TCUDA_NODISCARD [[nodiscard]]
 #elif defined(__GNUC__)
