@@ -351,6 +351,30 @@ static void caching_can_be_turned_off_and_on(void)
     end_backend();
 }
 
+/* A tensor that begins inside a block without an arena is held to that block, as any other is. */
+static void tensors_stay_in_blocks_without_an_arena(const char *config, int32_t caching)
+{
+    enum { BYTES = 9218, OFFSET = 3 };
+    begin_backend(config);
+    CHECK_OK(tcuda_memory_caching_enable(caching));
+    void *const block = allocate(BYTES, 0, NULL), *const other = allocate(BYTES, 0, NULL);
+    int64_t size = BYTES - OFFSET;
+    tcuda_tensor tensor = { .data = block, .device = { TCUDA_DEVICE_CUDA, 0 }, .ndim = 1,
+        .dtype = { 0, 8, 1 }, .shape = &size, .strides = NULL, .byte_offset = OFFSET };
+    CHECK_OK(tcuda_random_geometric(&tensor, 0.5, NULL, NULL));
+    const int64_t too_large[] = { BYTES - OFFSET + 1, 1 << 20, INT64_MAX };
+    for (size_t i = 0; i < sizeof too_large / sizeof *too_large; i++) {
+        size = too_large[i];
+        CHECK_STATUS(TCUDA_STATUS_INVALID_ARGUMENT,
+            tcuda_random_geometric(&tensor, 0.5, NULL, NULL));
+        CHECK(strstr(tcuda_last_error(), "leaves the block") != NULL);
+    }
+    CHECK_OK(tcuda_device_synchronize(0));
+    CHECK_OK(tcuda_free(block));
+    CHECK_OK(tcuda_free(other));
+    end_backend();
+}
+
 static int32_t free_it(void *user_data, int32_t device, size_t bytes, size_t limit_bytes,
     size_t free_bytes)
 {
@@ -481,5 +505,7 @@ int main(void)
     without_a_cache_memory_runs_out();
     threads_share_the_table();
     what_is_left_is_given_back();
+    tensors_stay_in_blocks_without_an_arena("", 0);
+    tensors_stay_in_blocks_without_an_arena("backend:cudaMallocAsync", 1);
     return finish();
 }

@@ -272,7 +272,7 @@ impl Again {
         holds: impl FnOnce(u64, u64) -> bool,
     ) -> bool {
         matches!(copy::device_of(runtime, address), Ok(Some(device)) if device == self.device)
-            && match memory::extent(address) {
+            && match tensor::block_around(runtime, address) {
                 Ok(Some((start, bytes))) => holds(start, bytes),
                 Ok(None) => true,
                 Err(_) => false,

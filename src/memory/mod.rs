@@ -34,6 +34,7 @@ pub use pointer::{
     Found, cached_extent, device_of, extent, find, free, record_around, record_stream,
     unknown_pointer, use_inside,
 };
+pub(crate) use backing::uncached::is_used as has_uncached_blocks;
 pub use report::{OutOfMemoryText, PoolOutOfMemoryText, Size};
 pub use wrong_kind::{Kind, name_kind};
 

@@ -55,6 +55,14 @@ fn asked_in(runtime: &Runtime, device: &Device, address: u64) -> Result<Option<i
     Ok(known.then_some(ordinal))
 }
 
+/// The first address of the piece of memory that holds an address, as the driver knows it.
+pub fn start_of_range(runtime: &Runtime, address: u64) -> Result<Option<u64>> {
+    let mut start = 0u64;
+    let attribute = CUpointer_attribute::CU_POINTER_ATTRIBUTE_RANGE_START_ADDR;
+    let is_known = pointer_attribute(runtime, &mut start, attribute, address)?;
+    Ok(is_known.then_some(start))
+}
+
 /// Is this range pinned memory of the host that a device's kernels can use at the same addresses?
 pub fn is_mapped(runtime: &Runtime, device: &Device, first: u64, bytes: u64) -> Result<bool> {
     use CUpointer_attribute::*;

@@ -375,14 +375,14 @@ impl Tensor {
                 });
             }
         }
-        self.require_inside()?;
+        self.require_inside(runtime)?;
         Ok(device)
     }
 
     /// An error if it begins in a block of the library and extends beyond it.
-    fn require_inside(&self) -> Result<()> {
+    fn require_inside(&self, runtime: &Runtime) -> Result<()> {
         let (first, end) = self.range()?;
-        let Some((start, bytes)) = memory::extent(self.address)? else { return Ok(()) };
+        let Some((start, bytes)) = block_around(runtime, self.address)? else { return Ok(()) };
         if first < start || end - start > bytes {
             return Err(Error::Invalid(
                 "the tensor leaves the block of memory that it begins in: check its shape, strides and \
@@ -390,6 +390,22 @@ impl Tensor {
             ));
         }
         Ok(())
+    }
+}
+
+/// First address and bytes of the block of this library that holds an address; none: it is other memory.
+pub fn block_around(runtime: &Runtime, address: u64) -> Result<Option<(u64, u64)>> {
+    let block = memory::extent(address)?;
+    if block.is_some() || !memory::has_uncached_blocks() {
+        return Ok(block);
+    }
+    // Uncached blocks are known by their first address.
+    match copy::start_of_range(runtime, address)? {
+        Some(start) if start < address => {
+            let block = memory::extent(start)?;
+            Ok(block.filter(|(start, bytes)| address - start < *bytes))
+        }
+        _ => Ok(None),
     }
 }
 

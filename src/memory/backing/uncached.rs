@@ -110,7 +110,7 @@ fn part(address: u64) -> &'static Mutex<Blocks> {
 }
 
 /// Was there ever such a block?
-pub(in crate::memory) fn is_used() -> bool {
+pub(crate) fn is_used() -> bool {
     IS_USED.load(Ordering::Relaxed)
 }
 
