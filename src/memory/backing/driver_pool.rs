@@ -1,9 +1,11 @@
-//! The driver's memory pools as a backend: cudaMallocAsync by PyTorch's name. The driver reuses memory in
-//! the order of streams, keeps it, and counts it; we know who holds what, and which streams use it.
+//! The driver's memory pools as a backend, which PyTorch calls cudaMallocAsync. The driver caches
+//! memory, reuses it in stream order, and counts it. This module tracks the live blocks and the
+//! streams that use each of them.
 //!
-//! **Captures.** Memory that is allocated on a captured stream is its graph's, and is freed into the
-//! graph. What was allocated elsewhere and is freed while a stream that uses it is captured waits until
-//! the capture is over: freed now, it would be part of a graph that may run many times.
+//! **Captures.** A block that is allocated on a captured stream belongs to the graph, and its free
+//! becomes a node of the graph. A block that was allocated elsewhere may be freed while a stream
+//! that uses it is captured. Its free is postponed until the capture ends; otherwise it would
+//! become part of a graph that may run many times.
 
 use crate::base::error::{Error, Result};
 use crate::base::lock::Mutex;
@@ -26,7 +28,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use CUmemPool_attribute as Attribute;
 
-/// What PyTorch sets: memory is kept, and reused in every way that the driver knows.
+/// The settings of PyTorch: memory is kept, and every way of reuse that the driver has is enabled.
 const SETTINGS: [(Attribute, u64); 4] = [
     (Attribute::CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES, 1),
     (Attribute::CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC, 1),
@@ -37,7 +39,7 @@ const SETTINGS: [(Attribute, u64); 4] = [
 /// A pool that is set up.
 struct Ready {
     pool: usize,
-    /// The settings that it had.
+    /// The settings before the set-up, restored at the end.
     before: [u64; SETTINGS.len()],
 }
 
@@ -45,11 +47,12 @@ struct Ready {
 pub(in crate::memory) struct DriverPool {
     driver: &'static Driver,
     ready: Once<Ready>,
-    /// Blocks that go when a capture is over; there is room for all that live.
+    /// Blocks that are freed when a capture ends. The capacity is at least the number of live
+    /// blocks.
     postponed: Mutex<Vec<(u64, Block)>>,
     postponed_count: AtomicUsize,
     live: AtomicUsize,
-    /// Was it said that frees are postponed?
+    /// Was the warning about a postponed free logged?
     has_warned: AtomicBool,
 }
 
@@ -65,7 +68,7 @@ impl DriverPool {
         }
     }
 
-    /// An attribute; those of reuse are ints, which the rest of the word leaves 0.
+    /// Reads an attribute. Those of reuse are 32-bit integers; the upper half stays 0.
     fn get(&self, pool: usize, attribute: Attribute) -> Result<u64> {
         let mut value = 0u64;
         let to = (&raw mut value).cast::<c_void>();
@@ -82,7 +85,7 @@ impl DriverPool {
         Ok(())
     }
 
-    /// Sets the pool up at the first use; the device's context is current.
+    /// Sets the pool up at the first use. The device's context is current.
     fn ready(&self, device: &Device, peers: u64) -> Result<&Ready> {
         self.ready.get_or_try_init(|| {
             let supported = CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED;
@@ -124,12 +127,13 @@ impl DriverPool {
         Ok(())
     }
 
-    /// Gives a peer access to all of it, where it is set up.
+    /// Gives a peer access to the pool, if the pool is set up.
     pub fn allow_peer(&self, device: &Device, peer: i32) -> Result<()> {
         self.ready.get().map_or(Ok(()), |ready| self.grant(ready.pool, device, peer))
     }
 
-    /// Gives unused memory back to the driver; what is freed and not yet seen to be over stays.
+    /// Gives unused memory back to the driver. Blocks whose free has not completed on the device
+    /// stay.
     fn trim(&self) -> Result<()> {
         let Some(ready) = self.ready.get() else { return Ok(()) };
         // SAFETY: the pool exists.
@@ -137,7 +141,7 @@ impl DriverPool {
         Ok(())
     }
 
-    /// What the driver counts, which is all that PyTorch tells of this backend.
+    /// Reads the driver's counters, which are all that PyTorch reports for this backend.
     pub fn count(&self, all: &mut Statistics) -> Result<()> {
         let Some(ready) = self.ready.get() else { return Ok(()) };
         let get = |attribute| self.get(ready.pool, attribute).map(|value| value as i64);
@@ -161,7 +165,8 @@ impl DriverPool {
         self.set(ready.pool, Attribute::CU_MEMPOOL_ATTR_USED_MEM_HIGH, 0)
     }
 
-    /// One block more, for which there is room to be put aside: freeing wants no memory.
+    /// Counts one more live block and reserves its entry in `postponed`, so that freeing needs no
+    /// host memory.
     fn expect_one(&self) -> Result<()> {
         let live = self.live.fetch_add(1, Ordering::Relaxed) + 1;
         let mut postponed = self.postponed.lock();
@@ -174,7 +179,7 @@ impl DriverPool {
         self.live.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Puts a block aside until a capture is over.
+    /// Postpones the free of a block until a capture ends.
     fn put_aside(&self, address: u64, block: Block) {
         let mut postponed = self.postponed.lock();
         postponed.push((address, block));
@@ -192,12 +197,12 @@ impl DriverPool {
         }
     }
 
-    /// How many blocks are put aside.
+    /// The number of postponed frees.
     fn postponed(&self) -> usize {
         self.postponed_count.load(Ordering::Relaxed)
     }
 
-    /// Takes the one that was put aside first; its place stays.
+    /// Takes the oldest postponed block; the capacity stays.
     fn take_postponed(&self) -> Option<(u64, Block)> {
         let mut postponed = self.postponed.lock();
         let first = (!postponed.is_empty()).then(|| postponed.remove(0));
@@ -205,11 +210,12 @@ impl DriverPool {
         first
     }
 
-    /// Gives everything back, and the pool its settings, at the end: the context is current.
+    /// Frees all postponed blocks and restores the pool's settings, at shutdown. The context is
+    /// current.
     pub fn close(&self) {
         let Some(ready) = self.ready.get() else { return };
         while let Some((address, _)) = self.take_postponed() {
-            // SAFETY: ours, and nobody uses it any more.
+            // SAFETY: ours, and no longer in use.
             let _ = unsafe { self.driver.cuMemFree(address) };
         }
         self.restore(ready.pool, &ready.before);
@@ -217,7 +223,7 @@ impl DriverPool {
     }
 }
 
-/// Is a stream that uses an uncaptured block being captured?
+/// Is a stream that uses an uncaptured block captured now?
 fn must_wait(runtime: &Runtime, block: &Block) -> Result<bool> {
     if matches!(block.origin, Origin::DriverPool { captured: true }) {
         return Ok(false);
@@ -236,7 +242,7 @@ fn ordering<'a>(runtime: &'a Runtime, stream: &'a Stream) -> Result<&'a Stream> 
     Ok(ordering_stream(runtime.device(stream.device())?, stream))
 }
 
-/// Makes a stream wait for what another holds now, or held at its end.
+/// Makes a stream wait for the work that is queued on another now, or that was queued at its end.
 fn wait_for_end(runtime: &Runtime, waiter: &Stream, stream: &Stream) -> Result<()> {
     match stream.standing() {
         Standing::Alive(_named) => waiter.wait_stream(runtime, ordering(runtime, stream)?),
@@ -251,7 +257,7 @@ fn wait_for_end(runtime: &Runtime, waiter: &Stream, stream: &Stream) -> Result<(
 }
 
 impl DeviceMemory {
-    /// Allocates from the pool, and says whether that is part of a capture.
+    /// Allocates from the pool; also returns whether the allocation is part of a capture.
     pub(in crate::memory) fn allocate_in_pool(
         &self,
         runtime: &Runtime,
@@ -273,7 +279,7 @@ impl DeviceMemory {
         Ok((address, captured))
     }
 
-    /// Frees a block in the order of all streams that use it.
+    /// Frees a block after the work of all streams that use it.
     pub(in crate::memory) fn free_in_pool(
         &self,
         runtime: &Runtime,
@@ -285,7 +291,8 @@ impl DeviceMemory {
         let own = block.stream();
         if matches!(block.origin, Origin::DriverPool { captured: true }) {
             if own.is_capturing(runtime)? {
-                // All of them are part of the capture: the one stream that must join it again does.
+                // All these streams belong to the capture. The block's own stream waits for them,
+                // which joins them to the capture's origin.
                 for stream in block.uses() {
                     if stream.is_capturing(runtime)? {
                         own.wait_stream(runtime, stream)?;
@@ -308,13 +315,13 @@ impl DeviceMemory {
             return self.free_async(address, own);
         }
         match self.free_after_all(runtime, device, address, block) {
-            // Freeing wants no memory: the host waits instead.
+            // Freeing must not need host memory: the host waits for the devices instead.
             Err(Error::OutOfHostMemory(_)) => {
                 let _needed = sync_debug::needed();
                 for stream in std::iter::once(own).chain(block.uses()) {
                     runtime.device(stream.device())?.synchronize()?;
                 }
-                // SAFETY: from the pool, taken out of the table, and nobody uses it any more.
+                // SAFETY: from the pool, taken out of the table, and no longer in use.
                 unsafe { self.driver.cuMemFree(address) }?;
                 self.pool.one_less();
                 Ok(())
@@ -323,7 +330,8 @@ impl DeviceMemory {
         }
     }
 
-    /// On a stream of its own, which comes after all that use it, so that none waits for another.
+    /// Frees on an internal stream that waits for all streams that use the block, so that none of
+    /// these waits for another.
     fn free_after_all(
         &self,
         runtime: &Runtime,
@@ -345,7 +353,8 @@ impl DeviceMemory {
         Ok(())
     }
 
-    /// Puts a block aside whose streams are captured; gives back what can go now.
+    /// Postpones the free of a block if a stream that uses it is captured; otherwise returns the
+    /// block.
     #[expect(clippy::result_large_err, reason = "the block goes back without host memory")]
     pub(in crate::memory) fn postpone(
         &self,
@@ -367,7 +376,8 @@ impl DeviceMemory {
         }
     }
 
-    /// Frees blocks whose captures are over. What cannot be freed now can be later.
+    /// Frees the postponed blocks whose captures have ended. A block that cannot be freed now stays
+    /// postponed.
     fn free_postponed(&self, runtime: &Runtime, device: &Device) {
         for _ in 0..self.pool.postponed() {
             let Some((address, block)) = self.pool.take_postponed() else { return };
@@ -379,8 +389,8 @@ impl DeviceMemory {
         }
     }
 
-    /// Waits for all work of the device that is not captured, and gives unused memory back.
-    /// False: nothing ever came from it.
+    /// Waits for all uncaptured work of the device, then gives unused memory back. Returns false if
+    /// the pool was never used.
     pub(in crate::memory) fn trim_pool(&self, runtime: &Runtime, device: &Device) -> Result<bool> {
         if self.pool.ready.get().is_none() {
             return Ok(false);

@@ -1,5 +1,5 @@
-//! Where an arena has memory: growing at its end or into holes, and giving back what is free, which
-//! leaves holes: addresses without memory between others that have some.
+//! Growing and shrinking an arena's memory. An arena grows at its end or into holes. Giving back
+//! free memory leaves holes: address ranges without memory between ranges with memory.
 
 use super::virtual_memory::VirtualMemory;
 use crate::base::error::{Error, Result};
@@ -13,7 +13,7 @@ impl ArenaState {
         u64::from(self.end() - self.gaps) * UNIT != self.segment.bytes()
     }
 
-    /// Adds freshly mapped units at the mapped end.
+    /// Adds newly mapped units at the end, as a free block.
     pub(in crate::memory) fn extend(&mut self, units: u32) {
         let start = if self.last == NONE { 0 } else { self.blocks[self.last].end() };
         let id = self.new_block(start, units, State::Free);
@@ -31,8 +31,8 @@ impl ArenaState {
         if self.last == NONE { 0 } else { self.blocks[self.last].end() }
     }
 
-    /// Maps memory so that a block of `units` fits: into the lowest hole that can take it with its
-    /// free neighbours, else at the end.
+    /// Maps memory so that a block of `units` fits. Fills the lowest hole that is large enough
+    /// together with its free neighbours; without one, grows at the end.
     pub(in crate::memory) fn grow(
         &mut self,
         memory: &VirtualMemory,
@@ -53,7 +53,7 @@ impl ArenaState {
                 Err(error @ (Error::DriverOutOfMemory { .. } | Error::OverLimit)) => {
                     return Err(error);
                 }
-                // Addresses that the driver will not map again: there are others.
+                // The driver refuses to map these addresses; others may work.
                 Err(_) => (),
             }
         }
@@ -65,7 +65,8 @@ impl ArenaState {
         grown
     }
 
-    /// The same at the end.
+    /// Maps memory at the end so that a block of `units` fits. Maps more than is missing if the
+    /// arena has been larger before (`growth_again`).
     fn grow_beyond(
         &mut self,
         memory: &VirtualMemory,
@@ -84,12 +85,12 @@ impl ArenaState {
         self.grow_at_end(memory, base, wanted, limit)
     }
 
-    /// Is the end of the memory below the slot in which it grows?
+    /// Does the mapped memory end below the slot in which the arena grows?
     pub(in crate::memory) fn is_below_home(&self) -> bool {
         self.end() < self.segment.aliases.home
     }
 
-    /// Has what grows next be in the slot for that: a gap leads there.
+    /// Moves the end to the growth slot if it is below it, with a gap block in between.
     fn skip_to_home(&mut self) -> Result<()> {
         if !self.is_below_home() {
             return Ok(());
@@ -110,8 +111,7 @@ impl ArenaState {
         Ok(())
     }
 
-    /// Has it to go on in a larger slot so that a block of `units` fits, where its addresses go up to
-    /// `limit`?
+    /// Does the arena need a larger slot for a block of `units`? Its addresses go up to `limit`.
     pub(in crate::memory) fn outgrows(&self, units: u32, step: u32, limit: u64) -> bool {
         let (end, missing) = match self.is_below_home() {
             true => (self.segment.aliases.home, units.next_multiple_of(step)),
@@ -120,13 +120,13 @@ impl ArenaState {
         u64::from(end) + u64::from(missing) > self.segment.aliases.floor(limit)
     }
 
-    /// Units that are missing at the end so that a block of `units` fits there.
+    /// The units to map at the end so that a block of `units` fits there.
     pub(in crate::memory) fn missing_at_end(&self, units: u32, step: u32) -> u32 {
         let free = if self.wilderness == NONE { 0 } else { self.blocks[self.wilderness].units };
         (units - free.min(units)).next_multiple_of(step)
     }
 
-    /// Bytes that lie idle below the end, in pieces that were too small.
+    /// Free bytes below the wilderness, in pieces that were too small for the requests.
     pub(in crate::memory) fn pieces(&self) -> u64 {
         let end = if self.wilderness == NONE { 0 } else { self.blocks[self.wilderness].bytes() };
         (self.free_bytes - end) as u64
@@ -151,7 +151,8 @@ impl ArenaState {
         Ok(())
     }
 
-    /// Maps `units`, a multiple of the granularity, at the end, free in a guest's order.
+    /// Maps `units`, a multiple of the granularity, at the end, as a free block that is ordered on
+    /// a foreign stream (`foreign_free.rs`).
     pub(in crate::memory) fn grow_for(
         &mut self,
         memory: &VirtualMemory,
@@ -180,13 +181,13 @@ impl ArenaState {
         Ok(())
     }
 
-    /// Is there a hole that makes room for `units`?
+    /// Is there a hole in which a block of `units` fits, together with its free neighbours?
     pub(in crate::memory) fn has_hole_for(&self, units: u32) -> bool {
         self.has_holes() && self.find_hole(units).is_some()
     }
 
-    /// The lowest hole that makes room for `units` together with its free neighbours, and the units
-    /// that are free below it.
+    /// The lowest hole in which a block of `units` fits together with its free neighbours, and the
+    /// free units directly below it.
     fn find_hole(&self, units: u32) -> Option<(u32, u32)> {
         let free = |id: u32| match id {
             NONE => 0,
@@ -222,12 +223,12 @@ impl ArenaState {
         let filled =
             if units == self.blocks[hole].units { hole } else { self.split_hole(hole, units) };
         self.release(filled);
-        // If nothing is in use, it has begun again.
+        // `release` resets the cursor if nothing is in use; the new memory is for use now.
         self.reach = growth_cursor::ALL;
         Ok(())
     }
 
-    /// Makes a block of the lower end of a hole, which is longer.
+    /// Splits `units` off the lower end of a longer hole, as a free block.
     fn split_hole(&mut self, hole: u32, units: u32) -> u32 {
         let Block { start, previous: below, .. } = self.blocks[hole];
         let id = self.new_block(start, units, State::Free);
@@ -240,7 +241,7 @@ impl ArenaState {
         id
     }
 
-    /// Is any whole mapping free?
+    /// Does a free block contain a whole mapping?
     pub(in crate::memory) fn has_idle(&self) -> bool {
         let mut id = self.first;
         while id != NONE {
@@ -256,16 +257,16 @@ impl ArenaState {
         false
     }
 
-    /// Unmaps whole mappings that are free and gives their memory back, until that is `wanted` bytes
-    /// or more. Nobody may use what is free any more, on the device either. Aliases that nobody uses go
-    /// before, because memory stays as long as any address leads to it.
+    /// Unmaps whole mappings that are free and gives their memory back, until that is `wanted`
+    /// bytes or more. No work on the device may still use free memory. Unused views are unmapped
+    /// before, because the driver keeps memory as long as any address maps it.
     pub(in crate::memory) fn release_idle(
         &mut self,
         memory: &VirtualMemory,
         base: u64,
         wanted: u64,
     ) -> Result<()> {
-        debug_assert!(self.quick.is_empty(), "they were joined");
+        debug_assert!(self.quick.is_empty(), "quick lists are empty");
         self.reach = growth_cursor::ALL;
         self.segment.aliases.clear(memory, base, false)?;
         let before = self.segment.bytes();
@@ -298,8 +299,8 @@ impl ArenaState {
         outcome
     }
 
-    /// Turns a part of a free block into something else; what is left of it on both sides stays free.
-    /// Two blocks are prepared.
+    /// Gives a part of a free block another state; the rest on both sides stays free. The caller
+    /// has prepared two blocks.
     pub(in crate::memory) fn cut_out(&mut self, id: u32, from: u32, to: u32, state: State) {
         let Block { start, previous: below, .. } = self.blocks[id];
         let end = self.blocks[id].end();
@@ -331,7 +332,8 @@ impl ArenaState {
         }
     }
 
-    /// Joins a hole with those beside it; the upper one stays, so that a walk upwards may go on.
+    /// Merges a hole with adjacent holes. The upper one survives, so that a walk to higher
+    /// addresses can continue.
     pub(in crate::memory) fn join_holes(&mut self, id: u32) {
         let Block { previous, next, .. } = self.blocks[id];
         for (below, above) in [(previous, id), (id, next)] {
@@ -348,7 +350,8 @@ impl ArenaState {
         }
     }
 
-    /// Forgets holes at the end, so that the last block ends where the memory does.
+    /// Drops holes at the end, so that the last block ends where the memory ends. A free last block
+    /// becomes the wilderness.
     fn trim(&mut self) {
         self.drop_holes_at_end();
         if self.last != NONE
@@ -360,7 +363,7 @@ impl ArenaState {
         }
     }
 
-    /// The same, where there is no wilderness.
+    /// Drops holes at the end, in an arena without a wilderness.
     pub(in crate::memory) fn drop_holes_at_end(&mut self) {
         while self.last != NONE && matches!(self.blocks[self.last].state, State::Hole | State::Gap)
         {

@@ -1,5 +1,5 @@
-//! Where memory comes from: mapped physical handles, whole segments, the driver's pools, allocators of
-//! hosts, and single blocks without a cache.
+//! Sources of device memory: mapped physical handles, whole segments, the driver's memory pools,
+//! allocators of the host, and single uncached blocks.
 //!
 //! Begin with `segment.rs` (mapped memory) and `segmented/mod.rs` (segments of cuMemAlloc).
 

@@ -1,7 +1,7 @@
 //! Allocators of other libraries, with the functions of PyTorch's CUDAPluggableAllocator.
 //!
-//! One is kept by its references: the host's handle, the blocks that came from it, the pools that are
-//! made with it. With the last one its library is closed. Its functions are the host's code: they are
+//! An allocator is reference-counted: by the host's handle, its live blocks, and the pools that use
+//! it. Dropping the last reference closes its library. Its functions are code of the host: they are
 //! called with no lock held, and with the device's context current.
 
 use super::source::Source;
@@ -20,12 +20,12 @@ use std::ffi::{CStr, c_void};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
 
-/// Gives memory: bytes, device, stream.
+/// Allocates: bytes, device, stream.
 pub type MallocFn = unsafe extern "C" fn(isize, i32, CUstream) -> *mut c_void;
-/// Takes it back: what was given, and what was said then.
+/// Frees: the block, and the bytes, device and stream of its allocation.
 pub type FreeFn = unsafe extern "C" fn(*mut c_void, isize, i32, CUstream);
 
-/// Functions that an allocator may have besides.
+/// The optional functions of an allocator.
 #[derive(Clone, Copy, Debug, Default)]
 #[allow(missing_docs, reason = "PyTorch's names; the header documents them")]
 pub struct Hooks {
@@ -36,20 +36,20 @@ pub struct Hooks {
     pub record_stream: Option<unsafe extern "C" fn(*mut c_void, CUstream)>,
 }
 
-/// So many functions of allocators are called inside of each other on one thread.
+/// The largest depth of nested calls of allocator functions on one thread.
 const MOST_NESTED: u32 = 8;
 
 thread_local! {
     static NESTED: Cell<u32> = const { Cell::new(0) };
 }
 
-/// A function of an allocator is called, until this is dropped.
+/// A call of an allocator function is active until this is dropped.
 struct Nested {
     _waiting: Waiting,
 }
 
 impl Nested {
-    /// An error where one calls us, and is called again, without an end.
+    /// Fails if allocator functions call the library, which calls them again, without an end.
     fn begin() -> Result<Nested> {
         let nested = NESTED.get();
         if nested >= MOST_NESTED {
@@ -70,16 +70,16 @@ impl Drop for Nested {
     }
 }
 
-/// A text of the host's as far as it is UTF-8, copied without host memory.
+/// The part of a text of the host that is valid UTF-8, copied without heap memory.
 fn shown(text: &CStr) -> Text {
     let bytes = text.to_bytes().utf8_chunks().next();
     Text::new(bytes.map_or("", |chunk| chunk.valid()))
 }
 
-/// A library that was opened for an allocator, closed when it goes.
+/// A dynamic library that was opened for an allocator; closed on drop.
 struct Shared(NonNull<c_void>);
 
-// SAFETY: the handle is only looked up in and closed, which any thread may do.
+// SAFETY: the handle is used only by dlsym and dlclose, which any thread may do.
 unsafe impl Send for Shared {}
 // SAFETY: as above.
 unsafe impl Sync for Shared {}
@@ -87,7 +87,7 @@ unsafe impl Sync for Shared {}
 impl Shared {
     fn open(path: &CStr) -> Result<Shared> {
         let _waiting = waiting::in_host_function();
-        // Local, as PyTorch opens it: its symbols bind nobody else's.
+        // RTLD_LOCAL, as in PyTorch: other libraries do not bind its symbols.
         // SAFETY: NUL-terminated; what the library does when it is opened is the host's choice.
         let handle = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
         NonNull::new(handle)
@@ -120,15 +120,15 @@ struct Allocator {
     free: FreeFn,
     hooks: Mutex<Hooks>,
     is_used: AtomicBool,
-    /// Last, so that it goes last.
+    /// The last field, so that it is dropped last.
     _library: Option<Shared>,
 }
 
-/// A reference to an allocator.
+/// A counted reference to an allocator.
 #[derive(Debug)]
 pub struct Pluggable(NonNull<Allocator>);
 
-// SAFETY: everything in it is shared by atomics and a lock; the host promises that its functions may
+// SAFETY: all fields are atomics, locks or immutable; the host promises that its functions may
 // be called on any thread.
 unsafe impl Send for Pluggable {}
 // SAFETY: as above.
@@ -140,12 +140,12 @@ impl Pluggable {
         Pluggable::with(malloc, free, None)
     }
 
-    /// One of a library, which is opened for it.
+    /// Loads a library and makes an allocator of two of its functions.
     pub fn load(path: &CStr, malloc: &CStr, free: &CStr) -> Result<Pluggable> {
         let library = Shared::open(path)?;
         let malloc = library.symbol(malloc, "alloc_symbol")?.as_ptr();
         let free = library.symbol(free, "free_symbol")?.as_ptr();
-        // SAFETY: the host's word that the symbol is such a function.
+        // SAFETY: the host promises that the symbol has this type.
         let malloc = unsafe { std::mem::transmute::<*mut c_void, MallocFn>(malloc) };
         // SAFETY: as above.
         let free = unsafe { std::mem::transmute::<*mut c_void, FreeFn>(free) };
@@ -167,11 +167,11 @@ impl Pluggable {
 
     #[inline]
     fn allocator(&self) -> &Allocator {
-        // SAFETY: it lives as long as a reference, which this is.
+        // SAFETY: this reference keeps it alive.
         unsafe { self.0.as_ref() }
     }
 
-    /// One reference more.
+    /// Adds a reference.
     pub fn share(&self) -> Pluggable {
         self.allocator().references.fetch_add(1, Ordering::Relaxed);
         Pluggable(self.0)
@@ -199,13 +199,13 @@ impl Pluggable {
         *self.allocator().hooks.lock()
     }
 
-    /// From now on its hooks are as they are.
+    /// Marks the allocator as used: its hooks can no longer change.
     pub fn begin_use(&self) {
         let _hooks = self.allocator().hooks.lock();
         self.allocator().is_used.store(true, Ordering::Relaxed);
     }
 
-    /// Tells it how many devices there are.
+    /// Passes the number of devices to the `init` hook.
     pub fn init(&self, devices: usize) -> Result<()> {
         if let Some(init) = self.hooks().init {
             let _nested = Nested::begin()?;
@@ -215,7 +215,7 @@ impl Pluggable {
         Ok(())
     }
 
-    /// Has it give back what it does not need; false: it has no function for that.
+    /// Has the allocator free its cache; false: it has no `reset` hook.
     pub fn reset(&self) -> Result<bool> {
         let Some(reset) = self.hooks().reset else { return Ok(false) };
         let _nested = Nested::begin()?;
@@ -224,7 +224,7 @@ impl Pluggable {
         Ok(true)
     }
 
-    /// Tells it the share of a device's memory that it may use.
+    /// Passes the fraction of the device's memory that the allocator may use to its hook.
     pub fn set_fraction(&self, fraction: f64, device: i32) -> Result<()> {
         if let Some(memory_fraction) = self.hooks().memory_fraction {
             let _nested = Nested::begin()?;
@@ -234,7 +234,7 @@ impl Pluggable {
         Ok(())
     }
 
-    /// The piece from the driver that holds a block, and its length; none: it does not say.
+    /// The address and length of the driver allocation that holds a block; `None`: not known.
     pub fn base_of(&self, address: u64) -> Result<Option<(u64, u64)>> {
         let Some(base_alloc) = self.hooks().base_alloc else { return Ok(None) };
         let mut bytes = 0;
@@ -244,12 +244,12 @@ impl Pluggable {
         Ok((!base.is_null()).then_some((base as u64, bytes as u64)))
     }
 
-    /// Tells it that a block is used on another stream as well.
+    /// Reports to the allocator that a block is used on another stream as well.
     pub fn record_stream(&self, address: u64, stream: &Stream) -> Result<()> {
         if let Some(record_stream) = self.hooks().record_stream {
             let stream = stream.native();
             let _nested = Nested::begin()?;
-            // SAFETY: the host's own function, told of a block that it gave.
+            // SAFETY: the host's own function, with a block that it allocated.
             unsafe { record_stream(address as *mut c_void, stream) };
         }
         Ok(())
@@ -260,7 +260,7 @@ impl Drop for Pluggable {
     fn drop(&mut self) {
         if self.allocator().references.fetch_sub(1, Ordering::Release) == 1 {
             fence(Ordering::Acquire);
-            // SAFETY: from a box, and nobody has a reference any more.
+            // SAFETY: from a box, and this was the last reference.
             drop(unsafe { Box::from_raw(self.0.as_ptr()) });
         }
     }
@@ -287,7 +287,7 @@ impl Source for Pluggable {
         let (block, bytes) = (address as *mut c_void, bytes as isize);
         let (device, stream) = (device.ordinal(), stream.native());
         let _nested = Nested::begin()?;
-        // SAFETY: the host's own function, given what it gave.
+        // SAFETY: the host's own function, with a block that it allocated.
         unsafe { (self.allocator().free)(block, bytes, device, stream) };
         Ok(())
     }

@@ -1,5 +1,5 @@
-//! A growing array in its own host mapping, as long as what it holds: growing moves pages, not what is
-//! in them, and running out of host memory is an error.
+//! A growable array in an anonymous mapping of host memory. Growing moves pages instead of copying
+//! elements, and running out of host memory is an error.
 
 use crate::base::error::{Error, Result};
 use std::ffi::c_void;
@@ -13,30 +13,29 @@ pub unsafe trait Zeroed: Copy {}
 // SAFETY: an integer.
 unsafe impl Zeroed for u32 {}
 
-/// The array.
 pub struct Region<T: Zeroed> {
     base: *mut T,
     len: usize,
-    /// Bytes of the mapping; 0: there is none yet.
+    /// Bytes of the mapping; 0: not mapped yet.
     mapped: usize,
-    /// It never has more elements.
+    /// The largest number of elements.
     most: usize,
 }
 
-// SAFETY: it owns its mapping like a Vec.
+// SAFETY: the region owns its mapping like a Vec.
 unsafe impl<T: Zeroed + Send> Send for Region<T> {}
 
 const PAGE: usize = 4096;
-/// A mapping grows by this part of itself at least, as a shift, so that it is seldom moved.
+/// A mapping grows by at least this part of itself, as a shift, so that it seldom moves.
 const PART: u32 = 2;
 
 impl<T: Zeroed> Region<T> {
-    /// An empty array for at most `most` elements.
+    /// An empty array of at most `most` elements.
     pub const fn new(most: usize) -> Region<T> {
         Region { base: std::ptr::dangling_mut(), len: 0, mapped: 0, most }
     }
 
-    /// Makes at least `len` elements usable; new ones are zero. All may move.
+    /// Makes at least `len` elements usable. New elements are zero, and all may move.
     #[cold]
     pub fn grow(&mut self, len: usize) -> Result<()> {
         const FULL: Error = Error::OutOfHostMemory("an allocator's tables: they are full");
@@ -61,7 +60,7 @@ impl<T: Zeroed> Region<T> {
                     0,
                 )
             },
-            // SAFETY: the mapping of this length, to which nobody else has a reference.
+            // SAFETY: the mapping of this length, which is borrowed exclusively.
             mapped => unsafe {
                 libc::mremap(self.base.cast::<c_void>(), mapped, bytes, libc::MREMAP_MAYMOVE)
             },
@@ -75,7 +74,7 @@ impl<T: Zeroed> Region<T> {
         Ok(())
     }
 
-    /// Bytes of host memory that it has.
+    /// Bytes of host memory in use.
     #[cfg(test)]
     pub fn resident(&self) -> usize {
         let mut pages = vec![0u8; self.mapped / PAGE];
@@ -88,14 +87,14 @@ impl<T: Zeroed> Region<T> {
         pages.iter().filter(|page| **page & 1 != 0).count() * PAGE
     }
 
-    /// The usable elements.
+    /// The usable elements, read-only.
     #[inline]
     pub fn as_slice(&self) -> &[T] {
         // SAFETY: `len` elements are readable and, being zeroed at first, valid.
         unsafe { std::slice::from_raw_parts(self.base, self.len) }
     }
 
-    /// The usable elements.
+    /// The usable elements, writable.
     #[inline]
     pub fn as_mut_slice(&mut self) -> &mut [T] {
         // SAFETY: as above, and borrowed exclusively.
@@ -117,7 +116,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn grows_zeroed_and_keeps_what_it_has() {
+    fn growth_keeps_elements_and_zeroes_new_ones() {
         let mut region = Region::<u32>::new(1 << 20);
         assert_eq!(region.as_slice().len(), 0);
         region.grow(10).unwrap();
@@ -130,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_usable_stays_so() {
+    fn growing_to_less_changes_nothing() {
         let mut region = Region::<u32>::new(1 << 20);
         region.grow(10).unwrap();
         let len = region.as_slice().len();
@@ -140,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn it_has_what_it_uses_and_seldom_moves() {
+    fn the_mapping_is_at_most_four_times_the_use_and_seldom_moves() {
         let (mut region, mut moves) = (Region::<u32>::new(usize::MAX), 0);
         for len in 1..=1 << 20 {
             let before = region.mapped;
@@ -152,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn more_than_a_process_has_is_refused() {
+    fn growing_beyond_the_address_space_fails() {
         let mut region = Region::<u32>::new(usize::MAX);
         for len in [1 << 58, usize::MAX] {
             assert!(matches!(region.grow(len), Err(Error::OutOfHostMemory(_))));

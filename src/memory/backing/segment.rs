@@ -1,12 +1,13 @@
 //! The memory behind an arena's addresses: physical handles, mapped in address order.
 //!
-//! An arena grows by what is missing, to the granularity. A handle costs the driver 30 to 60 us, whatever
-//! its size, so that few are better; but memory is given back, and lent (`remap.rs`), by whole handles,
-//! so that small ones are idle more often. `handle_sizes` has the compromise: each doubling of an arena
-//! takes some 32 handles, unless it grows in smaller steps; twice as many where memory lies idle in pieces while
-//! more is needed, four times as many where it is limited; and where it has run out, time is the lesser evil. An arena
-//! that gave memory back, and in which nothing lies idle as it grows again, does so by somewhat more than
-//! is missing, up to what it had.
+//! An arena grows by the bytes that are missing, rounded up to the granularity. The driver needs 30
+//! to 60 us for a handle of any size, so that few large handles are faster. Memory is given back,
+//! and remapped (`remap.rs`), by whole handles, so that small handles become idle more often.
+//! `handle_sizes` chooses between the two: each doubling of an arena takes about 32 handles, unless
+//! it grows in smaller steps. It takes twice as many if memory is idle in pieces while more is
+//! needed, four times as many if a limit is set, and the smallest handles after memory has run out.
+//! An arena that gave memory back, and has no idle pieces when it grows again, grows by more than
+//! is missing, up to its earlier size.
 
 pub(in crate::memory) mod growth_cursor;
 mod loan;
@@ -20,47 +21,53 @@ use crate::memory::fallback::limit::Limit;
 use crate::memory::trace::history;
 use crate::memory::trace::ring::Action;
 
-/// No handle is larger.
+/// The largest size of a handle.
 const LARGEST: u64 = 256 << 20;
-/// Larger ones than this are for arenas of which they are a 128th.
+/// A handle above this size is at most a 128th of its arena.
 const LARGE: u64 = 64 << 20;
 const OF_LARGE_ARENA: u32 = 7;
-/// Where memory is not limited, what follows makes no handle smaller.
+/// Without a limit, the fractions below make no handle smaller than this.
 const SMALL: u64 = 8 << 20;
-/// A handle is at most this part of its arena, as a shift; or this part of what the arena grows by.
+/// The largest handle as a fraction, in shifts: of the arena's size, or of the growth; the larger
+/// result counts.
 const PARTS: (u32, u32) = (6, 4);
-/// The same where memory lies idle in pieces.
+/// The fractions if memory is idle in pieces.
 const PARTS_WHEN_SCATTERED: (u32, u32) = (7, 4);
-/// More of an arena than this part of it in pieces is much.
+/// Memory counts as idle in pieces if the pieces are more than this fraction of the arena.
 const MUCH_IN_PIECES: u64 = 200;
-/// The same where a limit is set.
+/// The fractions if a limit is set.
 const PARTS_WHEN_LIMITED: (u32, u32) = (8, 6);
-/// The same once memory has run out.
+/// The fractions after memory has run out.
 const PARTS_WHEN_SHORT: (u32, u32) = (10, 10);
-/// An arena that grows again grows by this part of itself, as a shift, if that is more than is missing.
+/// An arena that grows again grows by this fraction of itself, as a shift, if that is more than is
+/// missing.
 const AGAIN: u32 = 6;
-/// Its handles are as large as those of an arena of so many times its size: what lies low is in use for
-/// long, and large handles there are seldom idle.
+/// An arena that grows again uses handles as large as those of an arena of this many times its
+/// size. Memory at low addresses stays in use for long, so that large handles there are seldom
+/// idle.
 const SOONER: u64 = 2;
-/// The same where it grows by `LARGE` or more: what is mostly one block is idle, or not, as a whole.
+/// The same factor for growth by `LARGE` or more: such memory mostly holds one block, which is in
+/// use or idle as a whole.
 const SOONER_BY_MUCH: u64 = 16;
-/// A handle is at most this part of what is left below the limit: the last memory is the most wanted.
+/// A handle is at most this fraction, as a shift, of the room below the limit: the last memory is
+/// the most contended.
 const OF_ROOM: u32 = 4;
 
-/// What decides on the sizes of handles.
+/// The inputs of the choice of handle sizes.
 #[derive(Clone, Copy)]
 struct Growth {
-    /// What the arena grows by.
+    /// The bytes that the arena grows by.
     bytes: u64,
-    /// What it has then; or had, if it only grows again, up to some times as much.
+    /// The arena's size after the growth. If it grows again: its earlier size, up to `SOONER` times
+    /// as much.
     total: u64,
-    /// Does much of it lie idle in pieces?
+    /// Is much of it idle in pieces?
     is_scattered: bool,
     granularity: u64,
 }
 
 impl Growth {
-    /// The sizes of its handles, from below. All are multiples of the granularity.
+    /// The sizes of the new handles, in address order. All are multiples of the granularity.
     fn handle_sizes(self, limit: &Limit) -> impl Iterator<Item = u64> + Clone + use<> {
         let (parts, smallest) = match (limit.was_short(), limit.is_set(), self.is_scattered) {
             (true, ..) => (PARTS_WHEN_SHORT, 0),
@@ -81,31 +88,31 @@ impl Growth {
     }
 }
 
-/// A physical handle and where it is mapped, in units from the arena's base.
+/// A physical handle and its primary mapping, in units from the arena's base.
 #[derive(Clone, Copy)]
 pub struct Mapping {
     /// First unit.
     pub start: u32,
     /// Length.
     pub units: u32,
-    /// 0: none, while it sleeps.
+    /// The driver's handle; 0: no memory, while the pool sleeps.
     pub(in crate::memory) handle: u64,
-    /// Does its memory serve at other addresses?
+    /// Is it remapped: does its memory serve a view?
     pub(in crate::memory) is_lent: bool,
-    /// What a search for idle mappings has found.
+    /// The result of the last search for idle mappings.
     pub(in crate::memory) mark: Mark,
-    /// The free block around an idle one, as the search has found it.
+    /// The free block around an idle mapping, found by the same search.
     pub(in crate::memory) block: u32,
 }
 
-/// What a search says of a mapping; it means nothing to the next one.
+/// The state of a mapping in one search for idle mappings; the next search sets it anew.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(in crate::memory) enum Mark {
     /// Part of it is in use.
     Busy,
-    /// Nobody uses it.
+    /// Nothing in it is in use.
     Idle,
-    /// Nobody uses it, and it is to be lent.
+    /// Nothing in it is in use, and it becomes part of a new view.
     Chosen,
 }
 
@@ -114,7 +121,7 @@ impl Mapping {
         Mapping { start, units, handle, is_lent: false, mark: Mark::Busy, block: NONE }
     }
 
-    /// One past its last unit.
+    /// One past the last unit.
     pub(in crate::memory) fn end(&self) -> u32 {
         self.start + self.units
     }
@@ -123,18 +130,19 @@ impl Mapping {
 /// The mappings of an arena, in address order.
 pub struct Segment {
     mappings: Vec<Mapping>,
-    /// What a failed growth mapped and could not unmap again: in unowned count, tried again later.
+    /// Mappings of a failed growth that could not be unmapped. They are not counted, and unmapping
+    /// is tried again later.
     stranded: Vec<Mapping>,
-    /// Further addresses of what is mapped.
+    /// Second mappings of the handles.
     pub(in crate::memory) aliases: Aliases,
     bytes: u64,
-    /// The most that it ever was.
+    /// The largest value of `bytes` so far.
     most: u64,
-    /// Contiguous ranges of mappings that serve at home.
+    /// The number of contiguous ranges of mappings that are not remapped.
     home_ranges: i64,
 }
 
-/// Contiguous ranges of mappings that serve at home.
+/// Counts the contiguous ranges of mappings that are not remapped.
 fn home_ranges(mappings: &[Mapping]) -> i64 {
     let (mut ranges, mut end) = (0, None);
     for mapping in mappings.iter().filter(|mapping| !mapping.is_lent) {
@@ -151,13 +159,13 @@ impl Segment {
         Segment { mappings, stranded, aliases, bytes: 0, most: 0, home_ranges: 0 }
     }
 
-    /// Bytes that are mapped.
+    /// Mapped bytes.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// What an arena that gave memory back may grow by, a multiple of the granularity, where it is asked
-    /// for less: it has been larger. 0 where memory is limited or has run out.
+    /// The bytes by which an arena that gave memory back may grow if fewer are missing: a multiple
+    /// of the granularity. 0 if a limit is set or memory has run out.
     pub(in crate::memory) fn growth_again(&self, memory: &VirtualMemory) -> u64 {
         let limit = &memory.limit;
         if limit.is_set() || limit.was_short() {
@@ -167,24 +175,24 @@ impl Segment {
         more - more % memory.granularity()
     }
 
-    /// Is nothing mapped, or waits to be unmapped?
+    /// Is nothing mapped, and nothing left to unmap?
     pub(in crate::memory) fn is_bare(&self) -> bool {
         self.mappings.is_empty() && self.stranded.is_empty() && self.aliases.is_empty()
     }
 
-    /// Contiguous ranges that serve: what statistics and snapshots call segments.
+    /// The number of contiguous ranges in use; statistics and snapshots call them segments.
     pub fn ranges(&self) -> i64 {
         debug_assert_eq!(self.home_ranges, home_ranges(&self.mappings));
         self.aliases.live().count() as i64 + self.home_ranges
     }
 
-    /// Contiguous ranges at home among the mappings from `first` to `last` and their neighbours: all that a change
-    /// of these changes.
+    /// Counts the contiguous primary ranges among the mappings from `first` to `last` and their
+    /// neighbours, which are all that a change of these mappings affects.
     fn ranges_about(&self, first: usize, last: usize) -> i64 {
         home_ranges(&self.mappings[first.saturating_sub(1)..(last + 1).min(self.mappings.len())])
     }
 
-    /// Says whether the mappings of a range, which has no gaps, serve at other addresses: all of them change.
+    /// Sets `is_lent` of all mappings of a contiguous range; each of them changes.
     fn set_lent(&mut self, start: u32, end: u32, is_lent: bool) {
         let first = self.mappings.partition_point(|mapping| mapping.start < start);
         let last = first + self.mappings[first..].partition_point(|mapping| mapping.start < end);
@@ -192,12 +200,12 @@ impl Segment {
         let serves = |mapping: &&Mapping| !mapping.is_lent;
         let below = self.mappings[..first].last().filter(serves).is_some_and(|m| m.end() == start);
         let above = self.mappings.get(last).filter(serves).is_some_and(|m| m.start == end);
-        // What is lent parts what it has joined.
+        // Remapping a range splits its neighbours apart; the return joins them.
         let change = i64::from(below) + i64::from(above) - 1;
         self.home_ranges += if is_lent { change } else { -change };
     }
 
-    /// The range, first unit and length, that holds a unit.
+    /// The range, first unit and length, that contains a unit.
     pub(in crate::memory) fn range_of(&self, unit: u32) -> Option<(u32, u32)> {
         let alias = self.aliases.live().map(|alias| (alias.start, alias.units));
         if let Some(found) = alias.clone().find(|(start, units)| unit.wrapping_sub(*start) < *units)
@@ -217,8 +225,8 @@ impl Segment {
         (start..end).contains(&unit).then_some((start, end - start))
     }
 
-    /// The mappings behind some units, each with its handle and length, from the first unit that is
-    /// given: whole ones, as only those can be shared.
+    /// The handles behind some units, each with its length, and the first unit of the first one.
+    /// Handles are listed whole, because only whole handles can be shared.
     pub(in crate::memory) fn behind(
         &self,
         start: u32,
@@ -246,13 +254,13 @@ impl Segment {
         &self.mappings
     }
 
-    /// The same, to mark or lend them.
+    /// The mappings, writable: to mark or remap them.
     pub(in crate::memory) fn mappings_mut(&mut self) -> &mut [Mapping] {
         &mut self.mappings
     }
 
-    /// Maps `bytes` (a multiple of the granularity) at `start` units from `base`: all or nothing. In
-    /// the arena so many bytes lie idle in pieces.
+    /// Maps `bytes` (a multiple of the granularity) at `start` units from `base`: all or nothing.
+    /// `pieces` is the number of bytes that are idle in pieces in the arena.
     pub(in crate::memory) fn map(
         &mut self,
         memory: &VirtualMemory,
@@ -314,12 +322,13 @@ impl Segment {
         Ok(())
     }
 
-    /// Unmaps what a failed growth left behind; what the driver still refuses stays for the next time.
+    /// Unmaps the remains of a failed growth. Mappings that the driver refuses to unmap stay for
+    /// the next call.
     pub(in crate::memory) fn clear_stranded(&mut self, memory: &VirtualMemory, base: u64) {
         clear(&mut self.stranded, memory, base);
     }
 
-    /// The part of the units from `start` to `end` that consists of whole mappings; empty: nothing.
+    /// The part of the units from `start` to `end` that consists of whole mappings; may be empty.
     pub(in crate::memory) fn whole_within(&self, start: u32, end: u32) -> (u32, u32) {
         let first = self.mappings.partition_point(|mapping| mapping.start < start);
         let inside = self.mappings[first..].iter().take_while(|mapping| mapping.end() <= end);
@@ -329,8 +338,8 @@ impl Segment {
         }
     }
 
-    /// Unmaps whole mappings from below and gives their memory back, up to the first that the driver
-    /// will not unmap; gives the unit where it stopped, which is `end` if nothing failed.
+    /// Unmaps whole mappings in address order and gives their memory back. Stops at the first that
+    /// the driver refuses to unmap, and returns its first unit; without a failure, returns `end`.
     pub(in crate::memory) fn unmap(
         &mut self,
         memory: &VirtualMemory,
@@ -362,8 +371,8 @@ impl Segment {
         outcome
     }
 
-    /// Gives every mapping back, at the arena's end. What the driver refuses it is asked for once more:
-    /// a failure that passes leaves nothing behind.
+    /// Gives every mapping back when the arena ends. Tries twice, so that a transient failure
+    /// leaves nothing behind.
     pub(in crate::memory) fn close(&mut self, memory: &VirtualMemory, base: u64) {
         for _ in 0..2 {
             let _ = self.aliases.clear(memory, base, true);
@@ -372,8 +381,8 @@ impl Segment {
         }
     }
 
-    /// Gives up the memory of all mappings and keeps their places; gives the first failure after trying
-    /// all of them.
+    /// Releases the memory of all mappings and keeps their addresses. Tries all, and returns the
+    /// first failure.
     pub(in crate::memory) fn sleep(&mut self, memory: &VirtualMemory, base: u64) -> Result<()> {
         self.clear_stranded(memory, base);
         let mut outcome = Ok(());
@@ -394,24 +403,24 @@ impl Segment {
         outcome
     }
 
-    /// Is a unit in a mapping that has no memory?
+    /// Does a unit lie in a mapping without memory?
     pub(in crate::memory) fn is_asleep_at(&self, unit: u32) -> bool {
         let at = self.mappings.partition_point(|mapping| mapping.end() <= unit);
         self.mappings.get(at).is_some_and(|mapping| mapping.start <= unit && mapping.handle == 0)
     }
 
-    /// Bytes of mappings that have no memory.
+    /// Bytes of the mappings without memory.
     pub(in crate::memory) fn sleeping_bytes(&self) -> u64 {
         let asleep = self.mappings.iter().filter(|mapping| mapping.handle == 0);
         asleep.map(|mapping| u64::from(mapping.units) * UNIT).sum()
     }
 
-    /// Is there a mapping that has no memory?
+    /// Is there a mapping without memory?
     pub(in crate::memory) fn has_sleeping(&self) -> bool {
         self.mappings.iter().any(|mapping| mapping.handle == 0)
     }
 
-    /// Gives all mappings memory again, up to the first for which there is none.
+    /// Gives all mappings memory again; stops at the first failure.
     pub(in crate::memory) fn wake(&mut self, memory: &VirtualMemory, base: u64) -> Result<()> {
         self.stranded.try_reserve(1).map_err(|_| Error::OutOfHostMemory("a mapped handle"))?;
         self.clear_stranded(memory, base);
@@ -441,7 +450,7 @@ impl Segment {
         Ok(())
     }
 
-    /// Gives another device access to everything that is mapped.
+    /// Gives a peer access to all mapped addresses.
     pub(in crate::memory) fn allow_peer(
         &self,
         memory: &VirtualMemory,
@@ -456,7 +465,7 @@ impl Segment {
     }
 }
 
-/// Unmaps mappings and gives their memory back; leaves those that the driver refuses.
+/// Unmaps mappings and gives their memory back; keeps those that the driver refuses to unmap.
 fn clear(mappings: &mut Vec<Mapping>, memory: &VirtualMemory, base: u64) {
     mappings.retain(|mapping| {
         let address = base + u64::from(mapping.start) * UNIT;

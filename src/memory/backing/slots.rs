@@ -1,26 +1,28 @@
-//! Slots of many sizes: what arenas get once a device has as many as have a slot for all of its memory.
+//! Slots of several sizes, used once a device has as many arenas as have a slot for all of its
+//! memory.
 //!
-//! A *window* is a reservation that begins as small slots. An arena that outgrows its slot goes on in a
-//! larger one above it in the same window, so that one base and 32 bits name all of its units. Slots are four
-//! times as large from one level to the next, and four that are vacant are one of the next level: a buddy
-//! allocator, as bits. Small slots are taken from below and larger ones from above.
+//! A *window* is an address reservation that begins as small slots. An arena that outgrows its slot
+//! continues in a larger one above it in the same window, so that one base and 32-bit unit numbers
+//! address all of its memory. Slots of one level are four times as large as those of the level
+//! below. Four vacant slots merge into one of the next level: a buddy allocator, kept as bits.
+//! Small slots are taken from the lower end and larger ones from the upper end.
 
 use crate::base::error::{Error, Result};
 use crate::memory::arena::block::UNIT;
 use crate::memory::arena::registry::Slot;
 
-/// Each level has slots of this many of the level below, as a shift.
+/// The ratio of slot sizes between adjacent levels, as a shift.
 pub const STEP: u32 = 2;
-/// Levels above the smallest slots.
+/// The number of levels above the smallest slots, at most.
 const MOST_LEVELS: u32 = 5;
-/// Smallest slots of a window.
+/// The number of smallest slots in a window, at most.
 pub const MOST_PLACES: usize = 8 << (STEP * MOST_LEVELS);
-/// No slot is smaller.
+/// The smallest size of a slot.
 const SMALLEST: u64 = 8 << 20;
-/// Units that 32 bits name, as bytes: a window is not longer.
+/// The largest size of a window: the bytes of 2^32 units.
 pub const LONGEST: u64 = UNIT << 32;
 
-/// The first word of each level's bits.
+/// The index of the first word of each level's bits.
 const FIRST_WORDS: [usize; MOST_LEVELS as usize + 2] = {
     let mut first = [0; MOST_LEVELS as usize + 2];
     let mut level = 0;
@@ -34,24 +36,25 @@ const FIRST_WORDS: [usize; MOST_LEVELS as usize + 2] = {
 
 const WORDS: usize = FIRST_WORDS[MOST_LEVELS as usize + 1];
 
-/// Levels above the smallest slots where the largest have so many bytes.
+/// The number of levels above the smallest slots, if the largest slot has so many bytes.
 pub fn levels(largest: u64) -> u32 {
     (0..=MOST_LEVELS).rev().find(|level| largest >> (STEP * level) >= SMALLEST).unwrap_or(0)
 }
 
-/// Which slots of a window are vacant.
+/// The vacant slots of a window.
 pub struct Window {
     /// Its number in the registry.
     pub reservation: usize,
     top: u32,
-    /// Below this place arenas begin; above it they grow.
+    /// New arenas begin in places below this one; arenas that outgrow their slot continue in places
+    /// above it.
     growth: usize,
     /// A bit for each vacant slot of each level.
     vacant: [u64; WORDS],
 }
 
 impl Window {
-    /// All of it is vacant: `count` slots of the highest level.
+    /// A window of `count` vacant slots of the highest level.
     pub fn new(reservation: usize, count: usize, top: u32) -> Window {
         let growth = (count << (STEP * top) >> 1).max(1);
         let mut window = Window { reservation, top, growth, vacant: [0; WORDS] };
@@ -82,7 +85,7 @@ impl Window {
         }
     }
 
-    /// Takes a slot of a level: its first place, and how many it has.
+    /// Takes a slot of a level; returns its first place and its number of places.
     fn take(&mut self, level: u32, highest: bool) -> Option<(usize, usize)> {
         let found = |from: u32| self.find(from, highest).map(|index| (from, index));
         let (mut from, mut index) = (level..=self.top).find_map(found)?;
@@ -98,7 +101,7 @@ impl Window {
         Some((index << (STEP * level), 1 << (STEP * level)))
     }
 
-    /// Takes one of the smallest slots, for an arena that begins.
+    /// Takes one of the smallest slots, for a new arena.
     pub fn take_smallest(&mut self) -> Option<(usize, usize)> {
         let (index, count) = self.take(0, false)?;
         if index < self.growth {
@@ -108,7 +111,7 @@ impl Window {
         None
     }
 
-    /// Takes a slot of at least so many places above another, of the lowest level that has one.
+    /// Takes a slot of at least `places` places above `slot`, from the lowest level that has one.
     pub fn take_above(&mut self, slot: &Slot, places: u64) -> Option<(usize, usize)> {
         let levels = (0..=self.top).filter(|level| {
             let has = 1u64 << (STEP * level);
@@ -142,19 +145,17 @@ impl Window {
     }
 }
 
-/// The slots that an arena has, the one in which it grows last.
+/// The slots of an arena, in address order. The arena grows in the last.
 pub struct Own {
     list: [Option<Slot>; MOST_LEVELS as usize + 1],
     count: usize,
 }
 
 impl Own {
-    /// None.
     pub const fn new() -> Own {
         Own { list: [None; MOST_LEVELS as usize + 1], count: 0 }
     }
 
-    /// Adds one.
     pub fn push(&mut self, slot: Slot) -> Result<()> {
         const MANY: Error = Error::OutOfHostMemory("the slots of an arena");
         let place = self.list.get_mut(self.count).ok_or(MANY)?;
@@ -168,7 +169,7 @@ impl Own {
         self.list[..self.count].last().copied().flatten()
     }
 
-    /// All of them, from below.
+    /// All slots, in address order.
     #[cfg(test)]
     pub fn all(&self) -> impl Iterator<Item = Slot> {
         self.list.into_iter().flatten()
@@ -195,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_taken_is_apart_and_what_is_given_back_is_whole_again() {
+    fn taken_slots_are_disjoint_and_returned_slots_merge() {
         let mut window = Window::new(1, 2, 3);
         let (places, mut taken) = (2 << 6, Vec::new());
         let mut seed = 1u64;
@@ -222,7 +223,7 @@ mod tests {
         while let Some((index, 1)) = window.take(0, false) {
             smallest.push(index);
         }
-        assert_eq!(smallest.len() + held, places, "nothing is lost");
+        assert_eq!(smallest.len() + held, places, "no slot is lost");
         smallest.into_iter().for_each(|index| window.give(index, 1));
         taken.into_iter().for_each(|(index, count)| window.give(index, count));
         assert_eq!(window.vacant, Window::new(1, 2, 3).vacant);
@@ -241,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn larger_slots_lie_above() {
+    fn larger_slots_are_taken_from_above() {
         let mut window = Window::new(1, 1, 2);
         let slot = |(index, count)| Slot { reservation: 1, index, count, base: 0, bytes: 0 };
         let low = slot(window.take_smallest().unwrap());

@@ -1,25 +1,28 @@
-//! Where memory comes from that is not mapped by us: one call for each piece, given back as it came.
+//! Sources of memory that the library does not map itself: one call for each piece of memory, which
+//! is given back whole.
 
 use crate::base::error::Result;
 use crate::gpu::device::Device;
 use crate::gpu::stream::Stream;
 
-/// What gives memory, a piece at a time. Called with no lock held but those of `driver::held` for
-/// cuMemAlloc and cuMemFree: it may wait for the device, or be the host's own function.
+/// Allocates pieces of memory. It is called with no lock held except those of `driver::held` for
+/// cuMemAlloc and cuMemFree. A call may wait for the device, or run code of the host.
 pub trait Source: Send + Sync {
-    /// A piece for a stream of the device. Want of memory is [`Error::DriverOutOfMemory`].
+    /// Allocates a piece for a stream of the device. Lack of memory is
+    /// [`Error::DriverOutOfMemory`].
     ///
     /// [`Error::DriverOutOfMemory`]: crate::base::error::Error::DriverOutOfMemory
     fn allocate(&self, device: &Device, stream: &Stream, bytes: u64) -> Result<u64>;
 
-    /// Gives a piece back that it gave, with what was said then. What fails is still a piece.
+    /// Frees a piece, with the arguments of its allocation. After a failure the piece is still
+    /// allocated.
     fn free(&self, device: &Device, stream: &Stream, address: u64, bytes: u64) -> Result<()>;
 
-    /// What messages call it.
+    /// The name in messages.
     fn name(&self) -> &'static str;
 }
 
-/// The driver's plain memory, which waits for the device when it goes.
+/// The driver's cuMemAlloc and cuMemFree; cuMemFree waits for the device.
 #[derive(Clone, Copy, Debug)]
 pub struct DriverSource;
 
@@ -34,7 +37,7 @@ impl Source for DriverSource {
 
     fn free(&self, device: &Device, _stream: &Stream, address: u64, _bytes: u64) -> Result<()> {
         let _context = device.enter()?;
-        // SAFETY: from cuMemAlloc, and nobody else gives it back.
+        // SAFETY: from cuMemAlloc, and freed once.
         unsafe { device.driver().cuMemFree(address) }?;
         Ok(())
     }

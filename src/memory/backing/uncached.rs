@@ -1,8 +1,8 @@
-//! Blocks that are in no arena: each is one call of where it comes from, to get it and to give it back.
+//! Uncached blocks, which are in no arena: one call to their source to get a block, one to free it.
 //!
-//! They are found by their addresses in a table of parts with locks of their own. A block is taken out
-//! of the table before it goes, because its address is another's as soon as it has gone; for the same
-//! reason its end is recorded and counted before, and taken back where the driver refuses it.
+//! A table of parts, each with its own lock, maps addresses to blocks. A block leaves the table
+//! before it is freed, because another thread can get its address as soon as it is free. For the
+//! same reason its end is recorded and counted before, and undone if the source fails to free it.
 
 use super::pluggable::Pluggable;
 use super::source::{DriverSource, Source};
@@ -27,19 +27,19 @@ use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, DefaultHasher};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Where a block came from.
+/// The source of a block.
 #[derive(Debug)]
 pub(in crate::memory) enum Origin {
     /// cuMemAlloc.
     Driver,
-    /// The driver's pool; in a graph that was being captured.
+    /// The driver's memory pool; `captured`: within a graph capture.
     DriverPool { captured: bool },
     /// An allocator of another library.
     Pluggable(Pluggable),
 }
 
 impl Origin {
-    /// Do we count its blocks? Those of the driver's pool the driver counts.
+    /// Does the library count its blocks? The driver counts the blocks of its own pools.
     fn is_counted(&self) -> bool {
         !matches!(self, Origin::DriverPool { .. })
     }
@@ -52,7 +52,7 @@ pub(in crate::memory) struct Block {
     pub bytes: u64,
     pub origin: Origin,
     stream: HeldStream,
-    /// Other streams that use it.
+    /// Other streams that use the block.
     uses: Vec<HeldStream>,
     pub stack: Pin,
 }
@@ -92,7 +92,7 @@ impl Block {
     }
 }
 
-/// With keys of its own each map would ask the system for random ones, and panic without.
+/// A hasher of its own would make each map read random keys from the system, and panic on failure.
 pub(in crate::memory) type Blocks = HashMap<u64, Block, BuildHasherDefault<DefaultHasher>>;
 
 const PARTS: usize = 16;
@@ -100,21 +100,20 @@ const PARTS: usize = 16;
 static TABLE: [Mutex<Blocks>; PARTS] =
     [const { Mutex::new(Rank::DIRECT, Blocks::with_hasher(BuildHasherDefault::new())) }; PARTS];
 
-/// Was there ever a block since the start? Else nobody needs to look.
+/// Was there an uncached block since the start? If not, no lookup is needed.
 static IS_USED: AtomicBool = AtomicBool::new(false);
 
 fn part(address: u64) -> &'static Mutex<Blocks> {
-    // Pieces of the driver's are apart by 512 bytes at least, often by much more.
+    // Addresses from the driver are multiples of 512 bytes, often of much more.
     let mixed = (address >> 9).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     &TABLE[(mixed >> 60) as usize % PARTS]
 }
 
-/// Was there ever such a block?
 pub(crate) fn is_used() -> bool {
     IS_USED.load(Ordering::Relaxed)
 }
 
-/// Is there one at this address?
+/// Does an uncached block begin at this address?
 pub(in crate::memory) fn has(address: u64) -> bool {
     is_used() && part(address).lock().contains_key(&address)
 }
@@ -128,18 +127,18 @@ pub(in crate::memory) fn with<R>(
     body(blocks.get_mut(&address).ok_or_else(|| unknown_pointer(address))?)
 }
 
-/// The table, held still: for who holds the stats, and takes parts by trying.
+/// Freezes the table. For a caller that holds the ledger, so that the parts are locked by `hold`.
 pub(in crate::memory) fn hold_still() -> [Held<'static, Blocks>; PARTS] {
     std::array::from_fn(|index| TABLE[index].hold())
 }
 
-/// What a live block is.
+/// The sizes of a live block.
 #[cold]
 pub(in crate::memory) fn find(address: u64) -> Result<Found> {
     with(address, |block| Ok(Found { requested: block.bytes, bytes: block.bytes }))
 }
 
-/// The piece of the driver's memory that holds a block, and its length, where that is known.
+/// The source's allocation that contains a block, and its length, if known.
 pub(in crate::memory) fn segment_of(address: u64) -> Result<(u64, u64)> {
     let (bytes, allocator) = with(address, |block| {
         let allocator = match &block.origin {
@@ -148,7 +147,7 @@ pub(in crate::memory) fn segment_of(address: u64) -> Result<(u64, u64)> {
         };
         Ok((block.bytes, allocator))
     })?;
-    // Asked with no lock held.
+    // The allocator is called with no lock held.
     let base = allocator.map_or(Ok(None), |allocator| allocator.base_of(address))?;
     Ok(base.unwrap_or((address, bytes)))
 }
@@ -166,7 +165,7 @@ pub(in crate::memory) fn is_of(address: u64, stream: &Stream) -> bool {
     with(address, |block| Ok(block.stream.is(stream))).unwrap_or(false)
 }
 
-/// Says that a block is also used on `stream`.
+/// Records that a block is also used on `stream`.
 #[cold]
 pub(in crate::memory) fn record_stream(address: u64, stream: &Stream) -> Result<()> {
     let mut is_own = false;
@@ -177,7 +176,7 @@ pub(in crate::memory) fn record_stream(address: u64, stream: &Stream) -> Result<
                 is_own = true;
                 return Ok(None);
             }
-            // The driver waits for all work of the block's device before it takes it back.
+            // Before the driver frees a block, it waits for all work of the block's device.
             Origin::Driver if stream.device() == block.device => return Ok(None),
             _ => (),
         }
@@ -203,8 +202,8 @@ pub(in crate::memory) fn record_stream(address: u64, stream: &Stream) -> Result<
     Ok(())
 }
 
-/// Puts a block that came into the table, and records that; else gives it back to its caller. The bytes of
-/// one that was there, and went with its graph.
+/// Inserts a new block in the table and records it; on failure returns the block. If a block of a
+/// graph was left at this address, replaces it and returns its bytes.
 #[expect(clippy::result_large_err, reason = "the block goes back without host memory")]
 fn insert(address: u64, mut block: Block, stack: u32) -> std::result::Result<u64, (Error, Block)> {
     IS_USED.store(true, Ordering::Relaxed);
@@ -212,7 +211,8 @@ fn insert(address: u64, mut block: Block, stack: u32) -> std::result::Result<u64
     let is_cached =
         virtual_memory::device_of(address).or_else(|| segmented::device_of(address)).is_some();
     let known = blocks.get(&address);
-    // What a graph allocates and nobody frees goes with the graph, and the driver says nothing of that.
+    // A block that a graph allocates and does not free ends with the graph, of which the driver
+    // does not notify.
     let is_left = |known: &Block| {
         matches!(known.origin, Origin::DriverPool { captured: true })
             && matches!(block.origin, Origin::DriverPool { .. })
@@ -243,7 +243,7 @@ const GIVEN_TWICE: Error = Error::InvalidState(
      it is freed",
 );
 
-/// Takes a block that is about to go out of the table, and records that.
+/// Removes a block that is about to be freed from the table, and records that.
 fn take(address: u64) -> Result<Block> {
     let mut blocks = part(address).lock();
     let block = blocks.remove(&address).ok_or_else(|| unknown_pointer(address))?;
@@ -255,7 +255,7 @@ fn take(address: u64) -> Result<Block> {
     Ok(block)
 }
 
-/// Gives a block back to where it came from.
+/// Frees a block to its source.
 #[cold]
 pub(in crate::memory) fn free(runtime: &Runtime, address: u64) -> Result<()> {
     let block = take(address)?;
@@ -263,7 +263,7 @@ pub(in crate::memory) fn free(runtime: &Runtime, address: u64) -> Result<()> {
     device.memory.release_direct(runtime, device, address, block)
 }
 
-/// Gives all blocks back, at the end: nobody is inside, no work is under way.
+/// Frees all blocks, at shutdown: no other thread is inside, and no work is pending.
 pub(crate) fn close(runtime: &Runtime) {
     let mut given_back = 0;
     for part in &TABLE {
@@ -271,9 +271,9 @@ pub(crate) fn close(runtime: &Runtime) {
         for (address, block) in blocks {
             let Some(device) = runtime.devices.get(block.device as usize) else { continue };
             let give = || match &block.origin {
-                // Their graphs own them.
+                // The graphs own these blocks.
                 Origin::DriverPool { captured: true } => Ok(()),
-                // That gives back what came from a pool as well.
+                // cuMemFree also frees blocks of a memory pool.
                 Origin::Driver | Origin::DriverPool { .. } => {
                     DriverSource.free(device, block.stream(), address, block.bytes)
                 }
@@ -282,7 +282,7 @@ pub(crate) fn close(runtime: &Runtime) {
                     allocator.free(device, block.stream(), address, block.bytes)
                 }
             };
-            // Once more where it is refused: a failure that passes leaves nothing behind.
+            // Tries twice, so that a transient failure leaves nothing behind.
             let mut give = give;
             if give().is_err() {
                 let _ = give();
@@ -302,7 +302,7 @@ pub(crate) fn close(runtime: &Runtime) {
 }
 
 impl DeviceMemory {
-    /// Where a block of this device would come from now.
+    /// The source of a new block of this device.
     fn origin(&self) -> Origin {
         match (self.server(), backend::pluggable()) {
             (Server::Pluggable, Some(allocator)) => Origin::Pluggable(allocator),
@@ -311,7 +311,7 @@ impl DeviceMemory {
         }
     }
 
-    /// A block that is one call of where it comes from.
+    /// Allocates an uncached block.
     #[cold]
     pub(in crate::memory) fn allocate_direct(
         &self,
@@ -362,7 +362,7 @@ impl DeviceMemory {
         match insert(address, block, history::take_frames()) {
             Ok(left) => limit.let_go(left),
             Err((error, block)) => {
-                // What is another's block as well stays.
+                // If the address is in use already, the block there stays.
                 if matches!(error, Error::OutOfHostMemory(_)) {
                     let _ = self.give_direct_back(runtime, device, address, &block);
                 }
@@ -379,7 +379,7 @@ impl DeviceMemory {
         Ok(address)
     }
 
-    /// Gives a block back that is in the table no longer.
+    /// Frees a block that is no longer in the table.
     fn give_direct_back(
         &self,
         runtime: &Runtime,
@@ -390,9 +390,9 @@ impl DeviceMemory {
         let _relaxed = Relaxed::enter(self.driver);
         match &block.origin {
             Origin::Driver => {
-                // The driver waits for the work of its own device only.
+                // cuMemFree waits for the work of its own device only.
                 block.uses().try_for_each(|stream| match reclaim::wait_for(runtime, stream) {
-                    // Freeing wants no memory.
+                    // Freeing must not need host memory.
                     Err(Error::OutOfHostMemory(_)) => {
                         runtime.device(stream.device())?.synchronize()
                     }
@@ -407,7 +407,7 @@ impl DeviceMemory {
         }
     }
 
-    /// Gives a block back that was taken out of the table; what fails is put back.
+    /// Frees a block that was removed from the table; on failure, puts it back.
     fn release_direct(
         &self,
         runtime: &Runtime,
@@ -426,7 +426,7 @@ impl DeviceMemory {
         self.release_now(runtime, device, address, block)
     }
 
-    /// Gives a block back that nothing holds up; what fails is put back.
+    /// Frees a block that no capture postpones; on failure, puts it back.
     pub(in crate::memory) fn release_now(
         &self,
         runtime: &Runtime,
@@ -457,7 +457,7 @@ impl DeviceMemory {
     }
 }
 
-/// Puts a block back that could not go.
+/// Puts a block back in the table after its source failed to free it.
 pub(in crate::memory) fn put_back(address: u64, block: Block) {
     let stack = block.stack.id();
     if insert(address, block, stack).is_err() {

@@ -1,6 +1,8 @@
-//! Addresses and physical memory of a device: reservations cut into slots, handles, access.
+//! The addresses and the physical memory of a device: reservations cut into slots, handles, and
+//! access rights.
 //!
-//! Reservations of all devices are in one table (`registry`), which leads from a pointer to its arena.
+//! The reservations of all devices are in one table (`registry`), which maps a pointer to its
+//! arena.
 
 use super::slots::{self, Window};
 use crate::base::error::{Error, Result};
@@ -23,17 +25,17 @@ use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
 /// The most slots of one reservation.
 pub const SLOTS: usize = 64;
-/// Slots of the first reservation; halved when addresses are short.
+/// The number of slots of the first reservation; halved if the process has few addresses left.
 const FIRST_SLOTS: u64 = 8;
-/// Reservations of a device whose slots have all the addresses that an arena can want; those of later ones
-/// begin small.
+/// A device's first reservations have slots as large as an arena can need; those of later
+/// reservations begin small.
 const FULL_RESERVATIONS: usize = 2;
 const MAX_RESERVATIONS: usize = 128;
-/// Handles and growth are multiples of at least this.
+/// Handles and growth are multiples of at least this many bytes.
 const SMALLEST: u64 = 2 << 20;
 
 static REGISTRY: Registry<Arena, MAX_RESERVATIONS, SLOTS> = Registry::new();
-/// Serialises additions to the table.
+/// Held while a reservation is added to the table or removed.
 static ADDING: Mutex<()> = Mutex::new(Rank::LEAF, ());
 
 /// The arena whose slot holds an address, and the offset in it.
@@ -43,7 +45,7 @@ pub fn arena_of(address: u64) -> Option<(&'static Arena, u64)> {
     let (arena, _) = REGISTRY.arena_of(address)?;
     // SAFETY: an arena that ends leaves the table, and lives as long as a call may have found it.
     let arena = unsafe { &*arena };
-    // Its units are counted from where its first slot begins.
+    // Units are counted from the start of the arena's first slot.
     Some((arena, address - arena.base))
 }
 
@@ -52,7 +54,7 @@ pub fn device_of(address: u64) -> Option<i32> {
     REGISTRY.device_of(address)
 }
 
-/// What the device offers.
+/// The granularity and handle properties of the device.
 #[derive(Clone, Copy)]
 struct Offer {
     granularity: u64,
@@ -72,17 +74,17 @@ pub struct VirtualMemory {
     slot_bytes: u64,
     is_supported: bool,
     offer: Once<Offer>,
-    /// How much may be mapped at a time.
+    /// The limit of mapped memory.
     pub(in crate::memory) limit: Limit,
-    /// Bit n: device n may use our memory.
+    /// Bit n: device n has access to this memory.
     peers: AtomicU64,
-    /// Handles that the driver did not take back, until it does; 0: none.
+    /// Handles that the driver failed to release, to be tried again; 0: an empty place.
     unreleased: [AtomicU64; UNRELEASED],
     /// Reservations that begin as small slots.
     windows: Mutex<Vec<Windowed>>,
 }
 
-/// A window, and the places of its slots.
+/// A window and its entries in the table.
 struct Windowed {
     window: Window,
     _places: Vec<AtomicPtr<Arena>>,
@@ -90,7 +92,7 @@ struct Windowed {
 
 const NO_ROOM: Error = Error::OutOfHostMemory("the slots of a device's addresses");
 
-/// More handles than these at a time are the driver's own loss.
+/// The number of unreleased handles that are remembered; more are leaked.
 const UNRELEASED: usize = 32;
 
 const _: () = assert!(MAX_DEVICES <= 64, "peers are bits");
@@ -132,12 +134,12 @@ impl VirtualMemory {
         }
     }
 
-    /// Does the device have it?
+    /// Does the device have virtual memory?
     pub(in crate::memory) fn is_supported(&self) -> bool {
         self.is_supported
     }
 
-    /// Asks once what the device offers; an error where it has no virtual memory.
+    /// Reads the device's properties once; fails if it has no virtual memory.
     pub(in crate::memory) fn prepare(&self) -> Result<()> {
         self.offer().map(|_| ())
     }
@@ -163,7 +165,7 @@ impl VirtualMemory {
                     reserved: [0; 4],
                 },
             };
-            // From the first day: neither can be added to a handle later.
+            // Neither property can be added to an existing handle.
             if self.attribute(CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED)? {
                 properties.requestedHandleTypes =
                     CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
@@ -185,7 +187,7 @@ impl VirtualMemory {
         })
     }
 
-    /// cuMemLocation counts devices as cuDeviceGet does.
+    /// CUmemLocation uses the ordinals of cuDeviceGet.
     fn ordinal_of_device(&self) -> i32 {
         self.device
     }
@@ -200,16 +202,16 @@ impl VirtualMemory {
         self.offer.get().map_or(SMALLEST, |offer| offer.granularity)
     }
 
-    /// Bytes of a slot: half as much again as the memory at least, so that an arena runs out of
-    /// memory before it runs out of addresses, and the slots of all 128 pooled streams still fit in
-    /// the 47 bits of addresses that a process has.
+    /// Bytes of a slot: at least 1.5 times the device's memory, so that an arena runs out of memory
+    /// before it runs out of addresses. The slots of all 128 pooled streams still fit in the 47-bit
+    /// address space of a process.
     #[inline]
     pub(in crate::memory) fn slot_bytes(&self) -> u64 {
         self.slot_bytes
     }
 
-    /// A slot that nobody uses, for an arena that begins. The caller holds the device's ledger, publishes
-    /// it or gives it back.
+    /// Takes a vacant slot for a new arena. The caller holds the device's ledger, and publishes the
+    /// slot or gives it back.
     pub(in crate::memory) fn take_slot(&self) -> Result<Slot> {
         if let Some(slot) = self.vacant() {
             return Ok(slot);
@@ -228,8 +230,8 @@ impl VirtualMemory {
         })
     }
 
-    /// A larger slot than that in which an arena grows, of `bytes` or more, above it and with units that can be
-    /// named from the arena's base. The caller publishes it or gives it back.
+    /// Takes a slot of at least `bytes` above the one in which an arena grows, at a distance from
+    /// the arena's base that units can express. The caller publishes it or gives it back.
     pub(in crate::memory) fn take_larger(&self, slot: &Slot, bytes: u64) -> Option<Slot> {
         let mut windows = self.windows.lock();
         let is_it = |windowed: &&mut Windowed| windowed.window.reservation == slot.reservation;
@@ -239,12 +241,12 @@ impl VirtualMemory {
         Some(REGISTRY.slot_at(window.reservation, index, count))
     }
 
-    /// Makes an arena reachable by the addresses of a slot.
+    /// Enters an arena in the table, at the addresses of a slot.
     pub(in crate::memory) fn publish(&self, slot: &Slot, arena: *const Arena) {
         REGISTRY.publish(slot, arena.cast_mut());
     }
 
-    /// A slot is unowned now; nothing is mapped in it. The caller holds the device's ledger.
+    /// Makes a slot vacant; nothing is mapped in it. The caller holds the device's ledger.
     pub(in crate::memory) fn give_slot(&self, slot: &Slot) {
         REGISTRY.publish(slot, std::ptr::null_mut());
         let mut windows = self.windows.lock();
@@ -267,8 +269,9 @@ impl VirtualMemory {
         }
         let mut slot = self.slot_bytes();
         let smallest = (slot / 64).max(SMALLEST);
-        // Each reservation of a device has twice the slots of the one before: few streams take few
-        // addresses, which others need as well, and many do not make the table long.
+        // Each reservation of a device has twice the slots of the previous one. Few streams take
+        // few addresses, which other devices need as well, and many streams need few entries in the
+        // table.
         let mut slots = match is_window {
             true => (slots::LONGEST / slot).clamp(1, FIRST_SLOTS),
             false => (FIRST_SLOTS << own).min(SLOTS as u64),
@@ -288,7 +291,7 @@ impl VirtualMemory {
                         _ => error.into(),
                     });
                 }
-                // Addresses are short: fewer slots, then smaller ones.
+                // Few addresses are left: fewer slots, then smaller ones.
                 Err(_) if slots == 1 => slot /= 2,
                 Err(_) => slots /= 2,
             }
@@ -314,7 +317,7 @@ impl VirtualMemory {
         Ok(())
     }
 
-    /// Makes a handle and maps it; no access yet.
+    /// Creates a handle and maps it, without access.
     pub(in crate::memory) fn create_mapped(&self, address: u64, bytes: u64) -> Result<u64> {
         let properties = self.offer()?.properties;
         self.release_the_rest();
@@ -329,21 +332,21 @@ impl VirtualMemory {
         Ok(handle)
     }
 
-    /// Maps a handle that is mapped elsewhere too; no access yet.
+    /// Maps a handle a second time, without access.
     pub(in crate::memory) fn map_again(&self, address: u64, bytes: u64, handle: u64) -> Result<()> {
         // SAFETY: the addresses are of our reservation and unmapped, the handle has this size.
         unsafe { self.driver.cuMemMap(address, bytes as usize, 0, handle, 0) }?;
         Ok(())
     }
 
-    /// Unmaps whole mappings of handles that are mapped elsewhere too.
+    /// Unmaps whole second mappings.
     pub(in crate::memory) fn unmap_again(&self, address: u64, bytes: u64) -> Result<()> {
         // SAFETY: whole mappings of ours, no longer in use.
         unsafe { self.driver.cuMemUnmap(address, bytes as usize) }?;
         Ok(())
     }
 
-    /// Unmaps a handle and gives its memory back; on failure it is still mapped.
+    /// Unmaps a handle and gives its memory back; on failure it stays mapped.
     pub(in crate::memory) fn destroy_mapped(
         &self,
         address: u64,
@@ -356,13 +359,13 @@ impl VirtualMemory {
         Ok(())
     }
 
-    /// Releases a handle that is not mapped, and those that could not be released before.
+    /// Releases an unmapped handle, after those of earlier failures.
     fn release(&self, handle: u64) {
         self.release_the_rest();
         self.try_release(handle);
     }
 
-    /// Tries again to release what could not be released.
+    /// Tries again to release the handles of earlier failures.
     pub(in crate::memory) fn release_the_rest(&self) {
         for place in &self.unreleased {
             if place.load(Ordering::Relaxed) == 0 {
@@ -375,9 +378,9 @@ impl VirtualMemory {
         }
     }
 
-    /// Releases a handle, or keeps it for later.
+    /// Releases a handle; on failure, remembers it.
     fn try_release(&self, handle: u64) -> bool {
-        // SAFETY: ours, and on no list, so that nobody else releases it.
+        // SAFETY: ours, and on no list, so that it is released once.
         let released = unsafe { self.driver.cuMemRelease(handle) }.is_ok();
         let keep = |place: &AtomicU64| {
             place.compare_exchange(0, handle, Ordering::AcqRel, Ordering::Relaxed).is_ok()
@@ -388,7 +391,7 @@ impl VirtualMemory {
         }
     }
 
-    /// Gives this device, and its peers, access to a mapped range.
+    /// Gives this device and its peers access to a mapped range.
     pub(in crate::memory) fn allow_access(&self, address: u64, bytes: u64) -> Result<()> {
         let peers = self.peers.load(Ordering::Acquire);
         let mut access = [self.access(self.device); MAX_DEVICES + 1];
@@ -402,7 +405,7 @@ impl VirtualMemory {
         Ok(())
     }
 
-    /// Gives one more device access to a mapped range.
+    /// Gives a peer access to a mapped range.
     pub(in crate::memory) fn allow_peer(&self, address: u64, bytes: u64, peer: i32) -> Result<()> {
         let access = self.access(peer);
         // SAFETY: one descriptor, the range is mapped.
@@ -410,12 +413,12 @@ impl VirtualMemory {
         Ok(())
     }
 
-    /// Bit n: device n has access to all that will be mapped.
+    /// Bit n: device n has access to all memory that is mapped from now on.
     pub(in crate::memory) fn peers(&self) -> u64 {
         self.peers.load(Ordering::Acquire)
     }
 
-    /// Remembers that a peer has access to all that will be mapped.
+    /// Records that a peer gets access to all memory that is mapped from now on.
     pub(in crate::memory) fn add_peer(&self, peer: i32) {
         self.peers.fetch_or(1 << peer, Ordering::AcqRel);
     }
@@ -427,7 +430,7 @@ impl VirtualMemory {
         }
     }
 
-    /// Free and total memory as the driver sees them; the device's context is current.
+    /// Free and total memory, from the driver; the device's context is current.
     pub fn info(&self) -> Result<(u64, u64)> {
         let (mut free, mut total) = (0, 0);
         // SAFETY: both are writable.
@@ -435,8 +438,8 @@ impl VirtualMemory {
         Ok((free as u64, total as u64))
     }
 
-    /// Forgets the device's reservations and gives their addresses back; nothing is mapped. What the
-    /// driver refuses it is asked for once more.
+    /// Gives back the device's reservations, at shutdown; nothing is mapped. Tries twice, so that a
+    /// transient failure leaves nothing behind.
     pub(in crate::memory) fn close(&self) {
         for _ in 0..2 {
             self.release_the_rest();
@@ -451,7 +454,7 @@ impl VirtualMemory {
             }
         });
         drop(adding);
-        // The table leads to their places no more.
+        // The table no longer points to these entries.
         self.windows.lock().clear();
     }
 }

@@ -1,22 +1,26 @@
-//! How far an arena's search for free memory reaches at its end.
+//! The growth cursor: the unit up to which an arena allocates from the free block at its end.
 //!
-//! A pass of a program that is repeated should find all that it wants, and finds it for certain where every block
-//! lies as it did before. While an arena grows for the first time, what fits nowhere gets an alias, or new memory at the end.
-//! The next time that memory is there from the start, so that a block would lie at the end for which there is an alias;
-//! what is wanted later would lie elsewhere as well, and something would be missing. So an arena that has aliases, or
-//! whose quick lists (`quick.rs`) keep blocks apart until nothing else fits, forgets how far it has grown once it is
-//! empty: what is free at its end is used up to where it *reaches*. From there it reaches
-//! further by whole handles, as it has grown, unless an alias serves that was there when it had grown as far.
+//! A program that repeats a pass should find all the memory that it needs. It does for certain if
+//! every block lies where it lay before. While an arena grows for the first time, a block that fits
+//! nowhere gets a view or new memory at the end. In the next pass that memory exists from the
+//! start. A block that had a view would then be placed at the end, later blocks would move as well,
+//! and in the end some memory would be missing.
+//!
+//! Therefore an arena resets its cursor to 0 once it is empty, if it has views, or if its quick
+//! lists (`quick.rs`) keep blocks unmerged until nothing else fits. From there the cursor advances
+//! by whole handles, as the arena grew. It does not advance if a view fits that was made when the
+//! arena was as large.
 
 use crate::memory::arena::ArenaState;
 use crate::memory::arena::block::NONE;
 use crate::memory::stats::ledger::Class;
 
-/// As far as there is memory.
+/// No bound: all memory up to the end is used.
 pub(in crate::memory) const ALL: u32 = u32::MAX;
 
 impl ArenaState {
-    /// All of its memory is one free block: it begins again. What other streams use repeats itself less.
+    /// Resets the cursor; called when all memory of the arena is one free block. Arenas with
+    /// foreign free lists are excluded, because their use repeats less exactly.
     pub(in crate::memory) fn begin_again(&mut self) {
         let has_lists = self.class == Class::Small;
         if (has_lists || !self.segment.aliases.is_empty()) && self.foreign.is_empty() {
@@ -24,21 +28,21 @@ impl ArenaState {
         }
     }
 
-    /// Does a block of so many units fit at the end, as far as it reaches?
+    /// Does a block of `units` fit at the end, below the cursor?
     pub(in crate::memory) fn fits_at_end(&self, units: u32) -> bool {
-        // The block of index 0 has no length.
+        // Block 0 has no length; it is the value of `wilderness` for "none".
         let end = &self.blocks[self.wilderness];
         end.units >= units && end.start + units <= self.reach
     }
 
-    /// Where a block of so many units would end that lies at the end.
+    /// The end of a block of `units` that is placed at the arena's end.
     pub(in crate::memory) fn end_with(&self, units: u32) -> u32 {
         let start =
             if self.wilderness == NONE { self.end() } else { self.blocks[self.wilderness].start };
         start.saturating_add(units)
     }
 
-    /// Reaches as much further as a block of so many units needs; false: there is no such memory.
+    /// Advances the cursor as far as a block of `units` needs; false: there is not enough memory.
     pub(in crate::memory) fn reach_for(&mut self, units: u32) -> bool {
         let end = &self.blocks[self.wilderness];
         if end.units < units {
@@ -47,7 +51,7 @@ impl ArenaState {
         let wanted = end.start + units;
         let mappings = self.segment.mappings();
         let handle = mappings.get(mappings.partition_point(|mapping| mapping.end() < wanted));
-        // Before there was an alias none was looked for.
+        // Before the first view was made, growth was not bounded.
         let reach = handle.map_or(wanted, |handle| handle.end());
         self.reach = self.reach.max(reach).max(self.segment.aliases.first_reach());
         true

@@ -1,5 +1,5 @@
-//! When idle memory is lent at other addresses: where an alias of it is there, and where growing would
-//! take the device's memory instead. The aliases themselves are in `remap.rs`.
+//! When idle memory is remapped: if a view of the right size exists, or if growth would take memory
+//! of the device instead. `remap.rs` has the views themselves.
 
 use crate::base::error::Result;
 use crate::gpu::external_life::Standing;
@@ -15,14 +15,15 @@ use crate::memory::stats::ledger::{Class, change_of};
 use crate::memory::trace::history;
 use crate::runtime::Runtime;
 
-/// Thousandths that may be reserved beyond what was ever needed at a time; as many more each time that
-/// aliases made room for others.
+/// How much more may be reserved than was ever needed at once, in thousandths. It grows by the same
+/// amount each time that views were unmapped to make room for others.
 const SLACK: u64 = 5;
-/// An alias that spares a smaller part of the request than this is not worth its mapping.
+/// A view must spare at least this fraction of the request; less is not worth the mapping.
 const LEAST_SPARED: u64 = 32;
 
 impl DeviceMemory {
-    /// A block in an alias that is there, or as far at the end as the arena had grown, without a driver call.
+    /// Allocates from an existing view, or from the memory at the end up to the growth cursor;
+    /// makes no driver call.
     pub(in crate::memory) fn borrow_again(
         &self,
         arena: &Arena,
@@ -37,7 +38,7 @@ impl DeviceMemory {
         if state.segment.aliases.is_empty() && state.reach == growth_cursor::ALL {
             return Ok(None);
         }
-        // The short walk may have missed what fits.
+        // The short walk may have missed a block that fits.
         if let Some(address) = self.take::<true>(arena, request, WHOLE_WALK)? {
             return Ok(Some(address));
         }
@@ -58,8 +59,8 @@ impl DeviceMemory {
         Ok(None)
     }
 
-    /// A block in a new alias, where that takes much less memory from the driver than to grow, and the
-    /// arena is not small enough to grow all the same. The caller holds the arena's lock.
+    /// Allocates from a new view if that takes much less memory from the driver than growth, and if
+    /// the device is not far below its earlier peak. The caller holds the arena's lock.
     pub(in crate::memory) fn borrow_before_growing(
         &self,
         runtime: &Runtime,
@@ -83,7 +84,7 @@ impl DeviceMemory {
         self.borrow_new(runtime, arena, request, new)
     }
 
-    /// The same, whatever it spares: there is no memory to grow by.
+    /// Allocates from a new view however little it spares: growth has failed.
     pub(in crate::memory) fn borrow_anyhow(
         &self,
         runtime: &Runtime,
@@ -96,8 +97,8 @@ impl DeviceMemory {
         }
     }
 
-    /// Units that an alias for this request would take from the driver; none: not less than growing
-    /// takes, or the arena has no aliases. The caller holds its lock.
+    /// The units that a view for this request needs from the driver. `None`: not less than growth,
+    /// or the arena has no views. The caller holds its lock.
     fn find_idle(&self, arena: &Arena, request: Request) -> Option<u32> {
         let is_served =
             self.policy.lends() && arena.class == Class::Large && arena.pool() == PoolId::DEFAULT;
@@ -145,17 +146,17 @@ impl DeviceMemory {
         let state = unsafe { arena.state() };
         state.mark_idle();
         let place = (limit, state.end(), reach);
-        // Without it there is still what the driver has.
+        // Without a view the caller still grows the arena.
         match state.segment.make_alias(memory, arena.base, wanted, place) {
             Ok(Some(index)) => self.take_alias(arena, index, request).map(Some),
             Ok(None) | Err(_) => Ok(None),
         }
     }
 
-    /// Unmaps the aliases that nobody uses, to make room for others, unless the device may still use
-    /// them. The caller holds the arena's lock.
+    /// Unmaps the unused views to make room for others, unless the device may still use them. The
+    /// caller holds the arena's lock.
     fn give_aliases_up(&self, runtime: &Runtime, arena: &Arena, stream: &Stream) {
-        // What cannot be asked is not over.
+        // A failed query counts as "not over".
         if !self.is_over(runtime, arena, stream, false).unwrap_or(false) {
             return;
         }
@@ -164,11 +165,11 @@ impl DeviceMemory {
         state.reach = growth_cursor::ALL;
         let aliases = &mut state.segment.aliases;
         aliases.given_up += 1;
-        // What the driver refuses stays until the next time.
+        // A view that the driver refuses to unmap stays until the next time.
         let _ = aliases.clear(&self.virtual_memory, arena.base, false);
     }
 
-    /// Gives an alias of idle handles to a request. The caller holds the arena's lock.
+    /// Allocates a view, whose handles are idle, to a request. The caller holds the arena's lock.
     fn take_alias(&self, arena: &Arena, index: usize, request: Request) -> Result<u64> {
         // SAFETY: the lock is held, and this is the only reference.
         let state = unsafe { arena.state() };
@@ -181,7 +182,7 @@ impl DeviceMemory {
         Ok(address)
     }
 
-    /// Frees a block in an alias that no other stream uses. The caller holds the arena's lock.
+    /// Frees a block in a view that no other stream uses. The caller holds the arena's lock.
     pub(in crate::memory) fn free_borrowed(&self, runtime: &Runtime, arena: &Arena, id: u32) {
         // SAFETY: the lock is held, and this is the only reference.
         let state = unsafe { arena.state() };
@@ -206,7 +207,7 @@ impl DeviceMemory {
     }
 }
 
-/// Is a stream captured, or gone? What cannot be asked is left alone as well.
+/// Is the stream captured, or destroyed? A failed query counts as captured.
 fn is_left_alone(runtime: &Runtime, stream: &Stream) -> bool {
     let Standing::Alive(_named) = stream.standing() else { return true };
     let Ok(device) = runtime.device(stream.device()) else { return true };

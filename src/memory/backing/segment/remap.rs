@@ -1,15 +1,17 @@
-//! Aliases: addresses at which idle handles are mapped a second time, side by side, so that memory
-//! which lies idle in several places serves one large block, before more is asked of the driver.
+//! Remapping: idle handles are mapped a second time at contiguous addresses, so that memory which
+//! is idle in several places serves one large block before the driver is asked for more.
 //!
-//! While the block lives, its handles are *lent*: nothing is allocated at their own addresses. When it
-//! is freed they are home again, and the alias stays mapped: the next block of its size takes it without
-//! a driver call. The blocks at home are those of an arena without aliases, so that a pass that is
-//! repeated, and found no memory missing, finds all the aliases that it wants.
+//! The second mapping is a *view*. The *primary mapping* of a handle is at its own addresses in the
+//! arena. While a block lives in a view, its handles are *remapped*: nothing is allocated at their
+//! primary addresses. When the block is freed, the primary addresses are free again and the view
+//! stays mapped, so that the next block of its size needs no driver call. The blocks at primary
+//! addresses are the same as in an arena without views. A repeated pass that once found no memory
+//! missing therefore finds all views that it needs.
 //!
-//! All of this is in the order of one stream, so that no two operations that run at a time use a handle
-//! at two addresses: CUDA would promise neither order nor coherence between them. Unmapping is not in
-//! that order: it waits for what the stream holds. Arenas of private pools have no aliases, because
-//! graphs may use their addresses at any time.
+//! All of this happens in the order of one stream. No two operations that run at the same time use
+//! a handle at two addresses; CUDA would promise neither order nor coherence between them.
+//! Unmapping is not stream-ordered: it waits for the work of the stream. Arenas of private pools
+//! have no views, because graphs may use their addresses at any time.
 
 use super::super::virtual_memory::VirtualMemory;
 use super::{Mark, Segment};
@@ -20,48 +22,48 @@ use crate::memory::stats::ledger::{Counters, change_of};
 use crate::memory::trace::history;
 use crate::memory::trace::ring::Action;
 
-/// Aliases of an arena at a time.
+/// The number of views of an arena, at most.
 const MOST: usize = 256;
 
-/// What a block in an alias has in place of the first of its streams, and their list as its end: it is
-/// freed by the cold path.
+/// The value of `uses` of a block in a view, in place of an index of its first stream use. Such a
+/// block is freed by the slow path.
 pub(in crate::memory) const BORROWED: u32 = u32::MAX;
 
-/// A handle at home.
+/// The primary mapping of a handle.
 #[derive(Clone, Copy)]
 struct Home {
     start: u32,
     units: u32,
 }
 
-/// A range of further addresses.
+/// A view: a range of second addresses.
 pub struct Alias {
     /// First unit, from the arena's base.
     pub(in crate::memory) start: u32,
-    /// Length of what is mapped.
+    /// Mapped length.
     pub(in crate::memory) units: u32,
-    /// Its first block; [`NONE`]: nobody uses it.
+    /// Its first block; [`NONE`]: it is unused.
     pub(in crate::memory) block: u32,
-    /// The handles behind it, in the order of both addresses.
+    /// The handles behind it, in the order of both kinds of addresses.
     homes: Vec<Home>,
-    /// Blocks at home that are lent to it.
+    /// The blocks at primary addresses whose memory is remapped to it.
     lent: Vec<u32>,
-    /// Is all of it mapped and accessible? Else it waits to be unmapped.
+    /// Is all of it mapped and accessible? Otherwise it must be unmapped.
     is_whole: bool,
-    /// How far the arena had grown when it was wanted.
+    /// The arena's end when the view was requested.
     reach: u32,
-    /// How many were made before it.
+    /// The number of views made before it.
     number: u64,
 }
 
-/// The aliases of an arena, the highest address first.
+/// The views of an arena, the highest address first.
 pub struct Aliases {
     list: Vec<Alias>,
-    /// How many were ever made.
+    /// The number of views ever made.
     made: u64,
-    /// How often all had to be given up to make room for others.
+    /// How often all unused views were unmapped to make room for others.
     pub(in crate::memory) given_up: u32,
-    /// First unit of the slot in which the arena grows: aliases are made there.
+    /// First unit of the slot in which the arena grows; new views lie there.
     pub(in crate::memory) home: u32,
 }
 
@@ -78,44 +80,44 @@ impl Aliases {
         self.list.len()
     }
 
-    /// The first block in an alias, by its number; or none.
+    /// The first block in a view, by the view's index; [`NONE`]: unused.
     pub(in crate::memory) fn block(&self, index: usize) -> u32 {
         self.list[index].block
     }
 
-    /// The alias that a block has.
+    /// The index of the view whose first block this is.
     fn of(&self, id: u32) -> Option<usize> {
         self.list.iter().position(|alias| alias.block == id)
     }
 
-    /// Is a block in one of them?
+    /// Is a block in a view?
     pub(in crate::memory) fn have(&self, id: u32) -> bool {
         self.of(id).is_some()
     }
 
-    /// The first block of the alias that holds a unit, or none.
+    /// The first block of the view that contains a unit, or [`NONE`].
     pub(in crate::memory) fn holding(&self, unit: u32) -> u32 {
         self.live().find(|alias| alias.holds(unit)).map_or(NONE, |alias| alias.block)
     }
 
-    /// Those that are in use.
+    /// The views in use.
     pub(in crate::memory) fn live(&self) -> impl Iterator<Item = &Alias> + Clone {
         self.list.iter().filter(|alias| alias.block != NONE)
     }
 
-    /// One past the last unit that is left to the handles' own addresses.
+    /// One past the last unit that primary mappings may use.
     pub(in crate::memory) fn floor(&self, slot_units: u64) -> u64 {
         let lowest = self.list.iter().rev().find(|alias| alias.start >= self.home);
         lowest.map_or(slot_units, |alias| alias.start.into())
     }
 
-    /// How far the arena had grown when the first of them was wanted.
+    /// The smallest end of the arena at which a view was requested.
     pub(in crate::memory) fn first_reach(&self) -> u32 {
         self.list.iter().map(|alias| alias.reach).min().unwrap_or(0)
     }
 
-    /// Where so many units are free of aliases in the upper third of the slot, which is more than the
-    /// device's memory, and above `end`: the place in the list, and the first unit.
+    /// Finds room for a view of `units` in the upper third of the slot, which is larger than the
+    /// device's memory, and above `end`. Returns the index in the list, and the first unit.
     fn find_room(&self, units: u32, slot_units: u64, end: u32) -> Option<(usize, u32)> {
         if self.list.len() >= MOST {
             return None;
@@ -135,14 +137,14 @@ impl Aliases {
         (top >= lowest).then(|| (place, (top - u64::from(units)) as u32))
     }
 
-    /// Would there be room for so many units only if what nobody uses were unmapped?
+    /// Would there be room for a view of `units` only after the unused views were unmapped?
     pub(in crate::memory) fn are_in_the_way(&self, units: u32, slot_units: u64, end: u32) -> bool {
         self.find_room(units, slot_units, end).is_none()
             && self.list.iter().any(|alias| alias.block == NONE)
     }
 
-    /// Unmaps what nobody uses, on the device either, or with `live` all, up to the first that the
-    /// driver will not unmap.
+    /// Unmaps the views that neither the host nor the device uses; with `live`, all views. Stops at
+    /// the first that the driver refuses to unmap.
     pub(in crate::memory) fn clear(
         &mut self,
         memory: &VirtualMemory,
@@ -160,7 +162,7 @@ impl Aliases {
         outcome
     }
 
-    /// Gives another device access to everything that is mapped.
+    /// Gives a peer access to all views.
     pub(in crate::memory) fn allow_peer(
         &self,
         memory: &VirtualMemory,
@@ -174,13 +176,13 @@ impl Aliases {
         Ok(())
     }
 
-    /// All of them: first unit, length, first block, lent blocks.
+    /// All views: first unit, length, first block, remapped blocks.
     #[cfg(test)]
     pub(in crate::memory) fn all(&self) -> impl Iterator<Item = (u32, u32, u32, &[u32])> {
         self.list.iter().map(|alias| (alias.start, alias.units, alias.block, &alias.lent[..]))
     }
 
-    /// First unit and length of each handle at home.
+    /// First unit and length of the primary mapping of each handle.
     #[cfg(test)]
     pub(in crate::memory) fn homes(&self) -> impl Iterator<Item = (u32, u32)> {
         let homes = self.list.iter().flat_map(|alias| &alias.homes);
@@ -189,12 +191,13 @@ impl Aliases {
 }
 
 impl Alias {
-    /// Is a unit in it?
+    /// Does it contain a unit?
     pub(in crate::memory) fn holds(&self, unit: u32) -> bool {
         unit.wrapping_sub(self.start) < self.units
     }
 
-    /// May a request of so many units have it, which at the arena's end would lie up to this unit?
+    /// May it serve a request of `units`, which would end at unit `end` if it were placed at the
+    /// arena's end?
     fn may_serve(&self, units: u32, step: u32, end: u32) -> bool {
         let most = u64::from(units) + u64::from(units / 16) + u64::from(step) * 2;
         self.is_whole
@@ -204,12 +207,12 @@ impl Alias {
             && self.reach < end
     }
 
-    /// Where its handles begin at home, in the order of its addresses.
+    /// First units of the primary mappings, in the order of the view's addresses.
     pub(in crate::memory) fn home_starts(&self) -> impl Iterator<Item = u32> {
         self.homes.iter().map(|home| home.start)
     }
 
-    /// Address and length.
+    /// Address and length in bytes.
     fn range(&self, base: u64) -> (u64, u64) {
         (base + u64::from(self.start) * UNIT, u64::from(self.units) * UNIT)
     }
@@ -221,7 +224,7 @@ impl Alias {
 }
 
 impl Segment {
-    /// Are all handles of an alias idle? The search has marked those that are.
+    /// Are all handles of a view idle? A search has marked the idle handles.
     fn is_idle(&self, alias: &Alias) -> bool {
         alias.homes.iter().all(|home| {
             let found = self.mappings().binary_search_by_key(&home.start, |mapping| mapping.start);
@@ -229,31 +232,31 @@ impl Segment {
         })
     }
 
-    /// Is there an alias that nobody uses, hardly larger than is wanted, and made when the arena was shorter than
-    /// up to where a block at its end would lie?
+    /// Is there an unused view that is hardly larger than the request, and that was requested when
+    /// the arena ended below `end`? A block at the arena's end would end at `end`.
     pub(in crate::memory) fn has_alias(&self, units: u32, step: u32, end: u32) -> bool {
         self.aliases.list.iter().any(|alias| alias.may_serve(units, step, end))
     }
 
-    /// The oldest such alias of idle handles: the one that served the last time.
+    /// The oldest such view whose handles are idle, which is the one that served the last time.
     pub(in crate::memory) fn find_alias(&self, units: u32, step: u32, end: u32) -> Option<usize> {
         let fits = |alias: &Alias| alias.may_serve(units, step, end) && self.is_idle(alias);
         let list = self.aliases.list.iter().enumerate();
         list.filter(|(_, alias)| fits(alias)).min_by_key(|(_, alias)| alias.number).map(|at| at.0)
     }
 
-    /// The free block around the idle mapping that starts here, as the search has found it.
+    /// The free block around the idle mapping that starts here, found by the last search.
     fn block_around(&self, start: u32) -> u32 {
         let found = self.mappings().binary_search_by_key(&start, |mapping| mapping.start);
         debug_assert!(found.is_ok(), "an alias has whole mappings");
         found.map_or(NONE, |index| self.mappings()[index].block)
     }
 
-    /// Chooses idle handles, few and hardly more than is wanted; gives their units.
+    /// Chooses a few idle handles, together hardly larger than `wanted`; returns their units.
     fn choose(&mut self, wanted: u32) -> Option<u32> {
         let mappings = self.mappings_mut();
         let mut rest = wanted;
-        // The largest that still fits, again and again.
+        // Repeatedly takes the largest handle that still fits.
         while rest > 0 {
             let fits = mappings.iter_mut().filter(|m| m.mark == Mark::Idle && m.units <= rest);
             let Some(mapping) = fits.max_by_key(|mapping| mapping.units) else { break };
@@ -263,7 +266,7 @@ impl Segment {
         if rest == 0 {
             return Some(wanted);
         }
-        // One more, that is too large; then others may not be needed any more.
+        // Adds one handle that is too large, then drops the handles that are no longer needed.
         let left = mappings.iter_mut().filter(|mapping| mapping.mark == Mark::Idle);
         let more = left.min_by_key(|mapping| mapping.units)?;
         more.mark = Mark::Chosen;
@@ -277,8 +280,8 @@ impl Segment {
         Some(wanted + over)
     }
 
-    /// Maps idle handles of `units` or a little more side by side; gives the alias, or none where there
-    /// is no room for its addresses. On failure everything is as it was.
+    /// Makes a view: maps idle handles of `units` or slightly more at contiguous addresses. `None`:
+    /// there is no room for its addresses. On failure nothing changes.
     pub(in crate::memory) fn make_alias(
         &mut self,
         memory: &VirtualMemory,
@@ -314,7 +317,7 @@ impl Segment {
             outcome = memory.allow_access(address, bytes);
         }
         alias.is_whole = outcome.is_ok();
-        // What cannot be unmapped again keeps its addresses until it can.
+        // A view that cannot be unmapped keeps its addresses until it can.
         if outcome.is_ok() || alias.unmap(memory, base).is_err() {
             self.aliases.made += 1;
             self.aliases.list.insert(index, alias);
@@ -324,7 +327,7 @@ impl Segment {
 }
 
 impl ArenaState {
-    /// Marks the mappings that are idle, and gives their units.
+    /// Marks the idle mappings; returns their units.
     pub(in crate::memory) fn mark_idle(&mut self) -> u64 {
         debug_assert!(self.quick.is_empty(), "a search came before");
         let mappings = self.segment.mappings_mut();
@@ -334,7 +337,8 @@ impl ArenaState {
             smallest = smallest.min(mapping.units);
         }
         let mut idle = 0;
-        // What is free and holds a mapping is little, where memory is short: not all blocks are looked at.
+        // When memory is short, few free blocks are as large as a mapping, so that only their bins
+        // are searched.
         let mut mark = |id: u32, block: &Block| {
             let first = mappings.partition_point(|mapping| mapping.start < block.start);
             let inside = mappings[first..].iter_mut().take_while(|m| m.end() <= block.end());
@@ -350,8 +354,8 @@ impl ArenaState {
         idle
     }
 
-    /// Gives a request all of an alias whose handles the search has found idle: the block, and what the account
-    /// must learn. On failure everything is as it was.
+    /// Allocates a whole view, whose handles the last search has found idle, to a request. Returns
+    /// the block and the change of the account. On failure nothing changes.
     pub(in crate::memory) fn borrow(
         &mut self,
         base: u64,
@@ -362,7 +366,7 @@ impl ArenaState {
         let (start, units, parts) = (alias.start, alias.units, alias.homes.len());
         self.blocks.prepare(2 * parts as u32 + 2)?;
         self.prepare_start()?;
-        // From here on nothing fails.
+        // Nothing below can fail.
         let mut part = 0;
         while part < parts {
             let homes = &self.segment.aliases.list[index].homes;
@@ -372,7 +376,8 @@ impl ArenaState {
                 to += homes[part].units;
                 part += 1;
             }
-            // Of a block that was cut for the part before, this one is above.
+            // If the block was cut for the previous part, the rest that contains this part is above
+            // it.
             let mut at = self.segment.block_around(from);
             while self.blocks[at].end() <= from {
                 at = self.blocks[at].next;
@@ -393,7 +398,7 @@ impl ArenaState {
         block.oversize = request.oversize;
         block.uses = BORROWED;
         if units > request.units {
-            // It is unowned, and in no bin.
+            // The rest of the view is in no bin, so that no other request gets it.
             let rest = self.new_block(start + request.units, units - request.units, State::Free);
             self.blocks.link(rest, id, NONE);
             self.free_blocks += 1;
@@ -407,7 +412,8 @@ impl ArenaState {
         Ok((id, change_of(1, bytes, request.bytes as i64, request.oversize)))
     }
 
-    /// Records that the handles of a block in an alias are about to be home again.
+    /// Records in the history that the handles of a block in a view are about to return to their
+    /// primary mappings.
     pub(in crate::memory) fn record_return(&self, base: u64, id: u32) {
         let Some(index) = self.segment.aliases.of(id) else { return };
         let alias = &self.segment.aliases.list[index];
@@ -419,7 +425,8 @@ impl ArenaState {
         }
     }
 
-    /// A block that nobody uses any more: it is free, or its handles are home again.
+    /// Frees a block that is no longer in use. If it is in a view, its handles return to their
+    /// primary mappings.
     pub(in crate::memory) fn release_or_return(&mut self, id: u32) {
         match self.segment.aliases.of(id) {
             None => self.release_quick(id, self.blocks[id].units, self.blocks[id].start),

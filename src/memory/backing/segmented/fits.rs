@@ -1,36 +1,36 @@
-//! The free blocks of an arena in the order in which a best fit is looked for: size, then address.
-//! The choice among equals is PyTorch's, and so is what becomes of the memory after it.
+//! The free blocks of an arena in best-fit order: by size, then by address, as in PyTorch, so that
+//! the same requests get the same blocks.
 
 use crate::base::error::{Error, Result};
 
 /// A free block.
 #[derive(Clone, Copy, Debug)]
 pub struct Fit {
-    /// Its length.
+    /// Length in units.
     pub units: u32,
-    /// Which it is.
+    /// The block.
     pub id: u32,
-    /// Where it begins.
+    /// First address.
     pub address: u64,
-    /// The searches of its pool before it was freed: how old it is.
+    /// The value of the garbage clock (`now`) when it was freed, which gives its age.
     pub since: u64,
 }
 
-/// The order.
+/// The sort key: size, then address.
 pub fn key(fit: &Fit) -> (u32, u64) {
     (fit.units, fit.address)
 }
 
-/// Free blocks in order.
+/// Free blocks in this order.
 pub struct Fits(Vec<Fit>);
 
 impl Fits {
-    /// None.
+    /// An empty list.
     pub fn new() -> Fits {
         Fits(Vec::new())
     }
 
-    /// Makes room for `count` blocks in all: where every block of the arena has a place, freeing one
+    /// Reserves room for `count` blocks in total. With room for every block of the arena, freeing
     /// cannot fail.
     pub fn prepare(&mut self, count: usize) -> Result<()> {
         let more = count.saturating_sub(self.0.len());
@@ -41,13 +41,13 @@ impl Fits {
         self.0.partition_point(|fit| key(fit) < (units, address))
     }
 
-    /// Adds a block; there is room.
+    /// Adds a block; room was reserved.
     pub fn insert(&mut self, fit: Fit) {
         let at = self.place(fit.units, fit.address);
         self.0.insert(at, fit);
     }
 
-    /// Takes a block out.
+    /// Removes a block.
     pub fn remove(&mut self, units: u32, address: u64) {
         let at = self.place(units, address);
         if self.0.get(at).is_some_and(|fit| fit.address == address) {
@@ -55,12 +55,12 @@ impl Fits {
         }
     }
 
-    /// The smallest that has `units`, the lowest of equals.
+    /// The smallest block of at least `units`; among equals, the one of the lowest address.
     pub fn best(&self, units: u32) -> Option<Fit> {
         self.0.get(self.place(units, 0)).copied()
     }
 
-    /// All of them, the smallest first.
+    /// All blocks in order.
     pub fn as_slice(&self) -> &[Fit] {
         &self.0
     }
@@ -71,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_smallest_that_fits_and_the_lowest_of_equals() {
+    fn best_fit_is_the_smallest_then_the_lowest() {
         let mut fits = Fits::new();
         fits.prepare(8).unwrap();
         for (id, (units, address)) in [(8, 900), (4, 700), (4, 300), (16, 100)].iter().enumerate() {

@@ -1,8 +1,9 @@
-//! What a device does with segments: handing out their blocks, getting more, and giving them back.
+//! The segments of a device: allocating blocks in them, adding segments, and giving them back.
 //!
-//! The source of segments is called with no lock held: giving memory back waits for the device, and a
-//! foreign allocator may do as it likes. So a segment leaves its arena, and every count, before it is
-//! given back; what is not taken back then is stranded, and tried again later.
+//! The source of segments is called with no lock held. Giving memory back waits for the device, and
+//! a foreign allocator may run any code. A segment therefore leaves its arena, and all counters,
+//! before it is freed. If the source fails to free it, it is stranded: kept in a list, and tried
+//! again later.
 
 use super::super::pluggable::Pluggable;
 use super::super::source::{DriverSource, Source};
@@ -39,7 +40,7 @@ fn bytes_of(fit: &Fit) -> u64 {
     u64::from(fit.units) * UNIT
 }
 
-/// A segment that left its arena.
+/// A segment that has left its arena.
 struct Gone {
     address: u64,
     bytes: u64,
@@ -48,7 +49,7 @@ struct Gone {
     heap: Option<Heap>,
 }
 
-// SAFETY: streams are shared by all threads, and those that are named here stay (`mark_streams_of_stranded`).
+// SAFETY: streams are shared by all threads, and those that are marked here stay alive (`mark_streams_of_stranded`).
 unsafe impl Send for Gone {}
 
 impl Gone {
@@ -58,9 +59,9 @@ impl Gone {
         Gone { address, bytes, source, stream, heap }
     }
 
-    /// Gives it back. No lock is held.
+    /// Frees it. No lock is held.
     fn give(&mut self, device: &Device) -> Result<()> {
-        // SAFETY: NULL, or a stream that stays as long as it is named here.
+        // SAFETY: NULL, or a stream that is marked, and so stays alive.
         let stream = unsafe { self.stream.as_ref() }.unwrap_or(device.streams.default());
         suballocations::segment_goes(device, self.heap.take());
         source_of(&self.source).free(device, stream, self.address, self.bytes)
@@ -74,38 +75,38 @@ fn source_of(source: &Option<Pluggable>) -> &dyn Source {
     }
 }
 
-/// Segments that left their arenas, to be given back.
+/// Segments that have left their arenas and are to be freed.
 pub struct Leaving(Vec<Gone>);
 
 impl Leaving {
-    /// None.
+    /// An empty list.
     pub fn new() -> Leaving {
         Leaving(Vec::new())
     }
 }
 
-/// What a device keeps beside its arenas.
+/// The state of a device's segments outside its arenas.
 pub struct Keeper {
-    /// Searches for large blocks, while garbage is collected: the clock of its age.
+    /// The garbage clock, from which ages are computed: searches for large blocks while garbage
+    /// collection is on.
     searches: AtomicU64,
-    /// Segments that the source did not take back.
+    /// Segments that their source failed to free.
     stranded: Mutex<Vec<Gone>>,
 }
 
 impl Keeper {
-    /// Nothing.
     pub fn new() -> Keeper {
         Keeper { searches: AtomicU64::new(0), stranded: Mutex::new(Rank::LEAF, Vec::new()) }
     }
 }
 
 impl DeviceMemory {
-    /// Marks the streams of segments that were not taken back.
+    /// Marks the streams of stranded segments, so that they stay alive.
     pub(in crate::memory) fn mark_streams_of_stranded(&self, marker: Marker) {
         self.keeper.stranded.lock().iter().for_each(|gone| marker.mark(gone.stream));
     }
 
-    /// The clock of garbage.
+    /// The garbage clock.
     pub(in crate::memory) fn now(&self) -> u64 {
         self.keeper.searches.load(Ordering::Relaxed)
     }
@@ -114,7 +115,7 @@ impl DeviceMemory {
         self.policy.rules(arena.pool().keeps_whole())
     }
 
-    /// A block of an arena of segments.
+    /// Allocates a block in an arena of segments.
     #[cold]
     pub(in crate::memory) fn allocate_in_segment(
         &self,
@@ -139,7 +140,7 @@ impl DeviceMemory {
         self.allocate_slowly(runtime, device, arena, request)
     }
 
-    /// Takes the best fit, if the rules allow it. The caller holds the arena's lock.
+    /// Takes the best fit if the rules allow it. The caller holds the arena's lock.
     pub(in crate::memory) fn take_in_segment(
         &self,
         arena: &Arena,
@@ -154,7 +155,7 @@ impl DeviceMemory {
         Ok(Some(self.set_allocated(arena, id, request, &rules)))
     }
 
-    /// Hands out a free block that is in no list. The caller holds the arena's lock.
+    /// Allocates a free block that is in no list. The caller holds the arena's lock.
     fn set_allocated(&self, arena: &Arena, id: u32, request: Request, rules: &Rules) -> u64 {
         // SAFETY: the lock is held, and this is the only reference.
         let state = unsafe { arena.state() };
@@ -166,7 +167,8 @@ impl DeviceMemory {
         address
     }
 
-    /// A block of a new segment, else of what others freed meanwhile; `take_first`: of that before.
+    /// Allocates from a new segment; on failure, from what other threads freed in the meantime.
+    /// `take_first`: tries the free blocks before.
     pub(in crate::memory) fn grow_by_segment(
         &self,
         device: &Device,
@@ -219,20 +221,21 @@ impl DeviceMemory {
             let mut gone = Gone::new(arena, allocation);
             match error {
                 Error::OutOfHostMemory(_) => drop(self.give(device, gone)),
-                // Memory that is in use elsewhere is not this segment's to give back.
+                // The memory is in use elsewhere, and is not freed here.
                 _ => suballocations::segment_goes(device, gone.heap.take()),
             }
         }
         Err(error)
     }
 
-    /// Adds memory to an arena and counts it; gives its block, which is in no list. The caller holds
-    /// the arena's lock.
+    /// Adds a segment to an arena and counts it; returns its block, which is in no list. The caller
+    /// holds the arena's lock.
     fn attach(&self, arena: &Arena, allocation: &mut Option<Allocation>) -> Result<u32> {
         let Some(Allocation { address, bytes, oversize, .. }) = *allocation else {
             return Err(NO_ROOM);
         };
-        // What is tcuda's own is another arena's block, another segment, or a block in no arena.
+        // Memory of the library itself is part of a reservation, another segment, or an uncached
+        // block.
         let last = address.saturating_add(bytes - 1);
         let is_mapped =
             [address, last].into_iter().any(|at| virtual_memory::device_of(at).is_some());
@@ -255,8 +258,8 @@ impl DeviceMemory {
         Ok(attached.id)
     }
 
-    /// Takes the idle segments that `pick` wants out of an arena, one after the other, once the work
-    /// that may use them is over; gives their bytes. The caller holds the arena's lock.
+    /// Detaches the idle segments that `pick` chooses, one after the other, once the work that may
+    /// use them is complete; returns their bytes. The caller holds the arena's lock.
     fn detach_idle(
         &self,
         runtime: &Runtime,
@@ -288,7 +291,7 @@ impl DeviceMemory {
         }
     }
 
-    /// Counts that a segment left its arena. The caller holds the arena's lock.
+    /// Counts and records that a segment left its arena. The caller holds the arena's lock.
     fn forget_segment(&self, arena: &Arena, gone: &Allocation) {
         table::remove(gone.address);
         history::segment_of(arena, Action::SegmentFree, gone.address, gone.bytes);
@@ -299,8 +302,8 @@ impl DeviceMemory {
         self.virtual_memory.limit.let_go(gone.bytes);
     }
 
-    /// Takes all idle segments of an arena out of it; waits for the work that may use them. The caller
-    /// holds the arena's lock, and gives them back later.
+    /// Detaches all idle segments of an arena, after waiting for the work that may use them. The
+    /// caller holds the arena's lock, and frees the segments later.
     pub(in crate::memory) fn detach_all_idle(
         &self,
         runtime: &Runtime,
@@ -311,8 +314,8 @@ impl DeviceMemory {
         self.detach_idle(runtime, arena, leaving, |state| state.idle().next()).map(|_| ())
     }
 
-    /// Gives back what left, and what is stranded, with no lock held; gives the first failure. What is
-    /// not taken back is stranded.
+    /// Frees detached and stranded segments, with no lock held; returns the first failure. Segments
+    /// that cannot be freed are stranded.
     pub(in crate::memory) fn give_back(&self, device: &Device, leaving: Leaving) -> Result<()> {
         self.free_stranded(device);
         let mut outcome = Ok(());
@@ -325,12 +328,12 @@ impl DeviceMemory {
         outcome
     }
 
-    /// Gives a segment back, or strands it.
+    /// Frees a segment; on failure, strands it.
     fn give(&self, device: &Device, mut gone: Gone) -> Result<()> {
         let given = gone.give(device);
         if given.is_err() {
             let mut stranded = self.keeper.stranded.lock();
-            // There is room, unless others stranded more than was foreseen.
+            // There is room, unless other threads stranded more segments than expected.
             if stranded.try_reserve(1).is_ok() {
                 stranded.push(gone);
             }
@@ -338,7 +341,7 @@ impl DeviceMemory {
         given
     }
 
-    /// Tries again to give back what is stranded.
+    /// Tries again to free the stranded segments.
     fn free_stranded(&self, device: &Device) {
         let count = self.keeper.stranded.lock().len();
         for _ in 0..count {
@@ -349,8 +352,8 @@ impl DeviceMemory {
         }
     }
 
-    /// Collects garbage as PyTorch does: of the unused large segments of all streams those of at least
-    /// average age, again and again until at most `most` bytes are reserved.
+    /// Collects garbage as PyTorch does: frees the unused large segments of all streams that are at
+    /// least of average age. Repeats until at most `most` bytes are reserved.
     pub(in crate::memory) fn collect_segments(
         &self,
         runtime: &Runtime,
@@ -397,8 +400,8 @@ impl DeviceMemory {
         Ok(())
     }
 
-    /// With a limit for splitting: gives back an oversize segment of the stream that is large enough,
-    /// or several that are together, the largest first. Was it enough?
+    /// With a limit for splitting: frees one oversize segment of the stream that is large enough,
+    /// or several that are together, the largest first. Returns whether they were enough.
     pub(in crate::memory) fn release_oversize(
         &self,
         runtime: &Runtime,
@@ -428,7 +431,7 @@ impl DeviceMemory {
         Ok(total >= wanted)
     }
 
-    /// Gives every segment back, at the arenas' end. Nobody is inside.
+    /// Frees every segment, when the arenas end. No other thread is inside.
     pub(in crate::memory) fn close_segments(&self, device: &Device) {
         loop {
             let mut gone = None;
@@ -445,13 +448,13 @@ impl DeviceMemory {
             table::remove(gone.address);
             let _ = self.give(device, gone);
         }
-        // What is refused is asked for once more.
+        // A second try for segments that could not be freed.
         self.free_stranded(device);
     }
 }
 
 impl Segments {
-    /// Takes any segment out, whatever is in it.
+    /// Removes any segment, even one in use.
     fn take_any(&mut self) -> Option<Allocation> {
         loop {
             let last = self.list.pop()?;

@@ -1,11 +1,11 @@
-//! Arenas whose memory comes in whole segments from cuMemAlloc, or from somebody else's allocator,
-//! instead of being mapped: for IPC and RDMA, drivers without virtual memory, and pools that split
-//! nothing. What is allocated, split, merged and given back is what PyTorch does there, to the byte.
+//! Arenas whose memory comes in whole segments, from cuMemAlloc or from an allocator of the host,
+//! instead of being mapped. They serve IPC and RDMA, drivers without virtual memory, and pools that
+//! do not split blocks. Allocation, splitting, merging and release match PyTorch to the byte.
 //!
-//! The blocks are those of every other arena, with the same locks, deferred, history and accounts. A
-//! segment has a range of the arena's units for itself, which says nothing of its addresses, and a hole
-//! on each side, so that nothing merges over its edge. Blocks know their segment by the index that
-//! elsewhere names the next block of a bin; free ones are in `fits` instead of bins.
+//! Blocks, locks, deferred frees, history and accounts are the same as in other arenas. A segment
+//! has a range of the arena's units for itself, which does not depend on its addresses, and a hole
+//! on each side, so that no block merges across its edge. A block's `bin_next` is the index of its
+//! segment. Free blocks are in `fits` instead of bins.
 
 mod fits;
 mod ladder;
@@ -32,15 +32,15 @@ use fits::{Fit, Fits};
 pub struct Allocation {
     /// First address.
     pub address: u64,
-    /// Length; 0: a place that is not in use.
+    /// Length; 0: a vacant entry.
     pub bytes: u64,
     /// First unit.
     pub start: u32,
-    /// Did it count as oversize?
+    /// Is it counted as oversize?
     pub oversize: bool,
-    /// Who gave it; none: the driver.
+    /// The allocator that it came from; `None`: the driver.
     pub source: Option<Pluggable>,
-    /// What a tool calls it that wants to know its blocks.
+    /// The profiler's name of its heap, if a profiler records allocations.
     pub heap: Option<Heap>,
 }
 
@@ -53,15 +53,15 @@ impl Allocation {
 pub struct Segments {
     list: Vec<Allocation>,
     fits: Fits,
-    /// Of all segments.
+    /// Bytes of all segments.
     bytes: u64,
     count: usize,
-    /// Blocks in them.
+    /// Blocks in all segments.
     blocks: usize,
 }
 
 impl Segments {
-    /// None.
+    /// No segments.
     pub fn new() -> Segments {
         Segments { list: Vec::new(), fits: Fits::new(), bytes: 0, count: 0, blocks: 0 }
     }
@@ -81,7 +81,7 @@ impl Segments {
         self.blocks
     }
 
-    /// All of them.
+    /// All segments.
     pub fn iter(&self) -> impl Iterator<Item = &Allocation> {
         self.list.iter().filter(|allocation| allocation.bytes != 0)
     }
@@ -91,20 +91,20 @@ impl Segments {
         &self.list[block.bin_next as usize]
     }
 
-    /// Where a block begins.
+    /// The address of a block.
     pub fn address(&self, block: &Block) -> u64 {
         let segment = self.of(block);
         segment.address + u64::from(block.start - segment.start) * UNIT
     }
 }
 
-/// Units of an arena of segments, as a base and a length in bytes, where an arena in a slot has so many
-/// addresses: with holes between segments it must have more than it will ever hold.
+/// The base and length in bytes of the units of such an arena, where an arena in a slot has
+/// `slot_bytes` of addresses. The holes between segments need more units than the memory itself.
 pub fn units_for(slot_bytes: u64) -> (u64, u64) {
     (0, slot_bytes.saturating_mul(4).min(u64::from(u32::MAX) * UNIT))
 }
 
-/// The block at a pointer that is in no reservation.
+/// Finds and locks the block at a pointer that is in no reservation.
 #[cold]
 pub(in crate::memory) fn lock_block(address: u64) -> Result<Locked<'static>> {
     let (arena, offset) = table::arena_of(address).ok_or_else(|| unknown_pointer(address))?;
@@ -112,14 +112,14 @@ pub(in crate::memory) fn lock_block(address: u64) -> Result<Locked<'static>> {
     // SAFETY: the lock is held, and this is the only reference.
     let state = unsafe { arena.state() };
     let id = state.find(offset, address as usize)?;
-    // Since the table was asked, the segment may have gone.
+    // The segment may have been freed since the lookup in the table.
     if state.address(arena.base, id) != address {
         return Err(unknown_pointer(address));
     }
     Ok(Locked { arena, id, _guard: guard })
 }
 
-/// Gives a block back that is in no reservation.
+/// Frees a block that is in no reservation.
 #[cold]
 pub fn free(runtime: &Runtime, address: u64) -> Result<()> {
     let Locked { arena, id, _guard } = lock_block(address)?;
@@ -134,7 +134,7 @@ pub fn free(runtime: &Runtime, address: u64) -> Result<()> {
 }
 
 impl DeviceMemory {
-    /// Frees a block that nobody uses. The caller holds the arena's lock.
+    /// Frees a block that no other stream uses. The caller holds the arena's lock.
     pub(in crate::memory) fn free_in_segment(&self, runtime: &Runtime, arena: &Arena, id: u32) {
         // SAFETY: the lock is held, and this is the only reference.
         history::freed(arena, unsafe { arena.state() }, id);
@@ -146,7 +146,7 @@ impl DeviceMemory {
     }
 }
 
-/// A segment that was added: its only block, free and in no list, and its first unit.
+/// A new segment: its only block, free and in no list, and its first unit.
 pub struct Attached {
     /// The block.
     pub id: u32,
@@ -155,7 +155,7 @@ pub struct Attached {
 }
 
 impl ArenaState {
-    /// Is it part of a segment?
+    /// Is it a block of the same segment as its neighbour, not a hole?
     fn is_part(&self, id: u32) -> bool {
         id != NONE && self.blocks[id].state != State::Hole
     }
@@ -171,7 +171,7 @@ impl ArenaState {
         Fit { units: block.units, id, address: segments.address(block), since }
     }
 
-    /// Puts a free block where it is found. There is room.
+    /// Adds a free block to `fits`. Room was reserved.
     pub(in crate::memory) fn shelve(&mut self, id: u32, since: u64) {
         let Some(mut segments) = self.segments.take() else { return };
         let fit = self.fit_of(&segments, id, since);
@@ -179,7 +179,7 @@ impl ArenaState {
         self.segments = Some(segments);
     }
 
-    /// Would a free block be found?
+    /// Is a free block in `fits`, at the right place?
     #[cfg(test)]
     pub(in crate::memory) fn is_shelved(&self, id: u32) -> bool {
         let Some(segments) = &self.segments else { return false };
@@ -192,13 +192,13 @@ impl ArenaState {
             && segments.fits.as_slice().is_sorted_by_key(fits::key)
     }
 
-    /// Blocks that would be found.
+    /// The number of blocks in `fits`.
     #[cfg(test)]
     pub(in crate::memory) fn shelved(&self) -> usize {
         self.segments.as_ref().map_or(0, |segments| segments.fits.as_slice().len())
     }
 
-    /// Takes a free block away from there.
+    /// Removes a free block from `fits`.
     pub(in crate::memory) fn unshelve(&mut self, id: u32) {
         let Some(segments) = &mut self.segments else { return };
         let block = &self.blocks[id];
@@ -206,9 +206,8 @@ impl ArenaState {
         segments.fits.remove(block.units, address);
     }
 
-    /// Adds a segment, at units below `limit`. Where it fails nothing changed; where it does not, the
-    /// allocation was taken, and [`ArenaState::occupy`] of its block, which is in no list yet, cannot
-    /// fail.
+    /// Adds a segment at units below `limit`. On failure nothing changes. On success the allocation
+    /// is taken, and [`ArenaState::occupy`] of its block, which is in no list yet, cannot fail.
     pub(in crate::memory) fn attach(
         &mut self,
         allocation: &mut Option<Allocation>,
@@ -233,7 +232,7 @@ impl ArenaState {
         Ok(Attached { id, start })
     }
 
-    /// Makes room for a segment: its index, the hole that it goes into, its first unit.
+    /// Makes room for a segment: its index, the hole that it goes into, and its first unit.
     fn prepare_attach(&mut self, units: u32, limit: u64) -> Result<(usize, u32, u32)> {
         const NO_ROOM: Error = Error::OutOfHostMemory("the list of segments");
         self.blocks.prepare(4)?;
@@ -246,8 +245,8 @@ impl ArenaState {
         Ok((vacant.unwrap_or(segments.list.len()), hole, start))
     }
 
-    /// Where a segment of `units` goes: the lowest hole with room for it and a hole on each side, or
-    /// none: the end; and its first unit.
+    /// The place of a segment of `units`: the lowest hole with room for it and a hole on each side,
+    /// or [`NONE`] for the end; and its first unit.
     fn place(&self, units: u32, limit: u64) -> Option<(u32, u32)> {
         let wanted = units.checked_add(2)?;
         let mut id = self.first;
@@ -262,8 +261,8 @@ impl ArenaState {
         (u64::from(start) + u64::from(units) < limit).then_some((NONE, start))
     }
 
-    /// Links a new segment's block into a hole, of which a part stays on each side; or at the end,
-    /// where a new hole keeps it from what is below.
+    /// Links a new segment's block into a hole, of which a part stays on each side. At the end,
+    /// adds a hole below it instead.
     fn link_between_holes(&mut self, id: u32, hole: u32) {
         let Block { start, units, .. } = self.blocks[id];
         if hole == NONE {
@@ -291,7 +290,7 @@ impl ArenaState {
         }
     }
 
-    /// Takes a segment out whose only block is free and in no list; gives the segment.
+    /// Detaches a segment whose only block is free and in no list.
     pub(in crate::memory) fn detach(&mut self, id: u32) -> Allocation {
         let Some(segments) = &mut self.segments else { return Allocation::NONE };
         let place = &mut segments.list[self.blocks[id].bin_next as usize];
@@ -305,14 +304,14 @@ impl ArenaState {
         gone
     }
 
-    /// The best fit of a request, if the rules allow it.
+    /// The best fit for a request, if the rules allow it.
     pub(in crate::memory) fn best_fit(&self, request: Request, rules: &Rules) -> Option<u32> {
         let fit = self.segments.as_ref()?.fits.best(request.units)?;
         let bytes = |units: u32| u64::from(units) * UNIT;
         rules.suits(bytes(request.units), bytes(fit.units)).then_some(fit.id)
     }
 
-    /// Makes sure that taking a block cannot fail.
+    /// Reserves what `occupy` needs, so that it cannot fail.
     pub(in crate::memory) fn prepare_occupy(&mut self) -> Result<()> {
         self.blocks.prepare(1)?;
         self.prepare_start()?;
@@ -320,7 +319,7 @@ impl ArenaState {
         segments.fits.prepare(segments.blocks + 1)
     }
 
-    /// Takes a free block that is in no list, or its front. It was prepared.
+    /// Allocates a free block that is in no list, or its lower part. `prepare_occupy` was called.
     pub(in crate::memory) fn occupy(
         &mut self,
         id: u32,
@@ -364,7 +363,7 @@ impl ArenaState {
         change_of(1, bytes, requested as i64, oversize)
     }
 
-    /// The host lets go of a block that no other stream uses.
+    /// Frees a block that no other stream uses.
     pub(in crate::memory) fn free_in_segment(&mut self, id: u32, now: u64) -> Counters {
         let block = &self.blocks[id];
         let change = change_of(-1, -block.bytes(), -(block.requested as i64), block.oversize);
@@ -373,7 +372,7 @@ impl ArenaState {
         change
     }
 
-    /// Makes a block free and merges it with free neighbours of its segment.
+    /// Makes a block free and merges it with the free neighbours in its segment.
     pub(in crate::memory) fn release_in_segment(&mut self, id: u32, now: u64) {
         let Block { previous, next, .. } = self.blocks[id];
         let is_free = |state: &ArenaState, id| id != NONE && state.blocks[id].state == State::Free;
@@ -394,7 +393,7 @@ impl ArenaState {
         self.shelve(id, now);
     }
 
-    /// Joins two neighbours, of which one, `free`, was free.
+    /// Merges two neighbours; `free` is the one that is in `fits`.
     fn swallow(&mut self, id: u32, next: u32, free: u32) {
         self.unshelve(free);
         self.free_blocks -= 1;
@@ -410,18 +409,18 @@ impl ArenaState {
         }
     }
 
-    /// The free blocks that are whole segments, with their sizes and ages: the smallest first.
+    /// The free blocks that are whole segments, the smallest first.
     pub(in crate::memory) fn idle(&self) -> impl DoubleEndedIterator<Item = Fit> {
         let fits = self.segments.as_ref().map_or(&[][..], |segments| segments.fits.as_slice());
         fits.iter().copied().filter(|fit| !self.is_split(fit.id))
     }
 
-    /// What a tool calls the segment of a block.
+    /// The profiler's name of the heap of a block's segment.
     pub(in crate::memory) fn heap(&self, id: u32) -> Option<Heap> {
         self.segments.as_ref()?.of(&self.blocks[id]).heap
     }
 
-    /// The address of a block of the arena with this base.
+    /// The address of a block in an arena with this base.
     pub(in crate::memory) fn address(&self, base: u64, id: u32) -> u64 {
         let block = &self.blocks[id];
         match &self.segments {
@@ -430,7 +429,7 @@ impl ArenaState {
         }
     }
 
-    /// Bytes from the driver, and the contiguous ranges or segments in which they are.
+    /// Bytes from the driver, and the number of contiguous ranges or segments that hold them.
     pub(in crate::memory) fn reserved(&self) -> (i64, i64) {
         match &self.segments {
             None => (self.segment.bytes() as i64, self.segment.ranges()),
@@ -444,7 +443,7 @@ impl ArenaState {
         self.free_bytes.max(0) as u64 + idle
     }
 
-    /// Blocks that are no holes.
+    /// The number of blocks except holes.
     pub(in crate::memory) fn listed(&self) -> usize {
         match &self.segments {
             None => (self.active_blocks + self.free_blocks) as usize,

@@ -4,28 +4,29 @@ use crate::memory::SMALL;
 use crate::memory::stats::ledger::Class;
 
 const MIB: u64 = 1 << 20;
-/// A segment of small blocks.
+/// The size of a segment for small blocks.
 const SMALL_SEGMENT: u64 = 2 * MIB;
-/// Blocks from here on have a segment of their own size.
+/// Blocks of at least this size get a segment of their own.
 const LARGE_ALONE: u64 = 10 * MIB;
-/// That size is a multiple of this.
+/// The size of such a segment is a multiple of this.
 const ROUND: u64 = 2 * MIB;
 
-/// The sizes that settings decide, in bytes.
+/// The sizes that the settings determine, in bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct Rules {
-    /// From here on blocks are oversize: they are not split, and not given to smaller requests.
+    /// Blocks of at least this size are oversize: they are not split, and do not serve smaller
+    /// requests.
     pub max_split: u64,
-    /// How much larger than the request an oversize block is at most.
+    /// The largest excess of an oversize block over its request.
     pub max_non_split_rounding: u64,
-    /// A segment of large blocks below 10 MiB.
+    /// The size of a segment for large blocks below 10 MiB.
     pub large_segment: u64,
-    /// Nothing is split.
+    /// No block is split.
     pub whole: bool,
 }
 
 impl Rules {
-    /// The segment for a block of `bytes`.
+    /// The size of the segment for a block of `bytes`.
     pub fn segment_bytes(&self, bytes: u64) -> u64 {
         if bytes <= SMALL {
             SMALL_SEGMENT
@@ -45,7 +46,7 @@ impl Rules {
         }
     }
 
-    /// Is what a block of `bytes` leaves of a free one a block of its own?
+    /// Does the rest of a free block become a block, after `bytes` are taken from it?
     pub fn splits(&self, class: Class, bytes: u64, rest: u64) -> bool {
         let is_worth_it = match class {
             Class::Small => rest > 0,
@@ -54,7 +55,7 @@ impl Rules {
         is_worth_it && !self.whole
     }
 
-    /// Does a block, or a segment, of this size count as oversize?
+    /// Does a block or a segment of this size count as oversize?
     pub fn is_oversize(&self, bytes: u64) -> bool {
         bytes >= self.max_split
     }
@@ -76,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn segments_have_pytorchs_sizes() {
+    fn segment_sizes_are_those_of_pytorch() {
         for (bytes, segment) in [
             (512, 2 * MIB),
             (MIB, 2 * MIB),
@@ -93,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_is_a_block_where_pytorch_makes_one() {
+    fn blocks_are_split_as_in_pytorch() {
         assert!(rules().splits(Class::Small, 512, 512) && !rules().splits(Class::Small, 512, 0));
         assert!(!rules().splits(Class::Large, 2 * MIB, MIB));
         assert!(rules().splits(Class::Large, 2 * MIB, MIB + 512));
@@ -104,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn oversize_blocks_are_for_requests_of_nearly_their_size() {
+    fn oversize_blocks_serve_requests_of_nearly_their_size() {
         let limited = Rules { max_split: 32 * MIB, ..rules() };
         assert!(limited.suits(30 * MIB, 32 * MIB - 512) && !limited.suits(30 * MIB, 32 * MIB));
         assert!(limited.suits(32 * MIB, 52 * MIB - 512) && !limited.suits(32 * MIB, 52 * MIB));

@@ -1,4 +1,4 @@
-//! Which arena a segment belongs to, by its address: asked for pointers that are in no reservation.
+//! The table of segments by address, for pointers that are in no reservation.
 
 use crate::base::error::{Error, Result};
 use crate::base::lock::Mutex;
@@ -13,7 +13,7 @@ struct Entry {
     address: u64,
     bytes: u64,
     arena: *const Arena,
-    /// Its first unit in the arena.
+    /// The segment's first unit in its arena.
     start: u32,
 }
 
@@ -23,7 +23,7 @@ unsafe impl Send for Entry {}
 /// All segments of all devices, by address.
 static TABLE: Mutex<Vec<Entry>> = Mutex::new(Rank::LEAF, Vec::new());
 
-/// Adds a segment; false: its addresses are another segment's already, which no honest source gives.
+/// Adds a segment; false: it overlaps another segment, which means that its source is faulty.
 pub fn add(arena: &Arena, address: u64, bytes: u64, start: u32) -> Result<bool> {
     let mut table = TABLE.lock();
     let at = table.partition_point(|entry| entry.address < address);
@@ -39,14 +39,14 @@ pub fn add(arena: &Arena, address: u64, bytes: u64, start: u32) -> Result<bool> 
     Ok(true)
 }
 
-/// Takes a segment out.
+/// Removes a segment.
 pub fn remove(address: u64) {
     let mut table = TABLE.lock();
     if let Ok(at) = table.binary_search_by_key(&address, |entry| entry.address) {
         table.remove(at);
     }
     if table.is_empty() {
-        // Nothing is kept after a shutdown.
+        // No host memory is kept after a shutdown.
         *table = Vec::new();
     }
 }
