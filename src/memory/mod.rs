@@ -81,7 +81,7 @@ pub struct DeviceMemory {
     virtual_memory: VirtualMemory,
     stats: GuardedStats<Arena>,
     policy: Policy,
-    keeper: crate::memory::backing::segmented::Keeper,
+    segments: crate::memory::backing::segmented::DeviceSegments,
     by_pool: Mutex<crate::memory::stats::by_pool::ByPool>,
     /// [`Server`], its number.
     server: AtomicU8,
@@ -119,7 +119,7 @@ impl DeviceMemory {
             virtual_memory,
             stats: GuardedStats::new(),
             policy,
-            keeper: crate::memory::backing::segmented::Keeper::new(),
+            segments: crate::memory::backing::segmented::DeviceSegments::new(),
             by_pool: Mutex::new(Rank::LEAF, crate::memory::stats::by_pool::ByPool::new()),
             server: AtomicU8::new(0),
             has_uncached: AtomicBool::new(false),
@@ -243,7 +243,7 @@ impl DeviceMemory {
         crate::memory::trace::history::before_allocation(stream);
         crate::memory::fallback::observers::check()?;
         if self.server() != Server::Cache && bytes < TOO_LARGE {
-            return self.allocate_direct(runtime, device, stream, bytes);
+            return self.allocate_uncached(runtime, device, stream, bytes);
         }
         let most = self.virtual_memory.slot_bytes();
         if bytes <= most {

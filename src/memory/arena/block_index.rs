@@ -201,7 +201,7 @@ impl ArenaState {
     pub(in crate::memory) fn find_around(&self, unit: u32) -> Option<u32> {
         let id = match self.noted(u64::from(unit) * UNIT) {
             Some((id, _)) => id,
-            None => match self.segment.aliases.holding(unit) {
+            None => match self.segment.views.holding(unit) {
                 NONE => self.holding(unit),
                 id => id,
             },

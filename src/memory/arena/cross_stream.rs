@@ -299,7 +299,7 @@ impl DeviceMemory {
         let Owner::Stream(index) = to else {
             self.gather(other, window, to);
             // SAFETY: the caller holds the lock, and this is the only reference.
-            unsafe { other.state() }.reach_for(requester.request.units);
+            unsafe { other.state() }.advance_cursor(requester.request.units);
             return self.take::<true>(other, requester.request, usize::MAX);
         };
         requester.arena.source_arena.store(std::ptr::from_ref(other).cast_mut(), Ordering::Release);

@@ -267,7 +267,7 @@ impl ArenaState {
             self.end_alone(arena, id);
         let Block { mut units, next: mut above, uses, .. } = self.blocks[id];
         // What is unowned own stays as it is.
-        let is_plain = uses == 0 && self.segment.aliases.is_empty();
+        let is_plain = uses == 0 && self.segment.views.is_empty();
         while is_plain && next != NONE && next == above {
             let Block { units: more, next: after, bin_next, requested: asked, uses, .. } =
                 self.blocks[next];
@@ -323,10 +323,10 @@ impl ArenaState {
         if self.deferred.overflow == 0 {
             return;
         }
-        for index in 0..=self.segment.aliases.len() {
+        for index in 0..=self.segment.views.len() {
             let mut id = match index {
                 0 => self.first,
-                _ => self.segment.aliases.block(index - 1),
+                _ => self.segment.views.block(index - 1),
             };
             while self.deferred.overflow > 0 && id != NONE {
                 let block = &self.blocks[id];

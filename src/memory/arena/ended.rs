@@ -18,7 +18,7 @@ use crate::gpu::device::Device;
 use crate::gpu::external_registry::Marker;
 use crate::gpu::stream::{Stream, next_serial};
 use crate::memory::arena::{Arena, Role, place};
-use crate::memory::backing::segmented::Leaving;
+use crate::memory::backing::segmented::DetachedSegments;
 use crate::memory::pools::pool::PoolId;
 use crate::memory::stats::ledger::Class;
 use crate::memory::{DeviceMemory, Relaxed};
@@ -193,13 +193,18 @@ impl DeviceMemory {
     /// Ends an arena that is unowned, as far as no work uses what it has.
     fn end(&self, runtime: &Runtime, arena: &Arena) -> Result<()> {
         let _relaxed = Relaxed::enter(self.driver);
-        let mut leaving = Leaving::new();
-        let ended = self.end_locked(runtime, arena, &mut leaving);
-        let given = self.give_back(runtime.device(self.ordinal)?, leaving);
+        let mut detached = DetachedSegments::new();
+        let ended = self.end_locked(runtime, arena, &mut detached);
+        let given = self.give_back(runtime.device(self.ordinal)?, detached);
         ended.and(given)
     }
 
-    fn end_locked(&self, runtime: &Runtime, arena: &Arena, leaving: &mut Leaving) -> Result<()> {
+    fn end_locked(
+        &self,
+        runtime: &Runtime,
+        arena: &Arena,
+        detached: &mut DetachedSegments,
+    ) -> Result<()> {
         let guard = arena.lock.guard();
         if !arena.has_ended() {
             return Ok(());
@@ -220,7 +225,7 @@ impl DeviceMemory {
                 return Ok(());
             }
             match arena.segmented {
-                true => self.detach_all_idle(runtime, arena, leaving)?,
+                true => self.detach_all_idle(runtime, arena, detached)?,
                 false => self.reclaim_arena(runtime, arena, u64::MAX, false)?,
             }
         }
@@ -241,7 +246,7 @@ impl DeviceMemory {
         let most = ((self.total >> 30) as usize).clamp(1, MOST_SPARES);
         !arena.segmented
             && state.foreign.is_empty()
-            && state.segment.aliases.is_empty()
+            && state.segment.views.is_empty()
             && !state.segment.has_sleeping()
             && state.segment.bytes() <= self.little()
             && self.ended.has_room(arena.class, most)

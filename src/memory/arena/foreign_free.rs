@@ -13,14 +13,14 @@ use crate::base::error::{Error, Result};
 use crate::gpu::external_registry::Marker;
 use crate::gpu::stream::Stream;
 use crate::memory::arena::{Arena, ArenaState, Request};
-use crate::memory::backing::segment::remap::BORROWED;
+use crate::memory::backing::segment::remap::IN_VIEW;
 
 /// ForeignFree of an arena at a time: each is a bit beside the arena's own.
 const MOST_STREAMS: usize = 63;
 
-/// What a block of a list has in place of the first of its other streams, or their list as its end:
-/// the list's number from here down.
-const LAST_WORD: u32 = BORROWED - 1;
+/// What a block of a guest has in place of the first of its other streams, or their list as its end:
+/// the guest's number from here down.
+const LAST_WORD: u32 = IN_VIEW - 1;
 
 /// Whose order a block is free in, or will be.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -41,7 +41,7 @@ impl DeviceMemory {
             return Ok(None);
         }
         // The short walk may have missed what fits, or it was out of reach.
-        state.reach_for(request.units);
+        state.advance_cursor(request.units);
         match self.take::<true>(arena, request, WHOLE_WALK)? {
             None => self.grow_a_little(runtime, arena, request),
             found => Ok(found),

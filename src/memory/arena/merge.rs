@@ -68,7 +68,7 @@ impl ArenaState {
             // Holes at the end are trimmed, so the last block ends where the memory does.
             self.wilderness = id;
             if self.first == id {
-                self.begin_again();
+                self.reset_cursor();
             }
         } else {
             self.bins.insert(&mut self.blocks, id);

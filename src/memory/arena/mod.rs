@@ -134,8 +134,8 @@ pub struct ArenaState {
     pub(super) free_bytes: i64,
     /// The free block at the mapped end, or none.
     pub(super) wilderness: u32,
-    /// One past the last unit at the end that is used before an alias is (`segment/reach.rs`).
-    pub(super) reach: u32,
+    /// One past the last unit at the end that is used before a view is (`segment/growth_cursor.rs`).
+    pub(super) growth_cursor: u32,
     pub(super) class: Class,
     /// Allocated and pending blocks.
     pub(super) active_blocks: i64,
@@ -161,7 +161,7 @@ pub struct ArenaState {
     /// Other streams that use memory of this one.
     pub(super) foreign: ForeignFree,
     /// Its addresses.
-    pub(super) slots: slots::Own,
+    pub(super) slots: slots::OwnedSlots,
     /// Units between its slots, below its end.
     pub(super) gaps: u32,
     /// The end of its stream, from when it was unowned and had no blocks.
@@ -215,7 +215,7 @@ impl Arena {
                 quick: Quick::new(),
                 block_index: block_index,
                 first: NONE, last: NONE, wilderness: NONE,
-                reach: growth_cursor::ALL,
+                growth_cursor: growth_cursor::ALL,
                 segment: Segment::new(),
                 segments: segments,
                 backups: Vec::new(),
@@ -224,7 +224,7 @@ impl Arena {
                 marked: 0,
                 lent: 0,
                 foreign: ForeignFree::new(),
-                slots: slots::Own::new(),
+                slots: slots::OwnedSlots::new(),
                 gaps: 0,
                 end: None,
                 free_blocks: 0, free_bytes: 0, active_blocks: 0,
@@ -531,7 +531,7 @@ impl ArenaState {
         self.active_blocks -= 1;
         match self.segments {
             None => match self.owner_of(id) {
-                Owner::Arena => self.release_or_return(id),
+                Owner::Arena => self.release_block_or_view(id),
                 Owner::Stream(index) => self.free_foreign(index, id),
             },
             Some(_) => self.release_in_segment(id, now),

@@ -8,8 +8,8 @@
 //! large memory cost more than the time that they save. Of large blocks the one that was freed last rests: it
 //! is given out again if just its size is wanted next, and is merged before anything else is freed or searched.
 //!
-//! What lists keep apart lies elsewhere than if it were merged, and now and then needs more. So an arena that is
-//! empty begins again as it began (`segment/reach.rs`): a program that repeats itself repeats what its lists did.
+//! What lists keep apart lies elsewhere than if it were joined, and now and then needs more. So an arena that is
+//! empty begins again as it began (`segment/growth_cursor.rs`): a program that repeats itself repeats what its lists did.
 
 use super::bins::SHORT_WALK;
 use super::block::{Block, Blocks, NONE, State, UNIT};

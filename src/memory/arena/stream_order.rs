@@ -39,8 +39,8 @@ impl DeviceMemory {
             return Some(Owner::Arena);
         }
         // SAFETY: as above.
-        let ArenaState { foreign, reach, .. } = unsafe { other.state() };
-        *reach = growth_cursor::ALL;
+        let ArenaState { foreign, growth_cursor: cursor, .. } = unsafe { other.state() };
+        *cursor = growth_cursor::ALL;
         foreign.find_or_insert(requester.stream).ok().map(Owner::Stream)
     }
 

@@ -167,20 +167,20 @@ impl DriverPool {
 
     /// Counts one more live block and reserves its entry in `postponed`, so that freeing needs no
     /// host memory.
-    fn expect_one(&self) -> Result<()> {
+    fn reserve_postponed(&self) -> Result<()> {
         let live = self.live.fetch_add(1, Ordering::Relaxed) + 1;
         let mut postponed = self.postponed.lock();
         let missing = live.saturating_sub(postponed.len());
         let no_memory = |_| Error::OutOfHostMemory("what is freed after a capture");
-        postponed.try_reserve(missing).map_err(no_memory).inspect_err(|_| self.one_less())
+        postponed.try_reserve(missing).map_err(no_memory).inspect_err(|_| self.uncount())
     }
 
-    fn one_less(&self) {
+    fn uncount(&self) {
         self.live.fetch_sub(1, Ordering::Relaxed);
     }
 
     /// Postpones the free of a block until a capture ends.
-    fn put_aside(&self, address: u64, block: Block) {
+    fn postpone_free(&self, address: u64, block: Block) {
         let mut postponed = self.postponed.lock();
         postponed.push((address, block));
         self.postponed_count.store(postponed.len(), Ordering::Relaxed);
@@ -224,7 +224,7 @@ impl DriverPool {
 }
 
 /// Is a stream that uses an uncaptured block captured now?
-fn must_wait(runtime: &Runtime, block: &Block) -> Result<bool> {
+fn is_in_capture(runtime: &Runtime, block: &Block) -> Result<bool> {
     if matches!(block.origin, Origin::DriverPool { captured: true }) {
         return Ok(false);
     }
@@ -269,13 +269,13 @@ impl DeviceMemory {
         let _context = device.enter()?;
         let ready = self.pool.ready(device, self.virtual_memory.peers())?;
         let captured = stream.is_capturing(runtime)?;
-        self.pool.expect_one()?;
+        self.pool.reserve_postponed()?;
         let (pool, mut address) = (ready.pool as CUmemoryPool, 0);
         // SAFETY: `address` is writable, the pool exists, the stream is alive.
         let given = unsafe {
             self.driver.cuMemAllocFromPoolAsync(&mut address, bytes as usize, pool, stream.native())
         };
-        given.inspect_err(|_| self.pool.one_less())?;
+        given.inspect_err(|_| self.pool.uncount())?;
         Ok((address, captured))
     }
 
@@ -323,7 +323,7 @@ impl DeviceMemory {
                 }
                 // SAFETY: from the pool, taken out of the table, and no longer in use.
                 unsafe { self.driver.cuMemFree(address) }?;
-                self.pool.one_less();
+                self.pool.uncount();
                 Ok(())
             }
             other => other,
@@ -349,7 +349,7 @@ impl DeviceMemory {
     fn free_async(&self, address: u64, stream: &Stream) -> Result<()> {
         // SAFETY: from the pool, taken out of the table; the stream is alive.
         unsafe { self.driver.cuMemFreeAsync(address, stream.native()) }?;
-        self.pool.one_less();
+        self.pool.uncount();
         Ok(())
     }
 
@@ -366,10 +366,10 @@ impl DeviceMemory {
             return Ok(Some(block));
         }
         let _relaxed = Relaxed::enter(self.driver);
-        match must_wait(runtime, &block) {
+        match is_in_capture(runtime, &block) {
             Ok(false) => Ok(Some(block)),
             Ok(true) => {
-                self.pool.put_aside(address, block);
+                self.pool.postpone_free(address, block);
                 Ok(None)
             }
             Err(error) => Err((error, block)),

@@ -23,7 +23,7 @@ impl ArenaState {
         }
         self.last = id;
         self.release(id);
-        self.reach = growth_cursor::ALL;
+        self.growth_cursor = growth_cursor::ALL;
     }
 
     /// One past the last mapped unit.
@@ -57,7 +57,7 @@ impl ArenaState {
                 Err(_) => (),
             }
         }
-        self.skip_to_home()?;
+        self.skip_to_slot()?;
         let grown = self.grow_beyond(memory, base, units, (step, limit));
         if grown.is_err() {
             self.trim();
@@ -86,38 +86,38 @@ impl ArenaState {
     }
 
     /// Does the mapped memory end below the slot in which the arena grows?
-    pub(in crate::memory) fn is_below_home(&self) -> bool {
-        self.end() < self.segment.aliases.home
+    pub(in crate::memory) fn is_below_slot(&self) -> bool {
+        self.end() < self.segment.views.slot_start
     }
 
     /// Moves the end to the growth slot if it is below it, with a gap block in between.
-    fn skip_to_home(&mut self) -> Result<()> {
-        if !self.is_below_home() {
+    fn skip_to_slot(&mut self) -> Result<()> {
+        if !self.is_below_slot() {
             return Ok(());
         }
         self.blocks.prepare(1)?;
-        let (end, home) = (self.end(), self.segment.aliases.home);
+        let (end, start) = (self.end(), self.segment.views.slot_start);
         let wilderness = std::mem::replace(&mut self.wilderness, NONE);
         if wilderness != NONE {
             self.bins.insert(&mut self.blocks, wilderness);
         }
-        let id = self.new_block(end, home - end, State::Gap);
+        let id = self.new_block(end, start - end, State::Gap);
         self.blocks.link(id, self.last, NONE);
         if self.last == NONE {
             self.first = id;
         }
         self.last = id;
-        self.gaps += home - end;
+        self.gaps += start - end;
         Ok(())
     }
 
     /// Does the arena need a larger slot for a block of `units`? Its addresses go up to `limit`.
     pub(in crate::memory) fn outgrows(&self, units: u32, step: u32, limit: u64) -> bool {
-        let (end, missing) = match self.is_below_home() {
-            true => (self.segment.aliases.home, units.next_multiple_of(step)),
+        let (end, missing) = match self.is_below_slot() {
+            true => (self.segment.views.slot_start, units.next_multiple_of(step)),
             false => (self.end(), self.missing_at_end(units, step)),
         };
-        u64::from(end) + u64::from(missing) > self.segment.aliases.floor(limit)
+        u64::from(end) + u64::from(missing) > self.segment.views.floor(limit)
     }
 
     /// The units to map at the end so that a block of `units` fits there.
@@ -141,8 +141,8 @@ impl ArenaState {
         limit: u64,
     ) -> Result<()> {
         self.blocks.prepare(1)?;
-        let limit = self.segment.aliases.floor(limit);
-        if self.is_below_home() || u64::from(self.end()) + u64::from(units) > limit {
+        let limit = self.segment.views.floor(limit);
+        if self.is_below_slot() || u64::from(self.end()) + u64::from(units) > limit {
             return Err(Error::DriverOutOfMemory { call: "cuMemMap" });
         }
         let growth = (u64::from(units) * UNIT, self.pieces());
@@ -161,8 +161,8 @@ impl ArenaState {
         units: u32,
     ) -> Result<()> {
         self.blocks.prepare(1)?;
-        let limit = self.segment.aliases.floor(arena.slot_units());
-        if self.is_below_home() || u64::from(self.end()) + u64::from(units) > limit {
+        let limit = self.segment.views.floor(arena.slot_units());
+        if self.is_below_slot() || u64::from(self.end()) + u64::from(units) > limit {
             return Err(Error::DriverOutOfMemory { call: "cuMemMap" });
         }
         let growth = (u64::from(units) * UNIT, self.pieces());
@@ -224,7 +224,7 @@ impl ArenaState {
             if units == self.blocks[hole].units { hole } else { self.split_hole(hole, units) };
         self.release(filled);
         // `release` resets the cursor if nothing is in use; the new memory is for use now.
-        self.reach = growth_cursor::ALL;
+        self.growth_cursor = growth_cursor::ALL;
         Ok(())
     }
 
@@ -267,8 +267,8 @@ impl ArenaState {
         wanted: u64,
     ) -> Result<()> {
         debug_assert!(self.quick.is_empty(), "quick lists are empty");
-        self.reach = growth_cursor::ALL;
-        self.segment.aliases.clear(memory, base, false)?;
+        self.growth_cursor = growth_cursor::ALL;
+        self.segment.views.clear(memory, base, false)?;
         let before = self.segment.bytes();
         let mut id = self.first;
         while id != NONE && before - self.segment.bytes() < wanted {

@@ -71,28 +71,28 @@ impl Drop for Nested {
 }
 
 /// The part of a text of the host that is valid UTF-8, copied without heap memory.
-fn shown(text: &CStr) -> Text {
+fn lossy_text(text: &CStr) -> Text {
     let bytes = text.to_bytes().utf8_chunks().next();
     Text::new(bytes.map_or("", |chunk| chunk.valid()))
 }
 
 /// A dynamic library that was opened for an allocator; closed on drop.
-struct Shared(NonNull<c_void>);
+struct Library(NonNull<c_void>);
 
 // SAFETY: the handle is used only by dlsym and dlclose, which any thread may do.
-unsafe impl Send for Shared {}
+unsafe impl Send for Library {}
 // SAFETY: as above.
-unsafe impl Sync for Shared {}
+unsafe impl Sync for Library {}
 
-impl Shared {
-    fn open(path: &CStr) -> Result<Shared> {
+impl Library {
+    fn open(path: &CStr) -> Result<Library> {
         let _waiting = waiting::in_host_function();
         // RTLD_LOCAL, as in PyTorch: other libraries do not bind its symbols.
         // SAFETY: NUL-terminated; what the library does when it is opened is the host's choice.
         let handle = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
         NonNull::new(handle)
-            .map(Shared)
-            .ok_or_else(|| Error::Library { path: shown(path), reason: library::reason() })
+            .map(Library)
+            .ok_or_else(|| Error::Library { path: lossy_text(path), reason: library::reason() })
     }
 
     fn symbol(&self, name: &CStr, parameter: &'static str) -> Result<NonNull<c_void>> {
@@ -100,13 +100,13 @@ impl Shared {
         let address = unsafe { libc::dlsym(self.0.as_ptr(), name.as_ptr()) };
         NonNull::new(address).ok_or_else(|| Error::BadText {
             name: parameter,
-            value: shown(name),
+            value: lossy_text(name),
             allowed: "the library has no such symbol; name a function that it exports as C",
         })
     }
 }
 
-impl Drop for Shared {
+impl Drop for Library {
     fn drop(&mut self) {
         let _waiting = waiting::in_host_function();
         // SAFETY: opened by `open`, closed once.
@@ -121,7 +121,7 @@ struct Allocator {
     hooks: Mutex<Hooks>,
     is_used: AtomicBool,
     /// The last field, so that it is dropped last.
-    _library: Option<Shared>,
+    _library: Option<Library>,
 }
 
 /// A counted reference to an allocator.
@@ -142,7 +142,7 @@ impl Pluggable {
 
     /// Loads a library and makes an allocator of two of its functions.
     pub fn load(path: &CStr, malloc: &CStr, free: &CStr) -> Result<Pluggable> {
-        let library = Shared::open(path)?;
+        let library = Library::open(path)?;
         let malloc = library.symbol(malloc, "alloc_symbol")?.as_ptr();
         let free = library.symbol(free, "free_symbol")?.as_ptr();
         // SAFETY: the host promises that the symbol has this type.
@@ -152,7 +152,7 @@ impl Pluggable {
         Pluggable::with(malloc, free, Some(library))
     }
 
-    fn with(malloc: MallocFn, free: FreeFn, library: Option<Shared>) -> Result<Pluggable> {
+    fn with(malloc: MallocFn, free: FreeFn, library: Option<Library>) -> Result<Pluggable> {
         let allocator = Allocator {
             references: AtomicUsize::new(1),
             malloc,

@@ -10,13 +10,13 @@
 //! is missing, up to its earlier size.
 
 pub(in crate::memory) mod growth_cursor;
-mod loan;
 pub(in crate::memory) mod remap;
+mod remap_policy;
 
 use super::virtual_memory::VirtualMemory;
 use crate::base::error::{Error, Result};
 use crate::memory::arena::block::{NONE, UNIT};
-use crate::memory::backing::segment::remap::Aliases;
+use crate::memory::backing::segment::remap::Views;
 use crate::memory::fallback::limit::Limit;
 use crate::memory::trace::history;
 use crate::memory::trace::ring::Action;
@@ -98,7 +98,7 @@ pub struct Mapping {
     /// The driver's handle; 0: no memory, while the pool sleeps.
     pub(in crate::memory) handle: u64,
     /// Is it remapped: does its memory serve a view?
-    pub(in crate::memory) is_lent: bool,
+    pub(in crate::memory) is_remapped: bool,
     /// The result of the last search for idle mappings.
     pub(in crate::memory) mark: Mark,
     /// The free block around an idle mapping, found by the same search.
@@ -118,7 +118,7 @@ pub(in crate::memory) enum Mark {
 
 impl Mapping {
     fn new(start: u32, units: u32, handle: u64) -> Mapping {
-        Mapping { start, units, handle, is_lent: false, mark: Mark::Busy, block: NONE }
+        Mapping { start, units, handle, is_remapped: false, mark: Mark::Busy, block: NONE }
     }
 
     /// One past the last unit.
@@ -134,18 +134,18 @@ pub struct Segment {
     /// is tried again later.
     stranded: Vec<Mapping>,
     /// Second mappings of the handles.
-    pub(in crate::memory) aliases: Aliases,
+    pub(in crate::memory) views: Views,
     bytes: u64,
     /// The largest value of `bytes` so far.
     most: u64,
     /// The number of contiguous ranges of mappings that are not remapped.
-    home_ranges: i64,
+    primary_ranges: i64,
 }
 
 /// Counts the contiguous ranges of mappings that are not remapped.
-fn home_ranges(mappings: &[Mapping]) -> i64 {
+fn primary_ranges(mappings: &[Mapping]) -> i64 {
     let (mut ranges, mut end) = (0, None);
-    for mapping in mappings.iter().filter(|mapping| !mapping.is_lent) {
+    for mapping in mappings.iter().filter(|mapping| !mapping.is_remapped) {
         ranges += i64::from(end != Some(mapping.start));
         end = Some(mapping.end());
     }
@@ -155,8 +155,8 @@ fn home_ranges(mappings: &[Mapping]) -> i64 {
 impl Segment {
     pub(in crate::memory) fn new() -> Segment {
         let (mappings, stranded) = (Vec::new(), Vec::new());
-        let aliases = Aliases::new();
-        Segment { mappings, stranded, aliases, bytes: 0, most: 0, home_ranges: 0 }
+        let views = Views::new();
+        Segment { mappings, stranded, views, bytes: 0, most: 0, primary_ranges: 0 }
     }
 
     /// Mapped bytes.
@@ -177,43 +177,43 @@ impl Segment {
 
     /// Is nothing mapped, and nothing left to unmap?
     pub(in crate::memory) fn is_bare(&self) -> bool {
-        self.mappings.is_empty() && self.stranded.is_empty() && self.aliases.is_empty()
+        self.mappings.is_empty() && self.stranded.is_empty() && self.views.is_empty()
     }
 
     /// The number of contiguous ranges in use; statistics and snapshots call them segments.
     pub fn ranges(&self) -> i64 {
-        debug_assert_eq!(self.home_ranges, home_ranges(&self.mappings));
-        self.aliases.live().count() as i64 + self.home_ranges
+        debug_assert_eq!(self.primary_ranges, primary_ranges(&self.mappings));
+        self.views.live().count() as i64 + self.primary_ranges
     }
 
     /// Counts the contiguous primary ranges among the mappings from `first` to `last` and their
     /// neighbours, which are all that a change of these mappings affects.
     fn ranges_about(&self, first: usize, last: usize) -> i64 {
-        home_ranges(&self.mappings[first.saturating_sub(1)..(last + 1).min(self.mappings.len())])
+        primary_ranges(&self.mappings[first.saturating_sub(1)..(last + 1).min(self.mappings.len())])
     }
 
-    /// Sets `is_lent` of all mappings of a contiguous range; each of them changes.
-    fn set_lent(&mut self, start: u32, end: u32, is_lent: bool) {
+    /// Sets `is_remapped` of all mappings of a contiguous range; each of them changes.
+    fn set_remapped(&mut self, start: u32, end: u32, is_remapped: bool) {
         let first = self.mappings.partition_point(|mapping| mapping.start < start);
         let last = first + self.mappings[first..].partition_point(|mapping| mapping.start < end);
-        self.mappings[first..last].iter_mut().for_each(|mapping| mapping.is_lent = is_lent);
-        let serves = |mapping: &&Mapping| !mapping.is_lent;
+        self.mappings[first..last].iter_mut().for_each(|mapping| mapping.is_remapped = is_remapped);
+        let serves = |mapping: &&Mapping| !mapping.is_remapped;
         let below = self.mappings[..first].last().filter(serves).is_some_and(|m| m.end() == start);
         let above = self.mappings.get(last).filter(serves).is_some_and(|m| m.start == end);
         // Remapping a range splits its neighbours apart; the return joins them.
         let change = i64::from(below) + i64::from(above) - 1;
-        self.home_ranges += if is_lent { change } else { -change };
+        self.primary_ranges += if is_remapped { change } else { -change };
     }
 
     /// The range, first unit and length, that contains a unit.
     pub(in crate::memory) fn range_of(&self, unit: u32) -> Option<(u32, u32)> {
-        let alias = self.aliases.live().map(|alias| (alias.start, alias.units));
-        if let Some(found) = alias.clone().find(|(start, units)| unit.wrapping_sub(*start) < *units)
+        let view = self.views.live().map(|view| (view.start, view.units));
+        if let Some(found) = view.clone().find(|(start, units)| unit.wrapping_sub(*start) < *units)
         {
             return Some(found);
         }
         let (mut start, mut end) = (0, 0);
-        for mapping in self.mappings.iter().filter(|mapping| !mapping.is_lent) {
+        for mapping in self.mappings.iter().filter(|mapping| !mapping.is_remapped) {
             if mapping.start != end {
                 if (start..end).contains(&unit) {
                     break;
@@ -232,19 +232,19 @@ impl Segment {
         start: u32,
         end: u32,
     ) -> (u32, impl Iterator<Item = (u64, u64)>) {
-        let alias = self.aliases.live().find(|alias| alias.holds(start));
+        let view = self.views.live().find(|view| view.holds(start));
         let first = self.mappings.partition_point(|mapping| mapping.end() <= start);
         let own = self.mappings[first..].iter().take_while(move |mapping| mapping.start < end);
-        let begin = match alias {
-            Some(alias) => alias.start,
+        let begin = match view {
+            Some(view) => view.start,
             None => self.mappings.get(first).map_or(start, |mapping| mapping.start),
         };
-        let homes = alias.into_iter().flat_map(|alias| alias.home_starts());
-        let lent = homes.filter_map(|start| {
+        let primaries = view.into_iter().flat_map(|view| view.primary_starts());
+        let remapped = primaries.filter_map(|start| {
             let found = self.mappings.binary_search_by_key(&start, |mapping| mapping.start);
             found.ok().map(|index| &self.mappings[index])
         });
-        let chosen = lent.chain(own.filter(move |_| alias.is_none()));
+        let chosen = remapped.chain(own.filter(move |_| view.is_none()));
         let bytes = |mapping: &Mapping| u64::from(mapping.units) * UNIT;
         (begin, chosen.map(move |mapping| (mapping.handle, bytes(mapping))))
     }
@@ -317,7 +317,7 @@ impl Segment {
         }
         self.bytes += bytes;
         self.most = self.most.max(self.bytes);
-        self.home_ranges += self.ranges_about(at, index) - ranges;
+        self.primary_ranges += self.ranges_about(at, index) - ranges;
         history::segment(Action::SegmentMap, base + u64::from(start) * UNIT, bytes);
         Ok(())
     }
@@ -366,7 +366,7 @@ impl Segment {
         }
         let ranges = self.ranges_about(first, last);
         self.mappings.drain(first..last);
-        self.home_ranges += self.ranges_about(first, first) - ranges;
+        self.primary_ranges += self.ranges_about(first, first) - ranges;
         history::segment(Action::SegmentUnmap, base + u64::from(start) * UNIT, before - self.bytes);
         outcome
     }
@@ -375,7 +375,7 @@ impl Segment {
     /// leaves nothing behind.
     pub(in crate::memory) fn close(&mut self, memory: &VirtualMemory, base: u64) {
         for _ in 0..2 {
-            let _ = self.aliases.clear(memory, base, true);
+            let _ = self.views.clear(memory, base, true);
             let _ = self.unmap(memory, base, 0, u32::MAX);
             self.clear_stranded(memory, base);
         }
@@ -461,7 +461,7 @@ impl Segment {
             let address = base + u64::from(mapping.start) * UNIT;
             memory.allow_peer(address, u64::from(mapping.units) * UNIT, peer)?;
         }
-        self.aliases.allow_peer(memory, base, peer)
+        self.views.allow_peer(memory, base, peer)
     }
 }
 

@@ -146,14 +146,14 @@ impl Window {
 }
 
 /// The slots of an arena, in address order. The arena grows in the last.
-pub struct Own {
+pub struct OwnedSlots {
     list: [Option<Slot>; MOST_LEVELS as usize + 1],
     count: usize,
 }
 
-impl Own {
-    pub const fn new() -> Own {
-        Own { list: [None; MOST_LEVELS as usize + 1], count: 0 }
+impl OwnedSlots {
+    pub const fn new() -> OwnedSlots {
+        OwnedSlots { list: [None; MOST_LEVELS as usize + 1], count: 0 }
     }
 
     pub fn push(&mut self, slot: Slot) -> Result<()> {
@@ -177,7 +177,7 @@ impl Own {
 
     /// Takes all of them.
     pub fn take(&mut self) -> impl Iterator<Item = Slot> + use<> {
-        std::mem::replace(self, Own::new()).list.into_iter().flatten()
+        std::mem::replace(self, OwnedSlots::new()).list.into_iter().flatten()
     }
 }
 

@@ -87,7 +87,7 @@ impl Block {
 
     fn record(&self, address: u64, actions: &[Action], stack: u32) {
         for action in actions {
-            history::of_direct(self.device, *action, address, self.bytes, self.stream(), stack);
+            history::of_uncached(self.device, *action, address, self.bytes, self.stream(), stack);
         }
     }
 }
@@ -128,7 +128,7 @@ pub(in crate::memory) fn with<R>(
 }
 
 /// Freezes the table. For a caller that holds the ledger, so that the parts are locked by `hold`.
-pub(in crate::memory) fn hold_still() -> [Held<'static, Blocks>; PARTS] {
+pub(in crate::memory) fn freeze() -> [Held<'static, Blocks>; PARTS] {
     std::array::from_fn(|index| TABLE[index].hold())
 }
 
@@ -169,7 +169,7 @@ pub(in crate::memory) fn is_of(address: u64, stream: &Stream) -> bool {
 #[cold]
 pub(in crate::memory) fn record_stream(address: u64, stream: &Stream) -> Result<()> {
     let mut is_own = false;
-    let teller = with(address, |block| {
+    let hook_owner = with(address, |block| {
         match &block.origin {
             Origin::Pluggable(allocator) => return Ok(Some(allocator.share())),
             Origin::DriverPool { .. } if block.stream.is(stream) => {
@@ -196,7 +196,7 @@ pub(in crate::memory) fn record_stream(address: u64, stream: &Stream) -> Result<
             ),
         );
     }
-    if let Some(allocator) = teller {
+    if let Some(allocator) = hook_owner {
         allocator.record_stream(address, stream)?;
     }
     Ok(())
@@ -223,7 +223,7 @@ fn insert(address: u64, mut block: Block, stack: u32) -> std::result::Result<u64
     let left = known.map_or(0, |known| known.bytes);
     if let Some(known) = known {
         let actions = [Action::FreeRequested, Action::FreeCompleted];
-        known.record(address, &actions, history::stack_of_direct(known.stack.id()));
+        known.record(address, &actions, history::stack_of_uncached(known.stack.id()));
     }
     if blocks.try_reserve(1).is_err() {
         return Err((Error::OutOfHostMemory("the table of blocks"), block));
@@ -251,7 +251,7 @@ fn take(address: u64) -> Result<Block> {
         true => &[Action::FreeRequested, Action::FreeCompleted, Action::SegmentFree],
         false => &[Action::FreeRequested, Action::FreeCompleted],
     };
-    block.record(address, actions, history::stack_of_direct(block.stack.id()));
+    block.record(address, actions, history::stack_of_uncached(block.stack.id()));
     Ok(block)
 }
 
@@ -260,7 +260,7 @@ fn take(address: u64) -> Result<Block> {
 pub(in crate::memory) fn free(runtime: &Runtime, address: u64) -> Result<()> {
     let block = take(address)?;
     let device = runtime.device(block.device)?;
-    device.memory.release_direct(runtime, device, address, block)
+    device.memory.release_uncached(runtime, device, address, block)
 }
 
 /// Frees all blocks, at shutdown: no other thread is inside, and no work is pending.
@@ -313,7 +313,7 @@ impl DeviceMemory {
 
     /// Allocates an uncached block.
     #[cold]
-    pub(in crate::memory) fn allocate_direct(
+    pub(in crate::memory) fn allocate_uncached(
         &self,
         runtime: &Runtime,
         device: &Device,
@@ -323,11 +323,11 @@ impl DeviceMemory {
         self.has_uncached.store(true, Ordering::Relaxed);
         let stream = stream.on_this_thread(runtime)?;
         let origin = self.origin();
-        let attempt = || self.try_direct(runtime, device, stream, bytes, &origin);
-        self.climb_direct(runtime, device, &origin, bytes, attempt)
+        let attempt = || self.try_uncached(runtime, device, stream, bytes, &origin);
+        self.try_fallbacks_uncached(runtime, device, &origin, bytes, attempt)
     }
 
-    fn try_direct(
+    fn try_uncached(
         &self,
         runtime: &Runtime,
         device: &Device,
@@ -364,7 +364,7 @@ impl DeviceMemory {
             Err((error, block)) => {
                 // If the address is in use already, the block there stays.
                 if matches!(error, Error::OutOfHostMemory(_)) {
-                    let _ = self.give_direct_back(runtime, device, address, &block);
+                    let _ = self.release_to_source(runtime, device, address, &block);
                 }
                 limit.let_go(bytes);
                 return Err(error);
@@ -380,7 +380,7 @@ impl DeviceMemory {
     }
 
     /// Frees a block that is no longer in the table.
-    fn give_direct_back(
+    fn release_to_source(
         &self,
         runtime: &Runtime,
         device: &Device,
@@ -408,7 +408,7 @@ impl DeviceMemory {
     }
 
     /// Frees a block that was removed from the table; on failure, puts it back.
-    fn release_direct(
+    fn release_uncached(
         &self,
         runtime: &Runtime,
         device: &Device,
@@ -442,7 +442,7 @@ impl DeviceMemory {
                 stats.ledger.count_reserved(class, -bytes, -1);
             });
         }
-        if let Err(error) = self.give_direct_back(runtime, device, address, &block) {
+        if let Err(error) = self.release_to_source(runtime, device, address, &block) {
             if is_counted {
                 self.with_ledger(None, |stats| {
                     stats.undo_uncached(class, &counters);

@@ -56,15 +56,15 @@ pub fn device_of(address: u64) -> Option<i32> {
 
 /// The granularity and handle properties of the device.
 #[derive(Clone, Copy)]
-struct Offer {
+struct Properties {
     granularity: u64,
     properties: CUmemAllocationProp,
 }
 
 // SAFETY: plain data; its one pointer is for another system and stays NULL.
-unsafe impl Send for Offer {}
+unsafe impl Send for Properties {}
 // SAFETY: as above.
-unsafe impl Sync for Offer {}
+unsafe impl Sync for Properties {}
 
 /// The virtual memory of a device.
 pub struct VirtualMemory {
@@ -73,7 +73,7 @@ pub struct VirtualMemory {
     device: CUdevice,
     slot_bytes: u64,
     is_supported: bool,
-    offer: Once<Offer>,
+    properties: Once<Properties>,
     /// The limit of mapped memory.
     pub(in crate::memory) limit: Limit,
     /// Bit n: device n has access to this memory.
@@ -113,7 +113,7 @@ impl VirtualMemory {
             device,
             slot_bytes,
             is_supported: true,
-            offer: Once::new(Rank::ONCE),
+            properties: Once::new(Rank::ONCE),
             limit: Limit::new(),
             peers,
             unreleased,
@@ -141,12 +141,12 @@ impl VirtualMemory {
 
     /// Reads the device's properties once; fails if it has no virtual memory.
     pub(in crate::memory) fn prepare(&self) -> Result<()> {
-        self.offer().map(|_| ())
+        self.properties().map(|_| ())
     }
 
-    fn offer(&self) -> Result<&Offer> {
+    fn properties(&self) -> Result<&Properties> {
         use CUdevice_attribute::*;
-        self.offer.get_or_try_init(|| {
+        self.properties.get_or_try_init(|| {
             if !self.attribute(CU_DEVICE_ATTRIBUTE_VIRTUAL_ADDRESS_MANAGEMENT_SUPPORTED)? {
                 return Err(Error::NotSupported {
                     what: "virtual memory (cuMemMap)",
@@ -183,7 +183,7 @@ impl VirtualMemory {
                 )
             }?;
             let granularity = (granularity as u64).max(SMALLEST).next_power_of_two();
-            Ok(Offer { granularity, properties })
+            Ok(Properties { granularity, properties })
         })
     }
 
@@ -199,7 +199,7 @@ impl VirtualMemory {
     /// Handles and growth are multiples of this many bytes.
     #[inline]
     pub fn granularity(&self) -> u64 {
-        self.offer.get().map_or(SMALLEST, |offer| offer.granularity)
+        self.properties.get().map_or(SMALLEST, |properties| properties.granularity)
     }
 
     /// Bytes of a slot: at least 1.5 times the device's memory, so that an arena runs out of memory
@@ -319,7 +319,7 @@ impl VirtualMemory {
 
     /// Creates a handle and maps it, without access.
     pub(in crate::memory) fn create_mapped(&self, address: u64, bytes: u64) -> Result<u64> {
-        let properties = self.offer()?.properties;
+        let properties = self.properties()?.properties;
         self.release_the_rest();
         let mut handle = 0;
         // SAFETY: `handle` is writable, the properties are whole.

@@ -13,8 +13,8 @@ use crate::memory::arena::deferred_free::Ended;
 use crate::memory::arena::foreign_free::Owner;
 use crate::memory::arena::poll_policy::PollTimer;
 use crate::memory::arena::{Arena, Request, StreamEnd};
-use crate::memory::backing::segment::remap::BORROWED;
-use crate::memory::backing::segmented::Leaving;
+use crate::memory::backing::segment::remap::IN_VIEW;
+use crate::memory::backing::segmented::DetachedSegments;
 use crate::memory::stats::ledger::{ACTIVE, ACTIVE_BYTES, COUNTERS, REQUESTED_BYTES};
 use crate::memory::trace::history;
 use crate::memory::{DeviceMemory, DeviceStats, Relaxed};
@@ -110,10 +110,10 @@ impl DeviceMemory {
         &self,
         runtime: &Runtime,
         arena: &Arena,
-        leaving: &mut Leaving,
+        detached: &mut DetachedSegments,
     ) -> Result<()> {
         match arena.segmented {
-            true => self.detach_all_idle(runtime, arena, leaving),
+            true => self.detach_all_idle(runtime, arena, detached),
             false => self.reclaim_arena(runtime, arena, u64::MAX, true),
         }
     }
@@ -237,7 +237,7 @@ impl DeviceMemory {
         Ok(true)
     }
 
-    /// Frees a block that other streams or processes use, or that is in an alias; fails only where the
+    /// Frees a block that other streams or processes use, or that is in a view; fails only where the
     /// host has freed it before. The caller holds the arena's lock.
     pub(in crate::memory) fn free_used(
         &self,
@@ -260,8 +260,8 @@ impl DeviceMemory {
     pub(in crate::memory) fn free_used_here(&self, runtime: &Runtime, arena: &Arena, id: u32) {
         // SAFETY: the lock is held, and this is the only reference.
         let state = unsafe { arena.state() };
-        if state.blocks[id].uses == BORROWED {
-            return self.free_borrowed(runtime, arena, id);
+        if state.blocks[id].uses == IN_VIEW {
+            return self.free_view(runtime, arena, id);
         }
         if let Owner::Stream(index) = Owner::of_end(state.blocks[id].uses) {
             return self.free_foreign(runtime, arena, index, id);
@@ -383,8 +383,8 @@ impl DeviceMemory {
         };
         // SAFETY: as above; poisoning has kept no reference.
         let state = unsafe { arena.state() };
-        let before = state.segment.aliases.have(id).then(|| {
-            state.record_return(arena.base, id);
+        let before = state.segment.views.have(id).then(|| {
+            state.record_view_end(arena.base, id);
             state.reserved()
         });
         state.free_pending(id, self.now());

@@ -11,7 +11,7 @@ use crate::runtime::Runtime;
 
 impl DeviceMemory {
     /// All steps; `attempt` is the first of them. The caller holds no lock.
-    pub(in crate::memory) fn climb_direct(
+    pub(in crate::memory) fn try_fallbacks_uncached(
         &self,
         runtime: &Runtime,
         device: &Device,
@@ -33,7 +33,7 @@ impl DeviceMemory {
             self.with_ledger(None, |stats| stats.ledger.count(|all| all.num_oom_rejections += 1));
             return Err(self.out_of_memory(runtime, device, bytes, true));
         }
-        Err(self.refuse_direct(runtime, device, origin, bytes))
+        Err(self.refuse_uncached(runtime, device, origin, bytes))
     }
 
     fn climb_once(
@@ -79,7 +79,7 @@ impl DeviceMemory {
     }
 
     #[cold]
-    fn refuse_direct(
+    fn refuse_uncached(
         &self,
         runtime: &Runtime,
         device: &Device,

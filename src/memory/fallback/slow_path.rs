@@ -9,7 +9,7 @@ use crate::memory::arena::bins::WHOLE_WALK;
 use crate::memory::arena::block::UNIT;
 use crate::memory::arena::{Arena, Request};
 use crate::memory::backing::segment::growth_cursor;
-use crate::memory::backing::segmented::Leaving;
+use crate::memory::backing::segmented::DetachedSegments;
 use crate::memory::backing::slots::LONGEST;
 use crate::memory::pools::pool::PoolId;
 use crate::memory::stats::ledger::{ACTIVE_BYTES, ALL, ALLOCATED_BYTES, Class};
@@ -44,7 +44,7 @@ impl DeviceMemory {
         if let Some(address) = self.share_again(arena, request)? {
             return Ok(address);
         }
-        if let Some(address) = self.borrow_again(arena, request)? {
+        if let Some(address) = self.reuse_view(arena, request)? {
             return Ok(address);
         }
         let size = u64::from(request.units) * UNIT;
@@ -151,19 +151,19 @@ impl DeviceMemory {
     }
 
     fn reclaim_where(&self, runtime: &Runtime, may: impl Fn(PoolId) -> bool) -> Result<()> {
-        let (mut outcome, mut leaving) = (Ok(()), Leaving::new());
+        let (mut outcome, mut detached) = (Ok(()), DetachedSegments::new());
         let all = self.each_arena(|arena| {
             if !may(arena.pool()) {
                 return Ok(());
             }
-            let released = self.unload(runtime, arena, &mut leaving);
+            let released = self.unload(runtime, arena, &mut detached);
             if outcome.is_ok() {
                 outcome = released;
             }
             Ok(())
         });
         sync_debug::say_unsaid();
-        let given = self.give_back(runtime.device(self.ordinal)?, leaving);
+        let given = self.give_back(runtime.device(self.ordinal)?, detached);
         self.drop_ended();
         all.and(outcome).and(given)
     }
@@ -250,11 +250,11 @@ impl DeviceMemory {
         // SAFETY: the lock is held, and this is the only reference.
         let state = unsafe { arena.state() };
         state.merge_last_freed();
-        state.reach = growth_cursor::ALL;
+        state.growth_cursor = growth_cursor::ALL;
         if let Some(address) = self.take::<true>(arena, request, WHOLE_WALK)? {
             return Ok(address);
         }
-        if let Some(address) = self.borrow_before_growing(runtime, arena, request)? {
+        if let Some(address) = self.remap_before_growing(runtime, arena, request)? {
             return Ok(address);
         }
         self.outgrow(arena, request.units);
@@ -266,7 +266,7 @@ impl DeviceMemory {
         self.count_segment(arena, before);
         match grown {
             Err(error) if is_want(&error) => {
-                return self.borrow_anyhow(runtime, arena, request)?.ok_or(error);
+                return self.remap_anyhow(runtime, arena, request)?.ok_or(error);
             }
             grown => grown?,
         }
@@ -289,7 +289,7 @@ impl DeviceMemory {
         else {
             return;
         };
-        // The upper third is for aliases.
+        // The upper third is for views.
         let wanted = u64::from(units.next_multiple_of(step)) * UNIT * 3 / 2;
         let Some(larger) = self.virtual_memory.take_larger(&slot, wanted) else { return };
         let offset = larger.base - arena.base;
@@ -297,7 +297,7 @@ impl DeviceMemory {
             self.with_ledger(Some(arena), |_| self.virtual_memory.give_slot(&larger));
             return;
         }
-        state.segment.aliases.home = (offset / UNIT) as u32;
+        state.segment.views.slot_start = (offset / UNIT) as u32;
         arena.set_slot_bytes((offset + larger.bytes).min(LONGEST - UNIT));
         self.virtual_memory.publish(&larger, arena);
     }

@@ -11,7 +11,7 @@ use crate::graph::active_captures::{Source, next_number};
 use crate::memory::arena::bins::WHOLE_WALK;
 use crate::memory::arena::block::UNIT;
 use crate::memory::arena::{Arena, Request, Role, place};
-use crate::memory::backing::segmented::{self, Leaving};
+use crate::memory::backing::segmented::{self, DetachedSegments};
 use crate::memory::config::policy::Size;
 use crate::memory::stats::ledger::Class;
 use crate::memory::{DeviceMemory, Relaxed};
@@ -391,12 +391,12 @@ impl DeviceMemory {
     /// Gives back what is unused in the arenas of a pool that is dead; waits for what may still use it.
     pub fn release_pool(&self, runtime: &Runtime, pool: PoolId) -> Result<()> {
         let _relaxed = Relaxed::enter(self.driver);
-        let mut leaving = Leaving::new();
+        let mut detached = DetachedSegments::new();
         let released = self.each_arena(|arena| match arena.pool() == pool && !pool.is_alive() {
-            true => self.unload(runtime, arena, &mut leaving),
+            true => self.unload(runtime, arena, &mut detached),
             false => Ok(()),
         });
-        let given = self.give_back(runtime.device(self.ordinal)?, leaving);
+        let given = self.give_back(runtime.device(self.ordinal)?, detached);
         self.drop_ended();
         released.and(given)
     }

@@ -97,7 +97,7 @@ pub(in crate::memory) fn find_memory(runtime: &Runtime, pool: PoolId) -> Result<
     for device in devices_of(runtime, pool) {
         let memory = &device.memory;
         let bytes = memory.sleeping_bytes(pool)?;
-        memory.climb_direct(runtime, device, &Origin::Driver, bytes, || {
+        memory.try_fallbacks_uncached(runtime, device, &Origin::Driver, bytes, || {
             memory.take_up(device, pool).map(|()| bytes)
         })?;
     }

@@ -1,4 +1,4 @@
-//! Aliases: what is lent to whom, and that no address leads to memory that others use, on the device either.
+//! Views: what is lent to whom, and that no address leads to memory that others use, on the device either.
 
 use super::super::arena::ArenaState;
 use super::super::record_stream;
@@ -21,13 +21,13 @@ use crate::sim;
 use std::collections::BTreeSet;
 
 impl ArenaState {
-    /// Checks the aliases of an arena that ends at a unit, and that each of its `lent` blocks is lent
-    /// to one; gives the blocks in them, each with what is left of its alias, or none.
+    /// Checks the views of an arena that ends at a unit, and that each of its `lent` blocks is lent
+    /// to one; gives the blocks in them, each with what is left of its view, or none.
     pub fn check_aliases(&self, lent: &mut Vec<u32>, end: u32) -> Result<Vec<(u32, u32)>, String> {
         let (mut top, mut found, mut lent_units) = (u32::MAX, Vec::new(), 0);
-        for (start, units, block, own) in self.segment.aliases.all() {
+        for (start, units, block, own) in self.segment.views.all() {
             if start < end || start + units > top {
-                return Err(format!("the alias at {start} is not below {top} and above {end}"));
+                return Err(format!("the view at {start} is not below {top} and above {end}"));
             }
             top = start;
             let mut sum = 0;
@@ -37,7 +37,7 @@ impl ArenaState {
                 sum += self.blocks[*id].units;
             }
             if sum != if block == NONE { 0 } else { units } {
-                return Err(format!("{sum} units are lent to the alias at {start} of {units}"));
+                return Err(format!("{sum} units are lent to the view at {start} of {units}"));
             }
             lent_units += sum;
             if block == NONE {
@@ -51,24 +51,24 @@ impl ArenaState {
                 || !matches!(block.state, State::Allocated | State::Pending)
                 || rest != NONE && self.blocks[rest].state != State::Free
             {
-                return Err(format!("block {id} does not fill the alias at {start}"));
+                return Err(format!("block {id} does not fill the view at {start}"));
             }
             found.push((id, rest));
         }
-        let begins_again = self.class == Class::Small || !self.segment.aliases.is_empty();
-        if self.reach != growth_cursor::ALL && !begins_again {
-            return Err(format!("it reaches to {} without an alias", self.reach));
+        let begins_again = self.class == Class::Small || !self.segment.views.is_empty();
+        if self.growth_cursor != growth_cursor::ALL && !begins_again {
+            return Err(format!("it reaches to {} without a view", self.growth_cursor));
         }
         if !lent.is_empty() {
             return Err(format!("blocks {lent:?} are lent to nobody"));
         }
-        for (start, units) in self.segment.aliases.homes() {
+        for (start, units) in self.segment.views.primaries() {
             let mut own = self.segment.mappings().iter();
             if !own.any(|mapping| (mapping.start, mapping.units) == (start, units)) {
-                return Err(format!("the handle at {start} is gone, and has an alias"));
+                return Err(format!("the handle at {start} is gone, and has a view"));
             }
         }
-        let mappings = self.segment.mappings().iter().filter(|mapping| mapping.is_lent);
+        let mappings = self.segment.mappings().iter().filter(|mapping| mapping.is_remapped);
         if mappings.map(|mapping| mapping.units).sum::<u32>() != lent_units {
             return Err("mappings are lent, and their blocks are not".into());
         }
@@ -84,12 +84,12 @@ pub fn two_free_ranges(bench: Bench, stream: &Stream) -> [u64; 4] {
     blocks
 }
 
-/// How many aliases the arena of an address has.
-pub fn aliases(address: u64) -> usize {
+/// How many views the arena of an address has.
+pub fn views(address: u64) -> usize {
     let arena = arena_of(address).unwrap().0;
     let _guard = arena.lock.guard();
     // SAFETY: the lock is held, and this is the only reference.
-    unsafe { arena.state() }.segment.aliases.len()
+    unsafe { arena.state() }.segment.views.len()
 }
 
 /// The snapshot has what the statistics say.
@@ -202,7 +202,7 @@ fn a_handle_is_lent_once() {
         let (large, small) = (bench.malloc(stream, 150 * MIB), 90 * MIB);
         bench.free(large);
         let first = bench.malloc(stream, small);
-        assert_eq!(aliases(first), 2);
+        assert_eq!(views(first), 2);
         bench.check();
         let reserved = bench.reserved();
         let second = bench.malloc(stream, 150 * MIB);
@@ -251,21 +251,21 @@ fn a_failure_leaves_everything_as_it_was() {
     }
 }
 
-/// While an alias cannot be unmapped, the memory behind it is not given back, nor said to be.
+/// While a view cannot be unmapped, the memory behind it is not given back, nor said to be.
 #[test]
 fn memory_stays_while_any_address_leads_to_it() {
     on_machine("memory=1GiB", |bench| {
         let stream = bench.stream();
         let parts = two_free_ranges(bench, stream);
         bench.free(bench.malloc(stream, 120 * MIB));
-        let before = (bench.reserved(), bench.in_use(), aliases(parts[1]));
+        let before = (bench.reserved(), bench.in_use(), views(parts[1]));
         assert!(inject::set(Some(Call::cuMemUnmap as usize), 1, 999, false));
         assert!(bench.memory().empty_cache(bench.runtime).is_err());
         inject::clear();
-        assert_eq!((bench.reserved(), bench.in_use(), aliases(parts[1])), before);
+        assert_eq!((bench.reserved(), bench.in_use(), views(parts[1])), before);
         bench.check();
         bench.empty_cache();
-        assert_eq!((bench.reserved(), aliases(parts[1])), (8 * MIB, 0));
+        assert_eq!((bench.reserved(), views(parts[1])), (8 * MIB, 0));
         bench.check();
     });
 }
@@ -273,27 +273,27 @@ fn memory_stays_while_any_address_leads_to_it() {
 /// Nothing is unmapped while an operation may use it, also to make room for other addresses.
 #[test]
 fn an_alias_stays_until_its_stream_is_done() {
-    // Room for 42 MiB of aliases.
+    // Room for 42 MiB of views.
     on_machine("schedule=threads,memory=84MiB", |bench| {
         let stream = bench.stream();
         let parts = [20, 2, 20, 2].map(|mib| bench.malloc(stream, mib * MIB));
         bench.free(parts[0]);
         bench.free(parts[2]);
         let first = bench.malloc(stream, 24 * MIB);
-        assert_eq!(aliases(first), 1);
+        assert_eq!(views(first), 1);
         let gate = Gate::on(bench, stream);
         fill(bench.runtime, first, &[7], 24 * MIB, stream).unwrap();
         bench.free(first);
         let unmapped = bench.calls(Call::cuMemUnmap);
         let second = bench.malloc(stream, 32 * MIB);
-        assert_eq!((bench.calls(Call::cuMemUnmap), aliases(first)), (unmapped, 1));
+        assert_eq!((bench.calls(Call::cuMemUnmap), views(first)), (unmapped, 1));
         bench.check();
         bench.free(second);
         gate.open();
         // It would fail if its addresses had gone.
         stream.synchronize(bench.runtime).unwrap();
         bench.empty_cache();
-        assert_eq!((aliases(first), bench.reserved()), (0, 4 * MIB));
+        assert_eq!((views(first), bench.reserved()), (0, 4 * MIB));
         bench.check();
     });
 }
@@ -327,7 +327,7 @@ fn what_is_written_through_one_address_is_in_order_with_the_others() {
                 let value = step as u8 | 1;
                 fill(bench.runtime, block, &[value], size, stream).unwrap();
                 live.push((block, size, value));
-                made = made.max(aliases(block));
+                made = made.max(views(block));
                 bench.check();
                 if step % 40 == 39 {
                     bench.empty_cache();
@@ -377,12 +377,12 @@ fn small_blocks_and_private_pools_have_no_aliases() {
         // Idle memory of another stream's is no help.
         two_free_ranges(bench, other);
         let block = bench.malloc(stream, 120 * MIB);
-        assert_eq!((aliases(block), bench.reserved()), (0, 288 * MIB));
+        assert_eq!((views(block), bench.reserved()), (0, 288 * MIB));
         let pool = MemPool::new(0, None).unwrap();
         pool.begin(0, bench.device).unwrap();
         let parts = two_free_ranges(bench, stream);
         let block = bench.malloc(stream, 120 * MIB);
-        assert_eq!((aliases(parts[0]), bench.reserved()), (0, 288 * MIB + 288 * MIB));
+        assert_eq!((views(parts[0]), bench.reserved()), (0, 288 * MIB + 288 * MIB));
         pool.end(bench.device).unwrap();
         bench.free(block);
         bench.check();
@@ -401,7 +401,7 @@ fn captured_streams_are_left_alone() {
         // SAFETY: a stream that lives.
         unsafe { driver.cuStreamBeginCapture(stream.native(), mode) }.unwrap();
         let block = bench.malloc(stream, 120 * MIB);
-        assert_eq!((aliases(parts[1]), bench.reserved()), (0, 288 * MIB));
+        assert_eq!((views(parts[1]), bench.reserved()), (0, 288 * MIB));
         let mut graph = std::ptr::null_mut();
         // SAFETY: it is captured, and `graph` is writable.
         unsafe { driver.cuStreamEndCapture(stream.native(), &mut graph) }.unwrap();
@@ -425,7 +425,7 @@ fn peers_reach_all_addresses_of_a_block() {
         assert!(may_use(owner, user, old) && may_use(owner, user, old + 119 * MIB));
         on_owner.free(old);
         let new = on_owner.malloc(stream, 140 * MIB);
-        assert_eq!(aliases(new), 2);
+        assert_eq!(views(new), 2);
         assert!(may_use(owner, user, new) && may_use(owner, user, new + 139 * MIB));
     });
 }
@@ -441,7 +441,7 @@ fn aliases_are_given_up_for_others() {
         let first = bench.malloc(stream, 24 * MIB);
         bench.free(first);
         let second = bench.malloc(stream, 36 * MIB);
-        assert_eq!((aliases(second), bench.calls(Call::cuMemUnmap)), (1, 1));
+        assert_eq!((views(second), bench.calls(Call::cuMemUnmap)), (1, 1));
         bench.check();
         assert_eq!(bench.reserved(), 44 * MIB);
         bench.free(second);

@@ -59,7 +59,7 @@ struct Parts {
     below: u64,
     handles: usize,
     lent: u64,
-    aliases: usize,
+    views: usize,
 }
 
 /// The caller holds the arena's lock.
@@ -70,7 +70,7 @@ fn parts(arena: &Arena) -> Parts {
     parts.class = if arena.class == Class::Small { "small" } else { "large" };
     let mut free = Vec::new();
     let starts = std::iter::once(state.first);
-    let starts: Vec<u32> = starts.chain(state.segment.aliases.live().map(|a| a.block)).collect();
+    let starts: Vec<u32> = starts.chain(state.segment.views.live().map(|a| a.block)).collect();
     for (round, first) in starts.into_iter().enumerate() {
         let mut id = first;
         while id != NONE {
@@ -104,7 +104,7 @@ fn parts(arena: &Arena) -> Parts {
         }
     }
     parts.handles = state.segment.mappings().len();
-    parts.aliases = state.segment.aliases.len();
+    parts.views = state.segment.views.len();
     parts
 }
 
@@ -209,7 +209,7 @@ fn replay(bench: Bench, events: &[Event], passes: usize, name: &str) -> Vec<u64>
         for (index, p) in seen.table.iter().enumerate() {
             println!(
                 "    {index} {} mapped {:8.3} allocated {:8.3} pending {:6.3} lent {:6.3}, free: \
-                 handles {:6.3} end {:6.3} below {:6.3}; {} handles, {} aliases",
+                 handles {:6.3} end {:6.3} below {:6.3}; {} handles, {} views",
                 p.class,
                 per(p.mapped),
                 per(p.allocated),
@@ -219,7 +219,7 @@ fn replay(bench: Bench, events: &[Event], passes: usize, name: &str) -> Vec<u64>
                 per(p.end),
                 per(p.below),
                 p.handles,
-                p.aliases
+                p.views
             );
         }
         for ((stream, is_small), (_, peak)) in &seen.owners {

@@ -186,15 +186,15 @@ fn is_pending(arena: &Arena, address: u64) -> bool {
     // SAFETY: the lock is held, and this is the only reference.
     let state = unsafe { arena.state() };
     let mut id = state.first;
-    for index in 0..=state.segment.aliases.len() {
+    for index in 0..=state.segment.views.len() {
         while id != NONE {
             if state.address(arena.base, id) == address {
                 return state.blocks[id].state == State::Pending;
             }
             id = state.blocks[id].next;
         }
-        if index < state.segment.aliases.len() {
-            id = state.segment.aliases.block(index);
+        if index < state.segment.views.len() {
+            id = state.segment.views.block(index);
         }
     }
     false

@@ -15,7 +15,7 @@ fn what_is_idle_serves_before_an_arena_grows_by_half_a_percent() {
         bench.check();
         assert_eq!(bench.reserved(), 2004 * MIB);
         bench.free(block);
-        // Less than that is not worth an alias.
+        // Less than that is not worth a view.
         let little = [8, 8].map(|mib| bench.malloc(stream, mib * MIB));
         bench.malloc(stream, 8 * MIB);
         bench.check();

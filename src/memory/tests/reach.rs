@@ -1,7 +1,7 @@
 //! Passes of a program that are repeated: they find what they want where it was the first time, and make no
 //! driver call.
 
-use super::alias::{aliases, two_free_ranges};
+use super::alias::{two_free_ranges, views};
 use super::{Bench, KIB, MIB, Random, on_machine};
 use crate::gpu::stream::Stream;
 use crate::memory::config::settings::Settings;
@@ -60,7 +60,7 @@ fn what_is_out_of_reach_serves_before_the_driver_is_asked() {
             bench.free(blocks[3]);
             // What was freed last is joined by a search, and then all is one block.
             let small = bench.malloc(stream, MIB);
-            assert_eq!((small, aliases(small)), (blocks[0], 1));
+            assert_eq!((small, views(small)), (blocks[0], 1));
             bench.free(small);
             if !lends {
                 let settings = Settings { lend_idle_memory: false, ..Settings::DEFAULT };

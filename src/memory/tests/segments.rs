@@ -57,7 +57,7 @@ impl ArenaState {
                     if below != NONE && self.blocks[below].state == State::Free {
                         return Err(format!("blocks {below} and {id} are free neighbours"));
                     }
-                    if !self.is_shelved(id) {
+                    if !self.has_fit(id) {
                         return Err(format!("free block {id} would not be found"));
                     }
                     free += 1;
@@ -80,7 +80,7 @@ impl ArenaState {
             }
             (below, at, id) = (id, block.end(), block.next);
         }
-        if (blocks, free, active) != (self.listed(), self.shelved(), self.active_blocks) {
+        if (blocks, free, active) != (self.listed(), self.fit_count(), self.active_blocks) {
             return Err("the counts of blocks are wrong".into());
         }
         if self.last != below || self.wilderness != NONE || bytes != self.reserved().0 {

@@ -310,7 +310,7 @@ pub fn free_completed(arena: &Arena, state: &ArenaState, id: u32) {
 
 /// Something happened to a block that is in no arena; the caller holds its part of the table.
 #[inline]
-pub(in crate::memory) fn of_direct(
+pub(in crate::memory) fn of_uncached(
     device: i32,
     action: Action,
     address: u64,
@@ -331,7 +331,7 @@ pub(in crate::memory) fn take_frames() -> u32 {
 }
 
 /// The frames of freeing a block that was allocated by `stack`.
-pub(in crate::memory) fn stack_of_direct(stack: u32) -> u32 {
+pub(in crate::memory) fn stack_of_uncached(stack: u32) -> u32 {
     match take_frames() {
         0 => stack,
         found => found,

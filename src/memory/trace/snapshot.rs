@@ -269,8 +269,8 @@ impl Snapshot {
     fn add(&mut self, arena: &Arena) {
         // SAFETY: the ledger holds all arenas still, by their locks or parked, and none is written.
         let state = unsafe { &*arena.state.get() };
-        let aliases = state.segment.aliases.live().map(|alias| alias.block);
-        for first in std::iter::once(state.first).chain(aliases) {
+        let views = state.segment.views.live().map(|view| view.block);
+        for first in std::iter::once(state.first).chain(views) {
             self.add_blocks(arena, state, first);
         }
     }
@@ -375,7 +375,7 @@ impl DeviceStats {
             wanted.0 += state.reserved().1 as usize;
             wanted.1 += state.listed();
         }
-        let table = uncached::hold_still();
+        let table = uncached::freeze();
         let direct = || {
             // In no private pool.
             let blocks = table.iter().flat_map(|blocks| blocks.iter());

@@ -21,10 +21,10 @@ pub(in crate::memory) const ALL: u32 = u32::MAX;
 impl ArenaState {
     /// Resets the cursor; called when all memory of the arena is one free block. Arenas with
     /// foreign free lists are excluded, because their use repeats less exactly.
-    pub(in crate::memory) fn begin_again(&mut self) {
+    pub(in crate::memory) fn reset_cursor(&mut self) {
         let has_lists = self.class == Class::Small;
-        if (has_lists || !self.segment.aliases.is_empty()) && self.foreign.is_empty() {
-            self.reach = 0;
+        if (has_lists || !self.segment.views.is_empty()) && self.foreign.is_empty() {
+            self.growth_cursor = 0;
         }
     }
 
@@ -32,7 +32,7 @@ impl ArenaState {
     pub(in crate::memory) fn fits_at_end(&self, units: u32) -> bool {
         // Block 0 has no length; it is the value of `wilderness` for "none".
         let end = &self.blocks[self.wilderness];
-        end.units >= units && end.start + units <= self.reach
+        end.units >= units && end.start + units <= self.growth_cursor
     }
 
     /// The end of a block of `units` that is placed at the arena's end.
@@ -43,7 +43,7 @@ impl ArenaState {
     }
 
     /// Advances the cursor as far as a block of `units` needs; false: there is not enough memory.
-    pub(in crate::memory) fn reach_for(&mut self, units: u32) -> bool {
+    pub(in crate::memory) fn advance_cursor(&mut self, units: u32) -> bool {
         let end = &self.blocks[self.wilderness];
         if end.units < units {
             return false;
@@ -52,8 +52,8 @@ impl ArenaState {
         let mappings = self.segment.mappings();
         let handle = mappings.get(mappings.partition_point(|mapping| mapping.end() < wanted));
         // Before the first view was made, growth was not bounded.
-        let reach = handle.map_or(wanted, |handle| handle.end());
-        self.reach = self.reach.max(reach).max(self.segment.aliases.first_reach());
+        let cursor = handle.map_or(wanted, |handle| handle.end());
+        self.growth_cursor = self.growth_cursor.max(cursor).max(self.segment.views.first_end());
         true
     }
 }

@@ -27,17 +27,17 @@ const MOST: usize = 256;
 
 /// The value of `uses` of a block in a view, in place of an index of its first stream use. Such a
 /// block is freed by the slow path.
-pub(in crate::memory) const BORROWED: u32 = u32::MAX;
+pub(in crate::memory) const IN_VIEW: u32 = u32::MAX;
 
 /// The primary mapping of a handle.
 #[derive(Clone, Copy)]
-struct Home {
+struct Primary {
     start: u32,
     units: u32,
 }
 
 /// A view: a range of second addresses.
-pub struct Alias {
+pub struct View {
     /// First unit, from the arena's base.
     pub(in crate::memory) start: u32,
     /// Mapped length.
@@ -45,31 +45,31 @@ pub struct Alias {
     /// Its first block; [`NONE`]: it is unused.
     pub(in crate::memory) block: u32,
     /// The handles behind it, in the order of both kinds of addresses.
-    homes: Vec<Home>,
+    primaries: Vec<Primary>,
     /// The blocks at primary addresses whose memory is remapped to it.
-    lent: Vec<u32>,
+    remapped: Vec<u32>,
     /// Is all of it mapped and accessible? Otherwise it must be unmapped.
     is_whole: bool,
     /// The arena's end when the view was requested.
-    reach: u32,
+    arena_end: u32,
     /// The number of views made before it.
     number: u64,
 }
 
 /// The views of an arena, the highest address first.
-pub struct Aliases {
-    list: Vec<Alias>,
+pub struct Views {
+    list: Vec<View>,
     /// The number of views ever made.
     made: u64,
     /// How often all unused views were unmapped to make room for others.
-    pub(in crate::memory) given_up: u32,
+    pub(in crate::memory) evictions: u32,
     /// First unit of the slot in which the arena grows; new views lie there.
-    pub(in crate::memory) home: u32,
+    pub(in crate::memory) slot_start: u32,
 }
 
-impl Aliases {
-    pub(in crate::memory) fn new() -> Aliases {
-        Aliases { list: Vec::new(), made: 0, given_up: 0, home: 0 }
+impl Views {
+    pub(in crate::memory) fn new() -> Views {
+        Views { list: Vec::new(), made: 0, evictions: 0, slot_start: 0 }
     }
 
     pub(in crate::memory) fn is_empty(&self) -> bool {
@@ -87,7 +87,7 @@ impl Aliases {
 
     /// The index of the view whose first block this is.
     fn of(&self, id: u32) -> Option<usize> {
-        self.list.iter().position(|alias| alias.block == id)
+        self.list.iter().position(|view| view.block == id)
     }
 
     /// Is a block in a view?
@@ -97,23 +97,23 @@ impl Aliases {
 
     /// The first block of the view that contains a unit, or [`NONE`].
     pub(in crate::memory) fn holding(&self, unit: u32) -> u32 {
-        self.live().find(|alias| alias.holds(unit)).map_or(NONE, |alias| alias.block)
+        self.live().find(|view| view.holds(unit)).map_or(NONE, |view| view.block)
     }
 
     /// The views in use.
-    pub(in crate::memory) fn live(&self) -> impl Iterator<Item = &Alias> + Clone {
-        self.list.iter().filter(|alias| alias.block != NONE)
+    pub(in crate::memory) fn live(&self) -> impl Iterator<Item = &View> + Clone {
+        self.list.iter().filter(|view| view.block != NONE)
     }
 
     /// One past the last unit that primary mappings may use.
     pub(in crate::memory) fn floor(&self, slot_units: u64) -> u64 {
-        let lowest = self.list.iter().rev().find(|alias| alias.start >= self.home);
-        lowest.map_or(slot_units, |alias| alias.start.into())
+        let lowest = self.list.iter().rev().find(|view| view.start >= self.slot_start);
+        lowest.map_or(slot_units, |view| view.start.into())
     }
 
     /// The smallest end of the arena at which a view was requested.
-    pub(in crate::memory) fn first_reach(&self) -> u32 {
-        self.list.iter().map(|alias| alias.reach).min().unwrap_or(0)
+    pub(in crate::memory) fn first_end(&self) -> u32 {
+        self.list.iter().map(|view| view.arena_end).min().unwrap_or(0)
     }
 
     /// Finds room for a view of `units` in the upper third of the slot, which is larger than the
@@ -122,25 +122,25 @@ impl Aliases {
         if self.list.len() >= MOST {
             return None;
         }
-        let third = slot_units.saturating_sub(self.home.into()) / 3;
+        let third = slot_units.saturating_sub(self.slot_start.into()) / 3;
         let lowest = u64::from(end).max(slot_units - third) + u64::from(units);
         let (mut top, mut place) = (slot_units, 0);
-        let here = self.list.iter().take_while(|alias| alias.start >= self.home);
-        for (index, alias) in here.enumerate() {
+        let here = self.list.iter().take_while(|view| view.start >= self.slot_start);
+        for (index, view) in here.enumerate() {
             place = index + 1;
-            let above = u64::from(alias.start) + u64::from(alias.units);
+            let above = u64::from(view.start) + u64::from(view.units);
             if top - above >= u64::from(units) {
                 return Some((index, (top - u64::from(units)) as u32));
             }
-            top = alias.start.into();
+            top = view.start.into();
         }
         (top >= lowest).then(|| (place, (top - u64::from(units)) as u32))
     }
 
     /// Would there be room for a view of `units` only after the unused views were unmapped?
-    pub(in crate::memory) fn are_in_the_way(&self, units: u32, slot_units: u64, end: u32) -> bool {
+    pub(in crate::memory) fn needs_eviction(&self, units: u32, slot_units: u64, end: u32) -> bool {
         self.find_room(units, slot_units, end).is_none()
-            && self.list.iter().any(|alias| alias.block == NONE)
+            && self.list.iter().any(|view| view.block == NONE)
     }
 
     /// Unmaps the views that neither the host nor the device uses; with `live`, all views. Stops at
@@ -152,11 +152,11 @@ impl Aliases {
         live: bool,
     ) -> Result<()> {
         let mut outcome = Ok(());
-        self.list.retain(|alias| {
-            if outcome.is_err() || alias.block != NONE && !live {
+        self.list.retain(|view| {
+            if outcome.is_err() || view.block != NONE && !live {
                 return true;
             }
-            outcome = alias.unmap(memory, base);
+            outcome = view.unmap(memory, base);
             outcome.is_err()
         });
         outcome
@@ -169,8 +169,8 @@ impl Aliases {
         base: u64,
         peer: i32,
     ) -> Result<()> {
-        for alias in self.list.iter().filter(|alias| alias.is_whole) {
-            let (address, bytes) = alias.range(base);
+        for view in self.list.iter().filter(|view| view.is_whole) {
+            let (address, bytes) = view.range(base);
             memory.allow_peer(address, bytes, peer)?;
         }
         Ok(())
@@ -179,18 +179,18 @@ impl Aliases {
     /// All views: first unit, length, first block, remapped blocks.
     #[cfg(test)]
     pub(in crate::memory) fn all(&self) -> impl Iterator<Item = (u32, u32, u32, &[u32])> {
-        self.list.iter().map(|alias| (alias.start, alias.units, alias.block, &alias.lent[..]))
+        self.list.iter().map(|view| (view.start, view.units, view.block, &view.remapped[..]))
     }
 
     /// First unit and length of the primary mapping of each handle.
     #[cfg(test)]
-    pub(in crate::memory) fn homes(&self) -> impl Iterator<Item = (u32, u32)> {
-        let homes = self.list.iter().flat_map(|alias| &alias.homes);
-        homes.map(|home| (home.start, home.units))
+    pub(in crate::memory) fn primaries(&self) -> impl Iterator<Item = (u32, u32)> {
+        let primaries = self.list.iter().flat_map(|view| &view.primaries);
+        primaries.map(|primary| (primary.start, primary.units))
     }
 }
 
-impl Alias {
+impl View {
     /// Does it contain a unit?
     pub(in crate::memory) fn holds(&self, unit: u32) -> bool {
         unit.wrapping_sub(self.start) < self.units
@@ -204,12 +204,12 @@ impl Alias {
             && self.block == NONE
             && self.units >= units
             && u64::from(self.units) <= most
-            && self.reach < end
+            && self.arena_end < end
     }
 
     /// First units of the primary mappings, in the order of the view's addresses.
-    pub(in crate::memory) fn home_starts(&self) -> impl Iterator<Item = u32> {
-        self.homes.iter().map(|home| home.start)
+    pub(in crate::memory) fn primary_starts(&self) -> impl Iterator<Item = u32> {
+        self.primaries.iter().map(|primary| primary.start)
     }
 
     /// Address and length in bytes.
@@ -225,30 +225,31 @@ impl Alias {
 
 impl Segment {
     /// Are all handles of a view idle? A search has marked the idle handles.
-    fn is_idle(&self, alias: &Alias) -> bool {
-        alias.homes.iter().all(|home| {
-            let found = self.mappings().binary_search_by_key(&home.start, |mapping| mapping.start);
+    fn is_idle(&self, view: &View) -> bool {
+        view.primaries.iter().all(|primary| {
+            let found =
+                self.mappings().binary_search_by_key(&primary.start, |mapping| mapping.start);
             found.is_ok_and(|index| self.mappings()[index].mark != Mark::Busy)
         })
     }
 
     /// Is there an unused view that is hardly larger than the request, and that was requested when
     /// the arena ended below `end`? A block at the arena's end would end at `end`.
-    pub(in crate::memory) fn has_alias(&self, units: u32, step: u32, end: u32) -> bool {
-        self.aliases.list.iter().any(|alias| alias.may_serve(units, step, end))
+    pub(in crate::memory) fn has_view(&self, units: u32, step: u32, end: u32) -> bool {
+        self.views.list.iter().any(|view| view.may_serve(units, step, end))
     }
 
     /// The oldest such view whose handles are idle, which is the one that served the last time.
-    pub(in crate::memory) fn find_alias(&self, units: u32, step: u32, end: u32) -> Option<usize> {
-        let fits = |alias: &Alias| alias.may_serve(units, step, end) && self.is_idle(alias);
-        let list = self.aliases.list.iter().enumerate();
-        list.filter(|(_, alias)| fits(alias)).min_by_key(|(_, alias)| alias.number).map(|at| at.0)
+    pub(in crate::memory) fn find_view(&self, units: u32, step: u32, end: u32) -> Option<usize> {
+        let fits = |view: &View| view.may_serve(units, step, end) && self.is_idle(view);
+        let list = self.views.list.iter().enumerate();
+        list.filter(|(_, view)| fits(view)).min_by_key(|(_, view)| view.number).map(|at| at.0)
     }
 
     /// The free block around the idle mapping that starts here, found by the last search.
     fn block_around(&self, start: u32) -> u32 {
         let found = self.mappings().binary_search_by_key(&start, |mapping| mapping.start);
-        debug_assert!(found.is_ok(), "an alias has whole mappings");
+        debug_assert!(found.is_ok(), "a view has whole mappings");
         found.map_or(NONE, |index| self.mappings()[index].block)
     }
 
@@ -282,45 +283,53 @@ impl Segment {
 
     /// Makes a view: maps idle handles of `units` or slightly more at contiguous addresses. `None`:
     /// there is no room for its addresses. On failure nothing changes.
-    pub(in crate::memory) fn make_alias(
+    pub(in crate::memory) fn map_view(
         &mut self,
         memory: &VirtualMemory,
         base: u64,
         units: u32,
-        (slot_units, end, reach): (u64, u32, u32),
+        (slot_units, end, arena_end): (u64, u32, u32),
     ) -> Result<Option<usize>> {
         let Some(units) = self.choose(units) else { return Ok(None) };
-        let Some((index, start)) = self.aliases.find_room(units, slot_units, end) else {
+        let Some((index, start)) = self.views.find_room(units, slot_units, end) else {
             return Ok(None);
         };
-        let no_memory = |_| Error::OutOfHostMemory("the handles of an alias");
+        let no_memory = |_| Error::OutOfHostMemory("the handles of a view");
         let chosen = || self.mappings().iter().filter(|mapping| mapping.mark == Mark::Chosen);
-        let (mut homes, mut lent) = (Vec::new(), Vec::new());
-        homes.try_reserve_exact(chosen().count()).map_err(no_memory)?;
-        lent.try_reserve_exact(chosen().count()).map_err(no_memory)?;
-        homes.extend(chosen().map(|m| Home { start: m.start, units: m.units }));
-        self.aliases.list.try_reserve(1).map_err(no_memory)?;
-        let number = self.aliases.made;
-        let mut alias =
-            Alias { start, units: 0, block: NONE, homes, lent, is_whole: false, reach, number };
+        let (mut primaries, mut remapped) = (Vec::new(), Vec::new());
+        primaries.try_reserve_exact(chosen().count()).map_err(no_memory)?;
+        remapped.try_reserve_exact(chosen().count()).map_err(no_memory)?;
+        primaries.extend(chosen().map(|m| Primary { start: m.start, units: m.units }));
+        self.views.list.try_reserve(1).map_err(no_memory)?;
+        let number = self.views.made;
+        let mut view = View {
+            start,
+            units: 0,
+            block: NONE,
+            primaries,
+            remapped,
+            is_whole: false,
+            arena_end,
+            number,
+        };
         let mut outcome = Ok(());
         for mapping in self.mappings().iter().filter(|mapping| mapping.mark == Mark::Chosen) {
-            let address = base + u64::from(start + alias.units) * UNIT;
+            let address = base + u64::from(start + view.units) * UNIT;
             outcome = memory.map_again(address, u64::from(mapping.units) * UNIT, mapping.handle);
             if outcome.is_err() {
                 break;
             }
-            alias.units += mapping.units;
+            view.units += mapping.units;
         }
         if outcome.is_ok() {
-            let (address, bytes) = alias.range(base);
+            let (address, bytes) = view.range(base);
             outcome = memory.allow_access(address, bytes);
         }
-        alias.is_whole = outcome.is_ok();
+        view.is_whole = outcome.is_ok();
         // A view that cannot be unmapped keeps its addresses until it can.
-        if outcome.is_ok() || alias.unmap(memory, base).is_err() {
-            self.aliases.made += 1;
-            self.aliases.list.insert(index, alias);
+        if outcome.is_ok() || view.unmap(memory, base).is_err() {
+            self.views.made += 1;
+            self.views.list.insert(index, view);
         }
         outcome.map(|()| Some(index))
     }
@@ -356,24 +365,24 @@ impl ArenaState {
 
     /// Allocates a whole view, whose handles the last search has found idle, to a request. Returns
     /// the block and the change of the account. On failure nothing changes.
-    pub(in crate::memory) fn borrow(
+    pub(in crate::memory) fn take_view(
         &mut self,
         base: u64,
         index: usize,
         request: Request,
     ) -> Result<(u32, Counters)> {
-        let alias = &self.segment.aliases.list[index];
-        let (start, units, parts) = (alias.start, alias.units, alias.homes.len());
+        let view = &self.segment.views.list[index];
+        let (start, units, parts) = (view.start, view.units, view.primaries.len());
         self.blocks.prepare(2 * parts as u32 + 2)?;
         self.prepare_start()?;
         // Nothing below can fail.
         let mut part = 0;
         while part < parts {
-            let homes = &self.segment.aliases.list[index].homes;
-            let from = homes[part].start;
+            let primaries = &self.segment.views.list[index].primaries;
+            let from = primaries[part].start;
             let mut to = from;
-            while part < parts && homes[part].start == to {
-                to += homes[part].units;
+            while part < parts && primaries[part].start == to {
+                to += primaries[part].units;
                 part += 1;
             }
             // If the block was cut for the previous part, the rest that contains this part is above
@@ -383,20 +392,20 @@ impl ArenaState {
                 at = self.blocks[at].next;
             }
             self.cut_out(at, from, to, State::Lent);
-            self.segment.set_lent(from, to, true);
-            self.segment.aliases.list[index].lent.push(at);
+            self.segment.set_remapped(from, to, true);
+            self.segment.views.list[index].remapped.push(at);
             let bytes = u64::from(to - from) * UNIT;
             history::segment(Action::SegmentUnmap, base + u64::from(from) * UNIT, bytes);
         }
-        let Alias { homes, reach, .. } = &self.segment.aliases.list[index];
-        let home_end = homes.last().map_or(0, |home| home.start + home.units);
-        self.reach = self.reach.max(*reach).max(home_end);
+        let View { primaries, arena_end, .. } = &self.segment.views.list[index];
+        let primary_end = primaries.last().map_or(0, |primary| primary.start + primary.units);
+        self.growth_cursor = self.growth_cursor.max(*arena_end).max(primary_end);
         let id = self.new_block(start, request.units, State::Allocated);
         self.note_start(id);
         let block = &mut self.blocks[id];
         block.requested = request.bytes;
         block.oversize = request.oversize;
-        block.uses = BORROWED;
+        block.uses = IN_VIEW;
         if units > request.units {
             // The rest of the view is in no bin, so that no other request gets it.
             let rest = self.new_block(start + request.units, units - request.units, State::Free);
@@ -405,7 +414,7 @@ impl ArenaState {
             self.free_bytes += self.blocks[rest].bytes();
         }
         self.active_blocks += 1;
-        self.segment.aliases.list[index].block = id;
+        self.segment.views.list[index].block = id;
         let address = base + u64::from(start) * UNIT;
         history::segment(Action::SegmentMap, address, u64::from(units) * UNIT);
         let bytes = i64::from(request.units) * UNIT as i64;
@@ -414,28 +423,28 @@ impl ArenaState {
 
     /// Records in the history that the handles of a block in a view are about to return to their
     /// primary mappings.
-    pub(in crate::memory) fn record_return(&self, base: u64, id: u32) {
-        let Some(index) = self.segment.aliases.of(id) else { return };
-        let alias = &self.segment.aliases.list[index];
-        let (address, bytes) = alias.range(base);
+    pub(in crate::memory) fn record_view_end(&self, base: u64, id: u32) {
+        let Some(index) = self.segment.views.of(id) else { return };
+        let view = &self.segment.views.list[index];
+        let (address, bytes) = view.range(base);
         history::segment(Action::SegmentUnmap, address, bytes);
-        for lent in &alias.lent {
-            let (address, bytes) = (self.address(base, *lent), self.blocks[*lent].bytes());
+        for remapped in &view.remapped {
+            let (address, bytes) = (self.address(base, *remapped), self.blocks[*remapped].bytes());
             history::segment(Action::SegmentMap, address, bytes as u64);
         }
     }
 
     /// Frees a block that is no longer in use. If it is in a view, its handles return to their
     /// primary mappings.
-    pub(in crate::memory) fn release_or_return(&mut self, id: u32) {
-        match self.segment.aliases.of(id) {
+    pub(in crate::memory) fn release_block_or_view(&mut self, id: u32) {
+        match self.segment.views.of(id) {
             None => self.release_quick(id, self.blocks[id].units, self.blocks[id].start),
-            Some(index) => self.bring_home(index),
+            Some(index) => self.release_view(index),
         }
     }
 
-    fn bring_home(&mut self, index: usize) {
-        let id = std::mem::replace(&mut self.segment.aliases.list[index].block, NONE);
+    fn release_view(&mut self, index: usize) {
+        let id = std::mem::replace(&mut self.segment.views.list[index].block, NONE);
         let rest = self.blocks[id].next;
         if rest != NONE {
             self.free_blocks -= 1;
@@ -444,11 +453,11 @@ impl ArenaState {
         }
         self.forget_start(id);
         self.blocks.give(id);
-        while let Some(lent) = self.segment.aliases.list[index].lent.pop() {
-            let block = &self.blocks[lent];
+        while let Some(remapped) = self.segment.views.list[index].remapped.pop() {
+            let block = &self.blocks[remapped];
             let (start, end) = (block.start, block.end());
-            self.segment.set_lent(start, end, false);
-            self.release(lent);
+            self.segment.set_remapped(start, end, false);
+            self.release(remapped);
         }
     }
 }

@@ -7,12 +7,12 @@
 //! on each side, so that no block merges across its edge. A block's `bin_next` is the index of its
 //! segment. Free blocks are in `fits` instead of bins.
 
+mod device_segments;
 mod fits;
-mod ladder;
 mod rules;
 mod table;
 
-pub use ladder::{Keeper, Leaving};
+pub use device_segments::{DetachedSegments, DeviceSegments};
 pub use rules::Rules;
 pub use table::{arena_of, device_of, segment_of};
 
@@ -156,14 +156,14 @@ pub struct Attached {
 
 impl ArenaState {
     /// Is it a block of the same segment as its neighbour, not a hole?
-    fn is_part(&self, id: u32) -> bool {
+    fn is_in_segment(&self, id: u32) -> bool {
         id != NONE && self.blocks[id].state != State::Hole
     }
 
     /// Does a block share its segment with others?
     pub(in crate::memory) fn is_split(&self, id: u32) -> bool {
         let Block { previous, next, .. } = self.blocks[id];
-        self.is_part(previous) || self.is_part(next)
+        self.is_in_segment(previous) || self.is_in_segment(next)
     }
 
     fn fit_of(&self, segments: &Segments, id: u32, since: u64) -> Fit {
@@ -172,7 +172,7 @@ impl ArenaState {
     }
 
     /// Adds a free block to `fits`. Room was reserved.
-    pub(in crate::memory) fn shelve(&mut self, id: u32, since: u64) {
+    pub(in crate::memory) fn insert_fit(&mut self, id: u32, since: u64) {
         let Some(mut segments) = self.segments.take() else { return };
         let fit = self.fit_of(&segments, id, since);
         segments.fits.insert(fit);
@@ -181,7 +181,7 @@ impl ArenaState {
 
     /// Is a free block in `fits`, at the right place?
     #[cfg(test)]
-    pub(in crate::memory) fn is_shelved(&self, id: u32) -> bool {
+    pub(in crate::memory) fn has_fit(&self, id: u32) -> bool {
         let Some(segments) = &self.segments else { return false };
         let block = &self.blocks[id];
         let address = segments.address(block);
@@ -194,12 +194,12 @@ impl ArenaState {
 
     /// The number of blocks in `fits`.
     #[cfg(test)]
-    pub(in crate::memory) fn shelved(&self) -> usize {
+    pub(in crate::memory) fn fit_count(&self) -> usize {
         self.segments.as_ref().map_or(0, |segments| segments.fits.as_slice().len())
     }
 
     /// Removes a free block from `fits`.
-    pub(in crate::memory) fn unshelve(&mut self, id: u32) {
+    pub(in crate::memory) fn remove_fit(&mut self, id: u32) {
         let Some(segments) = &mut self.segments else { return };
         let block = &self.blocks[id];
         let address = segments.address(block);
@@ -348,7 +348,7 @@ impl ArenaState {
             if let Some(segments) = &mut self.segments {
                 segments.blocks += 1;
             }
-            self.shelve(rest, now);
+            self.insert_fit(rest, now);
         }
         self.note_start(id);
         let block = &mut self.blocks[id];
@@ -379,10 +379,10 @@ impl ArenaState {
         let mut id = id;
         self.forget_start(id);
         if is_free(self, next) {
-            self.swallow(id, next, next);
+            self.merge_with(id, next, next);
         }
         if is_free(self, previous) {
-            self.swallow(previous, id, previous);
+            self.merge_with(previous, id, previous);
             id = previous;
         }
         self.blocks[id].state = State::Free;
@@ -390,12 +390,12 @@ impl ArenaState {
             self.free_blocks += 1;
             self.free_bytes += self.blocks[id].bytes();
         }
-        self.shelve(id, now);
+        self.insert_fit(id, now);
     }
 
     /// Merges two neighbours; `free` is the one that is in `fits`.
-    fn swallow(&mut self, id: u32, next: u32, free: u32) {
-        self.unshelve(free);
+    fn merge_with(&mut self, id: u32, next: u32, free: u32) {
+        self.remove_fit(free);
         self.free_blocks -= 1;
         self.free_bytes -= self.blocks[free].bytes();
         self.blocks[id].units += self.blocks[next].units;

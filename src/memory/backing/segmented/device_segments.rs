@@ -41,7 +41,7 @@ fn bytes_of(fit: &Fit) -> u64 {
 }
 
 /// A segment that has left its arena.
-struct Gone {
+struct Detached {
     address: u64,
     bytes: u64,
     source: Option<Pluggable>,
@@ -50,13 +50,13 @@ struct Gone {
 }
 
 // SAFETY: streams are shared by all threads, and those that are marked here stay alive (`mark_streams_of_stranded`).
-unsafe impl Send for Gone {}
+unsafe impl Send for Detached {}
 
-impl Gone {
-    fn new(arena: &Arena, allocation: Allocation) -> Gone {
+impl Detached {
+    fn new(arena: &Arena, allocation: Allocation) -> Detached {
         let Allocation { address, bytes, source, heap, .. } = allocation;
         let stream = arena.stream().map_or(std::ptr::null(), std::ptr::from_ref);
-        Gone { address, bytes, source, stream, heap }
+        Detached { address, bytes, source, stream, heap }
     }
 
     /// Frees it. No lock is held.
@@ -76,39 +76,40 @@ fn source_of(source: &Option<Pluggable>) -> &dyn Source {
 }
 
 /// Segments that have left their arenas and are to be freed.
-pub struct Leaving(Vec<Gone>);
+pub struct DetachedSegments(Vec<Detached>);
 
-impl Leaving {
+impl DetachedSegments {
     /// An empty list.
-    pub fn new() -> Leaving {
-        Leaving(Vec::new())
+    pub fn new() -> DetachedSegments {
+        DetachedSegments(Vec::new())
     }
 }
 
 /// The state of a device's segments outside its arenas.
-pub struct Keeper {
+pub struct DeviceSegments {
     /// The garbage clock, from which ages are computed: searches for large blocks while garbage
     /// collection is on.
     searches: AtomicU64,
     /// Segments that their source failed to free.
-    stranded: Mutex<Vec<Gone>>,
+    stranded: Mutex<Vec<Detached>>,
 }
 
-impl Keeper {
-    pub fn new() -> Keeper {
-        Keeper { searches: AtomicU64::new(0), stranded: Mutex::new(Rank::LEAF, Vec::new()) }
+impl DeviceSegments {
+    /// No stranded segments, and the clock at 0.
+    pub fn new() -> DeviceSegments {
+        DeviceSegments { searches: AtomicU64::new(0), stranded: Mutex::new(Rank::LEAF, Vec::new()) }
     }
 }
 
 impl DeviceMemory {
     /// Marks the streams of stranded segments, so that they stay alive.
     pub(in crate::memory) fn mark_streams_of_stranded(&self, marker: Marker) {
-        self.keeper.stranded.lock().iter().for_each(|gone| marker.mark(gone.stream));
+        self.segments.stranded.lock().iter().for_each(|segment| marker.mark(segment.stream));
     }
 
     /// The garbage clock.
     pub(in crate::memory) fn now(&self) -> u64 {
-        self.keeper.searches.load(Ordering::Relaxed)
+        self.segments.searches.load(Ordering::Relaxed)
     }
 
     fn rules_of(&self, arena: &Arena) -> Rules {
@@ -130,7 +131,7 @@ impl DeviceMemory {
             let settled = self.settle(runtime, arena, false);
             let is_aged = arena.class == Class::Large && arena.pool() == PoolId::DEFAULT;
             if is_aged && self.policy.collects_above(self.virtual_memory.limit.most()).is_some() {
-                self.keeper.searches.fetch_add(1, Ordering::Relaxed);
+                self.segments.searches.fetch_add(1, Ordering::Relaxed);
             }
             if let Some(address) = self.take_in_segment(arena, request)? {
                 return Ok(address);
@@ -151,7 +152,7 @@ impl DeviceMemory {
         let state = unsafe { arena.state() };
         let Some(id) = state.best_fit(request, &rules) else { return Ok(None) };
         state.prepare_occupy()?;
-        state.unshelve(id);
+        state.remove_fit(id);
         Ok(Some(self.set_allocated(arena, id, request, &rules)))
     }
 
@@ -218,11 +219,11 @@ impl DeviceMemory {
         drop(guard);
         self.virtual_memory.limit.let_go(bytes);
         if let Some(allocation) = allocation {
-            let mut gone = Gone::new(arena, allocation);
+            let mut segment = Detached::new(arena, allocation);
             match error {
-                Error::OutOfHostMemory(_) => drop(self.give(device, gone)),
+                Error::OutOfHostMemory(_) => drop(self.give(device, segment)),
                 // The memory is in use elsewhere, and is not freed here.
-                _ => suballocations::segment_goes(device, gone.heap.take()),
+                _ => suballocations::segment_goes(device, segment.heap.take()),
             }
         }
         Err(error)
@@ -264,7 +265,7 @@ impl DeviceMemory {
         &self,
         runtime: &Runtime,
         arena: &Arena,
-        leaving: &mut Leaving,
+        detached: &mut DetachedSegments,
         mut pick: impl FnMut(&ArenaState) -> Option<Fit>,
     ) -> Result<u64> {
         let Some(stream) = arena.stream() else { return Ok(0) };
@@ -280,26 +281,26 @@ impl DeviceMemory {
             // SAFETY: the lock is held, and this is the only reference.
             let state = unsafe { arena.state() };
             let Some(fit) = pick(state) else { return Ok(bytes) };
-            leaving.0.try_reserve(1).map_err(|_| NO_ROOM)?;
-            let room = self.keeper.stranded.lock().try_reserve(leaving.0.len() + 1);
+            detached.0.try_reserve(1).map_err(|_| NO_ROOM)?;
+            let room = self.segments.stranded.lock().try_reserve(detached.0.len() + 1);
             room.map_err(|_| NO_ROOM)?;
-            state.unshelve(fit.id);
-            let gone = state.detach(fit.id);
-            bytes += gone.bytes;
-            self.forget_segment(arena, &gone);
-            leaving.0.push(Gone::new(arena, gone));
+            state.remove_fit(fit.id);
+            let segment = state.detach(fit.id);
+            bytes += segment.bytes;
+            self.forget_segment(arena, &segment);
+            detached.0.push(Detached::new(arena, segment));
         }
     }
 
     /// Counts and records that a segment left its arena. The caller holds the arena's lock.
-    fn forget_segment(&self, arena: &Arena, gone: &Allocation) {
-        table::remove(gone.address);
-        history::segment_of(arena, Action::SegmentFree, gone.address, gone.bytes);
+    fn forget_segment(&self, arena: &Arena, segment: &Allocation) {
+        table::remove(segment.address);
+        history::segment_of(arena, Action::SegmentFree, segment.address, segment.bytes);
         self.with_ledger(Some(arena), |stats| {
-            stats.ledger.count_segment(arena.class, -(gone.bytes as i64), gone.oversize);
-            self.count_of(arena, -(gone.bytes as i64));
+            stats.ledger.count_segment(arena.class, -(segment.bytes as i64), segment.oversize);
+            self.count_of(arena, -(segment.bytes as i64));
         });
-        self.virtual_memory.limit.let_go(gone.bytes);
+        self.virtual_memory.limit.let_go(segment.bytes);
     }
 
     /// Detaches all idle segments of an arena, after waiting for the work that may use them. The
@@ -308,19 +309,23 @@ impl DeviceMemory {
         &self,
         runtime: &Runtime,
         arena: &Arena,
-        leaving: &mut Leaving,
+        detached: &mut DetachedSegments,
     ) -> Result<()> {
         self.settle(runtime, arena, true)?;
-        self.detach_idle(runtime, arena, leaving, |state| state.idle().next()).map(|_| ())
+        self.detach_idle(runtime, arena, detached, |state| state.idle().next()).map(|_| ())
     }
 
     /// Frees detached and stranded segments, with no lock held; returns the first failure. Segments
     /// that cannot be freed are stranded.
-    pub(in crate::memory) fn give_back(&self, device: &Device, leaving: Leaving) -> Result<()> {
+    pub(in crate::memory) fn give_back(
+        &self,
+        device: &Device,
+        detached: DetachedSegments,
+    ) -> Result<()> {
         self.free_stranded(device);
         let mut outcome = Ok(());
-        for gone in leaving.0 {
-            let given = self.give(device, gone);
+        for segment in detached.0 {
+            let given = self.give(device, segment);
             if outcome.is_ok() {
                 outcome = given;
             }
@@ -329,13 +334,13 @@ impl DeviceMemory {
     }
 
     /// Frees a segment; on failure, strands it.
-    fn give(&self, device: &Device, mut gone: Gone) -> Result<()> {
-        let given = gone.give(device);
+    fn give(&self, device: &Device, mut segment: Detached) -> Result<()> {
+        let given = segment.give(device);
         if given.is_err() {
-            let mut stranded = self.keeper.stranded.lock();
+            let mut stranded = self.segments.stranded.lock();
             // There is room, unless other threads stranded more segments than expected.
             if stranded.try_reserve(1).is_ok() {
-                stranded.push(gone);
+                stranded.push(segment);
             }
         }
         given
@@ -343,10 +348,10 @@ impl DeviceMemory {
 
     /// Tries again to free the stranded segments.
     fn free_stranded(&self, device: &Device) {
-        let count = self.keeper.stranded.lock().len();
+        let count = self.segments.stranded.lock().len();
         for _ in 0..count {
-            let gone = self.keeper.stranded.lock().pop();
-            if gone.is_none_or(|gone| self.give(device, gone).is_err()) {
+            let segment = self.segments.stranded.lock().pop();
+            if segment.is_none_or(|segment| self.give(device, segment).is_err()) {
                 return;
             }
         }
@@ -381,16 +386,16 @@ impl DeviceMemory {
                 return Ok(());
             }
             let average = ages as f64 / count as f64;
-            let (mut leaving, mut freed) = (Leaving::new(), 0);
+            let (mut detached, mut freed) = (DetachedSegments::new(), 0);
             let found = self.each_arena(|arena| {
                 if is_shared(arena) {
-                    freed += self.detach_idle(runtime, arena, &mut leaving, |state| {
+                    freed += self.detach_idle(runtime, arena, &mut detached, |state| {
                         state.idle().find(|fit| age(fit) as f64 >= average)
                     })?;
                 }
                 Ok(())
             });
-            let given = self.give_back(device, leaving);
+            let given = self.give_back(device, detached);
             found.and(given)?;
             if freed == 0 {
                 return Ok(());
@@ -411,10 +416,10 @@ impl DeviceMemory {
     ) -> Result<bool> {
         let Some(max_split) = self.policy.max_split_size() else { return Ok(false) };
         let wanted = max_split.max(u64::from(request.units) * UNIT);
-        let (mut leaving, mut total) = (Leaving::new(), 0);
+        let (mut detached, mut total) = (DetachedSegments::new(), 0);
         let found = {
             let _guard = arena.lock.enter()?;
-            self.detach_idle(runtime, arena, &mut leaving, |state| {
+            self.detach_idle(runtime, arena, &mut detached, |state| {
                 if total >= wanted {
                     return None;
                 }
@@ -425,7 +430,7 @@ impl DeviceMemory {
                 Some(fit)
             })
         };
-        let given = self.give_back(device, leaving);
+        let given = self.give_back(device, detached);
         found?;
         given?;
         Ok(total >= wanted)
@@ -434,19 +439,19 @@ impl DeviceMemory {
     /// Frees every segment, when the arenas end. No other thread is inside.
     pub(in crate::memory) fn close_segments(&self, device: &Device) {
         loop {
-            let mut gone = None;
+            let mut segment = None;
             let _ = self.each_arena(|arena| {
-                if gone.is_none() {
+                if segment.is_none() {
                     // SAFETY: `each_arena` holds the lock.
                     let segments = unsafe { arena.state() }.segments.as_mut();
                     let found = segments.and_then(|segments| segments.take_any());
-                    gone = found.map(|allocation| Gone::new(arena, allocation));
+                    segment = found.map(|allocation| Detached::new(arena, allocation));
                 }
                 Ok(())
             });
-            let Some(gone) = gone else { break };
-            table::remove(gone.address);
-            let _ = self.give(device, gone);
+            let Some(segment) = segment else { break };
+            table::remove(segment.address);
+            let _ = self.give(device, segment);
         }
         // A second try for segments that could not be freed.
         self.free_stranded(device);

@@ -24,7 +24,7 @@ const LEAST_SPARED: u64 = 32;
 impl DeviceMemory {
     /// Allocates from an existing view, or from the memory at the end up to the growth cursor;
     /// makes no driver call.
-    pub(in crate::memory) fn borrow_again(
+    pub(in crate::memory) fn reuse_view(
         &self,
         arena: &Arena,
         request: Request,
@@ -35,7 +35,7 @@ impl DeviceMemory {
         let _guard = arena.lock.enter()?;
         // SAFETY: the lock is held, and this is the only reference.
         let state = unsafe { arena.state() };
-        if state.segment.aliases.is_empty() && state.reach == growth_cursor::ALL {
+        if state.segment.views.is_empty() && state.growth_cursor == growth_cursor::ALL {
             return Ok(None);
         }
         // The short walk may have missed a block that fits.
@@ -47,65 +47,66 @@ impl DeviceMemory {
         let state = unsafe { arena.state() };
         let units = request.units.next_multiple_of(step);
         let end = state.end_with(request.units);
-        if state.segment.has_alias(units, step, end) {
+        if state.segment.has_view(units, step, end) {
             state.mark_idle();
-            if let Some(index) = state.segment.find_alias(units, step, end) {
-                return self.take_alias(arena, index, request).map(Some);
+            if let Some(index) = state.segment.find_view(units, step, end) {
+                return self.allocate_view(arena, index, request).map(Some);
             }
         }
-        if state.reach_for(request.units) {
+        if state.advance_cursor(request.units) {
             return self.take::<true>(arena, request, WHOLE_WALK);
         }
         Ok(None)
     }
 
     /// Allocates from a new view if that takes much less memory from the driver than growth, and if
-    /// the device is not far below its earlier peak. The caller holds the arena's lock.
-    pub(in crate::memory) fn borrow_before_growing(
+    /// growth would reserve more than the largest need so far plus `SLACK`. The caller holds the
+    /// arena's lock.
+    pub(in crate::memory) fn remap_before_growing(
         &self,
         runtime: &Runtime,
         arena: &Arena,
         request: Request,
     ) -> Result<Option<u64>> {
-        let Some(new) = self.find_idle(arena, request) else { return Ok(None) };
+        let Some(new) = self.idle_for_view(arena, request) else { return Ok(None) };
         // SAFETY: the lock is held, and this is the only reference.
         let state = unsafe { arena.state() };
         let missing = state.missing_at_end(request.units, self.step());
-        let given_up = u64::from(state.segment.aliases.given_up);
+        let evictions = u64::from(state.segment.views.evictions);
         let (growth, spared) = (u64::from(missing) * UNIT, u64::from(missing - new) * UNIT);
         let claimed = self.virtual_memory.limit.claimed();
         if spared < (u64::from(request.units) * UNIT / LEAST_SPARED).max(claimed / 1024) {
             return Ok(None);
         }
         let held = self.most_held(Some(arena), request);
-        if claimed + growth <= held + held / 1000 * SLACK * (1 + given_up) {
+        if claimed + growth <= held + held / 1000 * SLACK * (1 + evictions) {
             return Ok(None);
         }
-        self.borrow_new(runtime, arena, request, new)
+        self.map_new_view(runtime, arena, request, new)
     }
 
     /// Allocates from a new view however little it spares: growth has failed.
-    pub(in crate::memory) fn borrow_anyhow(
+    pub(in crate::memory) fn remap_anyhow(
         &self,
         runtime: &Runtime,
         arena: &Arena,
         request: Request,
     ) -> Result<Option<u64>> {
-        match self.find_idle(arena, request) {
-            Some(new) => self.borrow_new(runtime, arena, request, new),
+        match self.idle_for_view(arena, request) {
+            Some(new) => self.map_new_view(runtime, arena, request, new),
             None => Ok(None),
         }
     }
 
     /// The units that a view for this request needs from the driver. `None`: not less than growth,
     /// or the arena has no views. The caller holds its lock.
-    fn find_idle(&self, arena: &Arena, request: Request) -> Option<u32> {
+    fn idle_for_view(&self, arena: &Arena, request: Request) -> Option<u32> {
         let is_served =
             self.policy.lends() && arena.class == Class::Large && arena.pool() == PoolId::DEFAULT;
         let step = self.step();
         // SAFETY: the lock is held, and this is the only reference.
         let state = unsafe { arena.state() };
-        let is_served = is_served && state.free_bytes != 0 && !state.is_below_home();
+        let is_served = is_served && state.free_bytes != 0 && !state.is_below_slot();
         if !is_served || state.has_hole_for(request.units) {
             return None;
         }
@@ -114,7 +115,7 @@ impl DeviceMemory {
         (new < state.missing_at_end(request.units, step)).then_some(new)
     }
 
-    fn borrow_new(
+    fn map_new_view(
         &self,
         runtime: &Runtime,
         arena: &Arena,
@@ -124,13 +125,13 @@ impl DeviceMemory {
         // SAFETY: the caller holds the lock, and this is the only reference.
         let state = unsafe { arena.state() };
         let (memory, limit, step) = (&self.virtual_memory, arena.slot_units(), self.step());
-        let reach = state.end();
+        let arena_end = state.end();
         let wanted = request.units.next_multiple_of(step);
         let Some(stream) = arena.stream() else { return Ok(None) };
-        if state.segment.aliases.are_in_the_way(wanted, limit, state.end()) {
-            self.give_aliases_up(runtime, arena, stream);
+        if state.segment.views.needs_eviction(wanted, limit, state.end()) {
+            self.unmap_unused_views(runtime, arena, stream);
         }
-        if is_left_alone(runtime, stream) {
+        if must_not_remap(runtime, stream) {
             return Ok(None);
         }
         // SAFETY: as above.
@@ -145,36 +146,36 @@ impl DeviceMemory {
         // SAFETY: as above.
         let state = unsafe { arena.state() };
         state.mark_idle();
-        let place = (limit, state.end(), reach);
+        let place = (limit, state.end(), arena_end);
         // Without a view the caller still grows the arena.
-        match state.segment.make_alias(memory, arena.base, wanted, place) {
-            Ok(Some(index)) => self.take_alias(arena, index, request).map(Some),
+        match state.segment.map_view(memory, arena.base, wanted, place) {
+            Ok(Some(index)) => self.allocate_view(arena, index, request).map(Some),
             Ok(None) | Err(_) => Ok(None),
         }
     }
 
     /// Unmaps the unused views to make room for others, unless the device may still use them. The
     /// caller holds the arena's lock.
-    fn give_aliases_up(&self, runtime: &Runtime, arena: &Arena, stream: &Stream) {
+    fn unmap_unused_views(&self, runtime: &Runtime, arena: &Arena, stream: &Stream) {
         // A failed query counts as "not over".
         if !self.is_over(runtime, arena, stream, false).unwrap_or(false) {
             return;
         }
         // SAFETY: the lock is held, and this is the only reference.
         let state = unsafe { arena.state() };
-        state.reach = growth_cursor::ALL;
-        let aliases = &mut state.segment.aliases;
-        aliases.given_up += 1;
+        state.growth_cursor = growth_cursor::ALL;
+        let views = &mut state.segment.views;
+        views.evictions += 1;
         // A view that the driver refuses to unmap stays until the next time.
-        let _ = aliases.clear(&self.virtual_memory, arena.base, false);
+        let _ = views.clear(&self.virtual_memory, arena.base, false);
     }
 
     /// Allocates a view, whose handles are idle, to a request. The caller holds the arena's lock.
-    fn take_alias(&self, arena: &Arena, index: usize, request: Request) -> Result<u64> {
+    fn allocate_view(&self, arena: &Arena, index: usize, request: Request) -> Result<u64> {
         // SAFETY: the lock is held, and this is the only reference.
         let state = unsafe { arena.state() };
         let before = state.reserved();
-        let (id, change) = state.borrow(arena.base, index, request)?;
+        let (id, change) = state.take_view(arena.base, index, request)?;
         history::allocated(arena, state, id);
         let address = state.address(arena.base, id);
         self.count_with_split(arena, arena.class_of(request.units), change);
@@ -183,7 +184,7 @@ impl DeviceMemory {
     }
 
     /// Frees a block in a view that no other stream uses. The caller holds the arena's lock.
-    pub(in crate::memory) fn free_borrowed(&self, runtime: &Runtime, arena: &Arena, id: u32) {
+    pub(in crate::memory) fn free_view(&self, runtime: &Runtime, arena: &Arena, id: u32) {
         // SAFETY: the lock is held, and this is the only reference.
         let state = unsafe { arena.state() };
         history::freed(arena, state, id);
@@ -191,12 +192,12 @@ impl DeviceMemory {
         // SAFETY: as above; poisoning has kept no reference.
         let state = unsafe { arena.state() };
         let before = state.reserved();
-        state.record_return(arena.base, id);
+        state.record_view_end(arena.base, id);
         let block = &state.blocks[id];
         let class = arena.class_of(block.units);
         let change = change_of(-1, -block.bytes(), -(block.requested as i64), block.oversize);
         state.active_blocks -= 1;
-        state.release_or_return(id);
+        state.release_block_or_view(id);
         self.count_with_split(arena, class, change);
         self.count_segment(arena, before);
     }
@@ -208,7 +209,7 @@ impl DeviceMemory {
 }
 
 /// Is the stream captured, or destroyed? A failed query counts as captured.
-fn is_left_alone(runtime: &Runtime, stream: &Stream) -> bool {
+fn must_not_remap(runtime: &Runtime, stream: &Stream) -> bool {
     let Standing::Alive(_named) = stream.standing() else { return true };
     let Ok(device) = runtime.device(stream.device()) else { return true };
     ordering_stream(device, stream).is_capturing(runtime).unwrap_or(true)
