@@ -1,5 +1,5 @@
 /* What queues work, orders it or gives memory out tells the stream sanitizer: each such call makes
- * a race or prevents one. tests/observed.rs looks that none is missing. */
+ * a race or prevents one. tests/observed.rs checks that none is missing. */
 #define _POSIX_C_SOURCE 200809L
 
 #include "sanitizer_calls.h"

@@ -1,5 +1,5 @@
 /* Every function that queues, frees or waits, in sync debug mode 2 while a stream is held back: it does
- * not wait, or is refused, or is documented to wait. tests/observed.rs looks that none is missing. */
+ * not wait, or is refused, or is documented to wait. tests/observed.rs checks that none is missing. */
 #define _POSIX_C_SOURCE 200809L
 
 #include "support.h"

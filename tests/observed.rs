@@ -1,13 +1,14 @@
-//! Every function of the header either tells the stream sanitizer what it does, and a row of
-//! c_tests/sanitizer_*.c shows that, or is in a list here that says why it has nothing to tell.
+//! Every function of the header is either recorded by the stream sanitizer, which a row of
+//! c_tests/sanitizer_*.c shows, or is in a list here, with the reason.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-/// Asks, chooses or describes; queues nothing, orders nothing, has no memory of its own to give.
-const NOTHING_TO_TELL: &str = "
+/// Functions that query, choose or describe: they queue nothing, order nothing and allocate no
+/// memory.
+const NOT_RECORDED: &str = "
     version status_name last_error last_error_message last_error_native set_log_callback
     backend_select backend_name backend_call_count backend_function backend_inject backend_faults
     backend_fault_count init is_initialized is_available
@@ -54,47 +55,50 @@ const NOTHING_TO_TELL: &str = "
     sanitizer_report_get sanitizer_report_text
 ";
 
-/// What these do is shown by another row, or cannot be shown by one process and one device.
-const ELSEWHERE: [(&str, &str); 21] = [
-    ("blas_handle", "the workspace is memory as by tcuda_malloc; what cuBLAS queues nobody sees"),
+/// Functions that another row shows, or that one process and one device cannot show.
+const RECORDED_ELSEWHERE: [(&str, &str); 21] = [
+    (
+        "blas_handle",
+        "the workspace is as memory of tcuda_malloc; the work of cuBLAS is not visible",
+    ),
     ("shutdown", "the sanitizer ends with the library"),
-    ("stream_destroy", "the stream lives on, and so does what is known of it"),
-    ("memory_empty_cache", "waits for what it happens to give back: no order to rely on"),
+    ("stream_destroy", "the stream lives on, and its records with it"),
+    ("memory_empty_cache", "waits only for memory that it releases: no order to rely on"),
     ("host_memory_empty_cache", "as tcuda_memory_empty_cache"),
     ("torch_reset", "as tcuda_memory_empty_cache"),
-    ("graph_capture_begin", "the first work of the capture is what is told"),
+    ("graph_capture_begin", "the first work of the capture is recorded"),
     ("graph_begin", "as tcuda_device_synchronize, then tcuda_graph_capture_begin"),
     ("graph_end", "as tcuda_graph_capture_end"),
-    ("graph_capture_abort", "what was captured is forgotten, as by an end that fails"),
+    ("graph_capture_abort", "the captured work is forgotten, as after a failed end"),
     ("graph_reset", "as tcuda_graph_destroy"),
-    ("graph_destroy", "its executable is forgotten, so that its handle may be another's"),
-    ("graphed_callable_destroy", "its memory goes as by tcuda_record_stream and tcuda_free"),
-    ("communicator_abort", "breaks off what was told"),
-    ("communicator_destroy", "what it waits for is told: the stream of its last work"),
-    ("tensor_release", "memory as by tcuda_free or tcuda_host_free"),
-    ("event_ipc_handle", "who waits for such an event may come after anything"),
+    ("graph_destroy", "its executable is forgotten: another may get its handle"),
+    ("graphed_callable_destroy", "its memory is freed as by tcuda_record_stream and tcuda_free"),
+    ("communicator_abort", "aborts work that is recorded"),
+    ("communicator_destroy", "its wait is recorded, for the stream of its last work"),
+    ("tensor_release", "as tcuda_free or tcuda_host_free"),
+    ("event_ipc_handle", "a wait for such an event counts as a wait for everything"),
     ("event_from_ipc_handle", "as tcuda_event_ipc_handle"),
-    ("ipc_export", "waits by chance; the memory stays what it was"),
-    ("ipc_import", "a block comes; its stream may come after anything"),
-    ("ipc_close", "the stream is waited for, and the block goes"),
+    ("ipc_export", "its wait is not guaranteed; the memory does not change"),
+    ("ipc_import", "adds a block; its stream comes after everything"),
+    ("ipc_close", "waits for the stream and removes the block"),
 ];
 
-/// The same, without a reason of their own.
-const WITH_THEM: &str = "ipc_withdraw ipc_collect";
+/// Further functions, for the reasons of the list above.
+const RECORDED_LIKE_THEM: &str = "ipc_withdraw ipc_collect";
 
 /// Functions that may wait and have no row in c_tests/sync_debug_calls.c, and why.
 const WITHOUT_GATE: &str = "
     shutdown: ends the library
-    blas_handle: cuBLAS does what it does
-    event_from_ipc_handle ipc_import ipc_close: of two processes
+    blas_handle: whether it waits is up to cuBLAS
+    event_from_ipc_handle ipc_import ipc_close: need two processes
     graphed_callable_create graphed_callable_destroy graphed_callable_call
-    graphed_callable_call_backward: graphs and copies between devices' memory, which have rows
+    graphed_callable_call_backward: graphs and copies, which have rows
     communicator_destroy communicator_abort communicator_group_end communicator_all_reduce
     communicator_broadcast communicator_reduce communicator_all_gather
-    communicator_reduce_scatter communicator_send communicator_recv: NCCL does what it does
+    communicator_reduce_scatter communicator_send communicator_recv: NCCL decides
 ";
 
-/// Functions that are called in the row of another one.
+/// Functions that are called in the row of another function.
 const IN_OTHER_ROWS: &str = "
     free allocation_destroy torch_free torch_reset torch_record_stream host_free ipc_withdraw
     tensor_release graph_destroy graph_capture_end graph_reset graph_end
@@ -114,7 +118,7 @@ fn every_function_that_may_wait_is_called_beside_a_held_stream() {
     for name in IN_OTHER_ROWS.split_whitespace() {
         assert!(in_text(name), "tcuda_{name} is not called in c_tests/sync_debug_calls.c");
     }
-    let listed: BTreeSet<String> = [NOTHING_TO_TELL, WITHOUT_GATE, IN_OTHER_ROWS]
+    let listed: BTreeSet<String> = [NOT_RECORDED, WITHOUT_GATE, IN_OTHER_ROWS]
         .iter()
         .flat_map(|list| list.split_whitespace())
         .map(|name| format!("tcuda_{}", name.trim_end_matches(':')))
@@ -136,7 +140,7 @@ fn declared() -> BTreeSet<String> {
     let mut names = BTreeSet::new();
     let mut is_declaration = false;
     for line in header.lines() {
-        // A declaration is the line after TCUDA_API, and may go on in the next.
+        // A declaration starts on the line after TCUDA_API and may span several lines.
         if is_declaration {
             let name = line.split('(').next().unwrap().rsplit([' ', '*']).next().unwrap();
             names.insert(name.to_string());
@@ -169,38 +173,39 @@ fn shown(directory: &Path) -> BTreeMap<String, Vec<String>> {
 }
 
 #[test]
-fn every_function_tells_or_has_nothing_to_tell() {
+fn every_function_is_recorded_or_listed() {
     let declared = declared();
     let shown = shown(&repository().join("c_tests"));
     let shown: BTreeSet<&str> = shown.values().flatten().map(String::as_str).collect();
     let full = |name: &str| format!("tcuda_{name}");
-    let quiet = NOTHING_TO_TELL.split_whitespace().chain(WITH_THEM.split_whitespace());
-    let listed: Vec<String> = quiet.chain(ELSEWHERE.iter().map(|row| row.0)).map(full).collect();
+    let quiet = NOT_RECORDED.split_whitespace().chain(RECORDED_LIKE_THEM.split_whitespace());
+    let listed: Vec<String> =
+        quiet.chain(RECORDED_ELSEWHERE.iter().map(|row| row.0)).map(full).collect();
     for name in &declared {
         let is_listed = listed.contains(name);
         assert!(
             is_listed || shown.contains(name.as_str()),
-            "{name} has no row in c_tests/sanitizer_*.c, and tests/observed.rs does not say why: what \
-             does it tell the sanitizer (src/sanitizer/mod.rs)?"
+            "{name} has no row in c_tests/sanitizer_*.c, and tests/observed.rs does not list it: \
+             what must it record (src/sanitizer/mod.rs)?"
         );
         assert!(!is_listed || !shown.contains(name.as_str()), "{name} is listed, and has a row");
     }
     for name in shown.iter().copied().chain(listed.iter().map(String::as_str)) {
-        // Its own functions come with the sanitizer.
+        // The sanitizer's own functions may be absent from the header.
         let is_known = declared.contains(name) || name.starts_with("tcuda_sanitizer_");
         assert!(is_known, "{name} is not in the header");
     }
     let twice = listed.iter().find(|name| listed.iter().filter(|other| other == name).count() > 1);
     assert_eq!(twice, None);
-    assert!(ELSEWHERE.iter().all(|row| !row.1.is_empty()));
+    assert!(RECORDED_ELSEWHERE.iter().all(|row| !row.1.is_empty()));
 }
 
-/// The page tells hosts which calls are seen.
+/// The page tells users which calls are recorded.
 #[test]
-fn the_page_names_every_function_that_tells() {
+fn the_page_names_every_recorded_function() {
     let page = std::fs::read_to_string(repository().join("docs/sanitizer_calls.md")).unwrap();
     for name in shown(&repository().join("c_tests")).into_values().flatten() {
-        // As `copy`, `comm_*` or in full.
+        // The page writes `copy`, `comm_*` or the full name.
         let short = name.trim_start_matches("tcuda_");
         let is_named =
             page.split('`').skip(1).step_by(2).any(|word| match word.strip_suffix('*') {

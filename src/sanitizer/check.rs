@@ -326,9 +326,9 @@ impl Check<'_> {
         let is_same = |known: &Access| store.touched(known.touched).shape.as_ref() == own;
         let stays_read = |known: &&Access| pass.is_partial || !known.is_before(knows);
         let stays_partial = |known: &&Access| {
-            let stands =
+            let is_replaced =
                 (store.is_read(known) || pass.is_write) && (!pass.is_partial || is_same(known));
-            !(stands && known.is_before(knows))
+            !(is_replaced && known.is_before(knows))
         };
         let Scratch { reads, partial, .. } = &mut *self.scratch;
         gather(reads, cell.reads.iter().filter(stays_read))?;
@@ -417,12 +417,12 @@ fn is_reported(store: &Store, cell: &Cell, own: Access, previous: &Access, is_re
 
 /// Returns bytes of `piece` that both the touch and an earlier access touch.
 fn common(store: &Store, touched: u32, previous: &Access, piece: (u64, u64)) -> Common {
-    let own = store.touched(touched).shape.as_deref();
-    let theirs = store.touched(previous.touched).shape.as_deref();
-    match (own, theirs) {
+    let lhs = store.touched(touched).shape.as_deref();
+    let rhs = store.touched(previous.touched).shape.as_deref();
+    match (lhs, rhs) {
         (None, None) => Ok(Some(piece)),
         (Some(shape), None) | (None, Some(shape)) => Ok(shape.within(piece.0, piece.1)),
-        (Some(own), Some(theirs)) => own.shared(theirs, piece.0, piece.1),
+        (Some(lhs), Some(rhs)) => lhs.shared(rhs, piece.0, piece.1),
     }
 }
 

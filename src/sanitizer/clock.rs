@@ -98,19 +98,19 @@ impl Clock {
         if stamp.slot != NO_SLOT && self.get(stamp.slot) >= stamp.time {
             return Ok(false);
         }
-        let theirs = stamp.clock.times();
+        let other = stamp.clock.times();
         let is_new = |(slot, time): (usize, &u64)| *time > self.get(slot as u32);
-        let is_more = theirs.iter().enumerate().any(is_new);
+        let is_more = other.iter().enumerate().any(is_new);
         if stamp.slot == NO_SLOT && !is_more {
             return Ok(false);
         }
-        let mut len = theirs.len().max(self.times().len());
+        let mut len = other.len().max(self.times().len());
         if stamp.slot != NO_SLOT {
             len = len.max(stamp.slot as usize + 1);
         }
         let times = self.own(len)?;
         if is_more {
-            times.iter_mut().zip(theirs).for_each(|(own, their)| *own = (*own).max(*their));
+            times.iter_mut().zip(other).for_each(|(own, other)| *own = (*own).max(*other));
         }
         if stamp.slot != NO_SLOT {
             times[stamp.slot as usize] = stamp.time;

@@ -196,15 +196,15 @@ impl Shape {
     pub(super) fn shared(&self, other: &Shape, start: u64, end: u64) -> Common {
         let Some(both) = overlap(self.range(), other.range()) else { return Ok(None) };
         let mut steps = MAX_STEPS;
-        let own = (self.base, &self.dims[..], self.run);
-        let theirs = (other.base, &other.dims[..], other.run);
-        let found = shared(own, theirs, &mut steps)?;
+        let lhs = (self.base, &self.dims[..], self.run);
+        let rhs = (other.base, &other.dims[..], other.run);
+        let found = shared(lhs, rhs, &mut steps)?;
         if found.is_none() || (start <= both.0 && end >= both.1) {
             return Ok(found);
         }
         // There are common bytes, but perhaps not inside `start..end`.
         let mut steps = MAX_STEPS;
-        shared_within(own, other, (start, end), &mut steps)
+        shared_within(lhs, other, (start, end), &mut steps)
     }
 }
 
@@ -249,12 +249,12 @@ type Part<'a> = (u64, &'a [Dim], u64);
 fn shared(first: Part<'_>, second: Part<'_>, steps: &mut u32) -> Common {
     *steps = steps.checked_sub(1).ok_or(())?;
     let range = |part: Part<'_>| (part.0, part.0 + extent(part.1, part.2));
-    let (own, theirs) = (range(first), range(second));
-    let Some(both) = overlap(own, theirs) else { return Ok(None) };
+    let (lhs, rhs) = (range(first), range(second));
+    let Some(both) = overlap(lhs, rhs) else { return Ok(None) };
     match (first.1.split_first(), second.1.split_first()) {
         (None, None) => Ok(Some(both)),
-        (None, Some(_)) => Ok(within(second.0, second.1, second.2, own)),
-        (Some(_), None) => Ok(within(first.0, first.1, first.2, theirs)),
+        (None, Some(_)) => Ok(within(second.0, second.1, second.2, lhs)),
+        (Some(_), None) => Ok(within(first.0, first.1, first.2, rhs)),
         (Some((dim, rest)), Some((other, others))) if dim.stride == other.stride => {
             // For a difference k of the two indices, only the first pair is compared;
             // the others are the same, shifted.
@@ -265,9 +265,9 @@ fn shared(first: Part<'_>, second: Part<'_>, steps: &mut u32) -> Common {
             let most = (dim.inner as i64 - 1 - distance).div_euclid(stride);
             let least = -(other.inner as i64 - 1 + distance).div_euclid(stride);
             for step in least.max(1 - dim_count)..=most.min(other_count - 1) {
-                let (index, theirs) = ((-step).max(0) as u64, step.max(0) as u64);
+                let (index, rhs) = ((-step).max(0) as u64, step.max(0) as u64);
                 let first = (first.0 + index * dim.stride, rest, first.2);
-                let second = (second.0 + theirs * other.stride, others, second.2);
+                let second = (second.0 + rhs * other.stride, others, second.2);
                 if let Some(found) = shared(first, second, steps)? {
                     return Ok(Some(found));
                 }
@@ -289,14 +289,14 @@ fn shared(first: Part<'_>, second: Part<'_>, steps: &mut u32) -> Common {
     }
 }
 
-fn shared_within(own: Part<'_>, other: &Shape, range: (u64, u64), steps: &mut u32) -> Common {
+fn shared_within(lhs: Part<'_>, other: &Shape, range: (u64, u64), steps: &mut u32) -> Common {
     *steps = steps.checked_sub(1).ok_or(())?;
-    let all = (own.0, own.0 + extent(own.1, own.2));
+    let all = (lhs.0, lhs.0 + extent(lhs.1, lhs.2));
     let Some(both) = overlap(all, range) else { return Ok(None) };
-    let Some(theirs) = other.within(both.0, both.1) else { return Ok(None) };
-    let Some((dim, rest)) = own.1.split_first() else { return Ok(Some(theirs)) };
-    for index in parts(own.0, dim, range) {
-        let part = (own.0 + index * dim.stride, rest, own.2);
+    let Some(rhs) = other.within(both.0, both.1) else { return Ok(None) };
+    let Some((dim, rest)) = lhs.1.split_first() else { return Ok(Some(rhs)) };
+    for index in parts(lhs.0, dim, range) {
+        let part = (lhs.0 + index * dim.stride, rest, lhs.2);
         if let Some(found) = shared_within(part, other, range, steps)? {
             return Ok(Some(found));
         }
@@ -356,7 +356,7 @@ mod tests {
         let mut shares = 0;
         for round in 0..5_000 {
             let (first, second) = (random(&mut generator), random(&mut generator));
-            let (own, theirs) = (bytes(&first), bytes(&second));
+            let (lhs, rhs) = (bytes(&first), bytes(&second));
             let (start, end) = match round % 2 {
                 0 => (0, 8000),
                 _ => {
@@ -365,16 +365,16 @@ mod tests {
                 }
             };
             let range = start as usize..end as usize;
-            let expected = range.clone().any(|byte| own[byte] && theirs[byte]);
+            let expected = range.clone().any(|byte| lhs[byte] && rhs[byte]);
             let found = first.shared(&second, start, end).unwrap();
             assert_eq!(found.is_some(), expected, "{first:?} {second:?} {range:?}");
             if let Some((start, end)) = found {
-                let both = (start as usize..end as usize).all(|byte| own[byte] && theirs[byte]);
+                let both = (start as usize..end as usize).all(|byte| lhs[byte] && rhs[byte]);
                 assert!(both && range.contains(&(start as usize)), "{first:?} {second:?}");
                 shares += 1;
             }
             let inside = first.within(start, end).is_some();
-            assert_eq!(inside, range.clone().any(|byte| own[byte]));
+            assert_eq!(inside, range.clone().any(|byte| lhs[byte]));
         }
         assert!((1_000..4_000).contains(&shares), "{shares}");
     }
@@ -391,8 +391,8 @@ mod tests {
         let mut steps = 100;
         let (even, odd) = (column(4096), column(4100));
         let part = |shape: &Shape| (shape.base, shape.run);
-        let (own, theirs) = (part(&even), part(&odd));
-        let found = shared((own.0, &even.dims, own.1), (theirs.0, &odd.dims, theirs.1), &mut steps);
+        let (lhs, rhs) = (part(&even), part(&odd));
+        let found = shared((lhs.0, &even.dims, lhs.1), (rhs.0, &odd.dims, rhs.1), &mut steps);
         assert_eq!(found, Ok(None));
         assert_eq!(
             even.shared(&column(4096 + (1 << 20)), 0, 1 << 40),

@@ -59,8 +59,8 @@ impl Access {
         Access { slot, touched, time, realloc_slot: NO_SLOT, flags, realloc_time: 0 }
     }
 
-    /// Returns whether the access is ordered before the stream or host whose knowledge `knows(slot,
-    /// time)` returns.
+    /// Returns whether the access is ordered before a stream or the host. `knows(slot, time)` says
+    /// whether a time of a stream is.
     #[inline]
     pub(super) fn is_before(&self, knows: impl Fn(u32, u64) -> bool) -> bool {
         knows(self.slot, self.time)

@@ -1,4 +1,4 @@
-//! The calls of the library that programs make, as C makes them; handles are numbers. All must
+//! The library calls of the programs, through the C interface; handles are numbers. Every call must
 //! succeed.
 
 use std::ffi::{CStr, CString, c_void};
@@ -64,7 +64,7 @@ pub fn stream_external(device: i32, native: usize) -> Handle {
     stream as Handle
 }
 
-/// Runs `body` with the driver, as a user of CUDA would, in the context of a device.
+/// Runs `body` with the driver, as CUDA code of the host would, in the context of a device.
 fn with_driver<R>(device: i32, body: impl FnOnce(&tcuda::driver::Driver) -> R) -> R {
     call!(device::tcuda_device_set(device));
     let inside = tcuda::base::thread::enter().unwrap();
@@ -74,7 +74,7 @@ fn with_driver<R>(device: i32, body: impl FnOnce(&tcuda::driver::Driver) -> R) -
     result
 }
 
-/// A stream of the host's own.
+/// Creates a CUDA stream outside of the library.
 pub fn native(device: i32, is_blocking: bool) -> usize {
     with_driver(device, |driver| {
         let (mut native, flags): (CUstream, _) = (null_mut(), u32::from(!is_blocking));
@@ -139,7 +139,7 @@ pub fn copy(to: u64, from: u64, bytes: u64, stream: Handle) {
     call!(copy::tcuda_copy(to as *mut c_void, from as *const c_void, bytes as usize, stream));
 }
 
-/// Rows of `bytes`: addresses with their pitches.
+/// Copies rows of `bytes`. `to` and `from` are address and pitch.
 pub fn copy_2d(to: (u64, u64), from: (u64, u64), bytes: u64, rows: u64, stream: Handle) {
     call!(copy::tcuda_copy_2d(
         to.0 as *mut c_void,
@@ -160,18 +160,18 @@ pub fn fill(address: u64, bytes: u64, stream: Handle) {
 
 static FILLING: u8 = 7;
 
-/// Rows of words.
+/// A tensor of 32-bit elements in rows.
 pub struct Words {
     pub address: u64,
     pub device: i32,
-    /// None: memory of the host.
+    /// The type code of the elements.
     pub dtype: u8,
     pub shape: [i64; 2],
     pub strides: [i64; 2],
 }
 
 impl Words {
-    /// Rows that lie side by side are one dimension.
+    /// A single row becomes a tensor of one dimension.
     fn tensor(&mut self) -> tcuda_tensor {
         let is_flat = self.shape[0] == 1;
         let first = usize::from(is_flat);
@@ -207,7 +207,7 @@ pub fn sum(from: &mut [Words], mut to: Words) {
     call!(comm::tcuda_comm_reduce_add_into(parts.as_ptr(), parts.len(), &to.tensor()));
 }
 
-/// A function of elements that adds.
+/// A jit function that adds two elements.
 pub fn jit_create() -> Handle {
     let code = c"template <typename T> T add(T x, T y) { return x + y; }";
     let mut jit = null_mut();
@@ -226,7 +226,7 @@ pub fn jit_call(jit: Handle, inputs: &mut [Words], mut output: Words, stream: Ha
     call!(tcuda_jit_call(jit, inputs.as_ptr(), inputs.len(), null(), 0, &output, 1, stream));
 }
 
-/// A kernel that is given two addresses and leaves them alone.
+/// A kernel with two pointer arguments that accesses neither.
 pub fn kernel_compile() -> Handle {
     let source = c"extern \"C\" __global__ void touch(float *one, float *other) {}";
     let mut kernel = null_mut();
@@ -301,7 +301,7 @@ pub fn add_callback(stream: Handle, callback: tcuda_host_fn, user_data: *mut c_v
     call!(tcuda_stream_add_callback(stream as *mut tcuda_stream, callback, user_data, None));
 }
 
-/// Runs `body` with the current streams of some devices changed.
+/// Runs `body` with `streams` as the current streams of their devices.
 pub fn with_current(streams: &[Handle], body: impl FnOnce()) {
     let exchanged = streams.iter().map(|stream| {
         let (mut previous, mut device) = (null_mut(), 0);

@@ -1,77 +1,77 @@
-//! Graphs of random programs: captured with forks, launched, and dropped.
+//! Graphs of random programs: captured with forks, launched and destroyed.
 
-use super::generate::Maker;
+use super::generate::Generator;
 use super::orders;
 use super::program::{How, Id, Kind, Mode, Span, Step};
 
-/// Captures work of one device on one stream or several.
-pub fn capture(maker: &mut Maker) {
-    let device = maker.random.below(maker.program.devices as u64) as i32;
-    let mut streams = maker.streams_of(device);
-    streams.retain(|stream| maker.program.streams[*stream].kind == Kind::Pool);
-    let Some(origin) = maker.random.pick(&streams) else { return };
-    maker.program.graphs += 1;
-    let graph = maker.program.graphs - 1;
-    maker.push(Step::Begin { graph, stream: origin }, false);
-    maker.captured = vec![origin];
-    maker.capture_events.clear();
-    for _ in 0..3 + maker.random.below(4) {
-        let stream = maker.random.pick(&streams).unwrap_or(origin);
-        if !maker.captured.contains(&stream) {
-            fork(maker, stream);
+/// Captures work of one device on one or several streams.
+pub fn capture(generator: &mut Generator) {
+    let device = generator.random.below(generator.program.devices as u64) as i32;
+    let mut streams = generator.streams_of(device);
+    streams.retain(|stream| generator.program.streams[*stream].kind == Kind::Pool);
+    let Some(origin) = generator.random.pick(&streams) else { return };
+    generator.program.graphs += 1;
+    let graph = generator.program.graphs - 1;
+    generator.push(Step::Begin { graph, stream: origin }, false);
+    generator.captured = vec![origin];
+    generator.capture_events.clear();
+    for _ in 0..3 + generator.random.below(4) {
+        let stream = generator.random.pick(&streams).unwrap_or(origin);
+        if !generator.captured.contains(&stream) {
+            fork(generator, stream);
         }
-        if maker.random.chance(25) {
-            scratch(maker, stream);
-        } else if let Some(step) = maker.work_on(stream, device) {
-            maker.add(step);
+        if generator.random.chance(25) {
+            scratch(generator, stream);
+        } else if let Some(step) = generator.work_on(stream, device) {
+            generator.add(step);
         }
     }
-    let joined: Vec<Id> = maker.captured.iter().copied().filter(|s| *s != origin).collect();
+    let joined: Vec<Id> = generator.captured.iter().copied().filter(|s| *s != origin).collect();
     for other in joined {
-        maker.push(Step::WaitStream { stream: origin, other }, false);
+        generator.push(Step::WaitStream { stream: origin, other }, false);
     }
-    maker.push(Step::End { graph }, false);
-    maker.captured.clear();
-    maker.graphs.push((graph, device));
-    launch(maker);
+    generator.push(Step::End { graph }, false);
+    generator.captured.clear();
+    generator.graphs.push((graph, device));
+    launch(generator);
 }
 
-/// Takes a stream into the capture.
-fn fork(maker: &mut Maker, stream: Id) {
-    let Some(from) = maker.random.pick(&maker.captured.clone()) else { return };
-    if maker.random.chance(50) {
-        maker.push(Step::WaitStream { stream, other: from }, false);
+/// Adds a stream to the capture.
+fn fork(generator: &mut Generator, stream: Id) {
+    let Some(from) = generator.random.pick(&generator.captured.clone()) else { return };
+    if generator.random.chance(50) {
+        generator.push(Step::WaitStream { stream, other: from }, false);
     } else {
-        maker.program.events += 1;
-        let event = maker.program.events - 1;
-        maker.push(Step::Record { event, stream: from }, false);
-        maker.push(Step::Wait { event, stream }, false);
-        maker.capture_events.push(event);
+        generator.program.events += 1;
+        let event = generator.program.events - 1;
+        generator.push(Step::Record { event, stream: from }, false);
+        generator.push(Step::Wait { event, stream }, false);
+        generator.capture_events.push(event);
     }
-    maker.captured.push(stream);
+    generator.captured.push(stream);
 }
 
-/// Memory that the graph alone uses, on one stream, and perhaps on another one.
-fn scratch(maker: &mut Maker, stream: Id) {
+/// Allocates memory that only the graph uses, on one stream and perhaps on a second one.
+fn scratch(generator: &mut Generator, stream: Id) {
     let bytes = 1024;
-    let block = maker.allocate_on(stream, bytes);
-    maker.live.retain(|other| *other != block);
+    let block = generator.allocate_on(stream, bytes);
+    generator.live.retain(|other| *other != block);
     let touches = vec![(Span::plain(block, 0, bytes), Mode::Write)];
-    maker.add(Step::Work { how: How::Fill, stream, touches });
-    let other = maker.random.pick(&maker.captured.clone()).unwrap_or(stream);
+    generator.add(Step::Work { how: How::Fill, stream, touches });
+    let other = generator.random.pick(&generator.captured.clone()).unwrap_or(stream);
     let touches = vec![(Span::plain(block, 0, bytes / 2), Mode::Read)];
-    maker.add(Step::Work { how: How::Own, stream: other, touches });
-    orders::wait_stream(maker, stream, other);
-    maker.push(Step::Free { block }, false);
-    maker.leave(block);
+    generator.add(Step::Work { how: How::HostKernel, stream: other, touches });
+    orders::wait_stream(generator, stream, other);
+    generator.push(Step::Free { block }, false);
+    generator.leave(block);
 }
 
-pub fn launch(maker: &mut Maker) {
-    let Some((graph, device)) = maker.random.pick(&maker.graphs.clone()) else { return };
-    let Some(stream) = maker.random.pick(&maker.streams_of(device)) else { return };
-    maker.add(Step::Launch { graph, stream });
-    if maker.random.chance(25) {
-        maker.push(Step::Drop { graph }, false);
-        maker.graphs.retain(|(other, _)| *other != graph);
+pub fn launch(generator: &mut Generator) {
+    let Some((graph, device)) = generator.random.pick(&generator.graphs.clone()) else { return };
+    let Some(stream) = generator.random.pick(&generator.streams_of(device)) else { return };
+    generator.add(Step::Launch { graph, stream });
+    if generator.random.chance(25) {
+        generator.push(Step::Drop { graph }, false);
+        generator.graphs.retain(|(other, _)| *other != graph);
     }
 }

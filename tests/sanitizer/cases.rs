@@ -1,5 +1,5 @@
-//! Small programs, of the rules by which PyTorch's sanitizer works, and of those that it does not
-//! have. Each line that races is named.
+//! Small programs for the rules of PyTorch's sanitizer, and for the rules that it lacks. Each line
+//! that races is listed.
 
 use super::program::{Block, How, Id, Kind, Line, Mode, Program, Span, Step, Stream};
 
@@ -7,7 +7,7 @@ use super::program::{Block, How, Id, Kind, Line, Mode, Program, Span, Step, Stre
 pub struct Case {
     pub name: &'static str,
     pub program: Program,
-    /// How often each line races with others.
+    /// For each racing line, the number of earlier accesses with which it races.
     pub races: Vec<(usize, usize)>,
 }
 
@@ -18,7 +18,7 @@ fn all(block: Id) -> Span {
 }
 
 fn touch(stream: Id, block: Id, mode: Mode) -> Step {
-    Step::Work { how: How::Own, stream, touches: vec![(all(block), mode)] }
+    Step::Work { how: How::HostKernel, stream, touches: vec![(all(block), mode)] }
 }
 
 fn read(stream: Id, block: Id) -> Step {
@@ -41,8 +41,8 @@ fn wait(event: Id, stream: Id) -> Step {
     Step::Wait { event, stream }
 }
 
-/// Four pooled streams, four events, two blocks of the first stream; then the steps, of which the
-/// first is line 2.
+/// Four pooled, one legacy and one blocking stream, four events, two blocks of the first stream;
+/// then the steps. The first step is line 2.
 fn program(steps: Vec<Step>) -> Program {
     let kinds = [Kind::Pool, Kind::Pool, Kind::Pool, Kind::Pool, Kind::Legacy, Kind::Blocking];
     let streams = kinds.map(|kind| Stream { device: 0, kind }).to_vec();
@@ -54,17 +54,17 @@ fn program(steps: Vec<Step>) -> Program {
 }
 
 fn case(name: &'static str, steps: Vec<Step>, races: &[(usize, usize)]) -> Case {
-    // Numbers of lines are those of the steps.
+    // The cases number the steps; two allocations precede them.
     let races = races.iter().map(|(line, count)| (line + 2, *count)).collect();
     Case { name, program: program(steps), races }
 }
 
-/// The cases of PyTorch's tests, by what they do.
+/// The cases of PyTorch's own tests.
 fn by_pytorch() -> Vec<Case> {
-    let renewed = |steps: Vec<Step>| {
+    let recreated = |steps: Vec<Step>| {
         let first = vec![both(0, 0), record(0, 0)];
         case(
-            "an event that is gone",
+            "an event that is destroyed",
             [first, steps, vec![wait(0, 1), both(1, 0)]].concat(),
             &[(4, 1)],
         )
@@ -112,7 +112,7 @@ fn by_pytorch() -> Vec<Case> {
             vec![both(0, 0), record(0, 0), both(0, 0), wait(0, 1), both(1, 0)],
             &[(4, 1)],
         ),
-        renewed(vec![Step::Renew { event: 0 }]),
+        recreated(vec![Step::Recreate { event: 0 }]),
         case(
             "all reads are compared, and one was not waited for",
             vec![
@@ -223,7 +223,7 @@ fn wait_stream(stream: Id, other: Id) -> Step {
     Step::WaitStream { stream, other }
 }
 
-/// What a sanitizer of whole tensors does not see, or would take for a race.
+/// Races that a sanitizer of whole tensors misses, or reports falsely.
 fn beyond() -> Vec<Case> {
     let again = [Step::Free { block: 1 }, Step::Allocate { block: 2, stream: 0 }];
     let again = |steps: Vec<Step>, after: Vec<Step>| [steps, again.to_vec(), after].concat();
@@ -234,7 +234,7 @@ fn beyond() -> Vec<Case> {
         case("columns beside each other", vec![columns(0, 0), columns(1, 32)], &[]),
         case("columns that meet", vec![columns(0, 0), columns(1, 16)], &[(1, 1)]),
         case(
-            "a question that is answered",
+            "a query that succeeds",
             vec![both(0, 0), Step::PollStream { stream: 0 }, both(1, 0)],
             &[],
         ),
@@ -253,12 +253,12 @@ fn beyond() -> Vec<Case> {
         case("memory that was used", again(vec![write(0, 1)], vec![write(1, 2)]), &[(3, 1)]),
         case("that is used again in order", again(vec![write(0, 1)], vec![write(0, 2)]), &[]),
         case(
-            "used elsewhere, and nobody said so",
+            "used elsewhere, and not recorded",
             again(vec![write(1, 1)], vec![write(0, 2)]),
             &[(3, 1)],
         ),
         case(
-            "used elsewhere, and over",
+            "used elsewhere, and complete",
             again(vec![write(1, 1), Step::SyncStream { stream: 1 }], vec![write(0, 2)]),
             &[],
         ),

@@ -1,4 +1,4 @@
-//! Compares what the sanitizer reported with what the oracle found.
+//! Compares the reports of the sanitizer with the races of the oracle.
 
 use super::oracle::{Race, common, subtract};
 use super::program::{How, Mode, Program};
@@ -10,17 +10,17 @@ use std::collections::BTreeSet;
 pub struct Verdict {
     /// Reports that are no races.
     pub false_alarms: Vec<String>,
-    /// Reports of races that say something untrue of the accesses.
+    /// Reports of races that describe an access wrongly.
     pub untrue: Vec<String>,
-    /// Lines that race, and those of them that were reported.
+    /// Racing lines, and those of them that were reported.
     pub racing: BTreeSet<usize>,
     pub reported: BTreeSet<usize>,
-    /// Lines that should have been reported, and were not.
+    /// Racing lines that should have been reported, and were not.
     pub missed: Vec<usize>,
 }
 
 impl Verdict {
-    /// Was the first race reported?
+    /// Returns whether the first race was reported.
     pub fn is_found(&self) -> bool {
         self.racing.first().is_none_or(|first| !self.missed.contains(first))
     }
@@ -34,7 +34,7 @@ fn number(mode: Mode) -> i32 {
     }
 }
 
-fn says(side: &Side, how: Option<How>, stream: i64, device: i32, mode: Mode) -> bool {
+fn side_matches(side: &Side, how: Option<How>, stream: i64, device: i32, mode: Mode) -> bool {
     how.is_none_or(|how| side.label.contains(how.label()))
         && (side.stream, side.device, side.mode) == (stream, device, number(mode))
 }
@@ -47,8 +47,14 @@ fn matches(program: &Program, outcome: &Outcome, report: &Report, race: &Race) -
         side.first <= report.first && report.first + report.bytes <= side.first + side.bytes
     };
     !common(&race.bytes, &bytes).is_empty()
-        && says(&report.current, now.how, outcome.ids[now.stream], device(now.stream), now.mode)
-        && says(
+        && side_matches(
+            &report.current,
+            now.how,
+            outcome.ids[now.stream],
+            device(now.stream),
+            now.mode,
+        )
+        && side_matches(
             &report.previous,
             then.how,
             outcome.ids[then.stream],
@@ -77,8 +83,9 @@ pub fn compare(program: &Program, outcome: &Outcome, races: &[Race]) -> Verdict 
         } else if own.iter().any(|race| matches(program, outcome, report, race)) {
             verdict.reported.insert(report.line);
         } else {
-            let whats: Vec<_> = own.iter().map(|race| (race.earlier.line, &race.earlier)).collect();
-            verdict.untrue.push(format!("{}; by the oracle {whats:x?}", describe(report)));
+            let expected: Vec<_> =
+                own.iter().map(|race| (race.earlier.line, &race.earlier)).collect();
+            verdict.untrue.push(format!("{}; by the oracle {expected:x?}", describe(report)));
             verdict.reported.insert(report.line);
         }
     }
@@ -86,16 +93,17 @@ pub fn compare(program: &Program, outcome: &Outcome, races: &[Race]) -> Verdict 
     verdict
 }
 
-/// An access that was reported stands for the one that it raced with: later ones are compared
-/// with it, so that the bytes of both need no report again. All other races must be reported.
+/// Returns the racing lines that should have been reported. A reported access replaces the one with
+/// which it raced: later accesses are compared with it, so their common bytes need no second
+/// report. All other races must be reported.
 fn missed(races: &[Race], reported: &BTreeSet<usize>) -> Vec<usize> {
     let mut missed = BTreeSet::new();
     for race in races.iter().filter(|race| !reported.contains(&race.later.line)) {
-        let stands_in = |other: &&Race| {
+        let replaces = |other: &&Race| {
             other.later.line < race.later.line && reported.contains(&other.later.line)
         };
         let mut open = race.bytes.clone();
-        for other in races.iter().filter(stands_in) {
+        for other in races.iter().filter(replaces) {
             for bytes in &other.bytes {
                 open = subtract(&open, *bytes);
             }

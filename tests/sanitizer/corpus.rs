@@ -1,5 +1,5 @@
-//! The corpus: programs of seeds, and a twin of each that lacks one line by which it was in
-//! order.
+//! The corpus: random programs without a race, and for each a twin without one of the lines that
+//! order it.
 
 use super::generate::{self, Random};
 use super::model;
@@ -8,7 +8,7 @@ use super::program::{How, Kind, Program, Step};
 use super::run;
 use std::collections::BTreeMap;
 
-/// Programs of each kind.
+/// Number of pairs.
 fn programs() -> usize {
     let wanted = std::env::var("TCUDA_SANITIZER_PROGRAMS").ok();
     wanted.and_then(|wanted| wanted.parse().ok()).unwrap_or(200)
@@ -18,14 +18,14 @@ pub struct Pair {
     pub seed: u64,
     pub clean: Program,
     pub racy: Program,
-    /// What the racy one lacks.
+    /// The call that the racy program lacks.
     pub lacks: &'static str,
 }
 
 #[derive(Default)]
 pub struct Corpus {
     pub pairs: Vec<Pair>,
-    /// Seeds whose program has no line that is needed.
+    /// Seeds that gave no pair.
     pub skipped: usize,
 }
 
@@ -47,10 +47,11 @@ fn name(step: &Step) -> &'static str {
     }
 }
 
-/// What races, whether functions of the host's that nobody waits for are heard of at once or
-/// never: None where that makes a difference.
+/// Returns the races of a program. Host functions that no line waits for may run at any time, so
+/// the oracle judges both extremes: at once and never. `None`: the results differ.
 pub fn races(program: &Program, addresses: &[Option<u64>]) -> Option<Vec<Race>> {
-    let [early, late] = [true, false].map(|hears| oracle::judge(program, addresses, hears));
+    let [early, late] =
+        [true, false].map(|sees_callbacks| oracle::judge(program, addresses, sees_callbacks));
     let same =
         |a: &Race, b: &Race| a.later.line == b.later.line && a.earlier.line == b.earlier.line;
     let agree = early.len() == late.len() && early.iter().zip(&late).all(|(a, b)| same(a, b));
@@ -65,14 +66,15 @@ fn is_racy(program: &Program, addresses: &[Option<u64>]) -> bool {
     races(program, addresses).is_some_and(|races| !races.is_empty())
 }
 
-/// Is it so whether blocks that other streams use are given out again at once or not at all?
+/// Returns whether `is_so` holds both when blocks that other streams use are reused at once, and
+/// when they are never reused.
 fn in_both(program: &Program, is_so: fn(&Program, &[Option<u64>]) -> bool) -> bool {
     [false, true].iter().all(|is_slow| is_so(program, &model::addresses(program, *is_slow)))
 }
 
-/// The same programs each time; the last part of them on machines whose devices cannot reach each
-/// other's memory. The generator's model of addresses may be wrong: what counts is where
-/// blocks lie when the program runs.
+/// Makes the same programs each time. For the last part of them the devices cannot access each
+/// other's memory. The generator only predicts addresses, so each pair is also judged with the
+/// addresses of a real run.
 pub fn make() -> Corpus {
     let mut corpus = Corpus::default();
     let programs = programs();
@@ -86,7 +88,7 @@ pub fn make() -> Corpus {
             let orders = (0..clean.lines.len()).filter(|line| clean.lines[*line].orders);
             orders.filter(|line| in_both(&clean.without(*line), is_racy)).collect::<Vec<_>>()
         });
-        // What was left out most rarely so far.
+        // Choose the kind of line that was left out least often so far.
         let mut needed = found.unwrap_or_default();
         let first = Random(seed).below(needed.len() as u64) as usize;
         if !needed.is_empty() {
@@ -109,7 +111,7 @@ pub fn make() -> Corpus {
     corpus
 }
 
-/// What a program has.
+/// Returns the features that a program uses.
 pub fn features(program: &Program) -> Vec<&'static str> {
     let step = |is_so: fn(&Step) -> bool| program.lines.iter().any(|line| is_so(&line.step));
     let kind = |wanted| program.streams.iter().any(|stream| stream.kind == wanted);
@@ -127,26 +129,26 @@ pub fn features(program: &Program) -> Vec<&'static str> {
         ("copies between devices", program.lines.iter().any(two_devices)),
         ("fills", program.uses(How::Fill)),
         ("random fills", program.uses(How::Random)),
-        ("functions of elements", program.uses(How::Elements)),
+        ("jit functions", program.uses(How::Elements)),
         ("kernels", program.uses(How::Kernel)),
-        ("kernels of the host's", program.uses(How::Own)),
+        ("kernels of the host", program.uses(How::HostKernel)),
         (
             "collectives",
             [How::Broadcast, How::Gather, How::Sum].iter().any(|how| program.uses(*how)),
         ),
         ("pinned memory", program.blocks.iter().any(|block| block.device.is_none())),
-        ("memory that is used again", step(|step| matches!(step, Step::Free { .. }))),
+        ("memory that is reused", step(|step| matches!(step, Step::Free { .. }))),
         ("tcuda_record_stream", step(|step| matches!(step, Step::RecordStream { .. }))),
         ("graphs", captures.clone().count() > 0),
         ("several graphs", captures.count() > 1),
-        ("graphs that go", step(|step| matches!(step, Step::Drop { .. }))),
+        ("graphs that are destroyed", step(|step| matches!(step, Step::Drop { .. }))),
         ("callbacks", step(|step| matches!(step, Step::Callback { .. }))),
-        ("questions", step(|s| matches!(s, Step::PollEvent { .. } | Step::PollStream { .. }))),
-        ("events that go", step(|step| matches!(step, Step::Renew { .. }))),
+        ("queries", step(|s| matches!(s, Step::PollEvent { .. } | Step::PollStream { .. }))),
+        ("events that are destroyed", step(|step| matches!(step, Step::Recreate { .. }))),
         ("default streams", kind(Kind::Legacy)),
         ("default streams of threads", kind(Kind::PerThread)),
-        ("streams of the host's, blocking", kind(Kind::Blocking)),
-        ("streams of the host's, not blocking", kind(Kind::NonBlocking)),
+        ("external streams, blocking", kind(Kind::Blocking)),
+        ("external streams, not blocking", kind(Kind::NonBlocking)),
         ("two threads", program.lines.iter().any(|line| line.thread > 0)),
         ("two devices", program.devices == 2),
         ("three devices", program.devices == 3),

@@ -1,5 +1,5 @@
-//! Random programs without a race: what is to be queued is shown to the oracle first, and
-//! whatever it would race with is put in order, by one of the ways in which hosts do that.
+//! Random programs without a race. The oracle sees each step before it is added; if the step would
+//! race, the generator first adds calls that order it.
 
 use super::captures;
 use super::model::Model;
@@ -8,7 +8,7 @@ use super::orders;
 use super::program::{Block, How, Id, Kind, Line, Mode, Program, Span, Step, Stream};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Steele, Lea and Flood's generator.
+/// SplitMix64, the generator of Steele, Lea and Flood.
 pub struct Random(pub u64);
 
 impl Random {
@@ -36,15 +36,15 @@ impl Random {
     }
 }
 
-pub struct Maker {
+pub struct Generator {
     pub random: Random,
     pub program: Program,
     pub oracle: Oracle,
-    /// Blocks that can be used.
+    /// Blocks that are allocated.
     pub live: Vec<Id>,
-    /// Events that were not recorded in a capture, with their devices.
+    /// Events that are not recorded in a capture, with their devices.
     pub events: Vec<(Id, i32)>,
-    /// Streams of the capture under way, and its events.
+    /// Streams and events of the active capture.
     pub captured: Vec<Id>,
     pub capture_events: Vec<Id>,
     /// Graphs that can be launched, with their device.
@@ -56,12 +56,12 @@ pub struct Maker {
     has_threads: bool,
 }
 
-/// Random numbers take time where nothing is optimised.
-const MOST_RANDOM: u64 = 2048;
-/// Tries to put one operation in order before it is given up.
+/// Limits the random fills, which are slow without optimisation.
+const MAX_RANDOM: u64 = 2048;
+/// Attempts to order one operation before it is dropped.
 const TRIES: usize = 12;
 
-/// A program of a seed; it has no race by the oracle.
+/// Returns the program of a seed; the oracle finds no race in it.
 pub fn clean(seed: u64, peers: bool) -> Program {
     let mut random = Random(seed.wrapping_mul(0x2545_f491_4f6c_dd1d));
     let devices = [1, 1, 2, 2, 3][random.below(5) as usize];
@@ -84,7 +84,7 @@ pub fn clean(seed: u64, peers: bool) -> Program {
         }
         program.streams.push(Stream { device, kind });
     }
-    // Every device has a stream.
+    // Give every device a stream.
     for device in 0..devices {
         if !program
             .streams
@@ -96,7 +96,7 @@ pub fn clean(seed: u64, peers: bool) -> Program {
     }
     let oracle = Oracle::new(&program);
     let (compiles, has_threads) = (random.chance(30), random.chance(30));
-    let mut maker = Maker {
+    let mut generator = Generator {
         random,
         program,
         oracle,
@@ -111,11 +111,11 @@ pub fn clean(seed: u64, peers: bool) -> Program {
         compiles,
         has_threads,
     };
-    maker.fill_in();
-    maker.program
+    generator.fill_in();
+    generator.program
 }
 
-impl Maker {
+impl Generator {
     fn fill_in(&mut self) {
         for device in 0..self.program.devices {
             for _ in 0..1 + self.random.below(2) {
@@ -131,16 +131,16 @@ impl Maker {
             match self.random.below(20) {
                 0 | 1 => self.reuse(),
                 2 if self.random.chance(50) => self.reuse_pinned(),
-                3 if self.program.devices > 1 => self.meet(),
+                3 if self.program.devices > 1 => self.collective(),
                 4 | 5 if captures && self.random.chance(60) => captures::capture(self),
                 4..=6 if !self.graphs.is_empty() => captures::launch(self),
                 _ => self.some_work(),
             }
-            orders::sometimes(self);
+            orders::extras(self);
         }
     }
 
-    /// Appends a line, of which the model thinks what it allocates.
+    /// Appends a line. The model predicts the address that it allocates.
     pub fn push(&mut self, step: Step, orders: bool) {
         let address = self.model.step(&self.program, &step);
         let thread = self.thread_of(&step);
@@ -149,7 +149,7 @@ impl Maker {
         self.oracle.step(&self.program, self.program.lines.len() - 1, address);
     }
 
-    /// Would the step race? With what it would race first.
+    /// Returns the first race that `step` would cause.
     pub fn race_of(&self, step: &Step) -> Option<(Access, Access)> {
         let (mut program, mut oracle) = (self.program.clone(), self.oracle.clone());
         program.lines.push(Line { step: step.clone(), thread: 0, orders: false });
@@ -159,7 +159,7 @@ impl Maker {
         Some((race.earlier.clone(), race.later.clone()))
     }
 
-    /// Queues work, after what puts it in order; false if that was not found.
+    /// Adds work, after the calls that order it. Returns false if no order was found.
     pub fn add(&mut self, step: Step) -> bool {
         for _ in 0..TRIES {
             let Some((earlier, later)) = self.race_of(&step) else {
@@ -177,7 +177,9 @@ impl Maker {
             Step::Work { stream, touches, .. } => {
                 touches.iter().map(|touch| (touch.0.block, *stream)).collect()
             }
-            Step::Meet { parts, .. } => parts.iter().map(|part| (part.1.block, part.0)).collect(),
+            Step::Collective { parts, .. } => {
+                parts.iter().map(|part| (part.1.block, part.0)).collect()
+            }
             Step::Fetch { stream, span } => vec![(span.block, *stream)],
             _ => Vec::new(),
         };
@@ -186,7 +188,7 @@ impl Maker {
         }
     }
 
-    /// A thread's own default stream is used by that one.
+    /// Work on a thread's own default stream runs on that thread.
     fn thread_of(&mut self, step: &Step) -> usize {
         let streams: Vec<Id> = match step {
             Step::Work { stream, .. }
@@ -201,7 +203,7 @@ impl Maker {
             | Step::Callback { stream, .. }
             | Step::Launch { stream, .. } => vec![*stream],
             Step::WaitStream { stream, other } => vec![*stream, *other],
-            Step::Meet { parts, .. } => parts.iter().map(|part| part.0).collect(),
+            Step::Collective { parts, .. } => parts.iter().map(|part| part.0).collect(),
             _ => Vec::new(),
         };
         let is_own = |stream: &Id| self.program.streams[*stream].kind == Kind::PerThread;
@@ -223,7 +225,7 @@ impl Maker {
         own.map(|(number, _)| number).collect()
     }
 
-    /// Streams that own memory: those of no thread.
+    /// Streams that may own memory: all but default streams of threads.
     fn owners_of(&self, device: i32) -> Vec<Id> {
         let mut streams = self.streams_of(device);
         streams.retain(|stream| self.program.streams[*stream].kind != Kind::PerThread);
@@ -252,8 +254,8 @@ impl Maker {
         self.live.push(block);
     }
 
-    /// Frees a block, so that what its streams do with it stays in order, and uses its memory
-    /// again.
+    /// Frees a block, mostly after its uses on other streams are recorded or waited for, and reuses
+    /// its memory.
     fn reuse(&mut self) {
         let own = |block: &Id| self.owners.contains_key(block);
         let Some(block) =
@@ -273,7 +275,7 @@ impl Maker {
         self.push(Step::Free { block }, false);
         self.leave(block);
         let next = self.allocate_on(owner, bytes);
-        let how = if self.random.chance(50) { How::Fill } else { How::Own };
+        let how = if self.random.chance(50) { How::Fill } else { How::HostKernel };
         let touches = vec![(Span::plain(next, 0, bytes), Mode::Write)];
         if self.random.chance(60) {
             self.add(Step::Work { how, stream: owner, touches });
@@ -310,7 +312,7 @@ impl Maker {
         }
     }
 
-    /// Work on a stream, with memory of its device, or to or from elsewhere.
+    /// A random operation on a stream, with memory of its device or a copy from or to elsewhere.
     pub fn work_on(&mut self, stream: Id, device: i32) -> Option<Step> {
         let is_captured = !self.captured.is_empty();
         let blocks = self.program.blocks.clone();
@@ -346,7 +348,7 @@ impl Maker {
             }
             12..=14 => {
                 let span = if self.random.chance(60) { self.rows(to) } else { self.range(to) };
-                let span = Span { bytes: span.bytes.min(MOST_RANDOM), ..span };
+                let span = Span { bytes: span.bytes.min(MAX_RANDOM), ..span };
                 work(How::Random, vec![(span, Mode::Write)])
             }
             15 if self.compiles => {
@@ -376,7 +378,7 @@ impl Maker {
             _ => {
                 let block = self.random.pick(&all)?;
                 let mode = self.mode();
-                work(How::Own, vec![(self.range(block), mode)])
+                work(How::HostKernel, vec![(self.range(block), mode)])
             }
         }
     }
@@ -385,7 +387,7 @@ impl Maker {
         [Mode::Read, Mode::Read, Mode::Write, Mode::Both][self.random.below(4) as usize]
     }
 
-    /// All of a block, a half or a quarter of it, or any part.
+    /// A whole block, half or a quarter of it, or any part.
     fn range(&mut self, block: Id) -> Span {
         let all = self.program.blocks[block].bytes;
         let part = all / [1, 2, 2, 4][self.random.below(4) as usize];
@@ -403,8 +405,7 @@ impl Maker {
         Some(Span::plain(block, self.random.below(room / 4 + 1) * 4, bytes))
     }
 
-    /// Columns of rows that are 64 bytes apart: neighbours lie between each other and touch
-    /// nothing.
+    /// A column of rows that are 64 bytes apart. Two columns may interleave without common bytes.
     fn rows(&mut self, block: Id) -> Span {
         let most = (self.program.blocks[block].bytes / 64).min(16);
         let rows = 2 + self.random.below(most / 2);
@@ -414,8 +415,8 @@ impl Maker {
         Span { block, offset: first * 64 + column, bytes, rows, pitch: 64 }
     }
 
-    /// A collective of the current streams of two devices or more.
-    fn meet(&mut self) {
+    /// Adds a collective on the current streams of at least two devices.
+    fn collective(&mut self) {
         let mut devices: Vec<i32> = (0..self.program.devices).collect();
         let rotation = self.random.below(devices.len() as u64) as usize;
         devices.rotate_left(rotation);
@@ -449,6 +450,6 @@ impl Maker {
                 (how, members.iter().map(read).chain([out]).collect())
             }
         };
-        self.add(Step::Meet { how, parts });
+        self.add(Step::Collective { how, parts });
     }
 }

@@ -1,10 +1,10 @@
-//! The corpus of the stream sanitizer: programs of which an oracle knows whether two accesses
-//! race, run on the library, whose reports are compared with it.
+//! The corpus of the stream sanitizer: programs run on the library, and their reports are compared
+//! with the races that an oracle finds.
 //!
 //! `TCUDA_SANITIZER_SEED=257 cargo test --test sanitizer one_seed -- --nocapture` prints the
-//! programs of a seed, with what the oracle and the sanitizer say of it,
-//! `TCUDA_SANITIZER_PROGRAMS=5000` makes more of them, and `TCUDA_GAUNTLET=1` tries more seeds of
-//! the adversarial schedule.
+//! programs of a seed with the findings of the oracle and of the sanitizer.
+//! `TCUDA_SANITIZER_PROGRAMS=5000` makes more programs. `TCUDA_GAUNTLET=1` runs more seeds of the
+//! adversarial schedule.
 
 #![allow(
     clippy::unwrap_used,
@@ -35,15 +35,15 @@ use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Instant;
 
-/// There is one machine, so that one test runs at a time.
+/// The simulated machine is shared, so tests run one at a time.
 static MACHINE: Mutex<()> = Mutex::new(());
 static CORPUS: OnceLock<Corpus> = OnceLock::new();
 
-struct Turn {
-    _turn: MutexGuard<'static, ()>,
+struct MachineGuard {
+    _lock: MutexGuard<'static, ()>,
 }
 
-impl Drop for Turn {
+impl Drop for MachineGuard {
     fn drop(&mut self) {
         if !std::thread::panicking() {
             run::power_off();
@@ -51,19 +51,19 @@ impl Drop for Turn {
     }
 }
 
-fn turn() -> Turn {
-    Turn { _turn: MACHINE.lock().unwrap_or_else(PoisonError::into_inner) }
+fn lock_machine() -> MachineGuard {
+    MachineGuard { _lock: MACHINE.lock().unwrap_or_else(PoisonError::into_inner) }
 }
 
 fn corpus() -> &'static Corpus {
     CORPUS.get_or_init(corpus::make)
 }
 
-/// Runs a program, and asks the oracle of the addresses that it had.
-fn judged(program: &Program, schedule: &str) -> (Outcome, Vec<Race>, Verdict) {
+/// Runs a program, and judges it with the addresses of this run.
+fn run_and_judge(program: &Program, schedule: &str) -> (Outcome, Vec<Race>, Verdict) {
     let outcome = run::run(program, schedule, true);
     let races = corpus::races(program, &outcome.addresses);
-    let races = races.expect("the time of a function of the host's matters");
+    let races = races.expect("the races depend on when a host function runs");
     let verdict = check::compare(program, &outcome, &races);
     (outcome, races, verdict)
 }
@@ -96,14 +96,14 @@ impl Figures {
 }
 
 fn agree(schedule: &str) {
-    let _turn = turn();
+    let _guard = lock_machine();
     let corpus = corpus();
     let start = Instant::now();
     let (mut clean, mut racy) = (Figures::default(), Figures::default());
     let mut moved = 0;
     for pair in &corpus.pairs {
         for (program, is_racy) in [(&pair.clean, false), (&pair.racy, true)] {
-            let (outcome, races, verdict) = judged(program, schedule);
+            let (outcome, races, verdict) = run_and_judge(program, schedule);
             let lacks = if is_racy { pair.lacks } else { "nothing" };
             let what = format!("seed {} without {lacks}", pair.seed);
             moved += usize::from(races.is_empty() == is_racy);
@@ -111,7 +111,7 @@ fn agree(schedule: &str) {
             figures.take(&what, &verdict, outcome.reports.len());
         }
     }
-    // Where time decides, memory may be used again that another run leaves alone.
+    // Reuse of memory may depend on timing, so a run can have other races than the prediction.
     let most_moved = if schedule == "immediate" { 0 } else { corpus.pairs.len() / 40 };
     assert!(moved <= most_moved, "{moved} programs race where they should not, or do not");
     println!(
@@ -151,11 +151,11 @@ fn the_corpus_agrees_when_work_runs_as_late_as_it_may() {
 
 #[test]
 fn small_cases_agree() {
-    let _turn = turn();
+    let _guard = lock_machine();
     let mut wrong = Vec::new();
     let cases = cases::all_cases();
     for case in &cases {
-        let (outcome, races, verdict) = judged(&case.program, "immediate");
+        let (outcome, races, verdict) = run_and_judge(&case.program, "immediate");
         let mut lines: BTreeMap<usize, usize> = BTreeMap::new();
         races.iter().for_each(|race| *lines.entry(race.later.line).or_default() += 1);
         let wanted: BTreeMap<usize, usize> = case.races.iter().copied().collect();
@@ -173,10 +173,10 @@ fn small_cases_agree() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// What the corpus consists of.
+/// Prints and checks what the corpus contains.
 #[test]
 fn the_corpus_is_varied() {
-    let _turn = turn();
+    let _guard = lock_machine();
     let start = Instant::now();
     let corpus = corpus();
     let mut lacks: BTreeMap<&str, usize> = BTreeMap::new();
@@ -204,12 +204,12 @@ fn the_corpus_is_varied() {
 fn one_seed() {
     let seed = std::env::var("TCUDA_SANITIZER_SEED").ok().and_then(|seed| seed.parse().ok());
     let Some(seed): Option<u64> = seed else { return };
-    let _turn = turn();
+    let _guard = lock_machine();
     let pair = corpus().pairs.iter().find(|pair| pair.seed == seed).expect("no pair of this seed");
     let schedule = std::env::var("TCUDA_SANITIZER_SCHEDULE").unwrap_or("immediate".to_owned());
     for program in [&pair.clean, &pair.racy] {
         println!("{program}");
-        let (outcome, races, _) = judged(program, &schedule);
+        let (outcome, races, _) = run_and_judge(program, &schedule);
         for race in races {
             let (earlier, later) = (race.earlier.line, race.later.line);
             println!("oracle: lines {earlier} and {later}, {:x?}", race.bytes);

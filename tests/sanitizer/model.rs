@@ -1,29 +1,30 @@
-//! Where allocations would lie: a freed block serves the next request of its size and stream.
+//! Predicts the addresses of allocations: a freed block serves the next request of its size and
+//! stream.
 
 use super::program::{Id, Program, Step};
 use std::collections::BTreeMap;
 
-/// No real allocation lies there.
+/// Real allocations lie below this address.
 const FIRST: u64 = 1 << 60;
 
-/// Whom memory serves: a capture or none, and a stream; without one the host.
+/// The capture, or 0, and the stream that free memory is for; no stream: pinned memory.
 type Key = (usize, Option<Id>);
 
 #[derive(Default)]
 pub struct Model {
-    /// Blocks that other streams use are not over when they are freed, and are not used again.
+    /// Blocks that other streams use are never reused, as if those streams never finished.
     pub is_slow: bool,
     free: BTreeMap<Key, Vec<(u64, u64)>>,
-    /// Address, whom it serves when it is free, and whether others use it.
+    /// For each block: address, key, and whether other streams use it.
     places: BTreeMap<Id, (u64, Key, bool)>,
-    /// The capture under way, and how many there were.
+    /// The active capture, or 0, and the number of captures so far.
     capture: usize,
     captures: usize,
-    given: u64,
+    allocated: u64,
 }
 
 impl Model {
-    /// Does a step; the address of what it allocates.
+    /// Runs a step; returns the predicted address of an allocation.
     pub fn step(&mut self, program: &Program, step: &Step) -> Option<u64> {
         match step {
             Step::Allocate { block, stream } => {
@@ -36,8 +37,10 @@ impl Model {
                 let blocks = touches.iter().map(|touch| touch.0.block);
                 blocks.filter(pinned).for_each(|block| self.share(block));
             }
-            // A collective records its streams itself.
-            Step::Meet { parts, .. } => parts.iter().for_each(|part| self.share(part.1.block)),
+            // A collective records the uses of its streams itself.
+            Step::Collective { parts, .. } => {
+                parts.iter().for_each(|part| self.share(part.1.block))
+            }
             Step::Free { block } | Step::Unpin { block } => {
                 if let Some((address, key, is_shared)) = self.places.remove(block) {
                     let bytes = program.blocks[*block].bytes;
@@ -68,15 +71,15 @@ impl Model {
         let free = self.free.entry(key).or_default();
         let found = free.iter().rposition(|(_, size)| *size == bytes);
         let address = found.map(|found| free.remove(found).0).unwrap_or_else(|| {
-            self.given += 1;
-            FIRST + (self.given << 22)
+            self.allocated += 1;
+            FIRST + (self.allocated << 22)
         });
         self.places.insert(block, (address, key, false));
         address
     }
 }
 
-/// Where all of a program's allocations would lie.
+/// The predicted addresses of all allocations of a program, by line.
 pub fn addresses(program: &Program, is_slow: bool) -> Vec<Option<u64>> {
     let mut model = Model { is_slow, ..Model::default() };
     program.lines.iter().map(|line| model.step(program, &line.step)).collect()

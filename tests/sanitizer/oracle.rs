@@ -1,7 +1,6 @@
-//! What a program orders, from first principles: every operation is a node, "comes after" an
-//! edge, and two accesses are in order if a search along the edges leads from the later to the
-//! earlier one. It has no clocks and no numbers of operations, and each access is a list of
-//! bytes.
+//! Decides from first principles what a program orders. Every operation is a node, "comes after" is
+//! an edge. Two accesses are ordered if the later one reaches the earlier one along edges. Unlike
+//! the sanitizer, the oracle has no clocks, and an access is a list of byte ranges.
 
 use super::program::{How, Id, Kind, Mode, Program, Step};
 use std::collections::BTreeSet;
@@ -14,17 +13,17 @@ pub struct Access {
     pub how: Option<How>,
     pub stream: Id,
     pub mode: Mode,
-    /// Addresses: beginnings and ends.
+    /// Start and end addresses.
     pub runs: Vec<(u64, u64)>,
     node: Node,
-    /// Allocations of its memory since then, each of which came after it: so does what comes
-    /// after one.
-    given: Vec<Node>,
-    /// Which capture it is in; 0: none.
-    world: usize,
+    /// Later allocations of its memory that are ordered after it: what comes after one of them
+    /// comes after this access.
+    reallocated: Vec<Node>,
+    /// The capture that it belongs to; 0: none.
+    domain: usize,
 }
 
-/// Two accesses that nothing orders, and bytes that both touch.
+/// Two accesses that nothing orders, and the bytes that both access.
 #[derive(Clone, Debug)]
 pub struct Race {
     pub earlier: Access,
@@ -32,26 +31,26 @@ pub struct Race {
     pub bytes: Vec<(u64, u64)>,
 }
 
-/// Memory that was freed: who may have it next comes after these.
+/// Freed memory; its next allocation comes after the nodes `after`.
 #[derive(Clone)]
-struct Former {
+struct FreedRange {
     range: (u64, u64),
     after: Vec<Node>,
-    world: usize,
-    /// It is given out only when the host knows that these are over.
-    is_over: bool,
+    domain: usize,
+    /// The memory is reused only after the host knows that `after` is complete.
+    is_complete: bool,
 }
 
 #[derive(Clone)]
 struct Capture {
-    world: usize,
-    /// The end of each stream that is in it.
+    domain: usize,
+    /// The last node of each stream in the capture.
     ends: Vec<Option<Node>>,
 }
 
 #[derive(Clone, Default)]
 struct Graph {
-    world: usize,
+    domain: usize,
     launches: Vec<Node>,
 }
 
@@ -60,19 +59,19 @@ pub struct Oracle {
     before: Vec<Vec<Node>>,
     ends: Vec<Option<Node>>,
     host: Node,
-    /// What each event was last recorded behind, and in which capture.
+    /// For each event, the node of its last record and the capture of that node.
     events: Vec<Option<(Node, usize)>>,
     accesses: Vec<Access>,
-    formers: Vec<Former>,
-    /// The address of each block, and the capture that it was allocated in.
+    freed_ranges: Vec<FreedRange>,
+    /// For each block, its address and the capture in which it was allocated.
     places: Vec<Option<(u64, usize)>>,
     owners: Vec<Option<Id>>,
     users: Vec<BTreeSet<Id>>,
     capture: Option<Capture>,
     graphs: Vec<Graph>,
-    worlds: usize,
-    /// Are functions of the host's that nobody waits for heard of at once, or never?
-    pub hears: bool,
+    domains: usize,
+    /// Host functions that no line waits for run at once; if false, they never run.
+    pub sees_callbacks: bool,
     pub races: Vec<Race>,
 }
 
@@ -95,19 +94,19 @@ impl Oracle {
             host: 0,
             events: vec![None; program.events],
             accesses: Vec::new(),
-            formers: Vec::new(),
+            freed_ranges: Vec::new(),
             places: vec![None; program.blocks.len()],
             owners: vec![None; program.blocks.len()],
             users: vec![BTreeSet::new(); program.blocks.len()],
             capture: None,
             graphs: vec![Graph::default(); program.graphs],
-            worlds: 0,
-            hears: true,
+            domains: 0,
+            sees_callbacks: true,
             races: Vec::new(),
         }
     }
 
-    /// Room for what the program has come to have.
+    /// Makes room for the streams, blocks and events that were added to the program.
     pub fn grow(&mut self, program: &Program) {
         self.ends.resize(program.streams.len(), None);
         self.events.resize(program.events, None);
@@ -122,7 +121,7 @@ impl Oracle {
         self.before.len() - 1
     }
 
-    /// Does `later` come after `earlier`, or is it the same?
+    /// Returns whether `later` is `earlier`, or comes after it.
     fn comes_after(&self, later: Node, earlier: Node) -> bool {
         let mut seen = vec![false; self.before.len()];
         let mut open = vec![later];
@@ -138,11 +137,11 @@ impl Oracle {
     }
 
     fn is_after(&self, later: Node, earlier: &Access) -> bool {
-        let mut ways = [earlier.node].into_iter().chain(earlier.given.iter().copied());
+        let mut ways = [earlier.node].into_iter().chain(earlier.reallocated.iter().copied());
         ways.any(|way| self.comes_after(later, way))
     }
 
-    /// Was an event recorded behind an access?
+    /// Returns whether an event was recorded after an access.
     pub fn covers(&self, event: Id, access: &Access) -> bool {
         self.events[event].is_some_and(|(node, _)| self.is_after(node, access))
     }
@@ -151,11 +150,11 @@ impl Oracle {
         self.capture.as_ref().is_some_and(|capture| capture.ends[stream].is_some())
     }
 
-    fn world_of(&self, stream: Id) -> usize {
-        if self.is_captured(stream) { self.worlds } else { 0 }
+    fn domain_of(&self, stream: Id) -> usize {
+        if self.is_captured(stream) { self.domains } else { 0 }
     }
 
-    /// What comes next on a stream comes after these.
+    /// Returns the nodes before the next operation of a stream.
     fn behind(&self, program: &Program, stream: Id) -> Vec<Node> {
         if let Some(end) = self.capture.as_ref().and_then(|capture| capture.ends[stream]) {
             return vec![end];
@@ -164,18 +163,18 @@ impl Oracle {
         let mut before: Vec<Node> = self.ends[stream].into_iter().collect();
         before.push(self.host);
         for (number, other) in program.streams.iter().enumerate() {
-            let meets = match own.kind {
+            let is_ordered = match own.kind {
                 Kind::Legacy => other.is_blocking(),
                 _ => own.is_blocking() && other.kind == Kind::Legacy,
             };
-            if meets && other.device == own.device {
+            if is_ordered && other.device == own.device {
                 before.extend(self.ends[number]);
             }
         }
         before
     }
 
-    /// Something is queued on a stream.
+    /// Queues an operation on a stream.
     fn queue(&mut self, program: &Program, stream: Id, also: &[Node]) -> Node {
         let mut before = self.behind(program, stream);
         before.extend(also);
@@ -187,7 +186,8 @@ impl Oracle {
         node
     }
 
-    /// A place in a stream where nothing is queued: it brings no order with the default stream.
+    /// Adds a node to a stream without queueing an operation: it is not ordered with the default
+    /// stream.
     fn mark(&mut self, stream: Id) -> Node {
         if let Some(end) = self.capture.as_mut().and_then(|capture| capture.ends[stream].as_mut()) {
             self.before.push(vec![*end]);
@@ -200,22 +200,22 @@ impl Oracle {
         node
     }
 
-    /// The host learns that these are over.
-    fn learn(&mut self, over: Vec<Node>) {
-        let before = [vec![self.host], over].concat();
+    /// The host learns that these nodes are complete.
+    fn learn(&mut self, complete: Vec<Node>) {
+        let before = [vec![self.host], complete].concat();
         self.host = self.node(before);
     }
 
-    /// The host has waited for a stream, or asked until it was done.
+    /// The host has waited for a stream, or polled it until it was complete.
     fn stream_is_done(&mut self, program: &Program, stream: Id) {
-        let mut over: Vec<Node> = self.ends[stream].into_iter().collect();
+        let mut complete: Vec<Node> = self.ends[stream].into_iter().collect();
         let own = program.streams[stream];
         for (number, other) in program.streams.iter().enumerate() {
             if own.kind == Kind::Legacy && other.is_blocking() && other.device == own.device {
-                over.extend(self.ends[number]);
+                complete.extend(self.ends[number]);
             }
         }
-        self.learn(over);
+        self.learn(complete);
     }
 
     fn range(&self, program: &Program, block: Id) -> Option<(u64, u64)> {
@@ -226,14 +226,23 @@ impl Oracle {
     fn touch(&mut self, line: usize, how: Option<How>, stream: Id, node: Node, of: Touched) {
         let Some((first, _)) = self.places[of.0.block] else { return };
         let runs = of.0.runs().map(|(from, to)| (first + from, first + to)).collect();
-        let world = self.world_of(stream);
-        self.enter(Access { line, how, stream, mode: of.1, runs, node, given: Vec::new(), world });
+        let domain = self.domain_of(stream);
+        self.add_access(Access {
+            line,
+            how,
+            stream,
+            mode: of.1,
+            runs,
+            node,
+            reallocated: Vec::new(),
+            domain,
+        });
     }
 
-    fn enter(&mut self, access: Access) {
+    fn add_access(&mut self, access: Access) {
         let mut found = Vec::new();
         for earlier in &self.accesses {
-            let is_same = earlier.world != access.world || earlier.node == access.node;
+            let is_same = earlier.domain != access.domain || earlier.node == access.node;
             if is_same || !(earlier.mode.writes() || access.mode.writes()) {
                 continue;
             }
@@ -246,55 +255,60 @@ impl Oracle {
         self.accesses.push(access);
     }
 
-    /// A block is given out at an address.
-    fn give(&mut self, program: &Program, block: Id, first: u64, stream: Option<Id>) {
-        let world = stream.map_or(0, |stream| self.world_of(stream));
+    /// Allocates a block at address `first`.
+    fn allocate(&mut self, program: &Program, block: Id, first: u64, stream: Option<Id>) {
+        let domain = stream.map_or(0, |stream| self.domain_of(stream));
         let range = (first, first + program.blocks[block].bytes);
-        let (formers, kept) = std::mem::take(&mut self.formers)
+        let (freed_ranges, kept) = std::mem::take(&mut self.freed_ranges)
             .into_iter()
-            .partition::<Vec<_>, _>(|former| !common(&[former.range], &[range]).is_empty());
-        self.formers = kept;
-        let given = stream.map(|stream| self.mark(stream));
-        for former in &formers {
-            let is_ordered = former.world == world && !former.is_over;
-            self.hand_over(former, range, given.filter(|_| is_ordered));
-            // What is left of it waits for its next user.
-            for part in subtract(&[former.range], range) {
-                self.formers.push(Former { range: part, ..former.clone() });
+            .partition::<Vec<_>, _>(|freed| !common(&[freed.range], &[range]).is_empty());
+        self.freed_ranges = kept;
+        let reallocated = stream.map(|stream| self.mark(stream));
+        for freed in &freed_ranges {
+            let is_ordered = freed.domain == domain && !freed.is_complete;
+            self.order_reallocation(freed, range, reallocated.filter(|_| is_ordered));
+            // The rest of the freed memory stays available.
+            for part in subtract(&[freed.range], range) {
+                self.freed_ranges.push(FreedRange { range: part, ..freed.clone() });
             }
         }
-        self.places[block] = Some((first, world));
+        self.places[block] = Some((first, domain));
         self.owners[block] = stream;
         self.users[block].clear();
     }
 
-    /// What came before `former` was freed comes before what comes after the allocation where the
-    /// memory is given out in the order of a stream; where it is given out in no order, it is
-    /// over altogether. It says nothing of other memory.
-    fn hand_over(&mut self, former: &Former, range: (u64, u64), given: Option<Node>) {
-        let part = common(&[former.range], &[range]);
+    /// Orders the accesses to freed memory before its next allocation. If the memory is reused in
+    /// the order of a stream, work after the allocation comes after them. Otherwise they are
+    /// complete and are removed. Accesses to other memory do not change.
+    fn order_reallocation(
+        &mut self,
+        freed: &FreedRange,
+        range: (u64, u64),
+        reallocated: Option<Node>,
+    ) {
+        let part = common(&[freed.range], &[range]);
         let mut accesses = std::mem::take(&mut self.accesses);
         let mut moved = Vec::new();
         for access in &mut accesses {
-            if !former.after.iter().any(|after| self.is_after(*after, access)) {
+            if !freed.after.iter().any(|after| self.is_after(*after, access)) {
                 continue;
             }
             let runs = common(&access.runs, &part);
             for hole in &runs {
                 access.runs = subtract(&access.runs, *hole);
             }
-            if let Some(node) = given.filter(|_| !runs.is_empty()) {
-                let given = [&access.given[..], &[node]].concat();
-                moved.push(Access { runs, given, ..access.clone() });
+            if let Some(node) = reallocated.filter(|_| !runs.is_empty()) {
+                let reallocated = [&access.reallocated[..], &[node]].concat();
+                moved.push(Access { runs, reallocated, ..access.clone() });
             }
         }
         accesses.extend(moved);
         self.accesses = accesses;
     }
 
-    fn take(&mut self, program: &Program, block: Id) {
+    fn free(&mut self, program: &Program, block: Id) {
         let Some(range) = self.range(program, block) else { return };
-        let world = self.places[block].map_or(0, |place| place.1);
+        let domain = self.places[block].map_or(0, |place| place.1);
         let streams: Vec<Id> =
             self.owners[block].into_iter().chain(self.users[block].iter().copied()).collect();
         let ends = streams.iter().filter_map(|stream| match &self.capture {
@@ -302,39 +316,39 @@ impl Oracle {
             _ => self.ends[*stream],
         });
         let after = [ends.collect(), vec![self.host]].concat();
-        let is_over = self.owners[block].is_none();
-        self.formers.push(Former { range, after, world, is_over });
+        let is_complete = self.owners[block].is_none();
+        self.freed_ranges.push(FreedRange { range, after, domain, is_complete });
         self.places[block] = None;
     }
 
-    /// One line was done; `address` is where an allocation came to lie.
+    /// Runs one line; `address` is the result of an allocation.
     pub fn step(&mut self, program: &Program, line: usize, address: Option<u64>) {
         let step = &program.lines[line].step;
         match step {
             Step::Allocate { block, stream } => {
-                self.give(program, *block, address.unwrap_or(0), Some(*stream));
+                self.allocate(program, *block, address.unwrap_or(0), Some(*stream));
             }
-            Step::Pin { block } => self.give(program, *block, address.unwrap_or(0), None),
-            Step::Free { block } | Step::Unpin { block } => self.take(program, *block),
+            Step::Pin { block } => self.allocate(program, *block, address.unwrap_or(0), None),
+            Step::Free { block } | Step::Unpin { block } => self.free(program, *block),
             Step::RecordStream { block, stream } | Step::HostRecord { block, stream } => {
                 self.users[*block].insert(*stream);
             }
             Step::Work { how, stream, touches } => {
                 let node = self.queue(program, *stream, &[]);
                 for (span, mode) in touches {
-                    if program.blocks[span.block].device.is_none() && *how != How::Own {
+                    if program.blocks[span.block].device.is_none() && *how != How::HostKernel {
                         self.users[span.block].insert(*stream);
                     }
                     self.touch(line, Some(*how), *stream, node, (*span, *mode));
                 }
             }
-            Step::Meet { how, parts } => {
+            Step::Collective { how, parts } => {
                 let mut before = Vec::new();
                 parts.iter().for_each(|part| before.extend(self.behind(program, part.0)));
                 let node = self.node(before);
                 for (stream, span, mode) in parts {
                     self.ends[*stream] = Some(node);
-                    // A collective records its streams itself.
+                    // A collective records the uses of its streams itself.
                     self.users[span.block].insert(*stream);
                     self.touch(line, Some(*how), *stream, node, (*span, *mode));
                 }
@@ -346,14 +360,14 @@ impl Oracle {
             }
             Step::Record { event, stream } => {
                 let node = self.queue(program, *stream, &[]);
-                self.events[*event] = Some((node, self.world_of(*stream)));
+                self.events[*event] = Some((node, self.domain_of(*stream)));
             }
             Step::Wait { event, stream } => self.wait(program, self.events[*event], *stream),
             Step::WaitStream { stream, other } => {
                 let node = self.queue(program, *other, &[]);
-                self.wait(program, Some((node, self.world_of(*other))), *stream);
+                self.wait(program, Some((node, self.domain_of(*other))), *stream);
             }
-            Step::Renew { event } => self.events[*event] = None,
+            Step::Recreate { event } => self.events[*event] = None,
             Step::SyncEvent { event } | Step::PollEvent { event } => {
                 self.learn(self.events[*event].into_iter().map(|(node, _)| node).collect());
             }
@@ -363,21 +377,21 @@ impl Oracle {
             Step::SyncDevice { device } => {
                 let streams = program.streams.iter().enumerate();
                 let own = streams.filter(|(_, stream)| stream.device == *device);
-                let over = own.filter_map(|(number, _)| self.ends[number]).collect();
-                self.learn(over);
+                let complete = own.filter_map(|(number, _)| self.ends[number]).collect();
+                self.learn(complete);
             }
             Step::Callback { stream, awaited } => {
                 let node = self.queue(program, *stream, &[]);
-                if *awaited || self.hears {
+                if *awaited || self.sees_callbacks {
                     self.learn(vec![node]);
                 }
             }
             Step::Begin { graph, stream } => {
-                self.worlds += 1;
-                self.graphs[*graph] = Graph { world: self.worlds, launches: Vec::new() };
+                self.domains += 1;
+                self.graphs[*graph] = Graph { domain: self.domains, launches: Vec::new() };
                 let mut ends = vec![None; self.ends.len()];
                 ends[*stream] = Some(self.node(Vec::new()));
-                self.capture = Some(Capture { world: self.worlds, ends });
+                self.capture = Some(Capture { domain: self.domains, ends });
             }
             Step::End { .. } => self.capture = None,
             Step::Launch { graph, stream } => self.launch(program, line, *graph, *stream),
@@ -386,51 +400,60 @@ impl Oracle {
     }
 
     fn wait(&mut self, program: &Program, event: Option<(Node, usize)>, stream: Id) {
-        let Some((node, world)) = event else { return };
-        if world != 0 {
-            // What waits for a captured event is captured.
+        let Some((node, domain)) = event else { return };
+        if domain != 0 {
+            // A stream that waits for a captured event joins the capture.
             let empty = self.node(Vec::new());
-            if let Some(capture) = self.capture.as_mut().filter(|capture| capture.world == world) {
+            if let Some(capture) = self.capture.as_mut().filter(|capture| capture.domain == domain)
+            {
                 capture.ends[stream].get_or_insert(empty);
             }
         }
         self.queue(program, stream, &[node]);
     }
 
-    /// One operation with all that the graph touches; after the last launch of the same graph.
+    /// Adds a launch: one operation with all accesses of the graph, after the previous launch of
+    /// the same graph.
     fn launch(&mut self, program: &Program, line: usize, graph: Id, stream: Id) {
         let last: Vec<Node> = self.graphs[graph].launches.last().copied().into_iter().collect();
         let node = self.queue(program, stream, &last);
         self.graphs[graph].launches.push(node);
-        let world = self.graphs[graph].world;
-        let own = self.accesses.iter().filter(|access| access.world == world);
+        let domain = self.graphs[graph].domain;
+        let own = self.accesses.iter().filter(|access| access.domain == domain);
         for access in own.cloned().collect::<Vec<_>>() {
-            self.enter(Access { line, stream, node, given: Vec::new(), world: 0, ..access });
+            self.add_access(Access {
+                line,
+                stream,
+                node,
+                reallocated: Vec::new(),
+                domain: 0,
+                ..access
+            });
         }
     }
 
-    /// Its memory is another's only after its last launch.
+    /// The memory of a destroyed graph is reused only after its last launch.
     fn drop_graph(&mut self, program: &Program, graph: Id) {
-        let Graph { world, launches } = std::mem::take(&mut self.graphs[graph]);
+        let Graph { domain, launches } = std::mem::take(&mut self.graphs[graph]);
         let placed = (0..self.places.len())
-            .filter(|block| self.places[*block].is_some_and(|place| place.1 == world));
+            .filter(|block| self.places[*block].is_some_and(|place| place.1 == domain));
         let live: Vec<_> = placed.filter_map(|block| self.range(program, block)).collect();
-        let freed = self.formers.iter().filter(|former| former.world == world);
-        let ranges: Vec<_> = freed.map(|former| former.range).chain(live).collect();
-        self.formers.retain(|former| former.world != world);
+        let freed = self.freed_ranges.iter().filter(|freed| freed.domain == domain);
+        let ranges: Vec<_> = freed.map(|freed| freed.range).chain(live).collect();
+        self.freed_ranges.retain(|freed| freed.domain != domain);
         for range in ranges {
             let after = launches.clone();
-            self.formers.push(Former { range, after, world, is_over: true });
+            self.freed_ranges.push(FreedRange { range, after, domain, is_complete: true });
         }
     }
 }
 
 type Touched = (super::program::Span, Mode);
 
-/// All that a program races for, with the addresses that its allocations had.
-pub fn judge(program: &Program, addresses: &[Option<u64>], hears: bool) -> Vec<Race> {
+/// Returns all races of a program whose allocations have these addresses.
+pub fn judge(program: &Program, addresses: &[Option<u64>], sees_callbacks: bool) -> Vec<Race> {
     let mut oracle = Oracle::new(program);
-    oracle.hears = hears;
+    oracle.sees_callbacks = sees_callbacks;
     for (line, address) in addresses.iter().enumerate() {
         oracle.step(program, line, *address);
     }

@@ -1,171 +1,171 @@
-//! The ways in which a host puts work on one stream before work on another.
+//! The ways in which a host orders work on one stream after work on another.
 
-use super::generate::Maker;
+use super::generate::Generator;
 use super::oracle::Access;
 use super::program::{How, Id, Mode, Span, Step};
 
-/// At most so many events outside of captures.
-const MOST_EVENTS: usize = 6;
+/// The most events outside of captures.
+const MAX_EVENTS: usize = 6;
 
-/// An event to be recorded on a stream: a new one, or one of its device that is recorded anew.
-fn event(maker: &mut Maker, stream: Id) -> Id {
-    let is_captured = !maker.captured.is_empty();
-    let device = maker.program.streams[stream].device;
-    if !is_captured && maker.events.len() >= MOST_EVENTS {
-        let own = maker.events.iter().filter(|(_, other)| *other == device);
+/// Returns an event to record on a stream: a new one, or an existing one of the device.
+fn event(generator: &mut Generator, stream: Id) -> Id {
+    let is_captured = !generator.captured.is_empty();
+    let device = generator.program.streams[stream].device;
+    if !is_captured && generator.events.len() >= MAX_EVENTS {
+        let own = generator.events.iter().filter(|(_, other)| *other == device);
         let own: Vec<Id> = own.map(|(event, _)| *event).collect();
-        if let Some(event) = maker.random.pick(&own) {
+        if let Some(event) = generator.random.pick(&own) {
             return event;
         }
     }
-    maker.program.events += 1;
-    let event = maker.program.events - 1;
+    generator.program.events += 1;
+    let event = generator.program.events - 1;
     if is_captured {
-        maker.capture_events.push(event);
+        generator.capture_events.push(event);
     } else {
-        maker.events.push((event, device));
+        generator.events.push((event, device));
     }
     event
 }
 
-pub fn wait_stream(maker: &mut Maker, stream: Id, other: Id) {
+pub fn wait_stream(generator: &mut Generator, stream: Id, other: Id) {
     if stream != other {
-        maker.push(Step::WaitStream { stream, other }, true);
+        generator.push(Step::WaitStream { stream, other }, true);
     }
 }
 
-fn record(maker: &mut Maker, stream: Id) -> Id {
-    let event = event(maker, stream);
-    maker.push(Step::Record { event, stream }, true);
+fn record(generator: &mut Generator, stream: Id) -> Id {
+    let event = event(generator, stream);
+    generator.push(Step::Record { event, stream }, true);
     event
 }
 
-/// An event that was recorded behind an access.
-fn covering(maker: &mut Maker, earlier: &Access) -> Option<Id> {
-    let mut found: Vec<Id> = if maker.captured.is_empty() {
-        maker.events.iter().map(|(event, _)| *event).collect()
+/// Returns an event that was recorded after an access.
+fn covering(generator: &mut Generator, earlier: &Access) -> Option<Id> {
+    let mut found: Vec<Id> = if generator.captured.is_empty() {
+        generator.events.iter().map(|(event, _)| *event).collect()
     } else {
-        maker.capture_events.clone()
+        generator.capture_events.clone()
     };
-    found.retain(|event| maker.oracle.covers(*event, earlier));
-    maker.random.pick(&found)
+    found.retain(|event| generator.oracle.covers(*event, earlier));
+    generator.random.pick(&found)
 }
 
-/// Makes what is queued on a stream from now on come after an access.
-pub fn order(maker: &mut Maker, earlier: &Access, later: Id) {
+/// Orders further work on stream `later` after an access.
+pub fn order(generator: &mut Generator, earlier: &Access, later: Id) {
     let from = earlier.stream;
-    if !maker.captured.is_empty() {
-        return order_in_capture(maker, earlier, later);
+    if !generator.captured.is_empty() {
+        return order_in_capture(generator, earlier, later);
     }
-    match maker.random.below(24) {
+    match generator.random.below(24) {
         0..=3 => {
-            let event = record(maker, from);
-            maker.push(Step::Wait { event, stream: later }, true);
+            let event = record(generator, from);
+            generator.push(Step::Wait { event, stream: later }, true);
         }
-        4..=9 => match covering(maker, earlier) {
-            Some(event) if maker.random.chance(80) => {
-                maker.push(Step::Wait { event, stream: later }, true);
+        4..=9 => match covering(generator, earlier) {
+            Some(event) if generator.random.chance(80) => {
+                generator.push(Step::Wait { event, stream: later }, true);
             }
-            Some(event) => maker.push(Step::SyncEvent { event }, true),
-            None => wait_stream(maker, later, from),
+            Some(event) => generator.push(Step::SyncEvent { event }, true),
+            None => wait_stream(generator, later, from),
         },
-        10..=12 => wait_stream(maker, later, from),
-        13 => maker.push(Step::SyncStream { stream: from }, true),
+        10..=12 => wait_stream(generator, later, from),
+        13 => generator.push(Step::SyncStream { stream: from }, true),
         14 => {
-            let event = record(maker, from);
-            maker.push(Step::SyncEvent { event }, true);
+            let event = record(generator, from);
+            generator.push(Step::SyncEvent { event }, true);
         }
-        15 => maker.push(Step::PollStream { stream: from }, true),
+        15 => generator.push(Step::PollStream { stream: from }, true),
         16 => {
-            let event = record(maker, from);
-            maker.push(Step::PollEvent { event }, true);
+            let event = record(generator, from);
+            generator.push(Step::PollEvent { event }, true);
         }
         17 => {
-            let device = maker.program.streams[from].device;
-            maker.push(Step::SyncDevice { device }, true);
+            let device = generator.program.streams[from].device;
+            generator.push(Step::SyncDevice { device }, true);
         }
-        18 | 19 => maker.push(Step::Callback { stream: from, awaited: true }, true),
-        20 => fetch(maker, from),
-        _ => chain(maker, from, later),
+        18 | 19 => generator.push(Step::Callback { stream: from, awaited: true }, true),
+        20 => fetch(generator, from),
+        _ => chain(generator, from, later),
     }
 }
 
-/// Reads memory on a stream for the host, which waits for it.
-fn fetch(maker: &mut Maker, stream: Id) {
-    let device = maker.program.streams[stream].device;
-    let blocks = maker.program.blocks.clone();
+/// Copies memory to the host, which waits for the copy.
+fn fetch(generator: &mut Generator, stream: Id) {
+    let device = generator.program.streams[stream].device;
+    let blocks = generator.program.blocks.clone();
     let own = |block: &Id| blocks[*block].device == Some(device);
-    let own: Vec<Id> = maker.live.iter().copied().filter(own).collect();
-    let Some(block) = maker.random.pick(&own) else { return };
+    let own: Vec<Id> = generator.live.iter().copied().filter(own).collect();
+    let Some(block) = generator.random.pick(&own) else { return };
     let step = Step::Fetch { stream, span: Span::plain(block, 0, 64) };
-    if maker.race_of(&step).is_none() {
-        maker.users.entry(block).or_default().insert(stream);
-        maker.push(step, true);
+    if generator.race_of(&step).is_none() {
+        generator.users.entry(block).or_default().insert(stream);
+        generator.push(step, true);
     }
 }
 
-/// By way of a third stream.
-fn chain(maker: &mut Maker, from: Id, later: Id) {
+/// Orders two streams through a third one.
+fn chain(generator: &mut Generator, from: Id, later: Id) {
     let between = |stream: &Id| *stream != from && *stream != later;
-    let others: Vec<Id> = (0..maker.program.streams.len()).filter(between).collect();
-    let Some(middle) = maker.random.pick(&others) else {
-        return wait_stream(maker, later, from);
+    let others: Vec<Id> = (0..generator.program.streams.len()).filter(between).collect();
+    let Some(middle) = generator.random.pick(&others) else {
+        return wait_stream(generator, later, from);
     };
-    if maker.random.chance(50) {
-        wait_stream(maker, middle, from);
+    if generator.random.chance(50) {
+        wait_stream(generator, middle, from);
     } else {
-        let event = record(maker, from);
-        maker.push(Step::Wait { event, stream: middle }, true);
+        let event = record(generator, from);
+        generator.push(Step::Wait { event, stream: middle }, true);
     }
-    if maker.random.chance(50) {
-        wait_stream(maker, later, middle);
+    if generator.random.chance(50) {
+        wait_stream(generator, later, middle);
     } else {
-        let event = record(maker, middle);
-        maker.push(Step::Wait { event, stream: later }, true);
+        let event = record(generator, middle);
+        generator.push(Step::Wait { event, stream: later }, true);
     }
 }
 
-fn order_in_capture(maker: &mut Maker, earlier: &Access, later: Id) {
-    match covering(maker, earlier) {
-        Some(event) if maker.random.chance(50) => {
-            maker.push(Step::Wait { event, stream: later }, true);
+fn order_in_capture(generator: &mut Generator, earlier: &Access, later: Id) {
+    match covering(generator, earlier) {
+        Some(event) if generator.random.chance(50) => {
+            generator.push(Step::Wait { event, stream: later }, true);
         }
-        _ if maker.random.chance(50) => {
-            let event = record(maker, earlier.stream);
-            maker.push(Step::Wait { event, stream: later }, true);
+        _ if generator.random.chance(50) => {
+            let event = record(generator, earlier.stream);
+            generator.push(Step::Wait { event, stream: later }, true);
         }
-        _ => wait_stream(maker, later, earlier.stream),
+        _ => wait_stream(generator, later, earlier.stream),
     }
 }
 
-/// What hosts do besides: events that are recorded early, or for nobody, functions that nobody
-/// waits for, events that end.
-pub fn sometimes(maker: &mut Maker) {
-    let all: Vec<Id> = (0..maker.program.streams.len()).collect();
-    let Some(stream) = maker.random.pick(&all) else { return };
-    match maker.random.below(12) {
+/// Adds calls that are not needed: events without a waiter, host functions that no line waits for,
+/// destroyed events, concurrent reads.
+pub fn extras(generator: &mut Generator) {
+    let all: Vec<Id> = (0..generator.program.streams.len()).collect();
+    let Some(stream) = generator.random.pick(&all) else { return };
+    match generator.random.below(12) {
         0..=2 => {
-            let last = maker.program.lines.iter().rev().find_map(|line| match &line.step {
+            let last = generator.program.lines.iter().rev().find_map(|line| match &line.step {
                 Step::Work { stream, .. } => Some(*stream),
                 _ => None,
             });
-            record(maker, last.unwrap_or(stream));
+            record(generator, last.unwrap_or(stream));
         }
         3 => {
-            record(maker, stream);
+            record(generator, stream);
         }
-        4 => maker.push(Step::Callback { stream, awaited: false }, false),
+        4 => generator.push(Step::Callback { stream, awaited: false }, false),
         5 => {
-            if let Some((event, _)) = maker.random.pick(&maker.events.clone()) {
-                maker.push(Step::Renew { event }, false);
+            if let Some((event, _)) = generator.random.pick(&generator.events.clone()) {
+                generator.push(Step::Recreate { event }, false);
             }
         }
         6 => {
-            // Readers beside each other.
-            let block = maker.live.first().copied();
+            // A concurrent read.
+            let block = generator.live.first().copied();
             let Some(block) = block else { return };
             let touches = vec![(Span::plain(block, 0, 512), Mode::Read)];
-            maker.add(Step::Work { how: How::Own, stream, touches });
+            generator.add(Step::Work { how: How::HostKernel, stream, touches });
         }
         _ => {}
     }

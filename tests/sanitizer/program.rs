@@ -1,4 +1,4 @@
-//! Programs: what a host does with streams, events and memory, one call after the other.
+//! Programs: a list of calls with streams, events and memory.
 
 use std::fmt;
 
@@ -6,15 +6,15 @@ pub type Id = usize;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Of the library's pool.
+    /// A stream of the library's pool.
     Pool,
-    /// The device's default stream.
+    /// The device's legacy default stream.
     Legacy,
-    /// The default stream of one of the host's threads.
+    /// The per-thread default stream of a host thread.
     PerThread,
-    /// A stream of the host's own, which waits for the default stream and the other way round.
+    /// An external stream that is ordered with the legacy default stream.
     Blocking,
-    /// One that does not.
+    /// An external stream that is not ordered with it.
     NonBlocking,
 }
 
@@ -25,7 +25,7 @@ pub struct Stream {
 }
 
 impl Stream {
-    /// Does the default stream wait for it, and it for the default stream?
+    /// Returns whether the legacy default stream and this stream wait for each other.
     pub fn is_blocking(self) -> bool {
         matches!(self.kind, Kind::PerThread | Kind::Blocking)
     }
@@ -33,12 +33,12 @@ impl Stream {
 
 #[derive(Clone, Copy, Debug)]
 pub struct Block {
-    /// None: pinned memory of the host.
+    /// `None`: pinned host memory.
     pub device: Option<i32>,
     pub bytes: u64,
 }
 
-/// Bytes of a block: `rows` pieces, `pitch` apart.
+/// Bytes of a block: `rows` pieces, `pitch` bytes apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Span {
     pub block: Id,
@@ -53,7 +53,7 @@ impl Span {
         Span { block, offset, bytes, rows: 1, pitch: bytes }
     }
 
-    /// Beginning and end of each piece, from the block's beginning.
+    /// Start and end offset of each piece.
     pub fn runs(self) -> impl Iterator<Item = (u64, u64)> {
         (0..self.rows).map(move |row| {
             let first = self.offset + row * self.pitch;
@@ -81,19 +81,19 @@ pub enum How {
     Copy2d,
     Fill,
     Random,
-    /// A function of elements: its inputs, then its output.
+    /// A jit function; its inputs, then its output.
     Elements,
-    /// A kernel of the library's, launched with what its arguments are used for.
+    /// A kernel compiled by the library; the launch states how its arguments are accessed.
     Kernel,
-    /// A kernel of the host's, which tells of its access.
-    Own,
+    /// A kernel of the host, which reports its access with `tcuda_sanitizer_access`.
+    HostKernel,
     Broadcast,
     Gather,
     Sum,
 }
 
 impl How {
-    /// What the library calls it.
+    /// The label in reports.
     pub fn label(self) -> &'static str {
         match self {
             How::Copy => "tcuda_copy",
@@ -102,7 +102,7 @@ impl How {
             How::Random => "tcuda_random_uniform",
             How::Elements => "tcuda_jit_call",
             How::Kernel => "tcuda_kernel_launch",
-            How::Own => "own kernel",
+            How::HostKernel => "own kernel",
             How::Broadcast => "tcuda_comm_broadcast_into",
             How::Gather => "tcuda_comm_gather_into",
             How::Sum => "tcuda_comm_reduce_add_into",
@@ -139,12 +139,12 @@ pub enum Step {
         stream: Id,
         touches: Vec<(Span, Mode)>,
     },
-    /// Work on several, which meet there: each touch with its stream.
-    Meet {
+    /// One operation on several streams; each access names its stream.
+    Collective {
         how: How,
         parts: Vec<(Id, Span, Mode)>,
     },
-    /// A copy to plain memory of the host, for which that waits.
+    /// A copy to pageable host memory; it returns when it is complete.
     Fetch {
         stream: Id,
         span: Span,
@@ -161,8 +161,8 @@ pub enum Step {
         stream: Id,
         other: Id,
     },
-    /// The event is destroyed, and there is a new one instead.
-    Renew {
+    /// Destroys the event and creates another.
+    Recreate {
         event: Id,
     },
     SyncEvent {
@@ -174,15 +174,15 @@ pub enum Step {
     SyncDevice {
         device: i32,
     },
-    /// Asks until the answer is "done".
+    /// Polls until the event is complete.
     PollEvent {
         event: Id,
     },
     PollStream {
         stream: Id,
     },
-    /// Queues a function of the host's; `awaited`: and waits until it has begun, not by the
-    /// library.
+    /// Queues a host function. `awaited`: the host then waits until it has begun, without a call of
+    /// the library.
     Callback {
         stream: Id,
         awaited: bool,
@@ -206,9 +206,9 @@ pub enum Step {
 #[derive(Clone, Debug)]
 pub struct Line {
     pub step: Step,
-    /// The host's thread that makes the call.
+    /// The host thread that makes the call.
     pub thread: usize,
-    /// Is it there for the order alone? Then a twin may lack it.
+    /// The line only orders others, so that the racy twin may lack it.
     pub orders: bool,
 }
 
@@ -226,12 +226,12 @@ pub struct Program {
 impl Program {
     pub fn uses(&self, wanted: How) -> bool {
         self.lines.iter().any(|line| match &line.step {
-            Step::Work { how, .. } | Step::Meet { how, .. } => *how == wanted,
+            Step::Work { how, .. } | Step::Collective { how, .. } => *how == wanted,
             _ => false,
         })
     }
 
-    /// The same without one line.
+    /// Returns the program without one line.
     pub fn without(&self, line: usize) -> Program {
         let mut other = self.clone();
         other.lines.remove(line);

@@ -1,4 +1,4 @@
-//! Runs a program on the library, with the sanitizer watching or not.
+//! Runs a program on the library, with the sanitizer on or off.
 
 use super::api::{self, Handle, Words};
 use super::program::{How, Id, Kind, Mode, Program, Span, Step};
@@ -11,11 +11,11 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 use tcuda::ffi::tensor::{TCUDA_DTYPE_FLOAT, TCUDA_DTYPE_INT};
 
-/// So often is a stream or an event asked whether it is done before that counts as a failure.
-const MOST_POLLS: usize = 1_000_000;
+/// Polls of a stream or event after which the test fails.
+const MAX_POLLS: usize = 1_000_000;
 
 pub struct Outcome {
-    /// By line: where an allocation came to lie.
+    /// By line: the address of an allocation.
     pub addresses: Vec<Option<u64>>,
     pub reports: Vec<Report>,
     /// The library's number of each stream.
@@ -24,7 +24,7 @@ pub struct Outcome {
 
 type Task = Box<dyn FnOnce() + Send>;
 
-/// The second thread of the host.
+/// The second host thread, which starts when it is needed.
 struct Second(Option<(Sender<Task>, JoinHandle<()>)>);
 
 impl Second {
@@ -49,10 +49,10 @@ impl Drop for Second {
     }
 }
 
-struct World {
+struct Execution {
     program: Program,
     streams: Vec<Handle>,
-    /// Streams of the host's own, with their devices.
+    /// External streams, with their devices.
     natives: Vec<(i32, usize)>,
     events: Mutex<Vec<Handle>>,
     graphs: Mutex<Vec<Handle>>,
@@ -62,7 +62,8 @@ struct World {
     is_adversarial: bool,
 }
 
-/// The machine that is on. It serves many programs, because a new one loads its kernels anew.
+/// Options of the running machine. It serves many programs, because each new one loads its kernels
+/// again.
 static MACHINE: Mutex<Option<String>> = Mutex::new(None);
 
 fn power(program: &Program, schedule: &str) {
@@ -84,39 +85,39 @@ pub fn power_off() {
     }
 }
 
-/// Runs all of it, and takes back what is left.
+/// Runs a program, and frees all that is left of it.
 pub fn run(program: &Program, schedule: &str, watched: bool) -> Outcome {
     power(program, schedule);
     if watched {
         watch::begin();
     }
-    let world = Arc::new(World::new(program, schedule.starts_with("adversarial")));
-    let ids = world.streams.iter().map(|stream| api::stream_id(*stream)).collect();
+    let execution = Arc::new(Execution::new(program, schedule.starts_with("adversarial")));
+    let ids = execution.streams.iter().map(|stream| api::stream_id(*stream)).collect();
     let mut second = Second(None);
     let mut addresses = Vec::new();
     for (number, line) in program.lines.iter().enumerate() {
         watch::line(number);
         addresses.push(match line.thread {
-            0 => world.step(number),
+            0 => execution.step(number),
             _ => {
-                let world = Arc::clone(&world);
-                second.run(move || world.step(number))
+                let execution = Arc::clone(&execution);
+                second.run(move || execution.step(number))
             }
         });
     }
     let reports = if watched { watch::end() } else { Vec::new() };
     drop(second);
-    world.end();
+    execution.end();
     Outcome { addresses, reports, ids }
 }
 
 fn poll(mut is_done: impl FnMut() -> bool) {
-    let polls = (0..MOST_POLLS).take_while(|_| !is_done()).count();
-    assert!(polls < MOST_POLLS, "it is never done");
+    let polls = (0..MAX_POLLS).take_while(|_| !is_done()).count();
+    assert!(polls < MAX_POLLS, "it is never done");
 }
 
 unsafe extern "C" fn raise(flag: *mut c_void) {
-    // SAFETY: what `callback` has leaked.
+    // SAFETY: the flag that `callback` has leaked.
     let flag = unsafe { &*flag.cast::<AtomicBool>() };
     flag.store(true, Ordering::Release);
 }
@@ -125,8 +126,8 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl World {
-    fn new(program: &Program, is_adversarial: bool) -> World {
+impl Execution {
+    fn new(program: &Program, is_adversarial: bool) -> Execution {
         let mut natives = Vec::new();
         let mut own = |device, is_blocking| {
             natives.push((device, api::native(device, is_blocking)));
@@ -139,7 +140,7 @@ impl World {
             Kind::Blocking => own(stream.device, true),
             Kind::NonBlocking => own(stream.device, false),
         });
-        World {
+        Execution {
             streams: streams.collect(),
             natives,
             events: Mutex::new((0..program.events).map(|_| api::event_create()).collect()),
@@ -152,8 +153,8 @@ impl World {
         }
     }
 
-    /// Everything is over and goes, memory back to the driver, so that the next program finds
-    /// none.
+    /// Waits for all work and destroys everything. Memory goes back to the driver, so that the next
+    /// program starts with an empty cache.
     fn end(&self) {
         (0..3).for_each(api::device_synchronize);
         for (place, block) in lock(&self.places).iter().zip(&self.program.blocks) {
@@ -203,7 +204,7 @@ impl World {
         std::mem::take(&mut lock(&self.places)[block])
     }
 
-    /// Makes the calls of a line; gives the address of what it allocates.
+    /// Makes the call of a line; returns the address of an allocation.
     fn step(&self, line: usize) -> Option<u64> {
         let stream_of = |stream: &Id| self.streams[*stream];
         match &self.program.lines[line].step {
@@ -226,7 +227,7 @@ impl World {
                 api::host_record(lock(&self.places)[*block], stream_of(stream));
             }
             Step::Work { how, stream, touches } => self.work(*how, stream_of(stream), touches),
-            Step::Meet { how, parts } => self.meet(*how, parts),
+            Step::Collective { how, parts } => self.collective(*how, parts),
             Step::Fetch { stream, span } => {
                 let mut buffer = vec![0u8; span.bytes as usize];
                 let to = buffer.as_mut_ptr() as u64;
@@ -239,7 +240,7 @@ impl World {
             Step::WaitStream { stream, other } => {
                 api::stream_wait_stream(stream_of(stream), stream_of(other));
             }
-            Step::Renew { event } => {
+            Step::Recreate { event } => {
                 let mut events = lock(&self.events);
                 api::event_destroy(events[*event]);
                 events[*event] = api::event_create();
@@ -286,7 +287,7 @@ impl World {
                 let accesses = [number(touches[0].1), number(touches[1].1)];
                 api::kernel_launch(self.kernel.unwrap(), addresses, accesses, stream);
             }
-            (How::Own, [span]) => {
+            (How::HostKernel, [span]) => {
                 let mode = number(touches[0].1);
                 watch::access(stream, self.address(*span), span.bytes, mode, how.label());
             }
@@ -294,7 +295,7 @@ impl World {
         }
     }
 
-    fn meet(&self, how: How, parts: &[(Id, Span, Mode)]) {
+    fn collective(&self, how: How, parts: &[(Id, Span, Mode)]) {
         let mut streams: Vec<Handle> = parts.iter().map(|part| self.streams[part.0]).collect();
         streams.sort_unstable();
         streams.dedup();
@@ -316,8 +317,8 @@ impl World {
         });
     }
 
-    /// Waits for the function without a call that would tell the sanitizer, where that is
-    /// possible: on the adversarial schedule nothing goes on until the machine is asked.
+    /// Queues a host function; waits until it runs if `awaited`. The wait uses no call that the
+    /// sanitizer records, except on the adversarial schedule, where only calls make progress.
     fn callback(&self, stream: Handle, awaited: bool) {
         let flag: &'static AtomicBool = Box::leak(Box::new(AtomicBool::new(false)));
         let user_data = std::ptr::from_ref(flag).cast_mut().cast();

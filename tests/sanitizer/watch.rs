@@ -1,4 +1,4 @@
-//! The sanitizer's own calls, and what it reports.
+//! The calls of the sanitizer itself, and its reports.
 
 use super::api::{Handle, call};
 use std::ffi::{CStr, CString, c_char, c_void};
@@ -22,7 +22,7 @@ pub struct Side {
 
 #[derive(Clone, Debug)]
 pub struct Report {
-    /// The line of the program that was running.
+    /// The program line that was running.
     pub line: usize,
     pub first: u64,
     pub bytes: u64,
@@ -39,19 +39,19 @@ fn found() -> MutexGuard<'static, Vec<Report>> {
     FOUND.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What runs from now on.
+/// Sets the line that runs now.
 pub fn line(number: usize) {
     LINE.store(number, Ordering::Relaxed);
 }
 
 fn text(of: *const c_char) -> String {
     assert!(!of.is_null(), "a report without a text");
-    // SAFETY: a NUL-terminated text of the library's.
+    // SAFETY: a NUL-terminated text of the library.
     unsafe { CStr::from_ptr(of) }.to_string_lossy().into_owned()
 }
 
 fn side(of: &tcuda_access) -> Side {
-    assert_eq!(text(of.frames), "", "nobody gives frames");
+    assert_eq!(text(of.frames), "", "no frame function is set");
     Side {
         first: of.ptr as u64,
         bytes: of.bytes as u64,
@@ -76,12 +76,12 @@ fn report_of(report: &tcuda_sanitizer_report, line: usize) -> Report {
 }
 
 unsafe extern "C" fn take(_: *mut c_void, report: *const tcuda_sanitizer_report) {
-    // SAFETY: the library's, as long as the call lasts.
+    // SAFETY: the library passes a report that is valid during the call.
     let report = unsafe { &*report };
     found().push(report_of(report, LINE.load(Ordering::Relaxed)));
 }
 
-/// Watches from now on.
+/// Turns the sanitizer on.
 pub fn begin() {
     found().clear();
     let options = tcuda_sanitizer_options {
@@ -95,7 +95,7 @@ pub fn begin() {
     call!(tcuda_sanitizer_enable(&options));
 }
 
-/// All reports, of which the library must have kept the same; watches no more.
+/// Turns the sanitizer off. Returns its reports, which must equal the stored ones.
 pub fn end() -> Vec<Report> {
     let mut reports = std::mem::take(&mut *found());
     let mut count = 0;
@@ -123,7 +123,7 @@ fn text_of(index: usize) -> String {
     text(buffer.as_ptr().cast())
 }
 
-/// A kernel of the host's, which tells of its access.
+/// Reports the access of a kernel of the host.
 pub fn access(stream: Handle, first: u64, bytes: u64, mode: i32, label: &str) {
     let label = CString::new(label).unwrap();
     let stream = stream as *mut tcuda_stream;

@@ -117,8 +117,8 @@ impl Model {
         let mut races = BTreeSet::new();
         for earlier in self.operations.iter().filter(|earlier| earlier.domain == domain) {
             let meets = bytes.iter().any(|(byte, is_write)| {
-                let theirs = earlier.bytes.get(byte);
-                theirs.is_some_and(|writes| *writes || *is_write)
+                let earlier_mode = earlier.bytes.get(byte);
+                earlier_mode.is_some_and(|writes| *writes || *is_write)
                     && !earlier.forgotten.contains(byte)
                     && !self.is_before(earlier, *byte, node)
             });
