@@ -186,7 +186,7 @@ pub unsafe extern "C" fn tcuda_communicator_destroy(
             return Ok(());
         }
         let found = shared(communicator, call)?;
-        match found.leave(call.inside(), call.runtime()?) {
+        match found.destroy(call.inside(), call.runtime()?) {
             // Another destroy is under way, which removes the handle.
             Err(error @ Error::InvalidState(_)) => Err(error),
             outcome => {

@@ -1,6 +1,8 @@
 //! How captures begin and end, in the order of PyTorch's steps.
 
-use super::{Graph, NOT_CAPTURED, Phase, Registered, State, TEMPLATES, destroy_graph, num_nodes};
+use super::{
+    Graph, GraphState, NOT_CAPTURED, Phase, Registered, TEMPLATES, destroy_graph, num_nodes,
+};
 use crate::base::error::{Error, Result};
 use crate::base::thread;
 use crate::driver::Driver;
@@ -170,7 +172,7 @@ impl Graph {
     }
 }
 
-impl State {
+impl GraphState {
     /// Prepares the generators and begins the capture. On failure it undoes both.
     fn begin_capture(
         &mut self,

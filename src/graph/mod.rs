@@ -54,7 +54,7 @@ enum Phase {
     Captured,
 }
 
-struct State {
+struct GraphState {
     phase: Phase,
     device: i32,
     /// A `CUgraph`, if the host wants to keep it; 0: none.
@@ -68,7 +68,7 @@ struct State {
     held: GraphResources,
 }
 
-impl State {
+impl GraphState {
     fn graph(&self) -> CUgraph {
         self.template as CUgraph
     }
@@ -177,7 +177,7 @@ fn num_nodes(driver: &Driver, graph: CUgraph) -> Result<usize> {
 /// Captured work that can be launched.
 pub struct Graph {
     keeps: bool,
-    state: Mutex<State>,
+    state: Mutex<GraphState>,
 }
 
 const NOT_CAPTURED: &str = "the graph is empty: capture something into it first, by \
@@ -186,7 +186,7 @@ const NOT_CAPTURED: &str = "the graph is empty: capture something into it first,
 impl Graph {
     /// An empty graph. `keeps`: the template stays after the capture.
     pub fn new(keeps: bool) -> Graph {
-        let state = State {
+        let state = GraphState {
             phase: Phase::Empty,
             device: 0,
             template: 0,

@@ -1,39 +1,39 @@
-//! What a handle of shared memory says: 512 bytes of plain data, which may come from anywhere. Whoever
-//! gave it compares all of them with its own before anything that they say is believed.
+//! The handle of shared memory: 512 bytes of plain data from an untrusted source. The exporting
+//! process compares all bytes with its own copy before it trusts any of them.
 
 use crate::base::error::{Error, Result};
 
 /// Bytes of a handle.
 pub const BYTES: usize = 512;
 
-/// A handle as it is sent.
+/// A handle as it is transferred.
 pub type Handle = [u8; BYTES];
 
 const MAGIC: [u8; 8] = *b"tcudaipc";
-/// Another number with each change of what follows.
+/// Incremented with each change of the layout.
 const VERSION: u32 = 1;
 
-/// What it says. All numbers are those of the process that gave it.
+/// The fields of a handle. All numbers are those of the exporting process.
 #[derive(Clone, Copy)]
 #[repr(C)]
-pub struct Words {
+pub struct HandleFields {
     magic: [u8; 8],
     version: u32,
-    /// 1: the memory came from cuMemAlloc, and `memory` leads to it.
+    /// 1: the memory came from `cuMemAlloc`, and `memory` is its IPC handle.
     pub is_plain: u32,
     pub process: u32,
-    /// 1: `event` says when the memory may be used.
+    /// 1: `event` completes when the memory may be used.
     pub has_event: u32,
-    /// The name of the process's socket, which nobody can guess.
+    /// Random name of the exporting process's socket.
     pub socket: [u8; 16],
-    /// Nor these bytes.
+    /// Random bytes, so that a handle cannot be guessed.
     pub nonce: [u8; 16],
-    /// Of the device.
+    /// UUID of the device.
     pub uuid: [u8; 16],
-    /// Numbers of the export and of the memory that is shared with it.
+    /// Numbers of the export, and of the range of memory that is shared.
     pub export: u64,
     pub range: u64,
-    /// Length of that memory, where the exported address is in it, and the bytes from there to the
+    /// Bytes of the range, offset of the exported address in it, and bytes from that address to the
     /// end of the block.
     pub range_bytes: u64,
     pub offset: u64,
@@ -45,12 +45,12 @@ pub struct Words {
     pub before: u64,
 }
 
-const _: () = assert!(size_of::<Words>() == 248 && size_of::<Words>() <= BYTES);
+const _: () = assert!(size_of::<HandleFields>() == 248 && size_of::<HandleFields>() <= BYTES);
 
-impl Words {
-    /// With nothing in it.
-    pub fn new() -> Words {
-        Words {
+impl HandleFields {
+    /// Empty fields.
+    pub fn new() -> HandleFields {
+        HandleFields {
             magic: MAGIC,
             version: VERSION,
             is_plain: 0,
@@ -70,39 +70,43 @@ impl Words {
         }
     }
 
-    /// As it is sent.
+    /// Encodes the handle.
     pub fn pack(&self) -> Handle {
         let mut handle = [0; BYTES];
         let from = std::ptr::from_ref(self).cast::<u8>();
-        // SAFETY: the words are shorter, and have no padding.
-        unsafe { from.copy_to_nonoverlapping(handle.as_mut_ptr(), size_of::<Words>()) };
+        // SAFETY: the fields are shorter than a handle, and have no padding.
+        unsafe { from.copy_to_nonoverlapping(handle.as_mut_ptr(), size_of::<HandleFields>()) };
         handle
     }
 
-    /// What a handle says, if it is one of this version, and can be true.
-    pub fn unpack(handle: &Handle) -> Result<Words> {
-        // SAFETY: as many bytes as are there, and integers take any.
-        let words = unsafe { handle.as_ptr().cast::<Words>().read_unaligned() };
-        if words.magic != MAGIC {
+    /// Decodes a handle. An error unless it has this version and consistent numbers.
+    pub fn unpack(handle: &Handle) -> Result<HandleFields> {
+        // SAFETY: the handle has enough bytes, and integers accept any value.
+        let fields = unsafe { handle.as_ptr().cast::<HandleFields>().read_unaligned() };
+        if fields.magic != MAGIC {
             return Err(Error::Invalid(
                 "handle is none: pass the bytes that tcuda_ipc_export wrote, all 512",
             ));
         }
-        if words.version != VERSION {
+        if fields.version != VERSION {
             return Err(Error::Invalid(
                 "handle is of another version of tcuda; both processes must have the same",
             ));
         }
-        let end = words.offset.checked_add(words.bytes);
-        let is_inside = end.is_some_and(|end| words.bytes > 0 && end <= words.range_bytes);
-        if !is_inside || words.before > words.offset || words.is_plain > 1 || words.has_event > 1 {
+        let end = fields.offset.checked_add(fields.bytes);
+        let is_inside = end.is_some_and(|end| fields.bytes > 0 && end <= fields.range_bytes);
+        if !is_inside
+            || fields.before > fields.offset
+            || fields.is_plain > 1
+            || fields.has_event > 1
+        {
             return Err(CHANGED);
         }
-        Ok(words)
+        Ok(fields)
     }
 }
 
-/// A handle that its giver does not know.
+/// The error for a handle that the exporting process does not know.
 pub const CHANGED: Error = Error::Invalid(
     "handle was changed on the way, or everyone who imported it has closed it: each receiver needs a \
      handle of its own",
@@ -113,27 +117,27 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_sent_comes_back() {
-        let mut words = Words::new();
-        (words.range_bytes, words.offset, words.bytes) = (4096, 512, 3584);
-        words.nonce = [7; 16];
-        let handle = words.pack();
-        let back = Words::unpack(&handle).unwrap();
+    fn a_packed_handle_unpacks_to_the_same_fields() {
+        let mut fields = HandleFields::new();
+        (fields.range_bytes, fields.offset, fields.bytes) = (4096, 512, 3584);
+        fields.nonce = [7; 16];
+        let handle = fields.pack();
+        let back = HandleFields::unpack(&handle).unwrap();
         assert_eq!((back.offset, back.bytes, back.nonce), (512, 3584, [7; 16]));
         assert_eq!(handle, back.pack());
     }
 
     #[test]
-    fn what_cannot_be_true_is_refused() {
-        let mut words = Words::new();
-        (words.range_bytes, words.offset, words.bytes) = (4096, 512, 3585);
-        assert!(Words::unpack(&words.pack()).is_err());
-        (words.offset, words.bytes) = (u64::MAX, 2);
-        assert!(Words::unpack(&words.pack()).is_err());
-        (words.offset, words.bytes, words.before) = (512, 512, 513);
-        assert!(Words::unpack(&words.pack()).is_err());
-        (words.offset, words.bytes, words.before) = (0, 0, 0);
-        assert!(Words::unpack(&words.pack()).is_err());
-        assert!(Words::unpack(&[0; BYTES]).is_err());
+    fn inconsistent_handles_are_refused() {
+        let mut fields = HandleFields::new();
+        (fields.range_bytes, fields.offset, fields.bytes) = (4096, 512, 3585);
+        assert!(HandleFields::unpack(&fields.pack()).is_err());
+        (fields.offset, fields.bytes) = (u64::MAX, 2);
+        assert!(HandleFields::unpack(&fields.pack()).is_err());
+        (fields.offset, fields.bytes, fields.before) = (512, 512, 513);
+        assert!(HandleFields::unpack(&fields.pack()).is_err());
+        (fields.offset, fields.bytes, fields.before) = (0, 0, 0);
+        assert!(HandleFields::unpack(&fields.pack()).is_err());
+        assert!(HandleFields::unpack(&[0; BYTES]).is_err());
     }
 }

@@ -1,9 +1,9 @@
-//! What this process has of others: connections to them, the memory that is mapped, and how often each
-//! handle was imported.
+//! What this process imports: connections to other processes, mapped memory, and the import count
+//! of each handle.
 
 use super::descriptor::Descriptor;
-use super::handle::{CHANGED, Handle, Words};
-use super::socket::{self, Answer, CLOSE, GONE, IMPORT, IMPORT_MAPPED, MOST_FILES, Received};
+use super::handle::{CHANGED, Handle, HandleFields};
+use super::socket::{self, Answer, CLOSE, IMPORT, IMPORT_MAPPED, MAX_FILES, PEER_GONE, Received};
 use crate::base::error::{Error, Result};
 use crate::driver::sys::{
     CUdeviceptr, CUipcMemHandle, CUmemAccess_flags, CUmemAccessDesc, CUmemAllocationHandleType,
@@ -15,18 +15,18 @@ use crate::runtime::Runtime;
 use std::ffi::c_void;
 use std::time::Duration;
 
-/// `CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS`, the one flag that there is.
+/// `CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS`, the only flag.
 const LAZY_PEERS: u32 = 1;
 
 const NO_ROOM: Error = Error::OutOfHostMemory("the list of imported memory");
 
-/// Another process.
+/// The connection to another process.
 struct Peer {
     name: [u8; 16],
     socket: Descriptor,
-    /// An answer failed to come: what comes now may answer what was asked before.
+    /// An answer timed out, so that the next message may be the answer to an earlier request.
     is_broken: bool,
-    /// Handles of it that are imported.
+    /// Its handles that are imported.
     imports: usize,
 }
 
@@ -38,32 +38,32 @@ struct Range {
     base: u64,
     bytes: u64,
     is_plain: bool,
-    /// Is memory behind the addresses? Else they wait to be given back.
+    /// Is memory mapped? Otherwise only the addresses remain to be freed.
     is_mapped: bool,
-    /// Handles whose blocks are in it.
+    /// Imported handles whose blocks are in it.
     imports: usize,
 }
 
-/// A handle that is imported.
+/// An imported handle.
 struct Import {
     handle: Handle,
     address: u64,
     bytes: u64,
-    /// Where the block starts that the address is in.
+    /// Start of the block that contains the address.
     start: u64,
     device: i32,
     name: [u8; 16],
     range: u64,
-    /// How often.
+    /// How many times it is imported.
     count: usize,
 }
 
-/// All of them.
+/// All imports of this process.
 pub struct Imports {
     peers: Vec<Peer>,
     ranges: Vec<Range>,
     list: Vec<Import>,
-    /// Memory that the driver did not take back: tried again.
+    /// Memory that the driver failed to release; to be retried.
     stranded: Vec<Range>,
 }
 
@@ -72,8 +72,8 @@ impl Imports {
         Imports { peers: Vec::new(), ranges: Vec::new(), list: Vec::new(), stranded: Vec::new() }
     }
 
-    /// Is an address in memory of another process?
-    pub fn have(&self, address: u64) -> bool {
+    /// Is the address in memory of another process?
+    pub fn contains(&self, address: u64) -> bool {
         self.ranges.iter().any(|range| address.wrapping_sub(range.base) < range.bytes)
     }
 
@@ -82,27 +82,32 @@ impl Imports {
         self.list.iter().find(|import| import.address == address).map(|import| import.device)
     }
 
-    /// Where the block of an imported address starts, and how often that block is imported, by
-    /// whatever handles.
+    /// Start of the block that contains an imported address, and the import count of that block
+    /// over all handles.
     pub fn block_of(&self, address: u64) -> Option<(u64, usize)> {
         let start = self.list.iter().find(|import| import.address == address)?.start;
         let same = self.list.iter().filter(|import| import.start == start);
         Some((start, same.map(|import| import.count).sum()))
     }
 
-    /// Imports a handle on its device: the exported address, and the bytes behind it.
-    pub fn open(&mut self, device: &Device, handle: &Handle, words: &Words) -> Result<(u64, u64)> {
+    /// Imports a handle on its device. Returns the exported address, and the bytes from there on.
+    pub fn open(
+        &mut self,
+        device: &Device,
+        handle: &Handle,
+        fields: &HandleFields,
+    ) -> Result<(u64, u64)> {
         if let Some(known) = self.list.iter_mut().find(|import| import.handle == *handle) {
             known.count += 1;
             return Ok((known.address, known.bytes));
         }
         self.prepare()?;
         self.clear_stranded(device.driver());
-        let peer = self.peer(&words.socket)?;
-        let range = self.range(words);
-        let outcome = self.open_with(device, handle, words, peer, range);
+        let peer = self.peer(&fields.socket)?;
+        let range = self.range(fields);
+        let outcome = self.open_with(device, handle, fields, peer, range);
         if outcome.is_err() {
-            self.forget_peer(&words.socket);
+            self.forget_peer(&fields.socket);
         }
         outcome
     }
@@ -111,28 +116,29 @@ impl Imports {
         &mut self,
         device: &Device,
         handle: &Handle,
-        words: &Words,
+        fields: &HandleFields,
         peer: usize,
         range: Option<usize>,
     ) -> Result<(u64, u64)> {
         let Peer { socket, is_broken, .. } = &mut self.peers[peer];
         if *is_broken {
-            return Err(GONE);
+            return Err(PEER_GONE);
         }
         let what = if range.is_some() { IMPORT_MAPPED } else { IMPORT };
-        let answer = socket::ask(socket, what, handle).and_then(|first| all_parts(socket, first));
-        // The other process may count us, whatever came of it.
-        let undo = |_: &Error| socket::tell(socket, CLOSE, handle);
+        let answer =
+            socket::request(socket, what, handle).and_then(|first| receive_files(socket, first));
+        // The other process may have counted the import, even if the request failed.
+        let undo = |_: &Error| socket::notify(socket, CLOSE, handle);
         let files = answer.inspect_err(|_| *is_broken = true).inspect_err(undo)?;
         let files = files.ok_or(CHANGED)?;
         let base = match range {
             Some(index) => Ok(self.ranges[index].base),
-            None => map(device, words, files),
+            None => map(device, fields, files),
         };
         let base = base.inspect_err(undo)?;
-        let (name, number) = (words.socket, words.range);
+        let (name, number) = (fields.socket, fields.range);
         if range.is_none() {
-            let (bytes, is_plain) = (words.range_bytes, words.is_plain == 1);
+            let (bytes, is_plain) = (fields.range_bytes, fields.is_plain == 1);
             let (device, is_mapped, imports) = (device.ordinal(), true, 0);
             self.ranges.push(Range {
                 name,
@@ -145,13 +151,13 @@ impl Imports {
                 imports,
             });
         }
-        if let Some(range) = self.range(words) {
+        if let Some(range) = self.range(fields) {
             self.ranges[range].imports += 1;
         }
         self.peers[peer].imports += 1;
-        let (address, bytes) = (base + words.offset, words.bytes);
-        let start = address - words.before;
-        let (handle, device, range, count) = (*handle, device.ordinal(), words.range, 1);
+        let (address, bytes) = (base + fields.offset, fields.bytes);
+        let start = address - fields.before;
+        let (handle, device, range, count) = (*handle, device.ordinal(), fields.range, 1);
         self.list.push(Import { handle, address, bytes, start, device, name, range, count });
         Ok((address, bytes))
     }
@@ -159,13 +165,13 @@ impl Imports {
     fn prepare(&mut self) -> Result<()> {
         self.peers.try_reserve(1).map_err(|_| NO_ROOM)?;
         self.ranges.try_reserve(1).map_err(|_| NO_ROOM)?;
-        // Giving back needs no memory.
+        // Releasing needs no memory.
         let ranges = self.ranges.len() + 1;
         self.stranded.try_reserve(ranges).map_err(|_| NO_ROOM)?;
         self.list.try_reserve(1).map_err(|_| NO_ROOM)
     }
 
-    /// The connection to a process, made now if there is none.
+    /// The connection to a process; connects if there is none.
     fn peer(&mut self, name: &[u8; 16]) -> Result<usize> {
         if let Some(index) = self.peers.iter().position(|peer| peer.name == *name) {
             return Ok(index);
@@ -175,33 +181,34 @@ impl Imports {
         Ok(self.peers.len() - 1)
     }
 
-    /// Ends the connection to a process of which nothing is imported any more.
+    /// Closes the connection to a process of which nothing is imported.
     fn forget_peer(&mut self, name: &[u8; 16]) {
         self.peers.retain(|peer| peer.name != *name || peer.imports > 0);
     }
 
-    /// What a wait for an event of the process of this name has come to; an error if that has ended, or shut
-    /// the library down: then its event is none to some drivers, and to others it still is one.
-    pub fn unless_gone(&self, name: &[u8; 16], waited: Result<()>) -> Result<()> {
-        // One that is about to end may take a moment.
+    /// The result of a wait for an event of the process with this name. An error if the process has
+    /// ended or has shut the library down: some drivers reject its event then, and others accept
+    /// it.
+    pub fn require_alive(&self, name: &[u8; 16], waited: Result<()>) -> Result<()> {
+        // A process that is about to end may take a moment.
         let patience = match waited {
             Ok(()) => Duration::ZERO,
             Err(Error::Cuda(_)) => Duration::from_millis(100),
             other => return other,
         };
         let peer = self.peers.iter().find(|peer| peer.name == *name);
-        match peer.is_none_or(|peer| peer.is_broken || socket::is_hung_up(&peer.socket, patience)) {
-            true => Err(socket::GONE),
+        match peer.is_none_or(|peer| peer.is_broken || socket::is_closed(&peer.socket, patience)) {
+            true => Err(socket::PEER_GONE),
             false => waited,
         }
     }
 
-    fn range(&self, words: &Words) -> Option<usize> {
-        let is_it = |range: &Range| range.number == words.range && range.name == words.socket;
+    fn range(&self, fields: &HandleFields) -> Option<usize> {
+        let is_it = |range: &Range| range.number == fields.range && range.name == fields.socket;
         self.ranges.iter().position(is_it)
     }
 
-    /// Lets go of an imported block, once.
+    /// Undoes one import of a block, and unmaps the memory with the last one.
     pub fn close(&mut self, runtime: &Runtime, address: u64) -> Result<()> {
         self.clear_stranded(runtime.driver());
         let why = "was not imported, or was closed already";
@@ -219,7 +226,7 @@ impl Imports {
                 let device = runtime.device(range.device)?;
                 range.unmap(device)?;
                 let mut range = self.ranges.swap_remove(index);
-                if range.give_addresses_back(runtime.driver()).is_err() {
+                if range.free_addresses(runtime.driver()).is_err() {
                     self.stranded.push(range);
                 }
             } else {
@@ -229,32 +236,29 @@ impl Imports {
         let import = self.list.swap_remove(at);
         if let Some(peer) = self.peers.iter_mut().find(|peer| peer.name == name) {
             peer.imports -= 1;
-            socket::tell(&peer.socket, CLOSE, &import.handle);
+            socket::notify(&peer.socket, CLOSE, &import.handle);
         }
         self.forget_peer(&name);
         Ok(())
     }
 
     fn clear_stranded(&mut self, driver: &Driver) {
-        self.stranded.retain_mut(|range| range.give_addresses_back(driver).is_err());
+        self.stranded.retain_mut(|range| range.free_addresses(driver).is_err());
     }
 
-    /// Lets go of everything, at the end; nothing uses it any more.
+    /// Closes all imports at the end, when nothing uses them.
     pub fn close_all(&mut self, runtime: &Runtime) -> usize {
         let count = self.list.len();
         for _ in 0..2 {
             self.ranges.retain_mut(|range| {
                 let Ok(device) = runtime.device(range.device) else { return true };
-                range
-                    .unmap(device)
-                    .and_then(|()| range.give_addresses_back(runtime.driver()))
-                    .is_err()
+                range.unmap(device).and_then(|()| range.free_addresses(runtime.driver())).is_err()
             });
             self.clear_stranded(runtime.driver());
         }
         for import in &self.list {
             if let Some(peer) = self.peers.iter().find(|peer| peer.name == import.name) {
-                socket::tell(&peer.socket, CLOSE, &import.handle);
+                socket::notify(&peer.socket, CLOSE, &import.handle);
             }
         }
         *self = Imports::new();
@@ -263,7 +267,7 @@ impl Imports {
 }
 
 impl Range {
-    /// Takes the memory from behind the addresses; nothing uses it any more.
+    /// Unmaps the memory, which nothing uses.
     fn unmap(&mut self, device: &Device) -> Result<()> {
         if !self.is_mapped {
             return Ok(());
@@ -271,42 +275,43 @@ impl Range {
         let driver = device.driver();
         if self.is_plain {
             let _context = device.enter()?;
-            // SAFETY: opened by us, once.
+            // SAFETY: opened by this process, once.
             unsafe { driver.cuIpcCloseMemHandle(self.base) }?;
         } else {
-            // SAFETY: whole mappings of ours.
+            // SAFETY: whole mappings of this reservation.
             unsafe { driver.cuMemUnmap(self.base, self.bytes as usize) }?;
         }
         self.is_mapped = false;
         Ok(())
     }
 
-    /// Gives addresses without memory back; those of cuMemAlloc's memory are the driver's.
-    fn give_addresses_back(&mut self, driver: &Driver) -> Result<()> {
+    /// Frees the addresses of unmapped memory. The driver owns those of `cuMemAlloc` memory.
+    fn free_addresses(&mut self, driver: &Driver) -> Result<()> {
         if !self.is_plain {
-            // SAFETY: reserved with this length, and nothing is mapped there.
+            // SAFETY: reserved with this length, and unmapped.
             unsafe { driver.cuMemAddressFree(self.base, self.bytes as usize) }?;
         }
         Ok(())
     }
 }
 
-/// Maps what a handle stands for; gives the first address.
-fn map(device: &Device, words: &Words, files: Files) -> Result<u64> {
+/// Maps the memory of a handle; returns its first address.
+fn map(device: &Device, fields: &HandleFields, files: Files) -> Result<u64> {
     let _context = device.enter()?;
     let driver = device.driver();
-    if words.is_plain == 1 {
-        let handle = CUipcMemHandle { reserved: words.memory.map(|byte| byte as std::ffi::c_char) };
+    if fields.is_plain == 1 {
+        let handle =
+            CUipcMemHandle { reserved: fields.memory.map(|byte| byte as std::ffi::c_char) };
         let mut base: CUdeviceptr = 0;
-        // SAFETY: `base` is writable; the other process vouches for the handle.
+        // SAFETY: `base` is writable; the other process verified the handle.
         unsafe { driver.cuIpcOpenMemHandle(&mut base, handle, LAZY_PEERS) }?;
         return Ok(base);
     }
     let sum = files.iter().try_fold(0u64, |sum, (_, bytes)| sum.checked_add(*bytes));
-    if sum != Some(words.range_bytes) || files.iter().any(|(_, bytes)| *bytes == 0) {
+    if sum != Some(fields.range_bytes) || files.iter().any(|(_, bytes)| *bytes == 0) {
         return Err(DAMAGED);
     }
-    let bytes = words.range_bytes as usize;
+    let bytes = fields.range_bytes as usize;
     let mut base: CUdeviceptr = 0;
     // SAFETY: `base` is writable.
     match unsafe { driver.cuMemAddressReserve(&mut base, bytes, 0, 0, 0) } {
@@ -322,31 +327,31 @@ fn map(device: &Device, words: &Words, files: Files) -> Result<u64> {
     let outcome = outcome.and_then(|()| allow(device, base, bytes));
     if let Err(error) = outcome {
         if mapped > 0 {
-            // SAFETY: whole mappings of ours, which nothing has used.
+            // SAFETY: whole mappings of this reservation, which nothing has used.
             let _ = unsafe { driver.cuMemUnmap(base, mapped as usize) };
         }
-        // SAFETY: reserved above; where memory is left behind it the driver refuses.
+        // SAFETY: reserved above; the driver refuses if memory is still mapped.
         let _ = unsafe { driver.cuMemAddressFree(base, bytes) };
         return Err(error);
     }
     Ok(base)
 }
 
-/// Descriptors, with the bytes of memory behind each.
+/// Descriptors, with the bytes of memory of each.
 type Files = Vec<(Descriptor, u64)>;
 
 const DAMAGED: Error =
     Error::Invalid("the process that exported the memory gave what makes no sense");
 
-/// What an answer brings, which may come in parts; none: the handle is not known there.
-fn all_parts(socket: &Descriptor, first: Received<Answer>) -> Result<Option<Files>> {
-    let (mut all, mut part) = (Vec::new(), first);
+/// The descriptors of all parts of an answer; `None`: the other process does not know the handle.
+fn receive_files(socket: &Descriptor, first: Received<Answer>) -> Result<Option<Files>> {
+    let (mut all, mut disconnect) = (Vec::new(), first);
     loop {
-        let Received { value: Some(answer), files } = part else { return Err(DAMAGED) };
+        let Received { value: Some(answer), files } = disconnect else { return Err(DAMAGED) };
         if answer.is_known == 0 {
             return Ok(None);
         }
-        if answer.files as usize != files.len() || files.len() > MOST_FILES {
+        if answer.files as usize != files.len() || files.len() > MAX_FILES {
             return Err(DAMAGED);
         }
         all.try_reserve(files.len()).map_err(|_| NO_ROOM)?;
@@ -357,7 +362,7 @@ fn all_parts(socket: &Descriptor, first: Received<Answer>) -> Result<Option<File
         if answer.files == 0 {
             return Err(DAMAGED);
         }
-        part = socket::next(socket)?;
+        disconnect = socket::receive_answer(socket)?;
     }
 }
 
@@ -365,21 +370,21 @@ fn map_file(driver: &Driver, address: u64, file: &Descriptor, bytes: u64) -> Res
     let mut handle: CUmemGenericAllocationHandle = 0;
     let shareable = std::ptr::without_provenance_mut::<c_void>(file.number() as usize);
     let kind = CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
-    // SAFETY: `handle` is writable; what the descriptor is, the driver finds out.
+    // SAFETY: `handle` is writable; the driver validates the descriptor.
     unsafe { driver.cuMemImportFromShareableHandle(&mut handle, shareable, kind) }?;
-    // SAFETY: addresses of our reservation, unmapped; the driver compares the length.
+    // SAFETY: unmapped addresses of this reservation; the driver checks the length.
     let mapped = unsafe { driver.cuMemMap(address, bytes as usize, 0, handle, 0) };
     // The mapping keeps the memory.
     // SAFETY: imported above, once.
     let released = unsafe { driver.cuMemRelease(handle) };
     if mapped.is_ok() && released.is_err() {
-        // SAFETY: as above: a failure that passes leaves nothing behind.
+        // SAFETY: as above; after a transient failure the handle still exists.
         let _ = unsafe { driver.cuMemRelease(handle) };
     }
     Ok(mapped?)
 }
 
-/// Gives the device access, and those that were let use its memory.
+/// Gives access to the device, and to devices with peer access to its memory.
 fn allow(device: &Device, base: u64, bytes: usize) -> Result<()> {
     let access = CUmemAccessDesc {
         location: CUmemLocation {

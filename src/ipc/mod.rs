@@ -1,10 +1,10 @@
-//! Memory that several processes use (`docs/ipc.md`).
+//! Memory that is shared between processes (`docs/ipc.md`).
 //!
-//! A process that exports memory answers the others on a socket, from a thread that is started with
-//! the first export (`server.rs`). Who imports stays connected to it while it has anything: so who has
-//! what is known without a file in which everyone counts, and the system itself tells of those who die.
-//! The memory of virtual addresses is handed over as descriptors on that socket: the handle's 512 bytes
-//! are data, and prove nothing; the process that gave it compares all of them with its own.
+//! A process that exports memory answers requests on a socket. The first export starts the thread
+//! that does so (`server.rs`). An importing process stays connected while it has imports. So the
+//! exporter knows the holders without a file of counters, and the system reports a process that
+//! dies. Memory with virtual addresses is passed as descriptors on that socket. The 512 bytes of a
+//! handle are data without authority: the exporter compares all of them with its own copy.
 
 pub(crate) mod descriptor;
 mod exports;
@@ -34,22 +34,23 @@ use crate::ops::callback;
 use crate::runtime::Runtime;
 use crate::sanitizer::{self, sync_points};
 use exports::{Export, ExportParts, Exports, Range};
-use handle::{CHANGED, Words};
+use handle::{CHANGED, HandleFields};
 use imports::Imports;
 use range::open_range;
-use server::{Desk, Server};
+use server::{Server, ServerState};
 use std::ffi::c_char;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// So many handles name an event at a time; the exporter waits for its stream instead, as PyTorch.
-const MOST_EVENTS: usize = 1000;
-/// So many freed blocks that others have are told of, once, as by PyTorch.
-const MANY: usize = 1000;
+/// The most handles that have an event at a time. Beyond that the exporter waits for its stream
+/// instead, as in PyTorch.
+const MAX_EVENTS: usize = 1000;
+/// Freed blocks that other processes hold: beyond this number there is one warning, as in PyTorch.
+const MAX_UNWARNED: usize = 1000;
 
 /// What a process shares with others.
 pub struct Ipc {
-    /// Boxed, since the thread that answers refers to it.
-    desk: Box<Desk>,
+    /// Boxed, because the server thread refers to it.
+    state: Box<ServerState>,
     /// Held while exports are added and collected.
     server: Mutex<Option<Server>>,
     imports: Mutex<Imports>,
@@ -62,21 +63,21 @@ const CAPTURED: &str = "other processes cannot wait for what has not run; share 
 impl Ipc {
     pub(crate) fn new() -> Result<Ipc> {
         let exports = Mutex::new(Rank::LEAF, Exports::new());
-        let desk = Desk { exports, has_news: AtomicBool::new(false) };
+        let state = ServerState { exports, needs_collection: AtomicBool::new(false) };
         Ok(Ipc {
-            desk: crate::base::thread::try_box(desk, "what is shared")?,
+            state: crate::base::thread::try_box(state, "what is shared")?,
             server: Mutex::new(Rank::IPC, None),
             imports: Mutex::new(Rank::IPC, Imports::new()),
             has_warned: AtomicBool::new(false),
         })
     }
 
-    /// A handle of an address and the block around it, for one other process: what `stream` holds now
-    /// comes before the other's work.
+    /// Exports an address and the block that contains it, for one other process. The other
+    /// process's work is ordered after the current work of `stream`.
     pub fn export(&self, runtime: &Runtime, address: u64, stream: &Stream) -> Result<Handle> {
         callback::refuse()?;
         self.collect(runtime);
-        if self.imports.lock().have(address) {
+        if self.imports.lock().contains(address) {
             return Err(Error::InvalidState(
                 "memory that was received from another process cannot be sent on; copy it first, or \
                  have its owner export it",
@@ -91,20 +92,20 @@ impl Ipc {
                 allowed: "it is of another device than the memory; pass one of the memory's device",
             });
         }
-        let mut words = Words::new();
-        words.nonce = socket::random()?;
-        words.uuid = device.uuid()?;
-        let event = self.mark(runtime, device, stream, &mut words)?;
-        let outcome = self.export_after(device, address, &mut words, event);
+        let mut fields = HandleFields::new();
+        fields.nonce = socket::random()?;
+        fields.uuid = device.uuid()?;
+        let event = self.record_event(runtime, device, stream, &mut fields)?;
+        let outcome = self.export_after(device, address, &mut fields, event);
         if outcome.is_err() && !event.is_null() {
             device.events.give_shared(event);
         }
-        let waiting = self.desk.exports.lock().waiting();
-        if waiting > MANY && !self.has_warned.swap(true, Ordering::Relaxed) {
+        let num_waiting = self.state.exports.lock().num_waiting();
+        if num_waiting > MAX_UNWARNED && !self.has_warned.swap(true, Ordering::Relaxed) {
             log::write(
                 Level::Warning,
                 format_args!(
-                    "{waiting} blocks were freed here and are in use by other processes, which \
+                    "{num_waiting} blocks were freed here and are in use by other processes, which \
                      should close what they import (tcuda_ipc_close)"
                 ),
             );
@@ -112,29 +113,29 @@ impl Ipc {
         outcome
     }
 
-    /// The same, where the handle says when the memory may be used.
+    /// Exports the block; `fields` has the event of the stream.
     fn export_after(
         &self,
         device: &Device,
         address: u64,
-        words: &mut Words,
+        fields: &mut HandleFields,
         event: CUevent,
     ) -> Result<Handle> {
-        // Held, so that nothing that is kept is taken for idle before it is listed.
+        // Held, so that a block that is kept is not collected before it is listed.
         let mut server = self.server.lock();
         let name = match &*server {
             Some(server) => server.name,
-            None => server.insert(Server::begin(&self.desk)?).name,
+            None => server.insert(Server::begin(&self.state)?).name,
         };
-        words.socket = name;
+        fields.socket = name;
         let found = exported::keep(address)?;
-        words.before = address - found.address;
-        words.offset = address - found.base;
-        words.range_bytes = found.range_bytes;
-        let outcome = match found.bytes.checked_sub(words.before) {
+        fields.before = address - found.address;
+        fields.offset = address - found.base;
+        fields.range_bytes = found.range_bytes;
+        let outcome = match found.bytes.checked_sub(fields.before) {
             Some(bytes @ 1..) => {
-                words.bytes = bytes;
-                self.register(device, &found, words, event)
+                fields.bytes = bytes;
+                self.register(device, &found, fields, event)
             }
             _ => {
                 let why = "is behind the bytes of its block, of which there are as many as were \
@@ -142,26 +143,27 @@ impl Ipc {
                 Err(Error::InvalidPointer { ptr: address as usize, why })
             }
         };
-        if outcome.is_err() && !self.desk.exports.lock().has(found.address) {
+        if outcome.is_err() && !self.state.exports.lock().has(found.address) {
             exported::forget(found.address);
         }
         outcome
     }
 
-    /// An event of what a stream holds, and its handle; NULL: that was waited for.
-    fn mark(
+    /// Records an event on a stream and stores its handle in `fields`. NULL: the stream was waited
+    /// for instead.
+    fn record_event(
         &self,
         runtime: &Runtime,
         device: &Device,
         stream: &Stream,
-        words: &mut Words,
+        fields: &mut HandleFields,
     ) -> Result<CUevent> {
         let captured = Error::Capturing { operation: "tcuda_ipc_export", why: CAPTURED };
         if stream.is_capturing(runtime)? {
             return Err(captured);
         }
         let wait = || stream.synchronize(runtime).map(|()| std::ptr::null_mut());
-        if self.desk.exports.lock().events >= MOST_EVENTS {
+        if self.state.exports.lock().events >= MAX_EVENTS {
             return wait();
         }
         let event = device.events.take_shared(device)?;
@@ -173,12 +175,12 @@ impl Ipc {
         };
         match outcome {
             Ok(handle) => {
-                (words.has_event, words.event) = (1, handle);
+                (fields.has_event, fields.event) = (1, handle);
                 Ok(event)
             }
             Err(error) => {
                 device.events.give_shared(event);
-                // Not every machine has such events.
+                // Some machines have no IPC events.
                 let is_lacking = match &error {
                     Error::NotSupported { .. } => true,
                     Error::Cuda(error) => error.code == code::NOT_SUPPORTED,
@@ -194,17 +196,17 @@ impl Ipc {
         &self,
         device: &Device,
         found: &Exported,
-        words: &mut Words,
+        fields: &mut HandleFields,
         event: CUevent,
     ) -> Result<Handle> {
         let first = found.handles.first().map_or(0, |(handle, _)| *handle);
         let (base, bytes) = (found.base, found.range_bytes);
         let (number, memory) = {
-            let mut exports = self.desk.exports.lock();
+            let mut exports = self.state.exports.lock();
             exports.prepare()?;
             match exports.range_at(base, bytes, first) {
                 Some(range) => {
-                    // One more, so that nobody takes it away meanwhile.
+                    // Counted now, so that it is not released meanwhile.
                     range.users += 1;
                     (Some(range.number), range.memory)
                 }
@@ -215,22 +217,22 @@ impl Ipc {
             Some(_) => None,
             None => Some(open_range(device, found)?),
         };
-        let mut exports = self.desk.exports.lock();
-        if !exports.is_hosts(found.address) {
+        let mut exports = self.state.exports.lock();
+        if !exports.is_held_by_host(found.address) {
             if let Some(number) = number {
-                exports.leave(number);
+                exports.release_range(number);
             }
             let why = "was freed already; another process still has it";
             return Err(Error::InvalidPointer { ptr: found.address as usize, why });
         }
-        words.memory = memory;
-        words.is_plain = u32::from(found.handles.is_empty());
-        words.range = match (number, fresh) {
+        fields.memory = memory;
+        fields.is_plain = u32::from(found.handles.is_empty());
+        fields.range = match (number, fresh) {
             (Some(number), _) => number,
             (None, fresh) => {
                 let number = exports.next_number();
                 if let Some((files, sizes, memory)) = fresh {
-                    words.memory = memory;
+                    fields.memory = memory;
                     let users = 1;
                     exports.ranges.push(Range {
                         number,
@@ -246,16 +248,16 @@ impl Ipc {
                 number
             }
         };
-        words.export = exports.next_number();
-        let handle = words.pack();
-        let (number, range, address) = (words.export, words.range, found.address);
+        fields.export = exports.next_number();
+        let handle = fields.pack();
+        let (number, range, address) = (fields.export, fields.range, found.address);
         let device = device.ordinal();
         exports.add(ExportParts { number, address, device, range, event, handle });
         Ok(handle)
     }
 
-    /// Maps the block of a handle: the exported address, and the bytes from there to the end of the
-    /// block. `stream`, or the device's current one, waits for what the other process had queued.
+    /// Imports a handle. Returns the exported address, and the bytes from there to the end of the
+    /// block. `stream`, by default the device's current one, waits for the exporter's work.
     pub fn import<'a>(
         &self,
         runtime: &'a Runtime,
@@ -263,16 +265,16 @@ impl Ipc {
         stream: Option<&'a Stream>,
     ) -> Result<(u64, u64)> {
         callback::refuse()?;
-        let words = Words::unpack(handle)?;
+        let fields = HandleFields::unpack(handle)?;
         let own = self.server.lock().as_ref().map(|server| server.name);
-        if own == Some(words.socket) {
+        if own == Some(fields.socket) {
             return Err(Error::InvalidState(
                 "this process exported the memory itself: use its own pointer",
             ));
         }
         let mut found = None;
         for device in &runtime.devices {
-            if device.uuid()? == words.uuid {
+            if device.uuid()? == fields.uuid {
                 found = Some(device);
             }
         }
@@ -292,20 +294,20 @@ impl Ipc {
             return Err(Error::Capturing { operation: "tcuda_ipc_import", why: CAPTURED });
         }
         let mut imports = self.imports.lock();
-        let (address, bytes) = imports.open(device, handle, &words)?;
-        let waited = match words.has_event {
+        let (address, bytes) = imports.open(device, handle, &fields)?;
+        let waited = match fields.has_event {
             0 => Ok(()),
-            _ => wait_for_other(runtime, device, stream, &words.event),
+            _ => wait_for_other(runtime, device, stream, &fields.event),
         };
-        if let Err(error) = imports.unless_gone(&words.socket, waited) {
-            // Nothing has used it.
+        if let Err(error) = imports.require_alive(&fields.socket, waited) {
+            // No work uses it yet.
             let _ = imports.close(runtime, address);
             return Err(error);
         }
         let (start, count) = imports.block_of(address).unwrap_or((address, 1));
         drop(imports);
-        if words.has_event != 0 {
-            // The other process may itself have waited for any work of this one.
+        if fields.has_event != 0 {
+            // The other process may have waited for any work of this one.
             sanitizer::waits_for_everything(runtime, stream);
         }
         if count == 1 {
@@ -314,7 +316,7 @@ impl Ipc {
         Ok((address, bytes))
     }
 
-    /// Lets go of an imported block, after what `stream` holds now.
+    /// Closes an import after the current work of `stream`.
     pub fn close(&self, runtime: &Runtime, address: u64, stream: Option<&Stream>) -> Result<()> {
         callback::refuse()?;
         let why = "was not imported, or was closed already";
@@ -325,7 +327,7 @@ impl Ipc {
         if stream.is_capturing(runtime)? {
             return Err(Error::Capturing { operation: "tcuda_ipc_close", why: CAPTURED });
         }
-        // Unmapping waits for nothing, nor does the other process.
+        // Neither the unmapping nor the other process waits for the stream.
         let point = sanitizer::point_of_stream(runtime, stream);
         sync_points::waited(point, || wait_for(runtime, stream))?;
         let mut imports = self.imports.lock();
@@ -335,64 +337,64 @@ impl Ipc {
         imports.close(runtime, address)
     }
 
-    /// Gives the block of a handle to nobody from now on.
+    /// Withdraws a handle, so that no further process can import it.
     pub fn withdraw(&self, runtime: &Runtime, handle: &Handle) -> Result<()> {
         callback::refuse()?;
-        let words = Words::unpack(handle)?;
+        let fields = HandleFields::unpack(handle)?;
         let own = self.server.lock().as_ref().map(|server| server.name);
-        if own != Some(words.socket) {
+        if own != Some(fields.socket) {
             return Err(Error::Invalid(
                 "handle is not of this process, which alone can withdraw it",
             ));
         }
-        let ended = self.desk.exports.lock().withdraw(handle).ok_or(CHANGED)?;
+        let ended = self.state.exports.lock().withdraw(handle).ok_or(CHANGED)?;
         if ended {
-            self.desk.has_news.store(true, Ordering::Release);
+            self.state.needs_collection.store(true, Ordering::Release);
             self.collect(runtime);
         }
         Ok(())
     }
 
-    /// Is an address in memory of another process?
+    /// Is the address in memory of another process?
     pub fn has_import(&self, address: u64) -> bool {
-        self.imports.lock().have(address)
+        self.imports.lock().contains(address)
     }
 
     /// Is there something to collect?
     #[inline]
-    pub(crate) fn has_news(&self) -> bool {
-        self.desk.has_news.load(Ordering::Acquire)
+    pub(crate) fn needs_collection(&self) -> bool {
+        self.state.needs_collection.load(Ordering::Acquire)
     }
 
-    /// Gives back what no other process has any more.
+    /// Releases what no other process holds any more.
     pub fn collect(&self, runtime: &Runtime) {
         if thread::is_in_callback() {
             return;
         }
-        if self.has_news() {
+        if self.needs_collection() {
             let held = self.server.lock();
-            self.collect_held(runtime, held);
+            self.collect_with_lock(runtime, held);
         }
     }
 
-    /// The same from a cold path, unless another thread is at it.
-    pub(crate) fn collect_quickly(&self, runtime: &Runtime) {
+    /// The same for slow paths; does nothing if another thread is collecting.
+    pub(crate) fn try_collect(&self, runtime: &Runtime) {
         if let Some(held) = self.server.try_lock() {
-            self.collect_held(runtime, held);
+            self.collect_with_lock(runtime, held);
         }
     }
 
-    fn collect_held(&self, runtime: &Runtime, held: Held<'_, Option<Server>>) {
-        self.desk.has_news.store(false, Ordering::Relaxed);
+    fn collect_with_lock(&self, runtime: &Runtime, held: Held<'_, Option<Server>>) {
+        self.state.needs_collection.store(false, Ordering::Relaxed);
         loop {
-            let Some((export, range)) = self.desk.exports.lock().take_over() else { break };
-            give_event_back(runtime, &export);
+            let Some((export, range)) = self.state.exports.lock().take_ended() else { break };
+            return_event(runtime, &export);
             drop(range);
         }
         let mut freed = [0; 64];
         let mut count = 0;
         while count < freed.len() {
-            let idle = self.desk.exports.lock().take_idle();
+            let idle = self.state.exports.lock().take_idle();
             match idle {
                 None => break,
                 Some((address, false)) => exported::forget(address),
@@ -402,36 +404,36 @@ impl Ipc {
                 }
             }
         }
-        // Those that found no room are for the next time.
-        self.desk.has_news.fetch_or(count == freed.len(), Ordering::Relaxed);
-        // A function of the host's may be asked for frames: with no lock held.
+        // If the list is full, the next collection continues.
+        self.state.needs_collection.fetch_or(count == freed.len(), Ordering::Relaxed);
+        // A free may call the host's stack trace function, so that no lock is held.
         drop(held);
         for address in &freed[..count] {
             exported::free(runtime, *address);
         }
     }
 
-    /// The host frees a block that other processes may have; its arena's lock is held.
+    /// The host frees a block that other processes may hold. The caller holds the arena's lock.
     pub(crate) fn freed_by_host(&self, address: u64) -> Verdict {
-        self.desk.exports.lock().freed_by_host(address)
+        self.state.exports.lock().freed_by_host(address)
     }
 
-    /// A block that only other processes had is about to go; false: it went already.
-    pub(crate) fn dismiss(&self, address: u64) -> bool {
-        self.desk.exports.lock().dismiss(address)
+    /// Removes a block that is about to be freed here. False: already removed.
+    pub(crate) fn remove_freed(&self, address: u64) -> bool {
+        self.state.exports.lock().remove_freed(address)
     }
 
-    /// Lets go of everything and answers nobody any more: nobody is inside, no work is under way.
+    /// Closes all imports and ends the server. No thread is inside, and no work is running.
     pub(crate) fn end(&self, runtime: &Runtime) {
         if let Some(server) = self.server.lock().take() {
             server.end();
         }
         let imported = self.imports.lock().close_all(runtime);
-        let mut exports = self.desk.exports.lock();
+        let mut exports = self.state.exports.lock();
         let ended = std::mem::replace(&mut *exports, Exports::new());
         drop(exports);
         let held = ended.list.iter().filter(|export| export.is_held()).count();
-        ended.list.iter().for_each(|export| give_event_back(runtime, export));
+        ended.list.iter().for_each(|export| return_event(runtime, export));
         if held > 0 {
             log::write(
                 Level::Warning,
@@ -450,7 +452,7 @@ impl Ipc {
     }
 }
 
-fn give_event_back(runtime: &Runtime, export: &Export) {
+fn return_event(runtime: &Runtime, export: &Export) {
     if !export.event.is_null()
         && let Ok(device) = runtime.device(export.device)
     {
@@ -458,7 +460,7 @@ fn give_event_back(runtime: &Runtime, export: &Export) {
     }
 }
 
-/// The driver's handle of an event.
+/// The driver's IPC handle of an event.
 pub(crate) fn handle_of(device: &Device, event: CUevent) -> Result<[u8; 64]> {
     let _context = device.enter()?;
     let mut handle = CUipcEventHandle { reserved: [0; 64] };
@@ -467,17 +469,17 @@ pub(crate) fn handle_of(device: &Device, event: CUevent) -> Result<[u8; 64]> {
     Ok(handle.reserved.map(|byte| byte as u8))
 }
 
-/// Opens another process's event.
+/// Opens an event of another process.
 pub(crate) fn open_event(device: &Device, handle: &[u8; 64]) -> Result<CUevent> {
     let _context = device.enter()?;
     let handle = CUipcEventHandle { reserved: handle.map(|byte| byte as c_char) };
     let mut event = std::ptr::null_mut();
-    // SAFETY: `event` is writable; the driver looks at the handle's bytes.
+    // SAFETY: `event` is writable; the driver validates the handle.
     unsafe { device.driver().cuIpcOpenEventHandle(&mut event, handle) }?;
     Ok(event)
 }
 
-/// Has a stream wait for another process's event.
+/// Makes a stream wait for an event of another process.
 fn wait_for_other(
     runtime: &Runtime,
     device: &Device,
@@ -487,7 +489,7 @@ fn wait_for_other(
     let event = open_event(device, handle)?;
     let waited = stream.wait(runtime, event);
     for _ in 0..2 {
-        // SAFETY: opened above; the stream still waits.
+        // SAFETY: opened above; a queued wait does not need the handle.
         if unsafe { device.driver().cuEventDestroy(event) }.is_ok() {
             break;
         }

@@ -1,4 +1,4 @@
-//! The memory around an exported block, opened for other processes.
+//! Opens the memory around an exported block for other processes.
 
 use super::descriptor::Descriptor;
 use crate::base::error::{Error, Result};
@@ -7,7 +7,7 @@ use crate::gpu::device::Device;
 use crate::memory::exported::Exported;
 use std::ffi::c_int;
 
-/// Descriptors of a range's handles with their lengths, or how cuMemAlloc's memory is named.
+/// Descriptors of the memory's handles with their lengths; for `cuMemAlloc` memory its IPC handle.
 pub type Opened = (Vec<Descriptor>, Vec<u64>, [u8; 64]);
 
 /// Opens the memory around a block for other processes.
@@ -16,7 +16,7 @@ pub fn open_range(device: &Device, found: &Exported) -> Result<Opened> {
     let _context = device.enter()?;
     if found.handles.is_empty() {
         let mut memory = CUipcMemHandle { reserved: [0; 64] };
-        // SAFETY: `memory` is writable, the address begins memory of cuMemAlloc's.
+        // SAFETY: `memory` is writable, the address is the start of `cuMemAlloc` memory.
         unsafe { device.driver().cuIpcGetMemHandle(&mut memory, found.base) }?;
         return Ok((files, sizes, memory.reserved.map(|byte| byte as u8)));
     }
@@ -26,7 +26,7 @@ pub fn open_range(device: &Device, found: &Exported) -> Result<Opened> {
     for (handle, bytes) in &found.handles {
         let mut file: c_int = -1;
         let kind = CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
-        // SAFETY: `file` is what this kind of handle is written to; the handle is mapped, and stays.
+        // SAFETY: this kind of handle is written to `file`; the handle stays mapped.
         unsafe {
             let to = (&raw mut file).cast();
             device.driver().cuMemExportToShareableHandle(to, *handle, kind, 0)

@@ -106,7 +106,7 @@ pub fn free(runtime: &Runtime, address: u64) {
     // SAFETY: the lock is held, and this is the only reference.
     let state = unsafe { arena.state() };
     let Some(id) = state.find_around((offset / UNIT) as u32) else { return };
-    if state.is_exported(id) && runtime.ipc.dismiss(address) {
+    if state.is_exported(id) && runtime.ipc.remove_freed(address) {
         device.memory.free_forgotten(runtime, arena, id);
     }
 }
@@ -210,12 +210,12 @@ impl DeviceMemory {
         // SAFETY: the lock is held, and this is the only reference.
         let address = unsafe { arena.state() }.address(arena.base, id);
         match runtime.ipc.freed_by_host(address) {
-            Verdict::Wait => return Ok(()),
-            Verdict::Again => {
+            Verdict::Defer => return Ok(()),
+            Verdict::AlreadyFreed => {
                 let why = "was freed already; another process still has it";
                 return Err(Error::InvalidPointer { ptr: address as usize, why });
             }
-            Verdict::Go => (),
+            Verdict::Free => (),
         }
         self.free_forgotten(runtime, arena, id);
         Ok(())

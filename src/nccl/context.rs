@@ -1,5 +1,5 @@
-//! A device's context, made current outside the library, where the runtime may go meanwhile: NCCL's calls
-//! find their device by it, and restore it.
+//! Makes a device's context current for a call of NCCL, which finds its device by the context. The
+//! thread is outside the library meanwhile, so that the runtime may be shut down.
 
 use crate::base::error::Result;
 use crate::driver::sys::CUcontext;
@@ -10,7 +10,7 @@ use std::ffi::c_int;
 type Push = unsafe extern "C" fn(CUcontext) -> c_int;
 type Pop = unsafe extern "C" fn(*mut CUcontext) -> c_int;
 
-/// A primary context, and the driver's functions, which are never unloaded.
+/// A primary context, with the driver's functions, which are never unloaded.
 #[derive(Clone, Copy)]
 pub(super) struct Context {
     context: usize,
@@ -18,7 +18,7 @@ pub(super) struct Context {
     pop: Pop,
 }
 
-/// Restores the caller's context when dropped, also when a panic passes.
+/// Restores the caller's context when dropped, also during a panic.
 struct Pushed(Pop);
 
 impl Drop for Pushed {
@@ -30,7 +30,7 @@ impl Drop for Pushed {
 }
 
 impl Context {
-    /// That of a device, retained until shutdown.
+    /// The primary context of a device, retained until shutdown.
     pub(super) fn of(device: &Device) -> Result<Context> {
         let context = device.context()? as usize;
         let table = &device.driver().table;
@@ -39,11 +39,12 @@ impl Context {
         Ok(Context { context, push, pop })
     }
 
-    /// Runs `body` with it current, and tells whether it is: after a shutdown it may not be.
+    /// Runs `body` with the context current. `body` gets an error if the push failed: after a
+    /// shutdown the context may be gone.
     pub(super) fn within<R>(&self, body: impl FnOnce(Result<(), CudaError>) -> R) -> R {
         #[cfg(any(test, feature = "host_faults"))]
         let _theirs = crate::base::host_faults::theirs();
-        // SAFETY: the driver refuses a context that is none any more.
+        // SAFETY: the driver reports an error for a context that no longer exists.
         let result = unsafe { (self.push)(self.context as CUcontext) };
         let _pushed = (result == code::SUCCESS).then_some(Pushed(self.pop));
         body(CudaError::check("cuCtxPushCurrent", result))

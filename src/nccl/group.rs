@@ -1,5 +1,5 @@
-//! Groups of calls: noted by thread, and handed to NCCL together when the outermost group ends. So one
-//! that fails has queued nothing, and a communicator that is destroyed meanwhile is one that fails.
+//! Groups of calls. The calls of a thread are collected, and passed to NCCL when its outermost
+//! group ends. So a group with a failed call has queued nothing.
 
 use super::Communicator;
 use super::verbs::Operation;
@@ -12,21 +12,21 @@ use crate::runtime::Runtime;
 use crate::sanitizer;
 use std::cell::Cell;
 
-/// A thread's open group.
+/// The open group of a thread.
 struct Group {
     thread: u64,
-    /// The life of the library in which it began.
+    /// The runtime generation in which it began.
     generation: u64,
     depth: u32,
     operations: Vec<Operation>,
     /// A call in it has failed.
-    is_broken: bool,
+    has_failed: bool,
 }
 
 static GROUPS: Mutex<Vec<Group>> = Mutex::new(Rank::LEAF, Vec::new());
 
 thread_local! {
-    /// The life of the library in which this thread has an open group; 0: none.
+    /// The runtime generation in which this thread has an open group; 0: none.
     static OPEN: Cell<u64> = const { Cell::new(0) };
 }
 
@@ -34,7 +34,7 @@ const NOT_OPEN: Error = Error::InvalidState(
     "no group is open on this thread: call tcuda_communicator_group_begin first",
 );
 
-/// Is a group of this thread open?
+/// Does this thread have an open group?
 pub(super) fn is_open(runtime: &Runtime) -> bool {
     OPEN.get() == runtime.generation
 }
@@ -48,7 +48,7 @@ fn with_own<R>(runtime: &Runtime, body: impl FnOnce(&mut Vec<Group>, usize) -> R
     Some(body(&mut groups, index))
 }
 
-/// Begins a group, or one more in it.
+/// Begins a group, or nests one level deeper.
 pub fn begin(runtime: &Runtime) -> Result<()> {
     let deeper = with_own(runtime, |groups, index| {
         let depth = groups[index].depth.checked_add(1);
@@ -62,34 +62,34 @@ pub fn begin(runtime: &Runtime) -> Result<()> {
     let mut groups = GROUPS.lock();
     groups.try_reserve(1).map_err(|_| Error::OutOfHostMemory("a group"))?;
     let operations = Vec::new();
-    groups.push(Group { thread, generation, depth: 1, operations, is_broken: false });
+    groups.push(Group { thread, generation, depth: 1, operations, has_failed: false });
     OPEN.set(generation);
     Ok(())
 }
 
-/// Notes an operation.
+/// Adds an operation to this thread's group.
 pub(super) fn add(runtime: &Runtime, operation: Operation) -> Result<()> {
-    let noted = with_own(runtime, |groups, index| {
+    let added = with_own(runtime, |groups, index| {
         let group = groups.get_mut(index).ok_or(NOT_OPEN)?;
         group.operations.try_reserve(1).map_err(|_| Error::OutOfHostMemory("a group"))?;
         group.operations.push(operation);
         Ok(())
     });
-    noted.unwrap_or(Err(NOT_OPEN))
+    added.unwrap_or(Err(NOT_OPEN))
 }
 
-/// A call of this thread has failed: nothing of its open group is to be queued.
+/// Marks this thread's group as failed: nothing of it will be queued.
 pub fn fail() {
     if OPEN.get() == 0 {
         return;
     }
     let thread = thread::number();
     for group in GROUPS.lock().iter_mut().filter(|group| group.thread == thread) {
-        group.is_broken = true;
+        group.has_failed = true;
     }
 }
 
-/// Ends a group; the outermost queues what was noted.
+/// Ends a group. The end of the outermost group queues its operations.
 pub fn end(inside: &Inside, runtime: &Runtime) -> Result<()> {
     let ended = with_own(runtime, |groups, index| {
         groups[index].depth -= 1;
@@ -101,38 +101,38 @@ pub fn end(inside: &Inside, runtime: &Runtime) -> Result<()> {
         Some(Some(group)) => group,
     };
     OPEN.set(0);
-    if group.is_broken {
+    if group.has_failed {
         return Err(Error::InvalidState(
-            "a call of this group failed, as it told then: nothing of the group was queued",
+            "a call of this group failed and returned an error: nothing of the group was queued",
         ));
     }
     match group.operations.as_slice() {
         [] => Ok(()),
         [only] => {
-            only.note_stream();
-            let refused = only.tell(runtime);
-            run_one(inside, only).inspect_err(|_| sanitizer::reached(refused))
+            only.set_last_stream();
+            let point = only.report(runtime);
+            run_one(inside, only).inspect_err(|_| sanitizer::reached(point))
         }
         many => {
-            many.iter().for_each(Operation::note_stream);
+            many.iter().for_each(Operation::set_last_stream);
             let mut members = Vec::new();
             let room = members.try_reserve_exact(many.len());
             room.map_err(|_| Error::OutOfHostMemory("a group"))?;
             members.extend(many.iter().map(|operation| operation.communicator.share()));
-            // In one order on all threads, so that no two wait for each other.
+            // All threads acquire communicators in this order, which excludes deadlocks.
             members.sort_unstable_by_key(address);
             members.dedup_by_key(|member| address(member));
-            many.iter().for_each(|operation| drop(operation.tell(runtime)));
-            many.iter().for_each(|operation| operation.tell_end(runtime));
-            let refused = sanitizer::point_of_everything();
-            // SAFETY: nothing of the runtime is used any more.
+            many.iter().for_each(|operation| drop(operation.report(runtime)));
+            many.iter().for_each(|operation| operation.report_group_end(runtime));
+            let point = sanitizer::point_of_everything();
+            // SAFETY: the runtime is not used after this.
             let outcome = unsafe { thread::outside(inside, || run_many(many, &members)) };
-            outcome.inspect_err(|_| sanitizer::reached(refused))
+            outcome.inspect_err(|_| sanitizer::reached(point))
         }
     }
 }
 
-/// Forgets the groups of an earlier life of the library.
+/// Drops the groups of earlier generations.
 pub(crate) fn forget() {
     let all = std::mem::take(&mut *GROUPS.lock());
     drop(all);
@@ -142,30 +142,30 @@ fn address(member: &Shared<Communicator>) -> usize {
     std::ptr::from_ref::<Communicator>(member) as usize
 }
 
-/// Hands one operation to NCCL.
+/// Passes one operation to NCCL.
 pub(super) fn run_one(inside: &Inside, operation: &Operation) -> Result<()> {
     let communicator = &operation.communicator;
     let work = || {
-        communicator.hold()?;
+        communicator.acquire()?;
         let outcome = communicator.context.within(|entered| {
             entered?;
             let (call, result) = operation.issue();
             communicator.functions.check(call, result)?;
-            communicator.settled(call, result)
+            communicator.wait_if_in_progress(call, result)
         });
-        communicator.let_go();
+        communicator.release();
         outcome
     };
-    // SAFETY: nothing of the runtime is used any more.
+    // SAFETY: the runtime is not used after this.
     unsafe { thread::outside(inside, work) }
 }
 
-/// Hands several to NCCL at once.
+/// Passes several operations to NCCL as one group.
 fn run_many(operations: &[Operation], members: &[Shared<Communicator>]) -> Result<()> {
     let mut held = 0;
     let mut outcome = Ok(());
     for member in members {
-        outcome = member.hold();
+        outcome = member.acquire();
         if outcome.is_err() {
             break;
         }
@@ -179,14 +179,14 @@ fn run_many(operations: &[Operation], members: &[Shared<Communicator>]) -> Resul
             issue_all(operations, members)
         });
     }
-    members.iter().take(held).for_each(|member| member.let_go());
+    members.iter().take(held).for_each(|member| member.release());
     outcome
 }
 
 fn issue_all(operations: &[Operation], members: &[Shared<Communicator>]) -> Result<()> {
     let Some(first) = members.first() else { return Ok(()) };
     let functions = first.functions;
-    // SAFETY: no preconditions; NCCL's groups are a thread's own.
+    // SAFETY: no preconditions; NCCL's groups are per thread.
     functions.check("ncclGroupStart", unsafe { (functions.group_start)() })?;
     let mut outcome = Ok(());
     for operation in operations {
@@ -196,10 +196,10 @@ fn issue_all(operations: &[Operation], members: &[Shared<Communicator>]) -> Resu
             break;
         }
     }
-    // Also after a failure: NCCL queues nothing then, and its group is closed.
+    // Also after a failure: NCCL then queues nothing, and closes its group.
     // SAFETY: as above.
     let result = unsafe { (functions.group_end)() };
     outcome?;
     functions.check("ncclGroupEnd", result)?;
-    members.iter().try_for_each(|member| member.settled("ncclGroupEnd", result))
+    members.iter().try_for_each(|member| member.wait_if_in_progress("ncclGroupEnd", result))
 }

@@ -1,4 +1,4 @@
-//! Joining a group: NCCL's handles come where everything else is ready.
+//! Creation of communicators. NCCL is called last, after every step that can fail.
 
 use super::context::Context;
 use super::{ABORTED, Communicator, JOINING, LIVE, unusable};
@@ -12,9 +12,9 @@ use crate::gpu::device::{Device, MAX_DEVICES};
 use crate::runtime::Runtime;
 use std::sync::atomic::Ordering;
 
-/// A name for a new group.
+/// A unique ID for a new group of ranks.
 pub fn unique_id(inside: &Inside, functions: &'static Functions) -> Result<UniqueId> {
-    // SAFETY: nothing of the runtime is used.
+    // SAFETY: the runtime is not used.
     unsafe { thread::outside(inside, || new_id(functions)) }
 }
 
@@ -26,14 +26,14 @@ fn new_id(functions: &Functions) -> Result<UniqueId> {
     Ok(id)
 }
 
-/// Ranks of this process that are joining now: the name of the group, and the device.
+/// Ranks of this process that are joining now: the ID of their group, and their device.
 static JOINERS: Mutex<Vec<(UniqueId, i32)>> = Mutex::new(Rank::LEAF, Vec::new());
 
-/// Notes that a rank is joining, until it is dropped.
+/// Lists a rank as joining, until it is dropped.
 struct Joiner(UniqueId, i32);
 
 impl Joiner {
-    /// Now. Gives the devices of those that are.
+    /// Lists a rank. Sets `others` for the devices of the group's ranks that are joining already.
     fn new(id: UniqueId, device: i32, others: &mut [bool; MAX_DEVICES]) -> Result<Joiner> {
         let mut joiners = JOINERS.lock();
         joiners.try_reserve(1).map_err(|_| Error::OutOfHostMemory("a communicator"))?;
@@ -60,9 +60,10 @@ impl Drop for Joiner {
     }
 }
 
-/// Lets two devices use each other's memory where they can: within a process NCCL writes to the memory
-/// of other ranks directly, as if it came from cudaMalloc, and ours is mapped for its own device alone.
-fn connect(one: &Device, other: &Device) -> Result<()> {
+/// Enables peer access between two devices where possible. Within a process NCCL accesses the
+/// memory of other ranks directly, as if it came from `cudaMalloc`. The library's memory is mapped
+/// for its own device alone.
+fn enable_peer_access(one: &Device, other: &Device) -> Result<()> {
     for (from, to) in [(one, other), (other, one)] {
         if !from.has_peer(to.ordinal()) && from.can_access(to)? {
             from.enable_peer(to)?;
@@ -75,7 +76,7 @@ fn no_memory(_: impl Sized) -> Error {
     Error::OutOfHostMemory("a communicator")
 }
 
-/// A rank that is about to join; `insert` gives it a handle, which comes back.
+/// A communicator that is about to join.
 fn prepare(
     functions: &'static Functions,
     device: &Device,
@@ -86,21 +87,21 @@ fn prepare(
     Shared::new(new, "a communicator")
 }
 
-/// Takes NCCL's handle, and waits where NCCL works in the background.
+/// Stores NCCL's handle, and waits if NCCL initialises in the background.
 fn publish(communicator: &Communicator, comm: nccl::Comm, call: &'static str) -> Result<()> {
     communicator.comm.store(comm, Ordering::SeqCst);
-    let settled = communicator.settle(call, JOINING);
-    if settled.is_ok() && communicator.change(JOINING, LIVE) {
+    let wait_if_in_progress = communicator.wait_in_progress(call, JOINING);
+    if wait_if_in_progress.is_ok() && communicator.change(JOINING, LIVE) {
         return Ok(());
     }
     communicator.state.store(ABORTED, Ordering::SeqCst);
-    let _ = communicator.end_at_once();
+    let _ = communicator.abort_now();
     // A shutdown came first.
-    settled.and(Err(unusable(ABORTED)))
+    wait_if_in_progress.and(Err(unusable(ABORTED)))
 }
 
-/// A rank of a group; comes back when all have joined. `insert` makes a handle of it and `remove` takes
-/// that back, so that nothing can fail once NCCL has done its part.
+/// Joins a group as one rank; returns when all ranks have joined. `insert` makes a handle first, so
+/// that nothing can fail after NCCL has joined. `remove` drops that handle if NCCL fails.
 pub fn init_rank<H: Copy>(
     inside: &Inside,
     runtime: &Runtime,
@@ -125,7 +126,7 @@ pub fn init_rank<H: Copy>(
     let joiner = Joiner::new(id, device.ordinal(), &mut others)?;
     for (ordinal, _) in others.iter().enumerate().filter(|(_, joins)| **joins) {
         if ordinal as i32 != device.ordinal() {
-            connect(device, runtime.device(ordinal as i32)?)?;
+            enable_peer_access(device, runtime.device(ordinal as i32)?)?;
         }
     }
     let handle = insert(communicator.share())?;
@@ -134,13 +135,13 @@ pub fn init_rank<H: Copy>(
         let mut comm = std::ptr::null_mut();
         let result = communicator.context.within(|entered| {
             entered?;
-            // SAFETY: `comm` is writable; the context was entered.
+            // SAFETY: `comm` is writable; the context is current.
             Ok::<i32, Error>(unsafe { functions.join(&mut comm, ranks, id, rank) })
         })?;
         functions.check(call, result)?;
         publish(&communicator, comm, call)
     };
-    // SAFETY: nothing of the runtime is used any more.
+    // SAFETY: the runtime is not used after this.
     let outcome = unsafe { thread::outside(inside, work) };
     drop(joiner);
     match outcome {
@@ -152,7 +153,8 @@ pub fn init_rank<H: Copy>(
     }
 }
 
-/// A group of devices of this process, in their order. `insert` and `remove` as for one rank.
+/// Makes a group of devices of this process; the order of the devices is that of the ranks. For
+/// `insert` and `remove` see [`init_rank`].
 pub fn init_all<H: Copy>(
     inside: &Inside,
     runtime: &Runtime,
@@ -178,7 +180,7 @@ pub fn init_all<H: Copy>(
     for (rank, ordinal) in ordinals.iter().enumerate() {
         let device = runtime.device(*ordinal)?;
         for other in &ordinals[..rank] {
-            connect(runtime.device(*other)?, device)?;
+            enable_peer_access(runtime.device(*other)?, device)?;
         }
         members.push(prepare(functions, device, (rank as i32, count))?);
         comms.push(std::ptr::null_mut());
@@ -194,7 +196,7 @@ pub fn init_all<H: Copy>(
         }
     }
     if outcome.is_ok() {
-        // SAFETY: nothing of the runtime is used any more.
+        // SAFETY: the runtime is not used after this.
         outcome = unsafe { thread::outside(inside, || join_all(&members, &ordinals, &mut comms)) };
     }
     match outcome {
@@ -223,7 +225,7 @@ fn join_all(
     })?;
     functions.check(call, result)?;
     debug_assert!(matches!(result, code::SUCCESS | code::IN_PROGRESS));
-    // All of them, so that each handle of NCCL's has an owner that ends it.
+    // Publishes all of them even after a failure, so that each NCCL handle has an owner.
     let mut outcome = Ok(());
     for (member, comm) in members.iter().zip(comms) {
         outcome = outcome.and(publish(member, *comm, call));
@@ -231,7 +233,7 @@ fn join_all(
     if outcome.is_err() {
         for member in members {
             member.state.store(ABORTED, Ordering::SeqCst);
-            let _ = member.end_at_once();
+            let _ = member.abort_now();
         }
     }
     outcome

@@ -1,9 +1,9 @@
-//! Communicators: one rank of a group of NCCL's, and what it does with the others.
+//! Communicators: a rank of an NCCL group, and its collectives.
 //!
-//! NCCL's calls take as long as the other ranks let them, so that they are made outside the library
-//! (`thread::outside`): a shutdown, or whoever waits for those who are inside, does not wait for another
-//! process. One call at a time works with a communicator, as NCCL wants it; asking whether it failed and
-//! aborting it need not wait for that. Whoever ends it takes NCCL's handle out, so that it ends once.
+//! A call of NCCL lasts as long as the other ranks take. It is made outside the library
+//! (`thread::outside`), so that a shutdown does not wait for another process. One call at a time
+//! uses a communicator, as NCCL requires. Error queries and aborts do not wait for that call. The
+//! thread that ends a communicator takes NCCL's handle out of it, so that it ends once.
 
 mod context;
 pub mod group;
@@ -29,17 +29,17 @@ use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-/// NCCL has not made it yet.
+/// NCCL is creating it.
 const JOINING: u32 = 0;
-/// In use.
+/// Ready for use.
 const LIVE: u32 = 1;
 /// A destroy waits for its work.
-const LEAVING: u32 = 2;
-/// Broken off.
+const DESTROYING: u32 = 2;
+/// Aborted.
 const ABORTED: u32 = 3;
 
-/// So long an abort lets a call that is under way come to its end, before it ends NCCL's handle beside it.
-const PATIENCE: Duration = Duration::from_millis(100);
+/// How long an abort waits for a running call before it aborts NCCL's handle during the call.
+const ABORT_TIMEOUT: Duration = Duration::from_millis(100);
 
 /// One rank of a group.
 pub struct Communicator {
@@ -48,22 +48,22 @@ pub struct Communicator {
     device: i32,
     rank: i32,
     ranks: i32,
-    /// NCCL's handle; NULL: not yet, or no more.
+    /// NCCL's handle; NULL: not created yet, or ended.
     comm: AtomicPtr<c_void>,
     state: AtomicU32,
-    /// A call works with it.
+    /// A call uses it.
     busy: AtomicBool,
-    /// Threads that ask it how it is.
-    askers: AtomicU32,
-    /// The stream of its last work.
+    /// Threads that query its error state.
+    num_queries: AtomicU32,
+    /// The stream of its last operation.
     last: Mutex<Option<HeldStream>>,
 }
 
-/// Why a communicator cannot be used.
+/// The error for a communicator in this state.
 fn unusable(state: u32) -> Error {
     Error::InvalidState(match state {
         ABORTED => "the communicator was aborted: destroy it, and make a new one",
-        LEAVING => "the communicator is being destroyed",
+        DESTROYING => "the communicator is being destroyed",
         _ => "the communicator is not ready yet",
     })
 }
@@ -83,18 +83,18 @@ impl Communicator {
             comm: AtomicPtr::new(std::ptr::null_mut()),
             state: AtomicU32::new(JOINING),
             busy: AtomicBool::new(false),
-            askers: AtomicU32::new(0),
+            num_queries: AtomicU32::new(0),
             last: Mutex::new(Rank::LEAF, None),
         }
     }
 
-    /// A stream is the one of its last work.
-    fn note_last(&self, stream: &Stream) {
+    /// Stores the stream of its last operation.
+    fn set_last_stream(&self, stream: &Stream) {
         let before = self.last.lock().replace(HeldStream::new(stream));
         drop(before);
     }
 
-    /// The stream of its last work, for a thread that is inside since.
+    /// The stream of its last operation, for a thread that has entered the library since.
     fn last(&self) -> Option<HeldStream> {
         self.last.lock().as_ref().map(|last| HeldStream::new(last))
     }
@@ -110,43 +110,43 @@ impl Communicator {
         }
     }
 
-    /// Changes the state; false: it was another than `from`.
+    /// Changes the state. False: the state was not `from`.
     fn change(&self, from: u32, to: u32) -> bool {
         self.state.compare_exchange(from, to, Ordering::SeqCst, Ordering::SeqCst).is_ok()
     }
 
-    fn try_hold(&self) -> bool {
+    fn try_acquire(&self) -> bool {
         !self.busy.swap(true, Ordering::SeqCst)
     }
 
-    fn let_go(&self) {
+    fn release(&self) {
         self.busy.store(false, Ordering::SeqCst);
     }
 
-    /// Waits until no other call works with it; outside the library.
-    fn hold(&self) -> Result<()> {
+    /// Waits until no other call uses it, and acquires it. The thread is outside the library.
+    fn acquire(&self) -> Result<()> {
         loop {
             self.require_live()?;
-            if self.try_hold() {
-                // Who ends it has changed the state before it looks whether a call is under way.
-                return self.require_live().inspect_err(|_| self.let_go());
+            if self.try_acquire() {
+                // A thread that ends it changes the state before it checks for a running call.
+                return self.require_live().inspect_err(|_| self.release());
             }
             sync::nap();
         }
     }
 
-    /// Waits while NCCL works on it in the background, which it does where NCCL_COMM_BLOCKING is 0; outside
-    /// the library. The caller holds it.
-    fn settle(&self, call: &'static str, state: u32) -> Result<()> {
+    /// Waits while NCCL works in the background, as with `NCCL_COMM_BLOCKING=0`. The caller has
+    /// acquired it, and is outside the library.
+    fn wait_in_progress(&self, call: &'static str, state: u32) -> Result<()> {
         loop {
             if self.state() != state {
                 return Err(unusable(self.state()));
             }
             let mut result: c_int = code::SUCCESS;
             let comm = self.comm.load(Ordering::SeqCst);
-            // SAFETY: alive: whoever ends it waits for its holder; `result` is writable.
-            let asked = unsafe { (self.functions.async_error)(comm, &mut result) };
-            self.functions.check("ncclCommGetAsyncError", asked)?;
+            // SAFETY: alive: the thread that ends it waits for its holder; `result` is writable.
+            let queried = unsafe { (self.functions.async_error)(comm, &mut result) };
+            self.functions.check("ncclCommGetAsyncError", queried)?;
             if result != code::IN_PROGRESS {
                 return Ok(self.functions.check(call, result)?);
             }
@@ -154,106 +154,107 @@ impl Communicator {
         }
     }
 
-    /// The same after a call, which says whether there is anything to wait for.
-    fn settled(&self, call: &'static str, result: i32) -> Result<()> {
-        if result == code::IN_PROGRESS { self.settle(call, LIVE) } else { Ok(()) }
+    /// Waits after a call of NCCL, if the result says that it continues in the background.
+    fn wait_if_in_progress(&self, call: &'static str, result: i32) -> Result<()> {
+        if result == code::IN_PROGRESS { self.wait_in_progress(call, LIVE) } else { Ok(()) }
     }
 
-    /// An error if it failed meanwhile.
+    /// An error if an operation of it has failed.
     pub fn query(&self) -> Result<()> {
-        self.askers.fetch_add(1, Ordering::SeqCst);
+        self.num_queries.fetch_add(1, Ordering::SeqCst);
         let state = self.state();
         let comm = self.comm.load(Ordering::SeqCst);
         let outcome = match state {
-            LIVE | LEAVING if !comm.is_null() => {
+            LIVE | DESTROYING if !comm.is_null() => {
                 let mut result: c_int = code::SUCCESS;
-                // SAFETY: alive: whoever ends it waits for those who ask; `result` is writable.
-                let asked = unsafe { (self.functions.async_error)(comm, &mut result) };
-                let asked = self.functions.check("ncclCommGetAsyncError", asked);
-                asked.and_then(|()| self.functions.check("a collective of NCCL's", result))
+                // SAFETY: alive: the thread that ends it waits for queries; `result` is writable.
+                let queried = unsafe { (self.functions.async_error)(comm, &mut result) };
+                let queried = self.functions.check("ncclCommGetAsyncError", queried);
+                queried.and_then(|()| self.functions.check("a collective of NCCL's", result))
             }
             _ => Ok(()),
         };
-        self.askers.fetch_sub(1, Ordering::SeqCst);
+        self.num_queries.fetch_sub(1, Ordering::SeqCst);
         match state {
-            LIVE | LEAVING => Ok(outcome?),
+            LIVE | DESTROYING => Ok(outcome?),
             state => Err(unusable(state)),
         }
     }
 
-    /// NCCL's handle, to be ended by the caller alone; NULL: another has it.
+    /// Takes NCCL's handle, which only the caller may end; NULL: already taken.
     fn take(&self) -> Comm {
         let comm = self.comm.swap(std::ptr::null_mut(), Ordering::SeqCst);
-        // They make one short call.
-        while self.askers.load(Ordering::SeqCst) > 0 {
+        // Each query makes one short call.
+        while self.num_queries.load(Ordering::SeqCst) > 0 {
             sync::yield_now();
         }
         comm
     }
 
-    /// Breaks its work off, also while a call hangs in it.
+    /// Aborts its work, even during a call that hangs.
     pub fn abort(&self, inside: &Inside) -> Result<()> {
-        if !self.change(LIVE, ABORTED) && !self.change(LEAVING, ABORTED) {
+        if !self.change(LIVE, ABORTED) && !self.change(DESTROYING, ABORTED) {
             return match self.state() {
                 ABORTED => Ok(()),
                 state => Err(unusable(state)),
             };
         }
-        // SAFETY: nothing of the runtime is used any more.
-        unsafe { thread::outside(inside, || self.end_at_once()) }
+        // SAFETY: the runtime is not used after this.
+        unsafe { thread::outside(inside, || self.abort_now()) }
     }
 
-    /// Ends NCCL's handle with all that hangs in it. A call that is under way is given time to end: with
-    /// NCCL_COMM_BLOCKING=0 it notices. Otherwise NCCL tells it, as it does when PyTorch's watchdog aborts.
-    fn end_at_once(&self) -> Result<()> {
+    /// Aborts NCCL's handle. A running call gets time to return: with `NCCL_COMM_BLOCKING=0` it
+    /// does. Otherwise NCCL stops the call, as when PyTorch's watchdog aborts.
+    fn abort_now(&self) -> Result<()> {
         let start = Instant::now();
-        let mut held = self.try_hold();
-        while !held && start.elapsed() < PATIENCE {
+        let mut held = self.try_acquire();
+        while !held && start.elapsed() < ABORT_TIMEOUT {
             sync::nap();
-            held = self.try_hold();
+            held = self.try_acquire();
         }
         let comm = self.take();
         let outcome = if comm.is_null() {
             Ok(())
         } else {
-            // SAFETY: nobody else ends it.
+            // SAFETY: no other thread ends it.
             let result = self.context.within(|_| unsafe { (self.functions.abort)(comm) });
             self.functions.check("ncclCommAbort", result)
         };
         if held {
-            self.let_go();
+            self.release();
         }
         Ok(outcome?)
     }
 
-    /// Waits for its work and ends it. `true`: it was this call that did, so that its handle goes.
-    pub fn leave(&self, inside: &Inside, runtime: &Runtime) -> Result<()> {
+    /// Waits for its work, and ends it.
+    pub fn destroy(&self, inside: &Inside, runtime: &Runtime) -> Result<()> {
         if self.state() == ABORTED {
             return Ok(());
         }
-        if !self.change(LIVE, LEAVING) {
+        if !self.change(LIVE, DESTROYING) {
             return Err(unusable(self.state()));
         }
         let generation = runtime.generation;
-        let drained = match self.begin_drain(runtime) {
+        let wait_result = match self.begin_drain(runtime) {
             Ok(None) => Ok(()),
             Ok(Some(event)) => self.drain(inside, generation, event, self.point(runtime)),
             Err(error) => Err(error),
         };
-        // A device that is lost never gets to the end. Whatever else there was, NCCL waits by itself.
-        let lost = drained.err().filter(|error| matches!(error, Error::Cuda(e) if e.is_sticky()));
+        // On a lost device the work never completes. After any other error NCCL itself waits.
+        let lost =
+            wait_result.err().filter(|error| matches!(error, Error::Cuda(e) if e.is_sticky()));
         let is_lost = lost.is_some();
-        // SAFETY: nothing of the runtime is used any more.
+        // SAFETY: the runtime is not used after this.
         let ended = unsafe { thread::outside(inside, || self.end(is_lost)) };
         lost.map_or(ended, Err)
     }
 
-    /// Ends NCCL's handle; at once if its work failed, which would be waited for in vain.
+    /// Ends NCCL's handle. Aborts it if its work has failed, because that never completes.
     fn end(&self, is_lost: bool) -> Result<()> {
         if is_lost || self.query().is_err() {
-            return self.end_at_once();
+            return self.abort_now();
         }
-        while !self.try_hold() {
+        while !self.try_acquire() {
             if self.state() == ABORTED {
                 return Ok(());
             }
@@ -263,21 +264,22 @@ impl Communicator {
         let outcome = if comm.is_null() {
             Ok(())
         } else {
-            // SAFETY: nobody else ends it.
+            // SAFETY: no other thread ends it.
             let result = self.context.within(|_| unsafe { (self.functions.destroy)(comm) });
             self.functions.check("ncclCommDestroy", result)
         };
-        self.let_go();
+        self.release();
         Ok(outcome?)
     }
 
-    /// An event behind its work; none: there is nothing to wait for, or what waits for a capture.
+    /// Records an event after its work. `None`: there is nothing to wait for, or the stream is
+    /// captured.
     fn begin_drain(&self, runtime: &Runtime) -> Result<Option<CUevent>> {
         let Some(last) = self.last() else { return Ok(None) };
         if last.is_per_thread()
             || last.is_external() && !matches!(last.standing(), Standing::Alive(_))
         {
-            // Nobody can name it here; NCCL waits by itself.
+            // The stream cannot be used from this thread. NCCL itself waits.
             return Ok(None);
         }
         let device = runtime.device(self.device)?;
@@ -291,8 +293,8 @@ impl Communicator {
         }
     }
 
-    /// By which the sanitizer knows the end of its work, in captures another than beside them: no
-    /// event has such a key, since handles are even.
+    /// The key of its last operation in the sanitizer; captured operations have another key. Both
+    /// keys are odd and handles of events are even, so that no event has the same key.
     fn key(&self, runtime: &Runtime, stream: &Stream) -> Result<u64> {
         let in_capture = u64::from(stream.is_capturing(runtime)?);
         Ok(self.own_key() + 2 * in_capture)
@@ -302,14 +304,15 @@ impl Communicator {
         std::ptr::from_ref(self) as u64 + 1
     }
 
-    /// All that the stream of its last work holds, if anybody watches.
+    /// The sanitizer's point at the end of the stream of its last operation, if the sanitizer is
+    /// on.
     fn point(&self, runtime: &Runtime) -> Option<Point> {
         let last = self.last()?;
         sanitizer::point_of_stream(runtime, &last)
     }
 
-    /// Waits for an event, which goes back, or until the communicator was aborted. `over`: what the host
-    /// knows once it is reached.
+    /// Waits until `event` completes or the communicator is aborted. Returns the event to its pool.
+    /// `over`: what the sanitizer learns from a completed wait.
     fn drain(
         &self,
         inside: &Inside,
@@ -321,46 +324,46 @@ impl Communicator {
             let now = runtime::existing(inside).filter(|now| now.generation == generation);
             let Some(runtime) = now else { return Ok(()) };
             // SAFETY: a live event of this runtime.
-            let asked = stream::finished(unsafe { runtime.driver().cuEventQuery(event) });
-            let is_over = !matches!(asked, Ok(false)) || self.state() == ABORTED;
-            // Work that failed need not come to its end.
+            let queried = stream::finished(unsafe { runtime.driver().cuEventQuery(event) });
+            let is_over = !matches!(queried, Ok(false)) || self.state() == ABORTED;
+            // Failed work may never complete.
             if is_over || self.query().is_err() {
                 runtime.device(self.device)?.events.give_untimed(event);
-                if let Ok(true) = asked {
+                if let Ok(true) = queried {
                     sanitizer::reached(over);
                 }
-                return asked.map(|_| ());
+                return queried.map(|_| ());
             }
-            // SAFETY: the runtime is looked for anew.
+            // SAFETY: the runtime is looked up again.
             unsafe { thread::outside(inside, sync::nap) };
         }
     }
 
-    /// At a shutdown, which waits for all work: as destroy, but for a call that hangs. Does it count as
-    /// forgotten?
+    /// Ends it at shutdown, after all work is complete: like destroy, except that a hanging call is
+    /// aborted. Returns whether its handle counts as leaked.
     pub fn close(&self) -> bool {
         if self.change(JOINING, ABORTED) {
-            // Its init is under way, gives no handle, and ends it.
+            // The running init returns no handle, and ends NCCL's handle itself.
             return false;
         }
         let before = self.state.swap(ABORTED, Ordering::SeqCst);
         if before == ABORTED {
             return true;
         }
-        let is_free = self.try_hold();
+        let is_free = self.try_acquire();
         if is_free {
-            self.let_go();
+            self.release();
         }
-        // Nobody is told.
-        let _ = if is_free { self.end_quietly() } else { self.end_at_once() };
+        // There is no caller to report a failure to.
+        let _ = if is_free { self.end_at_shutdown() } else { self.abort_now() };
         true
     }
 
-    fn end_quietly(&self) -> Result<()> {
+    fn end_at_shutdown(&self) -> Result<()> {
         let comm = self.comm.load(Ordering::SeqCst);
         let mut result: c_int = code::SUCCESS;
         if !comm.is_null() {
-            // SAFETY: alive: the others have left the library, or cannot use it any more.
+            // SAFETY: alive: other threads have left the library, or cannot use it.
             unsafe { (self.functions.async_error)(comm, &mut result) };
         }
         let comm = self.take();
@@ -369,7 +372,7 @@ impl Communicator {
         }
         let is_well = result == code::SUCCESS;
         let end = if is_well { self.functions.destroy } else { self.functions.abort };
-        // SAFETY: nobody else ends it.
+        // SAFETY: no other thread ends it.
         let result = self.context.within(|_| unsafe { end(comm) });
         Ok(self.functions.check("ncclCommDestroy", result)?)
     }
@@ -381,7 +384,7 @@ impl Drop for Communicator {
         sanitizer::event_gone(self.own_key() + 2);
         let comm = self.take();
         if !comm.is_null() {
-            // SAFETY: nobody else has it.
+            // SAFETY: no other reference exists.
             self.context.within(|_| unsafe { (self.functions.abort)(comm) });
         }
     }

@@ -1,5 +1,5 @@
-//! What a communicator does, checked: elements in NCCL's types, the right numbers of them, on the
-//! right device.
+//! The operations of a communicator: checks of types, element counts and devices, and the calls of
+//! NCCL.
 
 use super::Communicator;
 use super::group;
@@ -16,21 +16,21 @@ use crate::tensor::dtype::code;
 use crate::tensor::{Dtype, Tensor};
 use std::sync::atomic::Ordering;
 
-/// How elements become one: NCCL's numbers.
+/// A reduction, with NCCL's number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReduceOp {
-    /// Their sum; of truth values "or".
+    /// Sum; logical "or" for booleans.
     Sum = 0,
-    /// Their product; of truth values "and".
+    /// Product; logical "and" for booleans.
     Prod = 1,
-    /// The largest.
+    /// Maximum.
     Max = 2,
-    /// The smallest.
+    /// Minimum.
     Min = 3,
 }
 
 impl ReduceOp {
-    /// By its number in C.
+    /// The reduction with this number in C.
     pub fn of(number: i32) -> Result<ReduceOp> {
         match number {
             0 => Ok(ReduceOp::Sum),
@@ -46,38 +46,39 @@ impl ReduceOp {
     }
 }
 
-/// A collective, or one side of a message.
+/// A collective, or one side of a point-to-point message.
 #[derive(Clone, Copy, Debug)]
 pub enum Verb {
-    /// The same on all ranks, of all ranks.
+    /// Reduces the inputs of all ranks; every rank gets the result.
     AllReduce(ReduceOp),
-    /// The root's, on all ranks.
+    /// Every rank gets the tensor of the root.
     Broadcast(i32),
-    /// Of all ranks, on the root.
+    /// Reduces the inputs of all ranks; the root gets the result.
     Reduce(ReduceOp, i32),
-    /// What all ranks have, side by side.
+    /// Every rank gets the concatenated inputs of all ranks.
     AllGather,
-    /// A part each of what all ranks give.
+    /// Reduces the inputs of all ranks; each rank gets a part of the result.
     ReduceScatter(ReduceOp),
-    /// To a rank.
+    /// Sends to this rank.
     Send(i32),
-    /// From a rank.
+    /// Receives from this rank.
     Recv(i32),
 }
 
-/// A verb with its tensors, as a host asks for it.
+/// An operation and its tensors, as the host passes them.
 pub struct Request<'a> {
-    /// What to do.
+    /// The operation.
     pub verb: Verb,
-    /// What is read; none: nothing is read on this rank.
+    /// The tensor to read; `None`: this rank reads nothing.
     pub input: Option<&'a Tensor>,
-    /// What is written; none: nothing is written on this rank.
+    /// The tensor to write; `None`: this rank writes nothing.
     pub output: Option<&'a Tensor>,
-    /// When; none: on the current stream of the communicator's device.
+    /// The stream; `None`: the current stream of the communicator's device.
     pub stream: Option<&'a Stream>,
 }
 
-/// The same with everything found: numbers alone, good outside the library.
+/// A checked operation. It has plain numbers and counted references, so that it is valid outside
+/// the library.
 pub(super) struct Operation {
     pub(super) communicator: Shared<Communicator>,
     pub(super) verb: Verb,
@@ -88,7 +89,7 @@ pub(super) struct Operation {
     pub(super) op: i32,
     pub(super) native: usize,
     pub(super) stream: HeldStream,
-    /// First byte and length of what is read, and of what is written.
+    /// First byte and length of the memory that is read, and of the memory that is written.
     touched: [(u64, u64); 2],
 }
 
@@ -100,7 +101,7 @@ const NOT_COMPLEX: Error = Error::Invalid(
     "complex numbers have a sum, and no product, maximum or minimum here: they would be taken part by part",
 );
 
-/// The type of elements that are calculated with, how many numbers each has, and the operation.
+/// NCCL's type for elements that are reduced, how many of them an element has, and the reduction.
 fn arithmetic(dtype: Dtype, op: ReduceOp) -> Result<(i32, u64, ReduceOp)> {
     let mut numbers = u64::from(dtype.lanes);
     let mut op = op;
@@ -116,7 +117,7 @@ fn arithmetic(dtype: Dtype, op: ReduceOp) -> Result<(i32, u64, ReduceOp)> {
         (code::FLOAT, 64) => data::FLOAT64,
         (code::BFLOAT, 16) => data::BFLOAT16,
         (code::BOOL, 8) => {
-            // Bytes that are 0 or 1, and stay so.
+            // Bytes that are 0 or 1 remain so.
             op = match op {
                 ReduceOp::Sum | ReduceOp::Max => ReduceOp::Max,
                 ReduceOp::Prod | ReduceOp::Min => ReduceOp::Min,
@@ -137,7 +138,7 @@ fn arithmetic(dtype: Dtype, op: ReduceOp) -> Result<(i32, u64, ReduceOp)> {
     Ok((found, numbers, op))
 }
 
-/// Bytes of elements that are only moved.
+/// Bytes of a tensor that is only copied.
 fn bytes_of(tensor: &Tensor) -> Result<u64> {
     let bits = u128::from(tensor.numel) * u128::from(tensor.dtype.element_bits());
     match u64::try_from(bits / 8) {
@@ -146,7 +147,7 @@ fn bytes_of(tensor: &Tensor) -> Result<u64> {
     }
 }
 
-/// First byte and length of a contiguous tensor; none has no bytes.
+/// First byte and length of a contiguous tensor; `None` has no bytes.
 fn range_of(tensor: Option<&Tensor>) -> Result<(u64, u64)> {
     let Some(tensor) = tensor else { return Ok((0, 0)) };
     let (first, end) = tensor.range()?;
@@ -154,7 +155,7 @@ fn range_of(tensor: Option<&Tensor>) -> Result<(u64, u64)> {
 }
 
 impl Verb {
-    /// What the host calls.
+    /// Name of the public function.
     fn name(self) -> &'static str {
         match self {
             Verb::AllReduce(_) => "tcuda_communicator_all_reduce",
@@ -167,7 +168,7 @@ impl Verb {
         }
     }
 
-    /// The operation, of verbs that calculate.
+    /// The reduction, if the operation has one.
     fn op(self) -> Option<ReduceOp> {
         match self {
             Verb::AllReduce(op) | Verb::Reduce(op, _) | Verb::ReduceScatter(op) => Some(op),
@@ -177,7 +178,7 @@ impl Verb {
 }
 
 impl Communicator {
-    /// Queues a verb, or notes it for the end of this thread's group.
+    /// Queues an operation, or adds it to this thread's open group.
     pub fn run(
         communicator: &Shared<Communicator>,
         inside: &Inside,
@@ -188,9 +189,9 @@ impl Communicator {
         if group::is_open(runtime) {
             return group::add(runtime, operation);
         }
-        operation.note_stream();
-        let refused = operation.tell(runtime);
-        group::run_one(inside, &operation).inspect_err(|_| sanitizer::reached(refused))
+        operation.set_last_stream();
+        let point = operation.report(runtime);
+        group::run_one(inside, &operation).inspect_err(|_| sanitizer::reached(point))
     }
 
     fn require_rank(&self, name: &'static str, rank: i32) -> Result<()> {
@@ -236,12 +237,12 @@ impl Communicator {
                 self.require(runtime, what, tensor)?;
             }
         }
-        // A rank has one of them at least.
+        // Every operation has an input or an output.
         let Some(some) = input.or(output) else { return Err(Error::Null { name: "input" }) };
         if let (Some(input), Some(output)) = (input, output) {
-            self.require_alike(request.verb, input, output)?;
+            self.require_matching(request.verb, input, output)?;
         }
-        // What one rank gives to another, or to all.
+        // The tensor whose elements one rank contributes or receives.
         let part = match request.verb {
             Verb::ReduceScatter(_) => output.unwrap_or(some),
             _ => some,
@@ -257,11 +258,12 @@ impl Communicator {
         let count = count.ok_or(Error::Invalid("the tensor has more elements than memory"))?;
         let stream = stream.on_this_thread(runtime)?;
         for tensor in [input, output].into_iter().flatten() {
-            note_use(tensor, stream)?;
+            record_use(tensor, stream)?;
         }
         let address = |tensor: Option<&Tensor>| tensor.map_or(0, |tensor| tensor.address as usize);
         let touched = [range_of(input)?, range_of(output)?];
-        // Who neither reads nor writes names the memory that it has: NCCL wants some.
+        // A rank that does not read or write passes its other tensor, because NCCL requires a
+        // pointer.
         let (from, to) = (address(input.or(output)), address(output.or(input)));
         Ok(Operation {
             communicator: communicator.share(),
@@ -277,7 +279,7 @@ impl Communicator {
         })
     }
 
-    /// What of the tensors this rank reads and writes.
+    /// The tensors that this rank reads and writes.
     fn tensors<'a>(
         &self,
         request: &Request<'a>,
@@ -309,8 +311,8 @@ impl Communicator {
         }
     }
 
-    /// An error unless an output holds what comes of an input.
-    fn require_alike(&self, verb: Verb, input: &Tensor, output: &Tensor) -> Result<()> {
+    /// An error unless type, size and overlap of input and output fit the operation.
+    fn require_matching(&self, verb: Verb, input: &Tensor, output: &Tensor) -> Result<()> {
         if input.dtype != output.dtype {
             return Err(Error::Invalid("input and output must have elements of the same type"));
         }
@@ -334,7 +336,7 @@ impl Communicator {
         }
         let (one, other) = (input.range()?, output.range()?);
         let overlap = one.0 < other.1 && other.0 < one.1;
-        // In place: the rank's own part of what is larger.
+        // In place: the smaller tensor is this rank's own part of the larger one.
         let own = |all: (u64, u64), part: (u64, u64)| {
             part.0 == all.0 + (part.1 - part.0) * self.rank as u64
         };
@@ -352,8 +354,8 @@ impl Communicator {
     }
 }
 
-/// A block of ours waits for the stream before others have it.
-fn note_use(tensor: &Tensor, stream: &Stream) -> Result<()> {
+/// Records that the stream uses the block, so that it is not reused too early.
+fn record_use(tensor: &Tensor, stream: &Stream) -> Result<()> {
     if tensor.numel == 0 {
         return Ok(());
     }
@@ -364,21 +366,22 @@ fn note_use(tensor: &Tensor, stream: &Stream) -> Result<()> {
 }
 
 impl Operation {
-    /// The stream is the last one that the communicator's work is on.
-    pub(super) fn note_stream(&self) {
-        self.communicator.note_last(&self.stream);
+    /// Stores the stream as that of the communicator's last operation.
+    pub(super) fn set_last_stream(&self) {
+        self.communicator.set_last_stream(&self.stream);
     }
 
-    /// Tells the sanitizer, before NCCL is called: the runtime may be gone when that comes back. Gives
-    /// what is as good as over where NCCL refuses it.
-    pub(super) fn tell(&self, runtime: &Runtime) -> Option<Point> {
+    /// Reports the operation to the sanitizer. This is done before NCCL is called, because
+    /// afterwards the runtime may be gone. Returns the point that counts as reached if NCCL refuses
+    /// the operation.
+    pub(super) fn report(&self, runtime: &Runtime) -> Option<Point> {
         if !sanitizer::is_on() {
             return None;
         }
         let stream = &*self.stream;
         let [(input, read), (output, written)] = self.touched;
         let touches = [Touch::read(input, read), Touch::write(output, written)];
-        // NCCL has the kernels of a communicator come one after the other, on whatever streams.
+        // NCCL runs the kernels of a communicator one after the other, on whatever streams.
         let Ok(key) = self.communicator.key(runtime, stream) else { return None };
         sanitizer::event_waited(runtime, key, stream);
         sanitizer::operation(runtime, stream, self.verb.name(), &touches);
@@ -386,8 +389,8 @@ impl Operation {
         sanitizer::point_of_stream(runtime, stream)
     }
 
-    /// The streams of a group go on when all of it is over.
-    pub(super) fn tell_end(&self, runtime: &Runtime) {
+    /// Reports that each stream of a group continues after all operations of the group.
+    pub(super) fn report_group_end(&self, runtime: &Runtime) {
         if !sanitizer::is_on() {
             return;
         }
@@ -397,7 +400,7 @@ impl Operation {
         }
     }
 
-    /// Calls NCCL. The caller holds the communicator.
+    /// Calls NCCL. The caller has acquired the communicator.
     pub(super) fn issue(&self) -> (&'static str, i32) {
         let functions = self.communicator.functions;
         let comm = self.communicator.comm.load(Ordering::SeqCst);

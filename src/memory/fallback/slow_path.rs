@@ -34,8 +34,8 @@ impl DeviceMemory {
         request: Request,
     ) -> Result<u64> {
         // What other processes have let go of goes first.
-        if runtime.ipc.has_news() {
-            runtime.ipc.collect_quickly(runtime);
+        if runtime.ipc.needs_collection() {
+            runtime.ipc.try_collect(runtime);
             let _guard = arena.lock.enter()?;
             if let Some(address) = self.take_of_any(arena, request, WHOLE_WALK)? {
                 return Ok(address);
