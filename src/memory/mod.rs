@@ -30,11 +30,11 @@ pub(crate) use crate::memory::fallback::reclaim::wait_for;
 pub(crate) use crate::memory::pools::sleep::require_awake;
 pub use crate::memory::stats::keys::{AllKeys, Json, Key, Keys, in_row, nearest, pool_in};
 pub use crate::memory::stats::summary::Summary;
+pub(crate) use backing::uncached::is_used as has_uncached_blocks;
 pub use pointer::{
     Found, cached_extent, device_of, extent, find, free, record_around, record_stream,
     unknown_pointer, use_inside,
 };
-pub(crate) use backing::uncached::is_used as has_uncached_blocks;
 pub use report::{OutOfMemoryText, PoolOutOfMemoryText, Size};
 pub use wrong_kind::{Kind, name_kind};
 

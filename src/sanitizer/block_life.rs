@@ -28,8 +28,9 @@ impl ReuseOrder {
     fn fill(&mut self, domain: &Domain, owner: Option<StreamInfo>, users: &[u64]) -> Result<()> {
         self.held.clear();
         self.implied.clear();
-        let slot = owner.and_then(|stream| domain.known(stream.key));
-        for slot in slot.into_iter().chain(users.iter().filter_map(|key| domain.known(*key))) {
+        let slot = owner.and_then(|stream| domain.slot_of_key(stream.key));
+        for slot in slot.into_iter().chain(users.iter().filter_map(|key| domain.slot_of_key(*key)))
+        {
             push(&mut self.held, slot)?;
         }
         let Some(slot) = slot else { return Ok(()) };

@@ -199,7 +199,7 @@ impl Domain {
 
     /// Returns the slot of a stream, by its key.
     #[inline]
-    pub(super) fn known(&self, key: u64) -> Option<u32> {
+    pub(super) fn slot_of_key(&self, key: u64) -> Option<u32> {
         let (known, slot) = self.recent[recent(key)];
         if known == key && slot != NO_SLOT {
             return Some(slot);
@@ -249,7 +249,7 @@ impl Domain {
     }
 
     /// Orders a stream after all that another has done.
-    pub(super) fn follow(&mut self, slot: u32, other: u32, now: &mut u64) -> Result<()> {
+    pub(super) fn order_after(&mut self, slot: u32, other: u32, now: &mut u64) -> Result<()> {
         let time = self.streams[other as usize].time;
         if self.knows(slot, other, time) {
             return Ok(());
@@ -270,7 +270,7 @@ impl Domain {
 
     /// Orders a stream that is about to do something after the streams that the driver orders
     /// before it.
-    pub(super) fn prepare(&mut self, slot: u32, now: &mut u64) -> Result<()> {
+    pub(super) fn order_after_implied(&mut self, slot: u32, now: &mut u64) -> Result<()> {
         let stream = &self.streams[slot as usize].stream;
         if self.number != 0 || stream.kind == Kind::NonBlocking {
             return Ok(());
@@ -278,7 +278,7 @@ impl Domain {
         let stream = *stream;
         for index in 0.. {
             match self.before(&stream, index) {
-                Some(other) => self.follow(slot, other, now)?,
+                Some(other) => self.order_after(slot, other, now)?,
                 None => break,
             }
         }

@@ -92,7 +92,7 @@ impl ThreadState {
 
 /// Releases the frames of a thread that exits.
 pub(crate) fn leave() {
-    THREAD_STATE.with(|own| switch::unpin(own.pinned.replace((0, 0))));
+    THREAD_STATE.with(|thread| switch::unpin(thread.pinned.replace((0, 0))));
 }
 
 /// A call that records several operations: reports wait until the outermost call ends.
@@ -102,9 +102,9 @@ impl Call {
     /// Captures frames now, unless an enclosing call did.
     #[cold]
     pub(super) fn begin() -> Call {
-        THREAD_STATE.with(|own| {
-            let call = own.enter();
-            own.capture_frames();
+        THREAD_STATE.with(|thread| {
+            let call = thread.enter();
+            thread.capture_frames();
             call
         })
     }
@@ -131,7 +131,7 @@ fn change<R: Default>(change: impl FnOnce(&mut State) -> Result<R>) -> (R, bool)
 fn update<R: Default>(body: impl FnOnce(&mut State) -> Result<R>) -> R {
     let (outcome, has_reports) = change(body);
     if has_reports {
-        THREAD_STATE.with(|own| own.has_reports.set(true));
+        THREAD_STATE.with(|thread| thread.has_reports.set(true));
     }
     outcome
 }
@@ -140,18 +140,18 @@ fn update<R: Default>(body: impl FnOnce(&mut State) -> Result<R>) -> R {
 fn update_in_call(body: impl FnOnce(&mut State, u32) -> Result<()>) {
     let has_frames = switch::has_frames();
     let call = has_frames.then(Call::begin);
-    let frames = if has_frames { THREAD_STATE.with(|own| own.frames.get()) } else { 0 };
+    let frames = if has_frames { THREAD_STATE.with(|thread| thread.frames.get()) } else { 0 };
     let ((), has_reports) = change(|state| body(state, frames));
     if has_reports {
         let _call = THREAD_STATE.with(ThreadState::enter);
-        THREAD_STATE.with(|own| own.has_reports.set(true));
+        THREAD_STATE.with(|thread| thread.has_reports.set(true));
     }
     drop(call);
 }
 
 /// Resolves a stream on the calling thread. Returns the number of its capture, or 0, and its
 /// properties.
-fn place<'a>(runtime: &'a Runtime, stream: &'a Stream) -> Option<(u64, StreamInfo)> {
+fn resolve<'a>(runtime: &'a Runtime, stream: &'a Stream) -> Option<(u64, StreamInfo)> {
     let stream = stream.on_this_thread(runtime).unwrap_or(stream);
     match capture(runtime, stream) {
         Ok(number) => Some((number, info_of(runtime, stream, number != 0))),
@@ -163,11 +163,14 @@ fn place<'a>(runtime: &'a Runtime, stream: &'a Stream) -> Option<(u64, StreamInf
     }
 }
 
-/// As [`place`], for an allocation: the driver is queried for a capture only when the allocator
+/// As [`resolve`], for an allocation: the driver is queried for a capture only when the allocator
 /// does so.
-fn place_of_memory<'a>(runtime: &'a Runtime, stream: &'a Stream) -> Option<(u64, StreamInfo)> {
+fn resolve_for_allocation<'a>(
+    runtime: &'a Runtime,
+    stream: &'a Stream,
+) -> Option<(u64, StreamInfo)> {
     if runtime.captures.any() || route::is_routed() {
-        return place(runtime, stream);
+        return resolve(runtime, stream);
     }
     let stream = stream.on_this_thread(runtime).unwrap_or(stream);
     Some((0, info_of(runtime, stream, false)))
@@ -214,7 +217,7 @@ pub(super) fn operation(
     label: &'static str,
     touches: &[Touch<'_>],
 ) {
-    let Some((capture, info)) = place(runtime, stream) else { return };
+    let Some((capture, info)) = resolve(runtime, stream) else { return };
     let label = Label::Library(label);
     update_in_call(|state, frames| {
         state.operation(capture, info, Named { label, frames }, touches)
@@ -233,7 +236,7 @@ pub(super) fn named_operation(
     name: &str,
     touches: &[Touch<'_>],
 ) {
-    let Some((capture, info)) = place(runtime, stream) else { return };
+    let Some((capture, info)) = resolve(runtime, stream) else { return };
     update_in_call(|state, frames| {
         let label = state.texts.label_of(name)?;
         state.operation(capture, info, Named { label, frames }, touches)
@@ -251,7 +254,7 @@ pub(super) fn collective(
         return switch::note_loss();
     }
     for (stream, touches) in members {
-        let Some((capture, info)) = place(runtime, stream) else { return };
+        let Some((capture, info)) = resolve(runtime, stream) else { return };
         list.push((capture, info, *touches));
     }
     let label = Label::Library(label);
@@ -260,21 +263,21 @@ pub(super) fn collective(
 
 #[cold]
 pub(super) fn event_recorded(runtime: &Runtime, event: u64, stream: &Stream) {
-    if let Some((capture, info)) = place(runtime, stream) {
+    if let Some((capture, info)) = resolve(runtime, stream) {
         update(|state| state.event_recorded(capture, event, info));
     }
 }
 
 #[cold]
 pub(super) fn event_waited(runtime: &Runtime, event: u64, stream: &Stream) {
-    if let Some((capture, info)) = place(runtime, stream) {
+    if let Some((capture, info)) = resolve(runtime, stream) {
         update(|state| state.event_waited(capture, event, info));
     }
 }
 
 #[cold]
 pub(super) fn event_outside(runtime: &Runtime, event: u64, stream: &Stream, records: bool) {
-    if let Some((capture, _)) = place(runtime, stream) {
+    if let Some((capture, _)) = resolve(runtime, stream) {
         update(|state| state.event_outside(capture, event, records));
     }
 }
@@ -289,7 +292,8 @@ pub(super) fn event_gone(event: u64) {
 
 #[cold]
 pub(super) fn stream_waits(runtime: &Runtime, stream: &Stream, other: &Stream) {
-    let (Some((capture, info)), Some((_, other))) = (place(runtime, stream), place(runtime, other))
+    let (Some((capture, info)), Some((_, other))) =
+        (resolve(runtime, stream), resolve(runtime, other))
     else {
         return;
     };
@@ -298,14 +302,14 @@ pub(super) fn stream_waits(runtime: &Runtime, stream: &Stream, other: &Stream) {
 
 #[cold]
 pub(super) fn waits_for_everything(runtime: &Runtime, stream: &Stream) {
-    if let Some((capture, info)) = place(runtime, stream) {
+    if let Some((capture, info)) = resolve(runtime, stream) {
         update(|state| state.waits_for_everything(capture, info));
     }
 }
 
 #[cold]
 pub(super) fn point_of_stream(runtime: &Runtime, stream: &Stream) -> Option<Point> {
-    let (capture, info) = place(runtime, stream)?;
+    let (capture, info) = resolve(runtime, stream)?;
     if capture != 0 {
         return None;
     }
@@ -317,7 +321,7 @@ pub(super) fn point_of_stream(runtime: &Runtime, stream: &Stream) -> Option<Poin
 
 #[cold]
 pub(super) fn point_of_work(runtime: &Runtime, stream: &Stream) -> Option<Point> {
-    let (capture, info) = place(runtime, stream)?;
+    let (capture, info) = resolve(runtime, stream)?;
     if capture != 0 {
         return None;
     }
@@ -350,7 +354,7 @@ pub(super) fn reached(Point(stamp, generation): &Point) {
 
 #[cold]
 pub(super) fn allocated(runtime: &Runtime, ptr: u64, bytes: u64, stream: &Stream) {
-    let Some((capture, info)) = place_of_memory(runtime, stream) else { return };
+    let Some((capture, info)) = resolve_for_allocation(runtime, stream) else { return };
     update_in_call(|state, frames| state.allocated(capture, (ptr, bytes), Some(info), frames));
 }
 
@@ -377,7 +381,7 @@ pub(super) fn used_on(ptr: u64, stream: &Stream) {
 
 #[cold]
 pub(super) fn capture_number(runtime: &Runtime, stream: &Stream) -> Option<u64> {
-    place(runtime, stream).map(|(capture, _)| capture).filter(|capture| *capture != 0)
+    resolve(runtime, stream).map(|(capture, _)| capture).filter(|capture| *capture != 0)
 }
 
 #[cold]
@@ -395,7 +399,7 @@ pub(super) fn graph_launched(
     executable: u64,
     recording: Option<&Recording>,
 ) {
-    let Some((capture, info)) = place(runtime, stream) else { return };
+    let Some((capture, info)) = resolve(runtime, stream) else { return };
     update_in_call(|state, frames| {
         let known = recording.filter(|recording| recording.1 == state.generation);
         let recorded = known.map(|recording| &*recording.0);

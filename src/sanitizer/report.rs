@@ -96,13 +96,13 @@ impl Reports {
     }
 
     /// Removes the oldest report that is pending for this thread. Returns it with its text, which
-    /// is empty unless `is_text`.
-    pub(super) fn take(&mut self, texts: &Texts, is_text: bool) -> Option<(Report, TextBuffer)> {
+    /// is empty unless `with_text`.
+    pub(super) fn take(&mut self, texts: &Texts, with_text: bool) -> Option<(Report, TextBuffer)> {
         let own = thread();
         let place = self.waiting.iter().position(|(thread, _)| *thread == own)?;
         let (_, whole) = self.waiting.remove(place);
         let mut line = TextBuffer::default();
-        if is_text {
+        if with_text {
             let _ = line.add(format_args!("{}", ReportText(&whole, texts)));
         }
         Some((whole.report, line))

@@ -53,6 +53,7 @@ pub(super) const MAIN: usize = usize::MAX;
 pub(super) struct State {
     /// Whether the sanitizer is on.
     pub(super) is_on: bool,
+    /// The current time of all clocks.
     pub(super) now: u64,
     sequence: u64,
     pub(super) host: Host,
@@ -70,7 +71,7 @@ pub(super) struct State {
     pub(super) reports: Reports,
     /// Number of touches whose bytes are unknown, or whose races could not be determined.
     pub(super) unchecked: u64,
-    /// How often everything was forgotten for lack of host memory.
+    /// How often everything was forgotten, because an operation could not be recorded.
     pub(super) lost: u64,
     /// Whether `unchecked` and `lost` were logged.
     pub(super) is_loss_logged: bool,
@@ -194,7 +195,7 @@ impl State {
     pub(super) fn ready(&mut self, capture: u64, stream: &StreamInfo) -> Result<(usize, u32)> {
         let (index, slot) = self.find(capture, stream)?;
         let domain = domain_at(&mut self.captures, &mut self.main, index);
-        domain.prepare(slot, &mut self.now)?;
+        domain.order_after_implied(slot, &mut self.now)?;
         Ok((index, slot))
     }
 
@@ -277,8 +278,8 @@ impl State {
             let index = self.domain(capture)?;
             let domain = domain_at(&mut self.captures, &mut self.main, index);
             let (slot, first) = (domain.slot(&stream)?, domain.slot(&members[first].1)?);
-            domain.follow(first, slot, &mut self.now)?;
-            domain.follow(slot, first, &mut self.now)?;
+            domain.order_after(first, slot, &mut self.now)?;
+            domain.order_after(slot, first, &mut self.now)?;
         }
         Ok(())
     }
@@ -334,7 +335,7 @@ impl State {
     ) -> Result<()> {
         let (index, slot) = self.ready(capture, &stream)?;
         let (_, other) = self.ready(capture, &other)?;
-        domain_at(&mut self.captures, &mut self.main, index).follow(slot, other, &mut self.now)
+        domain_at(&mut self.captures, &mut self.main, index).order_after(slot, other, &mut self.now)
     }
 
     pub(super) fn waits_for_everything(&mut self, capture: u64, stream: StreamInfo) -> Result<()> {
@@ -346,7 +347,7 @@ impl State {
 
     /// The point that a wait for a stream reaches.
     pub(super) fn point_of_stream(&mut self, stream: StreamInfo) -> Result<Option<Stamp>> {
-        self.main.known(stream.key).map(|slot| self.main.point(slot)).transpose()
+        self.main.slot_of_key(stream.key).map(|slot| self.main.point(slot)).transpose()
     }
 
     pub(super) fn point_of_event(&self, event: u64) -> Option<Stamp> {

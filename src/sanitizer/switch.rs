@@ -224,7 +224,7 @@ fn log_loss_once() {
         return;
     }
     let what = match lost > 0 {
-        true => "found no host memory, or could not query a stream, and began anew",
+        true => "found no host memory, or could not query a stream, and starts over",
         false => "does not know all bytes of an access, which is left out",
     };
     log::warn_as_asked(format_args!("the stream sanitizer {what}"));
