@@ -1,6 +1,6 @@
 //! The tables of handles.
 
-/// As much of the boundary as handles need.
+/// The part of the boundary that handles need.
 pub mod boundary {
     use crate::base::thread::{self, Inside};
 

@@ -1,4 +1,4 @@
-//! The pieces under model, from the library's own files; `sync` is what differs.
+//! The modelled modules, compiled from the library's own files; `sync` is replaced.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,8 +10,8 @@ pub mod memory;
 pub mod sim;
 pub mod twin;
 
-/// Tries a model in every interleaving in which threads are interrupted where they could go on at most
-/// so often: `few` times as a part of the tests, `many` times with TCUDA_MODELS_FULL set.
+/// Runs a model in every interleaving with at most `few` preemptions, or `many` with
+/// TCUDA_MODELS_FULL set.
 pub fn explore(few: usize, many: usize, model: impl Fn() + Sync + Send + 'static) {
     let runs = Arc::new(AtomicU64::new(0));
     if std::env::var_os("TCUDA_MODELS_KEEP").is_some() {

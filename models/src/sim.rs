@@ -1,4 +1,4 @@
-//! The queues of the simulated machine's streams, and as much of the machine as they name.
+//! The queues of the simulated machine's streams, and the types of the machine that they use.
 
 use crate::base::sync::{Mutex, MutexGuard};
 use queue::{Action, Kind, Operation, Point, Stream};
@@ -46,7 +46,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 #[derive(Clone)]
 pub struct Queue(Arc<Stream>);
 
-/// A place in a queue.
+/// A position in a queue.
 #[derive(Clone)]
 pub struct Place(Point);
 
@@ -74,7 +74,7 @@ impl Queue {
         self.0.finish(position);
     }
 
-    /// Queues an operation for a worker, as the schedule of threads does; `spawn` starts one.
+    /// Queues an operation for a worker, as the schedule `threads` does; `spawn` starts one.
     pub fn push(&self, waits: &[Place], spawn: impl FnOnce()) -> Place {
         let waits = waits.iter().map(|place| place.0.clone()).collect();
         let spawn = || {
@@ -85,7 +85,7 @@ impl Queue {
         Place(Point { stream: Arc::clone(&self.0), position })
     }
 
-    /// The life of a worker: `operation` is what each operation does, given its number.
+    /// The body of a worker: `operation` runs each operation, given its number.
     pub fn works(&self, operation: impl Fn(u64)) {
         while let Some(Operation { position, waits, .. }) = self.0.pop() {
             waits.iter().for_each(Point::wait);
@@ -94,7 +94,7 @@ impl Queue {
         }
     }
 
-    /// Everything queued so far.
+    /// The position after all operations queued so far.
     pub fn tail(&self) -> Place {
         Place(self.0.tail())
     }

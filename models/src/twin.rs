@@ -1,5 +1,5 @@
-//! The twin of a model: the same with a bug planted, which must be found. Each runs in a process of its
-//! own, because what a found bug leaves behind may not unwind.
+//! The twin of a model: the same model with a planted bug, which must be found. Each twin runs in a
+//! process of its own, since the state after a found bug may not unwind.
 
 use crate::base::sync::{Bug, with_bug};
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -8,13 +8,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 const CHILD: &str = "TCUDA_MODELS_TWIN";
 
-/// The system's allocator, which frees nothing in a twin: what is used after it was dropped is still
-/// there, so that loom tells what happened instead of a crash.
+/// The system's allocator, which frees nothing in a twin. Dropped memory is still there, so loom
+/// reports a use after a free instead of a crash.
 struct Keeping;
 
 static KEEPS: AtomicBool = AtomicBool::new(false);
 
-/// Keeps all memory from now on, to see what a model that crashes does.
+/// Keeps all memory from now on, so that a model that crashes can be examined.
 pub fn keep_memory() {
     KEEPS.store(true, Ordering::Relaxed);
 }
@@ -22,7 +22,7 @@ pub fn keep_memory() {
 #[global_allocator]
 static ALLOCATOR: Keeping = Keeping;
 
-// SAFETY: the system's allocator, but for blocks that are never freed.
+// SAFETY: the system's allocator, except that blocks may never be freed.
 unsafe impl GlobalAlloc for Keeping {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         // SAFETY: the caller's promise.
@@ -37,8 +37,8 @@ unsafe impl GlobalAlloc for Keeping {
     }
 }
 
-/// Runs `model` with a bug planted, on behalf of the test of this name; the output of its failure has
-/// one of the texts `expected`.
+/// Runs `model` with a planted bug, for the test of this name. The output of its failure must
+/// contain one of the texts `expected`.
 pub fn fails(test: &str, bug: Bug, expected: &[&str], model: impl FnOnce()) {
     if std::env::var(CHILD).is_ok_and(|child| child == test) {
         keep_memory();

@@ -1,20 +1,20 @@
-//! The lock of an arena: one thread at a time has what it guards, whether it is the owner, takes the bias
-//! away, or is the ledger's holder; and it sees what the others did.
+//! The lock of an arena: at most one thread accesses the guarded data and sees earlier writes. That
+//! holds for the owner, for a thread that revokes the bias, and for the ledger's holder.
 
 use loom::sync::Arc;
 use loom::thread;
-use tcuda_models::explore;
 use tcuda_models::base::lock::Lock;
-use tcuda_models::memory::arena::arena_lock::ArenaLock;
 use tcuda_models::base::rank::Rank;
 use tcuda_models::base::sync::{Bug, UnsafeCell};
 use tcuda_models::base::thread::{enter, leave, register};
+use tcuda_models::explore;
+use tcuda_models::memory::arena::arena_lock::ArenaLock;
 use tcuda_models::twin::fails;
 
 struct Arena {
     lock: ArenaLock,
     ledger: Lock,
-    /// How often anybody had the lock.
+    /// The number of times the lock was held.
     value: UnsafeCell<u32>,
 }
 
@@ -24,7 +24,8 @@ unsafe impl Sync for Arena {}
 unsafe impl Send for Arena {}
 
 impl Arena {
-    /// The caller has the lock, one way or the other; loom says so if another has it too.
+    /// The caller holds the lock in one of the ways; loom reports it if another thread does as
+    /// well.
     fn count(&self) {
         // SAFETY: as above.
         self.value.with_mut(|value| unsafe { *value += 1 });
@@ -36,7 +37,7 @@ impl Arena {
         self.count();
     }
 
-    /// As counting beyond the headroom does: meanwhile the ledger's holder may have it.
+    /// Like counting beyond the headroom: meanwhile the ledger's holder may hold the lock.
     fn parks(&self) {
         let _guard = self.lock.guard();
         self.count();
@@ -59,14 +60,14 @@ impl Arena {
 
 type Body = fn(&Arena);
 
-/// The life of a thread. Its address may be that of the next one.
+/// The whole life of a thread. A later thread may have the same address.
 fn lives(arena: &Arena, body: Body) {
     register();
     body(arena);
     leave();
 }
 
-/// Runs each of the bodies on a thread of its own, the last one here; then everything must add up.
+/// Runs each body on a thread of its own, the last one on this thread; then checks the count.
 fn together(expected: u32, bodies: &'static [Body]) {
     let (few, many) = if bodies.len() > 2 { (2, 3) } else { (3, 4) };
     explore(few, many, move || {
@@ -100,7 +101,7 @@ fn uses_it_once(arena: &Arena) {
     arena.uses();
 }
 
-/// Between its calls nobody minds that it was the owner.
+/// Between its calls its bias does not matter to other threads.
 fn uses_it_in_two_calls(arena: &Arena) {
     uses_it_once(arena);
     uses_it_twice(arena);
@@ -149,7 +150,8 @@ fn a_parked_owner_counts_as_still() {
     together(7, &[looks_thrice, uses_it_and_parks]);
 }
 
-/// Whoever takes the bias away has the real lock, and waits for an owner who waits for the ledger.
+/// The thread that revokes the bias holds the real lock, and waits for an owner that waits for the
+/// ledger.
 #[test]
 fn a_parked_owner_counts_as_still_where_its_bias_is_taken_away() {
     together(6, &[looks_once, uses_it_once, uses_it_and_parks]);
@@ -221,7 +223,7 @@ fn putting_back_without_release() {
     });
 }
 
-/// The former owner is about to take down the flag, which is the next one's.
+/// The former owner is about to clear the flag, which now belongs to the next owner.
 #[test]
 fn a_next_owner_too_soon() {
     fails("a_next_owner_too_soon", Bug::NoVisit, FOUND, || {

@@ -1,21 +1,21 @@
-//! The stats of a device: peaks are the true ones whoever counts, and whatever interleaves; the stats'
-//! holder reads what the members' locks guard while none of it changes.
+//! The statistics of a device: peaks are the true ones in every interleaving of counts. The holder
+//! of the ledger reads the data under the arenas' locks while it does not change.
 
 use loom::sync::Arc;
 use loom::thread;
 use std::sync::atomic::{AtomicI64, AtomicPtr, Ordering};
+use tcuda_models::base::retired::Reclaimable;
+use tcuda_models::base::sync::{Bug, UnsafeCell};
 use tcuda_models::explore;
 use tcuda_models::memory::arena::arena_lock::ArenaLock;
 use tcuda_models::memory::stats::device_stats::{GuardedStats, Member};
 use tcuda_models::memory::stats::ledger::{
     ALL, ALLOCATED_BYTES, Account, Changes, Class, Split, Statistics, change_of, only,
 };
-use tcuda_models::base::retired::Reclaimable;
-use tcuda_models::base::sync::{Bug, UnsafeCell};
 use tcuda_models::twin::fails;
 
-/// What is true: the sum of all accounts at every moment, and its highest value. Not of loom's
-/// types: it is looked at from outside.
+/// The true values: the sum of all accounts at every moment, and its maximum. They are not of
+/// loom's types, since they are read from outside the model.
 #[derive(Default)]
 struct Truth {
     now: AtomicI64,
@@ -36,7 +36,7 @@ struct Arena {
     kind: Kind,
     account: UnsafeCell<Account>,
     state: UnsafeCell<i64>,
-    /// Fixed before it is shared.
+    /// Set before the arena is shared.
     partner: AtomicPtr<Arena>,
     truth: std::sync::Arc<Truth>,
 }
@@ -47,7 +47,7 @@ impl Member for Arena {
     }
 
     fn partner(&self) -> Option<&Arena> {
-        // SAFETY: NULL, or boxed and as long-lived as the stats.
+        // SAFETY: NULL, or boxed and alive as long as the device.
         unsafe { self.partner.load(Ordering::Relaxed).as_ref() }
     }
 
@@ -87,7 +87,7 @@ impl Arena {
         }
     }
 
-    /// A block of so many bytes comes, or goes.
+    /// The changes of allocating (positive) or freeing (negative) a block.
     fn bytes(&self, change: i64) -> Changes {
         only(self.class_of(change), change_of(change.signum(), change, change, false))
     }
@@ -122,11 +122,11 @@ impl Device {
     }
 
     fn arena(&self, index: usize) -> &Arena {
-        // SAFETY: boxed, and lives as long as the stats.
+        // SAFETY: boxed, and alive as long as the device.
         unsafe { &*self.arenas[index] }
     }
 
-    /// As allocating and freeing do.
+    /// Like allocating and freeing.
     fn change(&self, index: usize, change: i64) {
         let arena = self.arena(index);
         let _guard = arena.lock.guard();
@@ -138,7 +138,7 @@ impl Device {
             account.count_alloc_with(other, class, (change, change), Split::NONE)
         };
         let fall = |account: &mut Account| account.count_free(class, -change, -change, Split::NONE);
-        // SAFETY: the lock is held and we are not parked.
+        // SAFETY: the lock is held and the thread is not parked.
         let is_counted = unsafe {
             match change > 0 {
                 true => arena.with_account(rise),
@@ -150,7 +150,7 @@ impl Device {
         }
     }
 
-    /// As the statistics and a snapshot do: the peak, and the sum of the states.
+    /// Like the statistics and a snapshot: returns the peak and the sum of the states.
     fn looks(&self) -> (i64, i64) {
         self.stats.with(None, |stats| {
             let mut statistics = Statistics::default();
@@ -159,7 +159,7 @@ impl Device {
             assert_eq!(total.peak, self.truth.peak.load(Ordering::Relaxed), "not the true peak");
             assert_eq!(total.current, self.truth.now.load(Ordering::Relaxed));
             let states = (0..self.arenas.len()).map(|index| {
-                // SAFETY: all members are held still.
+                // SAFETY: all arenas are frozen.
                 self.arena(index).state.with(|state| unsafe { *state })
             });
             (total.peak, states.sum())
@@ -177,12 +177,12 @@ impl Device {
 
 type Body = fn(&Device);
 
-/// Runs bodies on threads of their own, and the last one here; then everything must add up.
+/// Runs bodies on threads of their own, the last one on this thread; then checks the sums.
 fn together(bodies: &'static [Body]) {
     together_of(KINDS, bodies);
 }
 
-/// The same inside the library, where arenas are biased to the thread that uses them.
+/// The same inside the library, where arenas are biased to the using thread.
 fn inside(bodies: &'static [Body]) {
     let many = if bodies.len() > 2 { 2 } else { 3 };
     explore(2, many, move || {
@@ -209,7 +209,7 @@ fn inside(bodies: &'static [Body]) {
     });
 }
 
-/// The same with arenas of some kinds.
+/// The same with arenas of these kinds.
 fn together_of(kinds: &'static [Kind], bodies: &'static [Body]) {
     let (few, many) = if bodies.len() > 2 { (2, 3) } else { (3, 4) };
     explore(few, many, move || {
@@ -229,7 +229,7 @@ fn together_of(kinds: &'static [Kind], bodies: &'static [Body]) {
     });
 }
 
-/// Grows past its headroom, then moves within it.
+/// Grows past the headroom, then changes within it.
 fn moves_in_the_first(device: &Device) {
     device.change(0, 4);
     device.change(0, -4);
@@ -245,7 +245,7 @@ fn looks_on(device: &Device) {
     device.looks();
 }
 
-/// A scope of statistics, and a reset of the device's own in the middle.
+/// Opens a scope of statistics, with a reset of the device's peaks inside.
 fn opens_a_scope(device: &Device) {
     device.stats.with(None, |stats| {
         assert!(stats.open_scope(1));
@@ -259,7 +259,7 @@ fn opens_a_scope(device: &Device) {
     });
 }
 
-/// Waits for the device with the lock held, as giving memory back does.
+/// Waits for the device with the lock held, like giving memory back.
 fn waits_parked(device: &Device) {
     let arena = device.arena(0);
     let _guard = arena.lock.guard();
@@ -310,7 +310,7 @@ fn peaks_are_true_of_biased_arenas_while_another_looks() {
     inside(&[moves_in_the_first, looks_on]);
 }
 
-/// Grows past its headroom in an arena that is the other's, perhaps.
+/// Grows past the headroom in an arena that another thread may own.
 fn moves_too(device: &Device) {
     device.change(0, 2);
     device.change(0, -2);
@@ -321,7 +321,7 @@ fn peaks_are_true_of_an_arena_that_changes_hands() {
     inside(&[moves_in_the_first, moves_too]);
 }
 
-/// The same once the arena is its own.
+/// The same after the thread owns the arena.
 fn waits_parked_as_the_owner(device: &Device) {
     device.change(0, 1);
     waits_parked(device);
@@ -332,7 +332,8 @@ fn a_parked_owner_is_read_and_not_waited_for() {
     inside(&[waits_parked_as_the_owner, looks_on, moves_in_the_second]);
 }
 
-/// Has less than ever, but in the other arena: that takes the headroom of the first, which then lacks it.
+/// Stays below the peak but in the other arena: that takes headroom of the first, which then lacks
+/// it.
 fn moves_from_one_to_the_other(device: &Device) {
     for (index, change) in [(1, 3), (1, -3), (0, 4), (0, -4), (1, 2), (0, 4)] {
         device.change(index, change);
@@ -365,7 +366,7 @@ fn accounts_without_acquire() {
     });
 }
 
-/// Goes to the stats with the lock held, without saying so: the two wait for each other.
+/// Takes the ledger with the lock held, without parking: the two threads wait for each other.
 fn goes_unparked(device: &Device) {
     let _guard = device.arena(0).lock.guard();
     device.looks();
@@ -373,14 +374,14 @@ fn goes_unparked(device: &Device) {
 
 #[test]
 fn asking_the_books_unparked() {
-    // The stats' holder looks for ever: loom ends a run that takes too many steps.
+    // The ledger's holder polls forever: loom ends a run with too many steps.
     let expected = &["Model exceeded maximum number of branches", "deadlock"];
     fails("asking_the_books_unparked", Bug::None, expected, || {
         together(&[goes_unparked, looks_on]);
     });
 }
 
-/// Raises an account beyond its headroom without asking.
+/// Raises an account beyond its headroom without a grant.
 fn counts_without_asking(device: &Device) {
     let arena = device.arena(0);
     let _guard = arena.lock.guard();
@@ -402,9 +403,11 @@ fn takes_slack_unguarded(device: &Device) {
     let (own, other) = (device.arena(1), device.arena(0));
     let _guard = own.lock.guard();
     let count_alloc_with = |account: &mut Account| {
-        // SAFETY: none, which is to be found.
+        // SAFETY: none; the model must detect this.
         unsafe {
-            other.with_account(|other| account.count_alloc_with(other, Class::Large, (1, 1), Split::NONE))
+            other.with_account(|other| {
+                account.count_alloc_with(other, Class::Large, (1, 1), Split::NONE)
+            })
         }
     };
     // SAFETY: the lock is held.

@@ -1,15 +1,15 @@
-//! Epochs: what was taken away is not touched before everyone who could see it has left.
+//! Epochs: a removed object is not ended before every thread that could see it has left.
 
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;
 use loom::thread;
 use tcuda_models::base::epoch::{Fence, Members, Presence};
-use tcuda_models::explore;
 use tcuda_models::base::retired::{Reclaimable, Retired};
 use tcuda_models::base::sync::{self, AtomicPtr, Bug, Ordering};
+use tcuda_models::explore;
 use tcuda_models::twin::fails;
 
-/// Something that a reader looks at and its owner ends; loom tells when the two meet.
+/// An object that a reader reads and its owner ends; loom reports concurrent accesses.
 struct Thing(UnsafeCell<u32>);
 
 // SAFETY: what the model checks.
@@ -19,7 +19,7 @@ unsafe impl Send for Thing {}
 
 impl Thing {
     fn end(&self) {
-        // SAFETY: nobody looks any more, which is what the model checks.
+        // SAFETY: no thread reads it any more, which is what the model checks.
         self.0.with_mut(|value| unsafe { *value = 0 });
     }
 }
@@ -55,20 +55,20 @@ impl World {
         world
     }
 
-    /// Retires the thing, which was made in an era.
+    /// Retires the thing, which was created in era `born`.
     fn retire(&self, born: u64) {
         self.retired.add(Box::new(Reclaimable::new(Ends(Arc::clone(&self.thing)), born)));
     }
 
-    /// Drops what no call sees.
+    /// Drops objects that no call can see.
     fn collect(&self) {
         self.retired.collect(&self.members, Some(&self.owner), usize::MAX, barrier);
     }
 
-    /// A call of the library: enters, looks for the thing, looks at it.
+    /// A call of the library: enters, finds the thing, and reads it.
     fn reads(&self, reader: usize, how: Fence) {
         let presence = &self.readers[reader];
-        // The first one as a short way does, where there is one.
+        // The first reader pins as a fast path does, if there is one.
         let is_brief = reader == 0 && how == Fence::Light;
         if is_brief {
             assert!(presence.enter_first(), "it is outside");
@@ -94,7 +94,7 @@ fn barrier() {
     sync::fence(Ordering::SeqCst);
 }
 
-/// As shutdown does: takes away, waits for all, ends it.
+/// Like shutdown: removes the thing, waits for all threads, ends it.
 fn waits_for_others(how: Fence, calls: usize) {
     explore(4, 5, move || {
         let world = World::new();
@@ -110,7 +110,7 @@ fn waits_for_others(how: Fence, calls: usize) {
     });
 }
 
-/// As the destruction of a handle does: takes away, retires, and some later calls collect.
+/// Like the destruction of a handle: removes and retires the thing; later calls collect it.
 fn retires(how: Fence, readers: usize, collections: usize) {
     let (few, many) = if readers > 1 { (3, 4) } else { (4, 6) };
     explore(few, many, move || {
@@ -135,7 +135,7 @@ fn retires(how: Fence, readers: usize, collections: usize) {
     });
 }
 
-/// Both threads destroy and collect: what one retires, the other may drop.
+/// Both threads destroy and collect: each may drop the object that the other retired.
 fn two_collect() {
     explore(3, 4, || {
         let world = World::new();
@@ -156,8 +156,8 @@ fn two_collect() {
     });
 }
 
-/// A shutdown collects, waits and collects beside another thread's collection: what was retired before
-/// is dropped then, whichever thread held it and for whichever call.
+/// A shutdown collects, waits and collects during another thread's collection. It drops all objects
+/// retired before, whichever thread retired them and whichever call could see them.
 fn empties_beside_a_collection() {
     explore(3, 4, || {
         let world = World::new();
@@ -176,7 +176,7 @@ fn empties_beside_a_collection() {
         world.collect();
         barrier();
         world.members.wait_for_others(&world.owner);
-        // SAFETY: it was ended, and by nobody later.
+        // SAFETY: it was ended, and no thread writes it later.
         assert_eq!(world.thing.0.with(|value| unsafe { *value }), 0, "left behind");
         world.owner.leave();
         collector.join().unwrap();
@@ -188,9 +188,9 @@ fn a_shutdown_leaves_nothing_to_a_collection() {
     empties_beside_a_collection();
 }
 
-/// A call waits; it looks at what it found before, or (`finds_later`) at what it finds after. In the
-/// middle of the wait a callback may find it (`in_callback`). `born`: the era of the thing, which a call
-/// that waits does not keep if it is later than its own.
+/// A call waits. It reads an object that it found before the wait, or with `finds_later`, after it.
+/// With `in_callback`, a callback may find the object during the wait. `born` is the object's era
+/// of creation; a waiting call does not protect an object with a later era than its own.
 fn waits(finds_later: bool, in_callback: bool, born: u64) {
     explore(3, 4, move || {
         let world = World::new();
@@ -245,7 +245,7 @@ fn a_callback_of_a_call_that_waits_finds_what_is_there() {
 }
 
 #[test]
-fn shutdown_waits_for_who_is_inside() {
+fn shutdown_waits_for_threads_inside() {
     waits_for_others(Fence::Light, 2);
 }
 
@@ -255,7 +255,7 @@ fn shutdown_waits_without_membarrier() {
 }
 
 #[test]
-fn retired_objects_outlive_who_sees_them() {
+fn retired_objects_outlive_their_readers() {
     retires(Fence::Light, 1, 2);
 }
 
@@ -306,7 +306,7 @@ fn retiring_without_a_fence_of_its_own() {
     });
 }
 
-/// Said to be younger than it is, so that the wait seems to have begun before it was made.
+/// The era is later than the true one, so the wait seems to have begun before the creation.
 #[test]
 fn a_wrong_era_of_birth() {
     fails("a_wrong_era_of_birth", Bug::None, FOUND, || waits(false, false, u64::MAX));

@@ -1,11 +1,11 @@
-//! Streams of others: nobody names one to the driver once its last handle is gone, and what stands for
-//! it then is an event that was recorded.
+//! External streams: a stream is not passed to the driver after its last handle is gone. A recorded
+//! event then represents it.
 
 use loom::sync::Arc;
 use loom::thread;
+use tcuda_models::base::sync::{Bug, UnsafeCell};
 use tcuda_models::explore;
 use tcuda_models::gpu::external_life::{Farewell, Standing};
-use tcuda_models::base::sync::{Bug, UnsafeCell};
 use tcuda_models::twin::fails;
 
 /// The number of the event.
@@ -13,9 +13,9 @@ const EVENT: usize = 16;
 
 struct Stream {
     farewell: Farewell,
-    /// The driver's stream: is it there?
+    /// True while the driver's stream exists.
     alive: UnsafeCell<bool>,
-    /// The driver's event: was it recorded?
+    /// True once the driver's event is recorded.
     recorded: UnsafeCell<bool>,
 }
 
@@ -32,17 +32,17 @@ impl Stream {
         Arc::new(Stream { farewell, alive, recorded })
     }
 
-    /// As the owner does with the last handle, and then with the stream.
+    /// Like the owner: destroys the last handle, and then the stream.
     fn ends(&self) {
         self.drops();
-        // SAFETY: nobody names it any more, which is what the model checks.
+        // SAFETY: no thread names it any more, which is what the model checks.
         self.alive.with_mut(|alive| unsafe { *alive = false });
     }
 
-    /// As the destruction of a handle does.
+    /// Like the destruction of a handle.
     fn drops(&self) {
         if self.farewell.event() == 0 {
-            // SAFETY: not shown yet, and nobody else records it.
+            // SAFETY: not published yet, and no other thread records it.
             self.recorded.with_mut(|recorded| unsafe { *recorded = true });
             self.farewell.replace_event(0, EVENT).unwrap();
         }
@@ -50,17 +50,17 @@ impl Stream {
     }
 
     fn name(&self) {
-        // SAFETY: nobody destroys it meanwhile, which is what the model checks.
+        // SAFETY: it is not destroyed meanwhile, which is what the model checks.
         assert!(self.alive.with(|alive| unsafe { *alive }), "a stream that is gone");
     }
 
-    /// As the allocator does with memory that was used on the stream.
+    /// Like the allocator with memory that was used on the stream.
     fn is_waited_for(&self) {
         match self.farewell.standing() {
             Standing::Alive(_named) => self.name(),
             Standing::Gone(event) => {
                 assert_eq!(event, Some(EVENT));
-                // SAFETY: recorded before it was shown, which is what the model checks.
+                // SAFETY: recorded before it was published, which is what the model checks.
                 assert!(self.recorded.with(|recorded| unsafe { *recorded }));
             }
             Standing::Lost => panic!("an event was recorded"),
@@ -68,7 +68,7 @@ impl Stream {
     }
 }
 
-/// Some threads wait for what the stream holds while its last handle goes.
+/// Some threads wait for the stream's work while its last handle is destroyed.
 fn ends_beside(waiters: usize, wait: fn(&Stream)) {
     let (few, many) = if waiters > 1 { (3, 4) } else { (5, 8) };
     explore(few, many, move || {
@@ -85,7 +85,7 @@ fn ends_beside(waiters: usize, wait: fn(&Stream)) {
     });
 }
 
-/// One of two handles goes while a third thread waits; the stream stays.
+/// One of two handles is destroyed while a third thread waits; the stream stays.
 fn one_of_two_goes() {
     explore(4, 6, || {
         let stream = Stream::new(2);
@@ -99,7 +99,8 @@ fn one_of_two_goes() {
     });
 }
 
-/// The last handle goes while a new one comes: whoever has it names the stream.
+/// The last handle is destroyed while a new one is created: the thread with a handle may name the
+/// stream.
 fn a_new_handle_comes() {
     explore(4, 6, || {
         let stream = Stream::new(1);
@@ -116,12 +117,12 @@ fn a_new_handle_comes() {
 }
 
 #[test]
-fn nobody_names_a_stream_that_is_gone() {
+fn no_thread_names_a_stream_that_is_gone() {
     ends_beside(1, Stream::is_waited_for);
 }
 
 #[test]
-fn nobody_names_a_stream_that_is_gone_for_two() {
+fn no_thread_names_a_stream_that_is_gone_for_two() {
     ends_beside(2, Stream::is_waited_for);
 }
 
@@ -137,7 +138,7 @@ fn a_new_handle_ends_the_farewell() {
 
 const FOUND: &[&str] = &["Causality violation", "a stream that is gone"];
 
-/// Asks whether it may be named, and names it later.
+/// Checks that the stream may be named, and names it later.
 fn names_it_later(stream: &Stream) {
     let is_alive = matches!(stream.farewell.standing(), Standing::Alive(_));
     if is_alive {

@@ -1,15 +1,15 @@
-//! Tables of handles while they grow: two new handles are never one, what a handle finds is whole and
-//! its own, and stays until the calls that could see it are over.
+//! Tables of handles while they grow: two new handles differ, and a handle finds its own fully
+//! written object. The object lives until all calls that could see it have returned.
 
 use loom::sync::Arc;
+use tcuda_models::base::sync::{AtomicUsize, Bug, Ordering, UnsafeCell};
+use tcuda_models::base::thread;
 use tcuda_models::explore;
 use tcuda_models::ffi::boundary::Call;
 use tcuda_models::ffi::handle::Table;
-use tcuda_models::base::sync::{AtomicUsize, Bug, Ordering, UnsafeCell};
-use tcuda_models::base::thread;
 use tcuda_models::twin::fails;
 
-/// An object with its name, which its end takes away.
+/// An object with its name, which is cleared at its end.
 struct Object(UnsafeCell<u32>);
 
 // SAFETY: what the model checks.
@@ -23,27 +23,27 @@ impl Object {
     }
 
     fn name(&self) -> u32 {
-        // SAFETY: nobody ends it before this call is over, which is what the model checks.
+        // SAFETY: it is not ended before this call is over, which is what the model checks.
         self.0.with(|name| unsafe { *name })
     }
 }
 
 impl Drop for Object {
     fn drop(&mut self) {
-        // SAFETY: nobody uses it any more, which is what the model checks.
+        // SAFETY: no thread uses it any more, which is what the model checks.
         self.0.with_mut(|name| unsafe { *name = 0 });
     }
 }
 
 struct World {
     table: Table<Object>,
-    /// A handle that one thread tells another; 0: none yet.
-    told: AtomicUsize,
+    /// A handle that one thread passes to another; 0: none yet.
+    passed: AtomicUsize,
 }
 
 impl World {
     fn new() -> Arc<World> {
-        Arc::new(World { table: Table::new(1, "object"), told: AtomicUsize::new(0) })
+        Arc::new(World { table: Table::new(1, "object"), passed: AtomicUsize::new(0) })
     }
 }
 
@@ -60,7 +60,7 @@ fn spawn(
     })
 }
 
-/// What is left goes before the run ends.
+/// Drops the remaining objects before the run ends.
 fn finish(world: &World) {
     {
         let _call = Call::begin();
@@ -77,7 +77,7 @@ fn inserts(world: &World, name: u32) -> usize {
     handle
 }
 
-/// Two threads insert; the first slot is one's, and the second one's in a chunk that is new.
+/// Two threads insert: one gets the first slot, the other a slot in a new chunk.
 fn two_insert() {
     explore(3, 4, || {
         thread::register();
@@ -96,20 +96,22 @@ fn two_insert() {
     });
 }
 
-/// A handle goes from thread to thread by plain means, and leads to its object in a new chunk.
-fn tells(ordering: Ordering) {
+/// One thread passes a handle to another with `ordering`; the handle leads to its object in a new
+/// chunk.
+fn passes_a_handle(ordering: Ordering) {
     explore(3, 4, move || {
         thread::register();
         let world = World::new();
         let other = spawn(&world, move |world| {
             inserts(world, 1);
-            world.told.store(inserts(world, 2), ordering);
+            world.passed.store(inserts(world, 2), ordering);
         });
-        let told = world.told.load(Ordering::Relaxed);
-        if told != 0 {
+        let passed = world.passed.load(Ordering::Relaxed);
+        if passed != 0 {
             let call = Call::begin();
-            // Without more than that, it may not be there yet; if it is, it is whole.
-            if let Ok(object) = world.table.get(told, "object", &call) {
+            // With a relaxed hand-over the object may not be visible yet; if it is, it is fully
+            // written.
+            if let Ok(object) = world.table.get(passed, "object", &call) {
                 assert_eq!(object.name(), 2);
             }
         }
@@ -118,7 +120,8 @@ fn tells(ordering: Ordering) {
     });
 }
 
-/// One thread destroys, another uses the handle and inserts again, into the same slot perhaps.
+/// One thread destroys a handle while another uses it and inserts again, perhaps into the same
+/// slot.
 fn destroys_beside_a_call() {
     explore(3, 4, || {
         thread::register();
@@ -152,8 +155,8 @@ fn two_new_handles_are_never_one() {
 }
 
 #[test]
-fn a_handle_that_was_told_finds_a_whole_object() {
-    tells(Ordering::Relaxed);
+fn a_handle_that_was_passed_finds_a_whole_object() {
+    passes_a_handle(Ordering::Relaxed);
 }
 
 #[test]
@@ -165,13 +168,13 @@ const FOUND: &[&str] = &["Causality violation", "another one's object"];
 
 #[test]
 fn growing_without_release() {
-    fails("growing_without_release", Bug::NoRelease, FOUND, || tells(Ordering::Relaxed));
+    fails("growing_without_release", Bug::NoRelease, FOUND, || passes_a_handle(Ordering::Relaxed));
 }
 
 #[test]
 fn looking_into_a_chunk_without_acquire() {
     fails("looking_into_a_chunk_without_acquire", Bug::NoAcquire, FOUND, || {
-        tells(Ordering::Relaxed);
+        passes_a_handle(Ordering::Relaxed);
     });
 }
 

@@ -1,18 +1,18 @@
-//! The life of the library: runtime and driver are used by those who were inside before they end, and
-//! nobody waits for ever, whoever calls, begins, ends and destroys at once.
+//! The life of the library: threads that were inside can use runtime and driver until these end. No
+//! thread waits forever when calls, initialisations, shutdowns and destructions are concurrent.
 
 use loom::sync::Arc;
 use std::cell::Cell;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use tcuda_models::explore;
-use tcuda_models::ffi::boundary::Call;
-use tcuda_models::ffi::handle::Table;
 use tcuda_models::base::lifecycle::Life;
 use tcuda_models::base::sync::{self, Bug, UnsafeCell};
 use tcuda_models::base::thread;
+use tcuda_models::explore;
+use tcuda_models::ffi::boundary::Call;
+use tcuda_models::ffi::handle::Table;
 use tcuda_models::twin::fails;
 
-/// A driver, or a runtime: what calls look at, and its end takes away.
+/// A driver or a runtime: calls read it, and shutdown ends it.
 struct Thing(UnsafeCell<bool>);
 
 // SAFETY: what the model checks.
@@ -26,19 +26,19 @@ impl Thing {
     }
 
     fn look(&self) {
-        // SAFETY: it is there as long as somebody who saw it is inside, which is what the model checks.
+        // SAFETY: it exists while a thread that saw it is inside, which is what the model checks.
         assert!(self.0.with(|alive| unsafe { *alive }), "something that has ended");
     }
 }
 
 impl Drop for Thing {
     fn drop(&mut self) {
-        // SAFETY: nobody looks any more, which is what the model checks.
+        // SAFETY: no thread reads it any more, which is what the model checks.
         self.0.with_mut(|alive| unsafe { *alive = false });
     }
 }
 
-/// An object with a handle, which goes back to its runtime at its end, as events do.
+/// An object with a handle, which uses its runtime when it is dropped, like an event.
 struct Object(*const Thing);
 
 // SAFETY: what the model checks.
@@ -48,7 +48,7 @@ unsafe impl Send for Object {}
 
 impl Drop for Object {
     fn drop(&mut self) {
-        // SAFETY: objects go before their runtime, which is what the model checks.
+        // SAFETY: objects are dropped before their runtime, which is what the model checks.
         unsafe { &*self.0 }.look();
     }
 }
@@ -56,20 +56,20 @@ impl Drop for Object {
 struct World {
     life: Life<Thing, Thing>,
     table: Table<Object>,
-    /// Objects that need no runtime: they come and go beside a shutdown.
+    /// Objects that need no runtime: they are created and destroyed during a shutdown.
     free: Table<Box<Thing>>,
-    /// The handle of one; 0: there is none yet.
+    /// The handle of one of them; 0: none yet.
     shown: sync::AtomicUsize,
-    /// Not waited for in a shutdown: 1 to 3, or 4 for the driver's end; 0: all are waited for.
+    /// The wait that shutdown leaves out: 1 to 3, or 4 for the driver's end; 0: none.
     missing: usize,
     begun: AtomicUsize,
     ended: AtomicUsize,
 }
 
 impl World {
-    /// As `runtime::get` does; `None`: turned away.
+    /// Like `runtime::get`; `None`: refused.
     fn get(&self) -> Option<&Thing> {
-        // SAFETY: the caller is inside for as long.
+        // SAFETY: the caller stays inside while it uses the reference.
         if let Some(runtime) = unsafe { self.life.runtime() } {
             return Some(runtime);
         }
@@ -97,14 +97,14 @@ impl World {
         }
     }
 
-    /// A call that makes an object.
+    /// A call that creates an object.
     fn makes(&self) -> usize {
         let _call = Call::begin();
         let runtime = self.get().map(std::ptr::from_ref);
         runtime.map_or(0, |runtime| self.table.insert(Object(runtime)).unwrap())
     }
 
-    /// A call that destroys it.
+    /// A call that destroys an object.
     fn destroys(&self, handle: usize) {
         let _call = Call::begin();
         if self.table.remove(handle, "object").is_ok() {
@@ -112,7 +112,7 @@ impl World {
         }
     }
 
-    /// An object that waits for this call alone: the next to collect drops it.
+    /// Retires an object that only this call keeps: the next collection drops it.
     fn leaves_one_to_drop(&self) {
         let _call = Call::begin();
         if let Some(runtime) = self.get() {
@@ -145,7 +145,7 @@ impl World {
 
 type Body = fn(&World, usize);
 
-/// Runs some bodies beside a shutdown; they are given the handle of an object.
+/// Runs some bodies concurrently with a shutdown; each gets the handle of an object.
 fn beside_a_shutdown(missing: usize, bodies: &'static [Body]) {
     let (few, many) = if bodies.len() > 1 { (1, 2) } else { (2, 3) };
     explore(few, many, move || {
@@ -174,7 +174,7 @@ fn beside_a_shutdown(missing: usize, bodies: &'static [Body]) {
             .collect();
         world.ends();
         others.into_iter().for_each(|other| other.join().unwrap());
-        assert!(world.ends(), "nobody else holds the lock");
+        assert!(world.ends(), "no other thread holds the lock");
         let count = |count: &AtomicUsize| count.load(Ordering::Relaxed);
         assert_eq!(count(&world.begun), count(&world.ended), "every runtime that begins ends");
         thread::leave();
@@ -190,7 +190,7 @@ fn calls_twice(world: &World, _handle: usize) {
     world.calls();
 }
 
-/// Asks for the driver alone, as counting its calls does.
+/// Reads only the driver, like counting its calls.
 fn asks(world: &World, _handle: usize) {
     let _call = Call::begin();
     // SAFETY: inside.
@@ -207,7 +207,7 @@ fn ends(world: &World, _handle: usize) {
     world.ends();
 }
 
-/// Another thread's call drops what a third one took out of use.
+/// Another thread's call drops an object that a third thread retired.
 fn collects(_world: &World, _handle: usize) {
     let _call = Call::begin();
     thread::collect();
@@ -217,7 +217,7 @@ fn makes(world: &World, _handle: usize) {
     world.makes();
 }
 
-/// Makes an object that needs no runtime, shows it, and destroys it.
+/// Creates an object that needs no runtime, publishes it, and destroys it.
 fn makes_and_destroys_free(world: &World, _handle: usize) {
     let made = {
         let _call = Call::begin();
@@ -228,7 +228,7 @@ fn makes_and_destroys_free(world: &World, _handle: usize) {
     let _ = world.free.remove(made, "free object");
 }
 
-/// Looks at it.
+/// Reads that object.
 fn looks_at_free(world: &World, _handle: usize) {
     let call = Call::begin();
     let handle = world.shown.load(sync::Ordering::Acquire);
@@ -292,22 +292,22 @@ fn two_shutdowns_and_a_call() {
 const FOUND: &[&str] = &["Causality violation", "something that has ended"];
 
 #[test]
-fn not_waiting_for_who_saw_the_runtime() {
-    fails("not_waiting_for_who_saw_the_runtime", Bug::None, FOUND, || {
+fn not_waiting_for_calls_that_saw_the_runtime() {
+    fails("not_waiting_for_calls_that_saw_the_runtime", Bug::None, FOUND, || {
         beside_a_shutdown(1, &[makes]);
     });
 }
 
 #[test]
-fn not_waiting_for_who_may_see_an_object() {
-    fails("not_waiting_for_who_may_see_an_object", Bug::None, FOUND, || {
+fn not_waiting_for_calls_that_may_see_an_object() {
+    fails("not_waiting_for_calls_that_may_see_an_object", Bug::None, FOUND, || {
         beside_a_shutdown(3, &[calls_twice]);
     });
 }
 
 #[test]
-fn not_waiting_for_who_saw_the_driver() {
-    fails("not_waiting_for_who_saw_the_driver", Bug::None, FOUND, || {
+fn not_waiting_for_calls_that_saw_the_driver() {
+    fails("not_waiting_for_calls_that_saw_the_driver", Bug::None, FOUND, || {
         beside_a_shutdown(4, &[asks]);
     });
 }

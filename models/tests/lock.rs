@@ -1,12 +1,12 @@
-//! The lock of one word: it excludes, passes on what was written, and no sleeper is forgotten.
+//! The one-word lock: it excludes, makes earlier writes visible, and wakes every sleeper.
 
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;
 use loom::thread;
-use tcuda_models::explore;
 use tcuda_models::base::lock::Lock;
 use tcuda_models::base::rank::Rank;
 use tcuda_models::base::sync::Bug;
+use tcuda_models::explore;
 use tcuda_models::twin::fails;
 
 struct Counter {
@@ -22,7 +22,7 @@ unsafe impl Send for Counter {}
 impl Counter {
     fn add(&self) {
         let _guard = self.lock.guard();
-        // SAFETY: the lock is held; loom says so if it does not exclude.
+        // SAFETY: the lock is held; loom reports it if the lock does not exclude.
         self.value.with_mut(|value| unsafe { *value += 1 });
     }
 }
@@ -40,9 +40,9 @@ fn counts(threads: usize, each: usize) {
             .collect();
         adds(&counter);
         others.into_iter().for_each(|other| other.join().unwrap());
-        assert!(counter.lock.try_lock(), "nobody holds it");
+        assert!(counter.lock.try_lock(), "it is free");
         assert!(!counter.lock.try_lock());
-        // SAFETY: all others are gone.
+        // SAFETY: all other threads have ended.
         assert_eq!(counter.value.with(|value| unsafe { *value }), (threads * each) as u32);
     });
 }

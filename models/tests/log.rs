@@ -1,15 +1,15 @@
-//! The log: a sink gets no line above its own level, and none once it is gone.
+//! The log: a sink gets no line above its own level, and none after its end.
 
 use loom::sync::Arc;
 use std::fmt;
-use tcuda_models::explore;
 use tcuda_models::base::log::{self, Level, Listener, TakesLines};
 use tcuda_models::base::retired::Reclaimable;
 use tcuda_models::base::sync::{Bug, UnsafeCell};
 use tcuda_models::base::thread;
+use tcuda_models::explore;
 use tcuda_models::twin::fails;
 
-/// A sink whose data ends with it.
+/// A sink whose data is dropped with it.
 struct Host {
     level: i32,
     data: Arc<UnsafeCell<bool>>,
@@ -23,14 +23,14 @@ unsafe impl Send for Host {}
 impl TakesLines for Host {
     fn take(&self, level: Level, _line: fmt::Arguments<'_>) {
         assert!(level as i32 <= self.level, "a line of level {level:?} for {}", self.level);
-        // SAFETY: nobody ends it while it is in use, which is what the model checks.
+        // SAFETY: it is not dropped while it is in use, which is what the model checks.
         assert!(self.data.with(|alive| unsafe { *alive }), "a line for a sink that is gone");
     }
 }
 
 impl Drop for Host {
     fn drop(&mut self) {
-        // SAFETY: nobody uses it any more, which is what the model checks.
+        // SAFETY: no thread uses it any more, which is what the model checks.
         self.data.with_mut(|alive| unsafe { *alive = false });
     }
 }
@@ -40,7 +40,7 @@ fn listener(level: i32) -> Option<Box<Reclaimable<Listener>>> {
     Some(thread::reclaimable(Listener { level, sink }, "a listener").unwrap())
 }
 
-/// As tcuda_set_log_callback does.
+/// Like tcuda_set_log_callback.
 fn replaces(level: i32) {
     let _inside = thread::enter();
     log::set_listener(listener(level));
@@ -52,7 +52,7 @@ fn writes(level: Level) {
     log::write(level, format_args!("a line"));
 }
 
-/// One thread writes, others replace the sink.
+/// One thread writes while others replace the sink.
 fn replaced(levels: &'static [i32]) {
     let (few, many) = if levels.len() > 1 { (2, 3) } else { (4, 6) };
     explore(few, many, move || {
@@ -71,7 +71,7 @@ fn replaced(levels: &'static [i32]) {
         writes(Level::Debug);
         writes(Level::Error);
         others.into_iter().for_each(|other| other.join().unwrap());
-        // Whoever was last, level and sink are of one call.
+        // Level and sink are from the same call, whichever was last.
         writes(Level::Warning);
         thread::wait_for_others();
         thread::collect();

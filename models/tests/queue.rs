@@ -1,18 +1,18 @@
-//! The queues of the simulated machine: operations of a stream run one after the other, each once; who
-//! waits for one sees what it did, and no sleeper, host or worker, is forgotten.
+//! The queues of the simulated machine: operations of a stream run one at a time and once each. A
+//! thread that waits for one sees its writes, and every sleeping host thread or worker is woken.
 
 use loom::sync::Arc;
 use loom::thread::{self, JoinHandle};
 use std::sync::Mutex;
+use tcuda_models::base::sync::{Bug, UnsafeCell};
 use tcuda_models::explore;
 use tcuda_models::sim::{Place, Queue};
-use tcuda_models::base::sync::{Bug, UnsafeCell};
 use tcuda_models::twin::fails;
 
-/// A stream, and memory that its operations use.
+/// A stream, and the memory that its operations write.
 struct World {
     queue: Queue,
-    /// How many operations ran.
+    /// Number of operations that ran.
     count: UnsafeCell<u64>,
     workers: Mutex<Vec<JoinHandle<()>>>,
 }
@@ -34,7 +34,7 @@ impl World {
     }
 
     fn count(&self) -> u64 {
-        // SAFETY: what was waited for is over, which is what the model checks.
+        // SAFETY: the awaited operations have finished, which is what the model checks.
         self.count.with(|count| unsafe { *count })
     }
 
@@ -42,7 +42,7 @@ impl World {
         self.queue.runs(waits, || self.add());
     }
 
-    /// Queues an operation, for a worker that is started if there is none.
+    /// Queues an operation for a worker, which is started if there is none.
     fn pushes(world: &Arc<World>, waits: &[Place]) -> Place {
         world.queue.push(waits, || {
             let other = Arc::clone(world);
@@ -51,7 +51,7 @@ impl World {
         })
     }
 
-    /// Ends the workers; what is queued still runs.
+    /// Ends the workers; queued operations still run.
     fn closes(&self) {
         self.queue.close();
         let workers = std::mem::take(&mut *self.workers.lock().unwrap());
@@ -75,7 +75,7 @@ fn two_run() {
     });
 }
 
-/// One thread runs an operation, another one waits for whatever is queued.
+/// One thread runs an operation, another waits for all queued operations.
 fn one_waits() {
     explore(4, 6, || {
         let world = World::new();
@@ -108,7 +108,7 @@ fn a_worker_runs() {
     });
 }
 
-/// Two threads of the host queue for one worker, and each waits for its own.
+/// Two host threads queue for one worker; each waits for its own operation.
 fn two_push() {
     explore(2, 3, || {
         let world = World::new();
@@ -125,7 +125,7 @@ fn two_push() {
     });
 }
 
-/// A queue is closed and used again, beside its worker's end.
+/// A queue is closed and used again while its worker ends.
 fn closed_and_used() {
     explore(3, 4, || {
         let world = World::new();
@@ -160,7 +160,7 @@ fn operations_of_a_stream_take_turns() {
 }
 
 #[test]
-fn who_waits_is_woken() {
+fn a_waiting_thread_is_woken() {
     one_waits();
 }
 
@@ -207,7 +207,7 @@ fn waiting_without_acquire() {
     fails("waiting_without_acquire", Bug::NoAcquire, FOUND, across_streams);
 }
 
-/// Runs an operation without taking the turn.
+/// Runs an operation without waiting for the previous one.
 fn runs_out_of_turn() {
     explore(3, 5, || {
         let world = World::new();

@@ -1,12 +1,12 @@
-//! The table of reservations: an address leads to its arena or to none, never to another's or to one
-//! that is not whole; what shutdown takes off it is not looked at any more.
+//! The table of reservations: an address leads to its arena or to none, never to another arena or a
+//! partly written one. After shutdown removed an entry, no thread reads it.
 
 use loom::sync::Arc;
 use loom::thread;
 use tcuda_models::base::epoch::{Fence, Members, Presence};
+use tcuda_models::base::sync::{self, AtomicPtr, Bug, Ordering, UnsafeCell};
 use tcuda_models::explore;
 use tcuda_models::memory::arena::registry::Registry;
-use tcuda_models::base::sync::{self, AtomicPtr, Bug, Ordering, UnsafeCell};
 use tcuda_models::twin::fails;
 
 const FIRST: u64 = 0x1000;
@@ -23,7 +23,7 @@ struct World {
     members: Members,
     reader: Presence,
     owner: Presence,
-    /// Is there a runtime? Calls look here before they look for an address.
+    /// NULL without a runtime; calls check this before they look up an address.
     runtime: AtomicPtr<u32>,
 }
 
@@ -48,7 +48,7 @@ impl World {
         world
     }
 
-    /// As growing does: a reservation with slots of `slot` bytes, and an arena in the first.
+    /// Like growing: adds a reservation with slots of `slot` bytes, and an arena in the first slot.
     fn makes(&self, device: i32, base: u64, slot: u64) {
         self.table.add(device, base, 2 * slot, slot);
         let vacant = self.table.vacant(device).unwrap();
@@ -65,7 +65,7 @@ impl World {
         assert_eq!(offset, 16);
         // SAFETY: it lives as long as the world; loom checks its cell.
         let arena = unsafe { &*arena };
-        // SAFETY: published, and not taken off, which is what the model checks.
+        // SAFETY: published and not removed, which is what the model checks.
         assert_eq!(arena.0.with(|address| unsafe { *address }), base, "another arena");
         true
     }
@@ -79,7 +79,7 @@ impl World {
     }
 }
 
-/// Two devices grow while a third thread looks for the addresses of both.
+/// Two devices grow while a third thread looks up the addresses of both.
 fn grows() {
     explore(3, 5, || {
         let world = World::new();
@@ -98,7 +98,7 @@ fn grows() {
     });
 }
 
-/// Shutdown, and another life in which the entry is another device's, of another size.
+/// A shutdown, and a new life in which the entry has another device and size.
 fn ends_and_begins_anew() {
     explore(3, 5, || {
         let world = World::new();
@@ -117,7 +117,7 @@ fn ends_and_begins_anew() {
         let mut gone = Vec::new();
         world.table.remove(0, |base, bytes| gone.push((base, bytes)));
         assert_eq!(gone, [(FIRST, 0x200)]);
-        // SAFETY: nobody looks any more, which is what the model checks.
+        // SAFETY: no thread reads it any more, which is what the model checks.
         world.arenas[0].0.with_mut(|address| unsafe { *address = 0 });
         world.makes(1, SECOND, 0x400);
         world.runtime.store(some_runtime(), Ordering::Release);

@@ -1,10 +1,11 @@
-//! Slots of handles: one of two destroyers wins, and a handle never finds another one's object.
+//! Slots of handles: exactly one of two destructions succeeds, and a handle never finds another
+//! handle's object.
 
 use loom::sync::Arc;
 use loom::thread;
+use tcuda_models::base::sync::{AtomicPtr, AtomicU32, Bug, Ordering};
 use tcuda_models::explore;
 use tcuda_models::ffi::slot::Slot;
-use tcuda_models::base::sync::{AtomicPtr, AtomicU32, Bug, Ordering};
 use tcuda_models::twin::fails;
 
 fn object(number: usize) -> *mut u32 {
@@ -39,7 +40,7 @@ fn an_old_handle_never_finds_the_next_object() {
     });
 }
 
-/// The same search without asking for the generation again.
+/// The same search without the second check of the generation.
 fn finds_without_recheck() {
     explore(3, 5, || {
         let slot = Arc::new((AtomicU32::new(1), AtomicPtr::new(object(8))));

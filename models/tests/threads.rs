@@ -1,11 +1,11 @@
-//! Threads that end: nobody looks at what a thread carried once it is gone, and nobody waits for it.
+//! Threads that end: their data is not read after their end, and no thread waits for them.
 
 use loom::sync::Arc;
 use loom::thread;
 use tcuda_models::base::epoch::{Fence, Members, Presence};
-use tcuda_models::explore;
 use tcuda_models::base::retired::{Reclaimable, Retired};
 use tcuda_models::base::sync::{self, AtomicPtr, Bug, Ordering, UnsafeCell};
+use tcuda_models::explore;
 use tcuda_models::twin::fails;
 
 struct World {
@@ -32,7 +32,7 @@ impl World {
         world
     }
 
-    /// The life of a thread: its first call, and its end, which frees what it carries.
+    /// The life of a thread: its first call, and its end, which frees its data.
     fn lives(&self, leaves: bool) {
         let presence = Box::new(Presence::new());
         self.members.join(&presence, || Ok(())).unwrap();
@@ -40,7 +40,7 @@ impl World {
         let thing = self.shown.load(Ordering::Acquire);
         // SAFETY: it lives as long as the world; loom checks its cell.
         if let Some(thing) = unsafe { thing.as_ref() } {
-            // SAFETY: nobody ends it before this call is over, which is what the model checks.
+            // SAFETY: it is not ended before this call is over, which is what the model checks.
             assert_eq!(thing.with(|value| unsafe { *value }), 7);
         }
         presence.leave();
@@ -55,7 +55,7 @@ impl World {
     }
 
     fn end_thing(&self) {
-        // SAFETY: nobody looks any more, which is what the model checks.
+        // SAFETY: no thread reads it any more, which is what the model checks.
         self.thing.with_mut(|value| unsafe { *value = 0 });
     }
 }
@@ -112,7 +112,7 @@ fn a_thread_that_ends_is_not_looked_at_by_shutdown() {
 }
 
 #[test]
-fn a_thread_that_ends_is_not_looked_at_by_who_destroys() {
+fn a_thread_that_ends_is_not_read_by_a_destruction() {
     destruction(true);
 }
 

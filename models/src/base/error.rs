@@ -1,15 +1,15 @@
-//! As much of the library's errors as the pieces under model have.
+//! The part of the library's errors that the modelled modules need.
 
 /// A failure.
 #[derive(Debug)]
 pub enum Error {
-    /// No host memory for what is named.
+    /// No host memory for the named purpose.
     OutOfHostMemory(&'static str),
-    /// A handle that is none.
+    /// An invalid handle.
     InvalidHandle { name: &'static str, value: usize, kind: &'static str, why: &'static str },
-    /// Right call, wrong time.
+    /// A call in a state that does not allow it.
     InvalidState(&'static str),
-    /// In a host function of a stream.
+    /// A call inside a host function of a stream.
     InCallback(&'static str),
 }
 

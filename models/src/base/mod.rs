@@ -1,4 +1,4 @@
-//! What every layer uses: some of it from the library, some of it over loom's types.
+//! The lowest layer: some files of the library, and some over loom's types.
 
 #[path = "../../../src/base/epoch.rs"]
 pub mod epoch;

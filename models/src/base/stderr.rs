@@ -1,4 +1,4 @@
-//! Stands for the library's lines on stderr: no model writes any.
+//! Replaces the library's lines on stderr: a model writes none.
 
 use std::fmt;
 

@@ -1,5 +1,5 @@
-//! What `src/base/sync.rs` offers, over loom's types, and weakened on request: a model that
-//! cannot fail proves nothing, so each runs again with a bug planted here.
+//! The interface of `src/base/sync.rs` over loom's types, weakened on request. A model that cannot
+//! fail proves nothing, so each also runs with a bug planted here.
 
 use loom::sync::{Arc, atomic};
 use std::cell::Cell;
@@ -17,7 +17,7 @@ pub enum Bug {
     NoRelease,
     /// Acquire becomes relaxed.
     NoAcquire,
-    /// Entering has no fence, not even for those who wait with a heavy one.
+    /// Entering has no fence, not even with waiters that use a heavy one.
     NoLightFence,
     /// Waiting has no fence.
     NoHeavyFence,
@@ -25,17 +25,18 @@ pub enum Bug {
     NoWake,
     /// Release becomes relaxed in atomics of one type.
     NoReleaseOf(&'static str),
-    /// Who looks whether a flag is still set sees that it is not.
+    /// A thread that waits for a flag sees that it is cleared.
     NoWait,
-    /// Calls count as over while threads are in them.
+    /// Calls count as finished while threads are in them.
     NoVisit,
-    /// What was retired is dropped although a call may see it, as by a shutdown that ignores other threads.
+    /// Retired objects are dropped although a call may see them, as by a shutdown that ignores
+    /// other threads.
     NoSight,
 }
 
 const MOST_YIELDS: usize = 8;
 
-/// Before each run of a model.
+/// Resets the state before each run of a model.
 pub fn begin_run() {
     YIELDS.set(0);
 }
@@ -45,7 +46,7 @@ thread_local! {
     static PLANTED: Cell<Bug> = const { Cell::new(Bug::None) };
 }
 
-/// Runs a model with a bug planted. All threads of a model are one thread of the machine.
+/// Runs a model with a planted bug. All threads of a model are one thread of the system.
 pub fn with_bug(bug: Bug, body: impl FnOnce()) {
     PLANTED.set(bug);
     body();
@@ -70,11 +71,11 @@ macro_rules! atomics {
     ($($name:ident $([$generic:ident])? of $value:ty, unset $unset:expr;)*) => { $(
         pub struct $name$(<$generic>)? {
             value: atomic::$name$(<$generic>)?,
-            /// Written when it goes, read at each use: none may come after that, or beside it.
+            /// Written at drop, read at each use: no use may come after or beside the drop.
             life: loom::cell::UnsafeCell<()>,
-            /// Changed at each load. Loom compares a store with the last access alone: where that is a
-            /// load, of the storing thread perhaps, it would not try the store before the loads of
-            /// others. So loads are made to depend on each other.
+            /// Changed at each load, so that loads depend on each other. Loom compares a store only
+            /// with the last access. If that access is a load, for example of the storing thread,
+            /// it would not try the store before the loads of others.
             loads: atomic::AtomicUsize,
         }
 
@@ -160,7 +161,7 @@ macro_rules! arithmetic {
 
 arithmetic! { AtomicU32 of u32, AtomicU64 of u64, AtomicUsize of usize }
 
-/// Tells when two of its users meet.
+/// Reports concurrent accesses.
 pub struct UnsafeCell<T>(loom::cell::UnsafeCell<T>);
 
 impl<T> UnsafeCell<T> {
@@ -185,7 +186,7 @@ macro_rules! constant {
 }
 pub(crate) use constant;
 
-/// Made anew for each run of a model, at the first use.
+/// Created at first use in each run of a model.
 macro_rules! state {
     ($($(#[$meta:meta])* static $name:ident: $type:ty = $value:expr;)*) => {
         loom::lazy_static! { $($(#[$meta])* static ref $name: $type = $value;)* }
@@ -208,11 +209,11 @@ pub fn lock<T>(mutex: &Mutex<T>) -> LockResult<MutexGuard<'_, T>> {
     mutex.lock()
 }
 
-/// Lets nobody else go first: a model would then never see a lock held at the second look.
+/// Does not switch threads: otherwise a model would never see a lock held at the second check.
 pub fn spin_loop() {}
 
-/// Lets others go first. Who looks again and again could do so for ever: a run with many looks is run
-/// to its end, but its variants are not tried.
+/// Lets other threads run first. A thread that polls could do so forever: a run with many polls
+/// runs to its end, but its variants are not tried.
 pub fn yield_now() {
     if YIELDS.replace(YIELDS.get() + 1) >= MOST_YIELDS {
         loom::skip_branch();
@@ -220,31 +221,31 @@ pub fn yield_now() {
     loom::thread::yield_now();
 }
 
-/// Lets others go on.
+/// Lets other threads continue.
 pub fn pause() {
     loom::thread::yield_now();
 }
 
-/// As long as another needs.
+/// Sleeps as long as another thread needs.
 pub fn nap() {
     yield_now();
 }
 
-/// One look, so that both ways of taking a held lock are tried.
+/// One check, so that both ways of taking a held lock are tried.
 pub const LOOKS: u32 = 1;
 
-/// Biases go to and fro at once.
+/// Biases change their owner at once.
 pub const PATIENCE: u32 = 1;
-/// Who stands back takes its time, and nothing else.
+/// A thread that backs off only waits.
 pub const LOOKS_BACK: u32 = 1;
 pub const MOST_PATIENCE: u32 = 2;
-/// One is put back, the next one is not.
+/// The first suspended bias is restored, the next is not.
 pub const SUSPENSIONS: u32 = 2;
 
 /// One slot, so that tables grow.
 pub const FIRST_CHUNK: usize = 1;
 
-/// The standard one, which wakes nobody with [`Bug::NoWake`].
+/// The standard condition variable, which wakes no thread with [`Bug::NoWake`].
 pub struct Condvar(loom::sync::Condvar);
 
 impl Condvar {
@@ -276,15 +277,15 @@ pub fn fence(ordering: Ordering) {
     }
 }
 
-/// A heavy fence makes it a full one; here it is one always. Two light fences never order each other
-/// in the library, and no model relies on that.
+/// A heavy fence makes it a full fence; here it always is one. Two light fences never order each
+/// other in the library, and no model relies on that.
 pub fn light_fence() {
     if !planted(Bug::NoLightFence) {
         atomic::fence(Ordering::SeqCst);
     }
 }
 
-/// Nobody keeps turns here.
+/// No thread scheduler in a model.
 pub fn turns_are_kept() -> bool {
     false
 }
@@ -303,8 +304,8 @@ pub fn heavy_fence() -> bool {
 }
 
 loom::lazy_static! {
-    /// The kernel's table of who sleeps on which word. Its lock makes looking at the word and falling
-    /// asleep one step, as the kernel's does.
+    /// The kernel's table of the threads that sleep on each word. Its lock makes the comparison and
+    /// falling asleep one step, as in the kernel.
     static ref SLEEPERS: Mutex<HashMap<usize, Arc<loom::sync::Condvar>>> = Mutex::new(HashMap::new());
 }
 

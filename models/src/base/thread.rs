@@ -1,4 +1,5 @@
-//! What threads carry, as `src/base/thread.rs` has it, but that loom's threads are no threads of the machine.
+//! The data of threads, like `src/base/thread.rs`, but for loom's threads, which share one thread
+//! of the system.
 
 use crate::base::epoch::{Fence, Members, Presence, Visit};
 use crate::base::error::Result;
@@ -14,22 +15,22 @@ loom::thread_local! {
     static PRESENCE: Presence = Presence::new();
 }
 
-/// This thread's. A run of a model keeps what belongs to its threads until it is over.
+/// The calling thread's participant. A run of a model keeps the data of its threads until its end.
 fn presence() -> &'static Presence {
     let presence = PRESENCE.with(|presence| std::ptr::from_ref(presence));
-    // SAFETY: thread-local, and used by its thread, or by others as long as it is a member.
+    // SAFETY: thread-local, and used by its thread, or by others while it is registered.
     unsafe { &*presence }
 }
 
 /// A call: the thread is inside until it is dropped.
 pub struct Inside(());
 
-/// Adds this thread to the members; before its first call.
+/// Registers this thread, before its first call.
 pub fn register() {
     MEMBERS.join(presence(), || Ok(())).unwrap();
 }
 
-/// Takes it off; the thread ends.
+/// Unregisters this thread, which is ending.
 pub fn leave() {
     MEMBERS.part(presence());
 }
@@ -51,7 +52,7 @@ fn barrier() {
     sync::fence(sync::Ordering::SeqCst);
 }
 
-/// This thread, as a number.
+/// A number that identifies this thread.
 pub fn address() -> usize {
     std::ptr::from_ref(presence()) as usize
 }
@@ -94,7 +95,7 @@ pub fn try_box<T>(value: T, _what: &'static str) -> Result<Box<T>> {
     Ok(Box::new(value))
 }
 
-/// A box for a value that will be retired.
+/// Boxes a value that will be retired.
 pub fn reclaimable<T>(value: T, _what: &'static str) -> Result<Box<Reclaimable<T>>> {
     Ok(Box::new(Reclaimable::new(value, RETIRED.era())))
 }
@@ -112,7 +113,7 @@ pub fn collect() {
     }
 }
 
-/// As inside a callback of a call, whose own thread counts too.
+/// Collects as inside a callback of a call, where the calling thread counts as inside.
 pub fn collect_in_callback() {
     RETIRED.collect(&MEMBERS, None, usize::MAX, barrier);
 }

@@ -1,7 +1,7 @@
-//! Threads that wait, as `src/base/waiting.rs` has it; what it says to the members is modelled in
+//! Threads that wait, like `src/base/waiting.rs`; its messages to the participants are modelled in
 //! `tests/epoch.rs`.
 
-/// Says that this thread waits.
+/// Marks this thread as waiting while it is alive.
 pub struct Waiting;
 
 /// Begins to wait.
@@ -9,5 +9,5 @@ pub fn begin() -> Waiting {
     Waiting
 }
 
-/// A thread that waits finds nothing.
+/// Asserts that the thread does not wait, since a waiting thread must not read shared objects.
 pub fn assert_awake() {}

@@ -1,4 +1,4 @@
-//! The allocator's pieces that threads share without its locks, or by them.
+//! The modules of the allocator that threads share without a lock, or that are locks.
 
 pub mod arena;
 pub mod stats;
