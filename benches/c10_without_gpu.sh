@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Gets PyTorch's own allocator for a machine without a GPU into DIR (default: target/c10): its
-# libc10_cuda.so and headers, and the stub runtime of c10_without_gpu/ in DIR/stub. Host times and the
-# layout of memory are PyTorch's; driver calls cost nothing.
+# libc10_cuda.so and headers, and the stub runtime of c10_without_gpu/ in DIR/stub. Host times and
+# the layout of memory are PyTorch's; driver calls cost nothing.
 #
 #   benches/c10_without_gpu.sh [DIR]
 #

@@ -1,6 +1,6 @@
 /* What graphs cost beside the raw driver: recording a node, and a replay. Both sides run on the
- * same stream in turns, so that clocks and caches are the same; JSON with the best and the median of the
- * rounds.
+ * same stream in turns, so that clocks and caches are the same; JSON with the best and the median
+ * of the rounds.
  *
  * usage: graph kernels/fill.ptx [rounds]      TCUDA_BACKEND: the GPU or the simulated machine */
 #define _POSIX_C_SOURCE 200809L

@@ -13,8 +13,8 @@
 
 enum { LIVE = 1000, BATCH = 64 };
 
-/* Of collectives: the most devices, tensors at once, and elements of a tensor, few so that what the simulated
- * machine does with them is little. */
+/* Of collectives: the most devices, tensors at once, and elements of a tensor, few so that what the
+ * simulated machine does with them is little. */
 enum { DEVICES = 4, TENSORS = 64, ELEMENTS = 128 };
 
 /* An allocator joins what is freed at once while it still grows; the counts begin after that. */
@@ -181,8 +181,8 @@ static void event_query(long count)
     }
 }
 
-/* A function of elements, of two matrices and of a matrix and a row. instructions.py leaves out what the
- * simulated machine makes of the launch. */
+/* A function of elements, of two matrices and of a matrix and a row. instructions.py leaves out
+ * what the simulated machine makes of the launch. */
 static void jit(long count, int32_t dimensions)
 {
     int64_t matrix[] = { 2, 8 };

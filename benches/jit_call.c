@@ -1,5 +1,5 @@
-/* What one call of a function of elements costs the host, in C: nanoseconds of tcuda_jit_call, and of
- * tcuda_kernel_launch with a kernel that does nothing beside it, both queued without waiting.
+/* What one call of a function of elements costs the host, in C: nanoseconds of tcuda_jit_call, and
+ * of tcuda_kernel_launch with a kernel that does nothing beside it, both queued without waiting.
  *
  *   jit_call [CALLS]    the best of 10 rounds of so many calls; 1000
  *

@@ -1,6 +1,6 @@
 /* What compute-sanitizer says of a kernel that writes across two handles of memory mapped side by
- * side, with the raw driver API and nothing of tcuda but the fill kernel's PTX: the standard by which
- * reports about tcuda's own mappings are judged.
+ * side, with the raw driver API and nothing of tcuda but the fill kernel's PTX: the standard by
+ * which reports about tcuda's own mappings are judged.
  *
  * usage: raw_handles kernels/fill.ptx      (build: gcc raw_handles.c -I$CUDA/include -lcuda) */
 #include <cuda.h>

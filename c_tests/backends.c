@@ -1,5 +1,5 @@
-/* Backends of the allocator without its cache: the driver's pools, and a call of the driver for each
- * block. */
+/* Backends of the allocator without its cache: the driver's pools, and a call of the driver for
+ * each block. */
 #include "support.h"
 
 static const size_t mib = 1 << 20;

@@ -1,5 +1,5 @@
-/* pthread_cancel of threads that are in the library: a call is finished first, and the thread ends at
- * the next point of its own where it can be cancelled. */
+/* pthread_cancel of threads that are in the library: a call is finished first, and the thread ends
+ * at the next point of its own where it can be cancelled. */
 #define _POSIX_C_SOURCE 200809L
 
 #include "support.h"

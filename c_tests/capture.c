@@ -291,8 +291,8 @@ static unsigned char *pinned(size_t bytes)
     return ptr;
 }
 
-/* What a graph reads at each launch is never another's, although it was freed; what was not used in it
- * is. The capture goes on, whatever the cache of pinned memory does. */
+/* What a graph reads at each launch is never another's, although it was freed; what was not used in
+ * it is. The capture goes on, whatever the cache of pinned memory does. */
 static void pinned_memory_of_a_graph_is_kept(void)
 {
     tcuda_stream *stream = create_stream(TCUDA_CURRENT_DEVICE);
@@ -341,8 +341,8 @@ static void pinned_memory_of_a_graph_is_kept(void)
     CHECK_OK(tcuda_stream_destroy(other));
 }
 
-/* An external event is a node of its own: recorded and waited for at each launch, and no captured stream
- * follows another by it. Outside of a capture it is as any other. */
+/* An external event is a node of its own: recorded and waited for at each launch, and no captured
+ * stream follows another by it. Outside of a capture it is as any other. */
 static void external_events_order_graphs(void)
 {
     tcuda_stream *stream = create_stream(TCUDA_CURRENT_DEVICE);
@@ -382,7 +382,8 @@ static void external_events_order_graphs(void)
     CHECK_OK(tcuda_stream_destroy(other));
 }
 
-/* Copies between devices name contexts, which would break a capture; with peer access they need not. */
+/* Copies between devices name contexts, which would break a capture; with peer access they need
+ * not. */
 static void copies_between_devices_are_recorded(void)
 {
     bool possible = false;

@@ -65,7 +65,8 @@
         } \
     } while (0)
 
-/* Does memory come in segments of PyTorch's sizes, where blocks above 1 MiB may be larger than asked? */
+/* Does memory come in segments of PyTorch's sizes, where blocks above 1 MiB may be larger than
+ * asked? */
 static inline bool in_segments(void)
 {
     const char *settings = getenv("TCUDA_ALLOC_CONF");

@@ -1,5 +1,6 @@
-/* Collective calls in captures: replayed with new inputs, in the order of the streams around them, with
- * memory that is the graph's. On the devices 0 and 1, or on one where there is no other that reaches it. */
+/* Collective calls in captures: replayed with new inputs, in the order of the streams around them,
+ * with memory that is the graph's. On the devices 0 and 1, or on one where there is no other that
+ * reaches it. */
 #define _POSIX_C_SOURCE 200809L
 
 #include "graph.h"
@@ -63,7 +64,8 @@ static const void *start_of(const tcuda_tensor *tensor)
     return (const unsigned char *)tensor->data + tensor->byte_offset;
 }
 
-/* ---- A verb: makes its tensors, is called, in captures too, and knows what must come of it ---- */
+/* ---- A verb: makes its tensors, is called, in captures too, and knows what must come of it ----
+ */
 
 typedef struct verb {
     void (*call)(void);
@@ -143,7 +145,8 @@ static void check_whole(uint32_t number)
         check_bytes((unsigned char *)whole.data + part * (size_t)BYTES, 0, COUNT, 0, number + part, 1);
 }
 
-/* What the library allocated in the capture is the graph's: it is copied to memory of ours there. */
+/* What the library allocated in the capture is the graph's: it is copied to memory of ours there.
+ */
 static void keep(size_t tensor, int32_t device)
 {
     CHECK_OK(tcuda_copy(out[device].tensor.data, start_of(&outs[tensor]), BYTES, streams[device]));
@@ -200,7 +203,8 @@ static void release_outs(void)
     num_outs = 0;
 }
 
-/* The streams of other devices come after the work of the graph, which is launched on that of device 0. */
+/* The streams of other devices come after the work of the graph, which is launched on that of
+ * device 0. */
 static void join_streams(void)
 {
     for (int32_t device = 1; device < devices; device++)
@@ -235,7 +239,8 @@ static void a_verb_is_replayed(const verb *v)
     tcuda_graph *const graph = create_graph(0);
     begin(graph, streams[0]);
     v->call();
-    /* Nobody waits for the capture's streams but through it: they come together in its first one. */
+    /* Nobody waits for the capture's streams but through it: they come together in its first one.
+     */
     fork_streams();
     end(graph);
     release_outs();
@@ -270,7 +275,8 @@ static void a_verb_is_replayed(const verb *v)
     CHECK_OK(tcuda_free(whole.data));
 }
 
-/* A capture goes on after a call that is refused, and what is captured before and after it is whole. */
+/* A capture goes on after a call that is refused, and what is captured before and after it is
+ * whole. */
 static void what_is_refused_breaks_no_capture(void)
 {
     int64_t other[2] = { ROWS + 1, COLUMNS };

@@ -1,5 +1,5 @@
-/* Collective calls by four threads at once: random verbs, sizes and streams, memory that comes and goes
- * between launches, and every value is looked at.
+/* Collective calls by four threads at once: random verbs, sizes and streams, memory that comes and
+ * goes between launches, and every value is looked at.
  *
  * usage: comm_hammer [CALLS [SEED]], in all threads together; or TCUDA_HAMMER_CALLS. On a GPU tensors are
  * larger. */

@@ -1,5 +1,5 @@
-/* Communicators: what each verb gives, on which types, in groups of one thread, by a thread for each
- * rank, and in graphs. */
+/* Communicators: what each verb gives, on which types, in groups of one thread, by a thread for
+ * each rank, and in graphs. */
 #include "communicator.h"
 
 enum { COUNT = 1000 };
@@ -340,7 +340,8 @@ static void collectives_are_captured(void)
     end();
 }
 
-/* A block that a collective uses on another stream than its own is not reused before that is done. */
+/* A block that a collective uses on another stream than its own is not reused before that is done.
+ */
 static void blocks_wait_for_the_collective(void)
 {
     tcuda_stream *other = create_stream(0);

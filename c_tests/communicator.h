@@ -1,5 +1,5 @@
-/* What the tests of communicators share. On GPUs they use NCCL, and are skipped where there is none; on
- * the simulated machine a library that stands in for it (tests/fake_nccl.c). */
+/* What the tests of communicators share. On GPUs they use NCCL, and are skipped where there is
+ * none; on the simulated machine a library that stands in for it (tests/fake_nccl.c). */
 #ifndef COMMUNICATOR_H
 #define COMMUNICATOR_H
 

@@ -1,5 +1,6 @@
-/* Communicators where something goes wrong: wrong arguments, ranks that never come, failures of NCCL's, and
- * ends in the middle of it all. Each case is a process, with an environment of its own. */
+/* Communicators where something goes wrong: wrong arguments, ranks that never come, failures of
+ * NCCL's, and ends in the middle of it all. Each case is a process, with an environment of its own.
+ */
 #include "communicator.h"
 
 static int n;

@@ -1,5 +1,5 @@
-/* What is told where NCCL is missing, too old, or not for this machine. Each case is a process, since a
- * library is opened once. */
+/* What is told where NCCL is missing, too old, or not for this machine. Each case is a process,
+ * since a library is opened once. */
 #include "communicator.h"
 
 static bool mentions(const char *text)

@@ -1,6 +1,6 @@
-/* A system that refuses calls, one kind at a time, as sandboxes do: the library goes on, or says what it
- * lacks; it never waits for ever, and never ends the process. On the simulated machine: a driver has needs
- * of its own. */
+/* A system that refuses calls, one kind at a time, as sandboxes do: the library goes on, or says
+ * what it lacks; it never waits for ever, and never ends the process. On the simulated machine: a
+ * driver has needs of its own. */
 #define _GNU_SOURCE
 
 #include <errno.h>

@@ -1,5 +1,5 @@
-/* Every function that writes to tensors of the host's own: memory that a read-only capsule covers is
- * not written, and without elements nothing is queued, whatever the strides. */
+/* Every function that writes to tensors of the host's own: memory that a read-only capsule covers
+ * is not written, and without elements nothing is queued, whatever the strides. */
 #include "dl_tensor.h"
 
 enum { FLOATS = 64 };

@@ -1,6 +1,6 @@
-/* Streams, threads, pools and graphs that come and go leave nothing: no addresses, no tables, no memory, no
- * descriptor, and the next one costs what the first did. `--rounds N` or `--seconds N` lets every case run
- * longer; a name after that runs one case. */
+/* Streams, threads, pools and graphs that come and go leave nothing: no addresses, no tables, no
+ * memory, no descriptor, and the next one costs what the first did. `--rounds N` or `--seconds N`
+ * lets every case run longer; a name after that runs one case. */
 #define _GNU_SOURCE
 
 #include <dirent.h>
@@ -50,8 +50,8 @@ static double clock_now(void)
     return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
 }
 
-/* Do streams run beside the host? Then some 128 of those that ended at work wait for the next search, with
- * their memory. */
+/* Do streams run beside the host? Then some 128 of those that ended at work wait for the next
+ * search, with their memory. */
 static bool runs_beside(void)
 {
     const char *options = getenv("TCUDA_SIM");
@@ -144,8 +144,8 @@ static void external_round(void)
         CHECK_OK(tcuda_memory_empty_cache());
 }
 
-/* What names streams is searched for those that ended: blocks that other processes may have, and handles of
- * allocations, are no exception. */
+/* What names streams is searched for those that ended: blocks that other processes may have, and
+ * handles of allocations, are no exception. */
 static void streams_beside_exports(void)
 {
     void *const exported = allocate(1000, 0, NULL);
@@ -241,8 +241,8 @@ static void capture_beside_dead_graphs(void)
     }
 }
 
-/* The work of graphs that are gone ends only after the next capture of their stream has begun, which
- * then gets the memory of all of them. */
+/* The work of graphs that are gone ends only after the next capture of their stream has begun,
+ * which then gets the memory of all of them. */
 static void work_ends_in_the_next_capture(void)
 {
     enum { GRAPHS = 3 };
@@ -285,7 +285,8 @@ static void work_ends_in_the_next_capture(void)
     }
 }
 
-/* Pools that live at a time, each with memory: what the last one gets is as good as what the first got. */
+/* Pools that live at a time, each with memory: what the last one gets is as good as what the first
+ * got. */
 static void pools_at_a_time(void)
 {
     enum { POOLS = 300 };

@@ -1,4 +1,5 @@
-/* How failures are told, and made: names, last errors, the log, the choice of a backend, injection. */
+/* How failures are told, and made: names, last errors, the log, the choice of a backend, injection.
+ */
 #define _POSIX_C_SOURCE 200809L
 
 #include <sys/wait.h>

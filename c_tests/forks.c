@@ -1,5 +1,5 @@
-/* Forks of a process whose threads call all that needs no GPU, and which is not initialised: each child
- * can use the library, whatever those threads were doing. */
+/* Forks of a process whose threads call all that needs no GPU, and which is not initialised: each
+ * child can use the library, whatever those threads were doing. */
 #define _POSIX_C_SOURCE 200809L
 
 #include "support.h"

@@ -63,8 +63,8 @@ static void a_share_allows_what_it_is_the_share_of(void)
     CHECK_OK(tcuda_memory_fraction_set(0, 1));
 }
 
-/* What is reserved counts, to the byte; another stream's cache goes before a failure, where streams do
- * not share. */
+/* What is reserved counts, to the byte; another stream's cache goes before a failure, where streams
+ * do not share. */
 static void the_limit_is_kept(void)
 {
     CHECK_OK(tcuda_allocator_config_set("share_between_streams:False"));

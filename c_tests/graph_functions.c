@@ -1,5 +1,5 @@
-/* Host functions in graphs: they run at each replay, and their data are freed once, when no graph has
- * them any more and the replays are over. */
+/* Host functions in graphs: they run at each replay, and their data are freed once, when no graph
+ * has them any more and the replays are over. */
 #include "graph.h"
 
 /* What a host function sees. */
@@ -99,7 +99,8 @@ static void outlive_their_graph(void)
     CHECK_OK(tcuda_stream_destroy(stream));
 }
 
-/* An update takes the functions of the other's template along; instantiating anew brings back its own. */
+/* An update takes the functions of the other's template along; instantiating anew brings back its
+ * own. */
 static void are_taken_over(void)
 {
     tcuda_stream *stream = create_stream(TCUDA_CURRENT_DEVICE);
@@ -134,7 +135,8 @@ static void are_taken_over(void)
     CHECK_OK(tcuda_stream_destroy(stream));
 }
 
-/* The input is the output, and a function is called beside it: in each warm-up, then at each call. */
+/* The input is the output, and a function is called beside it: in each warm-up, then at each call.
+ */
 static int32_t forward(void *user_data, const tcuda_tensor *inputs, size_t num_inputs,
     tcuda_stream *stream, tcuda_tensor *outputs, size_t num_outputs)
 {

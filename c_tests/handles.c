@@ -366,7 +366,8 @@ static void threads_may_destroy_what_others_use(const kind *kind)
         CHECK_OK(kind->destroy(atomic_load(&shared.handles[i])));
 }
 
-/* Handles of an earlier life of the library are stale as well, also where new ones take their place. */
+/* Handles of an earlier life of the library are stale as well, also where new ones take their
+ * place. */
 static void shutdown_makes_handles_stale(void)
 {
     void *before[KINDS], *after[KINDS];

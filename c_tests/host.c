@@ -1,5 +1,5 @@
-/* Pinned memory: blocks, wrong pointers, copies that run while the host goes on, blocks that are not
- * used again before work is done with them. */
+/* Pinned memory: blocks, wrong pointers, copies that run while the host goes on, blocks that are
+ * not used again before work is done with them. */
 #define _POSIX_C_SOURCE 200809L
 
 #include "support.h"

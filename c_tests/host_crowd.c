@@ -1,4 +1,5 @@
-/* Pinned memory on many threads: whoever frees it, it is nobody else's meanwhile, and all is counted. */
+/* Pinned memory on many threads: whoever frees it, it is nobody else's meanwhile, and all is
+ * counted. */
 #define _POSIX_C_SOURCE 200809L
 
 #include "support.h"

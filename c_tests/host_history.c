@@ -1,4 +1,5 @@
-/* Recording pinned memory: the events of a known program by value, read from the JSON of a snapshot. */
+/* Recording pinned memory: the events of a known program by value, read from the JSON of a
+ * snapshot. */
 #include "support.h"
 
 enum { KIB = 1 << 10, MIB = 1 << 20, MOST = 64 };

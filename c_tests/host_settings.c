@@ -1,5 +1,5 @@
-/* Settings of pinned memory, as texts: each does what docs/configuration.md says, from the environment
- * and at run time. */
+/* Settings of pinned memory, as texts: each does what docs/configuration.md says, from the
+ * environment and at run time. */
 #include <dirent.h>
 
 #include "support.h"
@@ -135,7 +135,8 @@ static void the_next_segment_comes_ahead(void)
     const size_t threads = count_threads();
     set("pinned_use_background_threads:True");
     unsigned char *const first = pinned(MIB);
-    /* It comes while the memory is in use that makes it wanted. Where a fault refused it, it is asked for anew. */
+    /* It comes while the memory is in use that makes it wanted. Where a fault refused it, it is
+     * asked for anew. */
     const int turns = threads_keep_memory() ? 200 : 10;
     for (int i = 0; i < turns && stats().allocations.current < 2; i++) {
         unsigned char *const other_half = pinned(MIB - 512);

@@ -1,5 +1,5 @@
-/* Two processes that share memory: each case is a process of its own, which forks its partner before
- * either uses the library. */
+/* Two processes that share memory: each case is a process of its own, which forks its partner
+ * before either uses the library. */
 #ifndef IPC_H
 #define IPC_H
 
@@ -119,7 +119,8 @@ static inline tcuda_ipc_handle hear_handle(int line)
     return handle;
 }
 
-/* Descriptors of this process, without those by which the simulated machine looks at its threads. */
+/* Descriptors of this process, without those by which the simulated machine looks at its threads.
+ */
 static inline size_t open_files(void)
 {
     char path[300], target[300];

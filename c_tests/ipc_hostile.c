@@ -1,5 +1,5 @@
-/* Processes of this user's that speak to the library's socket, and are none of its own: nothing that they say
- * ends a process, keeps memory or descriptors, or is believed. */
+/* Processes of this user's that speak to the library's socket, and are none of its own: nothing
+ * that they say ends a process, keeps memory or descriptors, or is believed. */
 #define _GNU_SOURCE /* SOCK_CLOEXEC */
 
 #include <fcntl.h>
@@ -120,7 +120,8 @@ static void talks_nonsense(int line)
     hangs_up_on(&handle, &question, sizeof question, 100);
     /* More than a message of its own ever has. */
     hangs_up_on(&handle, noise, 8, 200);
-    /* A handle with one bit changed, closing what was never opened, and descriptors that nobody wants. */
+    /* A handle with one bit changed, closing what was never opened, and descriptors that nobody
+     * wants. */
     const int asks = connect_to(&handle);
     question.what = IMPORT;
     question.handle.bytes[400] ^= 1;
@@ -133,7 +134,8 @@ static void talks_nonsense(int line)
         CHECK(say(asks, &question, sizeof question, NULL, 0));
         question.handle = handle;
     }
-    /* It gets a block once, without and with descriptors, and lets go of it more often than that. */
+    /* It gets a block once, without and with descriptors, and lets go of it more often than that.
+     */
     question.what = IMPORT_MAPPED;
     CHECK(say(asks, &question, sizeof question, NULL, 0));
     CHECK_EQ(hear_back(asks, &answer, sizeof answer), sizeof answer);

@@ -245,8 +245,8 @@ static void calls_like_the_last_are_checked(void)
     CHECK_OK(tcuda_jit_destroy(jit));
 }
 
-/* Nothing is known beyond a block: not in its own slot of the addresses that are reserved, not in one that
- * holds nothing, not outside. */
+/* Nothing is known beyond a block: not in its own slot of the addresses that are reserved, not in
+ * one that holds nothing, not outside. */
 static void addresses_of_nobody_are_refused(void)
 {
     tcuda_jit *jit = create("template <typename T> T same(T x) { return x; }");

@@ -1,5 +1,5 @@
-/* Every type and every way in which tensors lie, against what the host computes: small numbers, with
- * which all of these operations are exact. */
+/* Every type and every way in which tensors lie, against what the host computes: small numbers,
+ * with which all of these operations are exact. */
 #define _POSIX_C_SOURCE 200809L
 
 #include <complex.h>

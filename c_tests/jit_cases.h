@@ -1,5 +1,5 @@
-/* Cases of functions: types by operators, and how tensors lie. scripts/gpu/jit_gpu.py reads this file too:
- * a line is a case. */
+/* Cases of functions: types by operators, and how tensors lie. scripts/gpu/jit_gpu.py reads this
+ * file too: a line is a case. */
 
 /* What PyTorch promotes to, the function, and the operation that the host does. */
 #define TYPES(X) \

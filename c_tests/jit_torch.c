@@ -1,5 +1,5 @@
-/* What torch.cuda.jiterator accepts: outputs beside a returned value, and its names of std, of which each
- * is called and compared with C's own. */
+/* What torch.cuda.jiterator accepts: outputs beside a returned value, and its names of std, of
+ * which each is called and compared with C's own. */
 #include <complex.h>
 #include <math.h>
 

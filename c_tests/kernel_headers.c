@@ -1,5 +1,5 @@
-/* Kernels whose headers are edited: what is compiled is what the files say now, in this process and in
- * those that find kernels on disk. */
+/* Kernels whose headers are edited: what is compiled is what the files say now, in this process and
+ * in those that find kernels on disk. */
 #include <dirent.h>
 #include <sys/stat.h>
 #include <unistd.h>

@@ -1,5 +1,6 @@
-/* The system refuses memory, as the limits of a container do: calls say so, nothing is lost, and once there
- * is memory again everything works. On the simulated machine alone: a driver has limits of its own. */
+/* The system refuses memory, as the limits of a container do: calls say so, nothing is lost, and
+ * once there is memory again everything works. On the simulated machine alone: a driver has limits
+ * of its own. */
 #define _GNU_SOURCE /* RLIMIT_AS */
 
 #include <errno.h>
@@ -105,7 +106,8 @@ static void handles_that_the_system_refuses(int resource)
     }
 }
 
-/* A file that may not grow is an error, and no end of the process: the system has a signal for it. */
+/* A file that may not grow is an error, and no end of the process: the system has a signal for it.
+ */
 static void files_that_the_system_refuses(void)
 {
     char path[64];

@@ -1,5 +1,5 @@
-/* Where lines of log go: to stderr those that the host has asked for, as long as it has not chosen. Each
- * case in a process of its own, whose stderr is a file. */
+/* Where lines of log go: to stderr those that the host has asked for, as long as it has not chosen.
+ * Each case in a process of its own, whose stderr is a file. */
 #define _POSIX_C_SOURCE 200809L
 
 #include "support.h"

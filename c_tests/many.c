@@ -1,5 +1,6 @@
-/* Very many of a thing at once: each costs about as much as the first. Times are those of this process, so
- * that others on the machine do not count, and what is four times as many may take eight times as long. */
+/* Very many of a thing at once: each costs about as much as the first. Times are those of this
+ * process, so that others on the machine do not count, and what is four times as many may take
+ * eight times as long. */
 #define _POSIX_C_SOURCE 200809L
 
 #include "support.h"

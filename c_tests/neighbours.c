@@ -1,5 +1,5 @@
-/* Other libraries use the driver in the same process: their contexts say which device is current, and their
- * memory has a device. */
+/* Other libraries use the driver in the same process: their contexts say which device is current,
+ * and their memory has a device. */
 #define _POSIX_C_SOURCE 200809L
 
 #include "support.h"

@@ -285,7 +285,8 @@ static void observers_may_free(void)
     CHECK_OK(tcuda_memory_empty_cache());
 }
 
-/* An observer that takes itself out, and the older one as well: the data of each go when it returns. */
+/* An observer that takes itself out, and the older one as well: the data of each go when it
+ * returns. */
 typedef struct leaver {
     tcuda_observer *own, *other;
     int asked, destroyed, destroyed_in_callback;

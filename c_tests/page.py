@@ -15,8 +15,8 @@ import sys
 import tempfile
 
 MIB = 1 << 20
-# Runs at the end of the page: what the canvases hold, as text. The first two blocks were there before
-# anything was recorded; colours are read in the middle of what must be there.
+# Runs at the end of the page: what the canvases hold, as text. The first two blocks were there
+# before anything was recorded; colours are read in the middle of what must be there.
 PROBE = """
 <script>
 drawTimeline(); drawSegments();

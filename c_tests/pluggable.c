@@ -1,6 +1,6 @@
 /* Allocators of other libraries: functions of this process, a library made for PyTorch
- * (pluggable/torch_style.c), and any other: with TCUDA_TEST_TORCH_ALLOCATOR=PATH:ALLOC:FREE the test
- * runs on that one alone. */
+ * (pluggable/torch_style.c), and any other: with TCUDA_TEST_TORCH_ALLOCATOR=PATH:ALLOC:FREE the
+ * test runs on that one alone. */
 #include "support.h"
 
 #include <dlfcn.h>

@@ -1,5 +1,5 @@
-/* Functions of a pluggable allocator that call the library, each time that they are called: each call
- * works or gives a status. */
+/* Functions of a pluggable allocator that call the library, each time that they are called: each
+ * call works or gives a status. */
 #include "support.h"
 
 enum hook { INIT, MALLOC, FREE, RESET, FRACTION, BASE, RECORD, HOOKS };

@@ -1,5 +1,5 @@
-/* Private pools where memory is short: what serves before a request fails, what sleeps and wakes as a
- * whole, and what is refused while a pool sleeps. */
+/* Private pools where memory is short: what serves before a request fails, what sleeps and wakes as
+ * a whole, and what is refused while a pool sleeps. */
 #include "support.h"
 
 #define MIB ((size_t)1 << 20)

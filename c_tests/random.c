@@ -1,5 +1,5 @@
-/* Random numbers: torch's values where they are known, and those of a model of its kernels for other
- * sizes, strides and distributions. */
+/* Random numbers: torch's values where they are known, and those of a model of its kernels for
+ * other sizes, strides and distributions. */
 #define _POSIX_C_SOURCE 200809L
 
 #include "random.h"

@@ -1,5 +1,5 @@
-/* What the tests of random numbers share: tensors at the start of one block of memory, and a model of
- * torch's kernels. The includer asks for POSIX. */
+/* What the tests of random numbers share: tensors at the start of one block of memory, and a model
+ * of torch's kernels. The includer asks for POSIX. */
 #ifndef RANDOM_H
 #define RANDOM_H
 

@@ -3,8 +3,8 @@
  *
  *     reclamation [--seconds N] [--only NAME]
  *
- * Each case runs for N seconds; by default for a fraction of one, as a test. One that has not ended a minute
- * after that says what it was doing. */
+ * Each case runs for N seconds; by default for a fraction of one, as a test. One that has not ended
+ * a minute after that says what it was doing. */
 #define _GNU_SOURCE
 
 #include <malloc.h>
@@ -61,8 +61,9 @@ static size_t bytes_of_malloc(void)
     return all.uordblks + all.hblkhd;
 }
 
-/* On a machine that does much else, threads are taken off the processor inside calls: what others destroy
- * meanwhile is kept, and a shutdown waits for them. Run for long, only what stays counts. */
+/* On a machine that does much else, threads are taken off the processor inside calls: what others
+ * destroy meanwhile is kept, and a shutdown waits for them. Run for long, only what stays counts.
+ */
 static bool runs_long(void)
 {
     return seconds > 60;
@@ -106,8 +107,8 @@ static void *use(void *argument)
     return NULL;
 }
 
-/* When all is over the host's memory is what it was. Resident memory says less: what many threads have had
- * of malloc stays with it. */
+/* When all is over the host's memory is what it was. Resident memory says less: what many threads
+ * have had of malloc stays with it. */
 static void check_what_stayed(size_t before)
 {
     const size_t after = bytes_of_malloc();
@@ -381,7 +382,8 @@ static void make_beside_wait(const struct wait *wait)
         for (const struct kind *kind = kinds; kind < kinds + KINDS; kind++) {
             handle made = { NULL };
             atomic_store(&doing, kind->name);
-            /* The end of a pool looks at all memory, and waits for a thread that gives some back. */
+            /* The end of a pool looks at all memory, and waits for a thread that gives some back.
+             */
             if (wait->body == empty_cache && kind->make == make_pool)
                 continue;
             CHECK_OK(kind->make(&made));

@@ -1,7 +1,7 @@
-/* What a test does when something fails because of a fault that scripts/ci/fault_loop.py injected: it
- * does not complain, but takes the faults back and looks whether the library has lost anything and
- * works again. The environment's TCUDA_TEST_RECOVERY, set by that script, names the file to which
- * whatever no fault excuses is appended. */
+/* What a test does when something fails because of a fault that scripts/ci/fault_loop.py injected:
+ * it does not complain, but takes the faults back and looks whether the library has lost anything
+ * and works again. The environment's TCUDA_TEST_RECOVERY, set by that script, names the file to
+ * which whatever no fault excuses is appended. */
 #ifndef RECOVERY_H
 #define RECOVERY_H
 
@@ -47,7 +47,8 @@ static inline const char *recovery_file(void)
     return getenv("TCUDA_TEST_RECOVERY");
 }
 
-/* May threads touch memory of the library? Not where another one's recovery could take it from them. */
+/* May threads touch memory of the library? Not where another one's recovery could take it from
+ * them. */
 static inline bool threads_keep_memory(void)
 {
     return recovery_file() == NULL;
@@ -201,8 +202,9 @@ static inline void recover(const char *what)
     if (status != TCUDA_STATUS_OK)
         recovery_problem("the shutdown", status);
 
-    /* A thread of the test that was held up before its last call makes that call after the shutdown: it
-     * initialises the library before the choice below, or leaves a handle. Each does so once. */
+    /* A thread of the test that was held up before its last call makes that call after the
+     * shutdown: it initialises the library before the choice below, or leaves a handle. Each does
+     * so once. */
     live = 1;
     for (int i = 0; i < 8 && live != 0; i++) {
         status = tcuda_backend_select("sim", RECOVERY_OPTIONS);

@@ -1,5 +1,5 @@
-/* A sandbox that forbids membarrier, as those of containers and browsers do, from the start or later:
- * threads announce themselves with fences then, and nothing else changes. */
+/* A sandbox that forbids membarrier, as those of containers and browsers do, from the start or
+ * later: threads announce themselves with fences then, and nothing else changes. */
 #define _GNU_SOURCE
 
 #include <errno.h>

@@ -1,5 +1,5 @@
-/* The stream sanitizer: single races by hand, what reports say, how they are handed over, and what it
- * refuses. Many programs at once are in tests/sanitizer. */
+/* The stream sanitizer: single races by hand, what reports say, how they are handed over, and what
+ * it refuses. Many programs at once are in tests/sanitizer. */
 #define _POSIX_C_SOURCE 200809L
 #include "support.h"
 

@@ -299,8 +299,8 @@ static void meets_earlier_use(bool call)
     CHECK_OK(tcuda_free(block));
 }
 
-/* A freed block comes again where the streams that used it have got there, and were asked: on a GPU that
- * takes some microseconds. No wait that the sanitizer sees. */
+/* A freed block comes again where the streams that used it have got there, and were asked: on a GPU
+ * that takes some microseconds. No wait that the sanitizer sees. */
 static void let_it_come_there(void) { sleep_ms(5); }
 
 /* The second use of a block, on its own stream, comes after the first, on another, only where that

@@ -1,5 +1,5 @@
-/* Private pools in segments: lending, blocks that are whole segments, allocators of other libraries,
- * and that such pools do not sleep. */
+/* Private pools in segments: lending, blocks that are whole segments, allocators of other
+ * libraries, and that such pools do not sleep. */
 #define _POSIX_C_SOURCE 200809L
 
 #include "support.h"

@@ -1,5 +1,6 @@
-/* Memory in segments of cuMemAlloc (expandable_segments:False), as PyTorch has it by default: sizes,
- * statistics, what goes before an allocation fails. Numbers are those of PyTorch for the same calls. */
+/* Memory in segments of cuMemAlloc (expandable_segments:False), as PyTorch has it by default:
+ * sizes, statistics, what goes before an allocation fails. Numbers are those of PyTorch for the
+ * same calls. */
 #define _POSIX_C_SOURCE 200809L
 
 #include "support.h"
@@ -147,8 +148,8 @@ static void oversize_blocks_stay_whole(void)
     CHECK(fits == blocks[0]);
     CHECK_EQ(statistic("allocated_bytes.all.current"), (12 + 30) * MIB);
     CHECK_OK(tcuda_free(fits));
-    /* Of 118 MiB, 26 are wanted more than the limit allows: the smallest that is enough goes, of this
-     * stream, and nothing else. */
+    /* Of 118 MiB, 26 are wanted more than the limit allows: the smallest that is enough goes, of
+     * this stream, and nothing else. */
     limit_to((118 + 10) * MIB);
     void *const wanted = allocate(62 * MIB, 0, NULL);
     CHECK_EQ(statistic("num_alloc_retries"), 0);

@@ -171,8 +171,8 @@ static void a_wrong_environment_is_told_at_the_first_use(void)
     CHECK_EQ(finish(), EXIT_SUCCESS);
 }
 
-/* The table of the specification: 1200 with 4 divisions between 1024 and 2048 is 1280, but units are
- * 512 bytes, and above 4 units only are there divisions of a unit each. */
+/* The table of the specification: 1200 with 4 divisions between 1024 and 2048 is 1280, but units
+ * are 512 bytes, and above 4 units only are there divisions of a unit each. */
 static void sizes_are_rounded_by_divisions(void)
 {
     static const size_t rows[][3] = { { 4, 1200, 1536 }, { 4, 2048, 2048 }, { 4, 2049, 2560 },

@@ -1,5 +1,5 @@
-/* Idle memory of one stream serves another, in place: a missing wait between them shows as wrong bytes,
- * where work runs late. */
+/* Idle memory of one stream serves another, in place: a missing wait between them shows as wrong
+ * bytes, where work runs late. */
 #include "support.h"
 
 enum { MIB = 1 << 20, STREAMS = 4, STEPS = 60, BLOCKS = 6 };
@@ -46,8 +46,8 @@ static void use_everything_once(void)
     CHECK_OK(tcuda_memory_empty_cache());
 }
 
-/* A block is written by its stream, held back, and freed; the next stream has the same memory, and its
- * write comes after the first. */
+/* A block is written by its stream, held back, and freed; the next stream has the same memory, and
+ * its write comes after the first. */
 static void hand_over(char *block, size_t bytes, int from, int to)
 {
     gate held;
@@ -141,8 +141,8 @@ static void what_came_later_is_waited_for_anew(void)
     CHECK_OK(tcuda_memory_empty_cache());
 }
 
-/* Steps on one stream after the other, some blocks of which outlive their step: what a block holds at its
- * end is what was written to it. */
+/* Steps on one stream after the other, some blocks of which outlive their step: what a block holds
+ * at its end is what was written to it. */
 static void steps_in_rotation_keep_what_they_write(void)
 {
     struct {

@@ -18,8 +18,8 @@ enum { UNDER_ADDRESS_SANITIZER = true };
 enum { UNDER_ADDRESS_SANITIZER = false };
 #endif
 
-/* SKIP_WITHOUT_GPU for programs whose children use the GPU: a child asks, since CUDA does not work in a
- * child of a process that has used it. */
+/* SKIP_WITHOUT_GPU for programs whose children use the GPU: a child asks, since CUDA does not work
+ * in a child of a process that has used it. */
 static inline void skip_without_gpu_before_forks(void)
 {
     int status = 0;

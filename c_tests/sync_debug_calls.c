@@ -1,5 +1,6 @@
-/* Every function that queues, frees or waits, in sync debug mode 2 while a stream is held back: it does
- * not wait, or is refused, or is documented to wait. tests/observed.rs checks that none is missing. */
+/* Every function that queues, frees or waits, in sync debug mode 2 while a stream is held back: it
+ * does not wait, or is refused, or is documented to wait. tests/observed.rs checks that none is
+ * missing. */
 #define _POSIX_C_SOURCE 200809L
 
 #include "support.h"
@@ -314,7 +315,8 @@ CALL(graph_begin)
     return tcuda_graph_destroy(graph);
 }
 
-/* NEVER: it does not wait. REFUSED: it would. FREE: refused where it would wait. WAITS: as documented. */
+/* NEVER: it does not wait. REFUSED: it would. FREE: refused where it would wait. WAITS: as
+ * documented. */
 enum effect { NEVER, REFUSED, FREE, WAITS };
 
 static const struct {

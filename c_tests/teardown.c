@@ -150,8 +150,8 @@ static void leaves_quickly_without_shutdown(void)
     quick_exit(EXIT_SUCCESS);
 }
 
-/* The exit handler waits for those who are inside; what they get from then on is a new library, or a
- * status. */
+/* The exit handler waits for those who are inside; what they get from then on is a new library, or
+ * a status. */
 static void *calls_regardless(void *unused)
 {
     (void)unused;
@@ -254,8 +254,8 @@ static void *outlives_main(void *unused)
     CHECK_EQ(pthread_join(main_thread, NULL), 0);
     CHECK_OK(tcuda_stream_destroy(use_the_library()));
     CHECK_EQ(shut_down(), 1); /* what main made */
-    /* Without exit: glibc leaves out the destructors of a main thread that ends, which leak checkers
-     * tell. */
+    /* Without exit: glibc leaves out the destructors of a main thread that ends, which leak
+     * checkers tell. */
     _exit(EXIT_SUCCESS);
 }
 
@@ -273,8 +273,8 @@ static void main_ends_first(void)
 static pthread_key_t before_ours, after_ours;
 static atomic_int rounds, refused;
 
-/* As a runtime does that frees its objects when a thread ends; it comes back as long as it may. What
- * the driver keeps for a thread may be gone by then. */
+/* As a runtime does that frees its objects when a thread ends; it comes back as long as it may.
+ * What the driver keeps for a thread may be gone by then. */
 static void uses_it_again(void *key)
 {
     tcuda_event *event = NULL;
@@ -304,7 +304,8 @@ static void *ends_with_destructors(void *unused)
     return NULL;
 }
 
-/* On a stack that is gone afterwards, with the thread's own state: whoever still looks at it fails. */
+/* On a stack that is gone afterwards, with the thread's own state: whoever still looks at it fails.
+ */
 static void run_on_a_passing_stack(void *(*body)(void *))
 {
     enum { BYTES = 1 << 20 };
@@ -374,7 +375,8 @@ static void *looks_up(void *unused)
         struct DLManagedTensorVersioned *managed = NULL;
         tcuda_tensor tensor = { .data = (void *)atomic_load(&looked_up), .ndim = 1, .shape = shape,
             .device = { TCUDA_DEVICE_CUDA, 0 }, .dtype = { TCUDA_DTYPE_FLOAT, 32, 1 } };
-        /* A block that is there belongs to the capsule then, which is not deleted: the shutdown frees it. */
+        /* A block that is there belongs to the capsule then, which is not deleted: the shutdown
+         * frees it. */
         if (tcuda_tensor_to_dlpack(&tensor, &managed) == TCUDA_STATUS_OK)
             CHECK(managed != NULL);
     }

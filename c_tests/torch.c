@@ -1,5 +1,5 @@
-/* The functions that PyTorch calls for its memory: called as PyTorch calls them, with native streams,
- * ids of pools by value, and nobody who looks at what failed. */
+/* The functions that PyTorch calls for its memory: called as PyTorch calls them, with native
+ * streams, ids of pools by value, and nobody who looks at what failed. */
 #define _POSIX_C_SOURCE 200809L
 
 #include "torch.h"

@@ -1,4 +1,5 @@
-/* Streams that others made, as PyTorch does, and where allocations on them go while they are captured. */
+/* Streams that others made, as PyTorch does, and where allocations on them go while they are
+ * captured. */
 #define _POSIX_C_SOURCE 200809L
 
 #include "torch.h"
@@ -69,7 +70,8 @@ static void streams_of_others_are_found_again(void)
     expect_silence();
 }
 
-/* A capture that begins as PyTorch begins one: the pool first, on a stream that tcuda may not know. */
+/* A capture that begins as PyTorch begins one: the pool first, on a stream that tcuda may not know.
+ */
 static void begin_capture(struct CUstream_st *stream, uint64_t id0, uint64_t id1)
 {
     tcuda_torch_begin_allocate_to_pool(0, id0, id1, NULL);

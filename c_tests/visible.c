@@ -1,6 +1,6 @@
-/* CUDA_VISIBLE_DEVICES decides what a process sees; it is the driver's, which reads it when it starts.
- * With nothing visible the library loads, counts no devices, and says so. The simulated machine has
- * its own option for the number of devices and is not affected. */
+/* CUDA_VISIBLE_DEVICES decides what a process sees; it is the driver's, which reads it when it
+ * starts. With nothing visible the library loads, counts no devices, and says so. The simulated
+ * machine has its own option for the number of devices and is not affected. */
 #define _POSIX_C_SOURCE 200809L
 
 #include "check.h"

@@ -1,5 +1,5 @@
-/* A machine without a driver: what is still true there, and what is said about the rest. Each case in
- * a process of its own. */
+/* A machine without a driver: what is still true there, and what is said about the rest. Each case
+ * in a process of its own. */
 #define _POSIX_C_SOURCE 200809L
 
 #include "support.h"

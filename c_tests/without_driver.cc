@@ -1,4 +1,5 @@
-// tcuda.hpp's guards on a machine without a driver: those of nothing change nothing, and do not throw.
+// tcuda.hpp's guards on a machine without a driver: those of nothing change nothing, and do not
+// throw.
 #include <cstdio>
 #include <cstdlib>
 #include <tcuda.hpp>

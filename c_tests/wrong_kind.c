@@ -1,5 +1,5 @@
-/* Pointers of one kind of memory that are given to the functions of another: each refuses, names the
- * functions that take them, and leaves the block alone. And what is no memory of tcuda's. */
+/* Pointers of one kind of memory that are given to the functions of another: each refuses, names
+ * the functions that take them, and leaves the block alone. And what is no memory of tcuda's. */
 #include "support.h"
 
 static const char by_device[] = "is device memory of tcuda_malloc; tcuda_free and";

@@ -1,5 +1,5 @@
-//! The reader of traces of examples/replay, for the target `trace`: with coverage and AddressSanitizer
-//! when libFuzzer is there.
+//! The reader of traces of examples/replay, for the target `trace`: with coverage and
+//! AddressSanitizer when libFuzzer is there.
 
 fn main() {
     let replay = "../examples/replay";

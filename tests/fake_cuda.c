@@ -1,9 +1,7 @@
-/* A libcuda.so.1 without a GPU, to drive the real loader. What it lacks is chosen when it is compiled
- * (WITHOUT_...), what it answers by its environment:
- *   FAKE_CUDA_VERSION  what cuDriverGetVersion says; 12090
- *   FAKE_CUDA_INIT     what cuInit returns; 0
- *   FAKE_CUDA_COUNT    what cuDeviceGetCount returns; 0
- * cuMemMap exists nowhere in it. */
+/* A libcuda.so.1 without a GPU, to drive the real loader. What it lacks is chosen when it is
+ * compiled (WITHOUT_...), what it answers by its environment: FAKE_CUDA_VERSION  what
+ * cuDriverGetVersion says; 12090 FAKE_CUDA_INIT     what cuInit returns; 0 FAKE_CUDA_COUNT    what
+ * cuDeviceGetCount returns; 0 cuMemMap exists nowhere in it. */
 #include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>

@@ -1,10 +1,10 @@
-/* A library that stands in for NCCL on the simulated machine: ranks are threads or processes, and each
- * collective is work in their streams that waits for the other ranks, as NCCL's kernels do. What one
- * rank's work waits for in vain hangs until it is aborted.
+/* A library that stands in for NCCL on the simulated machine: ranks are threads or processes, and
+ * each collective is work in their streams that waits for the other ranks, as NCCL's kernels do.
+ * What one rank's work waits for in vain hangs until it is aborted.
  *
  * TCUDA_FAKE_NCCL has faults, with commas between: "ncclAllReduce@2=3" makes the second call of a
- * function give a result, "async@3=6" breaks a communicator's third collective: it ends at once, and
- * ncclCommGetAsyncError tells it. NCCL_COMM_BLOCKING=0 makes calls go on in the background.
+ * function give a result, "async@3=6" breaks a communicator's third collective: it ends at once,
+ * and ncclCommGetAsyncError tells it. NCCL_COMM_BLOCKING=0 makes calls go on in the background.
  * TCUDA_FAKE_NCCL_VERSION is the version that it says it has. */
 #define _GNU_SOURCE
 #include "fake_nccl.h"
@@ -132,8 +132,8 @@ static void let_go(comm *comm)
     free(comm);
 }
 
-/* What a group has in this process goes with its last rank here, as NCCL's does: freeing waits for all
- * devices, on which work of the other ranks may still wait for this one. */
+/* What a group has in this process goes with its last rank here, as NCCL's does: freeing waits for
+ * all devices, on which work of the other ranks may still wait for this one. */
 static void end(comm *ended)
 {
     comm *gone = NULL;

@@ -29,7 +29,8 @@ bool room_wait_for_all(room *room, const atomic_int *given_up);
 void room_leave(room *room, int rank);
 /* Wakes those who wait, so that they look whether they have given up. */
 void room_wake(room *room);
-/* A copy of some bytes for one rank, or (-1) for `readers` of them; false: there is no room left. */
+/* A copy of some bytes for one rank, or (-1) for `readers` of them; false: there is no room left.
+ */
 bool room_put(room *room, int from, int to, uint64_t number, const void *bytes, size_t size,
     int readers);
 /* Waits for a message and copies it; false: given up, or it has another size. */

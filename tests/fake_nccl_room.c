@@ -1,5 +1,5 @@
-/* A file that the ranks of a group have mapped, threads of a process or processes: who is there, and the
- * messages that are under way. */
+/* A file that the ranks of a group have mapped, threads of a process or processes: who is there,
+ * and the messages that are under way. */
 #define _GNU_SOURCE
 #include "fake_nccl.h"
 

@@ -1,5 +1,5 @@
-/* What collectives are: the input is copied to pinned memory, a host function gives it to the other ranks,
- * another one waits for theirs, and the output is copied back. */
+/* What collectives are: the input is copied to pinned memory, a host function gives it to the other
+ * ranks, another one waits for theirs, and the output is copied back. */
 #define _GNU_SOURCE
 #include "fake_nccl.h"
 
@@ -45,7 +45,8 @@ static void arrive(void *data)
     if (!fits) atomic_store(&comm->failing, SYSTEM_FAILED);
 }
 
-/* Reads what all ranks gave, one after the other; into `op->out`, from `offset` on, or side by side. */
+/* Reads what all ranks gave, one after the other; into `op->out`, from `offset` on, or side by
+ * side. */
 static bool collect(operation *op, bool reduces, size_t offset, size_t bytes)
 {
     comm *comm = op->comm;

@@ -1,4 +1,5 @@
-//! The kernels without a GPU: their PTX is current, and their source does on the CPU what it should.
+//! The kernels without a GPU: their PTX is current, and their source does on the CPU what it
+//! should.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 

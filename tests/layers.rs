@@ -1,7 +1,7 @@
-//! A folder of `src/` imports only folders below it, and the folders inside `memory/` and the files inside
-//! `sim/` do not import each other in a circle. `tests/layers.allow` lists the imports that break this rule
-//! today; a line that no import needs any more fails as well, so that the list only shrinks. Run with
-//! TCUDA_BLESS=1 to drop such lines; new ones are never added by it.
+//! A folder of `src/` imports only folders below it, and the folders inside `memory/` and the files
+//! inside `sim/` do not import each other in a circle. `tests/layers.allow` lists the imports that
+//! break this rule today; a line that no import needs any more fails as well, so that the list only
+//! shrinks. Run with TCUDA_BLESS=1 to drop such lines; new ones are never added by it.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
@@ -9,8 +9,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// The folders of `src/`, lowest first. Folders inside `memory/` stand in their own order; `memory` itself is
-/// the facade over them.
+/// The folders of `src/`, lowest first. Folders inside `memory/` stand in their own order; `memory`
+/// itself is the facade over them.
 const LAYERS: [&str; 28] = [
     "observe",
     "base",

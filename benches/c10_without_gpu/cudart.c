@@ -1,8 +1,8 @@
 /* A CUDA runtime without a GPU: the functions that PyTorch's libc10_cuda.so calls.
  *
  * Memory is a counter of addresses and of bytes in use, so that the allocator meets the limits of
- * STUB_DEVICES (default: 1) devices of STUB_TOTAL_MB (default: 141 GiB) and lays out its blocks as on
- * one; nothing is ever read or written there. Streams and events complete at once, but while
+ * STUB_DEVICES (default: 1) devices of STUB_TOTAL_MB (default: 141 GiB) and lays out its blocks as
+ * on one; nothing is ever read or written there. Streams and events complete at once, but while
  * stub_hold_events(1) holds, no query finds an event complete. */
 
 #include <cuda.h>

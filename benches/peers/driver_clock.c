@@ -1,8 +1,9 @@
-/* Between tcuda and CUDA's driver: how long the driver takes to get memory, map it and give it back.
+/* Between tcuda and CUDA's driver: how long the driver takes to get memory, map it and give it
+ * back.
  *
- * peers.py has tcuda load it in place of libcuda (TCUDA_CUDA_DRIVER_PATH) while it plays traces. Whoever
- * asks it for a function of the driver gets the driver's, but for the ones below: they call the driver's
- * between two looks at the clock. */
+ * peers.py has tcuda load it in place of libcuda (TCUDA_CUDA_DRIVER_PATH) while it plays traces.
+ * Whoever asks it for a function of the driver gets the driver's, but for the ones below: they call
+ * the driver's between two looks at the clock. */
 
 #define _GNU_SOURCE /* RTLD_NEXT */
 

@@ -2,9 +2,9 @@
 //
 //   peers_floor floor|floor_whole GROUP[,GROUP...] [--quick] [TRACE...]
 //
-// Two columns of the tables, and no peers: nothing of them is safe, or of use to a program. `floor` is the search
-// alone; `floor_whole` also finds a block by its address, counts, and knows other streams. Where blocks wait for
-// these, `floor` is the same but for the questions.
+// Two columns of the tables, and no peers: nothing of them is safe, or of use to a program. `floor`
+// is the search alone; `floor_whole` also finds a block by its address, counts, and knows other
+// streams. Where blocks wait for these, `floor` is the same but for the questions.
 #include "floor_fit.hpp"
 #include "floor_waits.hpp"
 #include "floor_whole.hpp"
@@ -23,8 +23,8 @@ namespace {
 
 using namespace bench;
 
-/// Blocks of one size that one thread allocates and another one frees: a record of each that both write, a log
-/// of those that come back, which who allocates reads when it has none, and no lock.
+/// Blocks of one size that one thread allocates and another one frees: a record of each that both
+/// write, a log of those that come back, which who allocates reads when it has none, and no lock.
 struct Logged : Bare {
     struct Block {
         uint64_t requested, in_use, unused[3];

@@ -28,8 +28,9 @@ struct Bare {
     static size_t memory_bytes() { return 141 * GIB; }
 };
 
-/// Best fit: bins 0.8 % wide under two levels of bits, the rest split off, neighbours joined at once. The host
-/// gets the block's record itself, so that none is looked up; one thread, one stream, and nothing is counted.
+/// Best fit: bins 0.8 % wide under two levels of bits, the rest split off, neighbours joined at
+/// once. The host gets the block's record itself, so that none is looked up; one thread, one
+/// stream, and nothing is counted.
 struct BestFit : Bare {
     struct Block {
         uint32_t start, units, previous, next, bin_previous, bin_next;

@@ -26,8 +26,8 @@ inline bool quick = false;
 /// No GPU: workloads whose time is the GPU's are skipped.
 inline bool simulated = false;
 
-/// Ends the group that runs; the next one goes on. Out of line, as what makes its text should be: a check
-/// that passes, which stands beside every call that is timed, is a comparison and no more.
+/// Ends the group that runs; the next one goes on. Out of line, as what makes its text should be: a
+/// check that passes, which stands beside every call that is timed, is a comparison and no more.
 [[noreturn, gnu::cold, gnu::noinline]] inline void fail(const std::string &why)
 {
     throw std::runtime_error(why);
@@ -43,8 +43,9 @@ inline double ns_since(Clock::time_point start)
 }
 
 /// Time per operation(i), the best of many batches; i runs on from batch to batch. The batches are
-/// long beside the clock, whatever the operation costs, and short enough that some meet nobody else:
-/// where a machine is shared, whoever has the other half of a core takes a third of its speed.
+/// long beside the clock, whatever the operation costs, and short enough that some meet nobody
+/// else: where a machine is shared, whoever has the other half of a core takes a third of its
+/// speed.
 template <class Operation> double best_ns(Operation operation)
 {
     const double long_enough = quick ? 1e6 : 4e6;

@@ -102,7 +102,8 @@ struct Tcuda {
             "tcuda_memory_fraction_set");
     }
 
-    /// Streams share memory beyond what was ever needed at a time, or where the device's is half used.
+    /// Streams share memory beyond what was ever needed at a time, or where the device's is half
+    /// used.
     static void share_always(bool always)
     {
         check(tcuda_allocator_config_set(always ? "sharing_threshold:0" : "sharing_threshold:0.5"),

@@ -1,8 +1,8 @@
 // A core for the workloads of one thread, away from whoever else has the machine.
 //
-// The other half of a core, in somebody else's hands for some seconds, takes a third of its speed from code
-// that does several things at once, and none from a chain of arithmetic. Peers that run one after the other
-// do not meet that equally.
+// The other half of a core, in somebody else's hands for some seconds, takes a third of its speed
+// from code that does several things at once, and none from a chain of arithmetic. Peers that run
+// one after the other do not meet that equally.
 #pragma once
 
 #include <algorithm>
@@ -19,8 +19,8 @@
 
 namespace bench {
 
-/// While it lives, its thread is bound to the core that was the least busy at the last look; threads that it
-/// starts meanwhile are too. Where the system binds no threads, nothing happens.
+/// While it lives, its thread is bound to the core that was the least busy at the last look;
+/// threads that it starts meanwhile are too. Where the system binds no threads, nothing happens.
 class QuietCore {
 public:
 #if defined(__linux__)
@@ -90,8 +90,8 @@ private:
         return halves;
     }
 
-    /// What several things at once take: chains, loads and stores that do not wait for each other. The middle
-    /// one of three times, so that one interruption does not count.
+    /// What several things at once take: chains, loads and stores that do not wait for each other.
+    /// The middle one of three times, so that one interruption does not count.
     static double work()
     {
         using Clock = std::chrono::steady_clock;

@@ -177,8 +177,8 @@ template <Peer P> void latency()
     untimed();
     samples.take(*work, count);
     samples.rows("");
-    // The same program from its beginning, three times: the last two ask for nothing that the first did
-    // not. What is timed is an allocator that has all it needs.
+    // The same program from its beginning, three times: the last two ask for nothing that the first
+    // did not. What is timed is an allocator that has all it needs.
     work->begin_again();
     untimed();
     for (int pass = 0; pass < 2; pass++) {

@@ -60,8 +60,9 @@ public:
     double elapsed_ns = 0;
 };
 
-/// Pairs on so many threads, which have a stream each or share one; nanoseconds of a thread, the best of three. Each
-/// thread goes on until the time is over, so that it is the sum of all that counts.
+/// Pairs on so many threads, which have a stream each or share one; nanoseconds of a thread, the
+/// best of three. Each thread goes on until the time is over, so that it is the sum of all that
+/// counts.
 template <Peer P> double pairs_of(int count, const std::vector<typename P::Stream> &streams)
 {
     double best = 0;
@@ -91,7 +92,8 @@ template <Peer P> double pairs_of(int count, const std::vector<typename P::Strea
     return best;
 }
 
-/// Pairs on 1 to 16 threads, which share a stream or have one each; and the latter where peaks need not be exact.
+/// Pairs on 1 to 16 threads, which share a stream or have one each; and the latter where peaks need
+/// not be exact.
 template <Peer P> void threads()
 {
     const auto shared = P::new_stream();
@@ -111,8 +113,8 @@ template <Peer P> void threads()
     }
 }
 
-/// A queue of one writer and one reader, each of which looks at how far the other is only where, by what
-/// it saw last, the queue is full or empty.
+/// A queue of one writer and one reader, each of which looks at how far the other is only where, by
+/// what it saw last, the queue is full or empty.
 class Ring {
 public:
     bool push(void *block)
@@ -151,8 +153,8 @@ private:
 };
 
 /// One thread allocates, another one frees; and the same without an allocator, for what the queue
-/// between them costs. Each has a core: two halves of one core move nothing between them, and where threads
-/// happen to be is not the allocator's.
+/// between them costs. Each has a core: two halves of one core move nothing between them, and where
+/// threads happen to be is not the allocator's.
 template <Peer P> void handoff()
 {
     const auto stream = P::new_stream();

@@ -287,8 +287,8 @@ template <Peer P> Limited limited(const Trace &trace, int thousandths)
     return found;
 }
 
-/// The smallest limit, in thousandths of what the trace allocates, at which six passes complete; and what
-/// a limit of 1.05 times that costs a repeated pass, beside one at which nothing is short.
+/// The smallest limit, in thousandths of what the trace allocates, at which six passes complete;
+/// and what a limit of 1.05 times that costs a repeated pass, beside one at which nothing is short.
 template <Peer P> void limits(const std::vector<Trace> &all)
 {
     if constexpr (Limits<P>) {

@@ -1,5 +1,5 @@
-/* A host that is not linked with tcuda: it opens the library whose path is in TCUDA_LIBRARY, uses it,
- * closes it, and ends in every way that a process can. Each case has a process of its own. */
+/* A host that is not linked with tcuda: it opens the library whose path is in TCUDA_LIBRARY, uses
+ * it, closes it, and ends in every way that a process can. Each case has a process of its own. */
 #define _POSIX_C_SOURCE 200809L
 
 #include <dlfcn.h>

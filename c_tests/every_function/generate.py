@@ -41,8 +41,8 @@ ALONE = re.compile(
 )
 # Handles that cannot be made where a library is missing; then what is stale is one that never was.
 ABSENT = {"tcuda_communicator"}
-# Have a status and work in the child of a process that initialised: how it learns that others do not, seeds,
-# which torch ignores there, and what is only told to a tool.
+# Have a status and work in the child of a process that initialised: how it learns that others do
+# not, seeds, which torch ignores there, and what is only told to a tool.
 IN_A_CHILD = {"tcuda_last_error_message", "tcuda_is_initialized", "tcuda_is_available",
               "tcuda_random_manual_seed", "tcuda_random_manual_seed_all", "tcuda_random_seed",
               "tcuda_random_seed_all", "tcuda_nvtx_mark", "tcuda_nvtx_range_push",
@@ -66,7 +66,8 @@ WITHOUT_DRIVER = {
 # Neither, but what they are asked about is never on a device then.
 ALSO_WITHOUT_DRIVER = {"tcuda_device_of": "OK", "tcuda_event_query": "OK", "tcuda_event_synchronize": "OK",
                        "tcuda_is_available": "OK", "tcuda_device_count": "OK"}
-# What negative devices other than TCUDA_CURRENT_DEVICE give that is not TCUDA_STATUS_INVALID_DEVICE.
+# What negative devices other than TCUDA_CURRENT_DEVICE give that is not
+# TCUDA_STATUS_INVALID_DEVICE.
 NEGATIVE_DEVICE = {"tcuda_device_set": "OK", "tcuda_device_exchange": "OK",
                    "tcuda_communicator_init_rank": "INVALID_ARGUMENT"}  # its id is none
 # Never called: stops the process or other users of the machine.

@@ -228,7 +228,8 @@ static inline int live_handles(void)
     return 1;
 }
 
-/* In the child of this process, which has initialised: every function says so, and writes nothing. */
+/* In the child of this process, which has initialised: every function says so, and writes nothing.
+ */
 static inline int run_forked(const struct function *functions, int function_count)
 {
     const struct spoiled valid = { 0, -2, "arguments in a forked child", NOTHING, NO_CRASH };
@@ -259,8 +260,8 @@ static inline int run_forked(const struct function *functions, int function_coun
     return status != 0;
 }
 
-/* Calls a function in some state of the process: it gives `expected`, and after a failure its outputs
- * are untouched. The number of failures. */
+/* Calls a function in some state of the process: it gives `expected`, and after a failure its
+ * outputs are untouched. The number of failures. */
 static inline int run_in_state(const struct function *function, const char *state, int expected)
 {
     const struct spoiled valid = { 0, -2, state, NOTHING, NO_CRASH };

@@ -1,5 +1,5 @@
-/* The driver is gone before us: exit handlers run newest first, and libcuda's own is among them. The
- * driver is libcuda.c of this folder, which fails and counts what is called too late. */
+/* The driver is gone before us: exit handlers run newest first, and libcuda's own is among them.
+ * The driver is libcuda.c of this folder, which fails and counts what is called too late. */
 #define _POSIX_C_SOURCE 200809L
 
 #include <dlfcn.h>

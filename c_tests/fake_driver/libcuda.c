@@ -1,12 +1,12 @@
-/* A libcuda.so.1 that says yes to everything: there is no memory behind its addresses, and no work in
- * its streams. It ends before its users, as the real one does at exit: from then on every call gives
- * CUDA_ERROR_DEINITIALIZED, and is counted. Its environment makes it poor:
- *   FAKE_CUDA_INIT     what cuInit gives; 0
- *   FAKE_CUDA_COUNT    how many devices there are; 1
- *   FAKE_CUDA_WITHOUT  calls that it does not have, between blanks
- *   FAKE_CUDA_GIVES    a call and what it gives: "cuStreamIsCapturing 906"
- *   FAKE_CUDA_CALLS    when it calls a host function, although cuLaunchHostFunc gives an error: "now 719",
- *                      or "late 719", when a stream is waited for. Without, it gives 0 and never calls. */
+/* A libcuda.so.1 that says yes to everything: there is no memory behind its addresses, and no work
+ * in its streams. It ends before its users, as the real one does at exit: from then on every call
+ * gives CUDA_ERROR_DEINITIALIZED, and is counted. Its environment makes it poor: FAKE_CUDA_INIT
+ * what cuInit gives; 0 FAKE_CUDA_COUNT    how many devices there are; 1 FAKE_CUDA_WITHOUT  calls
+ * that it does not have, between blanks FAKE_CUDA_GIVES    a call and what it gives:
+ * "cuStreamIsCapturing 906" FAKE_CUDA_CALLS    when it calls a host function, although
+ * cuLaunchHostFunc gives an error: "now 719",
+ *                      or "late 719", when a stream is waited for. Without, it gives 0 and never calls.
+ */
 #include <stdatomic.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -69,7 +69,8 @@ static const char *find(const char *list, const char *name)
 
 /* ---- The calls ---- */
 
-/* Whatever has no output. It ignores its arguments, which the calling conventions of Linux allow. */
+/* Whatever has no output. It ignores its arguments, which the calling conventions of Linux allow.
+ */
 static int yes(void) { return state(); }
 
 static int makes(uintptr_t *object)
@@ -171,8 +172,8 @@ static int reserve(uintptr_t *address, size_t bytes, size_t alignment)
     return *address = alignment ? (start + alignment - 1) / alignment * alignment : start, 0;
 }
 
-/* Threads share one context. Initial-exec, because LeakSanitizer 12 fails over what a thread has of a
- * library that was loaded later. */
+/* Threads share one context. Initial-exec, because LeakSanitizer 12 fails over what a thread has of
+ * a library that was loaded later. */
 static _Thread_local uintptr_t current __attribute__((tls_model("initial-exec")));
 
 static int retain(uintptr_t *context)

@@ -1,5 +1,5 @@
-/* Drivers that lack something: a GPU, a call, or the will. The driver is libcuda.c of this folder; each
- * case runs in a process of its own, because the environment is the process's. */
+/* Drivers that lack something: a GPU, a call, or the will. The driver is libcuda.c of this folder;
+ * each case runs in a process of its own, because the environment is the process's. */
 #define _POSIX_C_SOURCE 200809L
 
 #include <sys/wait.h>
@@ -190,8 +190,8 @@ static void count_destroyed(void *counts)
     ((callback_counts *)counts)->destroyed++;
 }
 
-/* Any call may tell the failure of earlier work: a callback that has run was taken all the same, and who
- * was told otherwise would free its data again. */
+/* Any call may tell the failure of earlier work: a callback that has run was taken all the same,
+ * and who was told otherwise would free its data again. */
 static void calls_although_it_fails(void)
 {
     callback_counts counts = { 0, 0 };

@@ -1,9 +1,9 @@
 /* For tests, to be preloaded: makes a call of the C library fail, of those that libtcuda.so makes
  * itself; what the program and other libraries call is left alone.
  *
- * TCUDA_LIBC_FAULTS is "malloc@3=fail": the third call of malloc; with a ! at the end every later one
- * too; * stands for any of the functions below. What comes out is what the function gives when it
- * fails for want of something: no function fails here that cannot. */
+ * TCUDA_LIBC_FAULTS is "malloc@3=fail": the third call of malloc; with a ! at the end every later
+ * one too; * stands for any of the functions below. What comes out is what the function gives when
+ * it fails for want of something: no function fails here that cannot. */
 #define _GNU_SOURCE
 
 #include <dlfcn.h>

@@ -1,6 +1,6 @@
 /* What a process registers when the library is first entered, and what comes of it when that fails
- * once: the call fails and says so, the next one works, and a fork goes through, for which nothing may
- * be registered twice. TCUDA_LIBC_FAULTS says what fails. */
+ * once: the call fails and says so, the next one works, and a fork goes through, for which nothing
+ * may be registered twice. TCUDA_LIBC_FAULTS says what fails. */
 #include <sys/wait.h>
 #include <unistd.h>
 

@@ -1,4 +1,5 @@
-/* Loses a block on purpose: the leak checker must say so, or it is not there for the other tests. */
+/* Loses a block on purpose: the leak checker must say so, or it is not there for the other tests.
+ */
 #include <stdlib.h>
 
 #include "check.h"

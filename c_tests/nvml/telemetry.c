@@ -1,5 +1,5 @@
-/* Telemetry of a management library that says what one wants: each case in a process of its own, with a
- * driver that is none. The devices' UUIDs are 0, and their place on the bus is 1:1:1. */
+/* Telemetry of a management library that says what one wants: each case in a process of its own,
+ * with a driver that is none. The devices' UUIDs are 0, and their place on the bus is 1:1:1. */
 #include <stdlib.h>
 
 #include "../support.h"

@@ -1,5 +1,5 @@
-/* Numbers and structures are those of NVIDIA's nvtxTypes.h and nvToolsExt.h, written down once more from
- * those headers, so that this is an opinion of its own. */
+/* Numbers and structures are those of NVIDIA's nvtxTypes.h and nvToolsExt.h, written down once more
+ * from those headers, so that this is an opinion of its own. */
 #include "listener.h"
 
 #include <pthread.h>

@@ -127,8 +127,8 @@ static void ranges_of_a_stream_are_in_its_order(void)
     CHECK_OK(tcuda_stream_destroy(stream));
 }
 
-/* An end that comes first closes the range as it opens. CUDA runs the callbacks of all streams on one
- * thread, so that what holds back one there holds back the other. */
+/* An end that comes first closes the range as it opens. CUDA runs the callbacks of all streams on
+ * one thread, so that what holds back one there holds back the other. */
 static void streams_that_are_not_in_order(void)
 {
     if (!runs_late() || !on_simulator())

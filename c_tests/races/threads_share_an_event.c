@@ -1,5 +1,5 @@
-/* Two threads wait for each of two producers by one event, so that one may record it anew before the
- * other has waited. */
+/* Two threads wait for each of two producers by one event, so that one may record it anew before
+ * the other has waited. */
 #include "race.h"
 
 RACE("host threads", MACHINE);

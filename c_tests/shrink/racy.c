@@ -1,5 +1,5 @@
-/* For the test of scripts/ci/shrink.py: forty operations, of which one copy lacks the wait for the fill
- * of another stream. With the argument "right" the wait is there. */
+/* For the test of scripts/ci/shrink.py: forty operations, of which one copy lacks the wait for the
+ * fill of another stream. With the argument "right" the wait is there. */
 #define _POSIX_C_SOURCE 200809L
 
 #include "support.h"

@@ -1,6 +1,7 @@
-/* For the test of scripts/ci/shrink.py: four threads of the host, each with a stream and forty operations
- * of its own. One also fills a buffer, on yet another stream, and records an event; another copies
- * from the buffer, and lacks the wait for the event. With the argument "right" the wait is there. */
+/* For the test of scripts/ci/shrink.py: four threads of the host, each with a stream and forty
+ * operations of its own. One also fills a buffer, on yet another stream, and records an event;
+ * another copies from the buffer, and lacks the wait for the event. With the argument "right" the
+ * wait is there. */
 #define _POSIX_C_SOURCE 200809L
 
 #include "support.h"

@@ -1,5 +1,5 @@
-/* What the process holds, by name: mappings, descriptors, objects of the driver, and the time of the steps
- * of a round. */
+/* What the process holds, by name: mappings, descriptors, objects of the driver, and the time of
+ * the steps of a round. */
 #include <ctype.h>
 #include <dirent.h>
 #include <malloc.h>
@@ -50,7 +50,8 @@ static row *row_of(census *in, const char *name)
     return added;
 }
 
-/* Numbers of processes, inodes and the like become '#', so that things of one kind have one name. */
+/* Numbers of processes, inodes and the like become '#', so that things of one kind have one name.
+ */
 static void generalize(char *name)
 {
     char *to = name;

@@ -1,5 +1,5 @@
-/* What processes do with the driver alone, without the library's exports and imports: what grows here as well
- * is the driver's. */
+/* What processes do with the driver alone, without the library's exports and imports: what grows
+ * here as well is the driver's. */
 #include <sys/socket.h>
 
 #include "../ipc.h"

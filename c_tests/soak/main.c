@@ -2,10 +2,11 @@
  *
  *   soak [--rounds N] [--equal] [--seconds S] [--json FILE] [--details] [--list] [KIND...]
  *
- * N rounds of each kind (1000), less of those whose rounds take long unless --equal is given, for at most
- * S seconds each (600). What the process holds after half of them is compared with what it holds at the
- * end: by then what is cached for good is there. Of what grew the names are printed, and the times of the
- * steps of a round where they are known; with --details also where nothing grew. */
+ * N rounds of each kind (1000), less of those whose rounds take long unless --equal is given, for
+ * at most S seconds each (600). What the process holds after half of them is compared with what it
+ * holds at the end: by then what is cached for good is there. Of what grew the names are printed,
+ * and the times of the steps of a round where they are known; with --details also where nothing
+ * grew. */
 #include <malloc.h>
 
 #include "soak.h"
@@ -26,8 +27,8 @@ typedef struct options {
     char **names;
 } options;
 
-/* Growth that says nothing: free lists that fill, pages of the heap that are not contiguous, messages of
- * another process that are on the way. */
+/* Growth that says nothing: free lists that fill, pages of the heap that are not contiguous,
+ * messages of another process that are on the way. */
 static const holdings allowed = { 1024, 64 * KIB, 16, 8, 64 };
 
 static int result_pipe = -1;
@@ -56,22 +57,24 @@ static const char *growth_of(const kind *of, const result *found)
         return NULL;
     if (found->grown.maps > allowed.maps)
         return "maps";
-    /* What is destroyed goes some hundred at a time, which many rounds meet at its most and at its least. */
+    /* What is destroyed goes some hundred at a time, which many rounds meet at its most and at its
+     * least. */
     const int64_t more_kib = of->heap_kib + (found->rounds < 10000 ? 0 : 448);
     if (found->grown.heap_bytes > allowed.heap_bytes + more_kib * KIB)
         return "heap";
     if (found->grown.resident_kib > allowed.resident_kib + more_kib)
         return "resident memory";
-    /* Half as much again, and more than what caches and other processes make of it; where a part is a few
-     * rounds these may make three times as much. */
+    /* Half as much again, and more than what caches and other processes make of it; where a part is
+     * a few rounds these may make three times as much. */
     const bool is_short = found->rounds < 10000;
     if (found->last_us > (is_short ? 3 : 1.5) * found->first_us + (is_short ? 20 : 5))
         return "time";
     return NULL;
 }
 
-/* Runs a kind in this process. In parts of a hundredth, of which the quickest of the first and of the last
- * tenth are compared, by the processor's time: a machine that does other work besides makes some slow. */
+/* Runs a kind in this process. In parts of a hundredth, of which the quickest of the first and of
+ * the last tenth are compared, by the processor's time: a machine that does other work besides
+ * makes some slow. */
 static void run(const kind *of, const options *wanted)
 {
     result found = { .rounds = 0, .first_us = 1e30, .last_us = 1e30 };

@@ -56,8 +56,8 @@ static void called(void *user_data)
     (void)user_data;
 }
 
-/* Templates, updates, functions of the host, generators, captures that are given up. A graph that takes
- * random numbers cannot be updated. */
+/* Templates, updates, functions of the host, generators, captures that are given up. A graph that
+ * takes random numbers cannot be updated. */
 static void template_round(int64_t number)
 {
     tcuda_generator *generator = NULL;

@@ -1,5 +1,5 @@
-/* A soak test: for each kind of thing that a host makes, it is made and ended many times, one after the
- * other, and what the process holds is compared early and late. */
+/* A soak test: for each kind of thing that a host makes, it is made and ended many times, one after
+ * the other, and what the process holds is compared early and late. */
 #ifndef SOAK_H
 #define SOAK_H
 
@@ -29,8 +29,8 @@ holdings look(bool is_late);
 void print_growth(const char *kind);
 
 double time_of(clockid_t clock);
-/* The steps of a round, of which the early and the late times are printed: each begins where the one before
- * it ends. For rounds that take long: it takes half a microsecond. */
+/* The steps of a round, of which the early and the late times are printed: each begins where the
+ * one before it ends. For rounds that take long: it takes half a microsecond. */
 void begin_part(int64_t number);
 void begin_steps(void);
 void end_step(const char *name);

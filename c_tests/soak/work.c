@@ -83,8 +83,8 @@ static void external_memory_round(int64_t number)
         CHECK_OK(tcuda_memory_empty_cache());
 }
 
-/* What a request does on a thread of its own: another stream is current, a call fails, memory comes and
- * goes. */
+/* What a request does on a thread of its own: another stream is current, a call fails, memory comes
+ * and goes. */
 static void *thread_body(void *argument)
 {
     tcuda_stream *const stream = create_stream(0), *previous = NULL;

@@ -1,7 +1,7 @@
-/* What the generated stack.c stands on: preloaded before libtcuda.so, it paints the free part of the calling
- * thread's stack before each call of the library, and looks afterwards how much of that was written. Each
- * process appends its maxima to the file TCUDA_TEST_STACK: "function depth", and "init function depth" for
- * calls that found the library not initialised. */
+/* What the generated stack.c stands on: preloaded before libtcuda.so, it paints the free part of
+ * the calling thread's stack before each call of the library, and looks afterwards how much of that
+ * was written. Each process appends its maxima to the file TCUDA_TEST_STACK: "function depth", and
+ * "init function depth" for calls that found the library not initialised. */
 #ifndef STACK_H
 #define STACK_H
 

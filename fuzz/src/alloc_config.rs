@@ -1,5 +1,5 @@
-//! Texts with settings of the allocator: any bytes. What is accepted is written as a text that means the
-//! same, and the library works under it; what is refused is named, by all doors alike.
+//! Texts with settings of the allocator: any bytes. What is accepted is written as a text that
+//! means the same, and the library works under it; what is refused is named, by all doors alike.
 
 use crate::expect::status;
 use crate::options::{shut_down, text_of, work};

@@ -1,5 +1,6 @@
-/* What gcc calls in code that was compiled with -fsanitize-coverage=trace-pc: counters that libFuzzer
- * reads beside those of the Rust code. Its own function of that name does nothing, hence --wrap. */
+/* What gcc calls in code that was compiled with -fsanitize-coverage=trace-pc: counters that
+ * libFuzzer reads beside those of the Rust code. Its own function of that name does nothing, hence
+ * --wrap. */
 
 #include <stdint.h>
 

@@ -1,5 +1,5 @@
-//! Texts of faults, TCUDA_FAULTS and tcuda_backend_faults: any bytes. What is accepted means the same
-//! when it is written down again; what is refused is named, by both doors alike.
+//! Texts of faults, TCUDA_FAULTS and tcuda_backend_faults: any bytes. What is accepted means the
+//! same when it is written down again; what is refused is named, by both doors alike.
 
 use crate::expect::status;
 use crate::left;

@@ -70,7 +70,8 @@ pub fn shutdowns(data: &[u8]) {
     threads::run(data, threads::Beside::Shutdowns);
 }
 
-/// The same while one more thread forks. Without AddressSanitizer: that is not held still over a fork.
+/// The same while one more thread forks. Without AddressSanitizer: that is not held still over a
+/// fork.
 pub fn forks(data: &[u8]) {
     let _alone = alone();
     threads::run(data, threads::Beside::Forks);

@@ -93,8 +93,8 @@ pub(super) fn work() {
     let _ = status_of!(tcuda_memory_empty_cache());
 }
 
-/// Rules of failures: a name, a number, a code, for ever or once. Any name and number is accepted or
-/// refused with a sentence, the library survives what it does, and works again afterwards.
+/// Rules of failures: a name, a number, a code, for ever or once. Any name and number is accepted
+/// or refused with a sentence, the library survives what it does, and works again afterwards.
 pub fn faults(data: &[u8]) {
     let mut input = Input::new(data);
     let options = c"devices=1,memory=64MiB";

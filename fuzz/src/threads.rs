@@ -1,6 +1,6 @@
-//! The calls of `abi` by several threads at once, on shared and on own objects. Little can be said of
-//! their answers: nothing crashes or hangs, outputs are written by calls that succeed, and the live
-//! handles are counted right.
+//! The calls of `abi` by several threads at once, on shared and on own objects. Little can be said
+//! of their answers: nothing crashes or hangs, outputs are written by calls that succeed, and the
+//! live handles are counted right.
 
 use crate::abi;
 use crate::expect::status;

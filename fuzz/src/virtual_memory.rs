@@ -1,6 +1,6 @@
-//! Sequences of raw driver calls on the simulated machine: reserve, create, map, set access, copies,
-//! fills and a kernel, against a model that knows of each granule what is mapped there, who may use it,
-//! and what its first word holds.
+//! Sequences of raw driver calls on the simulated machine: reserve, create, map, set access,
+//! copies, fills and a kernel, against a model that knows of each granule what is mapped there, who
+//! may use it, and what its first word holds.
 
 use crate::input::Input;
 use std::ffi::c_void;

@@ -17,8 +17,8 @@ macro_rules! status_of {
     ($function:ident($($argument:expr),* $(,)?)) => {{
         #[allow(unused_unsafe, reason = "some functions take no pointers")]
         #[allow(clippy::macro_metavars_in_unsafe, reason = "the arguments are plain values")]
-        // SAFETY: pointers are NULL or lead to memory of the size that the function is told; handles
-        // and device addresses may be anything, which is what is tested.
+        // SAFETY: pointers are NULL or lead to memory of the size that the function is told;
+        // handles and device addresses may be anything, which is what is tested.
         let status = unsafe { $function($($argument),*) } as i32;
         $crate::tell(format_args!("{} = {status}", stringify!($function)));
         status

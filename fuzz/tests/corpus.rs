@@ -83,9 +83,9 @@ fn random_inputs_run() {
     }
 }
 
-/// Random inputs for TCUDA_FUZZ_SECONDS, in turns: one thread, several, several while another one shuts
-/// down, and while another one forks. `TCUDA_FUZZ_SEED` of the last line repeats a run; `TCUDA_FUZZ_BESIDE`
-/// names one of the four.
+/// Random inputs for TCUDA_FUZZ_SECONDS, in turns: one thread, several, several while another one
+/// shuts down, and while another one forks. `TCUDA_FUZZ_SEED` of the last line repeats a run;
+/// `TCUDA_FUZZ_BESIDE` names one of the four.
 #[test]
 fn a_random_caller_runs_for_a_time() {
     let variable = |name: &str| std::env::var(name).ok();

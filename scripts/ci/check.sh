@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# The second floor of tests: what test.sh leaves out and needs no hours. docs/testing.md says which is where.
+# The second floor of tests: what test.sh leaves out and needs no hours. docs/testing.md says which
+# is where.
 set -euo pipefail
 source "$(dirname "$0")/steps.sh"
 
@@ -17,7 +18,8 @@ suite() {
 checked "clippy, every crate and feature" scripts/ci/lint.sh
 checked "licences, versions and sources of crates" scripts/ci/deny.sh
 checked "the ABI of the last release" scripts/ci/abi.sh
-# A directory for what has the feature host_faults: libraries have the same names with and without it.
+# A directory for what has the feature host_faults: libraries have the same names with and without
+# it.
 step "fault loop, a share" env CARGO_TARGET_DIR=target/faults \
     cargo test --locked --features host_faults --test faults
 step "fuzz targets on their corpora" env CARGO_TARGET_DIR="$root/target/faults" \

@@ -49,8 +49,8 @@ SHARE = ["*@{}=2", "*@{}=999!", "*@{}=700", "*@{}=lost", "libc *@{}=fail", "libc
 
 # Not in the loop: they set faults themselves, end in ways of their own, have an environment that is
 # wrong, make driver objects of their own, shut down in the middle, where the driver may keep a
-# context, check inside callbacks and captures, where recovery cannot
-# begin, start compilers, or are several processes, of which one waits for what the other is refused.
+# context, check inside callbacks and captures, where recovery cannot begin, start compilers, or are
+# several processes, of which one waits for what the other is refused.
 LEFT_OUT = {"faults", "replay_faults", "denied", "cancel", "reclamation", "pluggable_hooks",
             "pool_memory", "forks", "log", "remedies", "without_driver", "without_driver_cc",
             "ended", "files", "kernel_headers", "many", "sync_debug_calls", "unmapped", "wrong_kind",

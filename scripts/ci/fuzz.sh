@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# Fuzzes with libFuzzer and AddressSanitizer: scripts/ci/fuzz.sh [SECONDS] [TARGET...], 60 seconds each.
-# New inputs go to target/fuzz/corpus; what crashes to fuzz/artifacts, with the command that repeats it.
-# scripts/ci/fuzz.sh --minimise [TARGET...] makes fuzz/corpus of them: the fewest that reach every edge.
+# Fuzzes with libFuzzer and AddressSanitizer: scripts/ci/fuzz.sh [SECONDS] [TARGET...], 60 seconds
+# each. New inputs go to target/fuzz/corpus; what crashes to fuzz/artifacts, with the command that
+# repeats it. scripts/ci/fuzz.sh --minimise [TARGET...] makes fuzz/corpus of them: the fewest that
+# reach every edge.
 set -euo pipefail
 source "$(dirname "$0")/../tools/tools.sh"
 

@@ -98,7 +98,8 @@ instructions() {
         python3 benches/instructions.py build/release/benches/instructions --check
 }
 
-# Objects that threads destroy beside shutdowns and waits: no crash, no shutdown without end, no growth.
+# Objects that threads destroy beside shutdowns and waits: no crash, no shutdown without end, no
+# growth.
 reclamation() {
     configure_and_build release &&
         TCUDA_BACKEND=sim build/release/c_tests/reclamation_shared --seconds "$(full 600 10)"

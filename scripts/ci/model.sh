@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The model tests at length, optimised but with every check, one test on each core. PROPTEST_CASES sets
-# the number of programs of each test.
+# The model tests at length, optimised but with every check, one test on each core. PROPTEST_CASES
+# sets the number of programs of each test.
 set -euo pipefail
 source "$(dirname "$0")/../tools/tools.sh"
 export CARGO_TARGET_DIR=$root/target/model CARGO_PROFILE_DEV_OPT_LEVEL=2 TCUDA_GAUNTLET=1

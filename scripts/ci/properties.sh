@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # usage: properties.sh [SECONDS] [FILTER...]: the property tests of memory again and again, on new random programs
-# each time, for 300 seconds; optimised, with every assertion. A program that fails is made smaller and printed.
+# each time, for 300 seconds; optimised, with every assertion. A program that fails is made smaller
+# and printed.
 set -euo pipefail
 source "$(dirname "$0")/../tools/tools.sh"
 
@@ -17,7 +18,8 @@ program=$(cargo test --locked --release --lib --no-run 2>&1 | sed -n 's/.*Execut
 
 logs=$CARGO_TARGET_DIR/logs
 rm -rf "$logs" && mkdir -p "$logs"
-# The machine is one for a process, so that its tests run one after the other: a process for each core.
+# The machine is one for a process, so that its tests run one after the other: a process for each
+# core.
 worker() {
     local rounds=0 end=$((SECONDS + seconds))
     while [ $SECONDS -lt $end ] && [ ! -e "$logs/failed" ]; do

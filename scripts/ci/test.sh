@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The first floor of tests: all that guards behaviour, once. check.sh has the rest; docs/testing.md says
-# which is where.
+# The first floor of tests: all that guards behaviour, once. check.sh has the rest; docs/testing.md
+# says which is where.
 set -euo pipefail
 source "$(dirname "$0")/steps.sh"
 

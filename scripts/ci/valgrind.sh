@@ -13,8 +13,8 @@ share=(library_shared stream_shared event_shared memory_shared host_shared devic
 case ${1:---share} in
 --share) names=("${share[@]}") ;;
 --all)
-    # All but the races, which are about bytes, what opens the library by hand, teardown, whose hundreds
-    # of processes have alarms, and limits, which would leave valgrind without memory.
+    # All but the races, which are about bytes, what opens the library by hand, teardown, whose
+    # hundreds of processes have alarms, and limits, which would leave valgrind without memory.
     mapfile -t names < <(cd "$programs" && find . -maxdepth 1 -type f -perm -u+x -name '*_shared' \
         ! -name 'driver_*' ! -name 'teardown*' ! -name 'limits*' -printf '%f\n' | sort)
     names+=(driver_gone_shared driver_poor_shared library_static memory_static)

@@ -1,10 +1,12 @@
 #!/usr/bin/env bash
 # usage: differential_gpu.sh LIBDIR TRACES OUT [option...]: the same operations on PyTorch's own allocator
-# and on ours, on one GPU, side by side in one process; the statistics must be equal after each of them.
+# and on ours, on one GPU, side by side in one process; the statistics must be equal after each of
+# them.
 #
-# LIBDIR has a release build of libtcuda.so, TRACES the files of data/traces, OUT gets the program and
-# differential.json. Needs g++, CUDA's headers and a python3 that has PyTorch; tcuda is not built here.
-# Options are those of tests/differential/main.cc; 1,000,000 random operations is the default.
+# LIBDIR has a release build of libtcuda.so, TRACES the files of data/traces, OUT gets the program
+# and differential.json. Needs g++, CUDA's headers and a python3 that has PyTorch; tcuda is not
+# built here. Options are those of tests/differential/main.cc; 1,000,000 random operations is the
+# default.
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 usage="usage: differential_gpu.sh LIBDIR TRACES OUT [option...]"

@@ -18,7 +18,8 @@ import uuid
 
 FIELDS = ["uuid", "utilization.gpu", "utilization.memory", "temperature.gpu", "power.draw", "clocks.sm",
           "memory.used", "memory.reserved"]
-# Name, index in FIELDS, type of the output, factor to nvidia-smi's unit, what it may move meanwhile.
+# Name, index in FIELDS, type of the output, factor to nvidia-smi's unit, what it may move
+# meanwhile.
 VALUES = [
     ("utilization", 1, ctypes.c_uint32, 1, 30),
     ("memory_usage", 2, ctypes.c_uint32, 1, 30),

@@ -208,8 +208,8 @@ fn inside(bench: &Bench, callback: unsafe extern "C" fn(*mut c_void)) {
     cu!(bench, cuCtxSynchronize() => 0);
 }
 
-/// A callback may make no calls. The driver refuses most; it lets those through that name a stream or
-/// an event and need no context besides, which is no promise: they have no rows.
+/// A callback may make no calls. The driver refuses most; it lets those through that name a stream
+/// or an event and need no context besides, which is no promise: they have no rows.
 fn calls_inside(bench: &Bench) {
     inside(bench, calls);
 }

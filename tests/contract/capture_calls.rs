@@ -1,5 +1,5 @@
-//! Every call while a stream is captured: which are "potentially unsafe", in which threads and modes,
-//! and which the legacy stream refuses.
+//! Every call while a stream is captured: which are "potentially unsafe", in which threads and
+//! modes, and which the legacy stream refuses.
 
 use crate::Row;
 use crate::bench::{Bench, LEGACY, UNIT, access, cu, handle, pool_properties, properties};

@@ -1,5 +1,5 @@
-//! Sharing with other processes: descriptors of virtual memory, handles of memory and of events. The
-//! other process is forked before the driver is started, and has a driver of its own.
+//! Sharing with other processes: descriptors of virtual memory, handles of memory and of events.
+//! The other process is forked before the driver is started, and has a driver of its own.
 
 use crate::Row;
 use crate::bench::{Bench, UNIT, access, cu, handle, properties};

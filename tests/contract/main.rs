@@ -1,6 +1,7 @@
-//! The driver contract suite: what CUDA promises of each driver call, as sequences with the statuses
-//! and bytes that they give. The same program runs on the simulated machine (TCUDA_BACKEND=sim, the
-//! default) and on a GPU (TCUDA_BACKEND=cuda); scripts/ci/contract.py sets both side by side.
+//! The driver contract suite: what CUDA promises of each driver call, as sequences with the
+//! statuses and bytes that they give. The same program runs on the simulated machine
+//! (TCUDA_BACKEND=sim, the default) and on a GPU (TCUDA_BACKEND=cuda); scripts/ci/contract.py sets
+//! both side by side.
 //!
 //! Each sequence runs in a process of its own, which is started before the driver is: what one
 //! breaks, no other sees, and a crash is a row ("signal 11"), not the end.

@@ -200,7 +200,8 @@ fn unmap_two_at_once(bench: &Bench) {
     cu!(bench, cuMemUnmap(start, 4 * UNIT) => 0);
 }
 
-/// `cuMemUnmap` does not look at reservations: into addresses that nobody has, or into the next one.
+/// `cuMemUnmap` does not look at reservations: into addresses that nobody has, or into the next
+/// one.
 fn unmap_over_the_end(bench: &Bench) {
     bench.start();
     let start = bench.reserve(8 * UNIT);

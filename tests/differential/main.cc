@@ -7,9 +7,10 @@
 // --segments: with expandable_segments:False, where every statistic is compared; TEXT is more of
 // PYTORCH_CUDA_ALLOC_CONF, F the share of the memory that may be reserved.
 //
-// There are two builds: scripts/ci/differential.sh, without a GPU, and scripts/gpu/differential_gpu.sh.
-// Without a GPU a difference is shrunk to a short program. Programs run in children, so that each
-// attempt starts from nothing and a crash is a difference like any other.
+// There are two builds: scripts/ci/differential.sh, without a GPU, and
+// scripts/gpu/differential_gpu.sh. Without a GPU a difference is shrunk to a short program.
+// Programs run in children, so that each attempt starts from nothing and a crash is a difference
+// like any other.
 
 #include "program.h"
 #include "table.h"

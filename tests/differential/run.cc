@@ -121,8 +121,9 @@ private:
 
     int resolve(int device, int stream) { return stream == CURRENT_STREAM ? current[device] : stream; }
 
-    // In which of tcuda's memory a block of a stream is: that up to 64 KiB, or 1 MiB in segments, or the other; there
-    // apart whether PyTorch has it in its small pool, so that what is allocated instead counts alike.
+    // In which of tcuda's memory a block of a stream is: that up to 64 KiB, or 1 MiB in segments,
+    // or the other; there apart whether PyTorch has it in its small pool, so that what is allocated
+    // instead counts alike.
     size_t arena(int stream, size_t bytes) const
     {
         const size_t units = rounded(bytes), small = settings.segments ? MIB : 64 * KIB;
@@ -251,8 +252,8 @@ private:
 
     void disagree(const Block &block)
     {
-        // In segments the two fail together, unless what waited lay beside what was free: tcuda looks
-        // there once more.
+        // In segments the two fail together, unless what waited lay beside what was free: tcuda
+        // looks there once more.
         const bool is_known = settings.segments && are_held && block.tcuda != nullptr;
         if (settings.segments ? !is_known : !settings.tight) {
             complaint = std::to_string(block.bytes) + " bytes of device "
@@ -297,8 +298,8 @@ private:
             return;
         Block &block = live[operation.pick % live.size()];
         const int stream = resolve(operation.device, operation.stream);
-        // PyTorch takes the default streams of two devices, both NULL, for the same one and lets the
-        // memory go too early; tcuda waits.
+        // PyTorch takes the default streams of two devices, both NULL, for the same one and lets
+        // the memory go too early; tcuda waits.
         if (block.device != operation.device && block.stream == 0 && stream == 0)
             return;
         torch.record_stream(block.torch, block.device, operation.device, operation.stream);

@@ -89,8 +89,8 @@ public:
             CHECK(tcuda_backend_inject(question, held ? 1 : 0, NOT_READY, held));
     }
 
-    // PyTorch has waited for the context, which is its as well. tcuda asks streams for a small part of the time
-    // only, unless the host has heard from it that work is over.
+    // PyTorch has waited for the context, which is its as well. tcuda asks streams for a small part
+    // of the time only, unless the host has heard from it that work is over.
     void settle() override
     {
         if (ON_GPU)

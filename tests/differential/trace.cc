@@ -10,8 +10,8 @@
 
 namespace {
 
-// Where the blocks of a trace are in the list of live ones, as a run keeps it: what is freed goes to
-// the end first.
+// Where the blocks of a trace are in the list of live ones, as a run keeps it: what is freed goes
+// to the end first.
 class Places {
 public:
     void add(uint64_t id)

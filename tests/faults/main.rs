@@ -1,6 +1,6 @@
 //! The fault loop: every scenario is run with its k-th driver call, or its k-th allocation of host
-//! memory, failing, once and for ever, with k = 1, 2, 3 ... until nothing is left to fail. After each
-//! run nothing may be lost, and the library works again.
+//! memory, failing, once and for ever, with k = 1, 2, 3 ... until nothing is left to fail. After
+//! each run nothing may be lost, and the library works again.
 //!
 //! `faults` runs a share that lasts TCUDA_FAULT_SECONDS (40), TCUDA_GAUNTLET=1 all of it, and
 //! `faults SCENARIO [RULE]` one scenario, or one run of it; --scenarios lists them.

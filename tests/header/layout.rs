@@ -222,9 +222,10 @@ fn behind(rows: &[&Row], indent: &str) -> String {
     rows.iter().map(line).collect()
 }
 
-/// For a function of integers and floating-point numbers a macro of its name, whose `|` accepts integers
-/// alone: with two arguments in the wrong order a call does not compile, in C and in C++. Such a macro
-/// is not expanded where the name stands without a call, and behind the prototype it does not disturb it.
+/// For a function of integers and floating-point numbers a macro of its name, whose `|` accepts
+/// integers alone: with two arguments in the wrong order a call does not compile, in C and in C++.
+/// Such a macro is not expanded where the name stands without a call, and behind the prototype it
+/// does not disturb it.
 fn integers_only(code: &str) -> String {
     const INTEGERS: [&str; 5] = ["int32_t", "uint32_t", "int64_t", "uint64_t", "size_t"];
     let Some((head, parameters)) = code.trim_end_matches(");").split_once('(') else {

@@ -172,8 +172,8 @@ impl World {
         let event = api::event_create(0).unwrap();
         is_lost(self.hands.on(who, move || api::event_record(event, default)));
         api::event_destroy(event).unwrap();
-        // More than there is: nothing that is cached would do. That an arena's addresses are used up
-        // is found out without the driver.
+        // More than there is: nothing that is cached would do. That an arena's addresses are used
+        // up is found out without the driver.
         let (bytes, address) = (self.machine.memory_mib * MIB + 1, self.pick(who));
         let outcome = self.hands.on(who, move || api::malloc(bytes, device, default));
         let status = outcome.unwrap_err().status;
@@ -183,8 +183,8 @@ impl World {
         if status == OUT_OF_MEMORY {
             (stats.ooms, stats.retries) = (stats.ooms + 1, stats.retries + 1);
         } else {
-            // Where the addresses are used up, it is giving back what is cached that finds the device lost: a
-            // retry by then.
+            // Where the addresses are used up, it is giving back what is cached that finds the
+            // device lost: a retry by then.
             assert!(retries - stats.retries <= 1, "{retries} retries");
             stats.retries = retries;
         }

@@ -22,7 +22,8 @@ impl World {
         for (address, held) in gone {
             let allowed = match settled {
                 Settled::Nothing => false,
-                // Where streams share, others' memory was wanted, or the block is in another's arena.
+                // Where streams share, others' memory was wanted, or the block is in another's
+                // arena.
                 Settled::Arena { held: arena, .. } => {
                     self.machine.shares
                         || arena.is_of_arena(&held)

@@ -1,6 +1,6 @@
 //! Random programs of streams, events and memory, run on the library through its C interface and on
-//! a model too simple to be wrong; after every operation the two are compared, by the public snapshot
-//! of blocks, the statistics, and the bytes in the blocks.
+//! a model too simple to be wrong; after every operation the two are compared, by the public
+//! snapshot of blocks, the statistics, and the bytes in the blocks.
 //!
 //! A failing program is shrunk and printed. `TCUDA_MODEL_SEED` repeats a run, `PROPTEST_CASES` sets
 //! the number of programs, `TCUDA_GAUNTLET=1` makes it large.
@@ -42,8 +42,8 @@ fn environment(name: &str) -> Option<u64> {
     std::env::var(name).ok()?.parse().ok()
 }
 
-/// Programs of a test: `make test` runs `few`, the gauntlet fifty times as many, or, where host threads
-/// take turns as the seed says, which takes time, ten times.
+/// Programs of a test: `make test` runs `few`, the gauntlet fifty times as many, or, where host
+/// threads take turns as the seed says, which takes time, ten times.
 fn cases(few: u32, schedule: &str) -> u32 {
     let factor = if schedule == "adversarial" { 10 } else { 50 };
     let many = if std::env::var_os("TCUDA_GAUNTLET").is_some() { few * factor } else { few };
@@ -178,8 +178,8 @@ fn programs_agree_when_work_runs_on_threads() {
     agree("threads", 100, Just("threads".to_owned()));
 }
 
-/// Whatever order of work the rules of CUDA allow, the bytes are those that the order of the program
-/// demands, and the allocator reuses nothing too early.
+/// Whatever order of work the rules of CUDA allow, the bytes are those that the order of the
+/// program demands, and the allocator reuses nothing too early.
 #[test]
 fn programs_agree_when_work_runs_as_late_as_it_may() {
     let is_known = {

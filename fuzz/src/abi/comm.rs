@@ -1,5 +1,5 @@
-//! Collectives over tensors of several devices and of the host: mostly of one type and shape, so that calls
-//! come to something, and each in memory of its own.
+//! Collectives over tensors of several devices and of the host: mostly of one type and shape, so
+//! that calls come to something, and each in memory of its own.
 
 use super::tensor::{View, may_be_wrong};
 use crate::expect::{Expect, status};

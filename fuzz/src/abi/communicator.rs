@@ -1,5 +1,5 @@
-//! Communicators, where there is no NCCL: none can be made, and every handle is a wrong one. Groups come
-//! and go all the same.
+//! Communicators, where there is no NCCL: none can be made, and every handle is a wrong one. Groups
+//! come and go all the same.
 
 use super::tensor::View;
 use crate::expect::{Expect, status};

@@ -1,5 +1,5 @@
-//! Copies and fills. Host memory is always valid: nobody can check it. Device memory is that of live
-//! blocks, and now and then anything in the range of device addresses, which loses the device.
+//! Copies and fills. Host memory is always valid: nobody can check it. Device memory is that of
+//! live blocks, and now and then anything in the range of device addresses, which loses the device.
 
 use crate::expect::{Expect, status};
 use crate::input::Input;

@@ -1,5 +1,5 @@
-//! Graphs. A capture begins and ends within one step, so that no other step waits for a stream that is
-//! captured; where several threads use the streams there is none.
+//! Graphs. A capture begins and ends within one step, so that no other step waits for a stream that
+//! is captured; where several threads use the streams there is none.
 
 use crate::expect::{Expect, status};
 use crate::input::Input;

@@ -1,5 +1,5 @@
-//! Private pools: where a thread is routed is the model's; a pool sleeps within one step, so that no
-//! block is without memory when another step uses it.
+//! Private pools: where a thread is routed is the model's; a pool sleeps within one step, so that
+//! no block is without memory when another step uses it.
 
 use crate::expect::{Expect, status};
 use crate::input::Input;

@@ -1,5 +1,5 @@
-//! Allocators of other libraries, and the cache turned off. No block comes from an allocator: one that
-//! was made the current one is so for a moment.
+//! Allocators of other libraries, and the cache turned off. No block comes from an allocator: one
+//! that was made the current one is so for a moment.
 
 use crate::expect::{Expect, status};
 use crate::input::Input;

@@ -86,7 +86,8 @@ fn compare(w: &World, snapshot: *mut tcuda_memory_snapshot) -> (usize, usize) {
             assert_eq!(block.ptr as usize, at, "a gap before a block");
             assert_eq!(block.device, segment.device);
             let is_free = block.state == TCUDA_BLOCK_INACTIVE;
-            // Free neighbours may be of two streams, or rest until they are joined: a snapshot does not tell.
+            // Free neighbours may be of two streams, or rest until they are joined: a snapshot does
+            // not tell.
             assert!(
                 block.requested_bytes <= block.bytes && !(is_free && block.requested_bytes > 0)
             );

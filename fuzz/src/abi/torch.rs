@@ -1,5 +1,5 @@
-//! The functions that PyTorch calls: they have no status, so that what they did is seen in what comes
-//! out, and in the model's counts.
+//! The functions that PyTorch calls: they have no status, so that what they did is seen in what
+//! comes out, and in the model's counts.
 
 use crate::expect::Expect;
 use crate::input::Input;

@@ -231,8 +231,8 @@ pub fn odd() -> Done {
 
 const TCUDA_CPU: i32 = -2;
 
-/// In a capture, which spreads to the other device; on a thread of its own, since its current stream
-/// stays captured where nothing can end that.
+/// In a capture, which spreads to the other device; on a thread of its own, since its current
+/// stream stays captured where nothing can end that.
 pub fn captured() -> Done {
     std::thread::scope(|scope| match scope.spawn(captured_here).join() {
         Ok(done) => done,

@@ -1,4 +1,5 @@
-//! Backends without the library's cache: a call of the driver, of its pool or of the host for each block.
+//! Backends without the library's cache: a call of the driver, of its pool or of the host for each
+//! block.
 
 use crate::host::{CURRENT, Done, Failed, Memory, Stream, call, fill, problem};
 use std::ffi::c_void;

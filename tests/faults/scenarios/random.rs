@@ -39,8 +39,8 @@ fn tensor(data: *mut c_void, (code, bits): (u8, u8), sizes: &mut [i64]) -> tcuda
     }
 }
 
-/// Seeds before and after the beginning, states, and a kernel of each of two images: a machine takes a
-/// while to read them.
+/// Seeds before and after the beginning, states, and a kernel of each of two images: a machine
+/// takes a while to read them.
 pub fn fills() -> Done {
     call!(tcuda_random_seed_all())?;
     call!(tcuda_random_manual_seed_all(7))?;

@@ -13,7 +13,8 @@ use tcuda::ffi::monitor::*;
 use tcuda::ffi::nvtx::*;
 use tcuda::ffi::stream::*;
 
-/// Makes the C tests' listener and stand-in, and names them to the library; before any thread begins.
+/// Makes the C tests' listener and stand-in, and names them to the library; before any thread
+/// begins.
 pub fn prepare() {
     for (source, variable) in
         [("nvtx/listener.c", "NVTX_INJECTION64_PATH"), ("cublas/cublas.c", "TCUDA_CUBLAS_PATH")]

@@ -94,8 +94,8 @@ pub fn threads() -> Done {
     Ok(())
 }
 
-/// Three threads at once, which free what the others allocated. Which of them the k-th call belongs to
-/// is another in each run.
+/// Three threads at once, which free what the others allocated. Which of them the k-th call belongs
+/// to is another in each run.
 pub fn threads_at_once() -> Done {
     let shared = Stream::new(0, 0)?;
     let (stream, left) = (&shared, std::sync::Mutex::new(Vec::<Memory>::new()));

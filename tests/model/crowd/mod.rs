@@ -1,7 +1,7 @@
-//! Many threads at once, who hand blocks to each other: what one allocated another uses, a third one
-//! frees, on streams that they share or that are their own. In between, the threads meet, and what
-//! the library shows is compared with what they did; in the midst of it, every snapshot is one that
-//! could be.
+//! Many threads at once, who hand blocks to each other: what one allocated another uses, a third
+//! one frees, on streams that they share or that are their own. In between, the threads meet, and
+//! what the library shows is compared with what they did; in the midst of it, every snapshot is one
+//! that could be.
 
 mod books;
 mod hand;

@@ -1,0 +1,59 @@
+"""usage: lines.py [--long]: fails where a line of a source file, comments included, is wider than 100 columns.
+
+Also counts files over 800 lines and Rust functions over 80 lines, which do not fail; --long names them.
+"""
+
+import pathlib
+import re
+import subprocess
+import sys
+
+WIDTH, FILE_LINES, FUNCTION_LINES = 100, 800, 80
+SUFFIXES = {".rs", ".c", ".h", ".cc", ".cpp", ".hpp", ".cu", ".cuh", ".py", ".sh"}
+# Inputs of tests and data that other programs wrote.
+LEFT_OUT = ("abi/", "fuzz/corpus/", "fuzz/regressions/", "data/")
+FUNCTION = re.compile(r"^( *)(?:pub(?:\([a-z: ]+\))? )?(?:const |unsafe |extern \"C\" )*fn (\w+)")
+
+
+def functions(lines):
+    """The name and number of lines of each function of a Rust file."""
+    for index, line in enumerate(lines):
+        if found := FUNCTION.match(line):
+            end = found.group(1) + "}"
+            for last in range(index, len(lines)):
+                if lines[last] == end:
+                    yield found.group(2), index + 1, last - index + 1
+                    break
+                if last > index and FUNCTION.match(lines[last]) and lines[last].startswith(
+                    found.group(1) + "fn"
+                ):
+                    break
+
+
+def main():
+    names = subprocess.run(["git", "ls-files"], capture_output=True, text=True, check=True).stdout
+    wide, long_files, long_functions = [], [], []
+    for name in names.splitlines():
+        path = pathlib.Path(name)
+        if path.suffix not in SUFFIXES or name.startswith(LEFT_OUT) or not path.is_file():
+            continue
+        lines = path.read_text().split("\n")
+        wide += [f"{name}:{n}: {len(text)}" for n, text in enumerate(lines, 1) if len(text) > WIDTH]
+        if len(lines) > FILE_LINES:
+            long_files.append(f"{name}: {len(lines)} lines")
+        if path.suffix == ".rs" and name.startswith("src/"):
+            long_functions += [
+                f"{name}:{line}: {function} has {count} lines"
+                for function, line, count in functions(lines)
+                if count > FUNCTION_LINES
+            ]
+    if "--long" in sys.argv:
+        print("\n".join(long_files + long_functions))
+    print(f"figure: files over {FILE_LINES} lines = {len(long_files)}")
+    print(f"figure: functions over {FUNCTION_LINES} lines = {len(long_functions)}")
+    if wide:
+        print("\n".join(wide[:50]))
+        sys.exit(f"{len(wide)} lines are wider than {WIDTH} columns: break them")
+
+
+main()
