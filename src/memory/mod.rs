@@ -258,7 +258,7 @@ impl DeviceMemory {
         }
         if bytes < TOO_LARGE {
             let wanted = self.asked(bytes, self.policy.is_segmented());
-            self.ask_observers(device, wanted);
+            self.run_observers(device, wanted);
         }
         Err(self.refuse(runtime, device, bytes, self.policy.is_segmented()))
     }

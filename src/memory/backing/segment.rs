@@ -309,9 +309,9 @@ impl Segment {
         if let Err(error) = outcome {
             self.stranded.extend(self.mappings.drain(at..index));
             self.clear_stranded(memory, base);
-            memory.limit.let_go(bytes);
+            memory.limit.release(bytes);
             if matches!(error, Error::DriverOutOfMemory { .. }) {
-                memory.limit.runs_short();
+                memory.limit.note_shortage();
             }
             return Err(error);
         }
@@ -360,7 +360,7 @@ impl Segment {
                     break;
                 }
                 self.bytes -= length;
-                memory.limit.let_go(length);
+                memory.limit.release(length);
             }
             last += 1;
         }
@@ -397,7 +397,7 @@ impl Segment {
             }
             mapping.handle = 0;
             self.bytes -= length;
-            memory.limit.let_go(length);
+            memory.limit.release(length);
             history::segment(Action::SegmentUnmap, address, length);
         }
         outcome
@@ -433,12 +433,12 @@ impl Segment {
             let handle = match memory.create_mapped(address, length) {
                 Ok(handle) => handle,
                 Err(error) => {
-                    memory.limit.let_go(length);
+                    memory.limit.release(length);
                     return Err(error);
                 }
             };
             if let Err(error) = memory.allow_access(address, length) {
-                memory.limit.let_go(length);
+                memory.limit.release(length);
                 self.stranded.push(Mapping { handle, ..*mapping });
                 clear(&mut self.stranded, memory, base);
                 return Err(error);

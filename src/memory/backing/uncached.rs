@@ -354,19 +354,19 @@ impl DeviceMemory {
                     .map(|address| (address, Origin::Pluggable(allocator.share()))),
             }
         };
-        let (address, origin) = given.inspect_err(|_| limit.let_go(bytes))?;
+        let (address, origin) = given.inspect_err(|_| limit.release(bytes))?;
         let stream = HeldStream::new(stream);
         let block = Block { device: device_ordinal, bytes, origin, stream, uses, stack };
         let (is_counted, class, counters) =
             (block.origin.is_counted(), block.class(), block.counters(1));
         match insert(address, block, history::take_frames()) {
-            Ok(left) => limit.let_go(left),
+            Ok(left) => limit.release(left),
             Err((error, block)) => {
                 // If the address is in use already, the block there stays.
                 if matches!(error, Error::OutOfHostMemory(_)) {
                     let _ = self.release_to_source(runtime, device, address, &block);
                 }
-                limit.let_go(bytes);
+                limit.release(bytes);
                 return Err(error);
             }
         }
@@ -452,7 +452,7 @@ impl DeviceMemory {
             put_back(address, block);
             return Err(error);
         }
-        self.virtual_memory.limit.let_go(bytes as u64);
+        self.virtual_memory.limit.release(bytes as u64);
         Ok(())
     }
 }

@@ -1,29 +1,30 @@
-//! How much memory of a device the cache may have at a time. Memory is claimed before the driver is
-//! asked for it, so that threads which grow at once do not pass the limit together.
+//! The limit of the memory that the cache may hold on a device. Memory is claimed before the driver
+//! is called, so that threads which grow at the same time do not exceed the limit together.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A share of `total` in bytes: the largest number whose quotient by `total` is at most `fraction`, so
-/// that `fraction = bytes / total` gives `bytes` whatever the division and the product round to.
+/// A fraction of `total` in bytes: the largest number whose quotient by `total` is at most
+/// `fraction`. Thus `fraction = bytes / total` gives `bytes`, however the division and the product
+/// round.
 pub(in crate::memory) fn bytes_of(fraction: f64, total: u64) -> u64 {
     let product = (fraction * total as f64) as u64;
     let is_within = |bytes: u64| bytes as f64 / total as f64 <= fraction;
     if product < total && is_within(product + 1) { product + 1 } else { product }
 }
 
-/// The limit, and what was claimed.
+/// The limit and the claimed bytes.
 pub struct Limit {
-    /// `u64::MAX`: none.
+    /// `u64::MAX`: no limit.
     most: AtomicU64,
     claimed: AtomicU64,
-    /// The share of the device's memory that was asked for, its bits.
+    /// The bits of the requested fraction of the device's memory.
     fraction: AtomicU64,
-    /// What was claimed when there was less than was asked for, the last time; `u64::MAX`: that never was.
+    /// The claimed bytes at the last time that memory ran out; `u64::MAX`: it never did.
     short_at: AtomicU64,
 }
 
 impl Limit {
-    /// None.
+    /// No limit.
     pub fn new() -> Limit {
         Limit {
             most: AtomicU64::new(u64::MAX),
@@ -33,7 +34,7 @@ impl Limit {
         }
     }
 
-    /// A share of `total`, rounded down; the whole is no limit.
+    /// Sets the limit to a fraction of `total`, rounded down. The fraction 1 means no limit.
     pub fn set(&self, fraction: f64, total: u64) {
         let most = if fraction == 1.0 { u64::MAX } else { bytes_of(fraction, total) };
         self.fraction.store(fraction.to_bits(), Ordering::Relaxed);
@@ -41,52 +42,52 @@ impl Limit {
         self.short_at.store(u64::MAX, Ordering::Relaxed);
     }
 
-    /// Is there one?
+    /// Is a limit set?
     pub fn is_set(&self) -> bool {
         self.most() != u64::MAX
     }
 
-    /// Memory ran out, the driver's or what the limit allows.
-    pub fn runs_short(&self) {
+    /// Records that memory ran out: the driver's, or the memory below the limit.
+    pub fn note_shortage(&self) {
         self.short_at.store(self.claimed().max(1), Ordering::Relaxed);
     }
 
-    /// Did memory run out since the limit was set, and is half as much claimed as was then? A host that
-    /// gave most of it back is not short any more.
+    /// Did memory run out since the limit was set, and is at least half as much claimed as was
+    /// then? After the host gave most of it back, memory is no longer short.
     pub fn was_short(&self) -> bool {
         self.claimed() >= self.short_at.load(Ordering::Relaxed).div_ceil(2)
     }
 
-    /// The share, as it was set.
+    /// The fraction as it was set.
     pub fn fraction(&self) -> f64 {
         f64::from_bits(self.fraction.load(Ordering::Relaxed))
     }
 
-    /// The limit in bytes; `u64::MAX`: none.
+    /// The limit in bytes; `u64::MAX`: no limit.
     pub fn most(&self) -> u64 {
         self.most.load(Ordering::Relaxed)
     }
 
-    /// What is claimed.
+    /// The claimed bytes.
     pub fn claimed(&self) -> u64 {
         self.claimed.load(Ordering::Relaxed)
     }
 
-    /// What is left below the limit.
+    /// The bytes that can still be claimed.
     pub fn room(&self) -> u64 {
         self.most().saturating_sub(self.claimed())
     }
 
-    /// Claims memory, unless the limit forbids it.
+    /// Claims memory; false: the limit forbids it.
     pub fn claim(&self, bytes: u64) -> bool {
         let most = self.most();
         let more = |claimed: u64| claimed.checked_add(bytes).filter(|sum| *sum <= most);
         let claimed = self.claimed.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more);
-        claimed.map_err(|_| self.runs_short()).is_ok()
+        claimed.map_err(|_| self.note_shortage()).is_ok()
     }
 
-    /// Lets go of memory that was claimed.
-    pub fn let_go(&self, bytes: u64) {
+    /// Releases claimed memory.
+    pub fn release(&self, bytes: u64) {
         self.claimed.fetch_sub(bytes, Ordering::Relaxed);
     }
 }
@@ -96,7 +97,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_share_is_rounded_down_and_the_whole_is_no_limit() {
+    fn a_fraction_is_rounded_down_and_1_is_no_limit() {
         let limit = Limit::new();
         assert_eq!((limit.fraction(), limit.most()), (1.0, u64::MAX));
         limit.set(0.3, 1001);
@@ -109,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn the_share_of_a_number_of_bytes_is_that_number() {
+    fn the_fraction_of_a_number_of_bytes_gives_that_number() {
         const MIB: u64 = 1 << 20;
         for total in [15 << 10, (80 << 10) - 257, 24_217].map(|mib| mib * MIB + 4096) {
             for bytes in (1..total / (2 * MIB)).map(|units| units * 2 * MIB) {
@@ -122,25 +123,25 @@ mod tests {
     }
 
     #[test]
-    fn memory_is_short_until_half_of_it_went_back() {
+    fn memory_is_short_until_half_of_it_is_released() {
         let limit = Limit::new();
         assert!(!limit.was_short());
         limit.set(0.5, 2000);
         assert!(limit.claim(900) && !limit.was_short());
         assert!(!limit.claim(101) && limit.was_short());
-        limit.let_go(450);
+        limit.release(450);
         assert!(limit.was_short());
-        limit.let_go(1);
+        limit.release(1);
         assert!(!limit.was_short());
-        // Others may have the memory by now.
-        limit.runs_short();
+        // Memory can run out at a lower level: other processes may use it by now.
+        limit.note_shortage();
         assert!(limit.was_short());
         limit.set(0.5, 2000);
         assert!(!limit.was_short());
     }
 
     #[test]
-    fn threads_do_not_pass_it_together() {
+    fn threads_do_not_exceed_the_limit_together() {
         let limit = Limit::new();
         limit.set(0.5, 2000);
         let claims: usize = std::thread::scope(|scope| {
@@ -149,7 +150,7 @@ mod tests {
             threads.into_iter().map(|thread| thread.join().unwrap()).sum()
         });
         assert_eq!((claims, limit.claimed()), (333, 999));
-        limit.let_go(999);
+        limit.release(999);
         assert_eq!(limit.claimed(), 0);
     }
 }

@@ -1,4 +1,4 @@
-//! What is tried before an allocation fails, and how memory is given back to the driver.
+//! The fallbacks before an allocation fails, and the release of memory to the driver.
 //!
 //! Begin with `slow_path.rs`.
 

@@ -1,5 +1,6 @@
-//! Who is asked before an allocation fails: observers may free memory, and say so. They run on the
-//! thread that fails, without a lock, and allocate nothing meanwhile: there is no memory.
+//! Out-of-memory observers: functions of the host that are called before an allocation fails. They
+//! may free memory, and return whether they did. They run on the thread whose allocation fails,
+//! with no lock held. They cannot allocate, because there is no memory.
 
 use crate::base::error::{Error, Result};
 use crate::base::lock::Mutex;
@@ -14,26 +15,26 @@ use crate::observe::flags::{self, Watcher};
 pub struct Shortage {
     /// The device's ordinal.
     pub device: i32,
-    /// Bytes that were asked of the driver.
+    /// The number of bytes that the driver refused.
     pub wanted: u64,
-    /// The most that the cache may have: the limit, else the device's memory.
+    /// The most that the cache may hold: the limit, or else the device's memory.
     pub limit: u64,
-    /// What the driver says is free.
+    /// The driver's count of free bytes.
     pub free: u64,
 }
 
-/// Who is asked.
+/// An observer.
 pub trait Observes: Send + Sync {
-    /// Was memory freed, so that the allocation should be tried again?
+    /// Frees memory if it can; true: the allocation should be tried again.
     fn freed_memory(&self, shortage: &Shortage) -> bool;
-    /// It is in the list: nothing can fail any more.
+    /// Called once the observer is in the list; attaching can no longer fail.
     fn attached(&self);
 }
 
-/// A box of it: what has several owners has a size.
+/// A sized wrapper, which `Shared` needs.
 struct Observer(Box<dyn Observes>);
 
-/// The observers, oldest first, with their numbers.
+/// The observers with their numbers, oldest first.
 struct List {
     observers: Vec<(u64, Shared<Observer>)>,
     last: u64,
@@ -41,14 +42,15 @@ struct List {
 
 static LIST: Mutex<List> = Mutex::new(Rank::LEAF, List { observers: Vec::new(), last: 0 });
 
-/// A number for an observer, newer than all before.
+/// A new number for an observer, greater than all earlier ones.
 pub fn next_number() -> u64 {
     let mut list = LIST.lock();
     list.last += 1;
     list.last
 }
 
-/// Adds an observer under its number. On failure it is dropped without having been attached.
+/// Adds an observer under its number. On failure the observer is dropped and `attached` was not
+/// called.
 pub fn attach(number: u64, observer: Box<dyn Observes>) -> Result<()> {
     let observer = Shared::new(Observer(observer), "an observer")?;
     let mut list = LIST.lock();
@@ -62,7 +64,8 @@ pub fn attach(number: u64, observer: Box<dyn Observes>) -> Result<()> {
     Ok(())
 }
 
-/// Takes an observer out, if it is still there. It ends here, or on the last of the threads that are in it.
+/// Removes an observer if it is in the list. It is dropped here, or on the last of the threads that
+/// are running it.
 pub fn detach(number: u64) {
     let mut list = LIST.lock();
     let found = list.observers.binary_search_by_key(&number, |(known, _)| *known);
@@ -71,49 +74,49 @@ pub fn detach(number: u64) {
     drop(observer);
 }
 
-/// Takes all observers out.
+/// Removes all observers.
 pub fn detach_all() {
     let observers = std::mem::take(&mut LIST.lock().observers);
     drop(observers);
 }
 
-/// Says that this thread is in observers, until it is dropped: it may not allocate meanwhile.
-struct Asking;
+/// This thread runs observers until this is dropped; it cannot allocate meanwhile.
+struct Observing;
 
-impl Asking {
-    fn begin() -> Asking {
+impl Observing {
+    fn begin() -> Observing {
         thread::observe(true);
         flags::begin(Watcher::Observer);
-        Asking
+        Observing
     }
 }
 
-impl Drop for Asking {
+impl Drop for Observing {
     fn drop(&mut self) {
         flags::end(Watcher::Observer);
         thread::observe(false);
     }
 }
 
-/// The observer that comes before one with this number: the next older.
+/// The newest observer with a number below this one.
 fn before(number: u64) -> Option<(u64, Shared<Observer>)> {
     let list = LIST.lock();
     let index = list.observers.partition_point(|(known, _)| *known < number).checked_sub(1)?;
     list.observers.get(index).map(|(known, observer)| (*known, observer.share()))
 }
 
-/// Asks every observer, newest first: did any free memory? The caller holds no lock.
-pub(in crate::memory) fn ask(shortage: impl FnOnce() -> Shortage) -> bool {
+/// Runs every observer, newest first; true: one of them freed memory. The caller holds no lock.
+pub(in crate::memory) fn run(shortage: impl FnOnce() -> Shortage) -> bool {
     let Some((mut number, mut observer)) = before(u64::MAX) else { return false };
     let shortage = shortage();
-    let _asking = Asking::begin();
+    let _observing = Observing::begin();
     let mut freed = false;
     loop {
         let waiting = waiting::in_host_function();
         freed |= observer.0.freed_memory(&shortage);
         drop(waiting);
         let older = before(number);
-        // One that was taken out meanwhile ends here.
+        // An observer that was removed in the meantime is dropped here.
         drop(observer);
         match older {
             Some(older) => (number, observer) = older,
@@ -122,7 +125,7 @@ pub(in crate::memory) fn ask(shortage: impl FnOnce() -> Shortage) -> bool {
     }
 }
 
-/// The error of an allocation by an observer.
+/// Fails if this thread runs an observer, which must not allocate.
 pub(in crate::memory) fn check() -> Result<()> {
     if thread::is_observing() {
         return Err(Error::InvalidState(

@@ -1,4 +1,4 @@
-//! The cold side of the allocator: giving back, and blocks that wait for other streams.
+//! The rare operations of the allocator: giving memory back, and completing deferred frees.
 
 use crate::base::error::Result;
 use crate::base::progress;
@@ -22,11 +22,12 @@ use crate::observe::flags;
 use crate::ops::callback;
 use crate::runtime::Runtime;
 
-/// Up to this part of a device's memory is little: it may wait some microseconds longer than it must.
+/// Up to this fraction of the device's memory, pending blocks may wait some microseconds longer
+/// than necessary.
 const LITTLE: u64 = 128;
 
 impl DeviceMemory {
-    /// Moves freed blocks on, then takes one. The caller holds the arena's lock.
+    /// Completes deferred frees, then takes a block. The caller holds the arena's lock.
     #[cold]
     pub(in crate::memory) fn settle_and_take(
         &self,
@@ -47,13 +48,13 @@ impl DeviceMemory {
         }
         let settled = self.settle(runtime, arena, false);
         match self.take::<true>(arena, request, SHORT_WALK)? {
-            // What other streams do wrong is not this allocation's fault.
+            // An error of another stream does not fail this allocation.
             Some(address) => Ok(Some(address)),
             None => settled.map(|()| None),
         }
     }
 
-    /// May an allocation go by without asking other streams? The caller holds the arena's lock.
+    /// May an allocation skip polling other streams? The caller holds the arena's lock.
     #[inline]
     pub(in crate::memory) fn should_skip(&self, arena: &Arena, repeats: bool) -> bool {
         let is_little = || waiting_bytes(arena) <= self.little();
@@ -61,19 +62,20 @@ impl DeviceMemory {
         unsafe { arena.state() }.deferred.poll_policy.should_skip(repeats, is_little)
     }
 
-    /// Bytes that are little for this device.
+    /// The bytes that count as few for this device.
     pub(in crate::memory) fn little(&self) -> u64 {
         self.total / LITTLE
     }
 
-    /// Joins what was freed with its neighbours. The caller holds the arena's lock.
+    /// Merges the blocks of the quick lists with their neighbours. The caller holds the arena's
+    /// lock.
     pub(in crate::memory) fn merge_quick(&self, arena: &Arena) {
         // SAFETY: the lock is held, and this is the only reference.
         unsafe { arena.state() }.merge_quick();
         self.count_split(arena);
     }
 
-    /// Counts memory that came or went. The caller holds the arena's lock.
+    /// Counts memory that was mapped or unmapped. The caller holds the arena's lock.
     pub(in crate::memory) fn count_segment(&self, arena: &Arena, (bytes, ranges): (i64, i64)) {
         // SAFETY: the lock is held, and this is the only reference.
         let state = unsafe { arena.state() };
@@ -93,7 +95,8 @@ impl DeviceMemory {
         });
     }
 
-    /// Gives all unused memory back to the driver; waits for what may still use it.
+    /// Gives all unused memory back to the driver, after waiting for the work that may still use
+    /// it.
     pub fn empty_cache(&self, runtime: &Runtime) -> Result<()> {
         callback::refuse()?;
         self.trim_pool(runtime, runtime.device(self.ordinal)?)?;
@@ -104,8 +107,9 @@ impl DeviceMemory {
         reclaimed
     }
 
-    /// Takes all that is unused away from an arena, after the work that may use it: mapped memory is
-    /// given back at once, segments are left to the caller, who holds the arena's lock.
+    /// Removes all unused memory from an arena, after the work that may use it. Mapped memory is
+    /// given back at once; segments are added to `detached`, and the caller frees them. The caller
+    /// holds the arena's lock.
     pub(in crate::memory) fn unload(
         &self,
         runtime: &Runtime,
@@ -118,9 +122,9 @@ impl DeviceMemory {
         }
     }
 
-    /// Gives back what is unused in an arena, until that is `wanted` bytes or more. With `wait` it
-    /// waits for the work that may use it, else it takes only what no work uses any more. The caller
-    /// holds the arena's lock.
+    /// Gives back unused memory of an arena until that is `wanted` bytes or more. With `wait`,
+    /// waits for the work that may use it; otherwise takes only memory that no work uses. The
+    /// caller holds the arena's lock.
     pub(in crate::memory) fn reclaim_arena(
         &self,
         runtime: &Runtime,
@@ -130,7 +134,7 @@ impl DeviceMemory {
     ) -> Result<()> {
         let Some(stream) = arena.stream() else { return Ok(()) };
         if !arena.pool().is_alive() {
-            // Of a pool that died in its sleep.
+            // The pool was destroyed while it slept.
             // SAFETY: `each_arena` holds the lock.
             unsafe { arena.state() }.backups = Vec::new();
         }
@@ -141,7 +145,7 @@ impl DeviceMemory {
         if !unsafe { arena.state() }.has_idle() {
             return Ok(());
         }
-        // Unmapping does not wait for kernels that still use what was freed in stream order.
+        // Unmapping does not wait for kernels that still use memory that was freed in stream order.
         if !self.is_over(runtime, arena, stream, wait)? {
             return Ok(());
         }
@@ -154,8 +158,8 @@ impl DeviceMemory {
         outcome
     }
 
-    /// Is what a stream holds now over? Waits for it if it may; false too when the stream is captured
-    /// and must be left alone. The caller holds the arena's lock.
+    /// Is the work that a stream holds now complete? With `wait`, waits for it. False also if the
+    /// stream is captured and must not be touched. The caller holds the arena's lock.
     pub(in crate::memory) fn is_over(
         &self,
         runtime: &Runtime,
@@ -179,8 +183,8 @@ impl DeviceMemory {
                 {
                     return Ok(false);
                 }
-                // The default stream may have used its memory since: a stream that blocks comes after
-                // that without being told, unmapping does not.
+                // The default stream may have used the stream's memory since. Blocking streams are
+                // ordered after it implicitly, but unmapping is not.
                 record_end(runtime, device, device.streams.default())?
             }
         };
@@ -190,8 +194,8 @@ impl DeviceMemory {
         passed
     }
 
-    /// Is an event, which was recorded at the end of an arena's stream just now, over? One that is not is kept
-    /// for when the stream is captured. The caller holds the arena's lock.
+    /// Is an event, which was just recorded at the end of an arena's stream, complete? If not, it
+    /// is kept for the time when the stream is captured. The caller holds the arena's lock.
     fn is_at_end(
         &self,
         device: &Device,
@@ -214,7 +218,7 @@ impl DeviceMemory {
         passed
     }
 
-    /// The same for a stream that is captured: is what it held before that over? False where that is not
+    /// Is the work complete that a stream held before its capture began? False if that is not
     /// known. The caller holds the arena's lock.
     fn is_past_end(&self, arena: &Arena, stream: &Stream, wait: bool) -> Result<bool> {
         // SAFETY: the lock is held, and this is the only reference.
@@ -226,8 +230,8 @@ impl DeviceMemory {
         }
     }
 
-    /// Waits for all that the current context holds, and so for a stream that may be gone without
-    /// having left an event. The caller holds the arena's lock.
+    /// Waits for all work of the current context, and thus for a stream that may have been
+    /// destroyed without leaving an event. The caller holds the arena's lock.
     fn wait_for_context_of(&self, arena: &Arena, stream: &Stream) -> Result<bool> {
         let _judged = sync_debug::judge_under_lock()?;
         // SAFETY: the context of the stream's device is current.
@@ -237,7 +241,7 @@ impl DeviceMemory {
         Ok(true)
     }
 
-    /// Frees a block that other streams or processes use, or that is in a view; fails only where the
+    /// Frees a block that other streams or processes use, or that is in a view. Fails only if the
     /// host has freed it before. The caller holds the arena's lock.
     pub(in crate::memory) fn free_used(
         &self,
@@ -256,7 +260,8 @@ impl DeviceMemory {
         Ok(())
     }
 
-    /// The same for a block that no other process has.
+    /// Frees a block that other streams use and no other process has. The caller holds the arena's
+    /// lock.
     pub(in crate::memory) fn free_used_here(&self, runtime: &Runtime, arena: &Arena, id: u32) {
         // SAFETY: the lock is held, and this is the only reference.
         let state = unsafe { arena.state() };
@@ -272,8 +277,8 @@ impl DeviceMemory {
         unsafe { arena.count_deferred_free(bytes, oversize) };
     }
 
-    /// Moves freed blocks on: frees those whose streams are done, and closes open batches of
-    /// streams that are busy by an event. The caller holds the arena's lock.
+    /// Completes deferred frees: frees the blocks whose streams are done, and closes the open
+    /// batches of busy streams by recording an event. The caller holds the arena's lock.
     pub(in crate::memory) fn settle(
         &self,
         runtime: &Runtime,
@@ -290,7 +295,7 @@ impl DeviceMemory {
         let mut timer = state.deferred.poll_policy.begin_poll();
         let are_busy = self.settle_batches(runtime, arena, wait, &mut timer);
         if wait {
-            // That is no question.
+            // A wait does not count as a poll.
             // SAFETY: as above; what was called has kept no reference.
             timer = unsafe { arena.state() }.deferred.poll_policy.begin_poll();
         }
@@ -303,8 +308,8 @@ impl DeviceMemory {
         are_busy.map(|_| ())
     }
 
-    /// The same for each batch; are all that are left of streams that said that they are busy? None: nobody was
-    /// asked.
+    /// Settles each batch. Returns whether all streams of the remaining batches were found busy;
+    /// `None`: no stream was queried. The caller holds the arena's lock.
     fn settle_batches(
         &self,
         runtime: &Runtime,
@@ -315,7 +320,7 @@ impl DeviceMemory {
         let (mut index, mut are_busy) = (0, true);
         let mut relaxed = None;
         loop {
-            // No reference is kept where the ledger is asked or the device waited for.
+            // No reference is kept while the ledger is locked or the device is waited for.
             // SAFETY: the lock is held, and this is the only reference.
             let deferred = &unsafe { arena.state() }.deferred;
             let Some(batch) = deferred.batches.get(index) else {
@@ -367,8 +372,9 @@ impl DeviceMemory {
         }
     }
 
-    /// All streams that a pending block waited for are done with it, and so with those that follow it: gives the
-    /// next of those that is not free then. The caller holds the arena's lock.
+    /// Completes the free of a pending block, and of those that follow it, after all streams that
+    /// it waited for are done. Returns the next block that is not free then. The caller holds the
+    /// arena's lock.
     fn pass(&self, runtime: &Runtime, arena: &Arena, id: u32) -> u32 {
         // SAFETY: the lock is held, and this is the only reference.
         let state = unsafe { arena.state() };
@@ -404,8 +410,8 @@ impl DeviceMemory {
         next
     }
 
-    /// Is the stream of an open batch done? Gives `closed` an event that says when it will be.
-    /// None: it cannot be asked now. The caller holds the arena's lock.
+    /// Is the stream of an open batch done? If not, passes an event to `closed` that tells when it
+    /// will be. `None`: the stream cannot be queried now. The caller holds the arena's lock.
     fn close_batch(
         &self,
         runtime: &Runtime,
@@ -416,7 +422,7 @@ impl DeviceMemory {
     ) -> Result<Option<bool>> {
         let device = runtime.device_of(stream)?;
         let event = match stream.standing() {
-            // The stream may be gone; what was queued on it while we knew it ends here.
+            // The stream may have been destroyed; the work queued before that ends here.
             Standing::Gone(None) => return Ok(Some(true)),
             Standing::Gone(Some(farewell)) => farewell as CUevent,
             Standing::Lost if wait => {
@@ -425,7 +431,8 @@ impl DeviceMemory {
             }
             Standing::Lost => return Ok(None),
             Standing::Alive(_named) => {
-                // One that another stands for does not answer for itself.
+                // A per-thread default stream, which `ordering_stream` replaces, cannot be queried
+                // itself.
                 let answers = std::ptr::eq(ordering_stream(device, stream), stream);
                 if answers {
                     match stream.unless_captured(runtime, || stream.is_done(runtime))? {
@@ -436,7 +443,7 @@ impl DeviceMemory {
                 }
                 let Some(event) = record_end(runtime, device, stream)? else { return Ok(None) };
                 closed(event);
-                // An event that is not over costs the most to ask, and the stream was busy just now.
+                // A query is slowest for an incomplete event, and the stream was busy a moment ago.
                 if answers && !wait {
                     return Ok(Some(false));
                 }
@@ -446,7 +453,7 @@ impl DeviceMemory {
         self.has_passed(arena, event, wait).map(Some)
     }
 
-    /// Is an event over? Waits for it if it may. The caller holds the arena's lock.
+    /// Is an event complete? With `wait`, waits for it. The caller holds the arena's lock.
     fn has_passed(&self, arena: &Arena, event: CUevent, wait: bool) -> Result<bool> {
         if wait && !sync_debug::is_on() {
             // SAFETY: our event, recorded.
@@ -454,7 +461,7 @@ impl DeviceMemory {
             self.stats.wait_for_device(arena, wait)?;
             return Ok(true);
         }
-        // An event knows its context.
+        // A query of an event needs no current context.
         // SAFETY: our event, recorded.
         let is_over = finished(unsafe { self.driver.cuEventQuery(event) })?;
         if is_over || !wait {
@@ -468,14 +475,14 @@ impl DeviceMemory {
     }
 }
 
-/// Bytes of freed blocks that wait in an arena. The caller holds its lock.
+/// Bytes of the pending blocks of an arena. The caller holds its lock.
 pub(in crate::memory) fn waiting_bytes(arena: &Arena) -> u64 {
     // SAFETY: the lock is held and we are not parked.
     unsafe { arena.account() }.waiting_bytes() as u64
 }
 
-/// An event recorded at the present end of a stream; none while it is captured: an event recorded in
-/// a capture would pull its waiters into it. The caller names the stream.
+/// Records an event at the present end of a stream. `None` while the stream is captured: an event
+/// recorded in a capture would pull its waiters into the capture. The caller names the stream.
 pub(in crate::memory) fn record_end(
     runtime: &Runtime,
     device: &Device,
@@ -490,14 +497,15 @@ pub(in crate::memory) fn record_end(
     Ok(recorded?.map(|()| event))
 }
 
-/// The stream on which an event stands for what `stream` holds. The default stream of a thread can be
-/// named by that thread alone; the legacy one comes after it, and after every other that blocks.
+/// The stream on which an event covers the work of `stream`. Only its own thread can name a
+/// per-thread default stream; the legacy default stream is ordered after it, and after every other
+/// blocking stream.
 pub(in crate::memory) fn ordering_stream<'a>(device: &'a Device, stream: &'a Stream) -> &'a Stream {
     if stream.is_per_thread() { device.streams.default() } else { stream }
 }
 
-/// Waits for what a stream holds now, or held at its end; not for one that is captured. The caller
-/// holds no lock.
+/// Waits for the work that a stream holds now, or held at its end; does not wait for a captured
+/// stream. The caller holds no lock.
 pub(crate) fn wait_for(runtime: &Runtime, stream: &Stream) -> Result<()> {
     let device = runtime.device_of(stream)?;
     let _context = device.enter()?;

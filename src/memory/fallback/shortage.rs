@@ -1,16 +1,16 @@
-//! The steps before a block that is in no arena fails: the limit and where it comes from, what is
-//! cached there, the host's observers.
+//! The fallbacks before the allocation of an uncached block fails: the limit and the source, the
+//! caches of the source, and the host's observers.
 
 use crate::base::error::{Error, OutOfMemory, Result};
 use crate::gpu::device::Device;
 use crate::memory::backing::uncached::Origin;
-use crate::memory::fallback::slow_path::is_want;
+use crate::memory::fallback::slow_path::is_out_of_memory;
 use crate::memory::trace::history;
 use crate::memory::{DeviceMemory, Relaxed};
 use crate::runtime::Runtime;
 
 impl DeviceMemory {
-    /// All steps; `attempt` is the first of them. The caller holds no lock.
+    /// Runs all fallbacks; `attempt` is the first. The caller holds no lock.
     pub(in crate::memory) fn try_fallbacks_uncached(
         &self,
         runtime: &Runtime,
@@ -19,13 +19,13 @@ impl DeviceMemory {
         bytes: u64,
         attempt: impl Fn() -> Result<u64>,
     ) -> Result<u64> {
-        let mut failure = match self.climb_once(runtime, device, origin, &attempt) {
-            Err(error) if is_want(&error) => error,
+        let mut failure = match self.try_once(runtime, device, origin, &attempt) {
+            Err(error) if is_out_of_memory(&error) => error,
             other => return other,
         };
-        if self.ask_observers(device, bytes) {
-            failure = match self.climb_once(runtime, device, origin, &attempt) {
-                Err(error) if is_want(&error) => error,
+        if self.run_observers(device, bytes) {
+            failure = match self.try_once(runtime, device, origin, &attempt) {
+                Err(error) if is_out_of_memory(&error) => error,
                 other => return other,
             };
         }
@@ -36,7 +36,7 @@ impl DeviceMemory {
         Err(self.refuse_uncached(runtime, device, origin, bytes))
     }
 
-    fn climb_once(
+    fn try_once(
         &self,
         runtime: &Runtime,
         device: &Device,
@@ -44,23 +44,23 @@ impl DeviceMemory {
         attempt: &impl Fn() -> Result<u64>,
     ) -> Result<u64> {
         let failure = match attempt() {
-            Err(error) if is_want(&error) && !self.rejects(&error) => error,
+            Err(error) if is_out_of_memory(&error) && !self.rejects(&error) => error,
             other => return other,
         };
-        if !self.make_room(runtime, device, origin)? {
+        if !self.release_caches(runtime, device, origin)? {
             return Err(failure);
         }
         self.with_ledger(None, |stats| stats.ledger.count(|all| all.num_alloc_retries += 1));
         match attempt() {
-            Err(error) if is_want(&error) && matches!(origin, Origin::Driver) => {
+            Err(error) if is_out_of_memory(&error) && matches!(origin, Origin::Driver) => {
                 if self.reclaim_pools(runtime)? { attempt() } else { Err(error) }
             }
             other => other,
         }
     }
 
-    /// Has whoever caches memory give it back; false: nobody does.
-    fn make_room(&self, runtime: &Runtime, device: &Device, origin: &Origin) -> Result<bool> {
+    /// Has the caches of the source give their memory back; false: there is no cache.
+    fn release_caches(&self, runtime: &Runtime, device: &Device, origin: &Origin) -> Result<bool> {
         match origin {
             Origin::Driver => {
                 if self.stats.with_members(|arenas| arenas.is_empty()) {

@@ -1,5 +1,6 @@
-//! The steps before an allocation fails, in PyTorch's order: what is mapped, garbage, the limit and
-//! the driver, the stream's own cache, the cache of all streams, the host's observers.
+//! The fallbacks before an allocation fails, in PyTorch's order: mapped memory, garbage collection,
+//! the limit and the driver, the stream's own cache, the caches of all streams, and the host's
+//! observers.
 
 use super::observers::{self, Shortage};
 use crate::base::error::{Error, OutOfMemory, Result};
@@ -18,13 +19,13 @@ use crate::memory::{DeviceMemory, Relaxed, TOO_LARGE};
 use crate::runtime::Runtime;
 use crate::telemetry::monitor;
 
-/// Is it want of memory, so that another step may help?
-pub(in crate::memory) fn is_want(error: &Error) -> bool {
+/// Does the error mean lack of memory, so that another fallback may help?
+pub(in crate::memory) fn is_out_of_memory(error: &Error) -> bool {
     matches!(error, Error::DriverOutOfMemory { .. } | Error::OverLimit)
 }
 
 impl DeviceMemory {
-    /// What is left when nothing that is mapped fits at a glance.
+    /// Allocates when the short search of the mapped memory has failed.
     #[cold]
     pub(in crate::memory) fn allocate_slowly(
         &self,
@@ -33,7 +34,7 @@ impl DeviceMemory {
         arena: &Arena,
         request: Request,
     ) -> Result<u64> {
-        // What other processes have let go of goes first.
+        // Memory that other processes no longer use comes first.
         if runtime.ipc.needs_collection() {
             runtime.ipc.try_collect(runtime);
             let _guard = arena.lock.enter()?;
@@ -48,13 +49,13 @@ impl DeviceMemory {
             return Ok(address);
         }
         let size = u64::from(request.units) * UNIT;
-        let mut failure = match self.climb(runtime, device, arena, request) {
-            Err(error) if is_want(&error) => error,
+        let mut failure = match self.try_fallbacks(runtime, device, arena, request) {
+            Err(error) if is_out_of_memory(&error) => error,
             other => return other,
         };
-        if self.ask_observers(device, self.asked(size, arena.segmented)) {
-            failure = match self.climb(runtime, device, arena, request) {
-                Err(error) if is_want(&error) => error,
+        if self.run_observers(device, self.asked(size, arena.segmented)) {
+            failure = match self.try_fallbacks(runtime, device, arena, request) {
+                Err(error) if is_out_of_memory(&error) => error,
                 other => return other,
             };
         }
@@ -64,8 +65,8 @@ impl DeviceMemory {
         Err(self.refuse(runtime, device, size, arena.segmented))
     }
 
-    /// All steps but the observers.
-    fn climb(
+    /// Runs all fallbacks except the observers.
+    fn try_fallbacks(
         &self,
         runtime: &Runtime,
         device: &Device,
@@ -88,16 +89,16 @@ impl DeviceMemory {
         }
         match self.share(runtime, device, arena, request, false) {
             Ok(Some(address)) => return Ok(address),
-            Err(error) if !is_want(&error) || self.rejects(&error) => return Err(error),
+            Err(error) if !is_out_of_memory(&error) || self.rejects(&error) => return Err(error),
             _ => (),
         }
         match self.grow_and_take(runtime, device, arena, request, true) {
-            Err(error) if is_want(&error) && !self.rejects(&error) => (),
+            Err(error) if is_out_of_memory(&error) && !self.rejects(&error) => (),
             other => return other,
         }
         if let Some(stream) = arena.stream()
             && arena.pool() == PoolId::DEFAULT
-            && let Some(address) = self.borrow_block(stream, request)?
+            && let Some(address) = self.take_from_other_pool(stream, request)?
         {
             return Ok(address);
         }
@@ -106,7 +107,7 @@ impl DeviceMemory {
         }
         if self.release_own(runtime, device, arena, request)? {
             match self.grow_and_take(runtime, device, arena, request, false) {
-                Err(error) if is_want(&error) => (),
+                Err(error) if is_out_of_memory(&error) => (),
                 other => return other,
             }
         }
@@ -118,7 +119,7 @@ impl DeviceMemory {
         });
         let reclaimed = self.reclaim_for(runtime, arena.pool());
         let failure = match self.grow_and_take(runtime, device, arena, request, false) {
-            Err(error) if is_want(&error) => error,
+            Err(error) if is_out_of_memory(&error) => error,
             other => return other,
         };
         reclaimed?;
@@ -128,25 +129,27 @@ impl DeviceMemory {
         }
     }
 
-    /// Gives back what is unused in every arena; gives the first failure after trying them all.
+    /// Gives back the unused memory of every arena. Tries all arenas, and returns the first
+    /// failure.
     pub(in crate::memory) fn reclaim(&self, runtime: &Runtime) -> Result<()> {
-        // What is in a live pool is for its users alone, and may be in a graph.
+        // The memory of a live pool is reserved for its users, and a graph may write it.
         self.reclaim_where(runtime, |pool| !pool.is_alive())
     }
 
-    /// The same for a request of a pool, of which that goes as well which no graph may write.
+    /// Gives back unused memory for a request of a pool, including that of the pool itself if no
+    /// graph may write it.
     pub(in crate::memory) fn reclaim_for(&self, runtime: &Runtime, pool: PoolId) -> Result<()> {
         self.reclaim_where(runtime, |other| {
             !other.is_alive() || other == pool && other.may_shrink()
         })
     }
 
-    /// Gives back what is unused in private pools that no graph may write, the last that can be; false:
-    /// there is nothing.
+    /// Gives back the unused memory of live private pools that no graph may write, as the last
+    /// resort. Returns false if there was none.
     pub(in crate::memory) fn reclaim_pools(&self, runtime: &Runtime) -> Result<bool> {
         let before = self.virtual_memory.limit.claimed();
         let reclaimed = self.reclaim_where(runtime, PoolId::may_shrink);
-        // Others may have grown meanwhile: then memory is short in any case.
+        // Other threads may have grown in the meantime; then memory is short in any case.
         reclaimed.map(|()| self.virtual_memory.limit.claimed() < before)
     }
 
@@ -168,7 +171,7 @@ impl DeviceMemory {
         all.and(outcome).and(given)
     }
 
-    /// Takes a block of an arena of whatever kind. The caller holds its lock.
+    /// Allocates from an arena of either kind. The caller holds its lock.
     pub(in crate::memory) fn take_of_any(
         &self,
         arena: &Arena,
@@ -181,21 +184,21 @@ impl DeviceMemory {
         }
     }
 
-    /// A block out of what is mapped, wherever it is.
+    /// Allocates from the mapped memory, searching all of it.
     fn take_anywhere(&self, arena: &Arena, request: Request) -> Result<Option<u64>> {
         let _guard = arena.lock.enter()?;
         self.take::<true>(arena, request, WHOLE_WALK)
     }
 
-    /// Gives unused large memory back until at most `most` bytes are reserved: first where no work is
-    /// left that may use it, then where that must be waited for. Failures are no matter: the memory
-    /// stays where it is, and the driver is asked for more in any case.
+    /// Gives unused large memory back until at most `most` bytes are reserved: first memory that no
+    /// pending work uses, then memory whose work must be waited for. Failures are ignored: the
+    /// memory stays where it is, and the caller asks the driver for more anyway.
     fn collect_garbage(&self, runtime: &Runtime, device: &Device, most: u64) {
         let _ = self.collect_segments(runtime, device, most);
         for wait in [false, true] {
             let _ = self.each_arena(|arena| {
                 let over = self.virtual_memory.limit.claimed().saturating_sub(most);
-                // What is in a live pool is for its users alone, and may be in a graph.
+                // The memory of a live pool is reserved for its users, and a graph may write it.
                 let is_shared = !arena.pool().is_alive();
                 if over > 0 && arena.kind() == (Class::Large, false) && is_shared {
                     let _ = self.reclaim_arena(runtime, arena, over, wait);
@@ -205,8 +208,8 @@ impl DeviceMemory {
         }
     }
 
-    /// With a limit for splitting, the stream's own unused memory goes before that of all streams, if
-    /// it is enough. Was some given back?
+    /// With a limit for splitting: gives back the unused memory of this stream, before that of all
+    /// streams, if it is enough. Returns whether memory was given back.
     fn release_own(
         &self,
         runtime: &Runtime,
@@ -245,8 +248,8 @@ impl DeviceMemory {
         let _context = device.enter()?;
         let _guard = arena.lock.enter()?;
         arena.pool().require_awake()?;
-        // Someone may have freed, or grown, in the meantime; the short walk may miss what fits, and not all
-        // that is there may have been in reach.
+        // Another thread may have freed or mapped memory in the meantime. Moreover, the short walk
+        // may have missed a block, and the growth cursor may have hidden memory.
         // SAFETY: the lock is held, and this is the only reference.
         let state = unsafe { arena.state() };
         state.merge_last_freed();
@@ -265,12 +268,13 @@ impl DeviceMemory {
         let grown = state.grow(&self.virtual_memory, arena.base, request.units, limit);
         self.count_segment(arena, before);
         match grown {
-            Err(error) if is_want(&error) => {
+            Err(error) if is_out_of_memory(&error) => {
                 return self.remap_anyhow(runtime, arena, request)?.ok_or(error);
             }
             grown => grown?,
         }
-        // Taking it counts what is left of it; if that fails, the growth alone is counted.
+        // A successful allocation counts the free memory that is left; otherwise the growth is
+        // counted here.
         let taken = self.take::<true>(arena, request, WHOLE_WALK);
         if !matches!(taken, Ok(Some(_))) {
             self.count_split(arena);
@@ -278,8 +282,8 @@ impl DeviceMemory {
         taken?.ok_or(Error::Internal(crate::base::text::Text::new("grown memory does not fit")))
     }
 
-    /// Has an arena grow in a larger slot, if it needs one for so many units and there is one. The caller
-    /// holds its lock.
+    /// Moves an arena's growth to a larger slot, if `units` need one and a larger slot is vacant.
+    /// The caller holds the arena's lock.
     fn outgrow(&self, arena: &Arena, units: u32) {
         let step = (self.virtual_memory.granularity() / UNIT) as u32;
         // SAFETY: the lock is held, and this is the only reference.
@@ -289,7 +293,7 @@ impl DeviceMemory {
         else {
             return;
         };
-        // The upper third is for views.
+        // The upper third is reserved for views.
         let wanted = u64::from(units.next_multiple_of(step)) * UNIT * 3 / 2;
         let Some(larger) = self.virtual_memory.take_larger(&slot, wanted) else { return };
         let offset = larger.base - arena.base;
@@ -302,10 +306,10 @@ impl DeviceMemory {
         self.virtual_memory.publish(&larger, arena);
     }
 
-    /// Asks the host's observers: is there a reason to try again, where so many bytes were asked of the
-    /// driver? The caller holds no lock.
-    pub(in crate::memory) fn ask_observers(&self, device: &Device, wanted: u64) -> bool {
-        observers::ask(|| {
+    /// Runs the host's observers after the driver refused `wanted` bytes; true: try again. The
+    /// caller holds no lock.
+    pub(in crate::memory) fn run_observers(&self, device: &Device, wanted: u64) -> bool {
+        observers::run(|| {
             let (free, total) = self.info(device).unwrap_or((0, self.total));
             let limit = self.virtual_memory.limit.most();
             Shortage {
@@ -328,7 +332,7 @@ impl DeviceMemory {
         self.out_of_memory(runtime, device, wanted, true)
     }
 
-    /// The failure of a request that no step could serve, in an arena of segments or not.
+    /// The error of a request that no fallback could serve; `segmented`: its arena has segments.
     #[cold]
     pub(in crate::memory) fn refuse(
         &self,
@@ -346,18 +350,18 @@ impl DeviceMemory {
         error
     }
 
-    /// What the driver is asked for when nothing of a block is there.
+    /// The number of bytes that the driver is asked for if no memory is available for a block.
     pub(in crate::memory) fn asked(&self, bytes: u64, segmented: bool) -> u64 {
         let granularity = self.virtual_memory.granularity();
         let wanted = match segmented {
             true => self.policy.rules(false).segment_bytes(bytes),
             false => bytes.checked_next_multiple_of(granularity).unwrap_or(bytes),
         };
-        // Rounding alone makes no request absurd.
+        // Rounding alone must not make a request too large.
         if bytes < TOO_LARGE { wanted.min(TOO_LARGE - 1) } else { wanted }
     }
 
-    /// Free bytes of private pools that are alive.
+    /// The free bytes of live private pools.
     fn pooled_bytes(&self) -> u64 {
         self.with_ledger(None, |stats| {
             let pooled = stats.members.iter().filter(|arena| arena.pool().is_alive());
@@ -366,7 +370,7 @@ impl DeviceMemory {
         })
     }
 
-    /// The error with its numbers.
+    /// The out-of-memory error with its numbers.
     #[cold]
     pub(in crate::memory) fn out_of_memory(
         &self,

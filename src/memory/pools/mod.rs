@@ -1,4 +1,4 @@
-//! Private pools: their lifetime, the routing of threads to them, sleep and wake.
+//! Private pools: their lifetime, the routing of threads to them, and sleep and wake.
 //!
 //! Begin with `pool.rs`.
 

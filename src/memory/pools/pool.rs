@@ -1,9 +1,10 @@
-//! Private pools: memory that only those get who are routed there.
+//! Private pools: memory that only allocations routed to the pool get.
 //!
-//! A pool is a number with references: of its handle, and of each thread that is routed to it. Arenas
-//! say whose they are, so that a pool owns nothing; when the last reference goes its arenas are
-//! unowned, and their memory goes with the next reclaim, or they serve a new pool. The places of pools
-//! are never freed, so that a thread that ends lets go without a call of the driver or a lock.
+//! A pool is a number with references: of its handle, and of each thread that is routed to it. A
+//! pool owns nothing; each arena stores the pool that it belongs to. When the last reference is
+//! dropped, the arenas stay without a pool. Their memory is released with the next reclaim, or they
+//! serve a new pool. The entries of pools are never freed, so that a thread that ends drops its
+//! references without a driver call or a lock.
 
 use super::{route, sleep};
 use crate::base::error::{Error, Result};
@@ -17,43 +18,43 @@ use crate::ops::callback;
 use crate::runtime::Runtime;
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
-/// Bits of a pool's place in its number.
+/// The bits of a pool's number that hold the index of its entry.
 const PLACE_BITS: u32 = 24;
-/// Places of the first chunk; each further one has twice as many as the one before.
+/// Entries of the first chunk; each further chunk has twice as many as the one before.
 const FIRST_CHUNK: usize = 256;
 const CHUNKS: usize = 16;
-/// In the number of a pool that a capture made.
+/// Set in the number of a pool that a capture made.
 const OF_GRAPH: u64 = 1 << 63;
 
-/// Flag of a pool: others may use its free blocks before they fail.
+/// Flag of a pool: other allocations may use its free blocks before they fail.
 pub const USE_ON_OOM: u32 = 1;
 
 /// Flag of a pool: its blocks are whole segments.
 pub const NO_SPLIT: u32 = 2;
 
-/// Flag of a pool, its own: its segments come from an allocator of its own.
+/// Internal flag of a pool: its segments come from an allocator of the host.
 const FOREIGN: u32 = 1 << 30;
-/// Flag of a pool, its own: it sleeps.
+/// Internal flag of a pool: it sleeps.
 const ASLEEP: u32 = 1 << 31;
-/// Flag of a pool, its own: a capture that the host began by the driver has used it, whose graph is not
-/// known here.
+/// Internal flag of a pool: it was used on a stream that the host captured through the driver. The
+/// library does not know that capture's graph.
 const CAPTURED: u32 = 1 << 29;
 
-/// A pool, told from all others of this process's life.
+/// The identity of a pool, unique within the process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PoolId(u64);
 
 struct Place {
-    /// The pool that lives here; 0: none.
+    /// The pool of this entry; 0: vacant.
     owner: AtomicU64,
-    /// 0: it is dead, or not yet born.
+    /// 0: the pool is dead, or not yet initialised.
     references: AtomicU32,
-    /// Those of them that graphs and captures have.
+    /// The number of these references that graphs and captures hold.
     graphs: AtomicU32,
     flags: AtomicU32,
-    /// Where its segments come from; none: from the driver.
+    /// The source of its segments; `None`: the driver.
     source: Mutex<Option<Pluggable>>,
-    /// Held by who puts it to sleep or wakes it.
+    /// Held while the pool is put to sleep or woken.
     sleep: Lock,
 }
 
@@ -71,17 +72,17 @@ impl Place {
 }
 
 static FIRST: [Place; FIRST_CHUNK] = [const { Place::new() }; FIRST_CHUNK];
-/// Further chunks, made when they are needed, and never freed.
+/// Further chunks, allocated on demand and never freed.
 static MORE: [AtomicPtr<Place>; CHUNKS - 1] =
     [const { AtomicPtr::new(std::ptr::null_mut()) }; CHUNKS - 1];
-/// Places that there are.
+/// The number of entries.
 static PLACES: AtomicUsize = AtomicUsize::new(FIRST_CHUNK);
-/// Places that are taken.
+/// The number of entries in use.
 static TAKEN: AtomicUsize = AtomicUsize::new(0);
-/// Held while a chunk is made.
+/// Held while a chunk is allocated.
 static GROWING: Mutex<()> = Mutex::new(Rank::LEAF, ());
 
-/// A place that there is.
+/// An existing entry.
 fn place(index: usize) -> &'static Place {
     let chunk = (index / FIRST_CHUNK + 1).ilog2() as usize;
     let offset = index - FIRST_CHUNK * ((1 << chunk) - 1);
@@ -97,7 +98,7 @@ fn place(index: usize) -> &'static Place {
     }
 }
 
-/// Makes another chunk where `known` places are too few.
+/// Allocates another chunk if there are still only `known` entries.
 fn grow(known: usize) -> Result<()> {
     const NO_ROOM: Error = Error::OutOfHostMemory("the table of private pools");
     let _held = GROWING.lock();
@@ -116,10 +117,10 @@ fn grow(known: usize) -> Result<()> {
 }
 
 impl PoolId {
-    /// Of memory that is in no private pool.
+    /// Memory in no private pool.
     pub const DEFAULT: PoolId = PoolId(0);
 
-    /// PyTorch's pair: (0, n) of pools that the host made, (n, 0) of those of captures.
+    /// PyTorch's pair: (0, n) for pools of the host, (n, 0) for pools of captures.
     pub fn pair(self) -> (u64, u64) {
         let number = (self.0 & !OF_GRAPH) >> PLACE_BITS;
         if self.0 & OF_GRAPH == 0 { (0, number) } else { (number, 0) }
@@ -129,7 +130,7 @@ impl PoolId {
         place((self.0 & ((1 << PLACE_BITS) - 1)) as usize)
     }
 
-    /// As a word, for an atomic.
+    /// The number as a word, for an atomic.
     #[inline]
     pub(in crate::memory) fn word(self) -> u64 {
         self.0
@@ -140,7 +141,7 @@ impl PoolId {
         PoolId(word)
     }
 
-    /// Does anybody hold it?
+    /// Does a reference exist?
     pub fn is_alive(self) -> bool {
         let place = self.place();
         self != PoolId::DEFAULT
@@ -148,12 +149,12 @@ impl PoolId {
             && place.references.load(Ordering::Acquire) > 0
     }
 
-    /// May others use its free blocks before they fail?
-    pub fn lends(self) -> bool {
+    /// May other allocations use its free blocks before they fail?
+    pub fn serves_on_oom(self) -> bool {
         self.is_alive() && self.flags() & (USE_ON_OOM | ASLEEP) == USE_ON_OOM
     }
 
-    /// May its unused memory be given back while it is alive, where memory is short? Not where replays of
+    /// May its unused memory be given back while it is alive and memory is short? Not if replays of
     /// a graph may write it, and not while it sleeps.
     pub(in crate::memory) fn may_shrink(self) -> bool {
         self.is_alive()
@@ -161,7 +162,7 @@ impl PoolId {
             && self.flags() & (ASLEEP | CAPTURED) == 0
     }
 
-    /// A stream on which it is used is captured, by the host itself.
+    /// Records that a stream on which the pool is used is captured by the host itself.
     pub(in crate::memory) fn note_capture(self) {
         self.place().flags.fetch_or(CAPTURED, Ordering::AcqRel);
     }
@@ -171,7 +172,7 @@ impl PoolId {
         self != PoolId::DEFAULT && self.is_alive() && self.flags() & ASLEEP != 0
     }
 
-    /// Whose memory it has, where that is not the driver's.
+    /// The allocator that its memory comes from, if that is not the driver.
     pub(in crate::memory) fn source(self) -> Option<Pluggable> {
         if self.flags() & FOREIGN == 0 {
             return None;
@@ -180,7 +181,7 @@ impl PoolId {
         source.as_ref().filter(|_| self.is_alive()).map(Pluggable::share)
     }
 
-    /// Does its memory come in segments, whatever the settings say?
+    /// Does its memory come in segments, whatever the settings are?
     pub(in crate::memory) fn wants_segments(self) -> bool {
         self.is_alive() && self.flags() & (NO_SPLIT | FOREIGN) != 0
     }
@@ -194,7 +195,7 @@ impl PoolId {
         self.place().flags.load(Ordering::Acquire)
     }
 
-    /// An error while the pool sleeps.
+    /// Fails while the pool sleeps.
     pub(in crate::memory) fn require_awake(self) -> Result<()> {
         if self.is_asleep() {
             return Err(Error::InvalidState(
@@ -205,34 +206,34 @@ impl PoolId {
     }
 }
 
-/// A reference.
+/// A counted reference to a pool.
 #[derive(Debug)]
 pub struct Pool {
     id: PoolId,
-    /// Is it a graph's, or a capture's?
+    /// Does a graph or a capture hold it?
     of_graph: bool,
 }
 
 impl Pool {
-    /// A new pool with some flags, and perhaps a source of memory.
+    /// Makes a pool with flags and an optional source of memory.
     pub fn new(flags: u32, source: Option<Pluggable>) -> Result<Pool> {
         static NEXT: AtomicU64 = AtomicU64::new(1);
-        Pool::settle(NEXT.fetch_add(1, Ordering::Relaxed), 0, flags, source)
+        Pool::claim_place(NEXT.fetch_add(1, Ordering::Relaxed), 0, flags, source)
     }
 
-    /// A new pool for a capture.
+    /// Makes a pool for a capture.
     pub fn of_graph() -> Result<Pool> {
         static NEXT: AtomicU64 = AtomicU64::new(1);
-        Pool::settle(NEXT.fetch_add(1, Ordering::Relaxed), OF_GRAPH, 0, None)
+        Pool::claim_place(NEXT.fetch_add(1, Ordering::Relaxed), OF_GRAPH, 0, None)
     }
 
-    /// Finds a place for a pool of a number.
-    fn settle(number: u64, kind: u64, flags: u32, source: Option<Pluggable>) -> Result<Pool> {
+    /// Finds a vacant entry for a new pool.
+    fn claim_place(number: u64, kind: u64, flags: u32, source: Option<Pluggable>) -> Result<Pool> {
         let flags = flags | if source.is_some() { FOREIGN } else { 0 };
         let taken = TAKEN.fetch_add(1, Ordering::Relaxed) + 1;
         loop {
             let places = PLACES.load(Ordering::Acquire);
-            // A quarter is vacant at least, so that one is found soon.
+            // At least a quarter stays vacant, so that the search is short.
             if taken > places / 4 * 3
                 && let Err(error) = grow(places)
             {
@@ -257,7 +258,7 @@ impl Pool {
         }
     }
 
-    /// Whose reference it is.
+    /// The pool.
     #[inline]
     pub fn id(&self) -> PoolId {
         self.id
@@ -268,18 +269,18 @@ impl Pool {
         self.id.is_asleep()
     }
 
-    /// One reference more, of a graph if this one is.
+    /// Adds a reference; it counts as a graph's if this one does.
     pub fn share(&self) -> Pool {
         self.share_as(self.of_graph)
     }
 
-    /// One reference more, of no graph.
+    /// Adds a reference that does not count as a graph's.
     pub fn share_for_host(&self) -> Pool {
         self.share_as(false)
     }
 
     fn share_as(&self, of_graph: bool) -> Pool {
-        // Alive by our own, so that the place is not another's.
+        // This reference keeps the pool alive, so that the entry is still its own.
         let place = self.id.place();
         place.references.fetch_add(1, Ordering::Relaxed);
         if of_graph {
@@ -288,7 +289,8 @@ impl Pool {
         Pool { id: self.id, of_graph }
     }
 
-    /// The reference of a graph or a capture, which writes what is unused as well.
+    /// Turns this into the reference of a graph or a capture, which may write unused memory as
+    /// well.
     pub fn for_graph(mut self) -> Pool {
         if !self.of_graph {
             self.of_graph = true;
@@ -305,7 +307,7 @@ impl Drop for Pool {
             place.graphs.fetch_sub(1, Ordering::Release);
         }
         if place.references.fetch_sub(1, Ordering::AcqRel) == 1 {
-            // It may be the last that keeps a library open: no lock is held when it goes.
+            // It may hold the last reference to a library: no lock is held when it is dropped.
             let is_foreign = self.id.flags() & FOREIGN != 0;
             let source = if is_foreign { place.source.lock().take() } else { None };
             place.owner.store(0, Ordering::Release);
@@ -315,17 +317,17 @@ impl Drop for Pool {
     }
 }
 
-/// A pool as its host sees it.
+/// A private pool as the host sees it.
 pub struct MemPool {
     id: PoolId,
-    /// The host's own reference; none once it is destroyed.
+    /// The host's own reference; `None` once it is destroyed.
     own: Mutex<Option<Pool>>,
 }
 
 const DESTROYED: Error = Error::InvalidState("the pool is being destroyed by another thread");
 
 impl MemPool {
-    /// A new pool, with memory from a source or, without one, from the driver.
+    /// Makes a pool with memory from `source`; without one, from the driver.
     pub fn new(flags: u32, source: Option<Pluggable>) -> Result<MemPool> {
         if flags & !(USE_ON_OOM | NO_SPLIT) != 0 {
             return Err(Error::OutOfRange {
@@ -340,23 +342,23 @@ impl MemPool {
         Ok(MemPool::of(Pool::new(flags, source)?))
     }
 
-    /// A pool that exists, as its host sees it.
+    /// Makes the host's view of an existing pool.
     pub fn of(pool: Pool) -> MemPool {
         MemPool { id: pool.id(), own: Mutex::new(Rank::LEAF, Some(pool)) }
     }
 
-    /// Which one it is.
+    /// The pool.
     pub fn id(&self) -> PoolId {
         self.id
     }
 
-    /// A reference more, while it is not destroyed.
+    /// Adds a reference, unless the pool was destroyed.
     pub fn share(&self) -> Result<Pool> {
         self.own.lock().as_ref().map(Pool::share).ok_or(DESTROYED)
     }
 
-    /// Sends this thread's allocations on a device there, until the matching `end`; the host names it by
-    /// a handle.
+    /// Routes this thread's allocations on a device to the pool, until the matching `end`. `handle`
+    /// is the host's name of the pool.
     pub fn begin(&self, handle: usize, device: &Device) -> Result<()> {
         if matches!(device.memory.server(), Server::DriverPool | Server::Pluggable) {
             let (what, by) = ("a private pool", "allocator backend: only \"native\" has them");
@@ -365,24 +367,24 @@ impl MemPool {
         route::begin(self.share()?, handle, device.ordinal(), device.streams.generation())
     }
 
-    /// Ends that.
+    /// Ends the route that `begin` began.
     pub fn end(&self, device: &Device) -> Result<()> {
         route::end(self.id, device.ordinal(), device.streams.generation())
     }
 
-    /// The same for a pool whose handle was destroyed since; false: this thread's last `begin` on that
-    /// device was with another one.
+    /// Ends a route to a pool whose handle was destroyed since. Returns false if this thread's last
+    /// `begin` on that device was with another handle.
     pub fn end_destroyed(handle: usize, device: &Device) -> bool {
         route::end_by_handle(handle, device.ordinal(), device.streams.generation())
     }
 
-    /// Gives up its physical memory and keeps its addresses; `keep`: the host keeps what blocks hold.
-    /// Waits for the devices. Where the driver takes only part of the memory back, all of it is mapped
-    /// again, or, where there is none, the pool sleeps all the same.
+    /// Releases the pool's physical memory and keeps its addresses; `keep`: copies the contents of
+    /// its blocks to host memory. Waits for the devices. If the driver takes only part of the
+    /// memory back, all of it is mapped again. If that fails too, the pool sleeps nevertheless.
     pub fn sleep(&self, runtime: &Runtime, keep: bool) -> Result<()> {
         callback::refuse()?;
         let pool = self.share()?;
-        let given_up = {
+        let released = {
             let _held = pool.id().place().sleep.guard();
             let flags = &pool.id().place().flags;
             let was_asleep = flags.fetch_or(ASLEEP, Ordering::AcqRel) & ASLEEP != 0;
@@ -390,17 +392,17 @@ impl MemPool {
                 flags.fetch_and(!ASLEEP, Ordering::AcqRel);
                 return Err(error);
             }
-            // Where it slept, what the driver refused to take back.
-            sleep::give_up(runtime, pool.id())
+            // If the pool slept already, this releases what the driver refused to take back before.
+            sleep::release_memory(runtime, pool.id())
         };
-        if given_up.is_err() {
+        if released.is_err() {
             let _ = self.wake(runtime);
         }
-        given_up
+        released
     }
 
-    /// Puts memory, and what was kept, back at the same addresses, after every step that finds memory;
-    /// on failure it sleeps on, with none.
+    /// Maps memory at the same addresses and restores the kept contents, using all fallbacks. On
+    /// failure the pool continues to sleep without memory.
     pub fn wake(&self, runtime: &Runtime) -> Result<()> {
         callback::refuse()?;
         let pool = self.share()?;
@@ -408,7 +410,7 @@ impl MemPool {
         if !id.is_asleep() {
             return Ok(());
         }
-        // Observers may be asked: no lock is held.
+        // Observers may run, so that no lock is held.
         let found = sleep::find_memory(runtime, id);
         let _held = place.sleep.guard();
         if !id.is_asleep() {
@@ -417,20 +419,20 @@ impl MemPool {
         let woken = found.and_then(|()| sleep::restore(runtime, id));
         match woken {
             Ok(()) => _ = place.flags.fetch_and(!ASLEEP, Ordering::AcqRel),
-            Err(_) => _ = sleep::give_up(runtime, id),
+            Err(_) => _ = sleep::release_memory(runtime, id),
         }
         woken
     }
 
-    /// Lets go of it: nobody can begin to use it any more.
+    /// Drops the host's reference; no thread can begin to use the pool any more.
     pub fn close(&self) {
         let own = self.own.lock().take();
         drop(own);
     }
 }
 
-/// Gives the unused memory of a pool back at once where nobody holds it any more; gives the first
-/// failure after trying all devices.
+/// Gives the unused memory of a pool back at once if no reference exists. Tries all devices, and
+/// returns the first failure.
 pub fn release(runtime: &Runtime, pool: PoolId) -> Result<()> {
     let _needed = sync_debug::needed();
     let mut outcome = Ok(());
@@ -452,18 +454,18 @@ mod tests {
     fn a_pool_lives_as_long_as_a_reference() {
         let pool = Pool::new(USE_ON_OOM, None).unwrap();
         let id = pool.id();
-        assert!(id.is_alive() && id.lends());
+        assert!(id.is_alive() && id.serves_on_oom());
         assert_eq!(id.pair().0, 0);
         assert_eq!(Pool::of_graph().unwrap().id().pair().1, 0);
         let other = pool.share();
         drop(pool);
         assert!(other.id() == id && id.is_alive());
         drop(other);
-        assert!(!id.is_alive() && !id.lends() && !PoolId::DEFAULT.is_alive());
+        assert!(!id.is_alive() && !id.serves_on_oom() && !PoolId::DEFAULT.is_alive());
     }
 
     #[test]
-    fn places_are_used_again_and_numbers_are_not() {
+    fn entries_are_reused_and_numbers_are_not() {
         let mut last = Pool::new(0, None).unwrap().id();
         for _ in 0..20_000 {
             let pool = Pool::new(0, None).unwrap();
@@ -474,9 +476,9 @@ mod tests {
     }
 
     #[test]
-    fn there_are_as_many_as_are_needed() {
+    fn there_are_as_many_entries_as_needed() {
         let pools: Vec<Pool> = (0..10_000).map(|_| Pool::new(0, None).unwrap()).collect();
-        assert!(pools.iter().all(|pool| pool.id().is_alive() && !pool.id().lends()));
+        assert!(pools.iter().all(|pool| pool.id().is_alive() && !pool.id().serves_on_oom()));
         let places: std::collections::HashSet<_> =
             pools.iter().map(|pool| std::ptr::from_ref(pool.id().place()) as usize).collect();
         assert_eq!(places.len(), pools.len());

@@ -1,5 +1,5 @@
-//! Where the allocations of a thread go: to the arena of their stream and class, in the private pools
-//! that the thread has begun to use, for each device.
+//! Routes: per thread and device, the private pool that allocations go to. A routed allocation
+//! comes from the pool's arena for its stream and class.
 
 use super::pool::{Pool, PoolId};
 use crate::base::error::{Error, Result};
@@ -19,29 +19,29 @@ use crate::observe::flags::{self, Watcher};
 use crate::runtime::Runtime;
 use std::sync::atomic::Ordering;
 
-/// Arenas that a route remembers.
-const REMEMBERED: usize = 4;
+/// The number of arenas that a route caches.
+const CACHED: usize = 4;
 
-/// What a route remembers: the stream, and the arena that serves it there.
+/// A cached arena, and the stream that it serves.
 #[derive(Clone, Copy)]
-struct Served {
-    /// By which it is remembered.
+struct CachedArena {
+    /// The value of `Stream::served` when it was cached.
     stream: u64,
     arena: *const Arena,
 }
 
-/// A thread's allocations on one device go to one pool.
+/// A route: a thread's allocations on one device go to one pool.
 struct Route {
     pool: Pool,
-    /// The handle by which the host began it, which may be destroyed since; 0: none.
+    /// The handle with which the host began it, which may be destroyed since; 0: none.
     handle: usize,
     device: i32,
-    /// The runtime in which it began: with that its arenas went.
+    /// The generation of the runtime in which it began; later generations have other arenas.
     generation: u64,
-    /// Its place among routes and captures.
+    /// Its number in the order of routes and captures.
     number: u64,
-    served: [Option<Served>; REMEMBERED],
-    /// The next to be forgotten.
+    served: [Option<CachedArena>; CACHED],
+    /// The index of the entry that is replaced next.
     next: usize,
 }
 
@@ -54,7 +54,7 @@ impl Route {
             device,
             generation,
             number: next_number(),
-            served: [None; REMEMBERED],
+            served: [None; CACHED],
             next: 0,
         }
     }
@@ -71,7 +71,7 @@ impl Drop for Route {
 pub struct Routes(Vec<Route>);
 
 impl Routes {
-    /// Drops what began in an earlier runtime: that lies before all others.
+    /// Drops routes of an earlier generation, which come before all others.
     fn forget_older(&mut self, generation: u64) {
         if self.0.first().is_some_and(|route| route.generation != generation) {
             self.0.retain(|route| route.generation == generation);
@@ -79,15 +79,15 @@ impl Routes {
     }
 }
 
-/// Runs `body` on this thread's routes, which nobody else sees.
+/// Runs `body` on this thread's routes, which no other thread accesses.
 fn with_own<R>(body: impl FnOnce(&mut Routes) -> R) -> Option<R> {
     let routes = thread::block().routes.load(Ordering::Relaxed).cast::<Routes>();
-    // SAFETY: NULL or this thread's own, and `body` calls nothing of the host's.
+    // SAFETY: NULL or this thread's own, and `body` calls no code of the host.
     unsafe { routes.as_mut() }.map(body)
 }
 
-/// Begins to send this thread's allocations on a device to a pool, which the host names by a handle; 0:
-/// it has none.
+/// Routes this thread's allocations on a device to a pool. `handle` is the host's name of the pool;
+/// 0: none.
 pub fn begin(pool: Pool, handle: usize, device: i32, generation: u64) -> Result<()> {
     let block = thread::block();
     if block.routes.load(Ordering::Relaxed).is_null() {
@@ -107,7 +107,7 @@ pub fn begin(pool: Pool, handle: usize, device: i32, generation: u64) -> Result<
     begun
 }
 
-/// Ends what the last `begin` on this device began, which must have been with this pool.
+/// Ends the last route that began on this device, which must be to this pool.
 pub fn end(pool: PoolId, device: i32, generation: u64) -> Result<()> {
     match end_where(device, generation, |route| route.pool.id() == pool) {
         true => Ok(()),
@@ -115,12 +115,13 @@ pub fn end(pool: PoolId, device: i32, generation: u64) -> Result<()> {
     }
 }
 
-/// The same by the handle with which it was begun, where that is destroyed; false: it was another one.
+/// Ends the last route on this device by its handle, whose pool may be destroyed; false: it began
+/// with another handle.
 pub fn end_by_handle(handle: usize, device: i32, generation: u64) -> bool {
     handle != 0 && end_where(device, generation, |route| route.handle == handle)
 }
 
-/// Ends the innermost route on a device if it is this one.
+/// Ends the innermost route on a device if `is_it` accepts it.
 fn end_where(device: i32, generation: u64, is_it: impl Fn(&Route) -> bool) -> bool {
     let ended = with_own(|routes| {
         routes.forget_older(generation);
@@ -131,7 +132,7 @@ fn end_where(device: i32, generation: u64, is_it: impl Fn(&Route) -> bool) -> bo
     if is_last {
         forget(thread::block());
     }
-    // It may be the last reference to the pool, and close a library.
+    // It may hold the last reference to the pool, which closes a library.
     drop(route);
     true
 }
@@ -141,7 +142,7 @@ const NOT_BEGUN: Error = Error::InvalidState(
      pool: end in the reverse order",
 );
 
-/// Lets go of all pools, when the thread ends.
+/// Drops all routes of a thread that ends.
 pub(crate) fn forget(block: &Block) {
     let routes = block.routes.swap(std::ptr::null_mut(), Ordering::Relaxed).cast::<Routes>();
     if !routes.is_null() {
@@ -150,13 +151,13 @@ pub(crate) fn forget(block: &Block) {
     }
 }
 
-/// Does this thread use a pool anywhere?
+/// Does this thread have a route on any device?
 #[inline]
 pub fn is_routed() -> bool {
     !thread::block().routes.load(Ordering::Relaxed).is_null()
 }
 
-/// The pool to which this thread's allocations on a device go, and its number among routes.
+/// The pool to which this thread's allocations on a device go, and the number of the route.
 pub fn pool(device: i32, generation: u64) -> (PoolId, u64) {
     let found = with_own(|routes| {
         let is_it = |route: &&Route| route.device == device && route.generation == generation;
@@ -165,7 +166,7 @@ pub fn pool(device: i32, generation: u64) -> (PoolId, u64) {
     found.flatten().unwrap_or((PoolId::DEFAULT, 0))
 }
 
-/// One reference more to that pool.
+/// Adds a reference to that pool.
 fn share(device: i32, generation: u64) -> Option<Pool> {
     let found = with_own(|routes| {
         let is_it = |route: &&Route| route.device == device && route.generation == generation;
@@ -174,9 +175,9 @@ fn share(device: i32, generation: u64) -> Option<Pool> {
     found.flatten()
 }
 
-/// The arena that this thread's innermost route on a device remembers for a stream; of a class, and in
-/// segments or not.
-pub fn recall<'a>(
+/// The arena that this thread's innermost route on a device caches for a stream. `kind` is its
+/// class, and whether it has segments.
+pub fn cached_arena<'a>(
     device: i32,
     generation: u64,
     stream: &Stream,
@@ -189,7 +190,7 @@ pub fn recall<'a>(
             if served.stream != stream.served.load(Ordering::Acquire) {
                 return None;
             }
-            // SAFETY: an arena of a pool that lives, which has not left its stream, stays.
+            // SAFETY: an arena of a live pool that still serves its stream stays.
             let arena = unsafe { &*served.arena };
             (arena.kind() == kind).then_some(arena)
         })
@@ -197,14 +198,14 @@ pub fn recall<'a>(
     found.flatten()
 }
 
-/// Has the innermost route on a device remember an arena of its pool.
+/// Caches an arena of its pool in the innermost route on a device.
 pub fn remember(device: i32, generation: u64, stream: &Stream, arena: &Arena) {
     with_own(|routes| {
         let is_it = |route: &&mut Route| route.device == device && route.generation == generation;
         if let Some(route) = routes.0.iter_mut().rev().find(is_it) {
             let stream = stream.served.load(Ordering::Acquire);
-            route.served[route.next] = Some(Served { stream, arena });
-            route.next = (route.next + 1) % REMEMBERED;
+            route.served[route.next] = Some(CachedArena { stream, arena });
+            route.next = (route.next + 1) % CACHED;
         }
     });
 }
@@ -244,12 +245,12 @@ impl DeviceMemory {
         })
     }
 
-    /// Before the first arena of a kind: segments need nothing of the driver.
+    /// Reads the device's properties before the first mapped arena; segments do not need them.
     fn prepare(&self, segmented: bool) -> Result<()> {
         if segmented { Ok(()) } else { self.virtual_memory.prepare() }
     }
 
-    /// A new arena, unowned yet. The caller holds the ledger.
+    /// Makes an arena that serves no stream yet. The caller holds the ledger.
     #[allow(clippy::vec_box, reason = "arenas must not move when the list grows")]
     fn add_arena(
         &self,
@@ -275,7 +276,7 @@ impl DeviceMemory {
         };
         let address: *const Arena = &**arena;
         if let Some(slot) = slot {
-            // SAFETY: nobody else knows it yet.
+            // SAFETY: no other thread has a reference yet.
             unsafe { arena.state() }.slots.push(slot)?;
             self.virtual_memory.publish(&slot, address);
         }
@@ -283,8 +284,8 @@ impl DeviceMemory {
         Ok(address)
     }
 
-    /// The arena that serves a stream where pools are used: that of the capture or of the thread's
-    /// route, whichever began later.
+    /// The arena that serves a stream while pools are in use: that of the capture or of the
+    /// thread's route, whichever began later.
     #[cold]
     pub(in crate::memory) fn routed_arena<'a>(
         &'a self,
@@ -302,7 +303,7 @@ impl DeviceMemory {
                 let kind = kind_of(kind.1 || source.pool.id().wants_segments());
                 return self.captured_arena(runtime, device, source, kind);
             }
-            // The graph uses what this allocation gets.
+            // The graph uses the block of this allocation, and so keeps the pool alive.
             if let Some(pool) = share(self.ordinal, generation) {
                 runtime.captures.retain(source.number, pool.for_graph())?;
             }
@@ -316,11 +317,12 @@ impl DeviceMemory {
             false => stream,
         };
         pool.require_awake()?;
-        // What a graph that the host captures by the driver writes is not known here: it keeps the pool.
+        // A graph that the host captures through the driver is not known here, so that the pool
+        // must keep its memory.
         if pool.may_shrink() && !own.is_default() && own.is_capturing(runtime)? {
             pool.note_capture();
         }
-        if let Some(arena) = recall(self.ordinal, generation, own, kind) {
+        if let Some(arena) = cached_arena(self.ordinal, generation, own, kind) {
             return Ok(arena);
         }
         let arena = self.arena_of_pool(runtime, device, own, kind, pool)?;
@@ -328,7 +330,7 @@ impl DeviceMemory {
         Ok(arena)
     }
 
-    /// The arena that serves a stream of a capture.
+    /// The arena that serves a stream within a capture.
     fn captured_arena<'a>(
         &'a self,
         runtime: &Runtime,
@@ -349,7 +351,7 @@ impl DeviceMemory {
         Ok(arena)
     }
 
-    /// The arena of a pool that serves a stream: its own, one of a dead pool, or a new one.
+    /// The arena of a pool that serves a stream: an existing one, one of a dead pool, or a new one.
     fn arena_of_pool<'a>(
         &'a self,
         runtime: &Runtime,
@@ -372,7 +374,7 @@ impl DeviceMemory {
                 is_its && (arena.role() == Role::Serving && arena.is_of(stream) || is_idle(arena))
             };
             let found = of_kind().find(serves).or_else(|| {
-                // What has memory of this stream is better than what has none.
+                // An arena that has memory of this stream is better than one that has none.
                 let vacant = of_kind().filter(|arena| arena.can_serve(stream));
                 vacant.max_by_key(|arena| arena.is_of(stream))
             });
@@ -388,7 +390,8 @@ impl DeviceMemory {
         })
     }
 
-    /// Gives back what is unused in the arenas of a pool that is dead; waits for what may still use it.
+    /// Gives back the unused memory of a dead pool's arenas, after waiting for the work that may
+    /// use it.
     pub fn release_pool(&self, runtime: &Runtime, pool: PoolId) -> Result<()> {
         let _relaxed = Relaxed::enter(self.driver);
         let mut detached = DetachedSegments::new();
@@ -401,8 +404,8 @@ impl DeviceMemory {
         released.and(given)
     }
 
-    /// A block of a pool that lends its own, for a stream that it has served.
-    pub(in crate::memory) fn borrow_block(
+    /// Allocates from a pool with `USE_ON_OOM`, on a stream that the pool has served.
+    pub(in crate::memory) fn take_from_other_pool(
         &self,
         stream: &Stream,
         request: Request,
@@ -410,10 +413,10 @@ impl DeviceMemory {
         let mut found = None;
         let size = Size { bytes: u64::from(request.units) * UNIT, oversize: request.oversize };
         self.each_arena(|arena| {
-            // The pool's memory may come otherwise than that of the arena that asked.
+            // The pool's arenas may be of another kind than the arena of the request.
             let is_of_class = arena.class == size.arena_class(arena.segmented);
-            let lends = is_of_class && arena.pool().lends() && arena.is_of(stream);
-            if found.is_some() || !lends {
+            let serves = is_of_class && arena.pool().serves_on_oom() && arena.is_of(stream);
+            if found.is_some() || !serves {
                 return Ok(());
             }
             // SAFETY: `each_arena` holds the lock, and this is the only reference.
@@ -421,7 +424,7 @@ impl DeviceMemory {
             found = self.take_of_any(arena, request, WHOLE_WALK)?;
             // SAFETY: as above.
             let state = unsafe { arena.state() };
-            // Segments do not sleep, so that nobody asks what they lend.
+            // Pools of segments cannot sleep, so that their blocks need no mark.
             if let Some(address) = found.filter(|_| !arena.segmented) {
                 let id = state.find(address - arena.base, address as usize)?;
                 state.lend(id);

@@ -1,5 +1,5 @@
-//! Pools that sleep: their physical memory is given up and their addresses are kept, so that pointers
-//! into them are good again when they wake.
+//! Sleeping pools: their physical memory is released and their addresses are kept, so that pointers
+//! into them are valid again when they wake.
 
 use super::pool::PoolId;
 use crate::base::error::{Error, Result};
@@ -14,7 +14,7 @@ use crate::runtime::Runtime;
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// What a block held when its pool fell asleep.
+/// The contents of a block when its pool was put to sleep.
 pub(in crate::memory) struct Backup {
     address: u64,
     bytes: Vec<u8>,
@@ -28,10 +28,10 @@ struct Contents {
     blocks: Vec<Backup>,
 }
 
-/// Did a pool ever sleep? Else no address needs a look.
+/// Did a pool ever sleep? If not, no address is checked.
 static IS_USED: AtomicBool = AtomicBool::new(false);
 
-/// An error where the memory at an address sleeps.
+/// Fails if the memory at an address sleeps.
 #[inline]
 pub(crate) fn require_awake(address: u64) -> Result<()> {
     if IS_USED.load(Ordering::Relaxed) { require_memory(address) } else { Ok(()) }
@@ -52,13 +52,13 @@ fn require_memory(address: u64) -> Result<()> {
     Ok(())
 }
 
-/// The devices on which a pool has memory, or had.
+/// The devices on which a pool has or had memory.
 fn devices_of(runtime: &Runtime, pool: PoolId) -> impl Iterator<Item = &Device> {
     runtime.devices.iter().filter(move |device| device.memory.has_arena_of(pool))
 }
 
-/// Waits for the devices, and has the host keep the contents of a pool if it is to; nobody allocates
-/// there meanwhile. All of it is done or nothing.
+/// Waits for the devices, and copies the contents of a pool to host memory if `keep` is set. No
+/// thread allocates from the pool meanwhile. On failure nothing changes.
 pub(in crate::memory) fn prepare(runtime: &Runtime, pool: PoolId, keep: bool) -> Result<()> {
     IS_USED.store(true, Ordering::Relaxed);
     if runtime.captures.uses_pool(pool) {
@@ -71,7 +71,7 @@ pub(in crate::memory) fn prepare(runtime: &Runtime, pool: PoolId, keep: bool) ->
     kept.try_reserve(runtime.devices.len()).map_err(|_| NO_ROOM)?;
     for device in devices_of(runtime, pool) {
         device.memory.require_mapped(pool)?;
-        device.memory.require_own(pool)?;
+        device.memory.require_unshared(pool)?;
         device.synchronize_for_host()?;
         if keep {
             kept.push((device, device.memory.back_up(runtime, device, pool)?));
@@ -81,38 +81,38 @@ pub(in crate::memory) fn prepare(runtime: &Runtime, pool: PoolId, keep: bool) ->
     Ok(())
 }
 
-/// Gives up the memory of a pool; gives the first failure after trying all of it.
-pub(in crate::memory) fn give_up(runtime: &Runtime, pool: PoolId) -> Result<()> {
+/// Releases the memory of a pool. Tries all devices, and returns the first failure.
+pub(in crate::memory) fn release_memory(runtime: &Runtime, pool: PoolId) -> Result<()> {
     let mut outcome = Ok(());
     for device in devices_of(runtime, pool) {
-        let given_up = device.memory.give_up(device, pool);
-        outcome = outcome.and(given_up);
+        let released = device.memory.release_memory(device, pool);
+        outcome = outcome.and(released);
     }
     outcome
 }
 
-/// Finds memory for a pool, by all steps before an allocation fails. What was found stays on failure.
-/// The caller holds no lock.
+/// Maps memory for a pool, using all fallbacks. On failure the memory that was mapped stays. The
+/// caller holds no lock.
 pub(in crate::memory) fn find_memory(runtime: &Runtime, pool: PoolId) -> Result<()> {
     for device in devices_of(runtime, pool) {
         let memory = &device.memory;
         let bytes = memory.sleeping_bytes(pool)?;
         memory.try_fallbacks_uncached(runtime, device, &Origin::Driver, bytes, || {
-            memory.take_up(device, pool).map(|()| bytes)
+            memory.map_memory(device, pool).map(|()| bytes)
         })?;
     }
     Ok(())
 }
 
-/// Puts contents back; memory was found.
+/// Restores the contents; all memory is mapped.
 pub(in crate::memory) fn restore(runtime: &Runtime, pool: PoolId) -> Result<()> {
     for device in devices_of(runtime, pool) {
-        // Another thread may have put it to sleep once more.
-        device.memory.take_up(device, pool)?;
-        device.memory.fill_in(runtime, device, pool)?;
+        // Another thread may have put the pool to sleep again.
+        device.memory.map_memory(device, pool)?;
+        device.memory.copy_back(runtime, device, pool)?;
     }
-    // Where one fails, all are needed again.
-    devices_of(runtime, pool).try_for_each(|device| device.memory.forget_contents(pool))
+    // After a failure the contents of all devices are needed again.
+    devices_of(runtime, pool).try_for_each(|device| device.memory.drop_contents(pool))
 }
 
 impl DeviceMemory {
@@ -120,7 +120,7 @@ impl DeviceMemory {
         self.stats.with_members(|arenas| arenas.iter().any(|arena| arena.pool() == pool))
     }
 
-    /// An error where a pool has memory that is not mapped.
+    /// Fails if a pool has memory that is not mapped.
     fn require_mapped(&self, pool: PoolId) -> Result<()> {
         let is_mapped = |arena: &Arena| arena.pool() != pool || !arena.segmented;
         if self.stats.with_members(|arenas| arenas.iter().all(|arena| is_mapped(arena))) {
@@ -133,8 +133,8 @@ impl DeviceMemory {
         ))
     }
 
-    /// An error where others than the pool's users may have memory of it.
-    fn require_own(&self, pool: PoolId) -> Result<()> {
+    /// Fails if memory of the pool may be in use outside of it.
+    fn require_unshared(&self, pool: PoolId) -> Result<()> {
         self.each_arena(|arena| {
             if arena.pool() != pool {
                 return Ok(());
@@ -166,7 +166,7 @@ impl DeviceMemory {
         self.each_arena(|arena| {
             if arena.pool() == pool {
                 contents.try_reserve(1).map_err(|_| NO_ROOM)?;
-                contents.push(Contents { arena, blocks: blocks_of(arena)? });
+                contents.push(Contents { arena, blocks: buffers_for(arena)? });
             }
             Ok(())
         })?;
@@ -175,20 +175,20 @@ impl DeviceMemory {
         let copied = blocks.try_for_each(|block| {
             let (to, bytes) = (block.bytes.as_mut_ptr() as u64, block.bytes.len());
             let _waiting = waiting::begin();
-            // SAFETY: from a block of ours that stays mapped, to as many bytes of our own.
+            // SAFETY: from a block that stays mapped, to a buffer of the same length.
             unsafe { self.driver.cuMemcpyAsync(to, block.address, bytes, default.native()) }
                 .map_err(Error::from)
         });
         let waited = default.synchronize(runtime).or_else(|_| device.synchronize_for_host());
         if waited.is_err() {
-            // Copies that were queued may still write there.
+            // Copies that were queued may still write to these buffers.
             contents.drain(..).for_each(std::mem::forget);
         }
         copied.and(waited)?;
         Ok(contents)
     }
 
-    /// The contents belong to their arenas from now on.
+    /// Moves the contents to their arenas.
     fn keep(&self, contents: Vec<Contents>) {
         for Contents { arena, blocks } in contents {
             // SAFETY: found by this call, which is not over.
@@ -199,10 +199,10 @@ impl DeviceMemory {
         }
     }
 
-    fn give_up(&self, device: &Device, pool: PoolId) -> Result<()> {
+    fn release_memory(&self, device: &Device, pool: PoolId) -> Result<()> {
         let _relaxed = Relaxed::enter(self.driver);
         let _context = device.enter()?;
-        // Copies of a wake that failed may still write there.
+        // Copies of a failed wake may still write to this memory.
         device.synchronize_for_host()?;
         let mut outcome = Ok(());
         self.each_arena(|arena| {
@@ -221,7 +221,7 @@ impl DeviceMemory {
         outcome
     }
 
-    /// Bytes of a pool that have addresses and no memory.
+    /// The bytes of a pool that have addresses and no memory.
     fn sleeping_bytes(&self, pool: PoolId) -> Result<u64> {
         let mut bytes = 0;
         self.each_arena(|arena| {
@@ -234,8 +234,8 @@ impl DeviceMemory {
         Ok(bytes)
     }
 
-    /// Gives a pool memory, as far as there is some.
-    fn take_up(&self, device: &Device, pool: PoolId) -> Result<()> {
+    /// Maps memory for a pool; stops at the first failure.
+    fn map_memory(&self, device: &Device, pool: PoolId) -> Result<()> {
         let _relaxed = Relaxed::enter(self.driver);
         let _context = device.enter()?;
         self.each_arena(|arena| {
@@ -251,8 +251,8 @@ impl DeviceMemory {
         })
     }
 
-    /// Copies what was kept to where it was; waits for that.
-    fn fill_in(&self, runtime: &Runtime, device: &Device, pool: PoolId) -> Result<()> {
+    /// Copies the contents back to the blocks, and waits for the copies.
+    fn copy_back(&self, runtime: &Runtime, device: &Device, pool: PoolId) -> Result<()> {
         let _relaxed = Relaxed::enter(self.driver);
         let _context = device.enter()?;
         let default = device.streams.default();
@@ -265,17 +265,18 @@ impl DeviceMemory {
             for block in &unsafe { arena.state() }.backups {
                 let from = block.bytes.as_ptr().cast::<c_void>() as u64;
                 let (to, bytes) = (block.address, block.bytes.len());
-                // SAFETY: from bytes that stay until the copies are over, to a block that is mapped.
+                // SAFETY: from a buffer that stays until the copies are complete, to a block that
+                // is mapped.
                 unsafe { self.driver.cuMemcpyAsync(to, from, bytes, default.native()) }?;
             }
             Ok(())
         });
-        // Copies that were queued read the host's memory.
+        // Copies that were queued still read the buffers.
         let waited = default.synchronize(runtime).or_else(|_| device.synchronize_for_host());
         copied.and(waited)
     }
 
-    fn forget_contents(&self, pool: PoolId) -> Result<()> {
+    fn drop_contents(&self, pool: PoolId) -> Result<()> {
         self.each_arena(|arena| {
             if arena.pool() == pool {
                 // SAFETY: `each_arena` holds the lock.
@@ -286,8 +287,8 @@ impl DeviceMemory {
     }
 }
 
-/// Room for what the blocks of an arena hold that the host has. The caller holds its lock.
-fn blocks_of(arena: &Arena) -> Result<Vec<Backup>> {
+/// Buffers for the contents of the allocated blocks of an arena. The caller holds its lock.
+fn buffers_for(arena: &Arena) -> Result<Vec<Backup>> {
     // SAFETY: the caller holds the lock.
     let state = unsafe { arena.state() };
     let mut blocks = Vec::new();

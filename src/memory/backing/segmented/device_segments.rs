@@ -204,7 +204,7 @@ impl DeviceMemory {
         let address = match source_of(&source).allocate(device, stream, bytes) {
             Ok(address) => address,
             Err(error) => {
-                self.virtual_memory.limit.let_go(bytes);
+                self.virtual_memory.limit.release(bytes);
                 return Err(error);
             }
         };
@@ -217,7 +217,7 @@ impl DeviceMemory {
             Err(error) => error,
         };
         drop(guard);
-        self.virtual_memory.limit.let_go(bytes);
+        self.virtual_memory.limit.release(bytes);
         if let Some(allocation) = allocation {
             let mut segment = Detached::new(arena, allocation);
             match error {
@@ -300,7 +300,7 @@ impl DeviceMemory {
             stats.ledger.count_segment(arena.class, -(segment.bytes as i64), segment.oversize);
             self.count_of(arena, -(segment.bytes as i64));
         });
-        self.virtual_memory.limit.let_go(segment.bytes);
+        self.virtual_memory.limit.release(segment.bytes);
     }
 
     /// Detaches all idle segments of an arena, after waiting for the work that may use them. The
