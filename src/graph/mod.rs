@@ -3,6 +3,22 @@
 //! [`active_captures`] lists captures and routes their allocations to their pools. [`capture`]
 //! begins and ends them. [`reclamation`] releases what a graph held. Each graph has its own lock.
 //! No lock that an allocation needs is taken under it, so that replays do not block allocations.
+//!
+//! **Memory.** An allocation on a stream of a capture comes from the graph's private pool, on any
+//! thread. While a capture is active, an allocation on another stream queries the driver whether
+//! that stream has joined it. A thread's own pool and a capture nest: the later one counts, and the
+//! graph keeps both pools. Memory of a destroyed graph is reused only after the last launch, which
+//! may have been on another stream than the capture: `memory/arena/graph_launches.rs` orders the
+//! streams. A captured stream cannot tell where its launches end, so what such a graph held stays
+//! until the next graph is destroyed or the cache is emptied.
+//!
+//! **Polling and captures.** The allocator holds a stream's `capture` lock while it polls the stream
+//! or records an event on it. A capture of this library takes the same lock to begin, so neither
+//! sees the other halfway.
+//!
+//! **Host functions** are counted by the captures, templates and executables that contain them, and
+//! by the calls that launches will make. The driver gets numbers, so a launch that the library does
+//! not know of finds its function or nothing.
 
 pub mod active_captures;
 pub mod callable;
