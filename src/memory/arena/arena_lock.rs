@@ -1,25 +1,26 @@
-//! The lock of an arena, and how the ledger holds all of them still.
+//! The lock of an arena, and how the ledger freezes all arenas.
 //!
-//! An arena is nearly always used by one thread. So the lock can be *biased* to a thread, its owner,
-//! which then takes it the *light* way: it says that it is inside, and looks whether it is the owner
-//! still. Both are plain accesses with a light fence between them. Whoever else wants the lock takes
-//! the real one, takes the bias away, makes that visible to the owner with a heavy fence, and waits
-//! until the owner is not inside. So of the two one sees the other. What takes a bias away costs a
-//! system call: who loses it often gets it back rarely.
+//! One thread makes nearly all uses of an arena. So the lock can be *biased* to a thread, its
+//! owner. The owner takes the lock with plain accesses: it sets the `inside` flag, passes a light
+//! fence, and reads whether it still is the owner. Every other thread takes the real lock and
+//! clears the owner. It then passes a heavy fence, which makes that visible to the owner, and waits
+//! until the owner is not inside. Because of the two fences, at least one of the two threads sees
+//! the write of the other. Each revocation costs a system call, so a thread that loses the bias
+//! often regains it rarely.
 //!
-//! All owners say that they are inside with one flag. A thread may have found that it is the owner,
-//! lose the bias, and only then raise the flag, and take it down again, since it is the owner no more:
-//! it would take down the flag of the next owner. So there is no next one before the call is over in
-//! which the thread may be about to do this.
+//! All owners use the same `inside` flag. A thread may read that it is the owner, lose the bias,
+//! and only then set the flag, and clear it because it is no longer the owner. It would clear the
+//! flag of the next owner. So no thread becomes the next owner before the call in which the former
+//! owner may do this is over.
 //!
-//! An owner is known by its address, which another thread may have once it has ended. That one is the
-//! owner then, and rightly: it joined the list of members after the other had left it, and so sees what
-//! that one did.
+//! An owner is identified by the address of its thread's data. A new thread may have the address of
+//! one that has ended. It is the owner then, which is correct: it joined the list of participants
+//! after the other thread had left it, and so sees that thread's writes.
 //!
-//! Whoever holds an arena's lock may go to the ledger, and the ledger's holder needs the locks of all
-//! arenas. The two cannot deadlock: the former says that it is *parked*, and the latter takes locks by
-//! trying only, and counts a parked arena's as its own. It suspends biases meanwhile, all of them with
-//! one heavy fence, and puts them back.
+//! A holder of an arena's lock may wait for the ledger, and the holder of the ledger needs the
+//! locks of all arenas. The two cannot deadlock. The former marks the lock as *parked*. The latter
+//! only tries locks, and treats a parked lock as its own. It suspends all biases with one heavy
+//! fence, and restores them afterwards.
 
 use crate::base::error::{Error, Result};
 use crate::base::lock::Lock;
@@ -30,44 +31,45 @@ use crate::memory::arena::contention::Contention;
 use std::cell::Cell;
 use std::marker::PhantomData;
 
-/// Nobody, as an owner.
+/// The owner of a lock that is not biased.
 pub(in crate::memory) const NO_OWNER: usize = 0;
-/// Looks at what soon changes before the looking thread sleeps between them.
+/// Polls of a condition before the waiting thread sleeps between polls.
 const YIELDS: u32 = 10 * sync::LOOKS;
 
 /// The lock of an arena.
 #[repr(C)]
 pub struct ArenaLock {
     bias: Bias,
-    /// Held by all holders but an owner that is inside.
+    /// Held by every holder except an owner that is inside.
     lock: Lock,
-    /// Guarded by `lock`, and beside it.
+    /// Guarded by `lock`, and placed next to it.
     contention: Contention,
-    /// Set by the holder while it waits for the ledger's lock, or for the device.
+    /// Set by the holder while it waits for the ledger's lock or for the device.
     parked: AtomicBool,
     /// Set by the holder while it waits for the device.
     waits: AtomicBool,
-    /// What the ledger did. Guarded by the ledger's lock.
+    /// What the ledger did to freeze the lock. Guarded by the ledger's lock.
     frozen: Frozen,
 }
 
-/// The light way, on a line of its own: whoever finds that it is not the owner need not fetch that line
-/// each time that somebody else takes the real lock.
+/// The bias, on a cache line of its own. A thread that finds that it is not the owner need not
+/// fetch this line again each time another thread takes the real lock.
 #[repr(align(64))]
 struct Bias {
-    /// The thread to which it is biased, or nobody. Changes only with the real lock held.
+    /// The thread to which the lock is biased, or [`NO_OWNER`]. Changes only with the real lock
+    /// held.
     owner: AtomicUsize,
-    /// Is the owner inside, or about to find out that it is the owner no more?
+    /// Is the owner inside, or about to find that it no longer is the owner?
     inside: AtomicBool,
 }
 
-/// What the ledger holds of a lock.
+/// What the ledger did to freeze a lock.
 struct Frozen {
-    /// Did it take the lock itself?
+    /// Did the ledger take the real lock?
     taken: Cell<bool>,
-    /// The owner whose bias it suspended.
+    /// The owner whose bias the ledger suspended.
     suspended: Cell<usize>,
-    /// Is that owner inside, parked?
+    /// Is that owner inside and parked?
     inside: Cell<bool>,
 }
 
@@ -75,7 +77,7 @@ struct Frozen {
 unsafe impl Sync for ArenaLock {}
 
 impl ArenaLock {
-    /// A free lock.
+    /// A lock that is free and not biased.
     pub fn new() -> ArenaLock {
         ArenaLock {
             bias: Bias { owner: AtomicUsize::new(NO_OWNER), inside: AtomicBool::new(false) },
@@ -91,7 +93,7 @@ impl ArenaLock {
         }
     }
 
-    /// Takes it for the life of the guard.
+    /// Takes the lock until the guard is dropped.
     #[inline]
     pub fn guard(&self) -> ArenaGuard<'_> {
         if let Some(guard) = self.guard_quickly() {
@@ -105,8 +107,8 @@ impl ArenaLock {
         }
     }
 
-    /// Takes it for the life of the guard. An error in a host function of a stream where the holder waits
-    /// for the device: that may wait for this function.
+    /// Takes the lock until the guard is dropped. Fails in a host function of a stream if the
+    /// holder waits for the device, because the device may wait for this host function.
     #[inline]
     pub fn enter(&self) -> Result<ArenaGuard<'_>> {
         match self.guard_quickly() {
@@ -115,7 +117,7 @@ impl ArenaLock {
         }
     }
 
-    /// Takes it if this thread is the owner.
+    /// Takes the lock if this thread is the owner.
     #[inline(always)]
     pub fn guard_quickly(&self) -> Option<ArenaGuard<'_>> {
         let me = thread::address();
@@ -126,7 +128,8 @@ impl ArenaLock {
         self.guard_as_owner(me)
     }
 
-    /// Takes it if this thread is the owner; or if it is not, the real way.
+    /// With `OWNER`, takes the lock if this thread is the owner. Without, takes the real lock if
+    /// this thread is not the owner.
     #[inline(always)]
     pub fn guard_of<const OWNER: bool>(&self) -> Option<ArenaGuard<'_>> {
         if OWNER {
@@ -137,13 +140,13 @@ impl ArenaLock {
         if is_owner { None } else { self.guard_slowly(me) }
     }
 
-    /// Takes it beside another arena's, which this thread holds, if it is the owner and does not frozen
-    /// this one: it waits for nobody.
+    /// Takes the lock while this thread holds that of another arena, if this thread is the owner
+    /// and does not hold this lock. Never waits.
     #[inline]
     pub fn guard_second(&self) -> Option<ArenaGuard<'_>> {
         let me = thread::address();
         let is_owner = self.bias.owner.load(Ordering::Relaxed) == me;
-        // An owner alone raises the flag.
+        // Only the owner sets the flag.
         if !is_owner || self.bias.inside.load(Ordering::Relaxed) {
             return None;
         }
@@ -155,7 +158,10 @@ impl ArenaLock {
         self.bias.inside.store(true, Ordering::Relaxed);
         sync::light_fence();
         if self.bias.owner.load(Ordering::Acquire) == me {
-            debug_assert!(thread::is_inside(), "whoever asks where an owner is looks at its call");
+            debug_assert!(
+                thread::is_inside(),
+                "an owner is inside a call, where `visit_of` finds it"
+            );
             Rank::ARENA.taken();
             return Some(ArenaGuard { lock: self, is_light: true, not_send: PhantomData });
         }
@@ -163,7 +169,8 @@ impl ArenaLock {
         None
     }
 
-    /// The real way. None: this is a host function of a stream, and the holder waits for the device.
+    /// Takes the real lock. None: this is a host function of a stream, and the holder waits for the
+    /// device.
     #[inline(never)]
     fn guard_slowly(&self, me: usize) -> Option<ArenaGuard<'_>> {
         Rank::ARENA.before();
@@ -192,7 +199,7 @@ impl ArenaLock {
         Some(guard)
     }
 
-    /// Waits for the lock; false: it is not to be had before this function returns.
+    /// Waits for the lock; false: it cannot be had before this host function returns.
     #[cold]
     fn wait_for_holder(&self) -> bool {
         if !thread::is_in_callback() {
@@ -207,20 +214,21 @@ impl ArenaLock {
         is_taken
     }
 
-    /// The same for an owner that is inside.
+    /// Revokes the bias, and waits until the owner is not inside; false: the owner waits for the
+    /// device, which may wait for this host function.
     #[cold]
     fn revoke_bias(&self, owner: usize) -> bool {
         self.bias.owner.store(NO_OWNER, Ordering::Relaxed);
         thread::reach_all();
         let gives_up = thread::is_in_callback();
         let mut is_inside = true;
-        // It may be parked, and wait for the device.
+        // The owner may be parked and wait for the device.
         wait_while(|| {
             is_inside = self.bias.inside.load(Ordering::Acquire);
             is_inside && !(gives_up && self.waits.load(Ordering::Relaxed))
         });
         if is_inside {
-            // It has nothing but the bias that keeps others out.
+            // The owner is inside without the real lock: only the bias excludes other threads.
             self.bias.owner.store(owner, Ordering::Release);
             return false;
         }
@@ -235,31 +243,32 @@ impl ArenaLock {
         }
     }
 
-    /// The holder lets the ledger use what the lock guards of the ledger's, until it is back.
+    /// Lets the ledger use the account until [`ArenaLock::unpark`]. Called by the holder.
     pub fn park(&self) {
         Rank::ARENA.given();
         Rank::PARKED.taken();
         self.parked.store(true, Ordering::Release);
     }
 
-    /// The holder begins to wait for the device, or has ended.
+    /// Notes that the holder begins to wait for the device, or no longer waits.
     pub fn set_waits(&self, waits: bool) {
         self.waits.store(waits, Ordering::Relaxed);
     }
 
-    /// The holder is back; it has the ledger's lock.
+    /// Ends what [`ArenaLock::park`] began. Called by the holder, which has the ledger's lock.
     pub fn unpark(&self) {
         self.parked.store(false, Ordering::Release);
         Rank::PARKED.given();
         Rank::ARENA.taken();
     }
 
-    /// For the ledger's holder: waits until nobody changes the arena's account.
+    /// Waits until no thread changes the arena's account. Called by the holder of the ledger.
     pub fn freeze(&self) {
         ArenaLock::freeze_all(std::iter::once(self));
     }
 
-    /// For the ledger's holder: waits until nobody changes the account of any of these arenas.
+    /// Waits until no thread changes the account of any of these arenas. Called by the holder of
+    /// the ledger.
     pub fn freeze_all<'a>(locks: impl Iterator<Item = &'a ArenaLock> + Clone) {
         let me = thread::address();
         let mut were_suspended = false;
@@ -272,10 +281,10 @@ impl ArenaLock {
         }
     }
 
-    /// Takes the lock by trying, or sees it parked; was a bias suspended?
+    /// Takes the lock by trying, or sees that it is parked. True: a bias was suspended.
     #[inline]
     fn take_and_suspend(&self, me: usize) -> bool {
-        // Whoever holds an arena's lock soon gives it back, or parks, waiting for us.
+        // The holder of an arena's lock soon releases it, or parks and waits for this thread.
         let mut is_taken = false;
         wait_while(|| {
             is_taken = self.lock.try_lock();
@@ -285,7 +294,7 @@ impl ArenaLock {
         if !is_taken {
             return false;
         }
-        // One that is biased to this very thread is held still by its being here.
+        // A lock that is biased to this thread is frozen, because the thread is here.
         let owner = self.bias.owner.load(Ordering::Relaxed);
         if owner == NO_OWNER || owner == me {
             return false;
@@ -295,7 +304,7 @@ impl ArenaLock {
         true
     }
 
-    /// Waits for an owner whose bias was suspended: until it is not inside, or parked.
+    /// Waits until the owner whose bias was suspended is not inside, or is parked.
     fn wait_for_suspended(&self) {
         if self.frozen.suspended.get() == NO_OWNER {
             return;
@@ -305,17 +314,18 @@ impl ArenaLock {
             is_inside = self.bias.inside.load(Ordering::Acquire);
             is_inside && !self.parked.load(Ordering::Acquire)
         });
-        // Parked, it stays so: it cannot come back without the ledger's lock.
+        // A parked owner stays parked: it cannot return without the ledger's lock.
         self.frozen.inside.set(is_inside);
     }
 
-    /// For the ledger's holder: is the lock its own, and nobody parked with it?
+    /// Did the ledger take the lock, and is no owner parked inside? Called by the holder of the
+    /// ledger.
     #[cfg(test)]
     pub fn is_taken(&self) -> bool {
         self.frozen.taken.get() && !self.frozen.inside.get()
     }
 
-    /// For the ledger's holder: lets go, if there was anything to frozen.
+    /// Undoes [`ArenaLock::freeze`], if the lock was taken. Called by the holder of the ledger.
     #[inline]
     pub fn thaw(&self) {
         if !self.frozen.taken.replace(false) {
@@ -324,7 +334,7 @@ impl ArenaLock {
         let owner = self.frozen.suspended.replace(NO_OWNER);
         let is_inside = self.frozen.inside.replace(false);
         if owner != NO_OWNER {
-            // Who is inside has nothing but the bias that keeps others out.
+            // An owner that is inside has no real lock: only the bias excludes other threads.
             if self.contention.keeps_bias() || is_inside {
                 self.bias.owner.store(owner, Ordering::Release);
             } else {
@@ -335,7 +345,7 @@ impl ArenaLock {
     }
 }
 
-/// Looks at what another thread changes: soon, or once it has waited for the device.
+/// Polls a condition that another thread ends soon, or after it has waited for the device.
 fn wait_while(mut is_so: impl FnMut() -> bool) {
     let mut looks = 0u32;
     let mut waiting = None;
@@ -352,11 +362,11 @@ fn wait_while(mut is_so: impl FnMut() -> bool) {
     }
 }
 
-/// Gives the lock back when dropped, also when a panic passes.
+/// Releases the lock when dropped, also during a panic.
 pub struct ArenaGuard<'a> {
     lock: &'a ArenaLock,
     is_light: bool,
-    /// Only the owner may say that it is no longer inside.
+    /// Only the owner may clear the `inside` flag.
     not_send: PhantomData<*const ()>,
 }
 
@@ -388,7 +398,7 @@ mod tests {
     unsafe impl Sync for Counter {}
 
     impl Counter {
-        /// Takes some time, so that whoever has the lock as well is seen.
+        /// Takes some time, so that a second holder of the lock is noticed.
         fn add(&self, pauses: u64) {
             // SAFETY: the caller has the lock.
             let value = unsafe { self.value.get().read_volatile() };
@@ -400,8 +410,8 @@ mod tests {
             unsafe { self.value.get().write_volatile(value + 1) };
         }
 
-        /// As allocating does, or counting beyond the headroom, or asking for the statistics; gives how
-        /// often it added.
+        /// Locks as an allocation does, or a count beyond the headroom, or a read of the
+        /// statistics. Returns the number of additions.
         fn count(&self, choice: u64, pauses: u64) -> u64 {
             if choice == 0 {
                 let _ledger = self.ledger.guard();
@@ -433,7 +443,7 @@ mod tests {
             ledger: Lock::new(Rank::LEDGER),
             value: UnsafeCell::new(0),
         };
-        // Fresh ones, because a bias that was lost often hardly comes back.
+        // New locks, because a bias that was often lost hardly returns.
         let counters: Vec<Counter> = (0..1000).map(counter).collect();
         let arrived = AtomicU64::new(0);
         let uses_all = &|thread: u64| {
@@ -447,7 +457,7 @@ mod tests {
             let mut counts = Vec::new();
             for (index, counter) in (1..).zip(&counters) {
                 arrived.fetch_add(1, Ordering::Relaxed);
-                // The others come soon, unless they failed.
+                // The other threads arrive soon, unless they failed.
                 let all = THREADS * index;
                 (0..1000)
                     .take_while(|_| arrived.load(Ordering::Relaxed) < all)

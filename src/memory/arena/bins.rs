@@ -1,14 +1,15 @@
-//! Free blocks by size: two levels of bitmaps over lists, so that a best fit costs a few instructions
+//! Free blocks by size: two levels of bitmaps over lists. A best fit takes a few instructions,
 //! however many blocks are free.
 //!
-//! A bin holds sizes that agree in their top eight bits: up to 255 units each size has its own, above
-//! that bins are 0.8 % wide, so that most have one block at most. A list has the newest block first; a
-//! search takes the smallest that fits, of equals the lowest of those it sees, and gives up after [`SHORT_WALK`] blocks,
-//! which bounds the time; where all of a list are equals, after [`EQUALS_WALK`]. It may miss what fits: before
-//! memory is mapped instead, the [`WHOLE_WALK`] is due.
+//! A bin holds sizes that agree in their top eight bits. Up to 255 units each size has a bin of its
+//! own. Above that a bin is 0.8 % wide, so that most bins have at most one block. The newest block
+//! is the first of its list. A search takes the smallest block that fits, and of equals the lowest
+//! that it sees. To bound its time it stops after [`SHORT_WALK`] blocks, and after [`EQUALS_WALK`]
+//! in a list of equals. It may miss a block that fits: a [`WHOLE_WALK`] comes before memory is
+//! mapped.
 //!
-//! Which way a branch goes here is as random as the sizes are, so that there are few. What has no
-//! neighbour in its list writes into the block of index 0, whose links nobody reads.
+//! The direction of a branch is as random as the sizes, so the code has few branches. A block
+//! without a neighbour in its list writes into the block of index 0, whose links are never read.
 
 use super::block::{Block, Blocks, NONE};
 use crate::base::error::Result;
@@ -16,53 +17,53 @@ use crate::base::place::try_box_at;
 
 const SUB_BITS: u32 = 7;
 const SUBS: usize = 1 << SUB_BITS;
-/// More than there are, so that none is looked for beyond them.
+/// More bins than sizes need, so that no search goes beyond the last.
 const BINS: usize = 1 << 12;
 /// Bins whose bits are in one word.
 const WORD_BITS: u32 = 6;
 const WORDS: usize = BINS >> WORD_BITS;
-/// Blocks of one list that are looked at in steady state.
+/// Blocks of one list that a search visits in steady state.
 pub const SHORT_WALK: usize = 64;
-/// The same where each is as good as the others, but for its address. More take time, and spare no memory: a
-/// line of cache for each.
+/// The same for a list of equals, which differ only in their addresses. A longer walk saves no
+/// memory, and costs a cache line for each block.
 const EQUALS_WALK: usize = 4;
-/// Up to here each size has a bin of its own.
+/// Sizes up to this, in units, have a bin of their own.
 const MOST_EQUAL: u32 = 2 * SUBS as u32 - 1;
-/// All blocks of the list.
+/// A walk that visits all blocks of the list.
 pub const WHOLE_WALK: usize = usize::MAX;
 
-/// The lists of an arena.
+/// The bins of an arena.
 pub struct Bins {
-    /// Which words are not 0.
+    /// A bit for each word of `bits` that is not 0.
     words: u64,
-    /// Which lists are not empty.
+    /// A bit for each list that is not empty.
     bits: [u64; WORDS],
     heads: [u32; BINS],
 }
 
-/// The bin of a size; of 0, which no block has, one that is always empty.
+/// The bin of a size. Size 0, which no block has, has a bin that is always empty.
 #[inline(always)]
 fn bin_of(units: u32) -> usize {
-    // Sizes below SUBS lie as if they had its top bit: no branch decides.
+    // Sizes below SUBS are treated as if they had its top bit, which avoids a branch.
     let width = 31 - (units | SUBS as u32).leading_zeros() - SUB_BITS;
     ((width << SUB_BITS) + (units >> width)) as usize % BINS
 }
 
 impl Bins {
-    /// No blocks.
+    /// Empty bins.
     #[cfg(test)]
     pub fn new() -> Bins {
         Bins { words: 0, bits: [0; WORDS], heads: [NONE; BINS] }
     }
 
-    /// Writes lists without blocks to where they are to be.
+    /// Writes empty bins to `place`.
     pub fn write_new(place: *mut Bins) {
-        const { assert!(NONE == 0, "zeros are lists without blocks") };
+        const { assert!(NONE == 0, "zeros are empty bins") };
         // SAFETY: there is room for bins, as the caller promises.
         unsafe { place.write_bytes(0, 1) };
     }
 
-    /// Lists without blocks, made where they are.
+    /// Empty bins, made in place.
     pub fn boxed(what: &'static str) -> Result<Box<Bins>> {
         let write = |place| {
             Bins::write_new(place);
@@ -85,7 +86,7 @@ impl Bins {
         blocks[head].bin_previous = id;
     }
 
-    /// Takes a block out; of none, nothing.
+    /// Takes a block out; does nothing for [`NONE`].
     #[inline]
     pub fn remove(&mut self, blocks: &mut Blocks, id: u32) {
         let some = u32::from(id != NONE).wrapping_neg();
@@ -102,8 +103,8 @@ impl Bins {
         self.words &= !(u64::from(*bits == 0) << (bin >> WORD_BITS));
     }
 
-    /// The smallest block of at least `units`, nearly always; none is [`NONE`]. Only after a
-    /// [`WHOLE_WALK`] does that mean that there is none.
+    /// The smallest block of at least `units` in nearly all cases, or [`NONE`]. Only after a
+    /// [`WHOLE_WALK`] does [`NONE`] mean that no block fits.
     #[inline]
     pub fn find(&self, blocks: &Blocks, units: u32, walk: usize) -> u32 {
         let bin = bin_of(units);
@@ -114,7 +115,7 @@ impl Bins {
         if id == NONE { NONE } else { self.choose(blocks, bin, units, walk) }
     }
 
-    /// The same where the first list has several blocks, or none that fits.
+    /// Does the work of [`Bins::find`] if the first list has several blocks, or none that fits.
     #[inline(never)]
     fn choose(&self, blocks: &Blocks, bin: usize, units: u32, walk: usize) -> u32 {
         // Every block of a later bin is large enough.
@@ -150,7 +151,7 @@ impl Bins {
         }
     }
 
-    /// The first block of the first bin from this one on that has any.
+    /// The first block of the first bin that has any, from `bin` on.
     #[inline(always)]
     fn first_from(&self, bin: usize) -> u32 {
         let word = bin >> WORD_BITS;
@@ -227,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn of_many_equals_it_is_the_lowest_of_the_newest() {
+    fn of_many_equals_the_lowest_of_the_newest_is_found() {
         let mut blocks = Blocks::new(100);
         blocks.prepare(20).unwrap();
         let mut bins = Bins::new();
@@ -244,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_in_no_bin_is_known_as_such() {
+    fn a_block_in_no_bin_is_not_found() {
         let mut blocks = Blocks::new(100);
         blocks.prepare(4).unwrap();
         let mut bins = Bins::new();
@@ -256,7 +257,7 @@ mod tests {
         }
         let held = |bins: &Bins| [a, b, c, d].map(|id| bins.contains(&blocks, id));
         assert_eq!(held(&bins), [true, false, true, false]);
-        // A list of which the bitmaps know nothing is never searched.
+        // A list without its bit in the bitmaps is never searched.
         bins.words = 0;
         assert_eq!(held(&bins), [false; 4]);
     }

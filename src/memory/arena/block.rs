@@ -1,5 +1,5 @@
-//! Blocks: sub-ranges of an arena, linked in address order. Sizes and positions are in units of 512
-//! bytes; a block is named by its index, 0 is none.
+//! Blocks: ranges of an arena, linked in address order. Sizes and positions are in units of 512
+//! bytes. A block is identified by its index; 0 is no block.
 
 use crate::base::error::Result;
 use crate::memory::arena::Request;
@@ -11,64 +11,65 @@ pub const UNIT: u64 = 512;
 /// No block.
 pub const NONE: u32 = 0;
 
-/// What a block is.
+/// The state of a block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum State {
     /// An index that is not in use.
     Vacant = 0,
-    /// Mapped, and unowned.
+    /// Mapped and free.
     Free = 1,
-    /// Held by the host.
+    /// Allocated to the host.
     Allocated = 2,
     /// Freed, but other streams may still use it.
     Pending = 3,
     /// Addresses without memory.
     Hole = 4,
-    /// Free, in a quick list, and not joined with its neighbours.
+    /// Free, and not yet merged with its neighbours (`quick.rs`).
     Quick = 5,
-    /// Mapped, and its memory serves at other addresses meanwhile.
+    /// Mapped; its memory is remapped at other addresses meanwhile.
     Lent = 6,
     /// Free in the order of another stream than the arena's (`foreign_free.rs`).
     ForeignFree = 7,
-    /// Addresses that are not the arena's, between two of its slots.
+    /// Addresses between two slots of the arena, which do not belong to it.
     Gap = 8,
 }
 
 impl State {
-    /// Does `block_index.rs` know where such a block starts?
+    /// Is such a block in the block index (`block_index.rs`)?
     #[inline]
     pub fn is_noted(self) -> bool {
         matches!(self, State::Allocated | State::Pending | State::Quick)
     }
 }
 
-/// A block. No field but one is longer than 4 bytes: so aligned, it has 44.
+/// A block. All fields but one are at most 4 bytes long, so that with an alignment of 4 it has 44
+/// bytes.
 #[derive(Clone, Copy)]
 #[repr(C, packed(4))]
 pub struct Block {
-    /// Bytes that were asked for.
+    /// Bytes that the host requested.
     pub requested: u64,
     /// First unit.
     pub start: u32,
-    /// Length.
+    /// Length in units.
     pub units: u32,
     /// Neighbour below.
     pub previous: u32,
     /// Neighbour above.
     pub next: u32,
-    /// Neighbour in its bin; in a quick list, the next but one. A block in use is in none: see
-    /// [`Block::stack`].
+    /// Neighbour in its bin; in a quick list, the block after the next. A block in use is in no
+    /// bin, and keeps its stack here: see [`Block::stack`].
     pub bin_previous: u32,
-    /// Neighbour in its bin. In use: a block that may be handed out, and freed, soon after it.
+    /// Neighbour in its bin. In use: a block that may be allocated, and freed, soon after this one.
     pub bin_next: u32,
-    /// The next in its list of `block_index.rs`, while it is noted there.
+    /// The next block in its list of `block_index.rs`, while it is there.
     pub later: u32,
-    /// First of the other streams that use it; 0: none.
+    /// First entry of its list of other streams that use it; 0: none.
     pub uses: u32,
-    /// Streams that it still waits for.
+    /// Number of streams that it still waits for.
     pub waits: u16,
-    /// What it is.
+    /// Its state.
     pub state: State,
     /// Did it count as oversize when it was allocated?
     pub oversize: bool,
@@ -78,7 +79,7 @@ pub struct Block {
 unsafe impl Zeroed for Block {}
 
 impl Block {
-    /// A range that nobody has asked for, linked to nothing.
+    /// A block that was not requested, without links.
     #[inline]
     pub fn new(start: u32, units: u32, state: State) -> Block {
         Block {
@@ -102,7 +103,7 @@ impl Block {
         self.start + self.units
     }
 
-    /// Id of the frames that allocated it, where they were recorded; 0: none.
+    /// Id of the stack that allocated it, if stacks were recorded; 0: none.
     pub fn stack(&self) -> u32 {
         match self.state {
             State::Allocated | State::Pending => self.bin_previous,
@@ -110,12 +111,12 @@ impl Block {
         }
     }
 
-    /// Notes the frames of a block in use.
+    /// Sets the stack of a block in use.
     pub fn set_stack(&mut self, stack: u32) {
         self.bin_previous = stack;
     }
 
-    /// It belongs to the host from now on.
+    /// Makes it the allocated block of a request.
     #[inline(always)]
     pub fn set_allocated(&mut self, request: Request) {
         self.state = State::Allocated;
@@ -124,7 +125,7 @@ impl Block {
         self.oversize = request.oversize;
     }
 
-    /// Which of two free blocks is taken first: the smaller one, of equals the lower.
+    /// The order in which free blocks are taken: the smaller one first, of equals the lower.
     #[inline(always)]
     pub fn key(&self) -> u64 {
         u64::from(self.units) << 32 | u64::from(self.start)
@@ -136,11 +137,11 @@ impl Block {
     }
 }
 
-/// Begins to fetch the line of a block for writing.
+/// Prefetches the cache line of a block for writing.
 #[inline(always)]
 fn prefetch_line(block: *const Block) {
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: changes nothing that a program sees; a processor that does not know it does nothing.
+    // SAFETY: a prefetch has no visible effect, and a processor that does not know it ignores it.
     unsafe {
         std::arch::asm!(
             "prefetchw byte ptr [{block}]",
@@ -161,19 +162,19 @@ pub struct Blocks {
 }
 
 impl Blocks {
-    /// None, and at most `capacity`.
+    /// No blocks, with room for at most `capacity`.
     pub fn new(capacity: usize) -> Blocks {
         let region = Region::new(capacity + 1);
         Blocks { region, used: 1, vacant: NONE, vacant_count: 0 }
     }
 
-    /// A block, if there is one of this index.
+    /// The block of an index, if it exists.
     #[inline(always)]
     pub fn get(&self, id: u32) -> Option<&Block> {
         self.region.as_slice().get(id as usize)
     }
 
-    /// The same to change.
+    /// [`Blocks::get`], mutable.
     #[inline(always)]
     pub fn get_mut(&mut self, id: u32) -> Option<&mut Block> {
         self.region.as_mut_slice().get_mut(id as usize)
@@ -185,13 +186,13 @@ impl Blocks {
         self.region.as_slice().len()
     }
 
-    /// Every index that was in use, vacant or not.
+    /// Every index that was ever in use, vacant or not.
     pub fn all(&self) -> std::ops::Range<u32> {
         1..self.used
     }
 
-    /// A block of this index, if there is one, is soon written: has its line come from where another
-    /// thread wrote it last.
+    /// Prefetches a block that is about to be written, if it exists. Another thread may have
+    /// written it last.
     #[inline(always)]
     pub fn prefetch(&self, id: u32) {
         if let Some(block) = self.get(id) {
@@ -199,7 +200,7 @@ impl Blocks {
         }
     }
 
-    /// Bytes of host memory that they have.
+    /// Bytes of host memory of the blocks.
     #[cfg(test)]
     pub fn resident(&self) -> usize {
         self.region.resident()
@@ -212,7 +213,8 @@ impl Blocks {
         if wanted <= self.region.as_slice().len() { Ok(()) } else { self.region.grow(wanted) }
     }
 
-    /// A vacant index; `prepare` promised it.
+    /// Stores a block at a vacant index and returns the index. [`Blocks::prepare`] was called
+    /// before.
     #[inline]
     pub fn take(&mut self, block: Block) -> u32 {
         let id = if self.vacant != NONE {
@@ -228,7 +230,7 @@ impl Blocks {
         id
     }
 
-    /// Gives an index back; of none, nothing.
+    /// Makes an index vacant; does nothing for [`NONE`].
     #[inline]
     pub fn give(&mut self, id: u32) {
         let vacant = self.vacant;
@@ -239,20 +241,20 @@ impl Blocks {
         self.vacant_count += u32::from(id != NONE);
     }
 
-    /// A block if it is free in the arena's own order, else none.
+    /// `id` if that block is free in the arena's own order, else [`NONE`].
     #[inline(always)]
     pub fn if_free(&self, id: u32) -> u32 {
         // The block of index 0 is vacant.
         if self[id].state == State::Free { id } else { NONE }
     }
 
-    /// Puts `id` above `below` in address order; `below` may be none: then `above` follows it.
+    /// Links `id` between `below` and `above` in address order. Each of these may be [`NONE`].
     #[inline]
     pub fn link(&mut self, id: u32, below: u32, above: u32) {
         let block = &mut self[id];
         block.previous = below;
         block.next = above;
-        // Without a branch: nobody reads the links of the block of index 0.
+        // Without a branch: the links of the block of index 0 are never read.
         self[below].next = id;
         self[above].previous = id;
     }

@@ -1,37 +1,40 @@
-//! Where the blocks of an arena start: from an address to its block by one look, most times.
+//! The block index of an arena: finds the block that starts at an address, most times with one
+//! lookup.
 //!
-//! A table of lists, scattered by a hash of the first unit and linked through the blocks ([`Block::later`]):
-//! 2 to 3 places of 4 bytes for each block that is noted, whether blocks are long or lie apart. Noted is what
-//! is in use, and what was freed and is not joined yet ([`State::is_noted`]): so a block that comes and goes
-//! changes nothing here.
+//! It is a hash table of lists. The hash is that of a block's first unit, and the lists are linked
+//! through the blocks ([`Block::later`]). The table has 2 to 3 entries of 4 bytes for each block in
+//! it, whatever the lengths and distances of the blocks. It contains the blocks in use, and the
+//! freed ones that are not yet merged ([`State::is_noted`]). So a block that is allocated and freed
+//! again and again changes nothing here.
 
 use super::block::{Block, Blocks, NONE, State, UNIT};
 use crate::base::error::{Error, Result};
 use crate::memory::arena::ArenaState;
 use crate::memory::backing::region::Region;
 
-/// Places of a table at first: a page.
+/// Entries of a new table: one page.
 const FEWEST: usize = 1024;
-/// What the hash multiplies by: 2^32 divided by the golden ratio.
+/// The factor of the hash: 2^32 divided by the golden ratio.
 const FACTOR: u32 = 0x9e37_79b1;
-/// Bits that are folded before, so that blocks of one size, whichever, do not meet in few places.
+/// The shift by which the hash folds a unit first. It keeps blocks of one size from meeting in few
+/// entries, whatever the size.
 const FOLD: u32 = 15;
 
-/// The lists of an arena.
+/// The block index of an arena.
 pub struct BlockIndex {
-    /// First block of each list, the newest.
+    /// The newest block of each list.
     table: Region<u32>,
-    /// How many more blocks may be noted.
+    /// How many more blocks may be added before the table grows.
     room: usize,
 }
 
 impl BlockIndex {
-    /// None yet.
+    /// An empty index.
     pub fn new() -> Result<BlockIndex> {
         BlockIndex::of(FEWEST)
     }
 
-    /// Empty lists.
+    /// An empty index of so many entries.
     fn of(length: usize) -> Result<BlockIndex> {
         if length > u32::MAX as usize {
             return Err(Error::OutOfHostMemory("an allocator's tables: they are full"));
@@ -41,7 +44,7 @@ impl BlockIndex {
         Ok(BlockIndex { table, room: length / 2 })
     }
 
-    /// The place of a unit.
+    /// The table entry of a unit.
     #[inline(always)]
     fn place(&self, start: u32) -> usize {
         let mixed = (start ^ start >> FOLD).wrapping_mul(FACTOR);
@@ -52,11 +55,11 @@ impl BlockIndex {
     #[inline(always)]
     fn newest(&self, start: u32) -> u32 {
         let place = self.place(start);
-        // SAFETY: a product of the length and a number below 2^32, divided by 2^32.
+        // SAFETY: the length times a number below 2^32, divided by 2^32, is below the length.
         unsafe { *self.table.as_slice().get_unchecked(place) }
     }
 
-    /// The same to change.
+    /// [`BlockIndex::newest`], mutable.
     #[inline(always)]
     fn newest_mut(&mut self, start: u32) -> &mut u32 {
         let place = self.place(start);
@@ -64,13 +67,13 @@ impl BlockIndex {
         unsafe { self.table.as_mut_slice().get_unchecked_mut(place) }
     }
 
-    /// Makes sure that one more block can be noted.
+    /// Makes sure that one more block can be added.
     #[inline]
     pub fn prepare(&mut self, blocks: &mut Blocks) -> Result<()> {
         if self.room > 0 { Ok(()) } else { self.enlarge(blocks) }
     }
 
-    /// Half as many places again.
+    /// Makes the table half as long again.
     #[cold]
     fn enlarge(&mut self, blocks: &mut Blocks) -> Result<()> {
         let length = self.table.as_slice().len();
@@ -83,14 +86,14 @@ impl BlockIndex {
         Ok(())
     }
 
-    /// Notes a block where it starts, which was prepared and is not noted.
+    /// Adds a block that is not in the index. [`BlockIndex::prepare`] was called before.
     #[inline]
     pub fn note(&mut self, block: &mut Block, id: u32) {
         block.later = std::mem::replace(self.newest_mut(block.start), id);
         self.room -= 1;
     }
 
-    /// Forgets a noted block.
+    /// Removes a block that is in the index.
     #[inline]
     fn forget(&mut self, blocks: &mut Blocks, id: u32) {
         self.room += 1;
@@ -107,13 +110,13 @@ impl BlockIndex {
         blocks[at].later = later;
     }
 
-    /// Bytes of host memory that they have.
+    /// Bytes of host memory of the table.
     #[cfg(test)]
     pub fn resident(&self) -> usize {
         self.table.resident()
     }
 
-    /// What is noted.
+    /// All blocks in the index.
     #[cfg(test)]
     pub fn all(&self, blocks: &Blocks) -> Vec<u32> {
         let mut all = Vec::new();
@@ -128,13 +131,14 @@ impl BlockIndex {
     }
 }
 
-/// The unit that begins at so many bytes from the base; where none does, a number that no unit has.
+/// The unit that begins at so many bytes from the base. An offset at which no unit begins gives a
+/// number that no unit has.
 #[inline(always)]
 pub fn unit_of(offset: u64) -> u64 {
     offset.rotate_right(UNIT.trailing_zeros())
 }
 
-/// The longest list where so many blocks of a size lie side by side.
+/// The longest list for so many adjacent blocks of one size.
 #[cfg(test)]
 pub fn longest_of_stride(units: u32, count: u32) -> usize {
     let starts = BlockIndex::of(2 * count as usize).map_err(drop);
@@ -145,31 +149,31 @@ pub fn longest_of_stride(units: u32, count: u32) -> usize {
 }
 
 impl ArenaState {
-    /// Makes sure that a block can be noted where it starts.
+    /// Makes sure that one more block can be added to the block index.
     #[inline]
     pub(in crate::memory) fn prepare_start(&mut self) -> Result<()> {
         self.block_index.prepare(&mut self.blocks)
     }
 
-    /// Notes where a block starts that is about to be handed out.
+    /// Adds a block to the block index that is about to be allocated.
     #[inline]
     pub(in crate::memory) fn note_start(&mut self, id: u32) {
         self.block_index.note(&mut self.blocks[id], id);
     }
 
-    /// Forgets where a block starts that is about to be free, and may be joined.
+    /// Removes a block from the block index that is about to be free, and may be merged.
     #[inline]
     pub(in crate::memory) fn forget_start(&mut self, id: u32) {
         self.block_index.forget(&mut self.blocks, id);
     }
 
-    /// The block, in use or not, that is noted at `offset` bytes from the base.
+    /// The block in the index, in use or not, that starts at `offset` bytes from the base.
     #[inline(always)]
     fn noted(&self, offset: u64) -> Option<(u32, &Block)> {
         let wanted = unit_of(offset);
         let mut id = self.block_index.newest(wanted as u32);
         loop {
-            // Index 0, which is none, exists only once there were blocks, and is vacant.
+            // Index 0, which is no block, exists only after there were blocks, and is vacant.
             let block = self.blocks.get(id)?;
             if u64::from(block.start) == wanted {
                 return Some((id, block));
@@ -187,17 +191,17 @@ impl ArenaState {
         self.find_quickly(offset).ok_or_else(|| self.refuse(offset, ptr))
     }
 
-    /// The same, without a reason where there is none.
+    /// [`ArenaState::find`] without a reason for a failure.
     #[inline(always)]
     pub(in crate::memory) fn find_quickly(&self, offset: u64) -> Option<u32> {
         let (id, block) = self.noted(offset)?;
         let is_allocated = block.state == State::Allocated;
-        // SAFETY: it was found there; so nobody need ask again.
+        // SAFETY: `noted` has read the block of this index.
         unsafe { std::hint::assert_unchecked((id as usize) < self.blocks.indices()) };
         is_allocated.then_some(id)
     }
 
-    /// The allocated block that holds a unit.
+    /// The allocated block that contains a unit.
     pub(in crate::memory) fn find_around(&self, unit: u32) -> Option<u32> {
         let id = match self.noted(u64::from(unit) * UNIT) {
             Some((id, _)) => id,
@@ -211,8 +215,8 @@ impl ArenaState {
         is_it.then_some(id)
     }
 
-    /// The block, in use or not, that holds a unit below the end: a walk from the one of a sample that starts
-    /// nearest below.
+    /// The block, in use or not, that contains a unit below the end. It is found by a walk from the
+    /// block of a sample that starts nearest below.
     fn holding(&self, unit: u32) -> u32 {
         let below =
             |id: &u32| self.blocks[*id].state != State::Vacant && self.blocks[*id].start <= unit;
@@ -226,7 +230,8 @@ impl ArenaState {
         id
     }
 
-    /// Of a block of which nothing else is to be known: its length, and what was asked for.
+    /// The length and the requested bytes of a block that no other stream uses and that is not
+    /// oversize.
     #[inline(always)]
     pub(in crate::memory) fn plain(&self, id: u32) -> Option<(u32, i64)> {
         let block = &self.blocks[id];
@@ -246,7 +251,7 @@ impl ArenaState {
         Error::InvalidPointer { ptr, why }
     }
 
-    /// Can a block have started here that is joined with others since?
+    /// May a block have started here that was merged with others since?
     fn is_free_at(&self, offset: u64) -> bool {
         let unit = (offset / UNIT) as u32;
         offset.is_multiple_of(UNIT) && unit < self.end() && self.find_around(unit).is_none()

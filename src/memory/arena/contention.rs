@@ -1,13 +1,16 @@
-//! Who uses an arena's lock, and how: whether one thread has it so often that it should be the owner, and
-//! whether several get in each other's way.
+//! Contention on an arena's lock: which thread should be the owner, and whether several threads
+//! conflict.
 //!
-//! What the lock guards lies in some ten lines of cache. Where two threads make one call after the other, each
-//! of which finds the lock free, all of these go to and fro with nearly every call, which takes far longer
-//! than the call. So there each lets the other go on for a *batch* of some calls before it takes the lock: as
-//! soon as the other makes no call for a moment, and in any case after some microseconds. Sides become longer
-//! where the other makes use of them, as who allocates for a thread that frees, and shorter where it ends them
-//! early, as who waits for what the first one does. Where threads do not meet, nobody waits. Where there are
-//! more than two, those who wait for the lock leave whoever has it alone for long enough as it is (`lock.rs`).
+//! The lock guards about ten cache lines. Two threads may make calls in turns, and each may find
+//! the lock free. Then nearly every call moves all of these lines between processors, which takes
+//! far longer than the call itself. So each thread lets the other make a *batch* of calls before it
+//! takes the lock. It takes the lock as soon as the other thread makes no call for a moment, and in
+//! any case after some microseconds.
+//!
+//! Batches become longer while the other thread uses them up, such as a thread that allocates for a
+//! thread that frees. They become shorter if the other thread ends them early, such as a thread
+//! that waits for this one. Without conflicts no thread waits. With more than two threads, those
+//! that wait for the lock leave its holder alone long enough without batches (`lock.rs`).
 
 use super::arena_lock::NO_OWNER;
 use crate::base::epoch::Visit;
@@ -16,47 +19,50 @@ use crate::base::thread;
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU32 as Count, AtomicUsize as Name};
 
-/// Calls of a batch: it begins with the fewest, and becomes twice or half as long.
+/// Calls in a batch: the number begins with the shortest, and doubles or halves.
 const SHORTEST_BATCH: u32 = 64;
 const LONGEST_BATCH: u32 = 1024;
-/// Calls of a batch for each pause before the first look of a thread that stands back, and before the last
-/// ones: pauses double from the one to the other. All of a short batch take 12 to 24 microseconds on processors
-/// of Intel and AMD, the first a tenth of one, those of the longest four times as much.
+/// Calls in a batch for each pause before the first poll of a thread that backs off, and before its
+/// last polls. The number of pauses doubles from the one to the other. On Intel and AMD processors,
+/// all pauses of a shortest batch take 12 to 24 microseconds, the first a tenth of a microsecond.
+/// Those of a longest batch take four times as much.
 const CALLS_OF_FIRST_PAUSE: u32 = 8;
 const CALLS_OF_LAST_PAUSE: u32 = 4;
-/// The last ones of a short batch, so that who is looked at need not bring its line back too often.
+/// The fewest pauses before the last polls, so that the polled thread does not fetch its cache line
+/// again too often.
 const LEAST_LAST_PAUSES: u32 = 64;
-/// So often in a row threads stand back in vain before they no longer do.
+/// After so many backoffs in vain in a row, threads no longer back off.
 const MOST_CONFLICTS: u32 = 16;
-/// What it counts when a thread finds the lock held.
+/// The conflicts that count when a thread finds the lock held.
 const CONFLICTS_WHEN_HELD: u32 = 2;
-/// So often threads find it held before they stand back again where a third one was seen.
+/// After a third thread was seen, threads find the lock held so often before they back off again.
 const CROWD: u32 = 256;
 
-/// The habits of those who take a lock. The lock guards them; the first four and the batch are also read without
-/// it, by those who decide when to take it, and whatever they find is right.
+/// The recent uses of a lock, which guards them. Threads that decide when to take the lock read the
+/// first four fields and `batch_calls` without it; any value is correct for them.
 #[repr(C)]
 pub struct Contention {
-    /// Who took it last.
+    /// The thread that took the lock last.
     last: Name,
-    /// How often in a row the last one took it.
+    /// How often in a row that thread took it.
     streak: Count,
-    /// Threads get in each other's way, if it is not 0.
+    /// Not 0: threads conflict.
     conflicts: Count,
-    /// There are more than two of them, if it is not 0.
+    /// Not 0: more than two threads use the lock.
     crowd: Count,
-    /// Calls of a batch now.
+    /// Calls in a batch now.
     batch_calls: Count,
-    /// The streak that makes an owner. The first comer is one; each loss makes it longer.
+    /// The streak that makes a thread the owner. At first a single call is enough; each loss of the
+    /// bias makes it longer.
     patience: Cell<u32>,
     /// How often the ledger has suspended the present bias.
     suspensions: Cell<u32>,
-    /// The call in which the last owner may be about to raise or take down the flag.
+    /// The call in which the last owner may be about to set or clear the `inside` flag.
     former: Cell<Option<Visit>>,
 }
 
 impl Contention {
-    /// Of a lock that nobody has taken.
+    /// The state of a lock that was never taken.
     pub fn new() -> Contention {
         Contention {
             last: Name::new(NO_OWNER),
@@ -70,8 +76,8 @@ impl Contention {
         }
     }
 
-    /// A thread, which is not the owner, has the lock once more: often enough in a row to be it? Where it
-    /// may not be, it is asked again after another streak.
+    /// Counts that a thread, which is not the owner, took the lock. True: it took it often enough
+    /// in a row to become the owner. The count of its streak then begins again.
     #[inline]
     pub fn is_streak_of(&self, me: usize) -> bool {
         let (last, streak) = self.batch();
@@ -82,13 +88,13 @@ impl Contention {
         is_long
     }
 
-    /// Who took it last, and how often in a row.
+    /// The thread that took the lock last, and how often in a row.
     #[inline]
     fn batch(&self) -> (usize, u32) {
         (self.last.load(Ordering::Relaxed), self.streak.load(Ordering::Relaxed))
     }
 
-    /// A thread found the lock held.
+    /// Counts that a thread found the lock held.
     pub fn found_held(&self) {
         let crowd = self.crowd.load(Ordering::Relaxed);
         if crowd > 0 {
@@ -99,7 +105,8 @@ impl Contention {
         self.conflicts.store(conflicts.min(MOST_CONFLICTS), Ordering::Relaxed);
     }
 
-    /// Before a thread takes the lock: lets another one, which makes call after call, go on for a batch.
+    /// Called before a thread takes the lock: lets another thread, which makes call after call,
+    /// complete a batch.
     #[inline]
     pub fn back_off(&self, me: usize, pause: impl Fn(u32), is_held: impl Fn() -> bool) {
         if self.conflicts.load(Ordering::Relaxed) != 0 && self.batch().0 != me {
@@ -109,7 +116,7 @@ impl Contention {
 
     #[cold]
     fn wait_for_batch(&self, pause: impl Fn(u32), is_held: impl Fn() -> bool) {
-        // Where a backend decides who goes on, the other one does not.
+        // If the simulated machine schedules the threads, the other one does not run meanwhile.
         if sync::turns_are_kept() {
             return;
         }
@@ -124,7 +131,8 @@ impl Contention {
             if now == before && !is_held() {
                 break;
             }
-            // A third thread has had its turn: where there are so many, each waits long enough.
+            // A third thread took the lock. With so many threads, each waits long enough without
+            // batches.
             if now.0 != before.0 && before.0 != NO_OWNER {
                 self.conflicts.store(0, Ordering::Relaxed);
                 self.crowd.store(CROWD, Ordering::Relaxed);
@@ -137,7 +145,7 @@ impl Contention {
             }
             pauses = (2 * pauses).min(most_pauses);
         }
-        // Whoever makes few calls in all that time is not to be waited for longer.
+        // A thread that made few calls in all that time gets a shorter batch.
         let calls = if before.1 >= calls / 2 { 2 * calls } else { calls / 2 };
         self.batch_calls.store(calls.clamp(SHORTEST_BATCH, LONGEST_BATCH), Ordering::Relaxed);
         let conflicts = self.conflicts.load(Ordering::Relaxed);
@@ -145,12 +153,12 @@ impl Contention {
         self.conflicts.store(conflicts.min(MOST_CONFLICTS), Ordering::Relaxed);
     }
 
-    /// Is nobody else about to raise or take down the flag?
+    /// May this thread become the owner? No other thread may still set or clear the flag.
     pub fn may_rebias(&self, me: usize) -> bool {
         self.former.get().is_none_or(|former| former.is_by(me) || thread::is_over(&former))
     }
 
-    /// The owner has lost the bias, and what it does from now on sees that.
+    /// Notes that the owner has lost the bias, which its next accesses will see.
     pub fn note_revoked(&self, owner: usize) {
         self.former.set(thread::visit_of(owner));
         self.last.store(NO_OWNER, Ordering::Relaxed);
@@ -158,7 +166,8 @@ impl Contention {
         self.patience.set((self.patience.get() * 2).clamp(sync::PATIENCE, sync::MOST_PATIENCE));
     }
 
-    /// The bias was suspended; is it put back? Each time costs the ledger a system call, at most.
+    /// Counts a suspension of the bias. True: the bias is restored. Each restoration costs the
+    /// ledger at most one system call.
     pub fn keeps_bias(&self) -> bool {
         let suspensions = self.suspensions.get() + 1;
         self.suspensions.set(suspensions);
@@ -180,28 +189,29 @@ mod tests {
         contention
     }
 
-    /// How often a thread looks before it takes the lock; before each look the other makes `calls`.
-    fn looks(contention: &Contention, calls: u32) -> u32 {
+    /// The number of polls of a thread before it takes the lock. The other thread makes `calls`
+    /// calls before each poll.
+    fn polls(contention: &Contention, calls: u32) -> u32 {
         // The machine of another test may keep turns, and then no thread backs off.
         let _no_machine = crate::sim::test_lock();
-        let looks = Cell::new(0);
+        let polls = Cell::new(0);
         let pause = |_| {
-            looks.set(looks.get() + 1);
+            polls.set(polls.get() + 1);
             (0..calls).for_each(|_| assert!(!contention.is_streak_of(OTHER)));
         };
         contention.back_off(ME, pause, || false);
-        looks.get()
+        polls.get()
     }
 
     #[test]
     fn a_thread_backs_off_neither_from_itself_nor_without_conflicts() {
         let contention = contended();
         assert!(!contention.is_streak_of(ME));
-        assert_eq!(looks(&contention, 1), 0);
+        assert_eq!(polls(&contention, 1), 0);
         let contention = Contention::new();
         contention.patience.set(2);
         assert!(!contention.is_streak_of(OTHER));
-        assert_eq!(looks(&contention, 1), 0);
+        assert_eq!(polls(&contention, 1), 0);
     }
 
     #[test]
@@ -210,12 +220,12 @@ mod tests {
         assert!(!contention.is_streak_of(OTHER));
         for _ in 0..MOST_CONFLICTS {
             assert_eq!(
-                looks(&contention, 0),
+                polls(&contention, 0),
                 1,
-                "one look shows that there is nothing to wait for"
+                "one poll shows that there is nothing to wait for"
             );
         }
-        assert_eq!(looks(&contention, 0), 0);
+        assert_eq!(polls(&contention, 0), 0);
     }
 
     #[test]
@@ -225,13 +235,14 @@ mod tests {
         let third = |_| assert!(!contention.is_streak_of(24));
         contention.back_off(ME, third, || true);
         (0..CROWD).for_each(|_| contention.found_held());
-        assert_eq!(looks(&contention, 1), 0);
+        assert_eq!(polls(&contention, 1), 0);
         contention.found_held();
         assert!(!contention.is_streak_of(OTHER));
-        assert_eq!(looks(&contention, 1), sync::LOOKS_BACK, "it is tried again");
+        assert_eq!(polls(&contention, 1), sync::LOOKS_BACK, "it is tried again");
     }
 
-    /// Sides in each of which the other makes so many calls and no more: the calls of a batch then.
+    /// Runs batches in each of which the other thread makes exactly so many calls. Returns the
+    /// calls in a batch then.
     fn after_batches(contention: &Contention, batches: u32, calls: u32) -> u32 {
         for _ in 0..batches {
             assert!(!contention.is_streak_of(ME));
@@ -260,7 +271,7 @@ mod tests {
         for _ in 0..20 {
             assert!(!contention.is_streak_of(ME));
             assert!(!contention.is_streak_of(OTHER));
-            assert_eq!(looks(&contention, 1), sync::LOOKS_BACK);
+            assert_eq!(polls(&contention, 1), sync::LOOKS_BACK);
             assert_eq!(contention.batch_calls.load(Ordering::Relaxed), SHORTEST_BATCH);
         }
     }
@@ -269,12 +280,12 @@ mod tests {
     fn a_batch_ends_after_its_calls_and_the_longest_wait_after_its_polls() {
         let contention = contended();
         assert!(!contention.is_streak_of(OTHER));
-        assert_eq!(looks(&contention, 0), 1);
+        assert_eq!(polls(&contention, 0), 1);
         (1..SHORTEST_BATCH).for_each(|_| assert!(!contention.is_streak_of(OTHER)));
-        assert_eq!(looks(&contention, 1), 1, "it has had its batch by the next look");
+        assert_eq!(polls(&contention, 1), 1, "it has had its batch by the next poll");
         assert!(!contention.is_streak_of(ME));
         assert!(!contention.is_streak_of(OTHER));
-        assert_eq!(looks(&contention, 1), sync::LOOKS_BACK, "it is slow");
+        assert_eq!(polls(&contention, 1), sync::LOOKS_BACK, "it is slow");
         let conflicts = contention.conflicts.load(Ordering::Relaxed);
         assert_eq!(conflicts, MOST_CONFLICTS, "none of the last was in vain");
     }

@@ -1,9 +1,10 @@
-//! Sharing between streams: idle memory of one serves another, in place, before more is taken from the
-//! driver. What that does to an arena's blocks is in `foreign_free.rs`.
+//! Cross-stream reuse: idle memory of one stream serves another, in place, before more memory is
+//! taken from the driver. `foreign_free.rs` has what this changes in an arena.
 //!
-//! A stream that gets memory of another's comes after that one, which costs no host time to speak of and
-//! no mapping, but has the two wait for each other on the device. So it is done where growing would
-//! take the device's memory beyond what was ever needed at a time; below that, growing keeps streams apart.
+//! The stream that takes the memory is ordered after the other stream. That needs no mapping and
+//! almost no host time, but one stream waits for the other on the device. So it is done only where
+//! growth would raise the device's memory above the highest need so far. Below that, growth keeps
+//! streams independent.
 
 use super::block::UNIT;
 use crate::base::error::Result;
@@ -19,36 +20,36 @@ use crate::memory::trace::history;
 use crate::runtime::Runtime;
 use std::sync::atomic::Ordering;
 
-/// Thousandths that may be reserved beyond what was ever needed at a time.
+/// How much may be reserved beyond the highest need so far, in thousandths of it.
 const MARGIN: u64 = 10;
-/// The same for little, where a stream has come after others for little so many times.
+/// The same for little growth, if the stream has waited for little memory at least [`TIMES`] times.
 const WIDE_MARGIN: u64 = 40;
 const TIMES: u32 = 4;
-/// Others with less memory than this are not worth a look.
+/// Other arenas are not searched if all of them together have less than this.
 const LEAST: u64 = 16 << 20;
-/// Less than one part in so many of what is reserved is little.
+/// An amount is little if it is less than the reserved memory divided by this.
 const LITTLE: u64 = 64;
 
-/// Every order.
+/// The bits of all owners.
 const ANY: u64 = u64::MAX;
 
-/// Where memory is looked for.
+/// The arenas that a search visits.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Where {
-    /// In the requester stream's own arena.
+    /// The requesting stream's own arena.
     OwnArena,
-    /// There and in others'.
+    /// That arena and those of other streams.
     AllArenas,
 }
 
 impl DeviceMemory {
-    /// Waits of streams for others that sharing has added.
+    /// The number of stream waits that cross-stream reuse has added.
     pub fn shared_waits(&self) -> u64 {
         self.waits.load(Ordering::Relaxed)
     }
 
-    /// A block in another stream's arena that is free in the order of this one's stream, where it was
-    /// served last: no driver call is made.
+    /// A block that is free in this stream's order, in the arena of another stream that served it
+    /// last. Makes no driver call.
     #[inline]
     pub(in crate::memory) fn share_again(
         &self,
@@ -69,8 +70,8 @@ impl DeviceMemory {
         }
     }
 
-    /// Memory of other streams, or of this one's that others use, where growing would take more from the
-    /// driver than was ever needed; `anyhow`: whatever growing would take.
+    /// Memory of other streams, or memory of this arena that other streams use, if growth would
+    /// take more from the driver than was ever needed. With `anyhow`, whatever growth would take.
     pub(in crate::memory) fn share(
         &self,
         runtime: &Runtime,
@@ -104,7 +105,7 @@ impl DeviceMemory {
         if anyhow { Ok(None) } else { self.grow_elsewhere(requester) }
     }
 
-    /// Could anything be shared with an arena's stream?
+    /// The requester, if there may be memory that its stream can reuse.
     fn may_share<'a>(
         &self,
         runtime: &'a Runtime,
@@ -127,8 +128,8 @@ impl DeviceMemory {
         !unsafe { arena.state() }.foreign.is_empty()
     }
 
-    /// Is there memory of the class in other arenas, to be shared? So little that it is less than what
-    /// may be reserved beyond the need is not worth a look, but where there is no other.
+    /// Do other arenas of the class have memory that may be shared? Less than the margin does not
+    /// count, unless with `anyhow`.
     fn has_others(&self, arena: &Arena, anyhow: bool) -> bool {
         if !self.policy.shares() {
             return false;
@@ -143,7 +144,7 @@ impl DeviceMemory {
         theirs >= if anyhow { 1 } else { least }
     }
 
-    /// May the arena grow by what the request lacks, rather than wait for others?
+    /// May the arena grow by what the request lacks, instead of waiting for other streams?
     fn may_grow(&self, arena: &Arena, request: Request) -> bool {
         let step = (self.virtual_memory.granularity() / UNIT) as u32;
         let (growth, is_first) = {
@@ -153,7 +154,7 @@ impl DeviceMemory {
             let growth = u64::from(state.missing_at_end(request.units, step)) * UNIT;
             (growth, state.segment.bytes() == 0)
         };
-        // The least that there is: streams of small programs stay apart.
+        // The smallest possible growth: streams of small programs stay independent.
         if is_first && growth <= self.virtual_memory.granularity() {
             return true;
         }
@@ -163,15 +164,15 @@ impl DeviceMemory {
             return true;
         }
         let held = self.most_held(None, request);
-        // A stream that needs little, such as one of copies, is soon on its own.
+        // A stream that needs little, such as a stream of copies, soon has memory of its own.
         let is_often = arena.small_waits.load(Ordering::Relaxed) >= TIMES;
         let is_little = growth < self.virtual_memory.limit.claimed() / LITTLE;
         let margin = if is_often && is_little { WIDE_MARGIN } else { MARGIN };
         claimed <= held + held / 1000 * margin
     }
 
-    /// The most that blocks had at a time since the cache was emptied, this request with them. `own` is
-    /// an arena whose lock the caller holds, if it does.
+    /// The most bytes that were allocated at a time since the cache was emptied, this request
+    /// included. `own` is an arena whose lock the caller holds, if it holds one.
     pub(in crate::memory) fn most_held(&self, own: Option<&Arena>, request: Request) -> u64 {
         self.with_ledger(own, |stats| {
             let current = stats.sums(ClassCounters::current)[ALL][ALLOCATED_BYTES];
@@ -179,8 +180,8 @@ impl DeviceMemory {
         })
     }
 
-    /// Runs `body` for an arena and each other that has memory to be shared with it, holding its lock,
-    /// until it gives something.
+    /// Runs `body` for an arena, and for each other that has memory to share with it, until `body`
+    /// returns something. Holds the lock of the arena meanwhile.
     fn each_shared<R>(
         &self,
         arena: &Arena,
@@ -201,7 +202,7 @@ impl DeviceMemory {
                 })
             });
             let Some((place, other)) = found else { return Ok(None) };
-            // SAFETY: boxed, and there as long as this call.
+            // SAFETY: boxed, and kept as long as this call.
             let other = unsafe { &*other };
             let _guard = other.lock.enter()?;
             let found = body(other)?;
@@ -212,7 +213,7 @@ impl DeviceMemory {
         }
     }
 
-    /// A block that the stream may use without being told.
+    /// A block that the stream may use without a wait: it is free in the stream's own order.
     fn share_without_wait(&self, requester: Requester) -> Result<Option<u64>> {
         self.each_shared(requester.arena, |other| {
             // SAFETY: `each_shared` holds the lock.
@@ -223,8 +224,8 @@ impl DeviceMemory {
         })
     }
 
-    /// A block for which the fewest streams must be waited for; without `may_wait`, none. Of equals one
-    /// in the smallest arena: what has little memory of its own is not worth much as a whole.
+    /// A block that needs the fewest waits for other streams, or without `may_wait` none. Of
+    /// equals, one in the smallest arena: an arena with little memory is of little use as a whole.
     fn share_cheapest(
         &self,
         requester: Requester,
@@ -238,7 +239,7 @@ impl DeviceMemory {
                 return Ok(None::<()>);
             }
             if !may_wait && !is_own {
-                // What its other streams do wrong is not this allocation's fault.
+                // Errors of the other arena's streams do not fail this allocation.
                 let _ = self.settle(requester.runtime, other, false);
             }
             let Some(to) = self.owner_in(requester, other) else { return Ok(None) };
@@ -265,7 +266,7 @@ impl DeviceMemory {
         let other = unsafe { &*other };
         let _guard = other.lock.enter()?;
         let Some(to) = self.owner_in(requester, other) else { return Ok(None) };
-        // What was asked is known now, unless others were here since.
+        // The queries above have noted their results, unless another thread came between.
         let known = self.known(requester, other, to, false);
         let allowed = if may_wait { ANY } else { known };
         // SAFETY: the lock is held, and this is the only reference.
@@ -273,10 +274,10 @@ impl DeviceMemory {
         let Some(window) = state.find_window(requester.request.units, allowed, known) else {
             return Ok(None);
         };
-        if !self.order_after(requester, other, window.orders & !known, to, may_wait) {
+        if !self.order_after(requester, other, window.owners & !known, to, may_wait) {
             return Ok(None);
         }
-        let newly = window.orders & !before;
+        let newly = window.owners & !before;
         // SAFETY: as above.
         let foreign = unsafe { other.state() }.foreign_units(newly);
         let gained = foreign.max(requester.request.units.into()) * UNIT;
@@ -288,7 +289,7 @@ impl DeviceMemory {
         self.take_window(requester, other, window, to)
     }
 
-    /// A block out of a window, after all orders of which its stream comes.
+    /// Takes a block out of a window. The stream is ordered after all owners of the window.
     fn take_window(
         &self,
         requester: Requester,
@@ -303,23 +304,24 @@ impl DeviceMemory {
             return self.take::<true>(other, requester.request, usize::MAX);
         };
         requester.arena.source_arena.store(std::ptr::from_ref(other).cast_mut(), Ordering::Release);
-        // What is the arena's own alone is one block, of which the rest stays its own.
-        if window.orders == Owner::Arena.bit() {
+        // A window of the arena's own memory is one block, whose rest stays with the arena.
+        if window.owners == Owner::Arena.bit() {
             return self.take_for_stream(other, index, requester.request, true);
         }
         self.gather(other, window, to);
         self.take_for_stream(other, index, requester.request, false)
     }
 
-    /// Moves a window into one order. The caller holds the arena's lock.
+    /// Moves a window to one owner. The caller holds the arena's lock.
     fn gather(&self, arena: &Arena, window: Window, to: Owner) {
         // SAFETY: the caller holds the lock, and this is the only reference.
         unsafe { arena.state() }.gather(window, to);
         self.count_split(arena);
     }
 
-    /// Memory at the end of the arena where the least is missing, if that is much less than the requester
-    /// arena would take: what is free there in several orders, and what the driver gives beside it.
+    /// A block at the end of the arena that needs the least growth, if that is much less than the
+    /// requesting arena needs. It consists of what is free there, of several owners, and of what
+    /// the driver adds behind it.
     fn grow_elsewhere(&self, requester: Requester) -> Result<Option<u64>> {
         let units = requester.request.units;
         let mut best: (u32, *const Arena) = (0, std::ptr::null());
@@ -330,7 +332,7 @@ impl DeviceMemory {
                 && let Some((_, tail)) = state.tail()
             {
                 let own = std::ptr::eq(other, requester.arena);
-                // Another's is worth it where it spares a quarter.
+                // Another stream's arena must save at least a quarter of the request.
                 let worth = if own { tail } else { tail.saturating_sub(units / 4) };
                 if worth > best.0 {
                     best = (worth, std::ptr::from_ref(other));
@@ -344,8 +346,8 @@ impl DeviceMemory {
         let Some(to) = self.owner_in(requester, other) else { return Ok(None) };
         // SAFETY: the lock is held, and this is the only reference.
         let Some((window, tail)) = unsafe { other.state() }.tail() else { return Ok(None) };
-        if window.orders == to.bit() && to == Owner::Arena
-            || !self.order_after(requester, other, window.orders, to, true)
+        if window.owners == to.bit() && to == Owner::Arena
+            || !self.order_after(requester, other, window.owners, to, true)
         {
             return Ok(None);
         }
@@ -366,8 +368,8 @@ impl DeviceMemory {
         self.take_for_stream(other, index, requester.request, false)
     }
 
-    /// Takes a block for a guest: of what is free in its order, or with `own` in the arena's. The caller
-    /// holds the arena's lock.
+    /// Takes a block for another stream: from that stream's free list, or with `own` from the
+    /// arena's own free memory. The caller holds the arena's lock.
     fn take_for_stream(
         &self,
         arena: &Arena,
@@ -390,7 +392,8 @@ impl DeviceMemory {
         Ok(Some(address))
     }
 
-    /// Frees a block of a guest that no other stream uses. The caller holds the arena's lock.
+    /// Frees a block of another stream that no further stream uses. The caller holds the arena's
+    /// lock.
     pub(in crate::memory) fn free_foreign(
         &self,
         runtime: &Runtime,
@@ -412,8 +415,9 @@ impl DeviceMemory {
         self.count_with_split(arena, class, change);
     }
 
-    /// Brings what is free in the orders of foreign into the arena's own, where their work is over, and
-    /// waits for that if it may. The caller holds the arena's lock.
+    /// Moves the memory in the free lists of other streams back to the arena, where the work of
+    /// these streams is complete. With `wait`, waits until it is. The caller holds the arena's
+    /// lock.
     pub(in crate::memory) fn reclaim_foreign(
         &self,
         runtime: &Runtime,
@@ -436,7 +440,7 @@ impl DeviceMemory {
     }
 }
 
-/// May the memory of an arena be shared? Others than those of the default pool may be in graphs.
+/// May the memory of an arena be shared? Memory of private pools may be in graphs.
 fn is_shared(arena: &Arena) -> bool {
     !arena.segmented && arena.pool() == PoolId::DEFAULT && !arena.is_spare()
 }

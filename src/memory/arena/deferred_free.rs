@@ -1,13 +1,14 @@
-//! Blocks that other streams use (`stream_uses.rs`), and which freed ones still wait.
+//! Deferred frees: freed blocks that other streams may still use (`stream_uses.rs`).
 //!
-//! A freed block joins the open batch of each stream that uses it; no driver call is made. When
-//! memory is next wanted, the blocks of each stream that has nothing left to do become free; the
-//! open batch of one that is busy is closed by one event, so that many frees share it, and its
-//! blocks become free when the event has passed. [`PollPolicy`] says when streams are left alone; never
-//! where nothing else fits. A stream for which whoever freed them has waited since is not asked (`waits.rs`).
+//! A freed block joins the open batch of each stream that uses it, without a driver call. When
+//! memory is next needed, the blocks of each stream that has no work left become free. The open
+//! batch of a busy stream is closed by one event, which many frees share. Its blocks become free
+//! when the event has completed. [`PollPolicy`] says when streams are not polled; if nothing else
+//! fits, they are. A stream is not polled if the freeing thread has since waited for it
+//! (`waits.rs`).
 //!
-//! Blocks are often freed one after the other by whom the same streams were told of: the first of them, the
-//! *leader*, is in the batches, and the others follow it as long as those are open.
+//! Blocks are often freed one after the other with the same recorded streams. The first of them,
+//! the *leader*, is in the batches. The others follow it while these batches are open.
 
 use super::block::{Block, NONE, State, UNIT};
 use crate::base::error::Result;
@@ -23,17 +24,17 @@ use crate::memory::arena::{Arena, ArenaState};
 use crate::memory::stats::ledger::Class;
 use std::sync::atomic::Ordering;
 
-/// The block that was put in line last, with those that follow it.
+/// The leader that was enqueued last, with the blocks that follow it.
 struct Leader {
-    /// The streams for which it is in line.
+    /// The streams in whose batches it is.
     streams: Followed,
-    /// The last that follows it, or itself; [`NONE`]: it can be followed no more.
+    /// The last block that follows it, or itself; [`NONE`]: no more blocks may follow.
     last: u32,
-    /// When it was put in line, and those that follow it.
+    /// When it was enqueued, and those that follow it.
     stamp: Stamp,
 }
 
-/// Freed blocks that wait for one stream to get past one point.
+/// Freed blocks that wait until one stream has passed one point.
 pub(in crate::memory) struct Batch {
     pub stream: *const Stream,
     /// NULL while the batch is open.
@@ -41,16 +42,17 @@ pub(in crate::memory) struct Batch {
     /// The list of those blocks, oldest first.
     pub(in crate::memory) first: u32,
     pub(in crate::memory) last: u32,
-    /// When the last was put in line.
+    /// When the last block was enqueued.
     stamp: Stamp,
 }
 
 impl Batch {
-    /// Is it known that they wait no more?
+    /// Is it known without a query that the stream has passed that point?
     pub(in crate::memory) fn is_known_to_be_over(&self, device: &Device) -> bool {
         // SAFETY: streams that batches name stay (`mark_streams`).
         let stream = unsafe { &*self.stream };
-        // One of the host's may be of another context, or be gone; one of each thread is not one stream.
+        // An external stream may be of another context, or destroyed. A per-thread stream is a
+        // different stream on each thread.
         !stream.is_external()
             && (device.waited.is_since(self.stamp)
                 || !stream.is_per_thread() && stream.waited.is_since(self.stamp))
@@ -59,14 +61,14 @@ impl Batch {
 
 #[cfg(test)]
 thread_local! {
-    /// Blocks that a thread's calls joined with those that they followed.
+    /// Blocks that a thread's calls merged with those that they followed.
     pub(in crate::memory) static JOINED: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
 }
 
-/// Blocks that waited, and are one now.
+/// Blocks whose waits are over, merged into one.
 pub(in crate::memory) struct Ended {
     pub class: Class,
-    /// How many they were.
+    /// How many blocks they were.
     pub blocks: i64,
     pub bytes: i64,
     pub requested: i64,
@@ -77,11 +79,11 @@ pub(in crate::memory) struct Ended {
 /// The batches of an arena, oldest first.
 pub struct DeferredFrees {
     pub(in crate::memory) batches: Vec<Batch>,
-    /// Freed blocks for which there was no host memory to stand in line: they keep their streams,
-    /// and are lined up later.
+    /// Freed blocks that could not be enqueued, for lack of host memory. They keep their lists of
+    /// streams, and are enqueued later.
     pub(in crate::memory) overflow: u32,
     leader: Leader,
-    /// When the events are asked again.
+    /// When the events are polled again.
     pub(in crate::memory) poll_policy: PollPolicy,
 }
 
@@ -99,14 +101,14 @@ impl DeferredFrees {
         }
     }
 
-    /// Does anything wait?
+    /// Is no block pending?
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.batches.is_empty() && self.overflow == 0
     }
 
-    /// The open batch of a stream, made now if there is none, for a block that is put in line now; none: there
-    /// is no host memory.
+    /// The open batch of a stream, for a block that is enqueued now. Adds a batch if there is none.
+    /// None: there is no host memory.
     #[inline]
     pub(in crate::memory) fn open_batch(
         &mut self,
@@ -132,7 +134,7 @@ impl DeferredFrees {
         self.batches.last_mut()
     }
 
-    /// Marks the streams that are waited for.
+    /// Marks the streams that blocks wait for.
     pub(in crate::memory) fn mark_streams(&self, marker: Marker) {
         self.batches.iter().for_each(|batch| marker.mark(batch.stream));
         if self.leader.last != NONE {
@@ -140,13 +142,14 @@ impl DeferredFrees {
         }
     }
 
-    /// Batches are about to be closed: who follows a block that is in them would wait for too little.
+    /// Ends the leader's group before batches are closed: a block that followed later would wait
+    /// for too little.
     pub(in crate::memory) fn end_following(&mut self) {
         self.leader.last = NONE;
     }
 
-    /// Is a batch behind an earlier one of the same stream? At most one is closed: what is freed
-    /// meanwhile shares the next event.
+    /// Is there an earlier batch of the same stream? At most one batch of a stream is closed:
+    /// blocks that are freed meanwhile share the next event.
     pub(in crate::memory) fn is_behind(&self, index: usize) -> bool {
         let (earlier, rest) = self.batches.split_at(index);
         let stream = rest.first().map(|batch| batch.stream);
@@ -155,7 +158,7 @@ impl DeferredFrees {
 }
 
 impl ArenaState {
-    /// Notes that a stream uses a block: another than the one in whose order it is.
+    /// Notes that a stream uses a block, unless the block is in the order of that stream.
     pub(in crate::memory) fn add_use(
         &mut self,
         arena: &Arena,
@@ -165,7 +168,7 @@ impl ArenaState {
         self.add_use_quickly(arena, id, stream).ok_or(NO_ROOM)
     }
 
-    /// The same; none: there is no host memory.
+    /// [`ArenaState::add_use`]; none: there is no host memory.
     #[inline(always)]
     pub(in crate::memory) fn add_use_quickly(
         &mut self,
@@ -187,15 +190,15 @@ impl ArenaState {
         Some(())
     }
 
-    /// Has a block wait for the streams that use it, if nothing else is to be done when it is freed: gives
-    /// its bytes, and whether it counts as oversize.
+    /// Makes a block wait for the streams that use it, if nothing else is to be done when it is
+    /// freed. Returns its bytes, and whether it counts as oversize.
     #[inline]
     pub(in crate::memory) fn defer_if_used(&mut self, id: u32) -> Option<(i64, bool)> {
         let is_plain = self.marked == 0 && self.uses.has(self.blocks[id].uses);
         is_plain.then(|| self.defer_free(id))
     }
 
-    /// A block that other streams use waits for them.
+    /// Makes a block pending until the streams that use it are done with it.
     #[inline]
     pub(in crate::memory) fn defer_free(&mut self, id: u32) -> (i64, bool) {
         if !self.follow(id) {
@@ -206,7 +209,7 @@ impl ArenaState {
         (block.bytes(), block.oversize)
     }
 
-    /// Has a block wait with the one that was put in line last, if that waits for the same streams.
+    /// Lets a block follow the leader, if it waits for the same streams.
     #[inline(always)]
     fn follow(&mut self, id: u32) -> bool {
         let Leader { streams, last, stamp } = &mut self.deferred.leader;
@@ -222,7 +225,7 @@ impl ArenaState {
         true
     }
 
-    /// Puts a block in line, for others to follow.
+    /// Enqueues a block, and makes it the leader.
     #[inline(never)]
     fn lead(&mut self, id: u32) {
         let followed = self.uses.few(self.blocks[id].uses);
@@ -230,7 +233,7 @@ impl ArenaState {
         let is_whole = self.enqueue(id, stamp);
         self.deferred.overflow += u32::from(!is_whole);
         self.deferred.leader.last = NONE;
-        // A block of a segment names that where others name who follows them.
+        // A block of a segment refers to its segment where other blocks refer to their follower.
         if self.segments.is_none() {
             self.blocks[id].bin_next = NONE;
             if let Some(streams) = followed.filter(|_| is_whole) {
@@ -239,13 +242,13 @@ impl ArenaState {
         }
     }
 
-    /// The block that follows one that waited.
+    /// The block that follows one whose wait is over.
     #[inline]
     pub(in crate::memory) fn follower(&self, id: u32) -> u32 {
         if self.segments.is_some() { NONE } else { self.blocks[id].bin_next }
     }
 
-    /// A block that waits for nobody any more, as it is.
+    /// A block whose waits are over, not merged.
     #[inline]
     pub(in crate::memory) fn end_alone(&self, arena: &Arena, id: u32) -> Ended {
         let block = &self.blocks[id];
@@ -259,14 +262,15 @@ impl ArenaState {
         }
     }
 
-    /// Joins a block that waits for nobody any more with those that follow it, as far as each lies right above
-    /// the one before and counts as it does: often they came from one place, and are free as one.
+    /// Merges a block whose waits are over with those that follow it, as long as each starts where
+    /// the one before ends and counts in the same class. Such blocks often came from one place.
     #[inline]
     pub(in crate::memory) fn end_together(&mut self, arena: &Arena, id: u32) -> Ended {
         let Ended { class, mut blocks, bytes: _, mut requested, mut next } =
             self.end_alone(arena, id);
         let Block { mut units, next: mut above, uses, .. } = self.blocks[id];
-        // What is unowned own stays as it is.
+        // Blocks of other streams are not merged here, and no blocks of an arena with remapped
+        // memory.
         let is_plain = uses == 0 && self.segment.views.is_empty();
         while is_plain && next != NONE && next == above {
             let Block { units: more, next: after, bin_next, requested: asked, uses, .. } =
@@ -295,7 +299,8 @@ impl ArenaState {
         Ended { class, blocks, bytes: i64::from(units) * UNIT as i64, requested, next }
     }
 
-    /// One of the streams that a block waits for is done with it; was it the last?
+    /// Counts that one of the streams that a block waits for is done with it. True: it was the
+    /// last.
     #[inline]
     pub(in crate::memory) fn is_past_all(&mut self, id: u32) -> bool {
         let block = &mut self.blocks[id];
@@ -303,8 +308,8 @@ impl ArenaState {
         block.waits == 0 && !self.uses.has(block.uses)
     }
 
-    /// Puts a block that is freed in line for each of the streams that use it; false: not for all,
-    /// since there is no host memory.
+    /// Adds a freed block to the batch of each stream that uses it; false: not to all, for lack of
+    /// host memory.
     fn enqueue(&mut self, id: u32, now: Stamp) -> bool {
         if self.deferred.is_empty() {
             self.deferred.poll_policy.begin();
@@ -313,12 +318,12 @@ impl ArenaState {
         let (waits, rest) = self.uses.enqueue(&mut self.deferred, now, block.uses);
         let is_whole = !self.uses.has(rest);
         block.waits += waits;
-        // What is left in the end says whose it is.
+        // The end of the list is the block's owner.
         block.uses = if is_whole { Owner::of_end(rest).end() } else { rest };
         is_whole
     }
 
-    /// The same for those that were left out, where there is host memory now.
+    /// Enqueues the blocks that could not be enqueued before, as far as there is host memory now.
     pub(in crate::memory) fn enqueue_overflow(&mut self) {
         if self.deferred.overflow == 0 {
             return;
@@ -332,7 +337,8 @@ impl ArenaState {
                 let block = &self.blocks[id];
                 let next = block.next;
                 if block.state == State::Pending && self.uses.has(block.uses) {
-                    // By whomever it was freed: that was before now.
+                    // The stamp may be of another thread than the one that freed the block: it is
+                    // later in any case.
                     if !self.enqueue(id, Stamp::now()) {
                         return;
                     }

@@ -1,13 +1,14 @@
-//! Arenas of streams and pools that have ended: their memory serves others, or goes back, and then the
-//! arena goes with its addresses, its tables and its place among the members.
+//! Arenas of streams and pools that have ended. Their memory serves other streams or returns to the
+//! driver. Then the arena is removed with its addresses, its tables and its place among the
+//! members.
 //!
-//! A few arenas that nothing uses stay with their memory as *spares*: the next stream that wants an arena
-//! gets one, so that streams which come and go neither map nor unmap. Each time an arena is wanted, a few
-//! members are looked at, in turn, so that it costs the same however many have ended, and what has
-//! ended is found soon. Giving memory back looks at all.
+//! A few unused arenas keep their memory as *spares*. The next stream that needs an arena gets one,
+//! so that streams that come and go neither map nor unmap memory. Each time an arena is needed, a
+//! few members are inspected, in turn. So the cost is the same however many arenas have ended, and
+//! each of them is found soon. Giving memory back inspects all members.
 //!
-//! A thread may be inside with an arena that goes: it finds no block there, and no addresses to grow by;
-//! the arena is dropped once that thread has left (`epoch.rs`).
+//! A thread may be inside with an arena that is removed. It finds no block there, and no addresses
+//! to grow by. The arena is dropped when that thread has left (`epoch.rs`).
 
 use crate::base::error::Result;
 use crate::base::lock::Mutex;
@@ -25,21 +26,21 @@ use crate::memory::{DeviceMemory, Relaxed};
 use crate::runtime::Runtime;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Members that are looked at when an arena is wanted.
+/// Members that are inspected when an arena is needed.
 const LOOKS: usize = 8;
-/// Spares of a class, one for each GiB of the device.
+/// The most spares of a class. A device has at most one for each GiB.
 const MOST_SPARES: usize = 16;
 
-/// What a device keeps of what has ended.
+/// The ended arenas of a device.
 pub struct Ended {
-    /// The member that is looked at next. Changes under the ledger's lock.
+    /// The member that is inspected next. Changes under the ledger's lock.
     hand: AtomicUsize,
-    /// Threads that go through the members by their places: none goes meanwhile.
+    /// Threads that walk through the members by index. No member is removed meanwhile.
     walks: AtomicUsize,
     spares: Mutex<[[usize; MOST_SPARES]; 2]>,
 }
 
-/// Goes through the members, until it is dropped.
+/// A walk through the members by index, until it is dropped.
 pub(in crate::memory) struct Walk<'a>(&'a AtomicUsize);
 
 impl Drop for Walk<'_> {
@@ -49,7 +50,7 @@ impl Drop for Walk<'_> {
 }
 
 impl Ended {
-    /// Nothing.
+    /// No spares.
     pub const fn new() -> Ended {
         Ended {
             hand: AtomicUsize::new(0),
@@ -58,7 +59,7 @@ impl Ended {
         }
     }
 
-    /// Says that this thread goes through the members by their places; said before the ledger is taken.
+    /// Begins a walk through the members by index. Called before the ledger is locked.
     pub(in crate::memory) fn walk(&self) -> Walk<'_> {
         self.walks.fetch_add(1, Ordering::AcqRel);
         Walk(&self.walks)
@@ -75,7 +76,7 @@ impl Ended {
         place.map(|place| *place = new).is_some()
     }
 
-    /// Takes one.
+    /// Takes a spare.
     fn take(&self, class: Class) -> Option<usize> {
         let mut spares = self.spares.lock();
         let place = spares[class as usize].iter_mut().find(|place| **place != 0)?;
@@ -84,7 +85,7 @@ impl Ended {
 }
 
 impl Arena {
-    /// Is it unowned: has its pool ended, or its stream where the pool is that of all?
+    /// Has its pool ended, or its stream if it is in the default pool?
     fn has_ended(&self) -> bool {
         let pool = self.pool();
         if pool != PoolId::DEFAULT && !pool.is_alive() {
@@ -96,12 +97,12 @@ impl Arena {
         }
     }
 
-    /// Is it unowned, and has no blocks? The caller holds its lock.
+    /// Has it ended, and has it no blocks? The caller holds its lock.
     pub(in crate::memory) fn is_left(&self) -> bool {
         self.has_ended() && self.has_no_blocks()
     }
 
-    /// Is it unowned, or a spare?
+    /// Has it ended, or is it a spare?
     fn is_reclaimable(&self) -> bool {
         self.is_spare() || self.has_ended()
     }
@@ -110,7 +111,7 @@ impl Arena {
         std::ptr::from_ref(self) as usize
     }
 
-    /// Its stream no longer leads to it.
+    /// Removes it from its stream.
     fn leave_stream(&self) {
         let own = std::ptr::from_ref(self).cast_mut();
         if let Some(stream) = self.stream() {
@@ -128,7 +129,7 @@ impl Arena {
         self.has_no_blocks() && state.reserved() == (0, 0) && state.segment.is_bare()
     }
 
-    /// Is no block in use, and does none wait? The caller holds its lock.
+    /// Is no block in use or pending? The caller holds its lock.
     fn has_no_blocks(&self) -> bool {
         // SAFETY: the lock is held, and this is the only reference.
         let state = unsafe { self.state() };
@@ -137,7 +138,7 @@ impl Arena {
 }
 
 impl DeviceMemory {
-    /// Looks at a few members, and ends those that are unowned. The caller holds no lock.
+    /// Inspects a few members, and ends those that have ended. The caller holds no lock.
     pub(in crate::memory) fn scan_for_ended(&self, runtime: &Runtime, device: &Device) {
         device.streams.forget_ended(runtime, false);
         let mut found = [std::ptr::null::<Arena>(); LOOKS];
@@ -153,13 +154,13 @@ impl DeviceMemory {
         for arena in found {
             // SAFETY: NULL, or a member, which lives as long as this thread is inside.
             if let Some(arena) = unsafe { arena.as_ref() } {
-                // What cannot be done now is tried again.
+                // What fails now is tried again later.
                 let _ = self.end(runtime, arena);
             }
         }
     }
 
-    /// Marks the streams that arenas and their blocks name.
+    /// Marks the streams to which arenas and their blocks refer.
     pub(crate) fn mark_streams(&self, marker: Marker) {
         let _ = self.each_arena(|arena| {
             marker.mark(arena.stream.load(Ordering::Acquire));
@@ -173,8 +174,8 @@ impl DeviceMemory {
         self.mark_streams_of_stranded(marker);
     }
 
-    /// Ends all members that are unowned, before a stream is captured: what is captured cannot be asked whether
-    /// it is done. The caller holds no lock.
+    /// Ends all ended members before a stream is captured, because a captured stream cannot be
+    /// queried. The caller holds no lock.
     pub(crate) fn end_all(&self, runtime: &Runtime) {
         let mut index = 0;
         let _walk = self.ended.walk();
@@ -190,7 +191,7 @@ impl DeviceMemory {
         }
     }
 
-    /// Ends an arena that is unowned, as far as no work uses what it has.
+    /// Ends an arena whose stream or pool has ended, as far as no work uses its memory.
     fn end(&self, runtime: &Runtime, arena: &Arena) -> Result<()> {
         let _relaxed = Relaxed::enter(self.driver);
         let mut detached = DetachedSegments::new();
@@ -239,7 +240,7 @@ impl DeviceMemory {
         Ok(())
     }
 
-    /// Can an arena that nothing uses serve any stream? The caller holds its lock.
+    /// Can an unused arena serve any stream? The caller holds its lock.
     fn may_be_spare(&self, arena: &Arena) -> bool {
         // SAFETY: the lock is held, and this is the only reference.
         let state = unsafe { arena.state() };
@@ -252,7 +253,8 @@ impl DeviceMemory {
             && self.ended.has_room(arena.class, most)
     }
 
-    /// An arena that nothing uses waits for a stream: of its pool, or any. The caller holds its lock.
+    /// Makes an unused arena available to a stream of its pool, or to any stream. The caller holds
+    /// its lock.
     fn set_free(&self, device: &Device, arena: &Arena, is_of_pool: bool) {
         self.stats.with_own(arena, |_| {
             arena.leave_stream();
@@ -267,7 +269,7 @@ impl DeviceMemory {
         });
     }
 
-    /// A spare that nothing uses. The caller holds the ledger.
+    /// A spare that is not in use. The caller holds the ledger.
     pub(in crate::memory) fn take_spare(
         &self,
         (class, segmented): (Class, bool),
@@ -277,18 +279,18 @@ impl DeviceMemory {
         }
         loop {
             let spare = self.ended.take(class)? as *const Arena;
-            // SAFETY: what goes leaves the spares before.
+            // SAFETY: an arena leaves the spares before it is removed.
             let arena = unsafe { &*spare };
             arena.set_role(Role::Serving);
-            // A thread that had it before it was unowned may have come late.
+            // A thread that found the arena before it ended may use it late.
             if arena.is_unused() {
                 return Some(spare);
             }
         }
     }
 
-    /// Takes an arena without blocks and memory out of everything that leads to it; none: not now. The
-    /// caller holds its lock.
+    /// Removes an arena without blocks and memory from everything that refers to it; none: not now.
+    /// The caller holds its lock.
     fn take_out(&self, arena: &Arena) -> Option<Box<Reclaimable<Arena>>> {
         // SAFETY: the lock is held, and this is the only reference.
         unsafe { arena.state() }.destroy_end(self.driver);
@@ -314,7 +316,7 @@ impl DeviceMemory {
         })
     }
 
-    /// Has all members go that are unowned and have nothing.
+    /// Removes all members that have ended or are spares, and have neither blocks nor memory.
     pub(in crate::memory) fn drop_ended(&self) {
         let mut index = 0;
         loop {

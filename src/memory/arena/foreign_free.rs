@@ -1,11 +1,14 @@
-//! ForeignFree: streams that use memory of another stream's arena, in place and in their own order.
+//! Foreign free lists: other streams use memory of an arena, in place and in their own order.
 //!
-//! A block that a list has lies in the arena's list like every other. When it is freed, what may use
-//! it next without being told is the list's stream alone: the block is *a list's*, lies in the list's
-//! bins, and merges with what is the same list's. So the free memory of an arena has several orders,
-//! its own and its foreign'. Memory goes from one order to another once the other stream comes after it,
-//! by an event or because the host saw that the first has nothing left to do (`cross_stream.rs`): all that
-//! a list has free at a time, since one event is for all of it; of the arena's own just what is wanted.
+//! A block of another stream lies in the arena's list like every other block. When it is freed,
+//! only that stream may use it again without a wait. So it lies in the bins of that stream's free
+//! list, and merges with free neighbours of the same list. The free memory of an arena thus has
+//! several owners: the arena's own stream, and other streams.
+//!
+//! Memory moves to another owner once that owner's stream is ordered after the stream of the first.
+//! The order comes from an event, or the host saw that the first stream has no work left
+//! (`cross_stream.rs`). One event covers all that a foreign free list has, so all of it moves. Of
+//! the arena's own memory only the needed part moves.
 
 use super::bins::{Bins, WHOLE_WALK};
 use super::block::{Block, NONE, State, UNIT};
@@ -15,30 +18,30 @@ use crate::gpu::stream::Stream;
 use crate::memory::arena::{Arena, ArenaState, Request};
 use crate::memory::backing::segment::remap::IN_VIEW;
 
-/// ForeignFree of an arena at a time: each is a bit beside the arena's own.
+/// The most foreign free lists of an arena: each has a bit beside that of the arena.
 const MOST_STREAMS: usize = 63;
 
-/// What a block of a guest has in place of the first of its other streams, or their list as its end:
-/// the guest's number from here down.
+/// A list of streams that use a block ends with the block's owner. For a foreign free list that is
+/// this number minus its index. Without such streams the end takes the place of the list.
 const LAST_WORD: u32 = IN_VIEW - 1;
 
-/// Whose order a block is free in, or will be.
+/// The stream in whose order a block is free, or will be.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(in crate::memory) enum Owner {
     /// The arena's stream.
     Arena,
-    /// A list, by its number.
+    /// The stream of a foreign free list, by its index.
     Stream(usize),
 }
 
 impl Owner {
-    /// The order that a block's list of streams ends with.
+    /// The owner that the end of a block's list of streams means.
     pub(in crate::memory) fn of_end(end: u32) -> Owner {
         let index = LAST_WORD.wrapping_sub(end) as usize;
         if index < MOST_STREAMS { Owner::Stream(index) } else { Owner::Arena }
     }
 
-    /// What a list of streams ends with in a block of this order.
+    /// The end of the list of streams of a block of this owner.
     pub(in crate::memory) fn end(self) -> u32 {
         match self {
             Owner::Arena => 0,
@@ -46,7 +49,7 @@ impl Owner {
         }
     }
 
-    /// Its number: 0 is the arena's own.
+    /// Its number; 0 is the arena's.
     fn number(self) -> usize {
         match self {
             Owner::Arena => 0,
@@ -54,37 +57,38 @@ impl Owner {
         }
     }
 
-    /// A bit for it.
+    /// Its bit in a set of owners.
     pub(in crate::memory) fn bit(self) -> u64 {
         1 << self.number()
     }
 }
 
-/// A stream that uses memory of another's arena.
+/// The free list of a stream that uses memory of another stream's arena.
 struct StreamFreeList {
     stream: *const Stream,
-    /// What is free in its order.
+    /// The blocks that are free in its order.
     bins: Box<Bins>,
     free: u32,
     free_units: u64,
-    /// Blocks that it has, pending ones too.
+    /// Blocks that the stream has, pending ones included.
     held: u32,
     /// How often memory became free in its order.
     frees: u64,
     seen: Seen,
 }
 
-/// What a stream comes after: of each order, by its number, how often memory had become free in it.
+/// What a stream is ordered after: for each owner, by its number, how often memory had become free
+/// for it.
 type Seen = [u64; MOST_STREAMS + 1];
 
-/// The foreign of an arena.
+/// The foreign free lists of an arena.
 pub struct ForeignFree {
     list: Vec<StreamFreeList>,
-    /// How often blocks of foreign became free.
+    /// How often blocks of other streams became free.
     freed: u64,
-    /// How often memory came into the arena's own order.
+    /// How often memory moved into the arena's own order.
     returns: u64,
-    /// What the arena's own stream comes after.
+    /// What the arena's own stream is ordered after.
     seen: Seen,
 }
 
@@ -96,24 +100,25 @@ impl ForeignFree {
         ForeignFree { list: Vec::new(), freed: 0, returns: 0, seen: [0; MOST_STREAMS + 1] }
     }
 
-    /// Was there ever one?
+    /// Has there never been a foreign free list?
     #[inline]
     pub(in crate::memory) fn is_empty(&self) -> bool {
         self.list.is_empty()
     }
 
-    /// Has a list free memory?
+    /// Has the list of this index free memory?
     pub(in crate::memory) fn has_free(&self, index: usize) -> bool {
         self.list.get(index).is_some_and(|list| list.free > 0)
     }
 
-    /// The stream of a list.
+    /// The stream of the list of this index.
     pub(in crate::memory) fn stream<'a>(&self, index: usize) -> Option<&'a Stream> {
         // SAFETY: NULL, or a stream, which stays as long as the list has memory.
         self.list.get(index).and_then(|list| unsafe { list.stream.as_ref() })
     }
 
-    /// Marks the streams of those that have memory, and forgets the others'.
+    /// Marks the streams of the lists whose streams have memory, and clears the other lists'
+    /// streams.
     pub(in crate::memory) fn mark_streams(&mut self, marker: Marker) {
         for list in &mut self.list {
             if list.held == 0 && list.free == 0 {
@@ -123,12 +128,12 @@ impl ForeignFree {
         }
     }
 
-    /// The list that a stream is.
+    /// The index of the list of a stream.
     pub(in crate::memory) fn find(&self, stream: &Stream) -> Option<usize> {
         self.list.iter().position(|list| std::ptr::eq(list.stream, stream))
     }
 
-    /// The same, made now if there is none.
+    /// The index of the list of a stream. Adds the list if there is none.
     pub(in crate::memory) fn find_or_insert(&mut self, stream: &Stream) -> Result<usize> {
         if let Some(index) = self.find(stream) {
             return Ok(index);
@@ -150,41 +155,42 @@ impl ForeignFree {
         Ok(self.list.len() - 1)
     }
 
-    /// Blocks that a list has, those that are free, and its bins.
+    /// For each list: the blocks of its stream, those that are free, and its bins.
     #[cfg(test)]
     pub(in crate::memory) fn all(&self) -> impl Iterator<Item = (u32, u32, &Bins)> {
         self.list.iter().map(|list| (list.held, list.free, &*list.bins))
     }
 }
 
-/// Neighbouring free blocks, of one order or of several.
+/// Neighbouring free blocks, of one owner or of several.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::memory) struct Window {
     /// First unit.
     from: u32,
-    /// One past the last.
+    /// One past the last unit.
     to: u32,
-    /// The neighbour below, or none.
+    /// The block below, or none.
     below: u32,
-    /// The bits of their orders.
-    pub orders: u64,
+    /// The bits of their owners.
+    pub owners: u64,
 }
 
 impl Window {
-    /// How much it costs: how many orders must be waited for, and whether the arena's own is one.
+    /// Its cost: how many owners must be waited for, and whether the arena's own stream is one of
+    /// them. The owners in `known` cost nothing.
     pub(in crate::memory) fn waits(&self, known: u64) -> (u32, bool) {
-        let unknown = self.orders & !known;
+        let unknown = self.owners & !known;
         (unknown.count_ones(), unknown & Owner::Arena.bit() != 0)
     }
 
-    /// Its length.
+    /// Its length in units.
     pub(in crate::memory) fn units(&self) -> u32 {
         self.to - self.from
     }
 }
 
 impl ArenaState {
-    /// The order in which a block is free, or will be.
+    /// The stream in whose order a block is free, or will be.
     pub(in crate::memory) fn owner_of(&self, id: u32) -> Owner {
         Owner::of_end(self.uses.end(self.blocks[id].uses))
     }
@@ -197,9 +203,9 @@ impl ArenaState {
         }
     }
 
-    /// How often memory became free in an order, where `freed` blocks of the arena did at all.
-    fn frees(&self, order: Owner, freed: u64) -> u64 {
-        match order {
+    /// How often memory became free for an owner, if the arena freed `freed` blocks in all.
+    fn frees(&self, owner: Owner, freed: u64) -> u64 {
+        match owner {
             Owner::Arena => {
                 freed.wrapping_sub(self.foreign.freed).wrapping_add(self.foreign.returns)
             }
@@ -207,14 +213,14 @@ impl ArenaState {
         }
     }
 
-    fn seen(&mut self, order: Owner) -> &mut Seen {
-        match order {
+    fn seen(&mut self, owner: Owner) -> &mut Seen {
+        match owner {
             Owner::Arena => &mut self.foreign.seen,
             Owner::Stream(index) => &mut self.foreign.list[index].seen,
         }
     }
 
-    /// Does the stream of one order come after everything that is free in another?
+    /// Is the stream of one owner ordered after everything that is free for another?
     pub(in crate::memory) fn is_ordered_after(
         &mut self,
         after: Owner,
@@ -224,8 +230,8 @@ impl ArenaState {
         after == before || self.seen(after)[before.number()] == self.frees(before, freed)
     }
 
-    /// The stream of an order comes after all that another holds now, and so after what that one came
-    /// after.
+    /// Notes that the stream of an owner is ordered after all that another owner has now. So it is
+    /// also ordered after what that one was ordered after.
     pub(in crate::memory) fn note_ordered(&mut self, before: Owner, after: Owner, freed: u64) {
         let known = *self.seen(before);
         let now = self.frees(before, freed);
@@ -236,7 +242,8 @@ impl ArenaState {
         seen[before.number()] = now;
     }
 
-    /// The orders in which memory is free, by numbers from 0; none: there are no more.
+    /// The next owner with free memory from a number on, and the number after it; none: there are
+    /// no more.
     pub(in crate::memory) fn next_owner(&self, from: usize) -> Option<(Owner, usize)> {
         if from == 0 {
             return Some((Owner::Arena, 1));
@@ -246,14 +253,14 @@ impl ArenaState {
         Some((Owner::Stream(index), index + 2))
     }
 
-    /// Units that are free in the orders of some foreign.
-    pub(in crate::memory) fn foreign_units(&self, orders: u64) -> u64 {
+    /// Units in the foreign free lists of these owners.
+    pub(in crate::memory) fn foreign_units(&self, owners: u64) -> u64 {
         let foreign = self.foreign.list.iter().enumerate();
-        let chosen = foreign.filter(|(index, _)| orders & Owner::Stream(*index).bit() != 0);
+        let chosen = foreign.filter(|(index, _)| owners & Owner::Stream(*index).bit() != 0);
         chosen.map(|(_, list)| list.free_units).sum()
     }
 
-    /// Takes a block out of what is free in a list's order; none if nothing fits.
+    /// Takes a block out of a foreign free list; none if nothing fits.
     pub(in crate::memory) fn take_foreign(
         &mut self,
         index: usize,
@@ -294,8 +301,8 @@ impl ArenaState {
         Ok(Some(id))
     }
 
-    /// Takes a block out of the arena's own free memory for a list that comes after it; none if
-    /// nothing fits.
+    /// Takes a block out of the arena's own free memory, for a stream that is ordered after it;
+    /// none if nothing fits.
     pub(in crate::memory) fn take_own_for(
         &mut self,
         index: usize,
@@ -307,7 +314,7 @@ impl ArenaState {
         Ok(Some(id))
     }
 
-    /// A block of a list that nobody uses any more is free in the list's order.
+    /// Frees a block of another stream, which no stream uses any more, into that stream's list.
     pub(in crate::memory) fn free_foreign(&mut self, index: usize, id: u32) {
         self.foreign.freed += 1;
         self.forget_start(id);
@@ -317,7 +324,7 @@ impl ArenaState {
         self.release_foreign(index, id);
     }
 
-    /// Puts a block into a list's bins.
+    /// Puts a free block into the bins of a foreign free list.
     fn insert_foreign(&mut self, index: usize, id: u32) {
         let block = &mut self.blocks[id];
         block.state = State::ForeignFree;
@@ -329,7 +336,7 @@ impl ArenaState {
         list.bins.insert(&mut self.blocks, id);
     }
 
-    /// Takes it out of them.
+    /// Takes a free block out of the bins of a foreign free list.
     fn remove_foreign(&mut self, index: usize, id: u32) {
         let list = &mut self.foreign.list[index];
         list.free -= 1;
@@ -337,7 +344,8 @@ impl ArenaState {
         list.bins.remove(&mut self.blocks, id);
     }
 
-    /// Makes a block free in a list's order, and merges it with neighbours that are; gives the block.
+    /// Makes a block free in a foreign free list, and merges it with neighbours of that list.
+    /// Returns the merged block.
     pub(in crate::memory) fn release_foreign(&mut self, index: usize, id: u32) -> u32 {
         let Block { previous, next, .. } = self.blocks[id];
         let end = Owner::Stream(index).end();
@@ -362,7 +370,8 @@ impl ArenaState {
         id
     }
 
-    /// Moves all that is free in a list's order into another, whose stream comes after the list's.
+    /// Moves all blocks of a foreign free list to another owner, whose stream is ordered after the
+    /// list's stream.
     pub(in crate::memory) fn move_all(&mut self, from: usize, to: Owner) {
         loop {
             let id = self.foreign.list[from].bins.find(&self.blocks, 1, 1);
@@ -383,7 +392,7 @@ impl ArenaState {
         self.memory_came(to);
     }
 
-    /// Who came after an order does not come after what has come into it since.
+    /// Invalidates earlier waits on this owner's free memory.
     fn memory_came(&mut self, to: Owner) {
         match to {
             Owner::Arena => self.foreign.returns += 1,
@@ -391,8 +400,8 @@ impl ArenaState {
         }
     }
 
-    /// Moves what is free in a window into one order, whose stream comes after all others of it; and
-    /// all that the foreign among those have free elsewhere.
+    /// Moves the free memory of a window to one owner, whose stream is ordered after all others in
+    /// it. Also moves everything else that the foreign free lists among these have.
     pub(in crate::memory) fn gather(&mut self, window: Window, to: Owner) {
         if let Owner::Stream(index) = to {
             let mut id = if window.below == NONE { self.first } else { window.below };
@@ -407,8 +416,8 @@ impl ArenaState {
             self.memory_came(to);
         }
         for from in 0..self.foreign.list.len() {
-            let order = Owner::Stream(from);
-            if order != to && window.orders & order.bit() != 0 {
+            let owner = Owner::Stream(from);
+            if owner != to && window.owners & owner.bit() != 0 {
                 self.move_all(from, to);
             }
         }
@@ -425,7 +434,7 @@ impl ArenaState {
         }
     }
 
-    /// The order of a free block.
+    /// The owner of a free block.
     fn owner_of_free(&self, id: u32) -> Option<Owner> {
         match self.blocks[id].state {
             State::Free => Some(Owner::Arena),
@@ -434,8 +443,8 @@ impl ArenaState {
         }
     }
 
-    /// The cheapest window of `units` or more, of `allowed` orders, where `known` ones cost nothing.
-    /// Nothing is in quick lists.
+    /// The cheapest window of `units` or more, of `allowed` owners; those in `known` cost nothing.
+    /// The quick lists are empty.
     pub(in crate::memory) fn find_window(
         &self,
         units: u32,
@@ -446,8 +455,8 @@ impl ArenaState {
         let (mut low, mut id, mut sum) = (self.first, self.first, 0u64);
         while id != NONE {
             let block = &self.blocks[id];
-            let order = self.owner_of_free(id);
-            if order.is_none_or(|order| order.bit() & allowed == 0) {
+            let owner = self.owner_of_free(id);
+            if owner.is_none_or(|owner| owner.bit() & allowed == 0) {
                 (low, sum) = (block.next, 0);
                 id = block.next;
                 continue;
@@ -472,17 +481,17 @@ impl ArenaState {
     /// The window from one free block to another.
     fn window_of(&self, low: u32, high: u32) -> Window {
         let Block { start: from, previous: below, .. } = self.blocks[low];
-        let (mut orders, mut id) = (0, low);
+        let (mut owners, mut id) = (0, low);
         loop {
-            orders |= self.owner_of_free(id).map_or(0, Owner::bit);
+            owners |= self.owner_of_free(id).map_or(0, Owner::bit);
             if id == high {
-                return Window { from, to: self.blocks[high].end(), below, orders };
+                return Window { from, to: self.blocks[high].end(), below, owners };
             }
             id = self.blocks[id].next;
         }
     }
 
-    /// What is free at the end, in whatever orders: the window, and its units.
+    /// The free memory at the end, of any owners: the window and its units.
     pub(in crate::memory) fn tail(&self) -> Option<(Window, u32)> {
         let mut low = NONE;
         let mut id = self.last;

@@ -1,4 +1,5 @@
-//! Memory of graphs, and the streams on which those are launched: who gets it next comes after that.
+//! Memory of graphs, and the streams on which the graphs are launched: the next user of the memory
+//! is ordered after the launch.
 
 use crate::base::error::Result;
 use crate::driver::sys::CUevent;
@@ -11,14 +12,14 @@ use crate::memory::fallback::reclaim::{ordering_stream, record_end, wait_for};
 use crate::memory::pools::pool::PoolId;
 use crate::runtime::Runtime;
 
-/// The present end of a stream.
+/// The present end of a stream's work.
 pub struct End<'a> {
     device: &'a Device,
     event: CUevent,
 }
 
 impl End<'_> {
-    /// The event that stands for it.
+    /// Its event.
     pub(crate) fn event(&self) -> CUevent {
         self.event
     }
@@ -30,7 +31,8 @@ impl Drop for End<'_> {
     }
 }
 
-/// The present end of a stream; none where nothing more is to come: what it held is over.
+/// The present end of a stream's work. None: nothing can follow on the stream, and what it held is
+/// complete.
 pub fn end_of<'a>(
     runtime: &Runtime,
     device: &'a Device,
@@ -44,14 +46,15 @@ pub fn end_of<'a>(
 }
 
 impl DeviceMemory {
-    /// Has a pool memory here of other streams than this one?
+    /// Does a pool have memory here of other streams than this one?
     pub(crate) fn serves_others(&self, pool: PoolId, stream: &Stream) -> bool {
         self.stats.with_members(|arenas| {
             arenas.iter().any(|arena| arena.pool() == pool && !arena.is_of(stream))
         })
     }
 
-    /// Has the streams of a pool's memory come after an event of a stream on which it was used.
+    /// Orders the streams of a pool's memory after an event of a stream on which the memory was
+    /// used.
     pub(crate) fn order_after_launch(
         &self,
         runtime: &Runtime,
@@ -67,7 +70,7 @@ impl DeviceMemory {
             }
             let Some(stream) = arena.stream() else { return Ok(()) };
             let standing = stream.standing();
-            // The end of one that is gone is followed by that of the default stream.
+            // The default stream waits for a stream that has ended, because it is ordered after it.
             let follower = match standing {
                 Standing::Alive(_) => ordering_stream(own, stream),
                 _ => own.streams.default(),
@@ -76,8 +79,7 @@ impl DeviceMemory {
             Ok(())
         })?;
         if are_captured {
-            // They cannot wait, but the host can.
-            // SAFETY: our event, recorded.
+            // Captured streams cannot wait, but the host can.
             unsafe { sync_debug::wait_for_event(runtime.driver(), event) }?;
         }
         Ok(())

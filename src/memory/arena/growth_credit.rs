@@ -1,9 +1,10 @@
-//! Leeway: a little memory more for an arena whose freed blocks wait for other streams.
+//! Growth credit: a little more memory for an arena whose freed blocks wait for other streams.
 //!
-//! Where an arena has hardly more memory than what waits, each few allocations find nothing that fits, and ask
-//! whether the streams are done, which costs more than all else. An arena that is pressed by that (`poll_policy.rs`)
-//! grows instead of asking, while what waits in it is little and no more than half of the device's memory is
-//! reserved, or what `sharing_threshold` says: above that memory is dearer than time.
+//! If an arena has hardly more memory than its pending blocks, every few allocations find nothing
+//! that fits, and poll the streams. That costs more than everything else. When the polls have cost
+//! enough, the arena has growth credit (`poll_policy.rs`), and grows instead of polling. It does so
+//! while its pending memory is little, and while at most half of the device's memory is reserved,
+//! or what `sharing_threshold` says. Above that, memory is worth more than time.
 
 use super::bins::WHOLE_WALK;
 use super::block::UNIT;
@@ -15,8 +16,8 @@ use crate::memory::{DeviceMemory, Relaxed};
 use crate::runtime::Runtime;
 
 impl DeviceMemory {
-    /// A block without asking, for an arena that is pressed. The caller holds its lock, has found that nothing
-    /// fits, and asks if this gives none.
+    /// A block without a poll, for an arena with growth credit. The caller holds its lock, has
+    /// found that nothing fits, and polls if this returns none.
     #[cold]
     pub(in crate::memory) fn take_with_growth_credit(
         &self,
@@ -40,7 +41,7 @@ impl DeviceMemory {
         if growth > little || limit.claimed() + growth > enough {
             return Ok(None);
         }
-        // The short walk may have missed what fits, or it was out of reach.
+        // The short walk may have missed a block that fits, or it lay beyond the growth cursor.
         state.advance_cursor(request.units);
         match self.take::<true>(arena, request, WHOLE_WALK)? {
             None => self.grow_a_little(runtime, arena, request),
@@ -48,8 +49,8 @@ impl DeviceMemory {
         }
     }
 
-    /// A block of memory by which the arena grows. The caller holds its lock, and has found that nothing
-    /// fits.
+    /// Grows the arena, and takes a block of the new memory. The caller holds its lock, and has
+    /// found that nothing fits.
     fn grow_a_little(
         &self,
         runtime: &Runtime,
@@ -61,11 +62,11 @@ impl DeviceMemory {
         // SAFETY: the lock is held, and this is the only reference.
         let state = unsafe { arena.state() };
         let (before, limit) = (state.reserved(), arena.slot_units());
-        // A search has joined free blocks since it was last looked at.
+        // The search has merged free blocks since the last computation.
         let missing = state.missing_at_end(request.units, self.step());
         let grown = state.grow_at_end(&self.virtual_memory, arena.base, missing, limit);
         self.count_segment(arena, before);
-        // Asking is left, and what it leads to.
+        // The caller still can poll.
         if grown.is_err() {
             return Ok(None);
         }

@@ -1,10 +1,10 @@
-//! What is free becomes one with its neighbours.
+//! Merging of free blocks with their neighbours.
 
 use super::block::{Block, NONE, State, UNIT};
 use crate::memory::arena::ArenaState;
 
 impl ArenaState {
-    /// Makes a block free and merges it with free neighbours, to this one.
+    /// Makes a block free and merges it with free neighbours. Returns the merged block.
     pub(in crate::memory) fn release(&mut self, id: u32) -> u32 {
         self.forget_best();
         let Block { units, previous, next, .. } = self.blocks[id];
@@ -12,8 +12,9 @@ impl ArenaState {
         if id == self.last || next == end || previous == end {
             return self.release_at_end(id);
         }
-        // Whether a neighbour is free is as random as the program is, so that no branch asks: one that is
-        // not is the block of index 0, which has no length and is in no bin.
+        // Whether a neighbour is free is as random as the program, so no branch depends on it. In
+        // place of a neighbour that is not free stands the block of index 0, which has no length
+        // and is in no bin.
         let below = self.blocks.if_free(previous);
         let above = self.blocks.if_free(next);
         self.bins.remove(&mut self.blocks, above);
@@ -34,7 +35,7 @@ impl ArenaState {
         kept
     }
 
-    /// The same beside the mapped end.
+    /// Does the work of [`ArenaState::release`] next to the mapped end.
     #[inline(never)]
     fn release_at_end(&mut self, id: u32) -> u32 {
         let Block { units, previous, next, .. } = self.blocks[id];
@@ -76,7 +77,7 @@ impl ArenaState {
         id
     }
 
-    /// Joins two neighbouring free blocks that are in no bin.
+    /// Merges two neighbouring free blocks that are in no bin.
     pub(in crate::memory) fn absorb(&mut self, id: u32, next: u32) {
         self.blocks[id].units += self.blocks[next].units;
         self.blocks.unlink(next);

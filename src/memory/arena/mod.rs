@@ -1,11 +1,15 @@
 //! Arenas: the blocks of one stream and size class, in one slot of addresses, under one lock.
 //!
-//! Invariants, checked by `ArenaState::check` of the tests: the blocks partition the addresses below the
-//! mapped end; two free blocks of one order (`foreign_free.rs`) are never neighbours, nor are two holes; every
-//! free block is in its bin except the last, the *wilderness* at the mapped end, which is used only when
-//! nothing below it fits, since it alone can grow; the account equals the sums over the blocks. Blocks of
-//! the quick lists (`quick.rs`) count as free, and are joined with their neighbours later: when what is
-//! joined does not fit, the wilderness of a small arena included, as far as it reaches.
+//! Invariants, checked by `ArenaState::check` of the tests:
+//! - The blocks partition the addresses below the mapped end.
+//! - Two free blocks of one owner (`foreign_free.rs`) are never neighbours, nor are two holes.
+//! - Every free block is in its bin except the last, the *wilderness* at the mapped end. It is used
+//!   only if nothing below it fits, since it alone can grow.
+//! - The account equals the sums over the blocks.
+//!
+//! Blocks of the quick lists (`quick.rs`) count as free. They are merged with their neighbours
+//! later: when no merged block fits, and in a small arena the wilderness does not fit either, as
+//! far as the growth cursor allows it to be used.
 
 pub mod arena_lock;
 pub(crate) mod bins;
@@ -52,30 +56,30 @@ use std::cell::UnsafeCell;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicI64, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering};
 
-/// Where a stream keeps its arena of a class, in segments or not.
+/// The index of a stream's arena of a class, in segments or not.
 #[inline(always)]
 pub fn place((class, segmented): (Class, bool)) -> usize {
     class as usize + if segmented { 2 } else { 0 }
 }
 
-/// Whom an arena serves.
+/// What an arena serves.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum Role {
     /// Its stream, in its pool.
     Serving,
-    /// No stream now; the next one of its pool may have it.
+    /// No stream now; the next stream of its pool may have it.
     Idle,
-    /// Nobody: the next stream that wants an arena gets it with its memory.
+    /// Nothing: the next stream that needs an arena gets it with its memory.
     Spare,
 }
 
-/// A block that is asked for.
+/// A requested block.
 #[derive(Clone, Copy, Debug)]
 pub struct Request {
-    /// Its length.
+    /// Its length in units.
     pub units: u32,
-    /// Bytes that the host wants.
+    /// Bytes that the host requested.
     pub bytes: u64,
     /// Does it count as oversize?
     pub oversize: bool,
@@ -87,7 +91,8 @@ pub struct Arena {
     pub device: i32,
     /// First address.
     pub base: u64,
-    /// Bytes from there to the end of the slot in which it grows; 0: it has ended. Changes under its lock.
+    /// Bytes from there to the end of the slot in which it grows; 0: it has ended. Changes under its
+    /// lock.
     slot_bytes: AtomicU64,
     /// [`Role`]. Changes under its lock and the ledger's.
     role: AtomicU8,
@@ -95,7 +100,7 @@ pub struct Arena {
     pub class: Class,
     /// Does its memory come in whole segments?
     pub segmented: bool,
-    /// Its device's, which is where it is, and lives longer.
+    /// The policy of its device, which lives longer and does not move.
     policy: NonNull<Policy>,
     /// The stream in whose order its memory is used.
     pub stream: AtomicPtr<Stream>,
@@ -103,13 +108,13 @@ pub struct Arena {
     pool: AtomicU64,
     /// Its reserved bytes in the ledger's counts. Changes under the ledger's lock.
     counted: AtomicI64,
-    /// The arena that last served its stream with memory of another's; NULL: none ever did.
+    /// The arena that last served its stream with memory of another stream; NULL: none.
     pub(super) source_arena: AtomicPtr<Arena>,
-    /// How often its stream came after another for little memory.
+    /// How often its stream was ordered after another for little memory.
     pub(super) small_waits: AtomicU32,
-    /// Guards `state`, and `account` but for what it says of being parked: the holder of the ledger may
-    /// then use `account` and read `state` although the lock is held. Whoever parks has left both as
-    /// they should be, and keeps no reference.
+    /// Guards `state` and `account`. While the holder is parked, the holder of the ledger may use
+    /// `account` and read `state`. A thread that parks has left both consistent, and keeps no
+    /// reference.
     pub lock: ArenaLock,
     pub(super) state: UnsafeCell<ArenaState>,
     pub(super) account: UnsafeCell<Account>,
@@ -120,11 +125,12 @@ unsafe impl Sync for Arena {}
 // SAFETY: nothing in it belongs to a thread.
 unsafe impl Send for Arena {}
 
-/// What the lock guards. Nearly every call uses the first; counts lie apart as `headroom.rs` says.
+/// The state that the lock guards. The fields that nearly every call uses come first. Counts are
+/// not adjacent, for the reason that `headroom.rs` gives.
 #[repr(C)]
 pub struct ArenaState {
     pub(super) blocks: Blocks,
-    /// Where blocks start.
+    /// The index of blocks by their start.
     pub(super) block_index: BlockIndex,
     pub(super) free_blocks: i64,
     /// First block in address order.
@@ -134,42 +140,43 @@ pub struct ArenaState {
     pub(super) free_bytes: i64,
     /// The free block at the mapped end, or none.
     pub(super) wilderness: u32,
-    /// One past the last unit at the end that is used before a view is (`segment/growth_cursor.rs`).
+    /// One past the last unit of the wilderness that is used before a view is
+    /// (`segment/growth_cursor.rs`).
     pub(super) growth_cursor: u32,
     pub(super) class: Class,
     /// Allocated and pending blocks.
     pub(super) active_blocks: i64,
     /// Freed blocks that other streams may still use.
     pub(super) deferred: DeferredFrees,
-    /// Free blocks that are not joined yet; in small arenas of mapped memory only.
+    /// Free blocks that are not merged yet; in arenas of mapped memory only.
     pub(super) quick: Quick,
     pub(super) bins: Bins,
-    /// Memory behind the addresses.
+    /// The memory behind the addresses.
     pub(super) segment: Segment,
-    /// Segments, where those are its memory: then it has no mappings, no bins and no wilderness, and
-    /// the counts of free blocks leave out those that are a whole segment.
+    /// The segments, if its memory comes in segments. It then has no mappings, no bins and no
+    /// wilderness, and the counts of free blocks leave out free blocks that are a whole segment.
     pub(super) segments: Option<Box<Segments>>,
-    /// What blocks held when the pool fell asleep.
+    /// The contents of blocks when the pool fell asleep.
     pub(super) backups: Vec<Backup>,
-    /// Other streams that use blocks.
+    /// The other streams that use blocks.
     pub(super) uses: Uses,
-    /// Blocks that other processes may have, and those that are lent: what stands for these is in the
-    /// lists of their streams.
+    /// Blocks that other processes may have, and those that are lent. For each of these two, a
+    /// block's list of streams has an entry (`exported.rs`).
     pub(super) marked: u32,
     /// Blocks that were lent to allocations outside of the private pool.
     pub(super) lent: u32,
-    /// Other streams that use memory of this one.
+    /// The free lists of other streams that use memory of this arena.
     pub(super) foreign: ForeignFree,
     /// Its addresses.
     pub(super) slots: slots::OwnedSlots,
     /// Units between its slots, below its end.
     pub(super) gaps: u32,
-    /// The end of its stream, from when it was unowned and had no blocks.
+    /// The end of its stream's work, recorded when it had ended and had no blocks.
     pub(super) end: Option<StreamEnd>,
 }
 
-/// An event at the end of the stream of an arena that was unowned and had no blocks then: while that
-/// stream is captured it cannot be asked anew.
+/// An event at the end of the stream's work of an arena that had ended and had no blocks. While
+/// that stream is captured it cannot be queried again.
 #[derive(Clone, Copy)]
 pub(super) struct StreamEnd {
     pub(super) event: CUevent,
@@ -178,20 +185,22 @@ pub(super) struct StreamEnd {
 }
 
 impl StreamEnd {
-    /// Recorded just now.
+    /// An event that was recorded just now.
     pub(super) fn new(arena: &Arena, stream: &Stream, event: CUevent) -> StreamEnd {
         StreamEnd { event, stream, pool: arena.pool() }
     }
 
-    /// Does the arena have the same stream and pool still? One that served another pool in the meantime has not.
+    /// Does the arena still have the same stream and pool? If it served another pool in the
+    /// meantime, it does not.
     pub(super) fn is_of(&self, arena: &Arena, stream: &Stream) -> bool {
         std::ptr::eq(self.stream, stream) && self.pool == arena.pool()
     }
 }
 
 impl Arena {
-    /// An empty arena with addresses, or units for `segments`, from `base` to `slot_bytes` above it, for
-    /// at most `memory` bytes at a time, of a device with this policy, which outlives it where it is.
+    /// An empty arena of a device. Its addresses, or units for `segments`, are the `slot_bytes`
+    /// from `base`, and it has at most `memory` bytes at a time. The policy outlives it and does
+    /// not move.
     pub fn new(
         device: i32,
         policy: &Policy,
@@ -233,7 +242,7 @@ impl Arena {
             Ok::<_, Error>(())
         };
         let write = |place: *mut Arena| {
-            // SAFETY: the state's place in an arena's; a cell is as what is in it.
+            // SAFETY: the state's place in the arena; a cell has the layout of its content.
             state(unsafe { (&raw mut (*place).state).cast() })?;
             write_fields!(place, Arena {
                 device: device,
@@ -272,24 +281,24 @@ impl Arena {
         unsafe { &mut *self.state.get() }
     }
 
-    /// What its device's allocator does with requests.
+    /// The policy of its device.
     #[inline(always)]
     pub(super) fn policy(&self) -> &Policy {
-        // SAFETY: of the device to which the arena belongs.
+        // SAFETY: the device of the arena has it, and lives longer.
         unsafe { self.policy.as_ref() }
     }
 
-    /// Units up to which its addresses go.
+    /// Units from its base to the end of its slot.
     pub(super) fn slot_units(&self) -> u64 {
         self.slot_bytes.load(Ordering::Relaxed) / UNIT
     }
 
-    /// Its addresses go so far from now on; 0: it has ended. The caller holds its lock.
+    /// Sets the length of its slot; 0: it has ended. The caller holds its lock.
     pub(super) fn set_slot_bytes(&self, bytes: u64) {
         self.slot_bytes.store(bytes, Ordering::Relaxed);
     }
 
-    /// Whom it serves.
+    /// What it serves.
     pub(super) fn role(&self) -> Role {
         match self.role.load(Ordering::Relaxed) {
             0 => Role::Serving,
@@ -298,12 +307,12 @@ impl Arena {
         }
     }
 
-    /// The caller holds the ledger.
+    /// Sets what it serves. The caller holds the ledger.
     pub(super) fn set_role(&self, role: Role) {
         self.role.store(role as u8, Ordering::Relaxed);
     }
 
-    /// Does it wait for a stream that wants an arena?
+    /// Is it a spare?
     pub(super) fn is_spare(&self) -> bool {
         self.role() == Role::Spare
     }
@@ -319,17 +328,17 @@ impl Arena {
         PoolId::of_word(self.pool.load(Ordering::Relaxed))
     }
 
-    /// Its reserved bytes as the ledger, which the caller holds, has counted them.
+    /// Its reserved bytes in the ledger's counts. The caller holds the ledger.
     pub(super) fn counted(&self) -> i64 {
         self.counted.load(Ordering::Relaxed)
     }
 
-    /// The ledger counts more of them, or less.
+    /// Adds to its reserved bytes in the ledger's counts. The caller holds the ledger.
     pub(super) fn add_counted(&self, bytes: i64) {
         self.counted.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// Gives it to a stream and a pool.
+    /// Assigns it to a stream and a pool.
     pub(super) fn assign(&self, stream: &Stream, pool: PoolId) {
         self.pool.store(pool.word(), Ordering::Relaxed);
         self.set_role(Role::Serving);
@@ -341,8 +350,8 @@ impl Arena {
         std::ptr::eq(self.stream.load(Ordering::Acquire), stream)
     }
 
-    /// Can it be given to a stream and another pool? Its own is dead, nothing in it is in use, and what
-    /// it has was used in the order of that stream alone. The caller holds the ledger.
+    /// Can it be assigned to a stream and another pool? Its own pool is dead, nothing in it is in
+    /// use, and its memory was used in the order of that stream alone. The caller holds the ledger.
     pub(super) fn can_serve(&self, stream: &Stream) -> bool {
         let pool = self.pool();
         if pool == PoolId::DEFAULT || pool.is_alive() {
@@ -358,10 +367,10 @@ impl Arena {
         self.inspect(ArenaState::is_unused)
     }
 
-    /// Looks at its state, which does not change meanwhile. The caller holds the ledger.
+    /// Runs `body` on its state, which does not change meanwhile. The caller holds the ledger.
     fn inspect<R>(&self, body: impl FnOnce(&ArenaState) -> R) -> R {
         self.lock.freeze();
-        // SAFETY: held still, or its holder is parked and has no reference; none is written.
+        // SAFETY: frozen, or its holder is parked and has no reference; nothing is written.
         let seen = body(unsafe { &*self.state.get() });
         self.lock.thaw();
         seen
@@ -371,13 +380,13 @@ impl Arena {
     #[inline]
     pub fn stream(&self) -> Option<&Stream> {
         waiting::assert_awake();
-        // SAFETY: NULL or a stream that stays as long as its arenas name it and a call may have found it.
+        // SAFETY: NULL or a stream, which stays while its arenas or a call may refer to it.
         unsafe { self.stream.load(Ordering::Acquire).as_ref() }
     }
 }
 
 impl ArenaState {
-    /// Forgets the end of its stream.
+    /// Destroys the event at the end of its stream's work.
     pub(super) fn destroy_end(&mut self, driver: &Driver) {
         if let Some(end) = self.end.take() {
             // SAFETY: ours, and nothing waits for it.
@@ -385,28 +394,28 @@ impl ArenaState {
         }
     }
 
-    /// Is no block in use, does none wait, and does no memory sleep?
+    /// Is no block in use or pending, and does no memory sleep?
     fn is_unused(&self) -> bool {
         self.active_blocks == 0 && self.deferred.is_empty() && !self.segment.has_sleeping()
     }
 
-    /// Bytes of host memory that its blocks and their addresses have.
+    /// Bytes of host memory of its blocks and their index.
     #[cfg(test)]
     pub(super) fn host_bytes(&self) -> usize {
         self.blocks.resident() + self.block_index.resident()
     }
 
-    /// The free blocks as they count while a block is in use.
+    /// The free blocks as statistics count them while a block is in use.
     #[inline(always)]
     pub(super) fn split_in_use(&self) -> Split {
         debug_assert!(self.active_blocks > 0, "else they are not split");
         Split { blocks: self.free_blocks, bytes: self.free_bytes }
     }
 
-    /// The free blocks as they count now.
+    /// The free blocks as statistics count them: none if no block is in use.
     #[inline(always)]
     pub(super) fn split(&self) -> Split {
-        // Without a branch that depends on what the program does.
+        // Without a branch that depends on the program.
         let counts = -i64::from(self.active_blocks > 0);
         Split { blocks: self.free_blocks & counts, bytes: self.free_bytes & counts }
     }
@@ -417,7 +426,7 @@ impl ArenaState {
         self.blocks.take(Block::new(start, units, state))
     }
 
-    /// Takes a block out of the mapped memory: it, and its first unit. None if nothing fits.
+    /// Takes a block out of the mapped memory. Returns it and its first unit; none: nothing fits.
     #[inline(never)]
     pub(super) fn allocate(&mut self, request: Request, walk: usize) -> Result<Option<(u32, u32)>> {
         match self.allocate_quick(request) {
@@ -426,22 +435,22 @@ impl ArenaState {
         }
     }
 
-    /// Takes a block of just this length that was freed lately: it, and its first unit.
+    /// Takes a block of exactly this length that was freed lately. Returns it and its first unit.
     #[inline(always)]
     pub(super) fn allocate_quick(&mut self, request: Request) -> Option<(u32, u32)> {
         let (id, start) = self.take_quick(request.units)?;
-        // SAFETY: it was found there; so nobody need ask again.
+        // SAFETY: `take_quick` has read the block of this index.
         unsafe { std::hint::assert_unchecked((id as usize) < self.blocks.indices()) };
         self.blocks[id].set_allocated(request);
-        // It is noted still where it starts: nothing else can start there.
+        // It still is in the block index: no other block can start there.
         self.free_bytes -= i64::from(request.units) * UNIT as i64;
         self.free_blocks -= 1;
         self.active_blocks += 1;
         Some((id, start))
     }
 
-    /// The same by a short search, for a block that is not oversize: its first unit. None if that finds
-    /// nothing, or there is no host memory.
+    /// Takes a block that is not oversize by a short search. Returns its first unit; none: nothing
+    /// was found, or there is no host memory.
     #[inline(never)]
     pub(super) fn allocate_by_short_search(&mut self, units: u32, bytes: u64) -> Option<u32> {
         let request = Request { units, bytes, oversize: false };
@@ -451,7 +460,7 @@ impl ArenaState {
         }
     }
 
-    /// The same by a search.
+    /// Takes a block by a search. Returns it and its first unit; none: nothing was found.
     #[inline(always)]
     pub(super) fn allocate_by_search(
         &mut self,
@@ -465,7 +474,7 @@ impl ArenaState {
         Ok(Some((id, block.start)))
     }
 
-    /// Takes the best fit, or its front.
+    /// Takes the best fit, and splits off what is not needed.
     #[inline(always)]
     fn take_best_fit(&mut self, units: u32, walk: usize) -> Result<Option<u32>> {
         self.forget_best();
@@ -474,7 +483,8 @@ impl ArenaState {
         }
         self.blocks.prepare(2)?;
         let mut id = self.bins.find(&self.blocks, units, walk);
-        // What small blocks have is little: their lists are worth more than room at the end. Large ones have none.
+        // Small blocks have little memory, so that their quick lists are worth more than room at
+        // the end. Large blocks have no quick lists.
         if id == NONE && !self.quick.is_empty() && !self.fits_at_end(units) {
             self.quick.had_pressure = true;
             self.merge_until(units);
@@ -518,15 +528,14 @@ impl ArenaState {
         Ok(Some(id))
     }
 
-    /// The host lets go of a block that no other stream uses, of this length and first unit: it is free at
-    /// once.
+    /// Frees a block that no other stream uses, of this length and first unit: it is free at once.
     #[inline(always)]
     pub(super) fn free(&mut self, id: u32, units: u32, start: u32) {
         self.active_blocks -= 1;
         self.release_quick(id, units, start);
     }
 
-    /// The last stream is done with a pending block.
+    /// Frees a pending block that its last stream is done with.
     pub(super) fn free_pending(&mut self, id: u32, now: u64) {
         self.active_blocks -= 1;
         match self.segments {

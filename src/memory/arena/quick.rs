@@ -1,15 +1,18 @@
-//! Quick lists: blocks that were freed, by their exact size, not yet merged with their neighbours.
+//! Quick lists: freed blocks by their exact size, not yet merged with their neighbours.
 //!
-//! Programs ask again and again for the sizes that they have just freed. Such a block is given out as it
-//! is, without a search, a merge or a split. Where nothing else fits, blocks are merged, the longest first, until
-//! something does ([`ArenaState::merge_until`]), so that what the lists keep apart never makes an arena grow.
+//! Programs often request the sizes that they have just freed. Such a block is allocated as it is,
+//! without a search, a merge or a split. If nothing else fits, blocks are merged, the longest
+//! first, until something does ([`ArenaState::merge_until`]). So blocks that are not merged never
+//! make an arena grow.
 //!
-//! Lists are of small blocks only: what is freed in the order of need leaves memory in pieces, and pieces of
-//! large memory cost more than the time that they save. Of large blocks the one that was freed last rests: it
-//! is given out again if just its size is wanted next, and is merged before anything else is freed or searched.
+//! Only small blocks have lists. Blocks that are freed in the order of need leave memory in pieces,
+//! and pieces of large memory cost more than the time that lists save. Of large blocks only the one
+//! that was freed last is not merged. It is allocated again if exactly its size is requested next,
+//! and is merged before anything else is freed or searched.
 //!
-//! What lists keep apart lies elsewhere than if it were joined, and now and then needs more. So an arena that is
-//! empty begins again as it began (`segment/growth_cursor.rs`): a program that repeats itself repeats what its lists did.
+//! Blocks that are not merged lead to other addresses than merged ones, and now and then to a
+//! higher need. So an arena that is empty begins again as it began (`segment/growth_cursor.rs`): a
+//! program that repeats itself repeats the effects of its lists.
 
 use super::bins::SHORT_WALK;
 use super::block::{Block, Blocks, NONE, State, UNIT};
@@ -17,31 +20,31 @@ use crate::memory::SMALL_ARENA;
 use crate::memory::arena::ArenaState;
 use crate::memory::stats::ledger::Class;
 
-/// The longest block of a list: what small arenas have.
+/// Lists of an arena: one for each length of a block in a small arena.
 const SIZES: usize = (SMALL_ARENA / UNIT) as usize;
 const WORDS: usize = SIZES / 64;
 
-/// The quick lists of an arena. What nearly every call uses comes first, and not side by side, for the reason
-/// that `headroom.rs` gives.
+/// The quick lists of an arena. The fields that nearly every call uses come first. They are not
+/// adjacent, for the reason that `headroom.rs` gives.
 #[repr(C)]
 pub struct Quick {
-    /// The large block that was freed last; [`NONE`]: it is merged.
+    /// The block that was freed last, which is in no list; [`NONE`]: there is none.
     last_freed: u32,
-    /// The block that was found to rest where a search would have found a place for it, when nothing was
-    /// merged or searched since: it comes and goes.
+    /// A block that was freed last and is the best fit of a search, if nothing was merged or
+    /// searched since: it is allocated and freed again and again.
     best: u32,
-    /// Where the last_freed block starts. Known from its address as it is freed, so that who allocates it
-    /// next need not wait until the block was found, and where it starts was read.
+    /// Where that block starts. It is computed from the address that is freed. So the next
+    /// allocation need not wait for the block to be found and its start to be read.
     last_freed_start: u32,
-    /// Had some to be merged for want of memory since the arena was last empty?
+    /// Were blocks merged for lack of memory since the arena was last empty?
     pub(in crate::memory) had_pressure: bool,
-    /// Bits of the lists that may have blocks.
+    /// A bit for each list that may have blocks.
     used: [u64; WORDS],
     /// Newest block of each list, by its length less one.
     heads: [u32; SIZES],
 }
 
-/// The list of a length; of one that is too long, none that there is.
+/// The list of a length; for one that is too long, an index without a list.
 #[inline(always)]
 fn list_of(units: u32) -> usize {
     units.wrapping_sub(1) as usize
@@ -97,7 +100,8 @@ impl Quick {
         }
         let block = blocks.get_mut(head)?;
         *newest = block.bin_next;
-        // Another thread may have freed these: what is wanted after the next comes meanwhile.
+        // Another thread may have freed these: the block that is taken after the next one is
+        // fetched meanwhile.
         let later = block.bin_previous;
         block.bin_next = later;
         blocks.prefetch(later);
@@ -139,7 +143,7 @@ impl Quick {
 }
 
 impl ArenaState {
-    /// Joins the blocks of the quick lists with their free neighbours.
+    /// Merges the blocks of the quick lists with their free neighbours.
     #[inline]
     pub(in crate::memory) fn merge_quick(&mut self) {
         if !self.quick.is_empty() {
@@ -147,8 +151,8 @@ impl ArenaState {
         }
     }
 
-    /// The same until a block of so many units is free. The longest come first: they make the longest ones, so
-    /// that few are merged.
+    /// Merges them until a block of so many units is free. The longest come first: they make the
+    /// longest ones, so that few are merged.
     #[inline(never)]
     pub(in crate::memory) fn merge_until(&mut self, units: u32) {
         self.merge_last_freed();
@@ -168,7 +172,7 @@ impl ArenaState {
         }
     }
 
-    /// Joins the block that was freed last.
+    /// Merges the block that was freed last.
     #[inline]
     pub(in crate::memory) fn merge_last_freed(&mut self) {
         let id = std::mem::replace(&mut self.quick.last_freed, NONE);
@@ -177,23 +181,23 @@ impl ArenaState {
         }
     }
 
-    /// Joins a block with its free neighbours, to this one.
+    /// Merges a block with its free neighbours. Returns the merged block.
     fn merge(&mut self, id: u32) -> u32 {
         self.forget_start(id);
-        // Counted as free already, which `release` does.
+        // It is counted as free already, and `release` counts it again.
         self.free_blocks -= 1;
         self.free_bytes -= self.blocks[id].bytes();
         self.release(id)
     }
 
-    /// Takes a block that just has this length, the one that was freed last or another one of a list: it,
-    /// and its first unit.
+    /// Takes a block of exactly this length: the one that was freed last, or one of a list. Returns
+    /// it and its first unit.
     #[inline(always)]
     pub(in crate::memory) fn take_quick(&mut self, units: u32) -> Option<(u32, u32)> {
         let id = self.quick.last_freed;
         // The block of index 0 has no length.
         if self.blocks.get(id).is_none_or(|block| block.units != units) {
-            // Where there are none, their lines stay where they are.
+            // If all lists are empty, their cache lines are not read.
             let listed =
                 if self.quick.has_lists() { self.quick.pop(&mut self.blocks, units) } else { None };
             return Some((listed?, self.blocks.get(listed?)?.start));
@@ -209,19 +213,20 @@ impl ArenaState {
         Some((id, self.quick.last_freed_start))
     }
 
-    /// A block is freed where another thread allocated it: those that came with it may follow.
+    /// Prefetches the block that may be freed next, when a thread frees blocks that another thread
+    /// allocated.
     #[inline(always)]
     pub(in crate::memory) fn prefetch_next(&self, id: u32) {
         self.blocks.prefetch(self.blocks[id].bin_next);
     }
 
-    /// Free memory is about to change.
+    /// Called before free memory changes.
     #[inline(always)]
     pub(in crate::memory) fn forget_best(&mut self) {
         self.quick.best = NONE;
     }
 
-    /// Would a search have found the place of this last_freed block, had it been merged?
+    /// Would a search have found the place of this block, if it had been merged?
     #[inline(never)]
     fn is_best_fit(&self, id: u32) -> bool {
         let Block { units, start, previous, next, .. } = self.blocks[id];
@@ -230,7 +235,7 @@ impl ArenaState {
             return false;
         }
         let other = self.bins.find(&self.blocks, units, SHORT_WALK);
-        // At the end nothing is best but what alone fits.
+        // A block beside the wilderness is the best fit only if no other block fits.
         let is_worse = || {
             next != self.wilderness
                 && (self.blocks[other].units, self.blocks[other].start) > (units, start)
@@ -238,7 +243,8 @@ impl ArenaState {
         other == NONE || is_worse()
     }
 
-    /// Makes a block free: it rests, and what rested before goes to the quick list of its size if it is small.
+    /// Makes a block free, as the one that was freed last. The one before it goes to the quick list
+    /// of its size if it is small, or else is merged.
     #[inline(always)]
     pub(in crate::memory) fn release_quick(&mut self, id: u32, units: u32, start: u32) {
         let before = std::mem::replace(&mut self.quick.last_freed, id);
@@ -251,9 +257,9 @@ impl ArenaState {
         }
     }
 
-    /// An arena of small blocks in which nothing is in use joins all of them, this one too, unless there was
-    /// always room beside them. A pass of a program that began with what the one before had left apart
-    /// would now and then need more than that.
+    /// Merges all blocks of an arena of small blocks in which nothing is in use, and this one,
+    /// unless there was always room beside them. A pass of a program that began with the blocks
+    /// that the previous pass left would now and then need more memory.
     #[cold]
     fn merge_all(&mut self, id: u32) {
         self.quick.had_pressure = false;
@@ -314,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn a_block_that_is_too_long_is_in_no_list() {
+    fn a_block_that_is_too_long_has_no_list() {
         let longest = (SMALL_ARENA / UNIT) as u32;
         let (mut blocks, ids) = blocks_of(&[longest, longest + 1]);
         let mut quick = Quick::new();

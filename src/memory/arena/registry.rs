@@ -1,9 +1,10 @@
-//! Which arena an address belongs to: reservations of all devices in one fixed table, so that a
-//! pointer leads to its arena by a few comparisons and a shift, without a lock.
+//! The registry of arenas by address. The reservations of all devices are in one fixed table, so
+//! that a few comparisons and a shift lead from a pointer to its arena, without a lock.
 //!
-//! Entries are written before the count that shows them, the first one's length last, and change
-//! afterwards only at shutdown, when nobody is inside. The slots of an entry are filled and emptied one
-//! by one; an entry with many has its table elsewhere.
+//! An entry is written before the count that publishes it. Of the first entry, which is read
+//! without the count, the length is written last. Entries change afterwards only at shutdown, when
+//! no thread is inside. The slots of an entry are filled and emptied one by one. An entry with many
+//! slots has a table of its own.
 
 use crate::base::sync::{self, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
@@ -19,7 +20,7 @@ struct Reservation<T, const SLOTS: usize> {
 }
 
 impl<T, const SLOTS: usize> Reservation<T, SLOTS> {
-    /// The place of a slot.
+    /// The table entry of a slot.
     #[inline]
     fn place(&self, index: usize) -> &AtomicPtr<T> {
         let table = self.table.load(Ordering::Acquire);
@@ -32,7 +33,7 @@ impl<T, const SLOTS: usize> Reservation<T, SLOTS> {
         unsafe { &*place }
     }
 
-    /// What the slot of an address holds, and the offset in it.
+    /// The content of the slot of an address, and the offset in the slot.
     #[inline]
     fn slot_of_any(&self, address: u64) -> Option<(*const T, u64)> {
         let bytes = self.bytes.load(Ordering::Acquire);
@@ -45,7 +46,7 @@ impl<T, const SLOTS: usize> Reservation<T, SLOTS> {
         Some((arena, offset & ((1 << shift) - 1)))
     }
 
-    /// The same, where the reservation has no table of its own.
+    /// Does the work of [`Reservation::slot_of_any`] if the reservation has no table of its own.
     #[inline(always)]
     fn slot_of(&self, address: u64) -> Option<(*const T, u64)> {
         // The length is written last.
@@ -60,12 +61,12 @@ impl<T, const SLOTS: usize> Reservation<T, SLOTS> {
     }
 }
 
-/// A slot that is being handed out.
+/// A slot that is being assigned to an arena.
 #[derive(Clone, Copy)]
 pub struct Slot {
     pub(in crate::memory) reservation: usize,
     pub(in crate::memory) index: usize,
-    /// Places of the table that it has.
+    /// Table entries that it has.
     pub(in crate::memory) count: usize,
     /// First address.
     pub base: u64,
@@ -73,7 +74,7 @@ pub struct Slot {
     pub bytes: u64,
 }
 
-/// The table.
+/// The table of reservations.
 pub struct Registry<T, const RESERVATIONS: usize, const SLOTS: usize> {
     entries: [Reservation<T, SLOTS>; RESERVATIONS],
     count: AtomicUsize,
@@ -81,7 +82,7 @@ pub struct Registry<T, const RESERVATIONS: usize, const SLOTS: usize> {
 
 impl<T, const RESERVATIONS: usize, const SLOTS: usize> Registry<T, RESERVATIONS, SLOTS> {
     sync::constant! {
-        /// Nothing reserved.
+        /// An empty table.
         pub fn new() -> Registry<T, RESERVATIONS, SLOTS> {
             Registry {
                 entries: sync::repeat!(Reservation {
@@ -105,7 +106,7 @@ impl<T, const RESERVATIONS: usize, const SLOTS: usize> Registry<T, RESERVATIONS,
     /// The arena whose slot holds an address, and the offset in it.
     #[inline]
     pub fn arena_of(&self, address: u64) -> Option<(*const T, u64)> {
-        // Most have one device, and one reservation.
+        // Most processes have one device, and one reservation.
         let found = match self.entries[0].slot_of(address) {
             Some(found) => found,
             None => self.known().iter().skip(1).find_map(|entry| entry.slot_of_any(address))?,
@@ -138,8 +139,8 @@ impl<T, const RESERVATIONS: usize, const SLOTS: usize> Registry<T, RESERVATIONS,
         self.add_with(device, base, bytes, slot_bytes, std::ptr::null_mut());
     }
 
-    /// The same with a table of its own, which has a NULL place for each slot and lives until the
-    /// reservation is removed. It is not the first. Gives its number.
+    /// Adds a reservation with a table of its own, which has a NULL entry for each slot and lives
+    /// until the reservation is removed. It is not the first reservation. Returns its number.
     pub fn add_with(
         &self,
         device: i32,
@@ -159,7 +160,8 @@ impl<T, const RESERVATIONS: usize, const SLOTS: usize> Registry<T, RESERVATIONS,
         index
     }
 
-    /// A slot of a device that nobody uses, of a reservation without a table of its own. The caller holds the device's ledger.
+    /// A slot of a device that has no arena, in a reservation without a table of its own. The
+    /// caller holds the device's ledger.
     pub fn vacant(&self, device: i32) -> Option<Slot> {
         let entries = self.known().iter().enumerate();
         let is_its = |entry: &Reservation<T, SLOTS>| {
@@ -176,7 +178,7 @@ impl<T, const RESERVATIONS: usize, const SLOTS: usize> Registry<T, RESERVATIONS,
         })
     }
 
-    /// The slot of a reservation with a table of its own that has so many places from `index`.
+    /// The slot of a reservation with a table of its own, with `count` entries from `index`.
     pub fn slot_at(&self, reservation: usize, index: usize, count: usize) -> Slot {
         let entry = &self.entries[reservation];
         let shift = entry.shift.load(Ordering::Relaxed);
@@ -184,8 +186,8 @@ impl<T, const RESERVATIONS: usize, const SLOTS: usize> Registry<T, RESERVATIONS,
         Slot { reservation, index, count, base, bytes: (count as u64) << shift }
     }
 
-    /// Makes an arena reachable by the addresses of a slot; NULL: the slot is unowned now. One
-    /// thread at a time changes a slot.
+    /// Makes an arena reachable by the addresses of a slot; NULL: the slot has no arena any more.
+    /// One thread at a time changes a slot.
     pub fn publish(&self, slot: &Slot, arena: *mut T) {
         let entry = &self.entries[slot.reservation];
         for index in slot.index..slot.index + slot.count {
@@ -193,8 +195,8 @@ impl<T, const RESERVATIONS: usize, const SLOTS: usize> Registry<T, RESERVATIONS,
         }
     }
 
-    /// Forgets the reservations of a device, giving each to `body`. Nobody is inside; the caller
-    /// serialises it with additions.
+    /// Removes the reservations of a device, and passes each to `body`. No thread is inside; the
+    /// caller serialises it with additions.
     pub fn remove(&self, device: i32, mut body: impl FnMut(u64, u64)) {
         for entry in self.known() {
             if entry.device.load(Ordering::Relaxed) as i32 != device {
@@ -209,7 +211,7 @@ impl<T, const RESERVATIONS: usize, const SLOTS: usize> Registry<T, RESERVATIONS,
                 body(entry.base.load(Ordering::Relaxed), bytes);
             }
         }
-        // Entries of closed devices are used again once all are closed.
+        // Entries of closed devices are reused once all devices are closed.
         if self.entries.iter().all(|entry| entry.bytes.load(Ordering::Relaxed) == 0) {
             self.count.store(0, Ordering::Release);
         }

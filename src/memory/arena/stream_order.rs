@@ -1,5 +1,5 @@
-//! Which streams come after which: what a stream may use of another's arena, and having it wait for the
-//! others where it may not yet. The waits are on the device; the host waits for nothing.
+//! The order between streams: which memory of another stream's arena a stream may use, and waits
+//! for other streams where it may not yet. The waits are on the device; the host does not wait.
 
 use crate::base::error::Result;
 use crate::gpu::device::Device;
@@ -12,7 +12,7 @@ use crate::memory::backing::segment::growth_cursor;
 use crate::runtime::Runtime;
 use std::sync::atomic::Ordering;
 
-/// Who asks for memory.
+/// The requester of memory.
 #[derive(Clone, Copy)]
 pub(in crate::memory) struct Requester<'a> {
     pub runtime: &'a Runtime,
@@ -24,8 +24,9 @@ pub(in crate::memory) struct Requester<'a> {
 }
 
 impl DeviceMemory {
-    /// The order of an arena that is the requester stream's, with nothing left in quick lists; none where
-    /// the stream cannot be its guest. The caller holds the arena's lock.
+    /// The owner in an arena that the requesting stream is, with nothing left in quick lists. None:
+    /// the arena has no memory for it, or no room for another foreign free list. The caller holds
+    /// the arena's lock.
     pub(in crate::memory) fn owner_in(&self, requester: Requester, other: &Arena) -> Option<Owner> {
         // SAFETY: the caller holds the lock, and this is the only reference.
         let state = unsafe { other.state() };
@@ -44,14 +45,14 @@ impl DeviceMemory {
         foreign.find_or_insert(requester.stream).ok().map(Owner::Stream)
     }
 
-    /// The orders of an arena after which the requester stream comes as it is; with `ask` those too whose
-    /// streams have nothing left to do. The caller holds the arena's lock.
+    /// The owners in an arena that the requesting stream is already ordered after. With `query` also
+    /// those whose streams have no work left. The caller holds the arena's lock.
     pub(in crate::memory) fn known(
         &self,
         requester: Requester,
         other: &Arena,
         to: Owner,
-        ask: bool,
+        query: bool,
     ) -> u64 {
         let mut known = to.bit();
         let freed = total_freed(other);
@@ -59,24 +60,25 @@ impl DeviceMemory {
         loop {
             // SAFETY: the caller holds the lock, and this is the only reference.
             let state = unsafe { other.state() };
-            let Some((order, following)) = state.next_owner(next) else { break };
+            let Some((owner, following)) = state.next_owner(next) else { break };
             next = following;
-            if state.is_ordered_after(to, order, freed)
-                || ask && self.order_after(requester, other, order.bit(), to, false)
+            if state.is_ordered_after(to, owner, freed)
+                || query && self.order_after(requester, other, owner.bit(), to, false)
             {
-                known |= order.bit();
+                known |= owner.bit();
             }
         }
         known
     }
 
-    /// Has the requester stream come after these orders of an arena; false: after not all of them. What
-    /// cannot be asked, or is captured, is left alone. The caller holds the arena's lock.
+    /// Orders the requesting stream after these owners in an arena; false: not after all of them.
+    /// Does nothing to streams that cannot be queried or are captured. The caller holds the arena's
+    /// lock.
     pub(in crate::memory) fn order_after(
         &self,
         requester: Requester,
         other: &Arena,
-        orders: u64,
+        owners: u64,
         to: Owner,
         may_wait: bool,
     ) -> bool {
@@ -85,12 +87,12 @@ impl DeviceMemory {
         loop {
             // SAFETY: the caller holds the lock, and this is the only reference.
             let state = unsafe { other.state() };
-            let Some((order, following)) = state.next_owner(next) else { break };
+            let Some((owner, following)) = state.next_owner(next) else { break };
             next = following;
-            if orders & order.bit() == 0 || state.is_ordered_after(to, order, freed) {
+            if owners & owner.bit() == 0 || state.is_ordered_after(to, owner, freed) {
                 continue;
             }
-            let from = match order {
+            let from = match owner {
                 Owner::Arena => other.stream(),
                 Owner::Stream(index) => state.foreign.stream(index),
             };
@@ -99,13 +101,13 @@ impl DeviceMemory {
                 return false;
             }
             // SAFETY: as above.
-            unsafe { other.state() }.note_ordered(order, to, freed);
+            unsafe { other.state() }.note_ordered(owner, to, freed);
         }
         true
     }
 
-    /// Has the requester stream come after what another holds: by a wait, if it may, or because that one has
-    /// nothing left to do; false: it does not.
+    /// Orders the requesting stream after another one: by a wait, if it may wait, or because the
+    /// other one has no work left. False: it is not ordered.
     fn follow(
         &self,
         requester: Requester,
@@ -115,7 +117,7 @@ impl DeviceMemory {
     ) -> Result<bool> {
         let Requester { runtime, device, stream, .. } = requester;
         let Standing::Alive(_named) = from.standing() else {
-            // What stands for it is asked; nobody waits for it.
+            // The event that was recorded at its end is queried; no stream waits for it.
             return self.is_over(runtime, other, from, false);
         };
         if from.is_per_thread() {

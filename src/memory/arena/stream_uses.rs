@@ -1,4 +1,5 @@
-//! Who uses live blocks, and in which batch of `deferred_free.rs` freed ones stand: lists in one array.
+//! Stream uses: the streams that use live blocks, and the batches of `deferred_free.rs` that freed
+//! blocks are in. Both are lists in one array.
 
 use crate::base::error::{Error, Result};
 use crate::gpu::external_registry::Marker;
@@ -7,12 +8,12 @@ use crate::gpu::waits::Stamp;
 use crate::memory::arena::deferred_free::{Batch, DeferredFrees};
 use crate::memory::exported;
 
-/// Streams of blocks that follow another.
+/// The most streams of a block that can follow another.
 pub(in crate::memory) const FEW: usize = 4;
 pub(in crate::memory) type Followed = [*const Stream; FEW];
 
-/// A block that one stream uses: in the list of the block while that lives, then in the stream's
-/// batch.
+/// A use of a block by one stream. It is in the list of the block while that lives, then in the
+/// stream's batch.
 #[derive(Clone, Copy)]
 struct Use {
     stream: *const Stream,
@@ -22,8 +23,9 @@ struct Use {
 
 pub(in crate::memory) const NO_ROOM: Error = Error::OutOfHostMemory("a block's streams");
 
-/// Who uses blocks, as lists in one array. What ends a list is no place in it: 0, or in a live block
-/// what says whose it is. What is freed goes from list to list, so that freeing needs no memory.
+/// The uses of blocks, as lists in one array. What ends a list is no index of the array: 0, or for
+/// a live block its owner. Freeing a block moves its uses to other lists, so that it needs no
+/// memory.
 pub struct Uses {
     nodes: Vec<Use>,
     vacant: u32,
@@ -37,7 +39,7 @@ impl Uses {
         Uses { nodes: Vec::new(), vacant: 0 }
     }
 
-    /// Makes sure that one more can be added.
+    /// Makes sure that one more use can be added.
     pub(in crate::memory) fn prepare(&mut self) -> Result<()> {
         match self.vacant {
             0 => self.nodes.try_reserve(1).map_err(|_| NO_ROOM),
@@ -45,7 +47,8 @@ impl Uses {
         }
     }
 
-    /// Adds a stream to the list `head` of a block, once, and gives the new head.
+    /// Adds a stream to the list `head` of a block, unless it is there already. Returns the new
+    /// head.
     #[inline]
     pub(in crate::memory) fn add(
         &mut self,
@@ -59,7 +62,7 @@ impl Uses {
         }
     }
 
-    /// What a list ends with; none if the stream is in it.
+    /// The end of a list; none if the stream is in it.
     #[inline(always)]
     pub(in crate::memory) fn end_without(&self, head: u32, stream: *const Stream) -> Option<u32> {
         let mut next = head;
@@ -86,8 +89,8 @@ impl Uses {
             return self.push_new(node);
         };
         self.vacant = slot.next;
-        // Word by word, as whoever reads it does: a processor waits for what was written in parts and is read
-        // as a whole, and a compiler moves a whole one by way of memory.
+        // Word by word, as it is read: a processor stalls when it reads as a whole what was written
+        // in parts, and a compiler copies a whole use by way of memory.
         (slot.stream, slot.block, slot.next) = (node.stream, node.block, node.next);
         Some(index)
     }
@@ -123,7 +126,7 @@ impl Uses {
         false
     }
 
-    /// Takes a stream out of a list, and gives the new head.
+    /// Takes a stream out of a list. Returns the new head.
     pub(in crate::memory) fn remove(&mut self, head: u32, stream: *const Stream) -> u32 {
         let (mut before, mut next) = (0, head);
         while let Some(node) = self.node(next) {
@@ -138,14 +141,15 @@ impl Uses {
         head
     }
 
-    /// Is there a stream in a list?
+    /// Is there any stream in a list?
     #[inline]
     pub(in crate::memory) fn has(&self, head: u32) -> bool {
         self.node(head).is_some()
     }
 
-    /// Puts a freed block, with its list `head`, in line for each of the streams: gives how many
-    /// those are, and what is left of the list: those for which there was no host memory, or its end.
+    /// Adds a freed block, with its list `head`, to the batch of each of the streams. Returns how
+    /// many these are, and the rest of the list: the streams for which there was no host memory, or
+    /// the list's end.
     #[inline]
     pub(in crate::memory) fn enqueue(
         &mut self,
@@ -179,7 +183,7 @@ impl Uses {
         Some(node.block)
     }
 
-    /// The streams of a list, if they are few.
+    /// The streams of a list, if they are at most [`FEW`].
     pub(in crate::memory) fn few(&self, head: u32) -> Option<Followed> {
         let (mut streams, mut next) = ([std::ptr::null(); FEW], head);
         for place in &mut streams {
@@ -189,7 +193,7 @@ impl Uses {
         (!self.has(next)).then_some(streams)
     }
 
-    /// Makes a list vacant if these are its streams, in this order: gives what it ended with.
+    /// Makes a list vacant if these are its streams, in this order. Returns its end.
     #[inline(always)]
     pub(in crate::memory) fn give_back(&mut self, head: u32, streams: &Followed) -> Option<u32> {
         let (mut last, mut next) = (0, head);
@@ -227,7 +231,7 @@ impl Uses {
             .for_each(|stream| marker.mark(stream));
     }
 
-    /// What a list ends with.
+    /// The end of a list.
     pub(in crate::memory) fn end(&self, head: u32) -> u32 {
         let mut next = head;
         while let Some(node) = (next as usize).checked_sub(1).and_then(|at| self.nodes.get(at)) {

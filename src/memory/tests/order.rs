@@ -282,7 +282,7 @@ fn events_that_are_not_ready_are_asked_rarely() {
         assert_eq!(bench.calls(Call::cuEventRecord), 2);
         assert_eq!(current(bench), (0, 224, 224 * KIB as i64));
         gates.iter().for_each(Gate::open);
-        // Once the host has heard that all is over, the next allocation note_requester it too.
+        // Once the host has heard that all is over, the next allocation knows it too.
         others.iter().for_each(|other| other.synchronize(bench.runtime).unwrap());
         bench.malloc(own, KIB);
         assert_eq!(current(bench), (1, 1, KIB as i64));
