@@ -108,7 +108,7 @@ impl HandleFields {
 
 /// The error for a handle that the exporting process does not know.
 pub const CHANGED: Error = Error::Invalid(
-    "handle was changed on the way, or everyone who imported it has closed it: each receiver needs a \
+    "handle was changed on the way, or every process that imported it has closed it: each receiver needs a \
      handle of its own",
 );
 

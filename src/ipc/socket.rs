@@ -111,7 +111,7 @@ pub fn same_user(socket: &Descriptor) -> Option<libc::pid_t> {
     let mut other = libc::ucred { pid: 0, uid: u32::MAX, gid: u32::MAX };
     let mut length = size_of::<libc::ucred>() as libc::socklen_t;
     // SAFETY: `other` has this length.
-    let told = unsafe {
+    let result = unsafe {
         libc::getsockopt(
             socket.number(),
             libc::SOL_SOCKET,
@@ -121,7 +121,7 @@ pub fn same_user(socket: &Descriptor) -> Option<libc::pid_t> {
         )
     };
     // SAFETY: no preconditions.
-    (told == 0 && other.uid == unsafe { libc::geteuid() }).then_some(other.pid)
+    (result == 0 && other.uid == unsafe { libc::geteuid() }).then_some(other.pid)
 }
 
 /// No process listens under the name, or another user's process does.

@@ -1,7 +1,7 @@
-//! Generators in graphs: a capture leaves seed and offset open, as two words on the device that each
-//! launch of the graph finds anew.
+//! Generators in graphs. A captured kernel reads seed and offset from two words on the device. Each
+//! launch of the graph writes them first.
 
-use super::generator::{Generator, Position, State, Taking};
+use super::generator::{CapturedDraws, Generator, GeneratorState, Position};
 use super::plan::Philox;
 use crate::base::error::{Error, Result};
 use crate::base::lock::Mutex;
@@ -19,7 +19,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// Bytes of the two words: seed, then offset.
 const WORDS_BYTES: u64 = 16;
 
-/// The number of the capture that a stream belongs to. The question harms no capture.
+/// The driver's ID of the capture that a stream belongs to. The query does not invalidate a
+/// capture.
 pub(super) fn capture_of(runtime: &Runtime, stream: &Stream) -> Result<Option<u64>> {
     let device = runtime.device(stream.device())?;
     if !device.has_context() {
@@ -29,8 +30,8 @@ pub(super) fn capture_of(runtime: &Runtime, stream: &Stream) -> Result<Option<u6
     active_captures::capture_of(runtime, stream.native())
 }
 
-impl State {
-    /// Takes words for what a capture records.
+impl GeneratorState {
+    /// Reserves random words for a captured kernel.
     pub(super) fn take_captured(
         &self,
         runtime: &Runtime,
@@ -43,104 +44,124 @@ impl State {
             why: "the generator is not registered with the graph; register it before the capture \
                   begins, by tcuda_graph_register_generator",
         };
-        let words = match self.lock().takings.iter().find(|taking| taking.id == id) {
-            Some(taking) => taking.words,
+        let words = match self
+            .lock()
+            .captured_draws
+            .iter()
+            .find(|draws_of_capture| draws_of_capture.id == id)
+        {
+            Some(draws_of_capture) => draws_of_capture.words,
             None => return Err(unknown),
         };
-        // The first of the capture, or the first of several threads.
+        // The first kernel of the capture; several threads may be first at once.
         let fresh = if words == 0 { self.allocate_words(runtime)? } else { 0 };
-        let taken = self.lock().takings.iter_mut().find(|taking| taking.id == id).map(|taking| {
-            let is_first = taking.words == 0;
-            if is_first {
-                taking.words = fresh;
-            }
-            let philox = Philox {
-                seed: 0,
-                offset: taking.offset,
-                seed_ptr: taking.words,
-                offset_ptr: taking.words + WORDS_BYTES / 2,
-            };
-            taking.offset = taking.offset.wrapping_add(increment);
-            (philox, is_first)
-        });
+        let taken = self
+            .lock()
+            .captured_draws
+            .iter_mut()
+            .find(|draws_of_capture| draws_of_capture.id == id)
+            .map(|draws_of_capture| {
+                let is_first = draws_of_capture.words == 0;
+                if is_first {
+                    draws_of_capture.words = fresh;
+                }
+                let philox = Philox {
+                    seed: 0,
+                    offset: draws_of_capture.offset,
+                    seed_ptr: draws_of_capture.words,
+                    offset_ptr: draws_of_capture.words + WORDS_BYTES / 2,
+                };
+                draws_of_capture.offset = draws_of_capture.offset.wrapping_add(increment);
+                (philox, is_first)
+            });
         if fresh != 0 && !taken.is_some_and(|(_, is_first)| is_first) {
             memory::free(runtime, fresh)?;
         }
         taken.map(|(philox, _)| philox).ok_or(unknown)
     }
 
-    /// On the default stream, which is in no capture: the graph's pool is not for this.
+    /// Allocates on the default stream, which is not captured, so that the words are not in the
+    /// graph's pool.
     fn allocate_words(&self, runtime: &Runtime) -> Result<u64> {
         let device = runtime.device(self.device)?;
         device.memory.allocate(runtime, device, device.streams.default(), WORDS_BYTES)
     }
 }
 
-/// What replays have used.
-struct Used {
-    /// The words; 0: the captures so far took no numbers.
+/// State of the replays.
+struct ReplayState {
+    /// Address of the two words; 0: no capture has taken random numbers.
     words: u64,
-    /// The streams on which the words were written and read, besides the default one.
+    /// Streams on which the words were written and read, other than the default stream.
     streams: Vec<HeldStream>,
 }
 
-/// A generator in one graph.
+/// A generator that is registered with a graph.
 pub struct Registration {
-    state: Shared<State>,
-    /// Told from all others of the state.
+    state: Shared<GeneratorState>,
+    /// Unique number of the registration.
     number: u64,
     runtime: *const Runtime,
-    used: Mutex<Used>,
+    used: Mutex<ReplayState>,
 }
 
-// SAFETY: the runtime is shared by all threads and ends after every object.
+// SAFETY: the runtime is shared between threads and outlives all objects.
 unsafe impl Send for Registration {}
 // SAFETY: as above.
 unsafe impl Sync for Registration {}
 
 impl Registration {
-    pub(super) fn new(runtime: &Runtime, state: Shared<State>) -> Result<Registration> {
+    pub(super) fn new(runtime: &Runtime, state: Shared<GeneratorState>) -> Result<Registration> {
         static LAST: AtomicU64 = AtomicU64::new(0);
         let number = LAST.fetch_add(1, Ordering::Relaxed) + 1;
-        let used = Mutex::new(Rank::LEAF, Used { words: 0, streams: Vec::new() });
+        let used = Mutex::new(Rank::LEAF, ReplayState { words: 0, streams: Vec::new() });
         Ok(Registration { state, number, runtime, used })
     }
 
-    /// Is it of this generator?
+    /// Does it register this generator?
     pub fn is_of(&self, generator: &Generator) -> bool {
         generator.has(&self.state)
     }
 
-    /// Before a capture begins.
+    /// Prepares for a capture that is about to begin.
     pub fn capture_prologue(&self) -> Result<()> {
         let words = self.used.lock().words;
         let mut numbers = self.state.lock();
         let no_room = |_| Error::OutOfHostMemory("the generators of a capture");
-        numbers.takings.try_reserve(1).map_err(no_room)?;
-        numbers.takings.push(Taking { number: self.number, id: 0, words, offset: 0 });
+        numbers.captured_draws.try_reserve(1).map_err(no_room)?;
+        numbers.captured_draws.push(CapturedDraws { number: self.number, id: 0, words, offset: 0 });
         Ok(())
     }
 
-    /// It has begun, under the driver's number: work on its streams takes from the graph's numbers.
+    /// Stores the driver's ID of the capture that has begun.
     pub fn capture_begun(&self, id: u64) {
         let mut numbers = self.state.lock();
-        if let Some(taking) = numbers.takings.iter_mut().find(|taking| taking.number == self.number)
+        if let Some(draws_of_capture) = numbers
+            .captured_draws
+            .iter_mut()
+            .find(|draws_of_capture| draws_of_capture.number == self.number)
         {
-            taking.id = id;
+            draws_of_capture.id = id;
         }
     }
 
-    /// It has ended; gives how far each launch moves the generator.
+    /// Ends the capture. Returns by how much each launch advances the generator.
     pub fn capture_epilogue(&self) -> u64 {
         let mut numbers = self.state.lock();
-        let index = numbers.takings.iter().position(|taking| taking.number == self.number);
-        let Some(taking) = index.map(|index| numbers.takings.swap_remove(index)) else { return 0 };
+        let index = numbers
+            .captured_draws
+            .iter()
+            .position(|draws_of_capture| draws_of_capture.number == self.number);
+        let Some(draws_of_capture) = index.map(|index| numbers.captured_draws.swap_remove(index))
+        else {
+            return 0;
+        };
         drop(numbers);
-        self.used.lock().words = taking.words;
-        taking.offset
+        self.used.lock().words = draws_of_capture.words;
+        draws_of_capture.offset
     }
 
-    /// Before a launch on a stream: it finds the generator's numbers, which move on.
+    /// Writes seed and offset before a launch on a stream, and advances the generator.
     pub fn replay_prologue(
         &self,
         runtime: &Runtime,
@@ -163,7 +184,7 @@ impl Registration {
             return Ok(());
         }
         if is_new {
-            // The memory comes in the order of the default stream.
+            // The words were allocated in the order of the default stream.
             stream.wait_stream(runtime, device.streams.default())?;
             let mut used = self.used.lock();
             let no_room = |_| Error::OutOfHostMemory("the streams of a graph");
@@ -196,16 +217,17 @@ impl Drop for Registration {
         for stream in streams {
             let stream = &*stream;
             let _needed = sync_debug::needed();
-            // Where there is no host memory to note it, the launch that may still read them is waited for.
+            // Without host memory to record the use, wait for the launch that may still read the
+            // words.
             if memory::record_stream(words, stream).is_err()
-                // SAFETY: objects end before the runtime.
+                // SAFETY: objects are dropped before the runtime.
                 && stream.synchronize(unsafe { &*self.runtime }).is_err()
             {
-                // They stay until shutdown.
+                // The words are leaked until shutdown.
                 return;
             }
         }
-        // SAFETY: objects end before the runtime.
+        // SAFETY: objects are dropped before the runtime.
         let _ = memory::free(unsafe { &*self.runtime }, words);
     }
 }

@@ -1,4 +1,4 @@
-//! What PyTorch accepts: which types a distribution fills, and with what parameters.
+//! Which element types and parameters PyTorch accepts for each distribution.
 
 use super::number::{bfloat_of, half_of, of_bfloat, of_half};
 use super::plan::{Distribution, Dtype};
@@ -6,8 +6,8 @@ use crate::base::error::{Error, Result};
 use crate::tensor;
 use crate::tensor::dtype::code;
 
-/// The type of a tensor's elements as a kernel fills them; true: two of them make one, the parts of a
-/// complex number.
+/// The element type for the kernels. True for complex numbers, whose two parts are filled
+/// separately.
 pub fn dtype_of(dtype: tensor::Dtype) -> Result<(Dtype, bool)> {
     let found = match (dtype.code, dtype.bits) {
         (code::BOOL, 8) => Dtype::Bool,
@@ -33,7 +33,7 @@ const NO_NUMBERS: Error = Error::Invalid(
      and bool, with one lane",
 );
 
-/// Floats, and what they can hold: the largest, and digits.
+/// For a floating-point type: its largest number, and the digits of its significand.
 fn float(dtype: Dtype) -> Option<(f64, u32)> {
     match dtype {
         Dtype::F16 => Some((65504.0, 11)),
@@ -44,7 +44,7 @@ fn float(dtype: Dtype) -> Option<(f64, u32)> {
     }
 }
 
-/// Least and largest integer.
+/// The least and the largest integer of a type.
 fn bounds(dtype: Dtype) -> Option<(i64, i64)> {
     let signed = |bits: u32| (i64::MIN >> (64 - bits), i64::MAX >> (64 - bits));
     Some(match dtype {
@@ -52,7 +52,7 @@ fn bounds(dtype: Dtype) -> Option<(i64, i64)> {
         Dtype::U8 => (0, i64::from(u8::MAX)),
         Dtype::U16 => (0, i64::from(u16::MAX)),
         Dtype::U32 => (0, i64::from(u32::MAX)),
-        // As far as a bound can say.
+        // The largest bound that an `i64` can represent.
         Dtype::U64 => (0, i64::MAX),
         Dtype::I8 => signed(8),
         Dtype::I16 => signed(16),
@@ -67,7 +67,7 @@ const FLOATS_ONLY: Error = Error::Invalid(
      bfloat16",
 );
 
-/// An error unless the distribution fills elements of a type; `is_complex`: the parts of complex numbers.
+/// An error unless the distribution supports the type. `is_complex`: parts of complex numbers.
 pub fn require(distribution: &Distribution, dtype: Dtype, is_complex: bool) -> Result<()> {
     use Distribution::*;
     let is_float = float(dtype).is_some();
@@ -106,7 +106,7 @@ fn wrong(name: &'static str, value: f64, allowed: &'static str) -> Error {
     Error::Number { name, value, allowed }
 }
 
-/// Numbers from `low` up to `high`.
+/// Uniform numbers from `low` to `high`.
 pub fn uniform(dtype: Dtype, low: f64, high: f64) -> Result<Distribution> {
     let (most, _) = float(dtype).ok_or(FLOATS_ONLY)?;
     let allowed = "it must be a number that the type of the tensor can hold";
@@ -125,7 +125,7 @@ pub fn uniform(dtype: Dtype, low: f64, high: f64) -> Result<Distribution> {
     Ok(Distribution::Uniform { low, high })
 }
 
-/// Normal numbers; those of complex numbers have half of the variance in each part.
+/// Normal numbers. For complex numbers each part has half of the variance.
 pub fn normal(mean: f64, stddev: f64, is_complex: bool) -> Result<Distribution> {
     if stddev.is_nan() || stddev < 0.0 {
         return Err(wrong("stddev", stddev, "it must not be negative"));
@@ -134,7 +134,7 @@ pub fn normal(mean: f64, stddev: f64, is_complex: bool) -> Result<Distribution> 
     Ok(Distribution::Normal { mean, stddev })
 }
 
-/// e to normal numbers.
+/// `exp` of normal numbers.
 pub fn log_normal(mean: f64, stddev: f64) -> Result<Distribution> {
     positive("stddev", stddev)?;
     Ok(Distribution::LogNormal { mean, stddev })
@@ -146,7 +146,7 @@ pub fn exponential(rate: f64) -> Result<Distribution> {
     Ok(Distribution::Exponential { rate })
 }
 
-/// Cauchy's numbers.
+/// Cauchy numbers.
 pub fn cauchy(median: f64, sigma: f64) -> Result<Distribution> {
     positive("sigma", sigma)?;
     Ok(Distribution::Cauchy { median, sigma })
@@ -156,7 +156,7 @@ fn positive(name: &'static str, value: f64) -> Result<()> {
     if value > 0.0 { Ok(()) } else { Err(wrong(name, value, "it must be above 0")) }
 }
 
-/// Trials to the first success.
+/// Number of trials up to the first success.
 pub fn geometric(p: f64) -> Result<Distribution> {
     if !(p > 0.0 && p < 1.0) {
         return Err(wrong("p", p, "it must be above 0 and below 1"));
@@ -164,7 +164,7 @@ pub fn geometric(p: f64) -> Result<Distribution> {
     Ok(Distribution::Geometric { p })
 }
 
-/// 1 with a probability.
+/// 1 with probability `p`, else 0.
 pub fn bernoulli(p: f64) -> Result<Distribution> {
     if !(0.0..=1.0).contains(&p) {
         return Err(wrong("p", p, "it must be 0 to 1"));
@@ -172,36 +172,36 @@ pub fn bernoulli(p: f64) -> Result<Distribution> {
     Ok(Distribution::Bernoulli { p })
 }
 
-/// A number in the nearest value that a type of floats has, and back: what does not fit is the least, as
-/// where PyTorch is compiled for x86.
-fn there_and_back(dtype: Dtype, value: i64) -> i64 {
+/// Rounds a number to a floating-point type and back. A number that does not fit gives `i64::MIN`,
+/// as in PyTorch on x86.
+fn round_trip(dtype: Dtype, value: i64) -> i64 {
     let value = match dtype {
         Dtype::F16 => f64::from(of_half(half_of(value as f32))),
         Dtype::BF16 => f64::from(of_bfloat(bfloat_of(value as f32))),
         Dtype::F32 => f64::from(value as f32),
         _ => value as f64,
     };
-    // 2^63 is no i64; nor is what is no number.
+    // 2^63 and NaN are not representable as `i64`.
     if value >= -(2f64.powi(63)) && value < 2f64.powi(63) { value as i64 } else { i64::MIN }
 }
 
-/// The distance of neighbours of a type with so many digits, about where a number is.
+/// The distance of neighbours near `value`, for a type with this many digits.
 fn step(value: i64, digits: u32) -> i64 {
     let bits = value.unsigned_abs().max(1).ilog2();
     1i64.wrapping_shl((bits + 1).wrapping_sub(digits))
 }
 
-/// The least bound from `low` on of which no number is rounded below it.
+/// The least bound from `low` on above which no number is rounded below the bound.
 fn low_of(dtype: Dtype, digits: u32, low: i64) -> i64 {
     let next = low.wrapping_add(1);
-    let rounded = there_and_back(dtype, next);
+    let rounded = round_trip(dtype, next);
     if rounded < low { rounded.wrapping_add(step(next, digits)) } else { low }
 }
 
-/// The largest bound up to `high` of which no number is rounded up to it.
+/// The largest bound up to `high` below which no number is rounded up to the bound.
 fn high_of(dtype: Dtype, digits: u32, high: i64) -> i64 {
     let last = high.wrapping_sub(1);
-    let rounded = there_and_back(dtype, last);
+    let rounded = round_trip(dtype, last);
     if rounded >= high { rounded.wrapping_sub(step(last, digits)) } else { high }
 }
 
@@ -209,7 +209,7 @@ fn out_of_type(name: &'static str, value: i64) -> Error {
     Error::OutOfRange { name, value, allowed: "the type of the tensor has no such number" }
 }
 
-/// An error unless a type has both numbers.
+/// An error unless the type can represent both numbers.
 fn require_in_type(dtype: Dtype, low: i64, last: i64) -> Result<()> {
     let (least, most) = match (float(dtype), bounds(dtype)) {
         (Some((most, _)), _) => (-most, most),
@@ -230,7 +230,7 @@ fn require_in_type(dtype: Dtype, low: i64, last: i64) -> Result<()> {
     Ok(())
 }
 
-/// Integers from `low` up to below `high`.
+/// Integers from `low` to `high`, exclusive.
 pub fn integers(dtype: Dtype, low: i64, high: i64) -> Result<Distribution> {
     let empty = |low, allowed| Err(Error::OutOfRange { name: "low", value: low, allowed });
     if low >= high {
@@ -247,7 +247,8 @@ pub fn integers(dtype: Dtype, low: i64, high: i64) -> Result<Distribution> {
     Ok(Distribution::Integers { base, range: (end as u64).wrapping_sub(base as u64) })
 }
 
-/// Integers from `low` up to the largest of a type, of floats up to where they become sparse.
+/// Integers from `low` to the largest of a type; for floats, to the largest up to which all
+/// integers are representable.
 pub fn integers_from(dtype: Dtype, low: i64) -> Result<Distribution> {
     if low == i64::MIN {
         return Ok(Distribution::IntegersFull);
@@ -260,7 +261,7 @@ pub fn integers_from(dtype: Dtype, low: i64) -> Result<Distribution> {
             }
             (base, last)
         }
-        // There is no number for the largest, and PyTorch refuses it as well.
+        // The largest bound does not fit in `i64`; PyTorch refuses it too.
         (None, Some(_)) if dtype == Dtype::U64 => return Err(out_of_type("high - 1", -1)),
         (None, Some((_, most))) => (low, most),
         (None, None) => return Err(NO_NUMBERS),

@@ -33,7 +33,7 @@ fn bounds_of_integers_are_those_of_the_type() {
 }
 
 #[test]
-fn bounds_of_floats_are_what_none_is_rounded_past() {
+fn no_float_is_rounded_beyond_the_bounds() {
     // PyTorch's own example: 65503 would become 65504.
     assert_eq!(range(Dtype::F16, 0, 65504), Some((0, 65472)));
     assert_eq!(range(Dtype::F16, 0, 2049), Some((0, 2049)));
@@ -43,7 +43,7 @@ fn bounds_of_floats_are_what_none_is_rounded_past() {
     assert_eq!(range(Dtype::F16, 0, 65506), None);
     assert_eq!(range(Dtype::F16, 0, 70000), None);
     assert_eq!(range(Dtype::F16, -70000, 0), None);
-    // 4098 would become 4096, and 7999 become 8000.
+    // 4098 would become 4096, and 7999 would become 8000.
     assert_eq!(range(Dtype::F16, 4097, 8000), Some((4100, 3896)));
     assert_eq!(range(Dtype::BF16, 0, 256), Some((0, 256)));
     assert_eq!(range(Dtype::BF16, 0, 1000), Some((0, 996)));
@@ -51,12 +51,12 @@ fn bounds_of_floats_are_what_none_is_rounded_past() {
     assert_eq!(range(Dtype::F32, 0, (1 << 24) + 4), Some((0, (1 << 24) + 2)));
     assert_eq!(range(Dtype::F64, 0, 1 << 60), Some((0, (1 << 60) - 128)));
     assert_eq!(range(Dtype::F32, -100, 100), Some((-100, 200)));
-    // Between two neighbours there is nothing.
+    // There is no number between two neighbours.
     assert_eq!(range(Dtype::F16, 4097, 4099), None);
 }
 
 #[test]
-fn up_to_the_largest() {
+fn integers_from_reach_the_largest() {
     assert_eq!(range_from(Dtype::I64, 0), Some((0, 1 << 63)));
     assert_eq!(range_from(Dtype::I64, i64::MIN + 1), Some((i64::MIN + 1, u64::MAX)));
     assert_eq!(range_from(Dtype::I32, -1), Some((-1, (1 << 31) + 1)));

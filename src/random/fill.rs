@@ -1,5 +1,5 @@
-//! Filling tensors with random numbers: the steps of PyTorch, in its order, so that after each call the
-//! generator is where PyTorch's would be.
+//! Fills tensors with random numbers in the steps of PyTorch. So after each call the generator is
+//! at the same position as PyTorch's.
 
 use super::check;
 use super::generator::Generator;
@@ -13,20 +13,20 @@ use crate::sanitizer::{self, Mode, Touch};
 use crate::tensor::order::Ordered;
 use crate::tensor::{self, MAX_DIMS, Parts, Tensor, dtype};
 
-/// Where to fill, and from what.
+/// A tensor to fill, and the options of the call.
 #[derive(Clone, Copy)]
 pub struct Fill<'a> {
-    /// What is written.
+    /// The tensor to write.
     pub tensor: &'a Tensor,
-    /// Where the numbers come from; `None`: from the device's own.
+    /// The generator; `None`: the default generator of the device.
     pub generator: Option<&'a Generator>,
-    /// When; `None`: on the current stream of the tensor's device.
+    /// The stream; `None`: the current stream of the tensor's device.
     pub stream: Option<&'a Stream>,
-    /// What the host calls.
+    /// Name of the public function.
     pub operation: &'static str,
 }
 
-/// The same with everything found.
+/// The objects of a fill, checked.
 struct Target<'a> {
     runtime: &'a Runtime,
     device: &'a Device,
@@ -50,8 +50,8 @@ impl<'a> Fill<'a> {
         Ok(Target { runtime, device, stream, generator, operation: self.operation })
     }
 
-    /// Fills with numbers of a distribution, which is made for the type of the elements. `is_complex`:
-    /// these are the parts of complex numbers.
+    /// Fills with numbers of a distribution, which `distribution` makes for the type of the
+    /// elements. Its second argument: the elements are parts of complex numbers.
     pub fn run(
         &self,
         runtime: &Runtime,
@@ -82,14 +82,14 @@ impl<'a> Fill<'a> {
         if ordered.fits_32_bits() {
             launch(&ordered, philox)?;
         } else {
-            // What was taken for the whole is nobody's, and each part takes its own.
+            // PyTorch discards the numbers taken for the whole tensor. Each part takes its own.
             ordered.for_each_part(&mut |part| launch(part, take(part.numel())?))?;
         }
-        target.tell(&[Touch::tensor(tensor, Mode::Write)]);
+        target.report(&[Touch::tensor(tensor, Mode::Write)]);
         Ok(())
     }
 
-    /// Fills with 1 and 0 by the probabilities of another tensor.
+    /// Fills with 1 and 0, with a probability for each element.
     pub fn bernoulli(&self, runtime: &Runtime, p: &Tensor) -> Result<()> {
         let (dtype, is_complex) = check::dtype_of(self.tensor.dtype)?;
         let distribution = Distribution::BernoulliTensor;
@@ -103,7 +103,7 @@ impl<'a> Fill<'a> {
         if p.require_on(runtime)? != target.device.ordinal() {
             return Err(Error::Invalid("p is on another device than the tensor"));
         }
-        // In which PyTorch has the probabilities.
+        // The type in which PyTorch compares the probabilities.
         let compared = if dtype == Dtype::F64 { Dtype::F64 } else { Dtype::F32 };
         let (own, others) = self.tensor.ordered_with(p, p_dtype != compared)?;
         if self.tensor.numel == 0 {
@@ -118,19 +118,19 @@ impl<'a> Fill<'a> {
         let drawn = Some((&others, p_dtype));
         let planned = plan::plan(&distribution, dtype, &own, drawn, &philox, geometry);
         target.launch(planned.ok_or_else(unplanned)?)?;
-        target.tell(&[Touch::tensor(self.tensor, Mode::Write), Touch::tensor(p, Mode::Read)]);
+        target.report(&[Touch::tensor(self.tensor, Mode::Write), Touch::tensor(p, Mode::Read)]);
         Ok(())
     }
 }
 
-/// What was checked before has a plan.
+/// An internal error: a checked fill always has a plan.
 fn unplanned() -> Error {
     Error::Internal(Text::new("random numbers without a plan"))
 }
 
 impl Target<'_> {
-    /// Tells the sanitizer of it.
-    fn tell(&self, touches: &[Touch<'_>]) {
+    /// Reports the fill to the sanitizer.
+    fn report(&self, touches: &[Touch<'_>]) {
         sanitizer::operation(self.runtime, self.stream, self.operation, touches);
     }
 
@@ -138,8 +138,8 @@ impl Target<'_> {
         let _context = self.device.enter()?;
         let function = self.device.random.function(self.device, launch.image, launch.kernel)?;
         let mut parameters = launch.parameters.pointers();
-        // SAFETY: the kernel has these parameters, which the driver copies; the caller promises the
-        // tensor, and the stream is alive.
+        // SAFETY: these are the kernel's parameters, which the driver copies; the caller guarantees
+        // the tensor, and the stream is alive.
         unsafe {
             self.runtime.driver().cuLaunchKernel(
                 function,
@@ -172,7 +172,7 @@ fn require_aligned(tensor: &Tensor, dtype: Dtype) -> Result<()> {
     Err(Error::Invalid("the address of a tensor's elements must be a multiple of their size"))
 }
 
-/// The real and imaginary parts of complex numbers: one dimension more, of two.
+/// The complex tensor as one of real numbers, with a last dimension of 2.
 fn parts_of(tensor: &Tensor) -> Result<Tensor> {
     let ndim = tensor.shape().len();
     if ndim >= MAX_DIMS {

@@ -71,15 +71,15 @@ fn numbers_and_offsets_are_pytorchs() {
         ];
         assert_eq!(words(runtime, address, 8), second);
         assert_eq!(device.generator.position().offset, 8);
-        // Row by row as it lies, whatever the strides say.
+        // A dense tensor is filled in memory order, whatever its strides are.
         let strided = tensor(address, FLOAT, &[2, 4], Some(&[1, 2]));
         device.generator.put(Position::start(42));
         run(runtime, &strided, UNIFORM).unwrap();
         assert_eq!(words(runtime, address, 8), first);
-        // Without elements nothing happens.
+        // A tensor without elements takes nothing.
         run(runtime, &tensor(0, FLOAT, &[3, 0], None), UNIFORM).unwrap();
         assert_eq!(device.generator.position().offset, 4);
-        // What is refused takes nothing.
+        // A refused fill takes nothing.
         assert!(run(runtime, &tensor(address + 2, FLOAT, &[3], None), UNIFORM).is_err());
         assert!(run(runtime, &tensor(address, FLOAT, &[3], Some(&[0])), UNIFORM).is_err());
         assert!(run(runtime, &eight, Distribution::IntegersAll).is_ok());
@@ -112,8 +112,8 @@ fn parts_of_complex_numbers_are_filled() {
 }
 
 #[test]
-fn the_device_says_how_many_are_taken() {
-    // Four blocks of 256 threads, of which each takes four numbers at a time.
+fn the_increment_depends_on_the_device() {
+    // Four thread blocks of 256 threads; each thread takes four numbers at a time.
     on_machine("memory=64MiB,multiprocessors=2,threads_per_multiprocessor=512", |runtime| {
         let device = &runtime.devices[0];
         let stream = device.streams.default();

@@ -1,7 +1,8 @@
-//! Generators: the seed and offset of a random stream, and what a capture makes of them.
+//! Generators: seed and offset of a sequence of random numbers, and their behaviour in captures.
 //!
-//! The state is apart from the generator, because a graph that uses it goes on doing so when the
-//! generator is gone. Each capture counts for itself: eager work on the same generator goes on beside it.
+//! The state is separate from the generator, because a graph may use the state after the generator
+//! is gone. Each capture counts its own offset, so that eager work can use the same generator
+//! meanwhile.
 
 use super::capture::{Registration, capture_of};
 use super::plan::Philox;
@@ -13,28 +14,28 @@ use crate::gpu::stream::Stream;
 use crate::runtime::Runtime;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The seed of a generator that a host makes: PyTorch's.
+/// PyTorch's seed for a generator that the host makes.
 pub const DEFAULT_SEED: u64 = 67_280_421_310_721;
 
-/// Bytes of a state as a host keeps it: seed, then offset, little-endian.
+/// Bytes of a serialised state: seed, then offset, little-endian.
 pub const STATE_BYTES: usize = 16;
 
-/// Where a random stream is.
+/// A position in a sequence of random numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Position {
-    /// Which stream it is.
+    /// Selects the sequence.
     pub seed: u64,
-    /// Words of each thread's stream that were taken; a multiple of 4.
+    /// Words that were taken of each thread's subsequence; a multiple of 4.
     pub offset: u64,
 }
 
 impl Position {
-    /// The beginning of a stream.
+    /// The start of the sequence of a seed.
     pub fn start(seed: u64) -> Position {
         Position { seed, offset: 0 }
     }
 
-    /// As PyTorch has it in a tensor.
+    /// Serialises it like PyTorch.
     pub fn bytes(self) -> [u8; STATE_BYTES] {
         let mut bytes = [0; STATE_BYTES];
         let (seed, offset) = bytes.split_at_mut(8);
@@ -43,7 +44,7 @@ impl Position {
         bytes
     }
 
-    /// The reverse.
+    /// Deserialises it.
     pub fn of_bytes(bytes: &[u8; STATE_BYTES]) -> Result<Position> {
         let word =
             |from: usize| u64::from_le_bytes(std::array::from_fn(|index| bytes[from + index]));
@@ -62,41 +63,42 @@ impl Position {
     }
 }
 
-/// A capture that is under way and takes numbers of a state.
-pub(super) struct Taking {
-    /// The registration.
+/// An active capture that takes numbers from a state.
+pub(super) struct CapturedDraws {
+    /// Number of the registration.
     pub number: u64,
-    /// The driver's number of the capture; 0: it has not begun.
+    /// The driver's ID of the capture; 0: not begun.
     pub id: u64,
-    /// Two words on the device; 0: there are none yet.
+    /// Address of two words on the device; 0: not allocated yet.
     pub words: u64,
-    /// How far the capture has got.
+    /// Offset within the capture.
     pub offset: u64,
 }
 
-/// What is known of a random stream.
-pub(super) struct Numbers {
+/// The mutable fields of a state.
+pub(super) struct StateFields {
     pub position: Position,
-    /// A default generator has no seed before its first use.
+    /// A default generator is seeded at its first use.
     is_seeded: bool,
-    pub takings: Vec<Taking>,
+    pub captured_draws: Vec<CapturedDraws>,
 }
 
-/// A random stream.
-pub(super) struct State {
+/// The state of one or more generators.
+pub(super) struct GeneratorState {
     pub device: i32,
-    numbers: Mutex<Numbers>,
+    numbers: Mutex<StateFields>,
 }
 
-impl State {
-    fn new(device: i32, seed: Option<u64>) -> State {
+impl GeneratorState {
+    fn new(device: i32, seed: Option<u64>) -> GeneratorState {
         let position = Position::start(seed.unwrap_or(0));
-        let numbers = Numbers { position, is_seeded: seed.is_some(), takings: Vec::new() };
-        State { device, numbers: Mutex::new(Rank::LEAF, numbers) }
+        let numbers =
+            StateFields { position, is_seeded: seed.is_some(), captured_draws: Vec::new() };
+        GeneratorState { device, numbers: Mutex::new(Rank::LEAF, numbers) }
     }
 
-    /// Locks it; a default generator is seeded now if it was not.
-    pub fn lock(&self) -> Held<'_, Numbers> {
+    /// Locks the fields, and seeds a default generator at its first use.
+    pub fn lock(&self) -> Held<'_, StateFields> {
         let mut numbers = self.numbers.lock();
         if !numbers.is_seeded {
             numbers.position = Position::start(entropy());
@@ -112,29 +114,29 @@ impl State {
     }
 }
 
-/// A generator of random numbers, of one device.
+/// A random number generator of a device.
 pub struct Generator {
-    state: Shared<State>,
+    state: Shared<GeneratorState>,
 }
 
 impl Generator {
-    /// A device's own: seeded by the system at its first use.
+    /// The default generator of a device: the system seeds it at its first use.
     pub(crate) fn of_device(device: i32) -> Result<Generator> {
-        Ok(Generator { state: Shared::new(State::new(device, None), "a generator")? })
+        Ok(Generator { state: Shared::new(GeneratorState::new(device, None), "a generator")? })
     }
 
-    /// A new one with PyTorch's seed.
+    /// A new generator with PyTorch's default seed.
     pub fn new(device: i32) -> Result<Generator> {
-        let state = State::new(device, Some(DEFAULT_SEED));
+        let state = GeneratorState::new(device, Some(DEFAULT_SEED));
         Ok(Generator { state: Shared::new(state, "a generator")? })
     }
 
-    /// Its device.
+    /// The generator's device.
     pub fn device(&self) -> i32 {
         self.state.device
     }
 
-    /// Another with a stream of its own, which goes on where this one is.
+    /// A copy that continues from the same position with a state of its own.
     pub fn clone_state(&self) -> Result<Generator> {
         let position = self.position();
         let copy = Generator::new(self.device())?;
@@ -142,43 +144,43 @@ impl Generator {
         Ok(copy)
     }
 
-    /// Another name of the same stream: what one takes, the other does not get.
+    /// Another generator with the same state.
     pub fn share_state(&self) -> Generator {
         Generator { state: self.state.share() }
     }
 
-    /// Has a graph use it; no driver call is made.
+    /// Registers it with a graph. Makes no driver call.
     pub fn register(&self, runtime: &Runtime) -> Result<Registration> {
         Registration::new(runtime, self.state.share())
     }
 
-    /// Does a registration move this very stream on?
-    pub(super) fn has(&self, state: &Shared<State>) -> bool {
+    /// Does the generator have this state?
+    pub(super) fn has(&self, state: &Shared<GeneratorState>) -> bool {
         self.state.is(state)
     }
 
-    /// Where it is, whatever is captured.
+    /// The position, without a check for captures.
     pub(crate) fn position(&self) -> Position {
         self.state.lock().position
     }
 
-    /// Puts it somewhere, whatever is captured.
+    /// Sets the position, without a check for captures.
     pub(crate) fn put(&self, position: Position) {
         self.state.put(position);
     }
 
-    /// Its seed.
+    /// The seed.
     pub fn seed(&self) -> u64 {
         self.position().seed
     }
 
-    /// The position, for a host. `operation`: what it calls.
+    /// The position, for the host. `operation`: name of the public function.
     pub fn get(&self, runtime: &Runtime, operation: &'static str) -> Result<Position> {
         self.require_not_captured(runtime, operation)?;
         Ok(self.position())
     }
 
-    /// Puts it somewhere, for a host.
+    /// Sets the position, for the host.
     pub fn set(
         &self,
         runtime: &Runtime,
@@ -191,7 +193,7 @@ impl Generator {
         Ok(())
     }
 
-    /// The same for the offset alone.
+    /// Sets the offset, for the host.
     pub fn set_offset(
         &self,
         runtime: &Runtime,
@@ -204,8 +206,8 @@ impl Generator {
         Ok(())
     }
 
-    /// To the beginning of a stream. In a capture that is only possible where it changes nothing else:
-    /// the seed must be the present one, and the offset stays.
+    /// Sets the seed, and the offset to 0. In a capture only the present seed is accepted, and the
+    /// offset is unchanged.
     pub fn set_seed(&self, runtime: &Runtime, seed: u64, operation: &'static str) -> Result<()> {
         if let Err(error) = self.require_not_captured(runtime, operation) {
             return if seed == self.seed() { Ok(()) } else { Err(error) };
@@ -216,7 +218,7 @@ impl Generator {
 
     fn require_not_captured(&self, runtime: &Runtime, operation: &'static str) -> Result<()> {
         let device = runtime.device(self.device())?;
-        // Without a context nothing of the device is captured, and none is made to find that out.
+        // Without a context no stream is captured. The check must not create a context.
         if device.has_context() && device.streams.current().is_capturing(runtime)? {
             return Err(Error::Capturing {
                 operation,
@@ -226,8 +228,9 @@ impl Generator {
         Ok(())
     }
 
-    /// Takes `increment` words of each thread's stream, rounded up to 4, for work on a stream: in a
-    /// capture as the graph will have them. `operation`: what the host calls.
+    /// Takes `increment` words of each thread's subsequence, rounded up to 4, for work on a stream.
+    /// In a capture the result refers to the graph's words. `operation`: name of the public
+    /// function.
     pub fn take(
         &self,
         runtime: &Runtime,
@@ -252,25 +255,25 @@ impl Generator {
     }
 }
 
-/// A number that nobody knows beforehand, of 53 bits: PyTorch keeps to what a double can hold.
+/// An unpredictable number of 53 bits: PyTorch limits seeds to what a double can represent.
 pub fn entropy() -> u64 {
     const BITS: u32 = 53;
     static COUNT: AtomicU64 = AtomicU64::new(0);
     let mut bytes = [0; 8];
-    // SAFETY: the buffer has so many bytes.
+    // SAFETY: the buffer has this many bytes.
     let got = unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), bytes.len(), 0) };
     let mut number = u64::from_ne_bytes(bytes);
     if got != bytes.len() as isize {
-        // Refused by a sandbox, or too early: no two calls of no two processes, all the same.
+        // `getrandom` failed (a sandbox, or early boot). The number is unique per process and call.
         let now = std::time::UNIX_EPOCH.elapsed().map_or(0, |elapsed| elapsed.as_nanos() as u64);
-        // SAFETY: takes nothing.
+        // SAFETY: no preconditions.
         let process = unsafe { libc::getpid() } as u64;
         number = mixed(now ^ process << 32 ^ COUNT.fetch_add(1, Ordering::Relaxed) << 52);
     }
     number & ((1 << BITS) - 1)
 }
 
-/// Every bit of the input in every bit of the output.
+/// Mixes the bits: each output bit depends on every input bit.
 fn mixed(mut number: u64) -> u64 {
     for factor in [0xbf58_476d_1ce4_e5b9, 0x94d0_49bb_1331_11eb] {
         number = (number ^ number >> 30).wrapping_mul(factor);

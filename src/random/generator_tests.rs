@@ -28,7 +28,7 @@ fn states_are_as_pytorchs() {
 }
 
 #[test]
-fn numbers_of_the_system_differ() {
+fn entropy_differs_between_calls() {
     let numbers: std::collections::HashSet<u64> = (0..1000).map(|_| entropy()).collect();
     assert_eq!(numbers.len(), 1000);
     assert!(numbers.iter().all(|number| number >> 53 == 0));
@@ -57,13 +57,13 @@ fn increments_are_rounded_up() {
 }
 
 #[test]
-fn changes_wait_for_the_library() {
+fn changes_are_applied_at_initialisation() {
     let _lock = sim::test_lock();
     let inside = thread::enter().unwrap();
     runtime::select_backend(&inside, "sim", "devices=3,memory=64MiB").unwrap();
     let all = Target::All;
     let state = |offset| Position { seed: 9, offset };
-    // In the order of the calls: of two for a device the last one counts.
+    // In the order of the calls: the last change of a device takes effect.
     manual_seed(&inside, all, 1, "a test").unwrap();
     set_state(&inside, 1, state(8), "a test").unwrap();
     manual_seed(&inside, all, 3, "a test").unwrap();
@@ -82,7 +82,7 @@ fn changes_wait_for_the_library() {
     assert_eq!(seeds(), [4, 9, 3]);
     assert_eq!(runtime.devices[1].generator.position(), state(4));
     runtime::shutdown(&inside, |_| 0).unwrap();
-    // States and the system's seeds in their order.
+    // States, and random seeds, in order.
     seed(&inside, all, "a test").unwrap();
     set_state(&inside, 2, state(4), "a test").unwrap();
     set_state(&inside, 2, state(8), "a test").unwrap();
@@ -92,7 +92,7 @@ fn changes_wait_for_the_library() {
     assert_eq!(positions[2], state(8));
     assert!(positions[0] == positions[1] && positions[0].offset == 0);
     runtime::shutdown(&inside, |_| 0).unwrap();
-    // Nothing is left of it, and every device has a seed of its own.
+    // Nothing is left of the changes, and each device has a seed of its own.
     let runtime = runtime::get(&inside).unwrap();
     let fresh: Vec<_> = runtime.devices.iter().map(|device| device.generator.seed()).collect();
     assert!(
@@ -104,7 +104,7 @@ fn changes_wait_for_the_library() {
 }
 
 #[test]
-fn a_graph_counts_for_itself() {
+fn a_graph_has_its_own_offset() {
     on_machine("memory=64MiB", |runtime| {
         let device = &runtime.devices[0];
         let stream = device.streams.next(device, 0).unwrap();
@@ -124,7 +124,7 @@ fn a_graph_counts_for_itself() {
             assert_eq!((first.offset, second.offset, first.seed), (0, 4, 0));
             assert!(first.seed_ptr != 0 && first.offset_ptr == first.seed_ptr + 8);
             assert_eq!(second.seed_ptr, first.seed_ptr);
-            // Not of this capture.
+            // The capture has another ID.
             let refused = generator.state.take_captured(runtime, 6, 4, "a test");
             assert!(matches!(refused, Err(Error::Capturing { operation: "a test", .. })));
             ends.push((registration.capture_epilogue(), first.seed_ptr));
@@ -132,7 +132,7 @@ fn a_graph_counts_for_itself() {
         assert_eq!(ends[0].0, 16);
         assert_eq!(ends[0], ends[1], "the same words for the next capture");
         assert_eq!(allocated(), 512);
-        // Launches find seed and offset, and move the generator on.
+        // Launches write seed and offset, and advance the generator.
         for offset in [40u64, 56] {
             registration.replay_prologue(runtime, 16, stream).unwrap();
             stream.synchronize(runtime).unwrap();
@@ -147,7 +147,7 @@ fn a_graph_counts_for_itself() {
         drop(registration);
         assert_eq!(allocated(), 0);
         assert!(memory::find(ends[0].1).is_err());
-        // Without numbers there is no memory.
+        // Without random numbers no memory is allocated.
         let registration = device.generator.register(runtime).unwrap();
         registration.capture_prologue().unwrap();
         assert_eq!(registration.capture_epilogue(), 0);

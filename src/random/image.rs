@@ -1,4 +1,4 @@
-//! The images with the random kernels, which build.rs stores compressed.
+//! The images of the random kernels, which `build.rs` stores compressed.
 
 use crate::base::error::Result;
 use crate::gpu::image::inflated;
@@ -18,13 +18,13 @@ pub enum Image {
 }
 
 impl Image {
-    /// All of them, in the order of their numbers.
+    /// All images, in the order of their numbers.
     pub const ALL: [Image; 8] = {
         use Image::*;
         [Uniform, Normal, LogNormal, Exponential, Cauchy, Geometric, Integers, Bernoulli]
     };
 
-    /// Its PTX with a NUL at the end, as cuModuleLoadData wants it.
+    /// The image's PTX with a NUL at the end, as `cuModuleLoadData` requires.
     pub fn ptx(self) -> Result<Vec<u8>> {
         inflated(self.stored())
     }

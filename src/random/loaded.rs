@@ -1,5 +1,5 @@
-//! What a device has for random numbers: how PyTorch would launch there, and the kernels that were
-//! loaded, each at its first use.
+//! The random kernels of a device, loaded at their first use, and the geometry of PyTorch's
+//! launches.
 
 use super::plan::{Geometry, Image};
 use crate::base::error::{Error, Result};
@@ -12,11 +12,11 @@ use crate::gpu::device::Device;
 use crate::memory::Relaxed;
 use std::ffi::{CStr, c_void};
 
-/// The kernels of a device.
+/// The random kernels of a device.
 pub struct Loaded {
     driver: &'static Driver,
     geometry: Once<Geometry>,
-    /// By the numbers of the images.
+    /// Indexed by the numbers of the images.
     modules: [Once<usize>; Image::ALL.len()],
     functions: Mutex<Vec<(&'static CStr, usize)>>,
 }
@@ -31,7 +31,7 @@ impl Loaded {
         }
     }
 
-    /// The device as it shapes PyTorch's launches.
+    /// The properties on which PyTorch's launch geometry depends.
     pub fn geometry(&self, device: &Device) -> Result<&Geometry> {
         use CUdevice_attribute::*;
         self.geometry.get_or_try_init(|| {
@@ -48,7 +48,7 @@ impl Loaded {
         })
     }
 
-    /// A kernel; the device's context is current.
+    /// A kernel function. The device's context must be current.
     pub fn function(
         &self,
         device: &Device,
@@ -89,10 +89,10 @@ impl Loaded {
         Ok(module as usize)
     }
 
-    /// Unloads what was loaded; the device's context is current and nothing runs.
+    /// Unloads all modules. The device's context must be current, and nothing runs.
     pub(crate) fn close(&self) {
         for module in self.modules.iter().filter_map(Once::get) {
-            // SAFETY: ours, and nothing of it is in use.
+            // SAFETY: loaded here, and not in use.
             let _ = unsafe { self.driver.cuModuleUnload(*module as CUmodule) };
         }
     }

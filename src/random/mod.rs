@@ -1,4 +1,4 @@
-//! Random numbers: PyTorch's, to the bit.
+//! Random numbers that equal PyTorch's bit for bit.
 
 pub mod capture;
 pub mod check;
@@ -19,8 +19,8 @@ use crate::runtime::{self, Runtime};
 use generator::{Position, entropy};
 use pending::{Change, Target};
 
-/// Puts the generators of devices somewhere, now or, before the library is initialised, then.
-/// `operation`: what the host calls.
+/// Changes the position of generators; before initialisation the change is stored. `operation`:
+/// name of the public function.
 fn change(inside: &Inside, change: Change, operation: &'static str) -> Result<()> {
     let later = || pending::remember(change);
     let Some(runtime) = runtime::existing_or(inside, later)? else { return Ok(()) };
@@ -39,7 +39,7 @@ fn put(runtime: &Runtime, device: i32, change: Change, operation: &'static str) 
     }
 }
 
-/// Seeds generators by a number of the host's.
+/// Seeds generators with a number from the host.
 pub fn manual_seed(
     inside: &Inside,
     target: Target,
@@ -49,13 +49,13 @@ pub fn manual_seed(
     change(inside, Change { target, is_seed: true, position: Position::start(seed) }, operation)
 }
 
-/// Seeds generators by a number of the system's, the same for all.
+/// Seeds generators with one random number from the system.
 pub fn seed(inside: &Inside, target: Target, operation: &'static str) -> Result<()> {
     let position = Position::start(entropy());
     change(inside, Change { target, is_seed: false, position }, operation)
 }
 
-/// Puts the generator of a device where a state says.
+/// Sets the position of a device's generator.
 pub fn set_state(
     inside: &Inside,
     device: i32,

@@ -1,6 +1,6 @@
-//! Floating types of 16 bits: to and from those of 32, rounded to nearest, ties to even.
+//! Conversions between `f32` and the 16-bit floating types; rounded to nearest, ties to even.
 
-/// The bits of a half; any NaN becomes 0x7fff, as a GPU's own conversion.
+/// The bits of a half. Any NaN becomes 0x7fff, as in a GPU's own conversion.
 pub fn half_of(value: f32) -> u16 {
     let bits = value.to_bits();
     let sign = (bits >> 16 & 0x8000) as u16;
@@ -8,16 +8,17 @@ pub fn half_of(value: f32) -> u16 {
     if magnitude > 0x7f80_0000 {
         return 0x7fff;
     }
-    // Too large: from half way between the largest half and the next power of two on.
+    // Overflow: from the midpoint of the largest half and the next power of two on.
     if magnitude >= 0x477f_f000 {
         return sign | 0x7c00;
     }
-    // Normal: the exponent has another bias, and 13 bits are rounded off.
+    // Normal: the bias of the exponent changes, and 13 bits are rounded off.
     if magnitude >= 0x3880_0000 {
         let rebiased = magnitude - (112 << 23);
         return sign | (rounded(rebiased, 13) as u16);
     }
-    // Subnormal: the significand with its one, shifted to units of 2^-24; too small: 0.
+    // Subnormal: the significand with its leading 1, shifted to units of 2^-24. A smaller number
+    // gives 0.
     let shift = 126 - (magnitude >> 23);
     if shift > 24 {
         return sign;
@@ -37,7 +38,7 @@ pub fn of_half(bits: u16) -> f32 {
     if bits & 0x8000 == 0 { magnitude } else { -magnitude }
 }
 
-/// The bits of a bfloat16; any NaN becomes 0x7fff, as a GPU's own conversion.
+/// The bits of a bfloat16. Any NaN becomes 0x7fff, as in a GPU's own conversion.
 pub fn bfloat_of(value: f32) -> u16 {
     if value.is_nan() {
         return 0x7fff;
@@ -62,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn halves_come_back() {
+    fn halves_round_trip() {
         for bits in 0..=u16::MAX {
             let value = of_half(bits);
             let back = half_of(value);
@@ -71,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn bfloats_come_back() {
+    fn bfloats_round_trip() {
         for bits in 0..=u16::MAX {
             let value = of_bfloat(bits);
             let back = bfloat_of(value);
@@ -80,9 +81,10 @@ mod tests {
     }
 
     #[test]
-    fn between_two_halves_is_the_nearer_or_the_even_one() {
+    fn midpoints_of_halves_round_to_even() {
         for bits in (0..0x7c00u16).chain(0x8000..0xfc00) {
-            // The next of a larger magnitude; past the largest, as if the exponents went on.
+            // The next half of larger magnitude. After the largest half, the value as if exponents
+            // continued.
             let here = f64::from(of_half(bits));
             let step = if bits & 0x7fff == 0x7bff { 65_536.0f64.copysign(here) } else { 0.0 };
             let next = if step == 0.0 { f64::from(of_half(bits + 1)) } else { step };
@@ -98,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn between_two_bfloats_is_the_nearer_or_the_even_one() {
+    fn midpoints_of_bfloats_round_to_even() {
         for bits in (0..0x7f80u16).chain(0x8000..0xff80) {
             let middle = u32::from(bits) << 16 | 0x8000;
             let even = if bits & 1 == 0 { bits } else { bits + 1 };

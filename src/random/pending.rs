@@ -1,8 +1,8 @@
-//! Seeds and states that a host sets before the library is initialised: remembered, and set then in the
-//! order of the calls.
+//! Seeds and states that the host sets before initialisation. They are applied at initialisation,
+//! in the order of the calls.
 //!
-//! A later change of the same device replaces an earlier one, and a change of all devices replaces every
-//! earlier one, so that the list stays short.
+//! A later change of a device replaces an earlier one. A change of all devices replaces all earlier
+//! ones. So the list stays short.
 
 use super::generator::Position;
 use crate::base::error::{Error, Result};
@@ -11,29 +11,29 @@ use crate::base::rank::Rank;
 use crate::gpu::device::{CURRENT, require_possible};
 use crate::runtime::Runtime;
 
-/// Whose.
+/// The generators that a change applies to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Target {
-    /// Of one device, perhaps that which is current when the library is initialised.
+    /// The generator of a device. `CURRENT`: the device that is current at initialisation.
     Device(i32),
-    /// Of all.
+    /// The generators of all devices.
     All,
 }
 
-/// What is set.
+/// A change of generators.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Change {
-    /// Whose.
+    /// The generators that it applies to.
     pub target: Target,
-    /// Is it a seed that the host chose? Then it is accepted in a capture if it is the present one.
+    /// True for a seed that the host chose: a capture accepts it if it equals the present one.
     pub is_seed: bool,
-    /// What it becomes.
+    /// The new position.
     pub position: Position,
 }
 
 static CHANGES: Mutex<Vec<Change>> = Mutex::new(Rank::LEAF, Vec::new());
 
-/// Remembers a change; the library is not initialised meanwhile.
+/// Stores a change, while the library is not initialised.
 pub fn remember(change: Change) -> Result<()> {
     if let Target::Device(device) = change.target {
         require_possible(device)?;
@@ -49,7 +49,7 @@ pub fn remember(change: Change) -> Result<()> {
     Ok(())
 }
 
-/// Refuses a change of a device that does not exist, once: it is forgotten.
+/// Returns an error for a change of a device that does not exist, once: the change is dropped.
 pub(crate) fn check(count: i32) -> Result<()> {
     let mut changes = CHANGES.lock();
     let missing = |change: &Change| match change.target {
@@ -61,9 +61,9 @@ pub(crate) fn check(count: i32) -> Result<()> {
     Err(Error::SeededDevice { device, count })
 }
 
-/// Makes the changes, in a runtime that nobody uses yet.
+/// Applies the changes to a runtime that no other thread uses yet.
 pub(crate) fn apply(runtime: &Runtime) {
-    // Unlocked again before the generators' locks.
+    // The lock is released before the generators are locked.
     let changes = std::mem::take(&mut *CHANGES.lock());
     for change in changes {
         let devices = match change.target {

@@ -1,17 +1,18 @@
-//! Philox 4x32-10, as curand has it: a function of a key, a stream and a place in it.
+//! Philox 4x32-10, as in cuRAND: a function of a key, a subsequence, and a counter.
 
 const MULTIPLIERS: [u32; 2] = [0xd251_1f53, 0xcd9e_8d57];
-/// What is added to the key from round to round.
+/// Added to the key after each round.
 const WEYL: [u32; 2] = [0x9e37_79b9, 0xbb67_ae85];
 const ROUNDS: usize = 10;
 
-/// Words of a block: an offset into a stream counts words.
+/// Words of a Philox block; offsets count words.
 pub const BLOCK_WORDS: u64 = 4;
 
-/// Block `block` of stream `stream` of `seed`.
-pub fn block(seed: u64, stream: u64, block: u64) -> [u32; 4] {
+/// Philox block number `block` of `subsequence`, for the key `seed`.
+pub fn block(seed: u64, subsequence: u64, block: u64) -> [u32; 4] {
     let mut key = [seed as u32, (seed >> 32) as u32];
-    let mut c = [block as u32, (block >> 32) as u32, stream as u32, (stream >> 32) as u32];
+    let mut c =
+        [block as u32, (block >> 32) as u32, subsequence as u32, (subsequence >> 32) as u32];
     for _ in 0..ROUNDS {
         let p = u64::from(MULTIPLIERS[0]) * u64::from(c[0]);
         let q = u64::from(MULTIPLIERS[1]) * u64::from(c[2]);
@@ -32,7 +33,8 @@ mod tests {
 
     #[test]
     fn the_known_answers() {
-        let at_offset = |seed, stream, offset: u64| block(seed, stream, offset / BLOCK_WORDS);
+        let at_offset =
+            |seed, subsequence, offset: u64| block(seed, subsequence, offset / BLOCK_WORDS);
         let answers: [(u64, u64, u64, [u32; 4]); 7] = [
             (0, 0, 0, [0x6627_e8d5, 0xe169_c58d, 0xbc57_ac4c, 0x9b00_dbd8]),
             (0, 1, 0, [0x8445_15e1, 0xf08d_6eaa, 0x0f19_c053, 0x83f8_75f0]),

@@ -1,76 +1,76 @@
-//! Filling a tensor with random numbers: how much of a generator's streams that takes, and by which
-//! kernel, with what parameters.
+//! Plans a fill with random numbers: how many words it takes, the kernel, and its parameters.
 //!
-//! Pure functions: they launch nothing. Which number an element gets follows from how PyTorch would
-//! launch its own kernel on the device, the geometry; how the kernels of kernels/random.cuh are
-//! launched is another matter, and free.
+//! The functions are pure and launch nothing. The numbers of the elements follow from the geometry
+//! with which PyTorch would launch its own kernel. The launches of the kernels in
+//! `kernels/random.cuh` may have another geometry.
 
 pub use super::image::Image;
 use super::recipe::{self, Recipe};
 use std::ffi::{CStr, c_void};
 
-/// What is drawn, with PyTorch's parameters.
+/// A distribution, with PyTorch's parameters.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Distribution {
-    /// From `low` up to `high`.
+    /// Uniform numbers from `low` to `high`.
     Uniform {
-        /// The least number.
+        /// Lower bound, inclusive.
         low: f64,
-        /// Above them all, unless it is `low`.
+        /// Upper bound, exclusive unless it equals `low`.
         high: f64,
     },
     /// Normal numbers.
     Normal {
-        /// Their mean.
+        /// Mean.
         mean: f64,
-        /// Their standard deviation.
+        /// Standard deviation.
         stddev: f64,
     },
-    /// `base` and what follows, `range` numbers.
+    /// Integers from `base` to `base + range`, exclusive.
     Integers {
-        /// The least number.
+        /// Lower bound, inclusive.
         base: i64,
-        /// How many there are, at least 1.
+        /// Number of integers, at least 1.
         range: u64,
     },
-    /// All numbers of 64 bits with a sign.
+    /// All signed 64-bit integers.
     IntegersFull,
-    /// From 0 to the largest that the type has; of floats, up to where integers become sparse.
+    /// Integers from 0 to the largest of the type; for floats, to the largest up to which all
+    /// integers are representable.
     IntegersAll,
-    /// 1 with a probability, else 0.
+    /// 1 with probability `p`, else 0.
     Bernoulli {
-        /// The probability.
+        /// Probability.
         p: f64,
     },
-    /// The same with a probability for each element.
+    /// 1 or 0, with a probability for each element.
     BernoulliTensor,
-    /// Exponential.
+    /// Exponential numbers.
     Exponential {
-        /// One by their mean.
+        /// Reciprocal of the mean.
         rate: f64,
     },
-    /// e to a normal number.
+    /// `exp` of normal numbers.
     LogNormal {
-        /// Its mean.
+        /// Mean of the normal numbers.
         mean: f64,
-        /// Its standard deviation.
+        /// Standard deviation of the normal numbers.
         stddev: f64,
     },
-    /// Cauchy's.
+    /// Cauchy numbers.
     Cauchy {
-        /// Their median.
+        /// Median.
         median: f64,
-        /// Half of their range between quartiles.
+        /// Half of the interquartile range.
         sigma: f64,
     },
-    /// Trials to the first success.
+    /// Number of trials up to the first success.
     Geometric {
-        /// The probability of one.
+        /// Probability of a success.
         p: f64,
     },
 }
 
-/// Types of elements.
+/// Element types.
 #[allow(missing_docs, reason = "their names are their description")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Dtype {
@@ -90,7 +90,7 @@ pub enum Dtype {
 }
 
 impl Dtype {
-    /// All of them.
+    /// All element types.
     pub const ALL: [Dtype; 13] = {
         use Dtype::*;
         [Bool, U8, I8, U16, I16, U32, I32, U64, I64, F16, BF16, F32, F64]
@@ -107,16 +107,16 @@ impl Dtype {
     }
 }
 
-/// A device as it shapes PyTorch's launches.
+/// The properties of a device on which PyTorch's launch geometry depends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Geometry {
-    /// Multiprocessors.
+    /// Number of multiprocessors.
     pub multiprocessors: u32,
-    /// Threads that one of them can hold.
+    /// Maximum resident threads per multiprocessor.
     pub threads_per_multiprocessor: u32,
-    /// Compute capability.
+    /// Major compute capability.
     pub major: u32,
-    /// Its second part.
+    /// Minor compute capability.
     pub minor: u32,
 }
 
@@ -126,24 +126,24 @@ pub const MAX_DIMS: usize = 25;
 /// A dimension.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Dim {
-    /// Elements, at least 1.
+    /// Number of elements, at least 1.
     pub size: u64,
-    /// From one to the next, in elements.
+    /// Distance of neighbours, in elements.
     pub stride: i64,
 }
 
-/// A tensor of which the elements are counted along the first dimension, then the second, and so
-/// on; without dimensions it has one element.
+/// A tensor whose elements are counted along the first dimension, then along the second, and so on.
+/// Without dimensions it has one element.
 #[derive(Clone, Copy, Debug)]
 pub struct View {
-    /// The element of which all indices are 0.
+    /// Address of the element whose indices are all 0.
     pub address: u64,
     dims: [Dim; MAX_DIMS],
     len: usize,
 }
 
 impl View {
-    /// `None`: too many dimensions.
+    /// A view of these dimensions; `None` if there are too many.
     pub fn new(address: u64, dims: impl IntoIterator<Item = Dim>) -> Option<View> {
         let mut view = View { address, dims: [Dim::default(); MAX_DIMS], len: 0 };
         for dim in dims {
@@ -153,7 +153,7 @@ impl View {
         Some(view)
     }
 
-    /// Elements that follow each other without gaps.
+    /// A contiguous view.
     pub fn flat(address: u64, numel: u64) -> View {
         let mut view = View { address, dims: [Dim::default(); MAX_DIMS], len: 1 };
         view.dims[0] = Dim { size: numel, stride: 1 };
@@ -165,43 +165,43 @@ impl View {
         &self.dims[..self.len]
     }
 
-    /// Elements.
+    /// Number of elements.
     pub fn numel(&self) -> u64 {
         self.dims().iter().map(|dim| dim.size).fold(1, u64::saturating_mul)
     }
 
-    /// Without gaps?
+    /// Is it contiguous?
     fn is_flat(&self) -> bool {
         matches!(self.dims(), [] | [Dim { stride: 1, .. }] | [Dim { size: 1, .. }])
     }
 }
 
-/// Where in a generator's streams to draw: values, or where they are on the device when captured.
+/// A Philox state: values, or addresses on the device in a captured kernel.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Philox {
-    /// Seed; not read where `seed_ptr` is not 0.
+    /// Seed; ignored if `seed_ptr` is not 0.
     pub seed: u64,
-    /// Offset in words, a multiple of 4; added to what `offset_ptr` leads to, if it is not 0.
+    /// Offset in words, a multiple of 4. If `offset_ptr` is not 0, its word is added.
     pub offset: u64,
-    /// 0, or the address of a seed.
+    /// Address of the seed, or 0.
     pub seed_ptr: u64,
-    /// 0, or the address of an offset.
+    /// Address of the offset, or 0.
     pub offset_ptr: u64,
 }
 
-/// Threads of a block, PyTorch's and ours; the kernels are compiled for no more.
+/// Threads per thread block, in PyTorch and here. The kernels are compiled for at most this many.
 pub const BLOCK: u32 = 256;
 
-/// A launch: `grid` x 1 x 1 blocks of `block` x 1 x 1 threads.
+/// A launch of `grid` x 1 x 1 thread blocks of `block` x 1 x 1 threads.
 #[derive(Clone, Copy, Debug)]
 pub struct Launch {
-    /// Where the kernel is.
+    /// The image that contains the kernel.
     pub image: Image,
-    /// Its name.
+    /// Name of the kernel.
     pub kernel: &'static CStr,
-    /// Blocks.
+    /// Number of thread blocks.
     pub grid: u32,
-    /// Threads of each.
+    /// Threads per thread block.
     pub block: u32,
     /// The kernel's parameters.
     pub parameters: Parameters,
@@ -210,21 +210,20 @@ pub struct Launch {
 /// The most parameters of a kernel.
 pub const MAX_PARAMETERS: usize = 5;
 
-/// Sizes in bytes of the parameters of the kernels for views without gaps: address, state, target,
-/// numbers of the distribution.
+/// Parameter sizes of the kernels for contiguous views, in bytes: address, Philox state, target,
+/// scalars of the distribution.
 pub const FLAT: &[usize] = &[8, 32, 24, 32];
 
-/// For other views: besides, their shape.
+/// Parameter sizes of the kernels for strided views; the last is the shape.
 pub const STRIDED: &[usize] = &[8, 32, 24, 32, 8 + 24 * MAX_DIMS];
 
-/// For probabilities of each element: address, address of the probabilities, state, numbers,
-/// shapes.
+/// Parameter sizes of the kernels with a probability for each element: address, address of the
+/// probabilities, Philox state, scalars, shapes.
 pub const EACH: &[usize] = &[8, 8, 32, 32, 8 + 32 * MAX_DIMS];
 
 const MAX_WORDS: usize = 11 + 4 * MAX_DIMS;
 
-/// The kernel's parameters one after the other, as they lie in a buffer too: all are of whole
-/// words.
+/// A kernel's parameters in one buffer. Each is a whole number of words.
 #[derive(Clone, Copy, Debug)]
 pub struct Parameters {
     words: [u64; MAX_WORDS],
@@ -236,17 +235,17 @@ impl Parameters {
         Parameters { words: [0; MAX_WORDS], sizes }
     }
 
-    /// Their sizes in bytes.
+    /// Sizes of the parameters in bytes.
     pub fn sizes(&self) -> &'static [usize] {
         self.sizes
     }
 
-    /// All of them.
+    /// All words.
     pub fn words(&self) -> &[u64] {
         &self.words[..self.sizes.iter().sum::<usize>() / 8]
     }
 
-    /// Where each is, for cuLaunchKernel, which reads them; NULL past the last.
+    /// Addresses of the parameters for `cuLaunchKernel`; NULL after the last.
     pub fn pointers(&mut self) -> [*mut c_void; MAX_PARAMETERS] {
         let mut pointers = [std::ptr::null_mut(); MAX_PARAMETERS];
         let mut start = self.words.as_mut_ptr();
@@ -264,36 +263,35 @@ impl Parameters {
     }
 }
 
-/// The grid with which PyTorch would launch its kernel, and how many elements a thread gets of one
-/// block of its stream.
-struct Torch {
+/// PyTorch's launch: its grid, and the elements that a thread gets from one Philox block.
+struct TorchLaunch {
     grid: u64,
     draws: u64,
 }
 
-impl Torch {
-    fn new(numel: u64, draws: u64, geometry: &Geometry) -> Torch {
+impl TorchLaunch {
+    fn new(numel: u64, draws: u64, geometry: &Geometry) -> TorchLaunch {
         let resident = geometry.threads_per_multiprocessor / BLOCK;
         let most = u64::from(geometry.multiprocessors) * u64::from(resident);
-        // A device without multiprocessors launches nothing; still no division by 0 here.
-        Torch { grid: numel.div_ceil(u64::from(BLOCK)).min(most).max(1), draws }
+        // No division by 0, even for a device without multiprocessors.
+        TorchLaunch { grid: numel.div_ceil(u64::from(BLOCK)).min(most).max(1), draws }
     }
 
-    /// Threads.
+    /// Number of threads.
     fn threads(&self) -> u64 {
         self.grid * u64::from(BLOCK)
     }
 
-    /// Blocks of its stream that a thread takes.
+    /// Philox blocks that each thread takes.
     fn waves(&self, numel: u64) -> u64 {
         numel.div_ceil(self.threads() * self.draws)
     }
 }
 
-/// PyTorch's, for probabilities of each element; the generator rounds it up.
+/// PyTorch's increment for a probability per element; the generator rounds it up to 12.
 const EACH_INCREMENT: u64 = 10;
 
-/// Words of each thread's stream that PyTorch's kernel takes for `numel` elements.
+/// Words of each thread's subsequence that PyTorch's kernel takes for `numel` elements.
 pub fn increment(
     distribution: &Distribution,
     dtype: Dtype,
@@ -305,17 +303,15 @@ pub fn increment(
         (Distribution::BernoulliTensor, _) => EACH_INCREMENT,
         _ => {
             let draws = recipe::draws(distribution, dtype);
-            Torch::new(numel, draws, geometry).waves(numel) * super::philox::BLOCK_WORDS
+            TorchLaunch::new(numel, draws, geometry).waves(numel) * super::philox::BLOCK_WORDS
         }
     }
 }
 
-/// What to launch. `p` is the probabilities of [`Distribution::BernoulliTensor`], in the same
-/// order.
+/// Plans a launch. `p`: the probabilities of [`Distribution::BernoulliTensor`], in the same order.
 ///
-/// `None` for what PyTorch refuses: a type that it does not fill so, a probability that is none; for
-/// views without elements, that are not aligned to theirs, or of which the elements, unless each
-/// has its probability, take more than 31 bits to number.
+/// `None` if PyTorch does not support the type or a parameter, if the view has no elements or is
+/// misaligned, or if it has more than 2^31 - 1 elements (without probabilities per element).
 pub fn plan(
     distribution: &Distribution,
     dtype: Dtype,
@@ -338,21 +334,21 @@ pub fn plan(
     }
 }
 
-/// Blocks of a multiprocessor, to occupy it.
+/// Thread blocks per multiprocessor that occupy it.
 const RESIDENT_BLOCKS: u64 = 4;
 
-/// How small elements of so many bytes let the work be cut: blocks for each multiprocessor, several
-/// times as many as it holds, so that the last of them leave little idle; and blocks of a stream
-/// that a thread takes at least, so that what it does first is worth it. Where memory is what takes
-/// time, the first matters, else the second; found by trying, on an H200.
-fn cut(bytes: u64) -> (u64, u64) {
+/// Limits for splitting the work, by the bytes of an element. First, thread blocks per
+/// multiprocessor: several times its capacity, so that little of it is idle at the end. Second, the
+/// least Philox blocks per thread, so that its setup is worthwhile. Bandwidth-bound fills need the
+/// first, others the second. Measured on an H200.
+fn split_limits(bytes: u64) -> (u64, u64) {
     if bytes <= 2 { (16, 16) } else { (128, 4) }
 }
 
-/// Threads that share a stream: `columns` blocks of them are there for each.
+/// Number of threads that share a subsequence, where each share takes `columns` thread blocks.
 fn slices(columns: u64, waves: u64, bytes: u64, geometry: &Geometry) -> u64 {
     let multiprocessors = u64::from(geometry.multiprocessors);
-    let (blocks, least) = cut(bytes);
+    let (blocks, least) = split_limits(bytes);
     let full = (multiprocessors * RESIDENT_BLOCKS).div_ceil(columns);
     let even = (multiprocessors * blocks / columns).min(waves / least);
     full.max(even).clamp(1, waves)
@@ -366,10 +362,11 @@ fn fill(
     geometry: &Geometry,
 ) -> Option<Launch> {
     let numel = out.numel();
-    let torch = Torch::new(numel, recipe.draws, geometry);
+    let torch = TorchLaunch::new(numel, recipe.draws, geometry);
     let (threads, waves) = (torch.threads(), torch.waves(numel));
     let flat = out.is_flat();
-    // As Stores of kernels/random.cuh: a vector, and the elements before the first whole one.
+    // Like `Stores` of `kernels/random.cuh`: elements per vector, and elements before the first
+    // vector.
     let lanes = if dtype.bytes() == 8 { 2 } else { 4 };
     let lead = if flat { out.address / dtype.bytes() % lanes } else { 0 };
     let groups = if flat { (threads + lead).div_ceil(lanes) } else { threads };
@@ -399,7 +396,7 @@ fn stride_in_bytes(stride: i64, bytes: u64) -> u64 {
     (stride as u64).wrapping_mul(bytes)
 }
 
-/// The kernels' Shape.
+/// Fills the kernels' `Shape`.
 fn shape(words: &mut [u64], view: &View, element: u32, bytes: u64) -> Option<()> {
     words[0] = view.len as u64 | u64::from(element) << 32;
     for (words, dim) in words[1..].chunks_exact_mut(3).zip(view.dims()) {
@@ -412,10 +409,10 @@ fn shape(words: &mut [u64], view: &View, element: u32, bytes: u64) -> Option<()>
     Some(())
 }
 
-/// Elements of one thread, for probabilities of each.
+/// Elements per thread, with a probability for each.
 const GROUP: u64 = 4;
 
-/// Blocks for each multiprocessor, likewise; then they go on.
+/// Thread blocks per multiprocessor; further elements are handled by a loop.
 const EACH_BLOCKS: u64 = 32;
 
 fn each(

@@ -1,24 +1,24 @@
-//! Which kernel draws a distribution for a type, and its numbers as PyTorch casts them on the host.
+//! Selects the kernel for a distribution and an element type, with parameters cast like PyTorch's.
 
 use super::number::{bfloat_of, half_of, of_bfloat, of_half};
 use super::plan::{Distribution, Dtype, Image};
 use std::ffi::CStr;
 
-/// A kernel and what it is given.
+/// A kernel and its arguments.
 pub struct Recipe {
     pub image: Image,
-    /// The kernel for views without gaps, and that for others.
+    /// The kernels for contiguous views and for strided views.
     pub flat: &'static CStr,
     pub strided: &'static CStr,
-    /// The number of the type in the latter.
+    /// Number of the element type in the strided kernel.
     pub element: u32,
-    /// Elements of one block of a stream.
+    /// Elements per Philox block.
     pub draws: u64,
-    /// The kernels' Scalars.
+    /// The kernels' `Scalars`.
     pub scalars: [u64; 4],
 }
 
-/// Kernels of one file: by the number of the type.
+/// The kernels of one file, indexed by the number of the element type.
 struct Family {
     image: Image,
     draws: u64,
@@ -26,7 +26,7 @@ struct Family {
     flat: &'static [&'static CStr],
 }
 
-/// A C string of parts.
+/// Concatenates literals to a C string.
 macro_rules! name {
     ($name:literal, $element:literal) => {
         match CStr::from_bytes_with_nul(
@@ -58,7 +58,7 @@ const GEOMETRIC: Family =
     family!(Geometric, 4, "geometric": "f32" "f16" "bf16" "f64" "u8" "i8" "i16" "i32" "i64");
 const INTEGERS32: Family = family!(Integers, 4, "integers32":
     "f32" "f16" "bf16" "f64" "b8" "b16" "b32" "b64" "bool");
-/// Without the types that have no range that large.
+/// Some types have no kernel: their ranges are always smaller.
 const INTEGERS64: Family = family!(Integers, 2, "integers64":
     "f32" "none" "bf16" "f64" "none" "none" "b32" "b64");
 const BERNOULLI: Family = family!(Bernoulli, 4, "bernoulli": "b8" "b16" "b32" "b64" "f64");
@@ -69,10 +69,10 @@ const EACH: [&CStr; 4] = [
     name!("bernoulli_each", "b64"),
 ];
 
-/// From this range on PyTorch draws integers with 64 bits.
+/// From this range on, PyTorch draws integers with 64 bits.
 const WIDE_RANGE: u64 = 1 << 28;
 
-/// Is a draw two words, so that a block of a stream gives two elements?
+/// Does a draw take two words, so that a Philox block gives two elements?
 fn is_wide(distribution: &Distribution, dtype: Dtype) -> bool {
     match distribution {
         Distribution::Integers { range, .. } => *range >= WIDE_RANGE,
@@ -82,12 +82,12 @@ fn is_wide(distribution: &Distribution, dtype: Dtype) -> bool {
     }
 }
 
-/// Elements of one block of a stream.
+/// Elements per Philox block.
 pub fn draws(distribution: &Distribution, dtype: Dtype) -> u64 {
     if is_wide(distribution, dtype) { 2 } else { 4 }
 }
 
-/// `None` for what PyTorch refuses.
+/// The recipe; `None` if PyTorch does not support the combination.
 pub fn find(distribution: &Distribution, dtype: Dtype) -> Option<Recipe> {
     let wide = is_wide(distribution, dtype);
     let (family, element, scalars) = match *distribution {
@@ -121,7 +121,7 @@ pub fn find(distribution: &Distribution, dtype: Dtype) -> Option<Recipe> {
             (&INTEGERS32, integers(dtype), modulo32(base, range as u32))
         }
         Distribution::Integers { .. } => return None,
-        // A range of 0 is a power of two, 2^64.
+        // Range 2^64 is encoded as 0, and is a power of two.
         Distribution::IntegersFull => {
             use Dtype::{BF16, F32, F64, I64};
             let taken = matches!(dtype, I64 | F64 | F32 | BF16);
@@ -145,7 +145,7 @@ pub fn find(distribution: &Distribution, dtype: Dtype) -> Option<Recipe> {
     })
 }
 
-/// The number of a floating type.
+/// The number of a floating-point type.
 fn float(dtype: Dtype) -> Option<u32> {
     match dtype {
         Dtype::F32 => Some(0),
@@ -176,13 +176,13 @@ fn integers(dtype: Dtype) -> u32 {
 }
 
 fn wide_integers(dtype: Dtype) -> Option<u32> {
-    // The others' numbers are less than 2^28 of them.
+    // The other types have fewer than 2^28 values.
     use Dtype::{BF16, F32, F64, I32, I64, U32, U64};
     let taken = matches!(dtype, F32 | BF16 | F64 | I32 | U32 | I64 | U64);
     taken.then(|| integers(dtype))
 }
 
-/// For 0 and 1, which only have bits: the number of the kernel, and the bits of a one.
+/// For results 0 and 1: the number of the kernel, and the bits of a 1.
 fn bits(dtype: Dtype) -> Option<(u32, u64)> {
     let one = one(dtype)?;
     Some((if dtype == Dtype::F64 { 4 } else { dtype.bytes().trailing_zeros() }, one))
@@ -199,13 +199,13 @@ fn one(dtype: Dtype) -> Option<u64> {
     }
 }
 
-/// The kernel for a probability of each element, and the bits of a one.
+/// The kernel with a probability for each element, and the bits of a 1.
 pub fn each(dtype: Dtype) -> Option<(&'static CStr, u64)> {
     let kernel = EACH[dtype.bytes().trailing_zeros() as usize];
     one(dtype).map(|one| (kernel, one))
 }
 
-/// The number of a type of probabilities: the kernel's P_...
+/// The number of the type of the probabilities: `P_...` in the kernel.
 pub fn probability(dtype: Dtype) -> Option<u64> {
     match dtype {
         Dtype::F32 => Some(0),
@@ -216,7 +216,7 @@ pub fn probability(dtype: Dtype) -> Option<u64> {
     }
 }
 
-/// Numbers from 0 that `random_()` draws from.
+/// The range of `random_()`: it draws from 0 to this bound, exclusive.
 fn all_of(dtype: Dtype) -> Option<u64> {
     match dtype {
         Dtype::Bool => Some(2),
@@ -233,7 +233,7 @@ fn all_of(dtype: Dtype) -> Option<u64> {
     }
 }
 
-/// In the type in which PyTorch computes elements of `dtype`.
+/// The bits of a value in the type in which PyTorch computes elements of `dtype`.
 fn acc(value: f64, dtype: Dtype) -> u64 {
     match dtype {
         Dtype::F64 => value.to_bits(),
@@ -241,7 +241,7 @@ fn acc(value: f64, dtype: Dtype) -> u64 {
     }
 }
 
-/// The difference of the bounds, and both; PyTorch casts all three to the type of the elements.
+/// `high - low`, `low` and `high`, each cast to the element type like in PyTorch.
 fn uniform(low: f64, high: f64, dtype: Dtype) -> [u64; 4] {
     if dtype == Dtype::F64 {
         return [(high - low).to_bits(), low.to_bits(), high.to_bits(), 0];
@@ -255,7 +255,7 @@ fn uniform(low: f64, high: f64, dtype: Dtype) -> [u64; 4] {
     [cast(high - low), low, high, 0.0].map(|value| u64::from(value.to_bits()))
 }
 
-/// The first word, or 53 bits of two, of which the uniform number is not below `p`.
+/// The least word (or 53 bits of two words) whose uniform number is at least `p`.
 fn threshold(p: f64, dtype: Dtype) -> Option<u64> {
     if !(0.0..=1.0).contains(&p) {
         return None;
@@ -264,7 +264,7 @@ fn threshold(p: f64, dtype: Dtype) -> Option<u64> {
         Dtype::F64 => uniform64(x) < p,
         _ => uniform32(x as u32) < p as f32,
     };
-    // The last of all is 1, and so below none.
+    // The largest word gives 1, which is never below `p`.
     let (mut first, mut end) = (0, if dtype == Dtype::F64 { (1 << 53) - 1 } else { (1 << 32) - 1 });
     while first < end {
         let middle = first + (end - first) / 2;
@@ -273,20 +273,21 @@ fn threshold(p: f64, dtype: Dtype) -> Option<u64> {
     Some(first)
 }
 
-/// In (0, 1].
+/// A uniform number in (0, 1].
 pub fn uniform32(x: u32) -> f32 {
     (x as f32).mul_add(f32::from_bits(0x2f80_0000), f32::from_bits(0x2f00_0000))
 }
 
-/// In (0, 1], of 53 bits.
+/// A uniform number in (0, 1], from 53 bits.
 pub fn uniform64(z: u64) -> f64 {
     let (scale, half) =
         (f64::from_bits(0x3ca0_0000_0000_0000), f64::from_bits(0x3c90_0000_0000_0000));
     (z as f64).mul_add(scale, half)
 }
 
-/// How to divide by `divisor`, not 0, without dividing (Granlund and Montgomery's): with t the high
-/// half of x*magic, the quotient is (t + ((x - t) >> first)) >> second.
+/// Constants for a division by `divisor` > 0 without a divide instruction (Granlund and
+/// Montgomery). The quotient is `(t + ((x - t) >> first)) >> second`, with `t` the high half of
+/// `x*magic`.
 pub fn magic32(divisor: u32) -> (u32, u32, u32) {
     let bits = u64::from(divisor).next_power_of_two().trailing_zeros();
     let excess = (1u64 << bits) - u64::from(divisor);
@@ -294,7 +295,7 @@ pub fn magic32(divisor: u32) -> (u32, u32, u32) {
     (magic as u32, bits.min(1), bits.saturating_sub(1))
 }
 
-/// The same with 64 bits.
+/// [`magic32`] for 64 bits.
 pub fn magic64(divisor: u64) -> (u64, u32, u32) {
     let bits = u128::from(divisor).next_power_of_two().trailing_zeros();
     let excess = (1u128 << bits) - u128::from(divisor);
@@ -334,7 +335,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn dividing_without_dividing(x: u64, divisor: u64, shift in 0u32..64) {
+        fn division_by_multiplication_is_exact(x: u64, divisor: u64, shift in 0u32..64) {
             let divisor = (divisor >> shift).max(1);
             for x in [x, x >> shift, u64::MAX, divisor - 1, divisor, divisor.wrapping_mul(x / divisor)] {
                 prop_assert_eq!(divide64(x, divisor), x / divisor);
@@ -344,7 +345,7 @@ mod tests {
         }
 
         #[test]
-        fn the_threshold_parts_the_draws(p in 0.0f64..=1.0, small: bool) {
+        fn the_threshold_separates_the_draws(p in 0.0f64..=1.0, small: bool) {
             let p = if small { p * 1e-6 } else { p };
             let first = threshold(p, Dtype::F32).unwrap();
             prop_assert!(uniform32(first as u32) >= p as f32);
@@ -376,7 +377,7 @@ mod tests {
             assert_eq!(threshold(1.5, dtype), None);
             assert_eq!(threshold(f64::NAN, dtype), None);
         }
-        // The draws that round to 1 are not below it: as with PyTorch, even p = 1 is not certain.
+        // Draws that round to 1 are not below p. As in PyTorch, p = 1 does not always give 1.
         assert_eq!(threshold(1.0, Dtype::F32), Some((1 << 32) - 128));
         assert_eq!(threshold(1.0, Dtype::F64), Some((1 << 53) - 1));
     }

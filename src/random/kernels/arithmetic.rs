@@ -1,33 +1,33 @@
-//! Words to uniform and normal numbers, as kernels/random.cuh has them. Exact where the GPU's
-//! operations are IEEE's; its approximations (of the logarithm to base 2, the exponential, sine and
-//! cosine) are rounded here from the true values, and differ in the last bits.
+//! Converts words to uniform and normal numbers, like `kernels/random.cuh`. Results are exact where
+//! the GPU's operations follow IEEE. The GPU approximates log2, exp, sin and cos; here they are
+//! correctly rounded, so that the last bits differ.
 
 use crate::random::recipe::{uniform32, uniform64};
 
-/// Floats or doubles, in which PyTorch computes elements.
+/// The type in which PyTorch computes elements: `f32` or `f64`.
 pub trait Acc: Copy + PartialEq {
-    /// Elements of a block of a stream.
+    /// Elements per Philox block.
     const DRAWS: usize;
 
-    /// Of a word of Scalars.
+    /// Decodes a word of `Scalars`.
     fn of(word: u64) -> Self;
-    /// a*b + c, rounded once.
+    /// `a*b + c`, rounded once.
     fn fused(a: Self, b: Self, c: Self) -> Self;
-    /// a*b.
+    /// `a*b`.
     fn product(a: Self, b: Self) -> Self;
-    /// In (0, 1]; the first [`DRAWS`](Self::DRAWS) count.
+    /// Uniform numbers in (0, 1]; the first [`DRAWS`](Self::DRAWS) count.
     fn uniforms(words: [u32; 4]) -> [Self; 4];
-    /// With mean 0 and standard deviation 1; the first [`DRAWS`](Self::DRAWS) count.
+    /// Normal numbers with mean 0 and standard deviation 1; the first [`DRAWS`](Self::DRAWS) count.
     fn normals(words: [u32; 4]) -> [Self; 4];
-    /// e to it.
+    /// `exp(self)`.
     fn exponential(self) -> Self;
-    /// Of a uniform number: its logarithm, but never 0.
+    /// The logarithm of a uniform number, but never 0.
     fn exponential_log(self) -> Self;
-    /// Of a uniform number: tan(pi*(u - 1/2)).
+    /// `tan(pi*(u - 1/2))` of a uniform number `u`.
     fn cauchy_tan(self) -> Self;
-    /// Of a probability: the divisor of [`geometric`](Self::geometric).
+    /// The divisor of [`geometric`](Self::geometric), from a probability.
     fn geometric_divisor(self) -> Self;
-    /// Of a uniform number: trials.
+    /// The number of trials, from a uniform number.
     fn geometric(self, divisor: Self) -> Self;
 }
 
@@ -35,12 +35,12 @@ fn f(bits: u32) -> f32 {
     f32::from_bits(bits)
 }
 
-/// Rounded from the true value.
+/// The logarithm, from a correctly rounded log2.
 fn fast_log(a: f32) -> f32 {
     f64::from(a).log2() as f32 * f(0x3f31_7218)
 }
 
-/// logf of a number from 2^-33 to 1.
+/// The logarithm of a number between 2^-33 and 1.
 fn log_of_uniform(u: f32) -> f32 {
     let bits = u.to_bits();
     let exponent = bits.wrapping_sub(0x3f2a_aaab) & 0xff80_0000;
@@ -115,7 +115,7 @@ impl Acc for f32 {
     }
 }
 
-/// 53 bits of two words.
+/// The 53 bits of two words.
 pub fn wide(x: u32, y: u32) -> u64 {
     u64::from(x) ^ u64::from(y) << 21
 }
@@ -143,7 +143,8 @@ impl Acc for f64 {
         let (scale, half) = (f64::from_bits(0x3cb << 52), f64::from_bits(0x3ca << 52));
         let v = (wide(z, w) as f64).mul_add(scale, half);
         let s = (uniform64(wide(x, y)).ln() * -2.0).sqrt();
-        // Of v half turns: without the whole turns and quarters, so that little is lost to pi.
+        // The angle is v half turns. Whole and quarter turns are removed first, so that the product
+        // with pi loses little precision.
         let quarters = (v * 2.0).round();
         let (sine, cosine) = ((v - quarters / 2.0) * std::f64::consts::PI).sin_cos();
         let (sine, cosine) = match quarters as u8 % 4 {

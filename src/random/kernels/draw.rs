@@ -1,23 +1,23 @@
-//! The distributions: a block of a stream to elements.
+//! Distributions: how a Philox block becomes elements.
 
 use super::arithmetic::{Acc, wide};
 use super::element::{Element, F64, Float, Trials};
 use std::marker::PhantomData;
 
-/// A distribution for a type of elements.
+/// A distribution for an element type.
 pub trait Draw {
-    /// Elements of a block.
+    /// Elements per Philox block.
     const DRAWS: usize;
     /// Bytes of an element.
     const BYTES: usize;
 
-    /// Of the kernels' Scalars.
+    /// Reads the kernels' `Scalars`.
     fn new(scalars: [u64; 4]) -> Self;
     /// The bits of the elements; the first [`DRAWS`](Self::DRAWS) count.
     fn draw(&self, words: [u32; 4]) -> [u64; 4];
 }
 
-/// low + u*(high - low), and low where that is high.
+/// `low + u*(high - low)`, with `low` in place of `high`.
 pub struct Uniform<E: Float> {
     range: E::Acc,
     low: E::Acc,
@@ -40,7 +40,7 @@ impl<E: Float> Draw for Uniform<E> {
     }
 }
 
-/// mean + n*stddev.
+/// `mean + n*stddev`.
 pub struct Normal<E: Float> {
     mean: E::Acc,
     stddev: E::Acc,
@@ -65,7 +65,7 @@ impl<E: Float> Draw for Normal<E> {
     }
 }
 
-/// e to a normal number.
+/// `exp(n)` of a normal number `n`.
 pub struct LogNormal<E: Float>(Normal<E>);
 
 impl<E: Float> Draw for LogNormal<E> {
@@ -81,7 +81,7 @@ impl<E: Float> Draw for LogNormal<E> {
     }
 }
 
-/// -log(u)/rate.
+/// `-log(u)/rate`.
 pub struct Exponential<E: Float>(E::Acc);
 
 impl<E: Float> Draw for Exponential<E> {
@@ -97,7 +97,7 @@ impl<E: Float> Draw for Exponential<E> {
     }
 }
 
-/// median + sigma*tan(pi*(u - 1/2)).
+/// `median + sigma*tan(pi*(u - 1/2))`.
 pub struct Cauchy<E: Float> {
     median: E::Acc,
     sigma: E::Acc,
@@ -117,7 +117,7 @@ impl<E: Float> Draw for Cauchy<E> {
     }
 }
 
-/// ceil(log(u)/log(1 - p)).
+/// `ceil(log(u)/log(1 - p))`.
 pub struct Geometric<E: Trials>(E::Acc);
 
 impl<E: Trials> Draw for Geometric<E> {
@@ -133,7 +133,7 @@ impl<E: Trials> Draw for Geometric<E> {
     }
 }
 
-/// base + r % range of words.
+/// `base + r % range`, with a 32-bit word `r`.
 pub struct Integers32<E> {
     base: u64,
     range: u32,
@@ -154,7 +154,7 @@ impl<E: Element> Draw for Integers32<E> {
     }
 }
 
-/// The same of pairs of words; range 0 is all of them.
+/// `base + r % range`, with two words as `r`; range 0 means 2^64.
 pub struct Integers64<E> {
     base: u64,
     range: u64,
@@ -177,7 +177,7 @@ impl<E: Element> Draw for Integers64<E> {
     }
 }
 
-/// One where u < p.
+/// 1 if `u < p`, else 0.
 pub struct Bernoulli<E> {
     threshold: u64,
     one: u64,
@@ -197,7 +197,7 @@ impl<E: Element> Draw for Bernoulli<E> {
     }
 }
 
-/// The same of 53 bits, for doubles.
+/// [`Bernoulli`] with 53 bits, for doubles.
 pub struct BernoulliF64 {
     threshold: u64,
     one: u64,

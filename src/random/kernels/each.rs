@@ -1,4 +1,4 @@
-//! Bernoulli's with a probability for each element.
+//! The kernel of `bernoulli` with a probability for each element.
 
 use super::{Call, words_before};
 use crate::driver::code;
@@ -7,7 +7,7 @@ use crate::random::philox;
 use crate::random::plan::{EACH, MAX_DIMS};
 use crate::random::recipe::uniform32;
 
-/// Offset in bytes of element `li` of tensor `which` (0: written, 1: probabilities).
+/// Byte offset of element `li` in tensor `which` (0: output, 1: probabilities).
 fn place(call: &Call<'_>, which: usize, li: u64, bytes: u64) -> u64 {
     let pair = words_before(EACH, 4);
     let dims = (call.word(pair) >> (32 * which)) as u32 as usize;
@@ -34,7 +34,7 @@ pub fn each<const BYTES: usize>(call: &Call<'_>) -> Result<(), i32> {
         _ => return Err(code::INVALID_VALUE),
     };
     for group in 0..numel.div_ceil(4) {
-        // PyTorch numbers its threads with 32 bits.
+        // PyTorch numbers threads with 32 bits.
         let words = philox::block(seed, u64::from(group as u32), block);
         for (li, word) in (4 * group..numel).zip(words) {
             let u = uniform32(word);

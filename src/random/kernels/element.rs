@@ -1,40 +1,40 @@
-//! Types of elements: their bits.
+//! Element types, as conversions to and from bits.
 
 use super::arithmetic::Acc;
 use crate::random::number::{bfloat_of, half_of, of_bfloat, of_half};
 
-/// A type of elements.
+/// An element type.
 pub trait Element {
-    /// Bytes.
+    /// Bytes of an element.
     const BYTES: usize;
 
-    /// An integer as its bits; only the low [`BYTES`](Self::BYTES) count.
+    /// Converts an integer to bits, of which the low [`BYTES`](Self::BYTES) bytes count.
     fn of_integer(value: i64) -> u64;
 }
 
-/// A floating type.
+/// A floating-point element type.
 pub trait Float: Element {
     /// The type in which PyTorch computes it.
     type Acc: Acc;
 
-    /// Its bits.
+    /// Converts a value to bits.
     fn of(value: Self::Acc) -> u64;
-    /// Its value.
+    /// Converts bits to a value.
     fn to(bits: u64) -> Self::Acc;
 }
 
-/// What trials can be.
+/// An element type for numbers of trials.
 pub trait Trials: Element {
     /// The type in which PyTorch computes it.
     type Acc: Acc;
 
-    /// Its bits.
+    /// Converts a number of trials to bits.
     fn of_trials(value: Self::Acc) -> u64;
 }
 
 macro_rules! float {
     ($name:ident, $acc:ty, $bytes:literal, $of:expr, $to:expr, $of_integer:expr) => {
-        /// A floating type.
+        /// A floating-point element type.
         pub struct $name;
 
         impl Element for $name {
@@ -85,7 +85,7 @@ float!(F64, f64, 8, f64::to_bits, f64::from_bits, |value| (value as f64).to_bits
 
 macro_rules! integer {
     ($name:ident, $bytes:literal) => {
-        /// The bits of integers, with a sign or without.
+        /// The bits of integers, signed or unsigned.
         pub struct $name;
 
         impl Element for $name {
@@ -104,7 +104,7 @@ integer!(B32, 4);
 integer!(B64, 8);
 integer!(U8, 1);
 
-/// Casts through integers of 32 bits with a sign, cut off at their ends.
+/// Casts through the given integer type; values outside its range saturate.
 macro_rules! trials {
     ($($name:ident $through:ty),*) => {$(
         impl Trials for $name {
@@ -119,7 +119,7 @@ macro_rules! trials {
 
 trials!(B8 i32, B16 i32, B32 i32, B64 i64, U8 u32);
 
-/// 0 or 1.
+/// A boolean, stored as 0 or 1.
 pub struct Bool;
 
 impl Element for Bool {

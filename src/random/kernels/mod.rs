@@ -1,4 +1,4 @@
-//! The kernels of kernels/random*.cu as Rust functions, for the simulated machine.
+//! The kernels of `kernels/random*.cu` as Rust functions, for the simulated machine.
 
 mod arithmetic;
 mod draw;
@@ -12,11 +12,11 @@ use crate::sim;
 use draw::*;
 use element::*;
 
-/// Device memory; its errors are CUresults.
+/// Device memory; an error is a `CUresult`.
 pub trait Memory {
-    /// Copies out.
+    /// Copies from device memory.
     fn read(&self, address: u64, bytes: &mut [u8]) -> Result<(), i32>;
-    /// Copies in.
+    /// Copies to device memory.
     fn write(&self, address: u64, bytes: &[u8]) -> Result<(), i32>;
 }
 
@@ -30,15 +30,15 @@ impl Memory for sim::Launch {
     }
 }
 
-/// A call of a kernel: the words of its parameters, one after the other, and memory.
+/// A kernel launch: the words of all parameters, and the memory.
 pub struct Call<'a> {
     /// The parameters.
     pub words: &'a [u64],
-    /// What it reads and writes.
+    /// The memory that the kernel reads and writes.
     pub memory: &'a dyn Memory,
 }
 
-/// What a kernel does, for its whole grid.
+/// Runs a kernel for its whole grid.
 pub type Body = fn(&Call<'_>) -> Result<(), i32>;
 
 impl Call<'_> {
@@ -56,7 +56,7 @@ impl Call<'_> {
         Ok(u64::from_le_bytes(bytes))
     }
 
-    /// Seed and the first block of each stream, of a Philox at word `first`.
+    /// The seed and the first Philox block, for a Philox state at word `first`.
     fn state(&self, first: usize) -> Result<(u64, u64), i32> {
         let [seed, offset, seed_ptr, offset_ptr] = self.four(first);
         let seed = if seed_ptr == 0 { seed } else { self.load(seed_ptr)? };
@@ -65,7 +65,7 @@ impl Call<'_> {
     }
 }
 
-/// Words of a call before the parameter `index`.
+/// Number of words before parameter `index`.
 const fn words_before(sizes: &[usize], index: usize) -> usize {
     let (mut at, mut words) = (0, 0);
     while at < index {
@@ -75,13 +75,13 @@ const fn words_before(sizes: &[usize], index: usize) -> usize {
     words
 }
 
-/// Threads that are run at a time.
+/// Number of threads that are simulated at a time.
 const STREAMS: usize = 64;
 
-/// Takes neighbouring elements: the number of the first, and the bits of each.
+/// Receives contiguous elements: the number of the first, and the bits of each.
 type Row<'a> = dyn FnMut(u64, &[u64]) -> Result<(), i32> + 'a;
 
-/// Calls `body` with all elements, each once.
+/// Calls `body` with each element once.
 fn blocks<D: Draw>(call: &Call<'_>, body: &mut Row<'_>) -> Result<(), i32> {
     let (seed, first_block) = call.state(words_before(FLAT, 1))?;
     let target = words_before(FLAT, 2);
@@ -94,7 +94,7 @@ fn blocks<D: Draw>(call: &Call<'_>, body: &mut Row<'_>) -> Result<(), i32> {
         for first in (0..threads).step_by(STREAMS) {
             let streams = STREAMS.min((threads - first) as usize);
             for stream in 0..streams {
-                // Nothing of what follows is there.
+                // All following elements are out of range too.
                 if base + first + stream as u64 >= numel {
                     break;
                 }
@@ -147,7 +147,7 @@ fn strided<D: Draw>(call: &Call<'_>) -> Result<(), i32> {
     })
 }
 
-/// Does what the kernel for the type of this number does.
+/// Runs the kernel for the element type of this number.
 macro_rules! by_element {
     ($($number:literal $draw:ty),*) => {
         |call| match call.word(words_before(STRIDED, 4)) >> 32 {
@@ -157,10 +157,10 @@ macro_rules! by_element {
     };
 }
 
-/// The kernels' names, sizes of parameters and bodies.
+/// The kernels: names, parameter sizes and bodies.
 macro_rules! kernels {
     ($($name:literal $sizes:ident $body:expr;)*) => {
-        /// The body of a kernel, and the sizes of its parameters.
+        /// The parameter sizes and the body of a kernel.
         pub fn find(name: &str) -> Option<(&'static [usize], Body)> {
             match name {
                 $(concat!("tcuda_random_", $name) => Some(($sizes, $body)),)*
@@ -168,10 +168,10 @@ macro_rules! kernels {
             }
         }
 
-        /// The names of all of them.
+        /// The names of all kernels.
         pub const NAMES: &[&str] = &[$(concat!("tcuda_random_", $name)),*];
 
-        /// Makes the kernels known to the simulated machine.
+        /// Registers the kernels with the simulated machine.
         pub fn register_simulated() {
             $(sim::register_kernel(concat!("tcuda_random_", $name), $sizes, |launch| {
                 run(launch, $sizes, $body)
@@ -181,8 +181,8 @@ macro_rules! kernels {
 }
 
 fn run(launch: &sim::Launch, sizes: &[usize], body: Body) -> Result<(), i32> {
-    const MOST: usize = words_before(EACH, EACH.len());
-    let mut words = [0; MOST];
+    const MAX_CALL_WORDS: usize = words_before(EACH, EACH.len());
+    let mut words = [0; MAX_CALL_WORDS];
     let mut at = words.iter_mut();
     for index in 0..sizes.len() {
         for bytes in launch.param(index).chunks_exact(8) {

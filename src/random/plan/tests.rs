@@ -11,7 +11,7 @@ const H100: Geometry = geometry(132, 2048);
 const UNIFORM: Distribution = Distribution::Uniform { low: 0.0, high: 1.0 };
 const NORMAL: Distribution = Distribution::Normal { mean: 0.0, stddev: 1.0 };
 
-/// Memory from an address on; no byte is written twice.
+/// Memory that starts at an address, and panics if a byte is written twice.
 struct Bytes(u64, RefCell<Vec<Option<u8>>>);
 
 impl Memory for Bytes {
@@ -30,7 +30,7 @@ impl Memory for Bytes {
 
 const BASE: u64 = 0x7f00_0000_0000;
 
-/// What a fill writes, as the simulated machine does it.
+/// The bytes that a fill writes on the simulated machine.
 fn filled(distribution: Distribution, dtype: Dtype, numel: u64, philox: Philox) -> Vec<u8> {
     let view = View::flat(BASE, numel);
     let launch = plan(&distribution, dtype, &view, None, &philox, &H100).unwrap();
@@ -53,7 +53,7 @@ fn seed(seed: u64) -> Philox {
 }
 
 #[test]
-fn what_pytorch_published_for_rand() {
+fn rand_matches_published_values() {
     let first = [
         0x3ecc_4fd2,
         0x3f04_4516,
@@ -98,7 +98,7 @@ fn what_pytorch_published_for_rand() {
 }
 
 #[test]
-fn what_pytorch_published_for_randn() {
+fn randn_matches_published_values() {
     let values = [0.19402, 2.16137, -0.17205, 0.84906, -1.92440, 0.65299, -0.64944, -0.81752];
     for (word, value) in words32(&filled(NORMAL, Dtype::F32, 8, seed(42))).iter().zip(values) {
         assert!((f32::from_bits(*word) - value).abs() < 1e-5, "{} {value}", f32::from_bits(*word));
@@ -130,7 +130,7 @@ fn increments_of_known_devices() {
     let double = |numel| increment(&UNIFORM, Dtype::F64, numel, &H100);
     assert_eq!((double(540_672), double(540_673)), (4, 8));
     assert_eq!(increment(&Distribution::BernoulliTensor, Dtype::F32, 5, &H100), 10);
-    // The width of a draw: of the range, or of the type.
+    // The width of a draw depends on the range, or on the type.
     let integers = |range, dtype| {
         increment(&Distribution::Integers { base: 0, range }, dtype, 1_000_000, &H100)
     };
@@ -142,14 +142,14 @@ fn increments_of_known_devices() {
 
 #[test]
 fn threads_of_known_devices() {
-    let threads = |device: Geometry| Torch::new(1 << 30, 4, &device).threads();
+    let threads = |device: Geometry| TorchLaunch::new(1 << 30, 4, &device).threads();
     assert_eq!(threads(H100), 270_336);
     assert_eq!(threads(geometry(108, 2048)), 221_184);
     assert_eq!(threads(geometry(148, 2048)), 303_104);
     assert_eq!(threads(geometry(142, 1536)), 218_112);
     assert_eq!(threads(geometry(128, 1536)), 196_608);
     assert_eq!(threads(geometry(28, 1536)), 43_008);
-    // Less than a block of threads for each multiprocessor is no device of today; still no panic.
+    // Fewer threads than a block per multiprocessor: no such device exists, but it must not panic.
     assert_eq!(threads(geometry(0, 0)), 256);
 }
 
@@ -210,9 +210,10 @@ fn views_that_have_no_plan() {
 }
 
 proptest! {
-    /// The kernels' reach: every stream has a thread, and every block of it, once.
+    /// The launch covers everything once: each subsequence has a thread, and each Philox block of
+    /// it.
     #[test]
-    fn the_threads_are_enough(
+    fn the_launch_covers_every_subsequence_once(
         numel in 1..=i32::MAX as u64,
         shift in 0u32..24,
         multiprocessors in 1u32..160,
@@ -244,7 +245,7 @@ proptest! {
         let columns = u64::from(launch.grid) / slices;
         prop_assert!(columns * 256 * lanes >= threads + lead);
         prop_assert!((columns - 1) * 256 * lanes < threads + lead);
-        // As in PyTorch, and all numbers of elements fit into 32 bits on the way.
+        // As in PyTorch; every element number on the way fits in 32 bits.
         prop_assert!(threads <= u64::from(multiprocessors * resident) * 256);
         prop_assert!(waves * threads * 4 >= numel);
         prop_assert!((waves - 1) * threads * 4 < numel);
