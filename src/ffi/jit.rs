@@ -10,8 +10,8 @@ use crate::base::inline_vec::Few;
 use crate::base::waiting;
 use crate::gpu::stream::Stream;
 use crate::jit::call::Scalars;
-use crate::jit::recent::Asked;
-use crate::jit::text::MOST_TENSORS;
+use crate::jit::recent::UncheckedCall;
+use crate::jit::text::MAX_TENSORS;
 use crate::jit::{Jit, Scalar, call};
 use crate::tensor::{Parts, Tensor, owned};
 use std::ffi::c_char;
@@ -194,7 +194,7 @@ fn read_views(
     if count > 0 && list.is_null() {
         return Err(Error::Null { name });
     }
-    if count > MOST_TENSORS {
+    if count > MAX_TENSORS {
         return Err(Error::OutOfRange {
             name,
             value: i64::try_from(count).unwrap_or(i64::MAX),
@@ -238,7 +238,7 @@ pub unsafe extern "C" fn tcuda_jit_call(
         jit.require_outputs(num_outputs)?;
         let stream = optional(stream, call)?;
         let lists = [(inputs, num_inputs), (outputs, num_outputs)];
-        match call_again(jit, call, lists, &values, stream)? {
+        match repeat_call(jit, call, lists, &values, stream)? {
             true => Ok(()),
             false => call_anew(jit, call, lists, &values, stream),
         }
@@ -249,17 +249,17 @@ type List = (*const tcuda_tensor, usize);
 
 /// Repeats a call that is like one of the last calls. `false`: it is not; then [`call_anew`] checks
 /// and plans it.
-fn call_again(
+fn repeat_call(
     jit: &Jit,
     call: &Call,
     [inputs, outputs]: [List; 2],
     scalars: &Scalars,
     stream: Option<&Stream>,
 ) -> Result<bool> {
-    let mut parts = [const { MaybeUninit::<Parts<'_>>::uninit() }; 2 * MOST_TENSORS];
+    let mut parts = [const { MaybeUninit::<Parts<'_>>::uninit() }; 2 * MAX_TENSORS];
     let mut len = 0;
     for (list, count) in [inputs, outputs] {
-        if list.is_null() || count > MOST_TENSORS {
+        if list.is_null() || count > MAX_TENSORS {
             return Ok(false);
         }
         for index in 0..count {
@@ -275,7 +275,7 @@ fn call_again(
     }
     // SAFETY: so many were written.
     let operands = unsafe { std::slice::from_raw_parts(parts.as_ptr().cast(), len) };
-    jit.call_again(call.runtime()?, &Asked { operands, inputs: inputs.1 }, scalars, stream)
+    jit.repeat_call(call.runtime()?, &UncheckedCall { operands, inputs: inputs.1 }, scalars, stream)
 }
 
 #[cold]

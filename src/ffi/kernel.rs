@@ -6,7 +6,7 @@ use super::status::tcuda_status;
 use super::stream::{or_current, tcuda_stream};
 use crate::base::error::{Error, Result};
 use crate::jit::kernel::{Geometry, Kernel};
-use crate::jit::store::MOST_PARAMETERS;
+use crate::jit::store::MAX_PARAMETERS;
 use std::ffi::{CStr, c_char, c_void};
 
 /// A kernel in CUDA C++.
@@ -179,19 +179,19 @@ pub unsafe extern "C" fn tcuda_kernel_launch(
         if num_args > 0 && args.is_null() {
             return Err(Error::Null { name: "args" });
         }
-        if num_args > MOST_PARAMETERS {
+        if num_args > MAX_PARAMETERS {
             return Err(Error::OutOfRange {
                 name: "num_args",
                 value: i64::try_from(num_args).unwrap_or(i64::MAX),
                 allowed: "a kernel has at most 64 arguments here; pass a struct",
             });
         }
-        let mut room = [std::ptr::null_mut(); MOST_PARAMETERS];
+        let mut room = [std::ptr::null_mut(); MAX_PARAMETERS];
         for (index, to) in room[..num_args].iter_mut().enumerate() {
             // SAFETY: not NULL, and as long as the caller says.
             *to = unsafe { args.wrapping_add(index).read_unaligned() };
         }
-        let mut accesses = [0; MOST_PARAMETERS];
+        let mut accesses = [0; MAX_PARAMETERS];
         let is_told = !options.accesses.is_null();
         for (index, to) in accesses[..num_args].iter_mut().enumerate().filter(|_| is_told) {
             // SAFETY: not NULL, and one for each argument by the caller's promise.

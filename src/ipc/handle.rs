@@ -108,8 +108,8 @@ impl HandleFields {
 
 /// The error for a handle that the exporting process does not know.
 pub const CHANGED: Error = Error::Invalid(
-    "handle was changed on the way, or every process that imported it has closed it: each receiver needs a \
-     handle of its own",
+    "handle was changed on the way, or every process that imported it has closed it: \
+     each receiver needs a handle of its own",
 );
 
 #[cfg(test)]

@@ -1,8 +1,8 @@
-//! Compiled kernels on disk: what one process compiled, others load. Whatever is wrong with a file, it
-//! is as if there were none: the kernel is compiled anew, and the file replaced.
+//! Compiled kernels on disk, shared between processes. A damaged or unsuitable file counts as
+//! missing: the kernel is compiled again, and the file is replaced.
 
 use super::includes;
-use super::text::Growing;
+use super::text::TextBuffer;
 use crate::base::environment;
 use crate::base::error::Result;
 use crate::base::file;
@@ -13,20 +13,20 @@ use std::ffi::{CStr, c_int};
 use std::fmt::Write;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
-/// What files begin with; another number for another form.
+/// The start of each file. The number changes with the format.
 const MAGIC: &[u8; 8] = b"tcudaK01";
 
-/// Of the beginning: magic, bytes that follow, checksum, key, versions, and bytes of the name.
+/// Bytes of the header: magic, length of the rest, checksum, key, versions, and length of the name.
 const HEADER: usize = 56;
 
-/// The largest file that is believed.
-const MOST_BYTES: u64 = 256 << 20;
+/// Larger files are ignored.
+const MAX_BYTES: u64 = 256 << 20;
 
-/// Tells a program, and for what it is compiled, from all others.
+/// Identifies a program and the target that it is compiled for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Key(pub [u64; 2]);
 
-/// Two sums with different multipliers, of words.
+/// Two hash sums with different multipliers, updated by words.
 struct Hash([u64; 2]);
 
 impl Hash {
@@ -53,8 +53,8 @@ impl Hash {
 }
 
 impl Key {
-    /// Of a program for a driver's compiler, with the files that it includes; `None` where these cannot
-    /// be told.
+    /// The key of a program for a driver's compiler, including the content of included files.
+    /// `None`: the included files cannot be determined.
     pub fn of(program: &Program<'_>, driver: &Driver) -> Result<Option<Key>> {
         let mut hash = Hash::new();
         for text in [env!("CARGO_PKG_VERSION"), driver.name()] {
@@ -73,7 +73,7 @@ impl Key {
         Ok(is_known.then_some(Key(hash.0)))
     }
 
-    /// Of what was compiled.
+    /// The key of a compiled image.
     pub fn of_image(image: &Image) -> Key {
         let mut hash = Hash::new();
         hash.bytes(b"image");
@@ -83,23 +83,23 @@ impl Key {
     }
 }
 
-/// Where files are, with a slash at the end and not yet a NUL; `None`: nowhere.
-fn directory() -> Option<Growing> {
+/// The directory of the files, with a slash at the end and without a NUL; `None`: no cache.
+fn directory() -> Option<TextBuffer> {
     if environment::value(c"TCUDA_KERNEL_CACHE") == Some(c"0") {
         return None;
     }
     directory_of([c"TCUDA_KERNEL_CACHE_PATH", c"XDG_CACHE_HOME", c"HOME"].map(environment::value))
 }
 
-fn directory_of([own, base, home]: [Option<&CStr>; 3]) -> Option<Growing> {
-    // By its own rules the second says nothing where it depends on the current directory.
+fn directory_of([own, base, home]: [Option<&CStr>; 3]) -> Option<TextBuffer> {
+    // A relative `XDG_CACHE_HOME` is ignored, as its specification requires.
     let base = base.filter(|base| base.to_bytes().starts_with(b"/"));
     let (base, more) = match (own, base) {
         (Some(own), _) => (own, "/"),
         (None, Some(base)) => (base, "/tcuda/kernels/"),
         (None, None) => (home?, "/.cache/tcuda/kernels/"),
     };
-    let mut path = Growing::default();
+    let mut path = TextBuffer::default();
     let base = base.to_str().ok()?.trim_end_matches('/');
     write!(path, "{base}{more}").ok()?;
     Some(path)
@@ -109,27 +109,27 @@ fn directory_of([own, base, home]: [Option<&CStr>; 3]) -> Option<Growing> {
 fn path(key: &Key) -> Option<Vec<u8>> {
     let mut path = directory()?;
     write!(path, "{:016x}{:016x}.kernel", key.0[0], key.0[1]).ok()?;
-    path.ended().ok()
+    path.with_nul().ok()
 }
 
 fn c_text(bytes: &[u8]) -> Option<&CStr> {
     CStr::from_bytes_with_nul(bytes).ok()
 }
 
-/// Makes the directories of a path that are not there, for this user alone.
+/// Creates the missing directories of a path, accessible to this user only.
 fn make_directories(path: &mut [u8]) {
     for at in 1..path.len() {
         if path[at] != b'/' {
             continue;
         }
         path[at] = 0;
-        // SAFETY: the path ends with a NUL here. What fails is seen when the file is written.
+        // SAFETY: the path ends with a NUL here. A failure shows when the file is written.
         unsafe { libc::mkdir(path.as_ptr().cast(), 0o700) };
         path[at] = b'/';
     }
 }
 
-/// Opens a file of this user's that nobody else writes; gives its length.
+/// Opens a file that this user owns and no other user can write. Returns its length too.
 fn open(path: &CStr) -> Option<(OwnedFd, u64)> {
     let flags: c_int = libc::O_RDONLY | libc::O_CLOEXEC | libc::O_NONBLOCK | libc::O_NOCTTY;
     // SAFETY: the path ends with a NUL.
@@ -137,7 +137,7 @@ fn open(path: &CStr) -> Option<(OwnedFd, u64)> {
     if file < 0 {
         return None;
     }
-    // SAFETY: just opened, and nobody else's.
+    // SAFETY: just opened, and not owned elsewhere.
     let file = unsafe { OwnedFd::from_raw_fd(file) };
     // SAFETY: a structure of integers.
     let mut status: libc::stat = unsafe { std::mem::zeroed() };
@@ -153,14 +153,14 @@ fn open(path: &CStr) -> Option<(OwnedFd, u64)> {
 }
 
 fn read(file: &OwnedFd, length: u64) -> Option<Vec<u8>> {
-    let length = usize::try_from(length).ok().filter(|_| length <= MOST_BYTES)?;
+    let length = usize::try_from(length).ok().filter(|_| length <= MAX_BYTES)?;
     let mut bytes: Vec<u8> = Vec::new();
     bytes.try_reserve_exact(length).ok()?;
     bytes.resize(length, 0);
     let mut done = 0;
     while done < length {
         let to = bytes[done..].as_mut_ptr().cast();
-        // SAFETY: an open file, and there is room for so many bytes.
+        // SAFETY: an open file, and the buffer has this much space.
         let now = unsafe { libc::read(file.as_raw_fd(), to, length - done) };
         match usize::try_from(now) {
             Ok(0) => return None,
@@ -178,7 +178,7 @@ fn word(bytes: &[u8], at: usize) -> u64 {
     u64::from_le_bytes(word)
 }
 
-/// The beginning of a file, and where the checksum is in it.
+/// The header of a file. Its checksum covers everything else.
 fn header(key: &Key, image: &Image) -> [u8; HEADER] {
     let mut header = [0; HEADER];
     let length = (image.entry.len() + image.bytes.len()) as u64;
@@ -202,7 +202,7 @@ fn checksum(header: &[u8], entry: &[u8], bytes: &[u8]) -> u64 {
     hash.0[0] ^ hash.0[1].rotate_left(32)
 }
 
-/// What a file says, if it is whole.
+/// Decodes a file; `None` if it is damaged or of another key.
 fn image_of(mut bytes: Vec<u8>, key: &Key) -> Option<Image> {
     if bytes.len() < HEADER || &bytes[..8] != MAGIC {
         return None;
@@ -227,8 +227,8 @@ fn image_of(mut bytes: Vec<u8>, key: &Key) -> Option<Image> {
     Some(Image { bytes, entry: copy, version })
 }
 
-/// The image of a program, if it is on disk. Where this process has a compiler of another `version`
-/// (0: of any), it is compiled anew.
+/// Reads the image of a program from disk. `None` if another compiler `version` made it; 0 accepts
+/// any version.
 pub fn load(key: &Key, version: u32) -> Option<Image> {
     let path = path(key)?;
     let _waiting = waiting::begin();
@@ -237,7 +237,7 @@ pub fn load(key: &Key, version: u32) -> Option<Image> {
     (version == 0 || image.version == version).then_some(image)
 }
 
-/// Keeps an image; a disk that refuses is none.
+/// Writes an image to disk. Failures are ignored.
 pub fn store(key: &Key, image: &Image) {
     let Some(mut path) = path(key) else { return };
     let header = header(key, image);
@@ -257,7 +257,7 @@ pub fn store(key: &Key, image: &Image) {
     }
 }
 
-/// Forgets an image that does not load.
+/// Deletes an image that does not load.
 pub fn forget(key: &Key) {
     let Some(path) = path(key) else { return };
     // SAFETY: the path ends with a NUL.
@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_not_whole_is_none() {
+    fn a_damaged_file_is_ignored() {
         let (key, image) = (Key([1, 2]), image());
         let mut file = header(&key, &image).to_vec();
         file.extend_from_slice(&image.entry);
@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_place_that_is_said_is_taken() {
+    fn the_first_configured_directory_is_used() {
         let place = |own, base, home| {
             directory_of([own, base, home]).map(|path| String::from_utf8(path.0).unwrap())
         };
@@ -316,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn texts_tell_keys_apart() {
+    fn different_texts_have_different_keys() {
         let mut seen = std::collections::BTreeSet::new();
         for text in ["", "\0", "\0\0", "a", "b", "aaaaaaaa", "aaaaaaaaa", "aaaaaaab"] {
             let mut hash = Hash::new();

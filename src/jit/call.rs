@@ -1,14 +1,14 @@
-//! Calls of functions: which kernel the tensors need, and its launch.
+//! Calls of elementwise functions: selects the kernel for the tensors, and launches it.
 
-use super::iterate::{Iteration, MOST_OPERANDS};
+use super::iterate::{Iteration, MAX_OPERANDS};
 use super::kind::{self, Kind};
-use super::recent::{Again, Asked, Launch};
+use super::recent::{Launch, RepeatedCall, UncheckedCall};
 use super::rows::{self, SHAPE, rows_of_thread};
 use super::source;
 use super::store::Loaded;
-use super::text::{Layout, MOST_TENSORS, ScalarKind, THREADS, UNROLL, Variant};
+use super::text::{Layout, MAX_TENSORS, ScalarKind, THREADS, UNROLL, Variant};
 use super::tile;
-use super::{Jit, MOST_SCALARS, Scalar};
+use super::{Jit, MAX_SCALARS, Scalar};
 use crate::base::error::{Error, Result};
 use crate::base::text::Text;
 use crate::driver::compiler::{Failure, Program};
@@ -21,41 +21,41 @@ use crate::tensor::Tensor;
 use std::ffi::{CStr, c_void};
 use std::mem::MaybeUninit;
 
-/// What tells the kernels of a function apart.
+/// Identifies a kernel of a function.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct PlanKey {
-    inputs: [u8; MOST_TENSORS],
+    inputs: [u8; MAX_TENSORS],
     scalars: u64,
     layout: u32,
     common: u8,
     device: u8,
 }
 
-/// A call, with its tensors.
+/// A call and its tensors.
 #[derive(Clone, Copy)]
 pub struct Call<'a> {
-    /// What is read.
+    /// The tensors to read.
     pub inputs: &'a [Tensor],
-    /// What is written.
+    /// The tensors to write.
     pub outputs: &'a [Tensor],
-    /// When; `None`: on the current stream of the tensors' device.
+    /// The stream; `None`: the current stream of the tensors' device.
     pub stream: Option<&'a Stream>,
 }
 
-/// Extra arguments as parameters of a kernel.
+/// Extra arguments, as kernel parameters.
 pub struct Scalars {
-    kinds: [ScalarKind; MOST_SCALARS],
-    /// As many as there are, were written.
-    words: [MaybeUninit<[u64; 2]>; MOST_SCALARS],
+    kinds: [ScalarKind; MAX_SCALARS],
+    /// The first `len` entries are initialised.
+    words: [MaybeUninit<[u64; 2]>; MAX_SCALARS],
     len: usize,
 }
 
 impl Scalars {
-    /// None yet.
+    /// No arguments.
     pub fn new() -> Scalars {
         Scalars {
-            kinds: [ScalarKind::Double; MOST_SCALARS],
-            words: [const { MaybeUninit::uninit() }; MOST_SCALARS],
+            kinds: [ScalarKind::Double; MAX_SCALARS],
+            words: [const { MaybeUninit::uninit() }; MAX_SCALARS],
             len: 0,
         }
     }
@@ -67,7 +67,7 @@ impl Scalars {
 }
 
 impl Jit {
-    /// Fills in the declared extra arguments, with what a call says instead.
+    /// Sets all extra arguments to their defaults, and replaces those that the call passes.
     pub fn read_scalars<'a>(
         &self,
         given: impl Iterator<Item = Result<(&'a str, Scalar)>>,
@@ -87,18 +87,18 @@ impl Jit {
         Ok(())
     }
 
-    /// Does a call that is like one of the last; `false`: it is not.
+    /// Launches a call that repeats a recent one. `false`: there is no such call.
     #[inline]
-    pub fn call_again(
+    pub fn repeat_call(
         &self,
         runtime: &Runtime,
-        asked: &Asked<'_>,
+        unchecked: &UncheckedCall<'_>,
         scalars: &Scalars,
         stream: Option<&Stream>,
     ) -> Result<bool> {
-        // Who watches is told of tensors, and here are none.
-        let mut found = Again::new();
-        if sanitizer::is_on() || !self.recent.find(runtime, asked, scalars.key(), &mut found) {
+        // The sanitizer needs tensors, which do not exist here.
+        let mut found = RepeatedCall::new();
+        if sanitizer::is_on() || !self.recent.find(runtime, unchecked, scalars.key(), &mut found) {
             return Ok(false);
         }
         let device = runtime.device(found.device)?;
@@ -110,10 +110,10 @@ impl Jit {
         Ok(true)
     }
 
-    /// Computes the outputs, queued on a stream.
+    /// Queues the computation of the outputs on a stream.
     pub fn call(&self, runtime: &Runtime, call: &Call<'_>, scalars: &Scalars) -> Result<()> {
         let Call { inputs, outputs, stream } = *call;
-        if !(1..=MOST_TENSORS).contains(&inputs.len()) {
+        if !(1..=MAX_TENSORS).contains(&inputs.len()) {
             return Err(Error::OutOfRange {
                 name: "num_inputs",
                 value: inputs.len() as i64,
@@ -121,7 +121,7 @@ impl Jit {
             });
         }
         self.require_outputs(outputs.len())?;
-        let mut kinds = [Kind::Bool; MOST_TENSORS];
+        let mut kinds = [Kind::Bool; MAX_TENSORS];
         for (kind, input) in kinds.iter_mut().zip(inputs) {
             *kind = Kind::of(input.dtype)?;
         }
@@ -148,30 +148,30 @@ impl Jit {
         match whole.layout(kinds, common) {
             Layout::Rows { .. } | Layout::Tiled { .. } if !whole.fits_32_bits() => whole
                 .for_each_part(&mut |part| {
-                    // A part may lie side by side where the whole does not.
+                    // A part may be contiguous even if the whole is not.
                     target.launch(part, part.layout(kinds, common), false)
                 }),
             layout => target.launch(&whole, layout, true),
         }?;
         if sanitizer::is_on() {
-            tell(runtime, stream, call);
+            report(runtime, stream, call);
         }
         Ok(())
     }
 }
 
-/// Tells the sanitizer of a call.
+/// Reports a call to the sanitizer.
 #[cold]
-fn tell(runtime: &Runtime, stream: &Stream, call: &Call<'_>) {
+fn report(runtime: &Runtime, stream: &Stream, call: &Call<'_>) {
     let inputs = call.inputs.iter().map(|input| Touch::tensor(input, Mode::Read));
     let outputs = call.outputs.iter().map(|output| Touch::tensor(output, Mode::Write));
-    let mut touches = [Touch::read(0, 0); MOST_OPERANDS];
+    let mut touches = [Touch::read(0, 0); MAX_OPERANDS];
     let len = inputs.len() + outputs.len();
     touches.iter_mut().zip(inputs.chain(outputs)).for_each(|(to, touch)| *to = touch);
-    sanitizer::operation(runtime, stream, "tcuda_jit_call", &touches[..len.min(MOST_OPERANDS)]);
+    sanitizer::operation(runtime, stream, "tcuda_jit_call", &touches[..len.min(MAX_OPERANDS)]);
 }
 
-/// The one device of all tensors.
+/// The device of all tensors; an error if there are several.
 fn device_of<'a>(
     runtime: &'a Runtime,
     inputs: &[Tensor],
@@ -188,7 +188,7 @@ fn device_of<'a>(
     runtime.device(found.unwrap_or(crate::gpu::device::CURRENT))
 }
 
-/// A call with everything found.
+/// A call with all its objects.
 struct Target<'a> {
     jit: &'a Jit,
     device: &'a Device,
@@ -199,12 +199,12 @@ struct Target<'a> {
     call: &'a Call<'a>,
 }
 
-/// The most parameters of a kernel: a count, operands, shape, extra arguments.
-const PARAMETERS: usize = 2 + MOST_OPERANDS + MOST_SCALARS;
+/// The most parameters of a kernel: count, operands, shape, extra arguments.
+const MAX_LAUNCH_PARAMETERS: usize = 2 + MAX_OPERANDS + MAX_SCALARS;
 
 impl Target<'_> {
     fn key(&self, layout: Layout) -> PlanKey {
-        let mut inputs = [0; MOST_TENSORS];
+        let mut inputs = [0; MAX_TENSORS];
         for (to, kind) in inputs.iter_mut().zip(self.kinds) {
             *to = *kind as u8 + 1;
         }
@@ -213,13 +213,13 @@ impl Target<'_> {
             Layout::Rows { width, repeated, once, is_deep } => {
                 u32::from_le_bytes([width, repeated, once, 1 + u8::from(is_deep)])
             }
-            Layout::Tiled { turned } => u32::from_le_bytes([turned, 0, 0, 3]),
+            Layout::Tiled { transposed } => u32::from_le_bytes([transposed, 0, 0, 3]),
         };
         let device = self.device.ordinal() as u8;
         PlanKey { inputs, scalars: self.scalars.key(), layout, common: self.common as u8, device }
     }
 
-    /// `is_whole`: it is all of the call, which is remembered.
+    /// `is_whole`: the launch is the entire call, which is then remembered.
     fn launch(&self, part: &Iteration, layout: Layout, is_whole: bool) -> Result<()> {
         let key = self.key(layout);
         if let Some(loaded) = self.jit.plans.find(&key).and_then(|entry| entry.get()) {
@@ -233,7 +233,7 @@ impl Target<'_> {
         }
     }
 
-    /// Has the kernel compiled, or read from disk.
+    /// Compiles the kernel, or reads it from disk.
     #[cold]
     fn prepare(&self, key: PlanKey, layout: Layout) -> Result<()> {
         let signature = self.jit.signature();
@@ -257,14 +257,13 @@ impl Target<'_> {
             capability: capability(self.device)?,
         };
         let found = self.device.compiled.find(self.device, &program);
-        let entry = found.map_err(|error| self.explained(error))?;
+        let entry = found.map_err(|error| self.explain(error))?;
         self.jit.plans.add(key, entry)
     }
 
-    /// The reason why the kernel around a function does not compile, where that is the number of its
-    /// arguments.
+    /// Replaces a compiler error by a clearer one if the function has another number of parameters.
     #[cold]
-    fn explained(&self, error: Error) -> Error {
+    fn explain(&self, error: Error) -> Error {
         let jit = self.jit;
         let (inputs, scalars) = (self.call.inputs.len(), jit.scalars.len());
         let outputs = if jit.by_reference { jit.outputs } else { 0 };
@@ -315,8 +314,8 @@ impl Target<'_> {
     }
 }
 
-/// Queues a kernel whose parameters are a count, the operands, its shape if it has one, and the extra
-/// arguments.
+/// Launches a kernel with these parameters: a count, the operands, its shape if it has one, and the
+/// extra arguments.
 fn queue(
     device: &Device,
     stream: &Stream,
@@ -325,8 +324,8 @@ fn queue(
     addresses: &[u64],
     scalars: &Scalars,
 ) -> Result<()> {
-    // The driver reads what these lead to, and writes nothing.
-    let mut parameters = [const { MaybeUninit::<*mut c_void>::uninit() }; PARAMETERS];
+    // The driver only reads the values that the pointers refer to.
+    let mut parameters = [const { MaybeUninit::<*mut c_void>::uninit() }; MAX_LAUNCH_PARAMETERS];
     parameters[0].write(std::ptr::from_ref(&launch.numel).cast_mut().cast());
     let mut next = 1;
     for (to, address) in parameters[next..].iter_mut().zip(addresses) {
@@ -341,7 +340,7 @@ fn queue(
         to.write(words.as_ptr().cast_mut().cast());
     }
     let _context = device.enter()?;
-    // SAFETY: the kernel has these parameters, which the driver copies; the caller promises the
+    // SAFETY: these are the kernel's parameters, which the driver copies; the caller guarantees the
     // tensors, and the stream is alive.
     unsafe {
         device.driver().cuLaunchKernel(
@@ -361,7 +360,7 @@ fn queue(
     Ok(())
 }
 
-/// A device's compute capability: 90 is 9.0.
+/// A device's compute capability, times 10: 90 is 9.0.
 pub fn capability(device: &Device) -> Result<u32> {
     let (major, minor) = device.capability()?;
     Ok((major * 10 + minor).unsigned_abs())

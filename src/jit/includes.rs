@@ -1,8 +1,9 @@
-//! The files that a program includes, for its key in the stores of compiled kernels.
+//! Finds the files that a program includes, for its cache key.
 //!
-//! Compilers report what they included when they are done, or not at all (NVRTC). So the lines are read
-//! here, and more is taken than a compiler would: what an `#if` leaves out, and a header of the same name
-//! in every directory that is searched. Where a line cannot be understood, the program has no key.
+//! Compilers report included files only after compilation, or never (NVRTC). So this module reads
+//! the directives itself and finds more files than the compiler: it ignores `#if`, and takes a
+//! header of the same name from every search directory. A program with a directive that it cannot
+//! interpret has no key.
 
 use super::source::blanked;
 use crate::base::error::{Error, Result};
@@ -11,41 +12,41 @@ use crate::driver::Driver;
 use crate::driver::compiler::Program;
 use std::ffi::CStr;
 
-/// The most files, and bytes of them, that are read for a key.
-const MOST_FILES: usize = 1 << 14;
-const MOST_BYTES: usize = 256 << 20;
+/// Limits on the number of files, and on their bytes together.
+const MAX_FILES: usize = 1 << 14;
+const MAX_BYTES: usize = 256 << 20;
 
 const NO_MEMORY: Error = Error::OutOfHostMemory("the headers of a kernel");
 
-/// What an include line names.
+/// The operand of an include directive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Named<'a> {
-    /// A file.
+    /// A file name.
     File(&'a [u8]),
-    /// A macro with the name of one.
+    /// A macro that expands to a file name.
     Macro(&'a [u8]),
-    /// Something else.
+    /// Anything else.
     Unknown,
 }
 
-/// A macro and what it stands for.
+/// The name and the value of a macro.
 type Definition = (Vec<u8>, Vec<u8>);
 
-/// Takes the content of a file; `None`: a file that was looked for is not there.
+/// Receives the content of a file; `None` for a file that does not exist.
 type Take<'a> = dyn FnMut(Option<&[u8]>) + 'a;
 
-/// The search for all files.
+/// A search for all included files.
 struct Search<'a> {
-    /// Directories, with a slash at the end where there is a name.
+    /// Directories; each ends with a slash unless it is empty.
     folders: Vec<&'a [u8]>,
-    /// Paths that were tried, in order, with a NUL.
+    /// Paths that were tried, sorted, each with a NUL.
     tried: Vec<Vec<u8>>,
-    /// Files whose lines are still to be read: text and directory.
+    /// Texts that are not scanned yet, with the directory of each.
     open: Vec<(Vec<u8>, Vec<u8>)>,
-    /// Macros of which the definitions are wanted, and these.
+    /// Macros whose definitions are collected in `definitions`.
     wanted: &'a [Vec<u8>],
     definitions: Vec<Definition>,
-    /// Macros that name files, and from which directory.
+    /// Macros that are used as file names, each with the directory of its use.
     macros: Vec<(Vec<u8>, Vec<u8>)>,
     files: usize,
     bytes: usize,
@@ -69,13 +70,13 @@ fn is_of_name(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || byte == b'_'
 }
 
-/// The name at the beginning, and the rest.
+/// Splits the identifier off at the start.
 fn name(text: &[u8]) -> (&[u8], &[u8]) {
     let end = text.iter().position(|byte| !is_of_name(*byte)).unwrap_or(text.len());
     text.split_at(end)
 }
 
-/// What a line names, after `include` or an opening parenthesis.
+/// Parses the operand of a directive, after `include` or an opening parenthesis.
 fn named(text: &[u8]) -> Named<'_> {
     let text = after_comments(text);
     let file = |close: u8| {
@@ -95,7 +96,7 @@ fn named(text: &[u8]) -> Named<'_> {
     }
 }
 
-/// Lines that a backslash continues, as one.
+/// Joins lines that a backslash continues.
 fn unspliced(text: Vec<u8>) -> Vec<u8> {
     let is_end = |next: Option<&u8>| matches!(next, Some(b'\n' | b'\r'));
     let mut marks = text.iter().enumerate().filter(|(_, byte)| **byte == b'\\');
@@ -121,19 +122,19 @@ fn unspliced(text: Vec<u8>) -> Vec<u8> {
     text
 }
 
-/// What a directive's line is, by its word.
+/// Is it a directive that names a file?
 fn names_file(word: &[u8]) -> bool {
     matches!(word, b"include" | b"include_next" | b"import" | b"embed")
 }
 
-/// Calls `body` with each directive of a text: its word, and what follows it. `is_exact`: what comments
-/// and literals have is none; it takes ten times as long.
+/// Calls `body` with each directive: its word, and the rest of its line. `is_exact` ignores
+/// comments and literals, and takes ten times as long.
 fn for_each_directive<'t>(
     text: &'t [u8],
     is_exact: bool,
     body: &mut dyn FnMut(&'t [u8], &'t [u8]) -> Result<()>,
 ) -> Result<()> {
-    // The texts of headers need not be UTF-8; places agree in both.
+    // Headers need not be UTF-8. Offsets are equal in both texts.
     let mut room = Vec::new();
     let plain = if is_exact { blanked(text, &mut room)? } else { text };
     let mut from = 0;
@@ -145,7 +146,7 @@ fn for_each_directive<'t>(
         }
         let start = plain[..mark].iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
         let before = plain[start..mark].trim_ascii();
-        // A comment may stand before it.
+        // A comment may precede the directive.
         if !before.is_empty() && !before.ends_with(b"*/") {
             continue;
         }
@@ -158,7 +159,7 @@ fn for_each_directive<'t>(
     Ok(())
 }
 
-/// A line without the blanks and whole comments at its beginning.
+/// Removes blanks and complete comments at the start of a line.
 fn after_comments(line: &[u8]) -> &[u8] {
     let mut line = line.trim_ascii_start();
     while let Some(comment) = line.strip_prefix(b"/*") {
@@ -168,7 +169,7 @@ fn after_comments(line: &[u8]) -> &[u8] {
     line
 }
 
-/// Whether a look that takes comments for text is enough: each line names a file.
+/// Is an inexact scan sufficient? True if every include directive names a file.
 fn is_clear(text: &[u8]) -> bool {
     let mut is_clear = true;
     let seen = for_each_directive(text, false, &mut |word, rest| {
@@ -178,8 +179,8 @@ fn is_clear(text: &[u8]) -> bool {
     is_clear && seen.is_ok()
 }
 
-/// The text after each `__has_include` of a line.
-fn for_each_question<'t>(
+/// Calls `body` with the text after each `__has_include(` of a line.
+fn for_each_has_include<'t>(
     mut rest: &'t [u8],
     body: &mut dyn FnMut(&'t [u8]) -> Result<()>,
 ) -> Result<()> {
@@ -194,7 +195,7 @@ fn for_each_question<'t>(
     Ok(())
 }
 
-/// A directory as the beginning of a path.
+/// A directory as the start of a path.
 fn as_folder(path: &[u8]) -> Result<Vec<u8>> {
     let mut folder = copied(path)?;
     if !folder.is_empty() && !folder.ends_with(b"/") {
@@ -204,7 +205,7 @@ fn as_folder(path: &[u8]) -> Result<Vec<u8>> {
 }
 
 impl Search<'_> {
-    /// Looks for a file in all directories, and says to `take` what it found.
+    /// Looks for a file in all directories, and passes each result to `take`.
     fn find(&mut self, file: &[u8], from: &[u8], take: &mut Take<'_>) -> Result<()> {
         let only_itself: [&[u8]; 1] = [b""];
         let is_absolute = file.starts_with(b"/");
@@ -227,7 +228,7 @@ impl Search<'_> {
     fn try_path(&mut self, path: Vec<u8>, take: &mut Take<'_>) -> Result<()> {
         let Err(place) = self.tried.binary_search(&path) else { return Ok(()) };
         let text = match CStr::from_bytes_with_nul(&path) {
-            Ok(path) => file::read_regular(path, MOST_BYTES - self.bytes),
+            Ok(path) => file::read_regular(path, MAX_BYTES - self.bytes),
             Err(_) => return Ok(()),
         };
         let end = path.iter().rposition(|byte| *byte == b'/').map_or(0, |end| end + 1);
@@ -235,12 +236,12 @@ impl Search<'_> {
         self.tried.try_reserve(1).map_err(|_| NO_MEMORY)?;
         self.tried.insert(place, path);
         let Some(text) = text? else {
-            // That there is none counts too.
+            // A missing file affects the key too.
             take(None);
             return Ok(());
         };
         (self.files, self.bytes) = (self.files + 1, self.bytes + text.len());
-        if self.files > MOST_FILES {
+        if self.files > MAX_FILES {
             self.is_known = false;
             return Ok(());
         }
@@ -248,7 +249,7 @@ impl Search<'_> {
         push(&mut self.open, (unspliced(text), folder))
     }
 
-    /// Reads the lines of a text, and finds what they name.
+    /// Scans the directives of a text, and finds the files that they name.
     fn scan(&mut self, text: &[u8], folder: &[u8], take: &mut Take<'_>) -> Result<()> {
         let mut include = |search: &mut Self, rest| match named(rest) {
             Named::File(file) => search.find(file, folder, take),
@@ -267,7 +268,7 @@ impl Search<'_> {
                 let (name, value) = name(rest.trim_ascii_start());
                 self.define(name, value.trim_ascii())
             }
-            b"if" | b"elif" => for_each_question(rest, &mut |rest| include(self, rest)),
+            b"if" | b"elif" => for_each_has_include(rest, &mut |rest| include(self, rest)),
             _ => Ok(()),
         })
     }
@@ -279,7 +280,7 @@ impl Search<'_> {
         push(&mut self.definitions, (copied(name)?, copied(value)?))
     }
 
-    /// Reads all that is open.
+    /// Scans all pending texts.
     fn scan_open(&mut self, take: &mut Take<'_>) -> Result<()> {
         while let Some((text, folder)) = self.open.pop() {
             self.scan(&text, &folder, take)?;
@@ -287,8 +288,8 @@ impl Search<'_> {
         Ok(())
     }
 
-    /// Finds the files that wanted macros stand for, by every definition that there is; gives the
-    /// macros that were not wanted.
+    /// Finds the files of macros, for every definition of each. Returns macros whose definitions
+    /// were not collected.
     fn resolve(&mut self, take: &mut Take<'_>) -> Result<Vec<Vec<u8>>> {
         let mut others = Vec::new();
         while let Some((name, folder)) = self.macros.pop() {
@@ -304,7 +305,8 @@ impl Search<'_> {
             for value in values {
                 match named(&value) {
                     Named::File(file) => self.find(file, &folder, take)?,
-                    // One that stands for another, or for what only a compiler understands.
+                    // It expands to another macro, or to something that only a compiler can
+                    // evaluate.
                     Named::Macro(_) | Named::Unknown => self.is_known = false,
                 }
             }
@@ -314,25 +316,25 @@ impl Search<'_> {
     }
 }
 
-/// What an option says of files.
+/// The meaning of a compiler option for the search.
 enum Flag<'a> {
-    /// Where headers are.
+    /// Adds a search directory.
     Folder(&'a [u8]),
-    /// A header that comes before the source.
+    /// Includes a header before the source.
     Before(&'a [u8]),
-    /// A definition.
+    /// Defines a macro.
     Define(&'a [u8]),
-    /// Files of which nothing is known here.
+    /// Refers to files that this module cannot determine.
     Unknown,
 }
 
-/// An option with its value, which may be the next one.
+/// The value of an option, which may be the next argument.
 fn value_of<'a>(flag: &'a [u8], names: &[&str], next: Option<&'a [u8]>) -> Option<&'a [u8]> {
     for name in names {
         match flag.strip_prefix(name.as_bytes()) {
             Some([]) => return next,
             Some([b'=', value @ ..]) => return Some(value),
-            // "-Ifolder", but "-include" is no "-I".
+            // "-Ifolder" matches "-I"; "-include" does not.
             Some(value) if name.len() == 2 => return Some(value.trim_ascii()),
             _ => (),
         }
@@ -355,15 +357,15 @@ fn flag_of<'a>(flag: &'a [u8], next: Option<&'a [u8]>) -> Option<Flag<'a>> {
     names_files.iter().any(|name| flag.starts_with(name)).then_some(Flag::Unknown)
 }
 
-/// Whether a source names no file: nearly every one.
+/// Does the source include no file? True for nearly all sources.
 fn is_plain(source: &[u8]) -> bool {
     let words = [&b"inc"[..], b"imp", b"emb", b"\\\n", b"\\\r"];
     let mut at = source.iter().enumerate().filter(|(_, byte)| matches!(byte, b'i' | b'e' | b'\\'));
     !at.any(|(at, _)| words.iter().any(|word| source[at..].starts_with(word)))
 }
 
-/// Gives the content of every file that a program may include to `take`, in the same order each time;
-/// `false`: not all of them can be told.
+/// Passes the content of every file that a program may include to `take`, in a deterministic order.
+/// `false`: the files cannot all be determined.
 pub fn for_each(program: &Program<'_>, driver: &Driver, take: &mut Take<'_>) -> Result<bool> {
     const ROUNDS: usize = 4;
     let mut wanted = Vec::new();
@@ -379,7 +381,7 @@ pub fn for_each(program: &Program<'_>, driver: &Driver, take: &mut Take<'_>) -> 
     Ok(false)
 }
 
-/// One search; gives the macros whose definitions would have been wanted as well.
+/// One search. Returns the macros whose definitions a further search must collect.
 fn search(
     program: &Program<'_>,
     driver: &Driver,
@@ -422,7 +424,7 @@ fn search(
     push(&mut search.open, (unspliced(copied(source)?), Vec::new()))?;
     search.scan_open(take)?;
     let others = search.resolve(take)?;
-    Ok((search.is_known && search.bytes < MOST_BYTES, others))
+    Ok((search.is_known && search.bytes < MAX_BYTES, others))
 }
 
 #[cfg(test)]

@@ -25,7 +25,7 @@ fn directives_are_found_among_comments_and_literals() {
     let found = lines(text);
     assert_eq!(found[0], "include \"a//b.h\" // c");
     assert_eq!(found[1], "include <b.h>");
-    // It begins a line, but for comments.
+    // The directive starts its line, except for comments.
     assert_eq!(found[2], "define X \"d.h\"");
     assert_eq!(found[3..], ["include <e.h>", "error don't", "include <f.h>"]);
     assert!(is_clear(b"/* #include <a.h>\n*/ # /**/ include /* b */ \"b.h\"\n#define X y"));
@@ -38,7 +38,7 @@ fn directives_are_found_among_comments_and_literals() {
     }
 }
 
-/// A directory with files.
+/// A temporary directory with files.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -60,7 +60,7 @@ impl Drop for Folder {
     }
 }
 
-/// All that the key of a source has; `None`: it has no key.
+/// All contents in the key of a source; `None`: no key.
 fn all(folder: &Folder, source: &str, more: &[&str]) -> Option<Vec<Option<Vec<u8>>>> {
     let base = folder.0.to_str().unwrap();
     let mut flags = vec![CString::new(format!("-I{base}/first")).unwrap()];
@@ -84,7 +84,7 @@ fn all(folder: &Folder, source: &str, more: &[&str]) -> Option<Vec<Option<Vec<u8
 }
 
 #[test]
-fn every_file_that_may_be_included_counts() {
+fn every_file_that_may_be_included_is_in_the_key() {
     let folder = Folder::new("includes");
     let has = |source: &str, flags: &[&str], text: &str| {
         let all = all(&folder, source, flags);
@@ -98,19 +98,19 @@ fn every_file_that_may_be_included_counts() {
     {
         assert!(has(source, &[], "int c;"), "{source}");
     }
-    // One of the same name that is found first, and one that goes.
+    // A file of the same name that is found first, and is then removed.
     let before = all(&folder, "#include \"a.h\"\n", &[]);
     folder.write("first/a.h", "");
     assert_ne!(all(&folder, "#include \"a.h\"\n", &[]), before);
     std::fs::remove_file(folder.0.join("first/a.h")).unwrap();
     assert_eq!(all(&folder, "#include \"a.h\"\n", &[]), before);
-    // Which of two names is there.
+    // The key depends on which of two names exists.
     let either = "#if __has_include(<x.h>)\n#elif __has_include(<y.h>)\n#endif\n";
     folder.write("first/x.h", "same");
     let x = all(&folder, either, &[]);
     std::fs::rename(folder.0.join("first/x.h"), folder.0.join("first/y.h")).unwrap();
     assert_ne!(all(&folder, either, &[]), x);
-    // By a macro, by options, by a whole path, and a file that includes itself.
+    // By a macro, by options, by an absolute path, and a file that includes itself.
     assert!(has("#define H <deep/c.h>\n#include H\n", &[], "int c;"));
     assert!(has("#include H\n", &["-DH=\"deep/c.h\""], "int c;"));
     assert!(has("#include H\n", &["--define-macro", "H=<deep/c.h>"], "int c;"));
@@ -123,7 +123,7 @@ fn every_file_that_may_be_included_counts() {
     assert!(has("#include <c.h>\n", &["--include-path=@/second/deep"], "int c;"));
     let whole = format!("#include \"{}/second/deep/c.h\"\n", folder.0.display());
     assert!(has(&whole, &[], "int c;"));
-    // What cannot be told has no key; what includes nothing takes no look.
+    // What cannot be determined has no key. A source without includes needs no search.
     for source in
         ["#include NAME\n", "#define F(x) <x>\n#include F(a.h)\n", "#define H G\n#include H"]
     {

@@ -1,42 +1,42 @@
-//! How the elements of several tensors are gone through together: PyTorch's broadcasting, its order of
-//! dimensions, what of them is as one, and parts for which 32 bits are enough.
+//! Iteration over several tensors: broadcasting, order and merging of dimensions like PyTorch, and
+//! parts for which 32-bit offsets suffice.
 
 use super::kind::Kind;
 use super::rows;
-use super::text::{Layout, MOST_DIMS, MOST_TENSORS, VECTOR_BYTES};
+use super::text::{Layout, MAX_ORDERED_DIMS, MAX_TENSORS, VECTOR_BYTES};
 use crate::base::error::{Error, Result};
 use crate::base::place::try_box_at;
 use crate::tensor::{MAX_DIMS, Tensor};
 use std::mem::MaybeUninit;
 
-/// Inputs and outputs.
-pub const MOST_OPERANDS: usize = 2 * MOST_TENSORS;
+/// The most operands: inputs and outputs.
+pub const MAX_OPERANDS: usize = 2 * MAX_TENSORS;
 
-/// Beyond this a kernel does not compute with 32 bits: PyTorch's.
-const MOST: i128 = i32::MAX as i128;
+/// The bound of 32-bit computation, as in PyTorch.
+const MAX: i128 = i32::MAX as i128;
 
-/// A dimension, and from one index to the next in each operand, in bytes.
+/// A dimension, with the stride of each operand in bytes.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Dim {
-    /// Indices.
+    /// Number of indices.
     pub size: u64,
-    /// Inputs first, then outputs.
-    pub strides: [i64; MOST_OPERANDS],
+    /// Strides of the inputs, then of the outputs.
+    pub strides: [i64; MAX_OPERANDS],
 }
 
-const NONE: Dim = Dim { size: 1, strides: [0; MOST_OPERANDS] };
+const NONE: Dim = Dim { size: 1, strides: [0; MAX_OPERANDS] };
 
-/// The operands of a call, and how they are gone through.
+/// The operands of a call, and the dimensions over which it iterates.
 #[derive(Clone, Copy)]
 pub struct Iteration {
-    /// Where the first element of each is.
-    pub addresses: [u64; MOST_OPERANDS],
-    /// Bytes of an element of each.
-    sizes: [u64; MOST_OPERANDS],
+    /// Address of the first element of each operand.
+    pub addresses: [u64; MAX_OPERANDS],
+    /// Bytes of an element of each operand.
+    sizes: [u64; MAX_OPERANDS],
     operands: usize,
     inputs: usize,
-    /// `len` were written. Room for all of them costs more to clear than the few that there are.
-    dims: [MaybeUninit<Dim>; MOST_DIMS],
+    /// The first `len` are initialised; to initialise all would cost more than the rest.
+    dims: [MaybeUninit<Dim>; MAX_ORDERED_DIMS],
     len: usize,
 }
 
@@ -51,7 +51,7 @@ const MISMATCH: Error = Error::Invalid(
 const WRONG_SHAPE: Error = Error::Invalid(
     "an output has another shape than the inputs have together: pass one of the broadcast shape",
 );
-const FALLS: Error = Error::Invalid(
+const NEGATIVE_STRIDE: Error = Error::Invalid(
     "strides has a negative number: PyTorch has no order for such a tensor; pass the view that begins \
      at the other end",
 );
@@ -63,7 +63,7 @@ const SHARED: Error = Error::Invalid("two outputs share memory: give each its ow
 const MISALIGNED: Error =
     Error::Invalid("the address of a tensor's elements must be a multiple of their size");
 
-/// The shape that tensors have together.
+/// The broadcast shape of the inputs.
 fn broadcast<'a>(inputs: &[Tensor], shape: &'a mut [i64; MAX_DIMS]) -> Result<&'a [i64]> {
     let ndim = inputs.iter().map(|input| input.shape().len()).max().unwrap_or(0);
     let shape = &mut shape[..ndim];
@@ -81,14 +81,14 @@ fn broadcast<'a>(inputs: &[Tensor], shape: &'a mut [i64; MAX_DIMS]) -> Result<&'
     Ok(shape)
 }
 
-/// Does every address from the first to the last have one element?
+/// Does each address between the first and the last element have exactly one element?
 fn is_dense(tensor: &Tensor) -> bool {
     let (first, end) = match tensor.range() {
         Ok(range) => range,
         Err(_) => return false,
     };
     let bytes = tensor.dtype.element_bytes().unwrap_or(0);
-    // So many bytes for so many elements: without overlaps, which outputs do not have.
+    // The bytes match the number of elements. Outputs have no overlaps.
     end - first == tensor.numel.saturating_mul(bytes) && !repeats(tensor)
 }
 
@@ -96,7 +96,8 @@ fn repeats(tensor: &Tensor) -> bool {
     tensor.shape().iter().zip(tensor.strides()).any(|(size, stride)| *size > 1 && *stride == 0)
 }
 
-/// An error where an output is in part an input: as PyTorch, which asks this of dense tensors alone.
+/// An error if an output partly overlaps another operand. Like PyTorch, it checks dense tensors
+/// only.
 fn check_overlap(inputs: &[Tensor], outputs: &[Tensor]) -> Result<()> {
     for (index, output) in outputs.iter().enumerate() {
         let (first, end) = output.range()?;
@@ -129,30 +130,30 @@ fn is_same(a: &Tensor, b: &Tensor) -> bool {
 }
 
 impl Iteration {
-    /// Of nothing yet.
+    /// An iteration without operands.
     pub fn new() -> Iteration {
         Iteration {
-            addresses: [0; MOST_OPERANDS],
-            sizes: [1; MOST_OPERANDS],
+            addresses: [0; MAX_OPERANDS],
+            sizes: [1; MAX_OPERANDS],
             operands: 0,
             inputs: 0,
-            dims: [const { MaybeUninit::uninit() }; MOST_DIMS],
+            dims: [const { MaybeUninit::uninit() }; MAX_ORDERED_DIMS],
             len: 0,
         }
     }
 
-    /// The same in host memory.
+    /// An iteration without operands, in heap memory.
     pub fn boxed() -> Result<Box<Iteration>> {
         let write = |place: *mut Iteration| {
-            // SAFETY: room for it.
+            // SAFETY: `place` has space for it.
             unsafe { place.write(Iteration::new()) };
             Ok(())
         };
-        // SAFETY: all of it is written.
+        // SAFETY: `write` initialises all of it.
         unsafe { try_box_at("the dimensions of a call", write) }
     }
 
-    /// Checks the shapes, and puts the dimensions in order; `false`: there are no elements.
+    /// Checks the shapes, and sorts the dimensions. `false`: there are no elements.
     pub fn set(&mut self, inputs: &[Tensor], outputs: &[Tensor]) -> Result<bool> {
         let mut room = [0; MAX_DIMS];
         let shape = broadcast(inputs, &mut room)?;
@@ -176,7 +177,7 @@ impl Iteration {
             }
             let mut dims = tensor.shape().iter().zip(tensor.strides());
             if dims.any(|(size, stride)| *size > 1 && *stride < 0) {
-                return Err(FALLS);
+                return Err(NEGATIVE_STRIDE);
             }
         }
         self.order(shape, inputs, outputs)?;
@@ -189,9 +190,9 @@ impl Iteration {
         Ok(())
     }
 
-    /// Puts the dimensions in order, the fastest first, and takes together what is as one.
+    /// Sorts the dimensions, the fastest first, and merges adjacent ones.
     fn order(&mut self, shape: &[i64], inputs: &[Tensor], outputs: &[Tensor]) -> Result<()> {
-        // Nearly always, and then there is no order to find.
+        // The common case: all operands are contiguous and need no order.
         let is_flat = |tensor: &Tensor| tensor.shape() == shape && tensor.is_compact();
         if inputs.iter().chain(outputs).all(is_flat) {
             let mut dim = Dim { size: outputs.first().map_or(1, |output| output.numel), ..NONE };
@@ -207,7 +208,7 @@ impl Iteration {
                 let lacking = shape.len() - tensor.shape().len();
                 let Some(own) = usize::from(place).checked_sub(lacking) else { continue };
                 if tensor.shape()[own] != 1 {
-                    // The range of the tensor has so many bytes at least.
+                    // No overflow: the range of the tensor was checked.
                     dim.strides[index] = tensor.strides()[own].wrapping_mul(sizes[index] as i64);
                 }
             }
@@ -249,7 +250,8 @@ impl Iteration {
         Ok(())
     }
 
-    /// Which of two dimensions is outside: by the first operand, outputs first, that tells.
+    /// Compares two dimensions by the first operand that decides, outputs first. The greater is the
+    /// outer dimension.
     fn compare(&self, before: &Dim, after: &Dim) -> std::cmp::Ordering {
         let order = (self.inputs..self.operands).chain(0..self.inputs);
         for index in order {
@@ -270,17 +272,17 @@ impl Iteration {
     /// Its dimensions, the fastest first.
     pub fn dims(&self) -> &[Dim] {
         let first = self.dims.as_ptr().cast();
-        // SAFETY: so many were written.
+        // SAFETY: the first `len` entries are initialised.
         unsafe { std::slice::from_raw_parts(first, self.len) }
     }
 
     fn dim_mut(&mut self, index: usize) -> &mut Dim {
         let place = &mut self.dims[..self.len][index];
-        // SAFETY: one of those that were written.
+        // SAFETY: the index is below `len`.
         unsafe { place.assume_init_mut() }
     }
 
-    /// Elements.
+    /// Number of elements.
     pub fn numel(&self) -> u64 {
         self.dims().iter().map(|dim| dim.size).product()
     }
@@ -290,12 +292,12 @@ impl Iteration {
         self.sizes[index]
     }
 
-    /// Inputs and outputs.
+    /// Number of inputs and outputs.
     pub fn operands(&self) -> usize {
         self.operands
     }
 
-    /// How the operands lie.
+    /// The memory layout of the operands.
     pub fn layout(&self, kinds: &[Kind], common: Kind) -> Layout {
         let [first, rest @ ..] = self.dims() else { return self.flat(kinds, common, u8::MAX) };
         let mut singles = 0u8;
@@ -325,18 +327,19 @@ impl Iteration {
         Layout::Flat { width: width as u8, singles }
     }
 
-    /// Are 32 bits enough to compute its addresses?
+    /// Are 32-bit offsets sufficient?
     pub fn fits_32_bits(&self) -> bool {
         let reach = |index: usize| {
             let each = |dim: &Dim| i128::from(dim.size - 1) * i128::from(dim.strides[index]);
             self.dims().iter().map(each).sum::<i128>()
         };
-        i128::from(self.numel()) <= MOST && (0..self.operands).all(|index| reach(index) < MOST)
+        i128::from(self.numel()) <= MAX && (0..self.operands).all(|index| reach(index) < MAX)
     }
 
-    /// Calls `body` with parts for which 32 bits are enough.
+    /// Calls `body` with parts for which 32-bit offsets suffice.
     pub fn for_each_part(&self, body: &mut dyn FnMut(&Iteration) -> Result<()>) -> Result<()> {
-        // In host memory, and the next one last: they are larger than a stack may be used for.
+        // In heap memory, because an iteration is too large for the stack. The next part is the
+        // last.
         let mut parts = Vec::new();
         parts.try_reserve(2).map_err(|_| NO_ROOM)?;
         parts.extend_from_slice(std::slice::from_ref(self));
@@ -355,7 +358,7 @@ impl Iteration {
         Ok(())
     }
 
-    /// Takes the first half off, of the dimension that reaches furthest: it goes to `first`, a copy.
+    /// Halves the dimension with the largest extent. `first` is a copy that becomes the first half.
     fn split(&mut self, first: &mut Iteration) {
         let reach = |dim: &Dim| {
             let furthest = dim.strides[..self.operands].iter().max().copied().unwrap_or(0);

@@ -15,7 +15,7 @@ fn of(inputs: &[Tensor], outputs: &[Tensor]) -> Result<Option<Iteration>> {
 const F: [Kind; 2] = [Kind::F32, Kind::F32];
 
 #[test]
-fn what_lies_side_by_side_is_one_dimension() {
+fn contiguous_dimensions_are_merged() {
     let (a, b) = (tensor(1 << 20, &[4, 5, 6], None), tensor(2 << 20, &[5, 1], None));
     let out = tensor(3 << 20, &[4, 5, 6], None);
     let made = of(&[a, a], &[out]).unwrap().unwrap();
@@ -29,13 +29,13 @@ fn what_lies_side_by_side_is_one_dimension() {
         made.layout(&F, Kind::F32),
         Layout::Rows { width: 2, repeated: 2, once: 0, is_deep: true }
     );
-    // Dense, whatever the order of the dimensions.
+    // Dense, in any order of the dimensions.
     let (a, out) =
         (tensor(1 << 20, &[4, 5], Some(&[1, 4])), tensor(3 << 20, &[4, 5], Some(&[1, 4])));
     let one = tensor((2 << 20) + 4, &[], None);
     let made = of(&[a, one], &[out]).unwrap().unwrap();
     assert_eq!(made.layout(&F, Kind::F32), Layout::Flat { width: 4, singles: 2 });
-    // An address that is not that of a vector.
+    // An address that is not a multiple of the vector size.
     let (a, out) = (tensor((1 << 20) + 8, &[20], None), tensor(3 << 20, &[20], None));
     let made = of(&[a, a], &[out]).unwrap().unwrap();
     assert_eq!(made.layout(&F, Kind::F32), Layout::Flat { width: 2, singles: 0 });
@@ -56,7 +56,7 @@ fn shapes_broadcast_as_pytorchs() {
 }
 
 #[test]
-fn outputs_that_are_read_in_part_are_refused() {
+fn outputs_that_partly_overlap_are_refused() {
     let at = |address: u64| tensor(address, &[100], None);
     assert!(of(&[at(4096)], &[at(4096)]).is_ok());
     assert!(of(&[at(4096)], &[at(4096 + 4)]).is_err());
@@ -70,7 +70,7 @@ fn outputs_that_are_read_in_part_are_refused() {
 }
 
 #[test]
-fn large_tensors_are_gone_through_in_parts() {
+fn large_tensors_are_split() {
     let (wide, out) = (
         tensor(1 << 40, &[3 << 20, 600], Some(&[1024, 1])),
         tensor(1 << 44, &[3 << 20, 600], None),

@@ -1,8 +1,8 @@
-//! Whole kernels in CUDA C++.
+//! Kernels that the user writes in CUDA C++.
 
 use super::call::capability;
 use super::plans::Plans;
-use super::store::MOST_PARAMETERS;
+use super::store::MAX_PARAMETERS;
 use crate::base::error::{Error, Result};
 use crate::base::text::Text;
 use crate::driver::compiler::Program;
@@ -13,24 +13,24 @@ use crate::runtime::Runtime;
 use crate::sanitizer::{self, Mode, Touch};
 use std::ffi::{CStr, c_void};
 
-/// How a kernel is launched.
+/// The geometry of a launch.
 #[derive(Clone, Copy, Debug)]
 pub struct Geometry {
-    /// Blocks in x, y and z.
+    /// Number of thread blocks in x, y and z.
     pub grid: [u32; 3],
-    /// Threads of a block.
+    /// Threads per block in x, y and z.
     pub block: [u32; 3],
-    /// Bytes of shared memory that each block gets besides.
+    /// Bytes of dynamic shared memory per block.
     pub shared_bytes: u32,
 }
 
-/// A kernel.
+/// A kernel that the user wrote.
 pub struct Kernel {
-    /// These with a NUL.
+    /// Each with a NUL.
     source: Vec<u8>,
     name: Vec<u8>,
     flags: Vec<Vec<u8>>,
-    /// By devices.
+    /// The compiled kernel for each device.
     plans: Plans<i32>,
 }
 
@@ -42,13 +42,13 @@ fn copied(text: &CStr) -> Result<Vec<u8>> {
     Ok(copy)
 }
 
-/// Copied with its NUL.
+/// The text as a C string; it was copied with its NUL.
 fn text(bytes: &[u8]) -> &CStr {
     CStr::from_bytes_with_nul(bytes).unwrap_or(c"")
 }
 
 impl Kernel {
-    /// Compiles a kernel for a device; for others that happens at its first launch there.
+    /// Compiles a kernel for a device. For other devices the first launch does so.
     pub fn new(device: &Device, source: &CStr, name: &CStr, flags: &[&CStr]) -> Result<Kernel> {
         let bytes = name.to_bytes();
         if bytes.is_empty() || !bytes.is_ascii() || bytes.contains(&b'"') || bytes.contains(&b'\n')
@@ -76,7 +76,7 @@ impl Kernel {
         Ok(kernel)
     }
 
-    /// Has it compiled for a device, or read from disk.
+    /// Compiles it for a device, or reads it from disk.
     #[cold]
     fn prepare(&self, device: &Device) -> Result<()> {
         let mut flags: Vec<&CStr> = Vec::new();
@@ -95,7 +95,8 @@ impl Kernel {
         self.plans.add(device.ordinal(), entry)
     }
 
-    /// Queues it. `arguments` lead to its arguments, which are read now.
+    /// Queues a launch. `arguments` are pointers to argument values, which are read before the
+    /// return.
     pub fn launch(
         &self,
         runtime: &Runtime,
@@ -119,7 +120,7 @@ impl Kernel {
             return Err(Error::Null { name: "args[i]" });
         }
         check_accesses(accesses)?;
-        let mut room = [std::ptr::null_mut(); MOST_PARAMETERS];
+        let mut room = [std::ptr::null_mut(); MAX_PARAMETERS];
         let Some(parameters) = room.get_mut(..arguments.len()) else {
             return Err(Error::OutOfRange {
                 name: "num_args",
@@ -133,8 +134,8 @@ impl Kernel {
         let [grid_x, grid_y, grid_z] = geometry.grid.map(count);
         let [block_x, block_y, block_z] = geometry.block.map(count);
         let _context = device.enter()?;
-        // SAFETY: as many arguments as the kernel has parameters, where the driver tells, and each leads
-        // to a value by the caller's promise; the stream is alive.
+        // SAFETY: the number of arguments matches where the driver reports it, and the caller
+        // guarantees that each points to a value; the stream is alive.
         unsafe {
             device.driver().cuLaunchKernel(
                 loaded.function(),
@@ -151,17 +152,17 @@ impl Kernel {
             )
         }?;
         if sanitizer::is_on() {
-            tell(runtime, stream, arguments, accesses.unwrap_or(&[]));
+            report(runtime, stream, arguments, accesses.unwrap_or(&[]));
         }
         Ok(())
     }
 }
 
-/// Tells the sanitizer of a launch: an argument that leads to memory stands for all of its block from
-/// there on.
+/// Reports a launch to the sanitizer. A pointer argument counts as an access to the rest of its
+/// block.
 #[cold]
-fn tell(runtime: &Runtime, stream: &Stream, arguments: &[*mut c_void], accesses: &[i32]) {
-    let mut touches = [Touch::read(0, 0); MOST_PARAMETERS];
+fn report(runtime: &Runtime, stream: &Stream, arguments: &[*mut c_void], accesses: &[i32]) {
+    let mut touches = [Touch::read(0, 0); MAX_PARAMETERS];
     for ((touch, argument), access) in touches.iter_mut().zip(arguments).zip(accesses) {
         let mode = match *access {
             1 => Mode::Read,
@@ -169,15 +170,15 @@ fn tell(runtime: &Runtime, stream: &Stream, arguments: &[*mut c_void], accesses:
             3 => Mode::ReadWrite,
             _ => continue,
         };
-        // SAFETY: by the caller's promise the argument is an address, of any alignment here.
+        // SAFETY: the caller guarantees that the argument is an address, of any alignment.
         let address = unsafe { argument.cast::<u64>().read_unaligned() };
         *touch = Touch::rows(address, rest_of_block(address), 1, 0, mode);
     }
     sanitizer::operation(runtime, stream, "tcuda_kernel_launch", &touches);
 }
 
-/// How many bytes the block around an address has from there on, also where it was given out before
-/// anybody watched; 0: it is in none.
+/// Bytes from an address to the end of its block, even if the block was allocated before the
+/// sanitizer was on. 0: the address is in no block.
 fn rest_of_block(address: u64) -> u64 {
     match sanitizer::rest_of_block(address) {
         0 => {
@@ -188,7 +189,7 @@ fn rest_of_block(address: u64) -> u64 {
     }
 }
 
-/// What a launch does to the memory of its arguments.
+/// Checks the access modes that the caller passed.
 fn check_accesses(accesses: Option<&[i32]>) -> Result<()> {
     let wrong = accesses.unwrap_or(&[]).iter().find(|access| !(0..=3).contains(*access));
     match wrong {

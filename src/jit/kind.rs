@@ -1,9 +1,9 @@
-//! What elements are to a compiled function: their names in C++, and PyTorch's promotion.
+//! Element types of compiled functions: their C++ names, and PyTorch's type promotion.
 
 use crate::base::error::{Error, Result};
 use crate::tensor::{Dtype, Tensor, dtype::code};
 
-/// PyTorch's types that functions are compiled for.
+/// PyTorch's types for which functions can be compiled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs, reason = "named as in PyTorch")]
 #[repr(u8)]
@@ -31,13 +31,13 @@ pub enum Kind {
 use Kind::*;
 
 impl Kind {
-    /// All of them.
+    /// All kinds.
     pub const ALL: [Kind; 18] = [
         Bool, U8, I8, I16, I32, I64, U16, U32, U64, F8E4M3, F8E5M2, F16, BF16, F32, F64, C32, C64,
         C128,
     ];
 
-    /// The kind of a tensor's elements.
+    /// The kind of this element type.
     pub fn of(dtype: Dtype) -> Result<Kind> {
         let Dtype { code, bits, lanes } = dtype;
         Ok(match (code, bits, lanes) {
@@ -79,7 +79,7 @@ impl Kind {
         }
     }
 
-    /// Its type in memory.
+    /// The C++ type in memory.
     pub const fn stored(self) -> &'static str {
         match self {
             Bool => "bool",
@@ -103,7 +103,7 @@ impl Kind {
         }
     }
 
-    /// In which is computed: the function's T.
+    /// The C++ type in which is computed: the function's `T`.
     pub const fn computed(self) -> &'static str {
         match self {
             F8E4M3 | F8E5M2 | F16 | BF16 => "float",
@@ -112,22 +112,22 @@ impl Kind {
         }
     }
 
-    /// Is it complex?
+    /// Is it a complex type?
     pub const fn is_complex(self) -> bool {
         matches!(self, C32 | C64 | C128)
     }
 
-    /// Is it a real number with a point?
+    /// Is it a real floating-point type?
     pub const fn is_float(self) -> bool {
         matches!(self, F8E4M3 | F8E5M2 | F16 | BF16 | F32 | F64)
     }
 
-    /// Has it a type of 16 bits that the prelude brings?
+    /// Does it need the prelude's 16-bit types?
     pub const fn is_short_float(self) -> bool {
         matches!(self, F16 | BF16 | C32)
     }
 
-    /// Has it 8 bits and a point?
+    /// Is it an 8-bit floating-point type?
     pub const fn is_float8(self) -> bool {
         matches!(self, F8E4M3 | F8E5M2)
     }
@@ -136,7 +136,7 @@ impl Kind {
         matches!(self, U16 | U32 | U64)
     }
 
-    /// The complex kind whose parts hold it.
+    /// The complex kind whose parts can represent it.
     fn to_complex(self) -> Kind {
         match self {
             F16 => C32,
@@ -153,7 +153,7 @@ const FLOAT8_E5M2: u8 = 12;
 const NO_FLOAT8: Error =
     Error::Invalid("PyTorch promotes no float8: pass inputs of one type, or of another");
 
-/// The kind that holds two: PyTorch's promoteTypes.
+/// The common type of two kinds: PyTorch's `promoteTypes`.
 pub fn promote(a: Kind, b: Kind) -> Result<Kind> {
     if a == b {
         return Ok(a);
@@ -169,7 +169,7 @@ pub fn promote(a: Kind, b: Kind) -> Result<Kind> {
             )),
         };
     }
-    // Of two complex or mixed ones, the parts decide.
+    // If one is complex, the types of the parts decide.
     if a.is_complex() || b.is_complex() {
         let (a, b) = (part_of(a), part_of(b));
         let part = match (a, b) {
@@ -186,7 +186,7 @@ pub fn promote(a: Kind, b: Kind) -> Result<Kind> {
             (true, false) => a,
             (false, true) => b,
             _ if a == F64 || b == F64 => F64,
-            // float16 beside bfloat16 too.
+            // Also for float16 with bfloat16.
             _ => F32,
         });
     }
@@ -198,8 +198,8 @@ pub fn promote(a: Kind, b: Kind) -> Result<Kind> {
     })
 }
 
-/// The float of which a number has one or two; none for integers. A bfloat16 has the range of a float:
-/// complex numbers have no other parts for it.
+/// The type of the parts of a complex kind, or a float kind itself; `None` for integers. bfloat16
+/// counts as F32, because there is no complex bfloat16.
 fn part_of(kind: Kind) -> Option<Kind> {
     match kind {
         C32 | F16 => Some(F16),
@@ -209,8 +209,8 @@ fn part_of(kind: Kind) -> Option<Kind> {
     }
 }
 
-/// The kind of the results of tensors: PyTorch's result_type. Tensors without dimensions count only
-/// where their category is above that of the others.
+/// The type of the results: PyTorch's `result_type`. Tensors without dimensions count only if their
+/// category is higher than that of the others.
 pub fn common(inputs: &[Tensor], kinds: &[Kind]) -> Result<Kind> {
     let of = |wanted: bool| {
         let chosen = inputs.iter().zip(kinds).filter(|(t, _)| t.shape().is_empty() != wanted);
@@ -245,7 +245,7 @@ fn combine(higher: Kind, lower: Kind) -> Result<Kind> {
 mod tests {
     use super::*;
 
-    /// PyTorch's table, by its own letters.
+    /// PyTorch's table, with its abbreviations.
     #[test]
     fn promotion_is_pytorchs() {
         let order = [U8, I8, I16, I32, I64, F16, F32, F64, C32, C64, C128, Bool, BF16];
@@ -278,7 +278,7 @@ mod tests {
         assert_eq!(promote(U64, U64).unwrap(), U64);
     }
 
-    /// PyTorch's combine_categories, of what has dimensions and what has none.
+    /// PyTorch's `combine_categories`, for kinds with and without dimensions.
     #[test]
     fn categories_are_combined_as_pytorchs() {
         for (higher, lower, expected) in [

@@ -1,5 +1,5 @@
-//! Functions of elements, as torch.cuda.jiterator has them, and whole kernels. What they need is
-//! compiled when it is first called, kept by the device until shutdown, and on disk for other processes.
+//! Elementwise functions, as in `torch.cuda.jiterator`, and whole kernels. They are compiled at
+//! their first call. The device keeps them until shutdown, and the disk cache for other processes.
 
 pub mod cache;
 pub mod call;
@@ -19,10 +19,10 @@ use crate::base::error::{Error, Result};
 use plans::Plans;
 use recent::Recent;
 use source::Signature;
-use text::{MOST_TENSORS, ScalarKind};
+use text::{MAX_TENSORS, ScalarKind};
 
 /// The most extra arguments.
-pub const MOST_SCALARS: usize = 32;
+pub const MAX_SCALARS: usize = 32;
 
 /// The value of an extra argument.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -44,7 +44,7 @@ impl Scalar {
         }
     }
 
-    /// As the kernel's parameter.
+    /// The words of the kernel parameter.
     fn words(self) -> [u64; 2] {
         match self {
             Scalar::Double(value) => [value.to_bits(), 0],
@@ -55,28 +55,28 @@ impl Scalar {
     }
 }
 
-/// An extra argument that a function declares, with its default.
+/// An extra argument that a function declares, and its default.
 struct Declared {
     name: String,
     default: Scalar,
 }
 
-/// A function of elements.
+/// An elementwise function.
 pub struct Jit {
     code: String,
-    /// Where its name is in the code.
+    /// The position of its name in the code.
     name: std::ops::Range<usize>,
     outputs: usize,
-    /// The outputs are its last parameters; else it returns the one.
+    /// Its last parameters are the outputs; otherwise it returns its one output.
     by_reference: bool,
     scalars: Vec<Declared>,
-    /// What was called before, by types and layout.
+    /// Its kernels, by types and layout.
     plans: Plans<call::PlanKey>,
     recent: Recent,
 }
 
 impl Jit {
-    /// An error unless it has so many outputs: before the list of them is read.
+    /// An error unless it has this many outputs. Called before the list of outputs is read.
     pub fn require_outputs(&self, found: usize) -> Result<()> {
         let (name, expected) = ("num_outputs", self.outputs);
         if found == expected { Ok(()) } else { Err(Error::Count { name, found, expected }) }
@@ -91,7 +91,7 @@ fn copied(text: &str) -> Result<String> {
 }
 
 impl Jit {
-    /// A function of this code. `outputs`: `None` where it returns the one.
+    /// A function of this code. `outputs`: `None` if it returns its one output.
     pub fn new<'a>(
         code: &str,
         outputs: Option<i32>,
@@ -103,7 +103,7 @@ impl Jit {
         }
         let number = match outputs {
             None => 1,
-            Some(number) if (1..=MOST_TENSORS as i32).contains(&number) => number as usize,
+            Some(number) if (1..=MAX_TENSORS as i32).contains(&number) => number as usize,
             Some(number) => {
                 return Err(Error::OutOfRange {
                     name: "num_outputs",
@@ -120,7 +120,7 @@ impl Jit {
         }
         let start = name.as_ptr() as usize - code.as_ptr() as usize;
         let name = start..start + name.len();
-        if scalars.len() > MOST_SCALARS {
+        if scalars.len() > MAX_SCALARS {
             return Err(Error::OutOfRange {
                 name: "num_scalars",
                 value: scalars.len() as i64,

@@ -1,4 +1,4 @@
-//! What a function needs for calls like earlier ones: found without a lock, because entries only come.
+//! A list of compiled kernels that is searched without a lock: entries are only added.
 
 use super::store::Entry;
 use crate::base::error::Result;
@@ -13,18 +13,18 @@ struct Node<K> {
     next: *mut Node<K>,
 }
 
-/// Kernels by what they were made for.
+/// Kernels, each with the key that it was compiled for.
 pub struct Plans<K> {
     first: AtomicPtr<Node<K>>,
 }
 
-// SAFETY: nodes are not changed once they are reachable, and freed with the list.
+// SAFETY: nodes are immutable once they are reachable, and freed with the list.
 unsafe impl<K: Send + Sync> Send for Plans<K> {}
 // SAFETY: as above.
 unsafe impl<K: Send + Sync> Sync for Plans<K> {}
 
 impl<K: PartialEq> Plans<K> {
-    /// None yet.
+    /// An empty list.
     pub const fn new() -> Plans<K> {
         Plans { first: AtomicPtr::new(ptr::null_mut()) }
     }
@@ -44,14 +44,14 @@ impl<K: PartialEq> Plans<K> {
         None
     }
 
-    /// Remembers a kernel. What two threads add at a time may be there twice.
+    /// Adds a kernel. If two threads add the same kernel, both entries stay.
     pub fn add(&self, key: K, entry: Shared<Entry>) -> Result<()> {
         let node = Box::into_raw(try_box(Node { key, entry, next: ptr::null_mut() }, "a kernel")?);
         let mut first = self.first.load(Ordering::Relaxed);
         loop {
-            // SAFETY: not reachable yet, and this thread's alone.
+            // SAFETY: not reachable yet, and owned by this thread.
             unsafe { (*node).next = first };
-            // Who finds it finds it whole.
+            // A thread that finds the node sees its fields.
             let put =
                 self.first.compare_exchange(first, node, Ordering::Release, Ordering::Relaxed);
             match put {
@@ -66,7 +66,7 @@ impl<K> Drop for Plans<K> {
     fn drop(&mut self) {
         let mut at = *self.first.get_mut();
         while !at.is_null() {
-            // SAFETY: from Box::into_raw, and nobody sees the list any more.
+            // SAFETY: from Box::into_raw, and the list is not shared any more.
             let node = unsafe { Box::from_raw(at) };
             at = node.next;
         }

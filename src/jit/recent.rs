@@ -1,8 +1,8 @@
-//! The last calls of a function: another one like them, at whatever addresses, needs no plan. What
-//! depends on addresses is looked at each time: their alignment, whose memory they are, and overlaps.
+//! The most recent calls of a function. A call that matches one at other addresses needs no plan.
+//! Each call still checks what depends on addresses: alignment, owner of the memory, and overlaps.
 
-use super::MOST_SCALARS;
-use super::iterate::MOST_OPERANDS;
+use super::MAX_SCALARS;
+use super::iterate::MAX_OPERANDS;
 use crate::base::lock::Mutex;
 use crate::base::rank::Rank;
 use crate::memory;
@@ -11,118 +11,118 @@ use crate::runtime::Runtime;
 use crate::tensor::{self, Dtype, MAX_DIMS, Parts, Place, Tensor};
 use std::mem::MaybeUninit;
 
-/// Calls that are remembered.
-const MOST: usize = 4;
-/// Sizes and strides of all operands of one.
+/// Number of calls that are remembered.
+const MAX: usize = 4;
+/// Sizes and strides of all operands of a call.
 const NUMBERS: usize = 64;
-/// Words of a shape that are remembered.
+/// Words of a kernel shape.
 const WORDS: usize = 64;
-/// What addresses are a multiple of decides how much is read at a time; more than this nothing does.
+/// The vector width depends on the alignment of addresses up to this bound.
 const ALIGNMENT: u64 = super::text::VECTOR_BYTES;
 
-const _: () = assert!(MOST_SCALARS * 2 <= u64::BITS as usize);
+const _: () = assert!(MAX_SCALARS * 2 <= u64::BITS as usize);
 
-/// A launch, but for its addresses and extra arguments.
+/// A launch without its addresses and extra arguments.
 #[derive(Clone, Copy)]
 pub struct Launch {
-    /// The kernel.
+    /// The kernel function.
     pub function: usize,
-    /// Blocks.
+    /// Number of thread blocks.
     pub grid: u32,
-    /// Elements.
+    /// Number of elements.
     pub numel: u64,
 }
 
-/// An operand, but for its address.
+/// An operand without its address.
 #[derive(Clone, Copy)]
 struct Operand {
     dtype: Dtype,
     ndim: u8,
     is_compact: bool,
-    /// The address beyond a multiple of [`ALIGNMENT`].
-    beyond: u8,
-    /// Bytes before the address, and from there on.
+    /// The address modulo [`ALIGNMENT`].
+    misalignment: u8,
+    /// Bytes of the operand before its address, and from the address on.
     before: u64,
-    behind: u64,
-    /// Of an output: the inputs, a bit for each, that may be at its address.
+    after: u64,
+    /// For an output: a bit for each input that may have the same address.
     same: u8,
 }
 
-/// A call.
-struct Memo {
+/// A remembered call.
+struct RecordedCall {
     inputs: usize,
     len: usize,
     device: i32,
-    /// Kinds of the extra arguments.
+    /// Kinds of the extra arguments, as bits.
     scalars: u64,
-    operands: [Operand; MOST_OPERANDS],
-    /// The sizes of the first operand, its strides, and so on.
+    operands: [Operand; MAX_OPERANDS],
+    /// For each operand its sizes, then its strides.
     numbers: [i64; NUMBERS],
     launch: Launch,
-    /// Words of the kernel's shape; 0: it has none.
+    /// Words of the kernel's shape; 0: none.
     words: usize,
     shape: [u32; WORDS],
 }
 
-/// Tensors of a call, unchecked.
+/// The tensors of a new call, unchecked.
 #[derive(Clone, Copy)]
-pub struct Asked<'a> {
+pub struct UncheckedCall<'a> {
     /// Inputs, then outputs.
     pub operands: &'a [Parts<'a>],
-    /// How many are inputs.
+    /// Number of inputs.
     pub inputs: usize,
 }
 
-/// What is found: the launch, and where the operands are. Only what there is of them is written, since
-/// to clear room for all of them would cost more than all the rest.
-pub struct Again {
-    /// The device of all.
+/// The result of a search: the launch, and the addresses of the operands. Only the used entries are
+/// initialised, because clearing all of them would dominate the cost.
+pub struct RepeatedCall {
+    /// The device of the call.
     pub device: i32,
-    /// What is launched.
+    /// The launch.
     pub launch: Launch,
     words: usize,
     shape: [MaybeUninit<u32>; WORDS],
     len: usize,
-    addresses: [MaybeUninit<u64>; MOST_OPERANDS],
-    /// Bytes of each before its address, and from there on.
-    reach: [MaybeUninit<(u64, u64)>; MOST_OPERANDS],
+    addresses: [MaybeUninit<u64>; MAX_OPERANDS],
+    /// Bytes of each operand before its address, and from the address on.
+    reach: [MaybeUninit<(u64, u64)>; MAX_OPERANDS],
 }
 
 #[derive(Default)]
 struct List {
-    memos: Vec<Memo>,
+    recorded_calls: Vec<RecordedCall>,
     next: usize,
 }
 
-/// The last calls of a function.
+/// The most recent calls of a function.
 pub struct Recent {
     list: Mutex<List>,
 }
 
-impl Memo {
+impl RecordedCall {
     fn of(
         tensors: &[&Tensor],
         inputs: usize,
         scalars: u64,
         launch: &Launch,
         shape: &[u32],
-    ) -> Option<Memo> {
+    ) -> Option<RecordedCall> {
         let nothing = Operand {
             dtype: tensors.first()?.dtype,
             ndim: 0,
             is_compact: false,
-            beyond: 0,
+            misalignment: 0,
             before: 0,
-            behind: 0,
+            after: 0,
             same: 0,
         };
         let Place::Cuda(device) = tensors.first()?.place else { return None };
-        let mut made = Memo {
+        let mut made = RecordedCall {
             inputs,
             len: tensors.len(),
             device,
             scalars,
-            operands: [nothing; MOST_OPERANDS],
+            operands: [nothing; MAX_OPERANDS],
             numbers: [0; NUMBERS],
             launch: *launch,
             words: shape.len(),
@@ -142,9 +142,9 @@ impl Memo {
                 dtype: tensor.dtype,
                 ndim: shape.len() as u8,
                 is_compact: is_compact(tensor),
-                beyond: (tensor.address % ALIGNMENT) as u8,
+                misalignment: (tensor.address % ALIGNMENT) as u8,
                 before: tensor.address - first,
-                behind: end - tensor.address,
+                after: end - tensor.address,
                 same: same.map(|(bit, other)| u8::from(is_same(other)) << bit).sum(),
             };
             for list in [shape, strides] {
@@ -158,21 +158,21 @@ impl Memo {
         Some(made)
     }
 
-    /// Takes the operands, if they are like those of this call.
+    /// Stores the addresses of a call that matches this one. `false`: it does not match.
     #[inline]
-    fn take(&self, asked: &Asked<'_>, scalars: u64, to: &mut Again) -> bool {
+    fn matches(&self, unchecked: &UncheckedCall<'_>, scalars: u64, to: &mut RepeatedCall) -> bool {
         let own = (self.inputs, self.len, self.scalars);
-        if own != (asked.inputs, asked.operands.len(), scalars) {
+        if own != (unchecked.inputs, unchecked.operands.len(), scalars) {
             return false;
         }
         to.len = self.len;
         let mut numbers = &self.numbers[..];
-        for (index, (operand, parts)) in self.operands.iter().zip(asked.operands).enumerate() {
+        for (index, (operand, parts)) in self.operands.iter().zip(unchecked.operands).enumerate() {
             let address = parts.data.wrapping_add(parts.byte_offset);
             let is_like = parts.place == Place::Cuda(self.device)
                 && parts.dtype == operand.dtype
                 && parts.shape.len() == usize::from(operand.ndim)
-                && address % ALIGNMENT == u64::from(operand.beyond)
+                && address % ALIGNMENT == u64::from(operand.misalignment)
                 && (parts.data != 0 && address >= parts.data);
             let Some((shape, rest)) = numbers.split_at_checked(parts.shape.len()) else {
                 return false;
@@ -189,18 +189,18 @@ impl Memo {
                 return false;
             }
             to.addresses[index].write(address);
-            to.reach[index].write((operand.before, operand.behind));
+            to.reach[index].write((operand.before, operand.after));
             numbers = rest;
         }
-        self.may_lie(to)
+        self.ranges_are_valid(to)
     }
 
-    /// Do the bytes of the operands have addresses, and does no output share any that it must not?
-    fn may_lie(&self, found: &Again) -> bool {
+    /// Do all bytes have addresses, and do outputs overlap no operand that they must not?
+    fn ranges_are_valid(&self, found: &RepeatedCall) -> bool {
         let (addresses, reach) = (found.addresses(), found.reach());
         let range = |index: usize| {
-            let (address, (before, behind)) = (addresses[index], reach[index]);
-            Some((address.checked_sub(before)?, address.checked_add(behind)?))
+            let (address, (before, after)) = (addresses[index], reach[index]);
+            Some((address.checked_sub(before)?, address.checked_add(after)?))
         };
         for output in self.inputs..addresses.len() {
             let Some((first, end)) = range(output) else { return false };
@@ -218,54 +218,54 @@ impl Memo {
     }
 }
 
-impl Again {
-    /// Nothing yet.
-    pub fn new() -> Again {
-        Again {
+impl RepeatedCall {
+    /// A result without operands.
+    pub fn new() -> RepeatedCall {
+        RepeatedCall {
             device: 0,
             launch: Launch { function: 0, grid: 0, numel: 0 },
             words: 0,
             shape: [const { MaybeUninit::uninit() }; WORDS],
             len: 0,
-            addresses: [const { MaybeUninit::uninit() }; MOST_OPERANDS],
-            reach: [const { MaybeUninit::uninit() }; MOST_OPERANDS],
+            addresses: [const { MaybeUninit::uninit() }; MAX_OPERANDS],
+            reach: [const { MaybeUninit::uninit() }; MAX_OPERANDS],
         }
     }
 
     /// The kernel's shape.
     pub fn shape(&self) -> &[u32] {
-        // SAFETY: so many were written.
+        // SAFETY: the first `words` entries are initialised.
         unsafe { std::slice::from_raw_parts(self.shape.as_ptr().cast(), self.words) }
     }
 
-    /// Where the operands are.
+    /// The addresses of the operands.
     pub fn addresses(&self) -> &[u64] {
-        // SAFETY: so many were written.
+        // SAFETY: the first `len` entries are initialised.
         unsafe { std::slice::from_raw_parts(self.addresses.as_ptr().cast(), self.len) }
     }
 
     fn reach(&self) -> &[(u64, u64)] {
-        // SAFETY: so many were written.
+        // SAFETY: the first `len` entries are initialised.
         unsafe { std::slice::from_raw_parts(self.reach.as_ptr().cast(), self.len) }
     }
 
-    /// Is all of it memory of that device, and what begins in a block of ours inside that block?
-    fn is_there(&self, runtime: &Runtime) -> bool {
-        self.addresses().iter().zip(self.reach()).all(|(address, (before, behind))| {
+    /// Does the device own all of the memory, and is each operand inside its block?
+    fn memory_is_valid(&self, runtime: &Runtime) -> bool {
+        self.addresses().iter().zip(self.reach()).all(|(address, (before, after))| {
             let holds = |start: u64, bytes: u64| {
                 let offset = address - start;
-                *before <= offset && *behind <= bytes.saturating_sub(offset)
+                *before <= offset && *after <= bytes.saturating_sub(offset)
             };
             match memory::cached_extent(*address) {
                 Some((device, start, bytes)) => device == self.device && holds(start, bytes),
-                None => self.is_there_elsewhere(runtime, *address, holds),
+                None => self.uncached_memory_is_valid(runtime, *address, holds),
             }
         })
     }
 
-    /// The same for memory that is not of the cache: others' as well.
+    /// The same for memory that is not in the cache, and for memory of others.
     #[cold]
-    fn is_there_elsewhere(
+    fn uncached_memory_is_valid(
         &self,
         runtime: &Runtime,
         address: u64,
@@ -280,44 +280,51 @@ impl Again {
     }
 }
 
-/// Are the strides those of elements side by side?
+/// Are the strides those of a contiguous tensor?
 fn is_compact(tensor: &Tensor) -> bool {
     let mut strides = [0; MAX_DIMS];
     tensor::compact(tensor.shape(), &mut strides);
     tensor.strides() == &strides[..tensor.shape().len()]
 }
 
-/// Of lists that are as long: a call to compare memory costs more than these few words.
+/// Compares slices of equal length. For a few words this is faster than a `memcmp` call.
 #[inline(always)]
 fn equal(a: &[i64], b: &[i64]) -> bool {
     a.iter().zip(b).all(|(a, b)| a == b)
 }
 
 impl Recent {
-    /// None yet.
+    /// No calls.
     pub const fn new() -> Recent {
-        Recent { list: Mutex::new(Rank::LEAF, List { memos: Vec::new(), next: 0 }) }
+        Recent { list: Mutex::new(Rank::LEAF, List { recorded_calls: Vec::new(), next: 0 }) }
     }
 
-    /// Fills in what such a call launched before; `false`: it is to be planned. That goes also for
-    /// whoever comes while another thread looks, and for what must be refused.
+    /// Finds a matching call and fills in its launch. `false`: the call must be planned. This
+    /// includes calls that come while another thread searches, and invalid calls.
     #[inline]
-    pub fn find(&self, runtime: &Runtime, asked: &Asked<'_>, scalars: u64, to: &mut Again) -> bool {
+    pub fn find(
+        &self,
+        runtime: &Runtime,
+        unchecked: &UncheckedCall<'_>,
+        scalars: u64,
+        to: &mut RepeatedCall,
+    ) -> bool {
         let Some(list) = self.list.try_lock() else { return false };
-        let Some(memo) = list.memos.iter().find(|memo| memo.take(asked, scalars, to)) else {
+        let Some(recorded) =
+            list.recorded_calls.iter().find(|recorded| recorded.matches(unchecked, scalars, to))
+        else {
             return false;
         };
-        (to.device, to.launch, to.words) = (memo.device, memo.launch, memo.words);
-        for (to, word) in to.shape.iter_mut().zip(&memo.shape[..memo.words]) {
+        (to.device, to.launch, to.words) = (recorded.device, recorded.launch, recorded.words);
+        for (to, word) in to.shape.iter_mut().zip(&recorded.shape[..recorded.words]) {
             to.write(*word);
         }
-        // An arena's lock comes before this one.
+        // An arena's lock must be taken before this one.
         drop(list);
-        to.is_there(runtime)
+        to.memory_is_valid(runtime)
     }
 
-    /// Remembers a call, instead of the one that was remembered first; where there is no memory for
-    /// it, it is planned again the next time.
+    /// Remembers a call in place of the oldest. Without host memory for it nothing is remembered.
     #[cold]
     pub fn add(
         &self,
@@ -328,18 +335,20 @@ impl Recent {
         shape: &[u32],
     ) {
         let (Some(first), len) = (inputs.first(), inputs.len() + outputs.len()) else { return };
-        let mut tensors = [first; MOST_OPERANDS];
+        let mut tensors = [first; MAX_OPERANDS];
         let all = inputs.iter().chain(outputs);
         tensors.iter_mut().zip(all).for_each(|(to, tensor)| *to = tensor);
-        let Some(memo) = Memo::of(&tensors[..len], inputs.len(), scalars, launch, shape) else {
+        let Some(recorded) =
+            RecordedCall::of(&tensors[..len], inputs.len(), scalars, launch, shape)
+        else {
             return;
         };
         let Some(mut list) = self.list.try_lock() else { return };
-        if list.memos.len() < MOST && list.memos.try_reserve_exact(MOST).is_ok() {
-            list.memos.push(memo);
-        } else if !list.memos.is_empty() {
-            let place = list.next % list.memos.len();
-            list.memos[place] = memo;
+        if list.recorded_calls.len() < MAX && list.recorded_calls.try_reserve_exact(MAX).is_ok() {
+            list.recorded_calls.push(recorded);
+        } else if !list.recorded_calls.is_empty() {
+            let place = list.next % list.recorded_calls.len();
+            list.recorded_calls[place] = recorded;
             list.next = place + 1;
         }
     }
@@ -355,23 +364,27 @@ mod tests {
     }
 
     #[test]
-    fn only_calls_that_are_alike_are_found() {
+    fn only_matching_calls_are_repeated() {
         let (shape, other) = ([4, 8], [8, 4]);
         let first = [4096, 8192, 12288].map(|at| tensor(at, &shape, None));
         let tensors = first.map(|parts| Tensor::new(parts).unwrap());
         let launch = Launch { function: 7, grid: 1, numel: 32 };
         let all: Vec<&Tensor> = tensors.iter().collect();
-        let memo = Memo::of(&all, 2, 0, &launch, &[1, 2]).unwrap();
+        let recorded = RecordedCall::of(&all, 2, 0, &launch, &[1, 2]).unwrap();
         let takes = |operands: [Parts<'_>; 3], inputs: usize, scalars: u64| {
-            memo.take(&Asked { operands: &operands, inputs }, scalars, &mut Again::new())
+            recorded.matches(
+                &UncheckedCall { operands: &operands, inputs },
+                scalars,
+                &mut RepeatedCall::new(),
+            )
         };
         let [a, b, out] = first;
         assert!(takes(first, 2, 0));
         assert!(!takes(first, 1, 0) && !takes(first, 2, 1));
-        // Elsewhere, but not where another vector would be read.
+        // Other addresses match, if their alignment allows the same vector width.
         assert!(takes([tensor(16384, &shape, None), b, out], 2, 0));
         assert!(!takes([tensor(16392, &shape, None), b, out], 2, 0));
-        // Strides may be said or not.
+        // Contiguous strides may be given or omitted.
         assert!(takes([a, tensor(8192, &shape, Some(&[8, 1])), out], 2, 0));
         assert!(!takes([a, tensor(8192, &shape, Some(&[1, 4])), out], 2, 0));
         assert!(!takes([a, tensor(8192, &other, None), out], 2, 0));
@@ -379,7 +392,7 @@ mod tests {
         assert!(!takes([a, Parts { dtype: Dtype::new(0, 32), ..b }, out], 2, 0));
         assert!(!takes([a, Parts { place: Place::Cuda(1), ..b }, out], 2, 0));
         assert!(!takes([a, Parts { place: Place::Managed(0), ..b }, out], 2, 0));
-        // An output may be an input, but share no part of one, nor leave the addresses.
+        // An output may be an input, but must not overlap one partly, or leave the address space.
         assert!(takes([a, b, a], 2, 0));
         assert!(takes([a, b, tensor(8192 + 128, &shape, None)], 2, 0));
         assert!(!takes([a, b, tensor(8192 + 112, &shape, None)], 2, 0));

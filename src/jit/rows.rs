@@ -1,29 +1,29 @@
-//! Operands that do not all lie element after element: how the threads of a kernel share them out, and
-//! the numbers by which it finds them.
+//! The layout for operands that are not all contiguous: how threads divide the elements, and the
+//! shape words from which the kernel computes addresses.
 //!
-//! A thread has one vector of the fastest dimension in each of several rows, which are as far apart as
-//! possible: so neighbours in a warp read what lies side by side, one place is computed for all rows,
-//! and what is the same in every row is read once.
+//! A thread computes one vector of the fastest dimension in each of several rows. The rows of a
+//! thread are as far apart as possible. So neighbouring threads of a warp access contiguous memory,
+//! one index computation serves all rows, and inputs that are equal in all rows are read once.
 
 use super::iterate::{Dim, Iteration};
 use super::kind::Kind;
-use super::text::{Layout, MOST_DIMS, SHALLOW, THREADS, VECTOR_BYTES};
+use super::text::{Layout, MAX_ORDERED_DIMS, SHALLOW, THREADS, VECTOR_BYTES};
 use super::tile;
 
-/// Words of the kernel's shape at most.
-pub const SHAPE: usize = words(MOST_DIMS, super::iterate::MOST_OPERANDS);
+/// The most words of a kernel's shape.
+pub const SHAPE: usize = words(MAX_ORDERED_DIMS, super::iterate::MAX_OPERANDS);
 
 const fn words(dims: usize, operands: usize) -> usize {
     4 + dims * (3 + operands + 1) + operands
 }
 
-/// Rows of a thread: more where each is little, so that as much is on the way.
+/// Rows per thread: more rows if each has few bytes, to keep enough loads in flight.
 pub fn rows_of_thread(width: u8, kinds: impl Iterator<Item = Kind>) -> u32 {
     let largest = kinds.map(Kind::bytes).max().unwrap_or(1);
     if u64::from(width) * largest >= 8 { 4 } else { 8 }
 }
 
-/// The kernel for operands between whose elements something lies.
+/// The layout of operands that are not all contiguous.
 pub fn layout(part: &Iteration, kinds: &[Kind], common: Kind) -> Layout {
     let [first, rest @ ..] = part.dims() else {
         return Layout::Rows { width: 1, repeated: 0, once: 0, is_deep: false };
@@ -56,18 +56,19 @@ pub fn layout(part: &Iteration, kinds: &[Kind], common: Kind) -> Layout {
     {
         width /= 2;
     }
-    // Where vectors are single elements, one that is repeated is found as any other.
+    // With single elements, repeated inputs are addressed like all others.
     let repeated = if width > 1 { repeated } else { 0 };
     Layout::Rows { width: width as u8, repeated, once, is_deep }
 }
 
-/// Which of the dimensions behind the first is that of the rows: the one of the most.
+/// Index of the largest dimension after the first: its indices are the rows.
 fn unrolled(rest: &[Dim]) -> usize {
     let sizes = rest.iter().enumerate();
     sizes.max_by_key(|(_, dim)| dim.size).map_or(0, |(index, _)| index)
 }
 
-/// Writes the shape for a kernel of this layout; gives the blocks of its grid, and how many words it has.
+/// Writes the shape words of a kernel. Returns the thread blocks of its grid, and the number of
+/// words.
 pub fn write(
     shape: &mut [u32; SHAPE],
     part: &Iteration,
@@ -75,7 +76,7 @@ pub fn write(
     is_deep: bool,
     rows_of_thread: u32,
 ) -> (u64, usize) {
-    let (operands, most) = (part.operands(), if is_deep { MOST_DIMS } else { SHALLOW });
+    let (operands, most) = (part.operands(), if is_deep { MAX_ORDERED_DIMS } else { SHALLOW });
     let dims = part.dims();
     let place = dims.get(1..).filter(|rest| !rest.is_empty()).map_or(0, |rest| unrolled(rest) + 1);
     let rows = dims.get(place).map_or(1, |dim| dim.size) as u32;
@@ -96,7 +97,7 @@ pub fn write(
         (sizes[index], sizes[most + index], sizes[2 * most + index]) = (size, magic, shift);
         let to = &mut strides[index * (operands + 1)..(index + 1) * (operands + 1)];
         for (operand, to) in to.iter_mut().enumerate().take(operands) {
-            // Fits: the part needs no more than 31 bits.
+            // No overflow: a part needs at most 31 bits.
             *to = own.map_or(0, |dim| dim.strides[operand] as u32).wrapping_mul(in_vectors);
         }
         to[operands] = u32::from(index == place);
@@ -105,12 +106,12 @@ pub fn write(
         let stride = dims.get(place).map_or(0, |dim| dim.strides[operand] as u32);
         *to = stride.wrapping_mul(groups);
     }
-    // Below 2^31, as the elements are.
+    // Below 2^31, like the number of elements.
     (head[0], head[1], head[2], head[3]) = (threads as u32, rows, groups, dims.len() as u32);
     (threads.div_ceil(u64::from(THREADS)), words(most, operands))
 }
 
-/// With what to multiply, and how far to shift, instead of dividing numbers below 2^31.
+/// Multiplier and shift that replace a division of numbers below 2^31.
 pub(super) fn magic(divisor: u32) -> (u32, u32) {
     let shift = divisor.max(1).next_power_of_two().trailing_zeros();
     let rest = (1u64 << shift) - u64::from(divisor);

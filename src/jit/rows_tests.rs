@@ -21,7 +21,8 @@ fn tensor(address: u64, shape: &[i64], strides: Option<&[i64]>) -> Tensor {
     Tensor::new(Parts { data: address, byte_offset: 0, place, dtype, shape, strides }).unwrap()
 }
 
-/// What each thread of the kernel finds, as the kernel does: every element once, at its place.
+/// Computes the offsets of each thread like the kernel, and checks that each element is accessed
+/// once.
 fn check(input: Tensor, expected: Layout) {
     let shape = [6, 40, 24];
     let (a, out) = (tensor(1 << 20, &shape, None), tensor(1 << 24, &shape, None));
@@ -32,13 +33,13 @@ fn check(input: Tensor, expected: Layout) {
     assert_eq!(layout, expected);
     let Layout::Rows { width, is_deep, .. } = layout else {
         let (grid, len) = tile::write(&mut [0; SHAPE], &part, 2);
-        // Two squares beside each other, two below, and six of these.
+        // Two tiles side by side, two below, for six matrices.
         return assert_eq!((grid, len), (2 * 6, 4 + 4 * 8 + 6));
     };
     let unroll = rows_of_thread(width, kinds.into_iter());
     let mut words = [0; SHAPE];
     let (grid, len) = write(&mut words, &part, width, is_deep, unroll);
-    let most = if is_deep { MOST_DIMS } else { SHALLOW };
+    let most = if is_deep { MAX_ORDERED_DIMS } else { SHALLOW };
     assert_eq!(len, 4 + most * 7 + 3);
     let [threads, rows, groups, dims] = [0, 1, 2, 3].map(|at| words[at]);
     assert!(grid * u64::from(THREADS) >= u64::from(threads));
@@ -74,20 +75,20 @@ fn check(input: Tensor, expected: Layout) {
 }
 
 #[test]
-fn threads_share_rows_out() {
+fn every_thread_gets_its_rows() {
     let rows = |width, repeated, once, is_deep| Layout::Rows { width, repeated, once, is_deep };
     let at = |shape: &[i64]| tensor(1 << 22, shape, None);
-    // A row, one for each of the first dimension, a column, and one for each.
+    // A row, a row per first index, a column, and a value per row.
     check(at(&[24]), rows(4, 0, 2, false));
     check(at(&[6, 1, 24]), rows(4, 0, 2, true));
     check(at(&[40, 1]), rows(4, 2, 0, true));
     check(at(&[6, 40, 1]), rows(4, 2, 0, false));
     check(at(&[6, 1, 1]), rows(4, 2, 0, false));
     check(at(&[40, 24]), rows(4, 0, 2, false));
-    // Turned, every second, and where a vector does not begin.
+    // Transposed, every second element, and not aligned to a vector.
     check(tensor(1 << 22, &[6, 40, 24], Some(&[1, 6, 240])), rows(1, 0, 0, true));
     check(tensor(1 << 22, &[6, 40, 24], Some(&[1920, 48, 2])), rows(1, 0, 0, false));
-    check(tensor(1 << 22, &[6, 40, 24], Some(&[2000, 1, 40])), Layout::Tiled { turned: 2 });
+    check(tensor(1 << 22, &[6, 40, 24], Some(&[2000, 1, 40])), Layout::Tiled { transposed: 2 });
     check(tensor((1 << 22) + 8, &[24], None), rows(2, 0, 2, false));
     check(tensor(1 << 22, &[6, 40, 24], Some(&[1040, 26, 1])), rows(2, 0, 0, false));
 }

@@ -1,18 +1,18 @@
-//! The code string of a function, in PyTorch's shape: a template of one type, whose last function is
-//! the one that is called.
+//! Parses the code of a function in PyTorch's form: a template with one type parameter, whose last
+//! function is the one to call.
 
 use crate::base::error::{Error, Result};
 use crate::base::text::Text;
 
-/// Most bytes of a code: beyond that it is no function.
-pub const MOST_BYTES: usize = 1 << 20;
+/// Longer code is refused.
+pub const MAX_BYTES: usize = 1 << 20;
 
-/// What was read of a code.
+/// What [`parse`] found in a code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Signature<'a> {
-    /// The name of the function.
+    /// Name of the function.
     pub name: &'a str,
-    /// It writes its outputs to its last parameters; a value that it returns is ignored.
+    /// It writes its outputs to its last parameters; its return value is ignored.
     pub by_reference: bool,
 }
 
@@ -29,7 +29,7 @@ fn is_word(character: char) -> bool {
     character.is_ascii_alphanumeric() || character == '_'
 }
 
-/// Splits the word off at the end.
+/// Splits the last word off.
 fn last_word(text: &str) -> Option<(&str, &str)> {
     let text = text.trim_end();
     let start = text
@@ -39,8 +39,8 @@ fn last_word(text: &str) -> Option<(&str, &str)> {
     (!word.is_empty() && !word.starts_with(|c: char| c.is_ascii_digit())).then_some((before, word))
 }
 
-/// The place of the bracket at which the one that closes `text` opens; comments and literals do not
-/// count, which is why they were blanked out before.
+/// Position of the bracket that matches the one at the end of `text`, in which comments and
+/// literals are blanked.
 fn opening(text: &[u8], open: u8, close: u8) -> Option<usize> {
     let mut depth = 0usize;
     for (at, byte) in text.iter().enumerate().rev() {
@@ -58,7 +58,8 @@ fn opening(text: &[u8], open: u8, close: u8) -> Option<usize> {
     None
 }
 
-/// The code with comments and literals blanked, in `room`: of the same length, so that places agree.
+/// The code with blanks in place of comments and literals. The length and all offsets stay the
+/// same.
 pub(super) fn blanked<'a>(code: &[u8], room: &'a mut Vec<u8>) -> Result<&'a [u8]> {
     room.try_reserve_exact(code.len()).map_err(|_| Error::OutOfHostMemory("a code"))?;
     room.extend_from_slice(code);
@@ -73,7 +74,7 @@ pub(super) fn blanked<'a>(code: &[u8], room: &'a mut Vec<u8>) -> Result<&'a [u8]
             }
             [b'R', b'"', ..] => raw(rest),
             [quote @ (b'"' | b'\''), ..] => literal(rest, *quote),
-            // A number or a word, with the quotes between its digits.
+            // A number or a word; quotes between digits belong to the number.
             [first, ..] if is_of_word(*first) => {
                 at += word(rest);
                 continue;
@@ -93,8 +94,8 @@ fn is_of_word(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || byte == b'_'
 }
 
-/// Bytes of the number or word at the beginning: 1'000 is one number, and what stands before a literal, as
-/// in u8"x" and R"(x)", is a word of its own.
+/// Bytes of the number or word at the start. `1'000` is one number. The prefix of a literal, as in
+/// `u8"x"` and `R"(x)"`, is a word of its own.
 fn word(text: &[u8]) -> usize {
     let is_number = text.first().is_some_and(u8::is_ascii_digit);
     let mut at = 1;
@@ -109,7 +110,7 @@ fn word(text: &[u8]) -> usize {
     at
 }
 
-/// Bytes of the comment at the beginning, which a backslash at the end of its line continues.
+/// Bytes of the line comment at the start; a backslash at the end of a line continues it.
 fn line(text: &[u8]) -> usize {
     let is_end = |at: &usize| {
         let before = text[..*at].strip_suffix(b"\r").unwrap_or(&text[..*at]);
@@ -118,7 +119,8 @@ fn line(text: &[u8]) -> usize {
     (0..text.len()).find(is_end).unwrap_or(text.len())
 }
 
-/// Bytes of R"x(...)x" at the beginning, where x has at most 16; 1: it is something else.
+/// Bytes of the raw literal `R"x(...)x"` at the start, with at most 16 bytes as `x`; 1: not a raw
+/// literal.
 fn raw(text: &[u8]) -> usize {
     let Some(open) = text.iter().take(19).position(|byte| *byte == b'(') else { return 1 };
     let mark = &text[2..open];
@@ -130,7 +132,7 @@ fn raw(text: &[u8]) -> usize {
     end.map_or(text.len(), |end| end + mark.len() + 2)
 }
 
-/// Bytes of the literal at the beginning.
+/// Bytes of the literal at the start.
 fn literal(text: &[u8], quote: u8) -> usize {
     let mut at = 1;
     while at < text.len() {
@@ -144,9 +146,9 @@ fn literal(text: &[u8], quote: u8) -> usize {
     text.len()
 }
 
-/// Reads the shape of a code.
+/// Parses the form of a code.
 pub fn parse(code: &str) -> Result<Signature<'_>> {
-    if code.len() > MOST_BYTES {
+    if code.len() > MAX_BYTES {
         return Err(Error::OutOfRange {
             name: "code",
             value: code.len() as i64,
@@ -159,7 +161,7 @@ pub fn parse(code: &str) -> Result<Signature<'_>> {
 }
 
 fn find<'a>(code: &'a str, blanked: &[u8]) -> Option<Signature<'a>> {
-    // What is blanked is ASCII blanks, so that the rest stays UTF-8.
+    // Only ASCII blanks are inserted, so that the rest stays valid UTF-8.
     let text = std::str::from_utf8(blanked).ok()?.trim_end();
     let after = text.trim_start().strip_prefix("template")?.trim_start();
     if !after.starts_with('<') {
@@ -169,13 +171,13 @@ fn find<'a>(code: &'a str, blanked: &[u8]) -> Option<Signature<'a>> {
     let head = text[..body].trim_end();
     let parameters = opening(head.as_bytes(), b'(', b')')?;
     let (before, name) = last_word(&head[..parameters])?;
-    // Between the two there is a blank, a reference or the end of a type.
+    // A blank, a reference or the end of a type separates them.
     let returned = before.trim_end();
     let (_, word) = last_word(returned).unwrap_or(("", ""));
     if returned.is_empty() || (returned.ends_with(is_word) && returned.len() == before.len()) {
         return None;
     }
-    // The parameters of the template are no type.
+    // The template parameters are not a return type.
     let angle = opening(returned.as_bytes(), b'<', b'>').map(|at| &returned[..at]);
     if angle.and_then(last_word).is_some_and(|(_, word)| word == "template") {
         return None;
@@ -184,7 +186,7 @@ fn find<'a>(code: &'a str, blanked: &[u8]) -> Option<Signature<'a>> {
     Some(Signature { name: &code[start..start + name.len()], by_reference: word == "void" })
 }
 
-/// How many parameters the last function of a code has; `None` where that depends on the call.
+/// Number of parameters of the last function; `None` if it depends on the call.
 pub fn parameters(code: &str) -> Option<usize> {
     let mut room = Vec::new();
     let text = std::str::from_utf8(blanked(code.as_bytes(), &mut room).ok()?).ok()?.trim_end();
@@ -251,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_function_is_refused() {
+    fn malformed_code_is_refused() {
         for wrong in [
             "",
             "T f(T x) { return x; }",

@@ -1,5 +1,5 @@
-//! The compiled kernels that a device has: each program is compiled or read from disk once, and stays
-//! until the library is shut down, because graphs and work on the way need it.
+//! The compiled kernels of a device. Each program is compiled or read from disk once. Kernels stay
+//! loaded until shutdown, because graphs and queued work may use them.
 
 use super::cache::{self, Key};
 use crate::base::error::{Error, Result};
@@ -15,30 +15,30 @@ use crate::memory::Relaxed;
 use std::ffi::{CStr, c_void};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// The most parameters that are known of a kernel.
-pub const MOST_PARAMETERS: usize = 64;
+/// The most parameters of a kernel that are counted.
+pub const MAX_PARAMETERS: usize = 64;
 
-/// A kernel that was loaded.
+/// A loaded kernel.
 pub struct Loaded {
     function: usize,
-    /// How many parameters it has; `None`: the driver does not tell.
+    /// Number of parameters; `None`: the driver does not report it.
     pub parameters: Option<usize>,
-    /// Bytes of shared memory that a launch may give each block; 0: nobody has asked.
-    most_shared: AtomicU32,
+    /// Dynamic shared memory that a launch may use per block, in bytes; 0: not queried yet.
+    max_shared: AtomicU32,
 }
 
 impl Loaded {
-    /// For a launch.
+    /// The function to launch.
     pub fn function(&self) -> CUfunction {
         self.function as CUfunction
     }
 
-    /// Lets launches give each block so many bytes of shared memory: beyond what every device has the
-    /// driver wants to be told. All that the device has is allowed at once, so that it does not matter
-    /// which of several threads says it last.
+    /// Allows launches with this much dynamic shared memory per block. Above the default limit the
+    /// driver requires an attribute. It is set to the maximum of the device, so that the order of
+    /// threads does not matter.
     #[inline]
     pub fn allow_shared(&self, device: &Device, bytes: u32) -> Result<()> {
-        if bytes <= self.most_shared.load(Ordering::Relaxed) {
+        if bytes <= self.max_shared.load(Ordering::Relaxed) {
             return Ok(());
         }
         self.raise_shared(device, bytes)
@@ -48,18 +48,18 @@ impl Loaded {
     fn raise_shared(&self, device: &Device, bytes: u32) -> Result<()> {
         use CUfunction_attribute::*;
         let _context = device.enter()?;
-        let ask = |attribute| {
+        let query = |attribute| {
             let mut value = 0;
-            // SAFETY: `value` is writable; the function stays until the device's store goes.
+            // SAFETY: `value` is writable; the function stays loaded until the store is closed.
             unsafe { device.driver().cuFuncGetAttribute(&mut value, attribute, self.function()) }?;
             Ok::<i32, Error>(value)
         };
-        let mut most = ask(CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES)?;
+        let mut most = query(CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES)?;
         if i64::from(bytes) > i64::from(most) {
             let attribute =
                 CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN;
             let of_device = device.attribute_or(attribute, 0)?;
-            let all = of_device - ask(CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES)?;
+            let all = of_device - query(CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES)?;
             if i64::from(bytes) > i64::from(all) {
                 return Err(Error::OutOfRange {
                     name: "shared_bytes",
@@ -73,19 +73,19 @@ impl Loaded {
             unsafe { device.driver().cuFuncSetAttribute(self.function(), attribute, all) }?;
             most = all;
         }
-        self.most_shared.store(most.unsigned_abs(), Ordering::Relaxed);
+        self.max_shared.store(most.unsigned_abs(), Ordering::Relaxed);
         Ok(())
     }
 }
 
-/// A program, and its kernel once it is there.
+/// A program, and its kernel once it is loaded.
 pub struct Entry {
     key: Key,
     made: Once<Loaded>,
 }
 
 impl Entry {
-    /// The kernel, if it was loaded.
+    /// The kernel, if it is loaded.
     pub fn get(&self) -> Option<&Loaded> {
         self.made.get()
     }
@@ -95,7 +95,7 @@ impl Entry {
 pub struct Store {
     driver: &'static Driver,
     entries: Mutex<Vec<Shared<Entry>>>,
-    /// All that is loaded.
+    /// All loaded modules.
     modules: Mutex<Vec<usize>>,
 }
 
@@ -119,7 +119,7 @@ impl Store {
         }
         let fresh = Shared::new(Entry { key, made: Once::new(Rank::ONCE) }, "a kernel")?;
         let mut entries = self.entries.lock();
-        // Another thread may have been faster.
+        // Another thread may have added it meanwhile.
         if let Some(entry) = found(&entries) {
             return Ok(entry);
         }
@@ -128,15 +128,15 @@ impl Store {
         Ok(fresh)
     }
 
-    /// A program that cannot be compiled is nothing to remember.
-    fn drop_unmade(&self, entry: &Shared<Entry>) {
+    /// Removes the entry of a program that failed to compile.
+    fn remove_unmade(&self, entry: &Shared<Entry>) {
         let mut entries = self.entries.lock();
         if entry.get().is_none() {
             entries.retain(|known| !known.is(entry));
         }
     }
 
-    /// The kernel of a program, which is made now if it was not.
+    /// The kernel of a program; makes it if necessary.
     pub fn find(&self, device: &Device, program: &Program<'_>) -> Result<Shared<Entry>> {
         let Some(key) = Key::of(program, self.driver)? else {
             self.driver.find_compiler()?;
@@ -148,7 +148,7 @@ impl Store {
         }
         let made = self.make(device, program, &entry);
         if !matches!(made, Ok(None)) {
-            self.drop_unmade(&entry);
+            self.remove_unmade(&entry);
         }
         match made? {
             None => Ok(entry),
@@ -156,28 +156,28 @@ impl Store {
         }
     }
 
-    /// The kernel of an image, where the program has no key.
+    /// The kernel of an image whose program has no key.
     fn find_image(&self, device: &Device, image: &Image) -> Result<Shared<Entry>> {
         let entry = self.entry(Key::of_image(image))?;
         let made = entry.made.get_or_try_init(|| self.load(device, image)).map(|_| ());
         if made.is_err() {
-            self.drop_unmade(&entry);
+            self.remove_unmade(&entry);
         }
         made.map(|()| entry)
     }
 
-    /// Makes the kernel of an entry; or gives an image that is not the entry's, because a file that the
-    /// program includes has changed meanwhile.
+    /// Makes the kernel of an entry. Returns an image instead if an included file changed during
+    /// the compilation, so that the image does not match the key.
     fn make(&self, device: &Device, program: &Program<'_>, entry: &Entry) -> Result<Option<Image>> {
         if let Some(image) = cache::load(&entry.key, self.driver.compiler_version()) {
             match entry.made.get_or_try_init(|| self.load(device, &image)) {
                 Ok(_) => return Ok(None),
-                // Another driver's, perhaps.
-                Err(Error::Cuda(error)) if is_the_images(&error) => cache::forget(&entry.key),
+                // It may be from another driver.
+                Err(Error::Cuda(error)) if is_image_error(&error) => cache::forget(&entry.key),
                 Err(error) => return Err(error),
             }
         }
-        // Its own lock is of the same rank as that of the entry.
+        // This lock has the same rank as the entry's, so it is taken first.
         self.driver.find_compiler()?;
         let mut others = None;
         let made = entry.made.get_or_try_init(|| {
@@ -213,20 +213,20 @@ impl Store {
         parameters.map(|parameters| Loaded {
             function: function as usize,
             parameters,
-            most_shared: AtomicU32::new(0),
+            max_shared: AtomicU32::new(0),
         })
     }
 
-    /// Loads an image; whatever comes of it, `close` knows of the module.
+    /// Loads an image. `close` unloads the module even after a later failure.
     fn load_module(&self, image: &Image) -> Result<CUmodule> {
         let mut modules = self.modules.lock();
         modules.try_reserve(1).map_err(|_| NO_MEMORY)?;
-        // Taken already, so that nobody else takes it.
+        // Reserves a place that no other thread uses.
         modules.push(0);
         drop(modules);
         let mut module: CUmodule = std::ptr::null_mut();
         let bytes = image.bytes.as_ptr().cast::<c_void>();
-        // SAFETY: what a compiler made for this driver, or what a checksum says is the same; `module` is
+        // SAFETY: made by a compiler for this driver, or verified by a checksum; `module` is
         // writable.
         let loaded = unsafe { self.driver.cuModuleLoadData(&mut module, bytes) };
         let mut modules = self.modules.lock();
@@ -241,22 +241,22 @@ impl Store {
         Ok(module)
     }
 
-    /// Unloads a module that is of no use; one that the driver does not let go goes at the end.
+    /// Unloads an unused module. If the driver fails, `close` unloads it.
     fn unload(&self, module: CUmodule) {
-        // SAFETY: ours, and nothing of it is in use.
+        // SAFETY: loaded here, and not in use.
         if unsafe { self.driver.cuModuleUnload(module) }.is_ok() {
             self.modules.lock().retain(|known| *known != module as usize);
         }
     }
 
-    /// How many parameters a kernel has.
+    /// Number of parameters of a kernel.
     fn count(&self, function: CUfunction) -> Result<Option<usize>> {
-        for index in 0..MOST_PARAMETERS {
+        for index in 0..MAX_PARAMETERS {
             let (mut offset, mut size) = (0, 0);
             // SAFETY: the kernel is loaded; both are writable.
-            let asked =
+            let unchecked =
                 unsafe { self.driver.cuFuncGetParamInfo(function, index, &mut offset, &mut size) };
-            match asked {
+            match unchecked {
                 Ok(()) => (),
                 Err(error) if error.code == code::INVALID_VALUE => return Ok(Some(index)),
                 // Drivers before CUDA 12.4.
@@ -267,20 +267,20 @@ impl Store {
         Ok(None)
     }
 
-    /// Unloads what was loaded; the device's context is current and nothing runs.
+    /// Unloads all modules. The device's context must be current, and nothing runs.
     pub(crate) fn close(&self) {
         let entries = std::mem::take(&mut *self.entries.lock());
         drop(entries);
         let modules = std::mem::take(&mut *self.modules.lock());
         for module in modules {
-            // SAFETY: ours, and nothing of it is in use.
+            // SAFETY: loaded here, and not in use.
             let _ = unsafe { self.driver.cuModuleUnload(module as CUmodule) };
         }
     }
 }
 
-/// Is it the image that a driver does not take?
-fn is_the_images(error: &CudaError) -> bool {
+/// Does the error mean that the driver rejects the image?
+fn is_image_error(error: &CudaError) -> bool {
     const NO_BINARY: i32 = 209;
     matches!(
         error.code,

@@ -1,4 +1,5 @@
-//! The kernel around a function, as CUDA C++: for one choice of types, and of how its operands lie.
+//! Generates the CUDA C++ source of the kernel around a function, for given types and memory
+//! layout.
 
 use super::kind::Kind;
 use super::rows::rows_of_thread;
@@ -6,25 +7,25 @@ use super::source::Signature;
 use crate::base::error::{Error, Result};
 use std::fmt::{self, Write};
 
-/// Threads of a block.
+/// Threads per block.
 pub const THREADS: u32 = 128;
 
-/// Vectors of each operand that a thread has in flight where nothing lies between elements.
+/// Vectors of each operand that a thread has in flight in the flat layout.
 pub const UNROLL: u32 = 2;
 
-/// The most tensors on each side.
-pub const MOST_TENSORS: usize = 8;
+/// The most inputs, and the most outputs.
+pub const MAX_TENSORS: usize = 8;
 
-/// The most dimensions in a kernel's parameters: PyTorch's.
-pub const MOST_DIMS: usize = 25;
+/// The most dimensions in a kernel's parameters, as in PyTorch.
+pub const MAX_ORDERED_DIMS: usize = 25;
 
-/// Dimensions for which a kernel has no loop.
+/// The most dimensions that a kernel handles without a loop.
 pub const SHALLOW: usize = 2;
 
 /// Bytes of a vector.
 pub const VECTOR_BYTES: u64 = 16;
 
-/// An extra argument's kind, as the header numbers them.
+/// The type of an extra argument, as numbered in the header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 #[allow(missing_docs, reason = "Python's own types")]
@@ -45,7 +46,7 @@ impl ScalarKind {
         }
     }
 
-    /// Bytes of the kernel's parameter.
+    /// Bytes of the kernel parameter.
     pub fn bytes(self) -> usize {
         match self {
             ScalarKind::Double | ScalarKind::Int => 8,
@@ -55,46 +56,46 @@ impl ScalarKind {
     }
 }
 
-/// How the operands lie.
+/// The memory layout of the operands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Layout {
-    /// Element after element, `width` of which are a vector; inputs of `singles` are one element.
+    /// Contiguous operands; inputs of `singles` are a single element.
     Flat {
-        /// Elements that are read and written at a time.
+        /// Elements per vector.
         width: u8,
         /// A bit for each input.
         singles: u8,
     },
-    /// Rows of elements, anywhere.
+    /// Rows of elements with arbitrary strides.
     Rows {
-        /// Elements of a row that are read and written at a time.
+        /// Elements of a row per vector.
         width: u8,
-        /// A bit for each input that is one element all along a row; none where `width` is 1.
+        /// A bit for each input with stride 0 along a row; 0 if `width` is 1.
         repeated: u8,
-        /// A bit for each input that is the same in all rows of a thread.
+        /// A bit for each input that is equal in all rows of a thread.
         once: u8,
         /// Are there more than [`SHALLOW`] dimensions?
         is_deep: bool,
     },
-    /// Squares, of which those of `turned` inputs lie the other way round.
+    /// Square tiles, in which `transposed` inputs are transposed.
     Tiled {
         /// A bit for each input.
-        turned: u8,
+        transposed: u8,
     },
 }
 
-/// What a kernel is made for.
+/// The parameters for which a kernel is generated.
 #[derive(Clone, Copy, Debug)]
 pub struct Variant<'a> {
     /// Types of the inputs.
     pub inputs: &'a [Kind],
-    /// Outputs, all of the common type.
+    /// Number of outputs, all of type `common`.
     pub outputs: usize,
-    /// That type.
+    /// Type of the outputs.
     pub common: Kind,
     /// Types of the extra arguments.
     pub scalars: &'a [ScalarKind],
-    /// How the tensors lie.
+    /// The memory layout of the tensors.
     pub layout: Layout,
 }
 
@@ -104,11 +105,11 @@ const SHORT: &str = include_str!("prelude/short.h");
 const FLOAT8: &str = include_str!("prelude/float8.h");
 const COMPLEX: &str = include_str!("prelude/complex.h");
 
-/// A text that grows as long as there is memory.
+/// A text that grows, and fails if there is no host memory.
 #[derive(Default)]
-pub struct Growing(pub Vec<u8>);
+pub struct TextBuffer(pub Vec<u8>);
 
-impl Write for Growing {
+impl Write for TextBuffer {
     fn write_str(&mut self, text: &str) -> fmt::Result {
         self.0.try_reserve(text.len()).map_err(|_| fmt::Error)?;
         self.0.extend_from_slice(text.as_bytes());
@@ -116,9 +117,9 @@ impl Write for Growing {
     }
 }
 
-impl Growing {
-    /// Takes the bytes, of which a NUL is the last.
-    pub fn ended(mut self) -> Result<Vec<u8>> {
+impl TextBuffer {
+    /// Appends a NUL, and returns the bytes.
+    pub fn with_nul(mut self) -> Result<Vec<u8>> {
         self.write_str("\0").map_err(no_room)?;
         Ok(self.0)
     }
@@ -128,7 +129,7 @@ pub(super) fn no_room(_: fmt::Error) -> Error {
     Error::OutOfHostMemory("the text of a kernel")
 }
 
-/// Calls `body` with each number below `end`, and a separator between two.
+/// Formats each number below the first field with the function; the second field separates them.
 pub(super) struct Each<F: Fn(&mut fmt::Formatter<'_>, usize) -> fmt::Result>(
     pub usize,
     pub &'static str,
@@ -147,7 +148,7 @@ impl<F: Fn(&mut fmt::Formatter<'_>, usize) -> fmt::Result> fmt::Display for Each
     }
 }
 
-/// A type as inputs have it in memory: any byte that is not 0 is true.
+/// The type of an input in memory. Any byte except 0 is true, so that booleans are bytes.
 pub(super) fn in_memory(kind: Kind) -> &'static str {
     if kind == Kind::Bool { "unsigned char" } else { kind.stored() }
 }
@@ -155,7 +156,7 @@ pub(super) fn in_memory(kind: Kind) -> &'static str {
 impl Variant<'_> {
     /// The kernel's name, with a NUL.
     pub fn name(&self, signature: &Signature<'_>) -> Result<Vec<u8>> {
-        let mut text = Growing::default();
+        let mut text = TextBuffer::default();
         let name = signature.name;
         let written = match self.layout {
             Layout::Flat { width, .. } => write!(text, "{name}_vectorized{width}_kernel"),
@@ -164,22 +165,22 @@ impl Variant<'_> {
             Layout::Tiled { .. } => write!(text, "{name}_turned_kernel"),
         };
         written.map_err(no_room)?;
-        text.ended()
+        text.with_nul()
     }
 
-    /// The whole source, with a NUL.
+    /// The complete source, with a NUL.
     pub fn text(&self, code: &str, signature: &Signature<'_>) -> Result<Vec<u8>> {
-        let mut text = Growing::default();
+        let mut text = TextBuffer::default();
         self.write(&mut text, code, signature).map_err(no_room)?;
-        text.ended()
+        text.with_nul()
     }
 
-    fn write(&self, to: &mut Growing, code: &str, signature: &Signature<'_>) -> fmt::Result {
+    fn write(&self, to: &mut TextBuffer, code: &str, signature: &Signature<'_>) -> fmt::Result {
         let kinds = || self.inputs.iter().copied().chain([self.common]);
         to.write_str(BASE)?;
         let is_complex =
             kinds().any(Kind::is_complex) || self.scalars.contains(&ScalarKind::Complex);
-        // Each name costs time that a function without it need not wait.
+        // Each part of the prelude takes time to compile, so that unneeded parts are omitted.
         if is_complex || code.contains("std") {
             to.write_str(STD)?;
         }
@@ -194,14 +195,14 @@ impl Variant<'_> {
         }
         write!(to, "#line 1 \"code\"\n{code}\n#line 1 \"tcuda\"\n")?;
         self.write_apply(to, signature)?;
-        // The kernels are inside the namespace, where what it has hides the user's names.
+        // Kernels are in the namespace, where its names hide the user's.
         match self.layout {
             Layout::Flat { width, singles } => self.write_flat(to, signature, width, singles),
             Layout::Rows { width, repeated, once, is_deep } => {
-                let dims = if is_deep { MOST_DIMS } else { SHALLOW };
+                let dims = if is_deep { MAX_ORDERED_DIMS } else { SHALLOW };
                 self.write_rows(to, signature, width, [repeated, once], dims)
             }
-            Layout::Tiled { turned } => self.write_tiled(to, signature, turned),
+            Layout::Tiled { transposed } => self.write_tiled(to, signature, transposed),
         }
     }
 
@@ -209,7 +210,7 @@ impl Variant<'_> {
         Each(self.scalars.len(), "", |f, i| write!(f, ", {} s{i}", self.scalars[i].text()))
     }
 
-    /// How many elements there are, and where they are.
+    /// The parameters of the kernel: the count, and pointers to the operands.
     pub(super) fn operands(&self) -> impl fmt::Display {
         Each(1, "", |f, _| {
             f.write_str("const uint64_t count")?;
@@ -220,8 +221,8 @@ impl Variant<'_> {
         })
     }
 
-    /// The function with casts around it.
-    fn write_apply(&self, to: &mut Growing, signature: &Signature<'_>) -> fmt::Result {
+    /// Writes the function call, with casts around it.
+    fn write_apply(&self, to: &mut TextBuffer, signature: &Signature<'_>) -> fmt::Result {
         let (common, computed) = (self.common.stored(), self.common.computed());
         let (inputs, outputs) = (self.inputs.len(), self.outputs);
         writeln!(to, "namespace tcuda {{")?;
@@ -254,7 +255,7 @@ impl Variant<'_> {
 
     fn write_flat(
         &self,
-        to: &mut Growing,
+        to: &mut TextBuffer,
         signature: &Signature<'_>,
         width: u8,
         singles: u8,
@@ -326,7 +327,7 @@ using tcuda::{name}_vectorized{width}_kernel;
 
     fn write_rows(
         &self,
-        to: &mut Growing,
+        to: &mut TextBuffer,
         signature: &Signature<'_>,
         width: u8,
         [repeated, once]: [u8; 2],
@@ -385,7 +386,7 @@ using tcuda::{name}_vectorized{width}_kernel;
             1 => Ok(()),
             _ => write!(f, "_rows{width}"),
         });
-        // Of the last dimension nothing is left: without a loop there is one division.
+        // With two dimensions the last one needs no modulo: there is one division, and no loop.
         let place = if dims == SHALLOW {
             "const uint32_t whole = (__umulhi(at, q.magic[0]) + at) >> q.shift[0];\n\
              const uint32_t index = at - whole * q.size[0];\n\

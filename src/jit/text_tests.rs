@@ -1,5 +1,5 @@
-//! Every form of a kernel is taken by NVRTC, where there is one: it needs no GPU. What the kernels
-//! compute is tested on the simulated machine, from the same texts.
+//! Tests that NVRTC, if there is one, compiles every form of a kernel; this needs no GPU. The
+//! results of the kernels are tested on the simulated machine, with the same sources.
 
 use super::*;
 use crate::driver::compiler::{Failure, Program};
@@ -30,13 +30,13 @@ const FLAT: Layout = Layout::Flat { width: 1, singles: 0 };
 const ANYWHERE: Layout = Layout::Rows { width: 1, repeated: 0, once: 0, is_deep: true };
 
 #[test]
-fn nvrtc_takes_every_type() {
+fn nvrtc_compiles_every_type() {
     let code = "template <typename T> T f(T x, T y) { return x + y * T(2); }";
     let scalars = [];
     for kind in Kind::ALL {
         let width = (VECTOR_BYTES / kind.bytes()) as u8;
         let rows = Layout::Rows { width, repeated: u8::from(width > 1), once: 2, is_deep: false };
-        let tiled = Layout::Tiled { turned: 2 };
+        let tiled = Layout::Tiled { transposed: 2 };
         for layout in [Layout::Flat { width, singles: 0 }, rows, ANYWHERE, tiled] {
             let inputs = [kind, kind];
             let variant =
@@ -50,7 +50,7 @@ fn nvrtc_takes_every_type() {
 }
 
 #[test]
-fn nvrtc_takes_casts_scalars_and_outputs() {
+fn nvrtc_compiles_casts_scalars_and_outputs() {
     use ScalarKind::*;
     let code = "template <typename T> T inner(T x) { return std::sqrt(std::exp(x)); }\n\
         template <typename T> void f(T x, T y, T a, T b, T c, T &p, T &q)\n\
@@ -69,7 +69,7 @@ fn nvrtc_takes_casts_scalars_and_outputs() {
         for layout in [FLAT, Layout::Flat { width: 1, singles: 2 }, ANYWHERE] {
             let variant =
                 Variant { inputs: &inputs, outputs: 2, common, scalars: &scalars, layout };
-            // Of a device that it does not know, PTX.
+            // For an unknown device NVRTC makes PTX.
             for capability in [90, 250] {
                 let Some(image) = compile(code, &variant, capability) else { return };
                 assert_eq!(image.starts_with(b"\x7fELF"), capability == 90);

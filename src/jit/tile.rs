@@ -1,64 +1,65 @@
-//! Inputs that lie the other way round than the output, as a transposed matrix: a block reads a square of
-//! them along their own rows, and turns it in shared memory, so that both sides are read and written
-//! side by side.
+//! The layout for inputs that are transposed relative to the output. A thread block reads a square
+//! tile along the rows of these inputs, and transposes it in shared memory. So reads and writes are
+//! both coalesced.
 
 use super::iterate::Iteration;
 use super::rows::{SHAPE, magic};
 use super::source::Signature;
-use super::text::{Each, Growing, Layout, THREADS, Variant, in_memory};
+use super::text::{Each, Layout, THREADS, TextBuffer, Variant, in_memory};
 use std::fmt::{self, Write};
 
-/// Side of a square, in elements.
+/// Side of a tile, in elements.
 const SIDE: u32 = 32;
-/// More dimensions are gone through without squares.
-const MOST: usize = 4;
-/// Shorter sides leave too much of a square empty.
+/// The most dimensions for which tiles are used.
+const MAX: usize = 4;
+/// Shorter sides would leave too much of a tile empty.
 const LEAST: u64 = 16;
-/// Shared memory that every device gives a block.
+/// Shared memory per block that every device has.
 const ROOM: u64 = 48 << 10;
 
 const fn words(operands: usize) -> usize {
-    // The head; sizes, and strides with two columns for the square's place; strides inside it.
-    4 + MOST * (3 + operands + 2) + 2 * operands
+    // The head; sizes, and strides with two columns for the tile's position; strides inside the
+    // tile.
+    4 + MAX * (3 + operands + 2) + 2 * operands
 }
 
-/// Where each input's elements lie side by side; `None`: nowhere, or it is one element.
+/// The dimension in which an input is contiguous; `None`: none, or it is a single element.
 fn dense_dim(part: &Iteration, index: usize) -> Option<usize> {
     let bytes = part.element_bytes(index) as i64;
     part.dims().iter().position(|dim| dim.strides[index] == bytes)
 }
 
-/// The dimension of the squares' other side: the first in which an input lies that is turned.
+/// The second dimension of the tiles: the one in which the first transposed input is contiguous.
 fn other_side(part: &Iteration, inputs: usize) -> Option<usize> {
     (0..inputs).find_map(|index| dense_dim(part, index).filter(|dim| *dim > 0))
 }
 
-/// The layout, where squares pay.
+/// The tiled layout, if tiles are worthwhile.
 pub fn layout(part: &Iteration, inputs: usize) -> Option<Layout> {
     let other = other_side(part, inputs)?;
     let is_large = |dim: usize| part.dims().get(dim).is_some_and(|dim| dim.size >= LEAST);
     let outputs = inputs..part.operands();
-    if part.dims().len() > MOST || !is_large(0) || !is_large(other) {
+    if part.dims().len() > MAX || !is_large(0) || !is_large(other) {
         return None;
     }
-    let is_turned = |index: &usize| {
+    let is_transposed = |index: &usize| {
         dense_dim(part, *index) == Some(other) && part.dims()[0].strides[*index] != 0
     };
-    let turned = (0..inputs).filter(is_turned);
-    let room: u64 = turned.clone().map(|index| part.element_bytes(index)).sum();
-    let turned = turned.map(|index| 1 << index).sum::<u8>();
+    let transposed = (0..inputs).filter(is_transposed);
+    let room: u64 = transposed.clone().map(|index| part.element_bytes(index)).sum();
+    let transposed = transposed.map(|index| 1 << index).sum::<u8>();
     let is_dense = outputs.into_iter().all(|index| dense_dim(part, index) == Some(0));
     let fits = room * u64::from(SIDE * (SIDE + 1)) <= ROOM;
-    (turned != 0 && is_dense && fits).then_some(Layout::Tiled { turned })
+    (transposed != 0 && is_dense && fits).then_some(Layout::Tiled { transposed })
 }
 
-/// Writes the shape; gives the blocks of the grid, and how many words it has.
+/// Writes the shape words. Returns the thread blocks of the grid, and the number of words.
 pub fn write(shape: &mut [u32; SHAPE], part: &Iteration, inputs: usize) -> (u64, usize) {
     let (operands, dims) = (part.operands(), part.dims());
     let other = other_side(part, inputs).unwrap_or(0);
     let (head, lists) = shape.split_at_mut(4);
-    let (sizes, lists) = lists.split_at_mut(3 * MOST);
-    let (strides, inside) = lists.split_at_mut(MOST * (operands + 2));
+    let (sizes, lists) = lists.split_at_mut(3 * MAX);
+    let (strides, inside) = lists.split_at_mut(MAX * (operands + 2));
     let mut blocks = 1u64;
     for (index, dim) in dims.iter().enumerate() {
         let is_side = index == 0 || index == other;
@@ -66,7 +67,7 @@ pub fn write(shape: &mut [u32; SHAPE], part: &Iteration, inputs: usize) -> (u64,
         let size = (dim.size as u32).div_ceil(each);
         blocks *= u64::from(size);
         let (magic, shift) = magic(size);
-        (sizes[index], sizes[MOST + index], sizes[2 * MOST + index]) = (size, magic, shift);
+        (sizes[index], sizes[MAX + index], sizes[2 * MAX + index]) = (size, magic, shift);
         let to = &mut strides[index * (operands + 2)..(index + 1) * (operands + 2)];
         for (to, stride) in to[..operands].iter_mut().zip(&dim.strides) {
             *to = (*stride as u32).wrapping_mul(each);
@@ -85,30 +86,30 @@ pub fn write(shape: &mut [u32; SHAPE], part: &Iteration, inputs: usize) -> (u64,
 }
 
 impl Variant<'_> {
-    /// The kernel that turns squares.
+    /// Writes the kernel that transposes tiles.
     pub(super) fn write_tiled(
         &self,
-        to: &mut Growing,
+        to: &mut TextBuffer,
         signature: &Signature<'_>,
-        turned: u8,
+        transposed: u8,
     ) -> fmt::Result {
         let (inputs, outputs) = (self.inputs.len(), self.outputs);
         let number = inputs + outputs;
-        let is_turned = |i: usize| turned >> i & 1 == 1;
+        let is_transposed = |i: usize| transposed >> i & 1 == 1;
         let kind = |i: usize| in_memory(self.inputs[i]);
         let common = self.common.stored();
         let name = signature.name;
         let (operands, scalars) = (self.operands(), self.scalars());
         let extra = Each(self.scalars.len(), "", |f, i| write!(f, ", s{i}"));
-        // Types with constructors cannot be in shared memory.
-        let squares = Each(inputs, "", |f, i| match is_turned(i) {
+        // Shared memory cannot have types with constructors.
+        let squares = Each(inputs, "", |f, i| match is_transposed(i) {
             true => {
                 let bytes = self.inputs[i].bytes();
                 writeln!(f, "__shared__ raw<{bytes}> t{i}[SIDE][SIDE + 1];")
             }
             false => Ok(()),
         });
-        let filled = Each(inputs, "", |f, i| match is_turned(i) {
+        let filled = Each(inputs, "", |f, i| match is_transposed(i) {
             true => {
                 let bytes = self.inputs[i].bytes();
                 write!(f, "t{i}[slow][quick] = *reinterpret_cast<const raw<{bytes}> *>(")?;
@@ -119,14 +120,14 @@ impl Variant<'_> {
         });
         let declared = Each(inputs, "", |f, i| write!(f, "{} x{i}[U]; ", kind(i)));
         let loaded = Each(inputs, "", |f, i| {
-            if is_turned(i) {
+            if is_transposed(i) {
                 return Ok(());
             }
             write!(f, "x{i}[u] = *reinterpret_cast<const {} *>(", kind(i))?;
             write!(f, "reinterpret_cast<const char *>(i{i}) + (o[{i}] + ")?;
             writeln!(f, "least(quick, last_x) * q.x[{i}] + least(slow, last_y) * q.y[{i}]));")
         });
-        let turned_back = Each(inputs, "", |f, i| match is_turned(i) {
+        let turned_back = Each(inputs, "", |f, i| match is_transposed(i) {
             true => {
                 writeln!(f, "x{i}[u] = *reinterpret_cast<const {} *>(&t{i}[quick][slow]);", kind(i))
             }
@@ -141,7 +142,7 @@ impl Variant<'_> {
         write!(
             to,
             r#"namespace tcuda {{
-enum {{ N = {number}, SIDE = {SIDE}, THREADS = {THREADS}, U = SIDE * SIDE / THREADS, MOST = {MOST} }};
+enum {{ N = {number}, SIDE = {SIDE}, THREADS = {THREADS}, U = SIDE * SIDE / THREADS, MOST = {MAX} }};
 struct shape {{
 uint32_t width, height, dims, unused, size[MOST], magic[MOST], shift[MOST], stride[MOST][N + 2];
 uint32_t x[N], y[N];
