@@ -2,7 +2,7 @@
 
 PREFIX ?= $(HOME)/.local
 
-.PHONY: build demo test check gauntlet test-gpu bless install clean
+.PHONY: build demo test check docs gauntlet test-gpu bless install clean
 
 build:
 	@scripts/tools/build.sh
@@ -18,6 +18,10 @@ test:
 # Half an hour more: other builds, machines, sanitizers, models.
 check:
 	@scripts/ci/check.sh
+
+# The documentation site, into target/site.
+docs:
+	@scripts/tools/docs.sh
 
 # Everything in full: make gauntlet ARGS="--only NAME"
 gauntlet:

@@ -12,7 +12,7 @@ install(FILES ${PROJECT_SOURCE_DIR}/include/tcuda.hpp TYPE INCLUDE OPTIONAL)
 install(PROGRAMS ${tcuda_library_dir}/${tcuda_file} TYPE LIB)
 install(FILES ${tcuda_library_dir}/${tcuda_soname} ${tcuda_library_dir}/libtcuda.so
     ${tcuda_library_dir}/libtcuda.a TYPE LIB)
-install(FILES ${PROJECT_SOURCE_DIR}/LICENSE TYPE DOC)
+install(FILES ${PROJECT_SOURCE_DIR}/LICENSE ${PROJECT_SOURCE_DIR}/data/torch_cuda.txt TYPE DOC)
 
 set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/tcuda)
 configure_package_config_file(${PROJECT_SOURCE_DIR}/cmake/tcuda-config.cmake.in

@@ -18,6 +18,7 @@ suite() {
 checked "clippy, every crate and feature" scripts/ci/lint.sh
 checked "licences, versions and sources of crates" scripts/ci/deny.sh
 checked "the ABI of the last release" scripts/ci/abi.sh
+step "documentation site" scripts/tools/docs.sh
 # A directory for what has the feature host_faults: libraries have the same names with and without
 # it.
 step "fault loop, a share" env CARGO_TARGET_DIR=target/faults \
