@@ -399,7 +399,7 @@ unsafe extern "C" fn leave(address: *mut c_void) {
         crate::memory::pools::route::forget(block);
         crate::interop::blas::leave(address as usize);
         crate::memory::stats::figures::leave();
-        crate::memory::trace::history::leave();
+        crate::memory::trace::history::end_thread();
         crate::sanitizer::leave();
         leave_call(block);
     }

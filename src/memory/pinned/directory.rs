@@ -1,5 +1,5 @@
-//! From an address to its segment of pinned memory, without a lock: a sorted list that is replaced when
-//! a segment comes, and dropped when nobody is inside who could still read it.
+//! The lock-free lookup of a pinned segment by address. A sorted list is replaced when a segment is
+//! added, and dropped once no thread that is inside can still read it.
 
 use crate::base::error::{Error, Result};
 use crate::base::lock::Mutex;
@@ -9,31 +9,32 @@ use crate::base::sync::{AtomicBool, AtomicPtr, Ordering};
 use crate::base::thread;
 use crate::base::waiting;
 
-/// Where a segment is.
+/// The location of a segment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Place {
-    /// Its first address.
+    /// First address.
     pub base: usize,
-    /// One past its last.
+    /// One past the last address.
     pub end: usize,
-    /// Number of its heap.
+    /// Index of its heap.
     pub heap: u32,
-    /// Its number there.
+    /// Index of the segment in the heap.
     pub segment: u32,
 }
 
 struct Entry {
     place: Place,
-    /// Set once it went back to the driver. Whoever reads an entry looks again under the heap's lock.
+    /// Set once the segment was freed to the driver. Readers check the segment again under the
+    /// heap's lock.
     is_gone: AtomicBool,
 }
 
 type List = Vec<Entry>;
 
-/// The list.
+/// The directory of all pinned segments.
 pub struct Directory {
     list: AtomicPtr<List>,
-    /// Held by who changes it.
+    /// Held while the list changes.
     changing: Mutex<()>,
 }
 
@@ -45,13 +46,13 @@ impl Directory {
 
     fn list(&self) -> &[Entry] {
         waiting::assert_awake();
-        // SAFETY: NULL or a list, dropped once all are gone who were inside the library when it was
+        // SAFETY: NULL or a list, dropped once all threads have left that were inside when it was
         // replaced, as this thread is.
         let list = unsafe { self.list.load(Ordering::Acquire).as_ref() };
         list.map_or(&[], Vec::as_slice)
     }
 
-    /// The segment around an address, perhaps one that has gone since.
+    /// The segment that contains an address; it may have been freed in the meantime.
     #[inline]
     pub fn find(&self, address: usize) -> Option<Place> {
         let list = self.list();
@@ -60,7 +61,7 @@ impl Directory {
         (address < place.end).then_some(place)
     }
 
-    /// Adds a segment. Gives the list that it replaced, to be retired without any lock held.
+    /// Adds a segment. Returns the replaced list, to be retired while no lock is held.
     pub fn add(&self, place: Place) -> Result<Replaced> {
         let _changing = self.changing.lock();
         let old = self.list();
@@ -68,7 +69,7 @@ impl Directory {
         let no_room = |_| Error::OutOfHostMemory("the list of pinned memory");
         new.try_reserve_exact(old.len() + 1).map_err(no_room)?;
         for entry in old {
-            // What lies there has gone back to the driver, although nobody has said so yet.
+            // An overlapping segment was freed to the driver, although `remove` has not run yet.
             let overlaps = entry.place.base < place.end && place.base < entry.place.end;
             if !overlaps && !entry.is_gone.load(Ordering::Relaxed) {
                 new.push(Entry { place: entry.place, is_gone: AtomicBool::new(false) });
@@ -80,7 +81,7 @@ impl Directory {
         Ok(Replaced(self.list.swap(new, Ordering::AcqRel)))
     }
 
-    /// A segment went.
+    /// Removes a segment.
     pub fn remove(&self, base: usize, heap: u32, segment: u32) {
         let _changing = self.changing.lock();
         let is_it =
@@ -97,17 +98,17 @@ impl Drop for Directory {
     }
 }
 
-/// A list that was replaced, which others may still read.
+/// A replaced list, which other threads may still read.
 #[must_use]
 pub struct Replaced(*mut List);
 
 impl Replaced {
     fn take(self) -> Option<Box<Reclaimable<List>>> {
-        // SAFETY: made by `add` with `into_value`, and taken out of the directory by this one.
+        // SAFETY: made by `add` with `into_value`, and removed from the directory by `swap`.
         (!self.0.is_null()).then(|| unsafe { Reclaimable::from_value(self.0) })
     }
 
-    /// Drops it once nobody can read it.
+    /// Drops the list once no thread can read it.
     pub fn retire(self) {
         if let Some(list) = self.take() {
             thread::retire(list);
@@ -120,7 +121,7 @@ mod tests {
     use super::*;
 
     fn add(directory: &Directory, place: Place) {
-        // Nobody else reads it.
+        // No other thread reads it.
         drop(directory.add(place).unwrap().take());
     }
 
@@ -129,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_leads_to_its_segment_whatever_went_before() {
+    fn an_address_finds_its_segment_after_removals() {
         let directory = Directory::new();
         assert_eq!(directory.find(0x5000), None);
         let (low, high) = (place(0x4000, 0x2000, 1), place(0x9000, 0x1000, 2));
@@ -146,13 +147,13 @@ mod tests {
         ] {
             assert_eq!(directory.find(address), found, "{address:#x}");
         }
-        // The driver gave the addresses of two anew before anybody said that they had gone.
+        // The driver returned the addresses of two segments again before they were removed.
         let over = place(0x5000, 0x5000, 3);
         add(&directory, over);
         for (address, found) in [(0x4000, None), (0x5fff, Some(over)), (0x9fff, Some(over))] {
             assert_eq!(directory.find(address), found, "{address:#x}");
         }
-        // Who says so now means the old ones.
+        // A late removal concerns the old segments.
         directory.remove(low.base, low.heap, low.segment);
         add(&directory, place(0x100, 0x100, 4));
         assert_eq!(directory.find(0x5000), Some(over));

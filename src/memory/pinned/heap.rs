@@ -1,12 +1,13 @@
-//! Pinned blocks of one size class: segments of the driver's memory, cut into blocks that merge again.
+//! Pinned blocks of one size class: segments of the driver's memory, split into blocks that merge
+//! again.
 //!
-//! Invariants, checked by `Heap::check` of the tests: the blocks of a segment partition it, and two free
-//! ones are never neighbours; every free block is in its bin, unless its segment is leaving; exactly
-//! the blocks that the host holds are marked. Positions are units of the heap, of which each segment has
-//! whole windows of its own, so that a position leads to its segment.
+//! Invariants, checked by `Heap::check` in tests: the blocks of a segment partition it. Two free
+//! blocks are never adjacent. Every free block is in its bin, unless its segment is being freed.
+//! The marked blocks are exactly the allocated ones. Positions are units of the heap; each segment
+//! has whole windows of positions of its own, so that a position determines its segment.
 
+use super::events;
 use super::marks::Marks;
-use super::past;
 use super::source::Origin;
 use crate::base::error::{Error, Result};
 use crate::base::place::{try_box_at, write_fields};
@@ -17,66 +18,66 @@ use crate::memory::arena::deferred_free::DeferredFrees;
 use crate::memory::arena::stream_uses::Uses;
 use crate::memory::backing::region::Region;
 
-/// Units of a window.
+/// The number of units of a window, as a shift.
 const WINDOW_SHIFT: u32 = 12;
-/// Windows that there can be.
+/// The largest number of windows.
 const MOST_WINDOWS: usize = 1 << (32 - WINDOW_SHIFT);
-/// Blocks that there can be.
+/// The largest number of blocks.
 const MOST_BLOCKS: usize = 8 << 20;
-/// Stands for the streams that a block waits for while a graph uses it, or for ever.
+/// The value of `waits` of a block that a graph uses, or that is kept forever.
 pub const KEPT: u16 = u16::MAX;
 
-/// Memory from the driver.
+/// A segment of memory from the driver.
 pub struct Segment {
     pub base: usize,
     pub bytes: usize,
     pub origin: Origin,
-    /// Goes back as soon as it is free.
+    /// Is it freed to the driver as soon as its block is free?
     pub once: bool,
-    /// The driver is being asked to take it back.
-    leaving: bool,
+    /// Is a thread about to free it to the driver?
+    detached: bool,
     /// Its first position.
     first: u32,
-    /// Its first block, whose name never changes: who merges takes the lower one's.
+    /// Its first block. The id never changes: a merge keeps the id of the lower block.
     block: u32,
-    /// Block that starts at a unit of it, where there is a mark.
+    /// The block that starts at each unit; valid where there is a mark.
     starts: Region<u32>,
     marks: Marks,
 }
 
-/// Memory that is on its way back to the driver.
+/// A segment that is about to be freed to the driver.
 #[derive(Clone, Copy)]
-pub struct Leaving {
+pub struct Detached {
     pub segment: u32,
     pub base: usize,
     pub bytes: usize,
     pub origin: Origin,
 }
 
-/// The blocks of a size class, as one lock guards them.
+/// The blocks of a size class, protected by one lock.
 pub struct Heap {
     shift: u32,
     pub blocks: Blocks,
     bins: Bins,
-    /// Segment of a window, counted from 1; 0: unowned.
+    /// The index of each window's segment, plus 1; 0: vacant.
     windows: Vec<u32>,
     pub segments: Vec<Option<Segment>>,
     pub uses: Uses,
     pub deferred: DeferredFrees,
-    /// Memory from the driver.
+    /// Bytes from the driver.
     pub bytes: u64,
-    /// What of it is free.
+    /// Free bytes.
     pub free_bytes: u64,
-    /// Segments that are to go back, and for which the driver has not been asked.
+    /// Segments to be freed for which the driver has not been called yet.
     pub unwanted: u32,
-    /// Blocks that were given out, and their bytes, since the last reset.
+    /// Blocks allocated since the last reset, and their bytes.
     pub allocated: [i64; 2],
-    /// Those that came back.
+    /// Blocks freed since the last reset, and their bytes.
     pub freed: [i64; 2],
 }
 
 impl Heap {
-    /// No memory, in units of `1 << shift` bytes.
+    /// An empty heap with units of `1 << shift` bytes.
     pub fn new(shift: u32) -> Result<Box<Heap>> {
         let write = |place| {
             let blocks = Blocks::new(MOST_BLOCKS);
@@ -100,7 +101,7 @@ impl Heap {
         unsafe { try_box_at("a heap of pinned memory", write) }
     }
 
-    /// Bytes of a block.
+    /// The bytes of a block.
     #[inline]
     pub fn bytes_of(&self, id: u32) -> u64 {
         u64::from(self.blocks[id].units) << self.shift
@@ -117,13 +118,13 @@ impl Heap {
         self.segments.get_mut(index as usize)?.as_mut()
     }
 
-    /// The segment of that number, if it is the one at that address.
+    /// The segment of an index, if it has this base address.
     #[inline]
     fn segment(&self, index: u32, base: usize) -> Option<&Segment> {
         self.segments.get(index as usize)?.as_ref().filter(|segment| segment.base == base)
     }
 
-    /// Takes a block out of what is free; none if nothing fits.
+    /// Allocates a block; `None`: no free block fits.
     #[inline]
     pub fn allocate(&mut self, units: u32, requested: u64, walk: usize) -> Result<Option<usize>> {
         self.blocks.prepare(1)?;
@@ -134,7 +135,7 @@ impl Heap {
         Ok(Some(self.occupy(id, units, requested)))
     }
 
-    /// The same out of one segment, which is wholly free.
+    /// Allocates from a segment that is entirely free.
     pub fn allocate_in(&mut self, index: u32, units: u32, requested: u64) -> Result<usize> {
         self.blocks.prepare(1)?;
         let segment = self.segments[index as usize].as_ref();
@@ -142,7 +143,7 @@ impl Heap {
         Ok(self.occupy(id, units, requested))
     }
 
-    /// Makes a free block the host's, but for what it has too much. Room for one more was prepared.
+    /// Allocates a free block and splits the rest off. One block was prepared.
     #[inline]
     fn occupy(&mut self, id: u32, units: u32, requested: u64) -> usize {
         self.bins.remove(&mut self.blocks, id);
@@ -158,7 +159,7 @@ impl Heap {
         block.requested = requested;
         block.uses = 0;
         block.waits = 0;
-        // What the bin left there is no stack.
+        // The bin used the same field.
         block.set_stack(0);
         let bytes = self.bytes_of(id);
         self.free_bytes -= bytes;
@@ -170,11 +171,11 @@ impl Heap {
         segment.starts.as_mut_slice()[unit] = id;
         segment.marks.set(unit);
         let address = segment.base + (unit << shift);
-        past::allocated(self, id);
+        events::allocated(self, id);
         address
     }
 
-    /// First address of a block.
+    /// The first address of a block.
     pub fn address_of(&self, id: u32) -> usize {
         let start = self.blocks[id].start;
         let index = self.segment_at(start).map(|index| index as usize);
@@ -183,7 +184,7 @@ impl Heap {
             .map_or(0, |segment| segment.base + (((start - segment.first) as usize) << self.shift))
     }
 
-    /// The block that the host holds at just this address of a segment.
+    /// The allocated block that starts at an address of a segment.
     #[inline]
     pub fn find(&self, index: u32, base: usize, address: usize) -> Option<u32> {
         let segment = self.segment(index, base)?;
@@ -192,7 +193,7 @@ impl Heap {
         exact.then(|| segment.starts.as_slice()[unit])
     }
 
-    /// The block that the host holds around an address of a segment.
+    /// The allocated block that contains an address of a segment.
     #[inline]
     pub fn find_around(&self, index: u32, base: usize, address: usize) -> Option<u32> {
         let segment = self.segment(index, base)?;
@@ -203,14 +204,14 @@ impl Heap {
         (inside < self.blocks[id].requested).then_some(id)
     }
 
-    /// The block at this address of a segment, which is kept, whether the host holds it or not.
+    /// The kept block that starts at an address of a segment, allocated or not.
     pub fn find_kept(&self, index: u32, base: usize, address: usize) -> Option<u32> {
         let segment = self.segment(index, base)?;
         let id = *segment.starts.as_slice().get((address - base) >> self.shift)?;
         (self.blocks[id].waits == KEPT && self.address_of(id) == address).then_some(id)
     }
 
-    /// The host lets go of a block: nobody finds it any more.
+    /// Removes the mark of a block that the host frees, so that it is no longer found.
     #[inline]
     pub fn unmark(&mut self, id: u32) {
         let start = self.blocks[id].start;
@@ -219,7 +220,7 @@ impl Heap {
         }
     }
 
-    /// Makes a block free and merges it with free neighbours. Gives its bytes.
+    /// Makes a block free and merges it with free neighbours. Returns its bytes.
     #[inline]
     pub fn release(&mut self, id: u32) -> u64 {
         let bytes = self.bytes_of(id);
@@ -230,19 +231,19 @@ impl Heap {
         self.blocks[id].state = State::Free;
         if next != NONE && self.blocks[next].state == State::Free {
             self.bins.remove(&mut self.blocks, next);
-            self.absorb(id, next);
+            self.merge_with(id, next);
         }
         let mut id = id;
         if previous != NONE && self.blocks[previous].state == State::Free {
             self.bins.remove(&mut self.blocks, previous);
-            self.absorb(previous, id);
+            self.merge_with(previous, id);
             id = previous;
         }
         let start = self.blocks[id].start;
         if let Some(segment) = self.segment_mut(start)
             && segment.once
         {
-            // It has this one block.
+            // This block is the whole segment.
             self.blocks[id].state = State::Hole;
             self.unwanted += 1;
         } else {
@@ -251,13 +252,13 @@ impl Heap {
         bytes
     }
 
-    fn absorb(&mut self, id: u32, next: u32) {
+    fn merge_with(&mut self, id: u32, next: u32) {
         self.blocks[id].units += self.blocks[next].units;
         self.blocks.unlink(next);
         self.blocks.give(next);
     }
 
-    /// Windows in a row that are unowned.
+    /// Finds `count` adjacent vacant windows; returns the first.
     fn take_windows(&mut self, count: usize) -> Result<usize> {
         let mut row = 0;
         for (index, window) in self.windows.iter().enumerate() {
@@ -276,7 +277,7 @@ impl Heap {
         Ok(start)
     }
 
-    /// Adds memory, free; gives the segment's number.
+    /// Adds a free segment; returns its index.
     pub fn add(&mut self, base: usize, bytes: usize, origin: Origin, once: bool) -> Result<u32> {
         let units = bytes >> self.shift;
         let marks = Marks::new(units)?;
@@ -286,7 +287,7 @@ impl Heap {
         self.segments.try_reserve(1).map_err(|_| Error::OutOfHostMemory("a segment"))?;
         let count = units.div_ceil(1 << WINDOW_SHIFT);
         let window = self.take_windows(count)?;
-        // From here on nothing fails.
+        // Nothing below can fail.
         let index = match self.segments.iter().position(Option::is_none) {
             Some(index) => index,
             None => {
@@ -303,7 +304,7 @@ impl Heap {
             bytes,
             origin,
             once,
-            leaving: false,
+            detached: false,
             first,
             block,
             starts,
@@ -311,15 +312,15 @@ impl Heap {
         });
         self.bytes += bytes as u64;
         self.free_bytes += bytes as u64;
-        past::segment_came(base, bytes);
+        events::segment_added(base, bytes);
         Ok(index as u32)
     }
 
-    /// The next segment, from `from` on, that nobody uses and that can go back; it is not used any
-    /// more until `stays` or `gone`.
-    pub fn leave(&mut self, from: usize, only_unwanted: bool) -> Option<Leaving> {
+    /// Chooses the next unused segment, from index `from` on, that can be freed to the driver. It
+    /// is not used until `reattach` or `remove` is called.
+    pub fn detach(&mut self, from: usize, only_unwanted: bool) -> Option<Detached> {
         for index in from..self.segments.len() {
-            let Some(segment) = self.segments[index].as_mut().filter(|segment| !segment.leaving)
+            let Some(segment) = self.segments[index].as_mut().filter(|segment| !segment.detached)
             else {
                 continue;
             };
@@ -338,36 +339,36 @@ impl Heap {
             } else {
                 continue;
             }
-            segment.leaving = true;
+            segment.detached = true;
             let Segment { base, bytes, origin, .. } = *segment;
-            past::segment_goes(base, bytes);
-            return Some(Leaving { segment: index as u32, base, bytes, origin });
+            events::segment_removed(base, bytes);
+            return Some(Detached { segment: index as u32, base, bytes, origin });
         }
         None
     }
 
-    /// The driver did not take a segment: it is in the cache again.
-    pub fn stays(&mut self, index: u32) {
+    /// Puts a segment back in the cache after the driver failed to free it.
+    pub fn reattach(&mut self, index: u32) {
         if let Some(segment) = self.segments[index as usize].as_mut() {
-            segment.leaving = false;
+            segment.detached = false;
             segment.once = false;
-            past::segment_came(segment.base, segment.bytes);
+            events::segment_added(segment.base, segment.bytes);
             self.blocks[segment.block].state = State::Free;
             self.bins.insert(&mut self.blocks, segment.block);
         }
     }
 
-    /// Takes a segment out that was just added, and of which nothing was taken.
+    /// Removes a segment that was just added, and from which nothing was allocated.
     pub fn withdraw(&mut self, index: u32) {
         if let Some(segment) = self.segments[index as usize].as_ref() {
             self.bins.remove(&mut self.blocks, segment.block);
-            past::segment_goes(segment.base, segment.bytes);
-            self.gone(index);
+            events::segment_removed(segment.base, segment.bytes);
+            self.remove(index);
         }
     }
 
-    /// The driver took it.
-    pub fn gone(&mut self, index: u32) {
+    /// Removes a segment that was freed to the driver.
+    pub fn remove(&mut self, index: u32) {
         if let Some(segment) = self.segments[index as usize].take() {
             self.blocks.give(segment.block);
             self.bytes -= segment.bytes as u64;
@@ -378,8 +379,8 @@ impl Heap {
         }
     }
 
-    /// Puts a block that is freed in line for each of the streams that use it; false: not for all,
-    /// since there is no host memory.
+    /// Enqueues a freed block for each of the streams that use it. False: not for all streams, for
+    /// lack of host memory.
     pub fn enqueue(&mut self, id: u32) -> bool {
         let block = &mut self.blocks[id];
         let (waits, rest) = self.uses.enqueue(&mut self.deferred, Stamp::NOBODY, block.uses);
@@ -389,7 +390,7 @@ impl Heap {
         is_whole
     }
 
-    /// The same for those for which there was no host memory, where there is some now.
+    /// Tries again to enqueue the blocks for which there was no host memory.
     pub fn enqueue_overflow(&mut self) {
         for index in 0..self.segments.len() {
             let mut id = self.segments[index].as_ref().map_or(NONE, |segment| segment.block);
@@ -408,7 +409,7 @@ impl Heap {
     }
 }
 
-/// A free block of the given range, not linked.
+/// An unlinked free block of a range.
 fn free_block(start: u32, units: u32) -> Block {
     Block {
         requested: 0,
@@ -428,7 +429,7 @@ fn free_block(start: u32, units: u32) -> Block {
 
 #[cfg(test)]
 impl Heap {
-    /// The first invariant that does not hold.
+    /// Returns the first violated invariant.
     pub fn check(&self) -> std::result::Result<(), String> {
         let (mut bytes, mut free) = (0, 0);
         for segment in self.segments.iter().flatten() {
@@ -466,7 +467,7 @@ impl Heap {
         if counted == (bytes, free) { Ok(()) } else { Err(format!("{counted:?} counted")) }
     }
 
-    /// Blocks that are not free, and their bytes.
+    /// The allocated and pending blocks, and their bytes.
     pub fn held(&self) -> [i64; 2] {
         let mut held = [0; 2];
         for segment in self.segments.iter().flatten() {

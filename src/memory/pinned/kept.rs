@@ -1,18 +1,19 @@
-//! Pinned memory that graphs use at each launch: it is kept until the last of them is gone.
+//! Pinned blocks that graphs use at each launch: they are kept until the last of these graphs is
+//! destroyed.
 //!
-//! A block that is kept and not listed here is kept for ever: a capture of the host's own used it, of
-//! whose graph nobody tells.
+//! A kept block that is not listed here is kept forever: it was used in a capture that the host
+//! made through the driver, and the end of that graph is not known.
 
 use super::HostMemory;
+use super::events;
 use super::heap::{Heap, KEPT};
-use super::past;
 use crate::base::lock::Mutex;
 use crate::base::rank::Rank;
 use crate::gpu::stream::Stream;
 use crate::memory::arena::block::State;
 use crate::runtime::Runtime;
 
-/// Blocks that graphs use, by address, and how many do.
+/// Blocks that graphs use: address and number of graphs.
 pub(super) struct Kept(Mutex<Vec<(usize, u32)>>);
 
 impl Kept {
@@ -20,8 +21,8 @@ impl Kept {
         Kept(Mutex::new(Rank::LEAF, Vec::new()))
     }
 
-    /// One graph more uses a block; `is_kept`: it is kept already. Where there is no host memory it is
-    /// kept for ever.
+    /// Counts one more graph that uses a block; `is_kept`: the block is kept already. Without host
+    /// memory the block is kept forever.
     fn add(&self, address: usize, is_kept: bool) {
         let mut list = self.0.lock();
         match list.binary_search_by_key(&address, |known| known.0) {
@@ -33,7 +34,7 @@ impl Kept {
         }
     }
 
-    /// A block is kept for ever.
+    /// Marks a block as kept forever.
     fn forget(&self, address: usize) {
         let mut list = self.0.lock();
         if let Ok(index) = list.binary_search_by_key(&address, |known| known.0) {
@@ -41,7 +42,7 @@ impl Kept {
         }
     }
 
-    /// One graph less uses a block; true: none does any more.
+    /// Counts one graph less that uses a block; true: it was the last.
     fn remove(&self, address: usize) -> bool {
         let mut list = self.0.lock();
         let Ok(index) = list.binary_search_by_key(&address, |known| known.0) else { return false };
@@ -55,8 +56,8 @@ impl Kept {
 }
 
 impl HostMemory {
-    /// Keeps a block that a captured stream uses: as long as the graph of that capture of ours, else for
-    /// ever. The caller holds the heap's lock.
+    /// Keeps a block that a captured stream uses: until the graph of this library's capture is
+    /// destroyed, otherwise forever. The caller holds the heap's lock.
     pub(super) fn keep(&self, runtime: &Runtime, capture: Option<u64>, heap: &mut Heap, id: u32) {
         let address = heap.address_of(id);
         let is_kept = heap.blocks[id].waits == KEPT;
@@ -68,13 +69,14 @@ impl HostMemory {
         heap.blocks[id].waits = KEPT;
     }
 
-    /// One graph more uses blocks that another uses.
+    /// Counts one more graph that uses blocks which another graph uses already.
     pub fn keep_again(&self, blocks: &[usize]) {
         blocks.iter().for_each(|address| self.kept.add(*address, true));
     }
 
-    /// A graph that used these blocks is gone. What the host has freed is free when the streams have done
-    /// what they hold now; what it has not, waits for them once it is freed.
+    /// A graph that used these blocks was destroyed. Blocks that the host has freed become free
+    /// after the present work of the streams. The other blocks wait for these streams once they are
+    /// freed.
     pub fn unkeep<'a>(
         &self,
         runtime: &Runtime,
@@ -88,7 +90,7 @@ impl HostMemory {
             let Some(heap) = held.as_deref_mut() else { continue };
             let found = heap.find_kept(place.segment, place.base, *address);
             if let Some(id) = found {
-                self.let_go(heap, id, streams.clone());
+                self.release_kept(heap, id, streams.clone());
             }
             let unwanted = heap.unwanted;
             drop(held);
@@ -98,9 +100,15 @@ impl HostMemory {
         }
     }
 
-    fn let_go<'a>(&self, heap: &mut Heap, id: u32, streams: impl Iterator<Item = &'a Stream>) {
+    fn release_kept<'a>(
+        &self,
+        heap: &mut Heap,
+        id: u32,
+        streams: impl Iterator<Item = &'a Stream>,
+    ) {
         for stream in streams {
-            // Without a note of it nobody would know when it is free: it is kept for ever.
+            // If the use cannot be recorded, the block is kept forever, because its last use is
+            // unknown.
             let Ok(head) = heap.uses.add(heap.blocks[id].uses, id, stream) else { return };
             heap.blocks[id].uses = head;
         }
@@ -109,8 +117,8 @@ impl HostMemory {
             return;
         }
         if heap.blocks[id].uses == 0 {
-            past::free_completed(heap, id);
-            self.counts.no_block(heap.release(id));
+            events::free_completed(heap, id);
+            self.counts.count_free(heap.release(id));
         } else if !heap.enqueue(id) {
             heap.deferred.overflow += 1;
         }

@@ -1,12 +1,12 @@
-//! A set of numbers as bits, with a second level over its words, so that the last member up to a number
-//! is found in a few steps.
+//! A set of numbers as a bitmap with a second level over its words, so that the largest member up
+//! to a number is found in a few steps.
 
 use crate::base::error::{Error, Result};
 
-/// The set.
+/// A two-level bitmap.
 pub struct Marks {
     words: Vec<u64>,
-    /// A bit for each word that has any.
+    /// One bit for each word that is not zero.
     full: Vec<u64>,
 }
 
@@ -17,7 +17,7 @@ fn zeros(len: usize) -> Result<Vec<u64>> {
     Ok(words)
 }
 
-/// The last bit of the words up to a position.
+/// The last set bit up to a position.
 fn last(words: &[u64], position: usize) -> Option<usize> {
     let (index, bit) = (position / 64, position % 64);
     let below = words.get(index)? & (u64::MAX >> (63 - bit));
@@ -29,7 +29,7 @@ fn last(words: &[u64], position: usize) -> Option<usize> {
 }
 
 impl Marks {
-    /// None of the numbers below `len`.
+    /// An empty set for numbers below `len`.
     pub fn new(len: usize) -> Result<Marks> {
         let words = len.div_ceil(64);
         Ok(Marks { words: zeros(words)?, full: zeros(words.div_ceil(64))? })
@@ -42,7 +42,7 @@ impl Marks {
         self.full[number / 4096] |= 1 << (number / 64 % 64);
     }
 
-    /// Takes a number out.
+    /// Removes a number.
     #[inline]
     pub fn clear(&mut self, number: usize) {
         let word = &mut self.words[number / 64];
@@ -52,13 +52,13 @@ impl Marks {
         }
     }
 
-    /// Is it in?
+    /// Is a number in the set?
     #[inline]
     pub fn has(&self, number: usize) -> bool {
         self.words.get(number / 64).is_some_and(|word| word >> (number % 64) & 1 == 1)
     }
 
-    /// The highest member that is no higher than `number`.
+    /// The largest member that is at most `number`.
     pub fn last_up_to(&self, number: usize) -> Option<usize> {
         let (index, bit) = (number / 64, number % 64);
         let below = self.words.get(index)? & (u64::MAX >> (63 - bit));
@@ -76,14 +76,14 @@ mod tests {
     use std::collections::BTreeSet;
 
     #[test]
-    fn it_is_a_set() {
+    fn marks_agree_with_a_set() {
         const LEN: usize = 3 * 4096 + 77;
         let (mut marks, mut model) = (Marks::new(LEN).unwrap(), BTreeSet::new());
         let mut random = 7u64;
         for step in 0..20_000 {
             random = random.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
             let number = (random >> 33) as usize % LEN;
-            // Few at first and last, many in between.
+            // Few members at first and at the end, many in between.
             if (random >> 20) as usize % 20_000 > step {
                 marks.set(number);
                 model.insert(number);

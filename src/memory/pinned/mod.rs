@@ -1,17 +1,17 @@
-//! The caching allocator of pinned host memory: what copies run beside the host's own work.
+//! The caching allocator of pinned host memory, which copies need to be asynchronous.
 //!
-//! [`heap`] has the blocks of a size class, cut out of segments that [`source`] obtains; [`directory`]
-//! leads from an address to its segment, [`settle`] moves freed blocks on that streams still use,
-//! [`ahead`] gets segments before they are needed.
-//! Threads keep to heaps of their own; whoever finds nothing there looks into the others' before the
-//! driver is asked for more. Nothing here waits for the device but what gives memory back to the driver.
+//! [`heap`] has the blocks of a size class, split from segments that [`source`] obtains.
+//! [`directory`] maps an address to its segment. [`settle`] completes deferred frees. [`grow_ahead`]
+//! obtains segments before they are needed. Each thread uses its own heaps. If they have no free
+//! block, it searches the heaps of other threads before it calls the driver. Only the return of
+//! memory to the driver waits for the device.
 
-mod ahead;
 mod directory;
+mod events;
+mod grow_ahead;
 mod heap;
 mod kept;
 mod marks;
-mod past;
 mod settle;
 mod source;
 pub mod stats;
@@ -38,23 +38,23 @@ use source::{Origin, PAGE, Source};
 use stats::{Counts, HostStatistics};
 use threads::Helper;
 
-/// Heaps of a size class; threads take turns in choosing one.
+/// Heaps of a size class; new threads are assigned to them in turn.
 const SHARDS: usize = 8;
-/// Size classes: requests up to [`SMALL`], and larger ones.
+/// The number of size classes: requests up to [`SMALL`], and larger ones.
 const CLASSES: usize = 2;
-/// Largest request of the small class.
+/// The largest request of the small class.
 const SMALL: u64 = 64 << 10;
-/// Units of the classes, to which sizes are rounded and addresses aligned: 64 and 512 bytes.
+/// Units of the classes, to which sizes are rounded and addresses are aligned: 64 and 512 bytes.
 const SHIFTS: [u32; CLASSES] = [6, 9];
-/// The least and the most that a heap grows by at a time, unless a request needs more.
+/// The smallest and the largest growth of a heap, unless a request needs more.
 const LEAST_GROWTH: u64 = 2 << 20;
 const MOST_GROWTH: [u64; CLASSES] = [16 << 20, 64 << 20];
-/// Segments for requests from here on are as large as the request.
+/// A segment for a request of at least this size is as large as the request.
 const EXACT: u64 = 32 << 20;
-/// Requests from here on are refused at once.
+/// Requests of at least this size fail at once.
 const TOO_LARGE: u64 = 1 << 40;
 
-/// A heap that exists once it is used.
+/// A heap, created at its first use.
 #[repr(align(128))]
 struct Shard(Mutex<Option<Box<Heap>>>);
 
@@ -70,17 +70,17 @@ pub struct HostMemory {
     /// Two of the settings, which every request needs.
     max_round_threshold: AtomicU64,
     max_cached_bytes: AtomicU64,
-    /// Where the next thread that comes has its heaps.
+    /// The index of the next new thread's heaps.
     next_shard: AtomicU32,
     kept: Kept,
     helper: Helper,
-    /// The helper's thread, once it runs; 0: none.
+    /// The helper's thread; 0: it does not run.
     helper_thread: AtomicUsize,
-    /// Is it wanted?
+    /// Is growing ahead enabled?
     grows_ahead: AtomicU32,
 }
 
-/// A block that the host holds, with its heap locked.
+/// An allocated block, with its heap locked.
 struct Found<'a> {
     index: usize,
     held: Held<'a, Option<Box<Heap>>>,
@@ -94,13 +94,13 @@ impl Found<'_> {
     }
 }
 
-/// What a request is made into.
+/// A request after rounding.
 #[derive(Clone, Copy)]
 struct Wanted {
     class: usize,
     units: u32,
     requested: u64,
-    /// It goes back to the driver when it is free.
+    /// Is its segment freed to the driver as soon as the block is free?
     once: bool,
 }
 
@@ -131,7 +131,7 @@ impl HostMemory {
         }
     }
 
-    /// Chooses anew, for what is allocated from now on.
+    /// Sets the settings for later allocations.
     pub fn set_settings(&self, settings: &HostSettings) {
         let mut held = self.settings.lock();
         *held = *settings;
@@ -140,7 +140,7 @@ impl HostMemory {
         self.grows_ahead.store(u32::from(settings.background_threads), Ordering::Relaxed);
     }
 
-    /// What is chosen.
+    /// The current settings.
     pub fn settings(&self) -> HostSettings {
         *self.settings.lock()
     }
@@ -156,7 +156,7 @@ impl HostMemory {
         }
         let once = bytes > most_cached;
         if once {
-            // It is all of its segment.
+            // The block fills its segment.
             size = size.next_multiple_of(PAGE as u64);
         }
         let class = usize::from(size > SMALL);
@@ -168,7 +168,7 @@ impl HostMemory {
         self.heaps[index].0.lock()
     }
 
-    /// Page-locked memory; no bytes are no block.
+    /// Allocates page-locked memory; 0 bytes need no block.
     #[inline]
     pub fn allocate(&self, runtime: &Runtime, bytes: usize) -> Result<usize> {
         if bytes == 0 {
@@ -197,7 +197,7 @@ impl HostMemory {
         self.allocate_slowly(runtime, index, wanted)
     }
 
-    /// Takes a block out of a heap, if it has one.
+    /// Takes a block from a heap, if it has one.
     #[inline]
     fn take(
         &self,
@@ -209,11 +209,11 @@ impl HostMemory {
         let (taken, is_low, unwanted) = {
             let mut held = self.heap(index);
             let Some(heap) = held.as_deref_mut() else { return Ok(None) };
-            // What streams do wrong is not this allocation's fault.
+            // An error of a stream does not fail this allocation.
             let _ = self.settle(runtime, heap);
             let taken = heap.allocate(wanted.units, wanted.requested, walk)?;
             if taken.is_some() {
-                self.counts.block(wanted.bytes());
+                self.counts.count_alloc(wanted.bytes());
             }
             (taken, heap.free_bytes < growth(wanted.class, heap.bytes) / 2, heap.unwanted)
         };
@@ -221,18 +221,19 @@ impl HostMemory {
             self.give_unwanted(runtime, index);
         }
         if is_low && taken.is_some() && self.grows_ahead.load(Ordering::Relaxed) != 0 {
-            self.ask_ahead(index);
+            self.request_segment(index);
         }
         Ok(taken)
     }
 
-    /// What is left when the own heap has nothing: the other threads', then the driver.
+    /// Allocates if the thread's own heap has no free block: from the other heaps, then from the
+    /// driver.
     #[cold]
     fn allocate_slowly(&self, runtime: &Runtime, index: usize, wanted: Wanted) -> Result<usize> {
-        // A thread's first small segment is its own, so that threads do not meet in one heap.
+        // A thread gets its own first small segment, so that threads do not contend for one heap.
         let is_first = self.heap(index).is_none();
         if !wanted.once && (wanted.class > 0 || !is_first) {
-            // Its own once more: the short walk may have missed what fits.
+            // This includes the own heap again, because the short walk may have missed a block.
             for turn in 0..SHARDS {
                 let other = wanted.class * SHARDS + (index + turn) % SHARDS;
                 if let Some(address) = self.take(runtime, other, wanted, WHOLE_WALK)? {
@@ -242,12 +243,12 @@ impl HostMemory {
         }
         let address = self.grow(runtime, index, Some(wanted))?;
         if self.grows_ahead.load(Ordering::Relaxed) != 0 {
-            self.ask_ahead(index);
+            self.request_segment(index);
         }
         Ok(address)
     }
 
-    /// Gets a segment; gives a block of it, if one is wanted.
+    /// Adds a segment; returns a block of it if one is wanted.
     fn grow(&self, runtime: &Runtime, index: usize, wanted: Option<Wanted>) -> Result<usize> {
         let class = index / SHARDS;
         let held = {
@@ -267,7 +268,8 @@ impl HostMemory {
                 bytes = bytes.max(least.next_multiple_of(LEAST_GROWTH));
             }
         }
-        // A block that goes back when it is free is no piece of the reserve, which stays.
+        // A segment that is freed with its block cannot be a piece of the reserve, which is never
+        // freed.
         let mut settings = self.settings();
         if once {
             settings.reserve_segment_bytes = 0;
@@ -277,7 +279,7 @@ impl HostMemory {
             self.source.obtain(runtime, &self.counts, &settings, bounds)?;
         let added = self.add(index, memory, once, wanted);
         if added.is_err() && origin != Origin::Reserve {
-            // Nobody knows of it.
+            // No other thread has seen it.
             let given = self.source.give(runtime, &self.counts, (base, bytes, origin));
             if given.is_err() {
                 let _ = self.source.give(runtime, &self.counts, (base, bytes, origin));
@@ -286,7 +288,7 @@ impl HostMemory {
         added
     }
 
-    /// Makes memory known, and takes a block out of it.
+    /// Publishes a segment, and allocates a block of it if one is wanted.
     fn add(
         &self,
         index: usize,
@@ -316,7 +318,7 @@ impl HostMemory {
         if let Some(wanted) = wanted {
             match heap.allocate_in(segment, wanted.units, wanted.requested) {
                 Ok(block) => {
-                    self.counts.block(wanted.bytes());
+                    self.counts.count_alloc(wanted.bytes());
                     address = block;
                 }
                 Err(error) => {
@@ -331,7 +333,7 @@ impl HostMemory {
         outcome.map(|()| address)
     }
 
-    /// The block around, or just at, an address.
+    /// The allocated block that contains an address, or with `is_exact`, that starts there.
     #[inline]
     fn find(&self, address: usize, is_exact: bool) -> Option<Found<'_>> {
         let Place { heap: index, segment, base, .. } = self.directory.find(address)?;
@@ -345,7 +347,7 @@ impl HostMemory {
         Some(Found { index: index as usize, held, id })
     }
 
-    /// Gives a block back. It is free when the streams that use it have done what they hold now.
+    /// Frees a block. It becomes free after the present work of the streams that use it.
     #[inline]
     pub fn free(&self, runtime: &Runtime, address: usize) -> Result<()> {
         history::before_free();
@@ -356,14 +358,14 @@ impl HostMemory {
         heap.unmark(id);
         let Block { uses, waits, .. } = heap.blocks[id];
         if uses != 0 || waits == KEPT {
-            past::free_requested(heap, id);
+            events::free_requested(heap, id);
             heap.blocks[id].state = State::Pending;
             if waits != KEPT && !heap.enqueue(id) {
                 heap.deferred.overflow += 1;
             }
         } else {
-            past::freed(heap, id);
-            self.counts.no_block(heap.release(id));
+            events::freed(heap, id);
+            self.counts.count_free(heap.release(id));
         }
         let unwanted = heap.unwanted;
         drop(found);
@@ -373,7 +375,7 @@ impl HostMemory {
         Ok(())
     }
 
-    /// Marks the streams that blocks name.
+    /// Marks the streams that blocks refer to.
     pub(crate) fn mark_streams(&self, marker: Marker) {
         for index in 0..self.heaps.len() {
             if let Some(heap) = self.heap(index).as_deref_mut() {
@@ -383,7 +385,7 @@ impl HostMemory {
         }
     }
 
-    /// Says that the block around an address is used on a stream.
+    /// Records that the block around an address is used on a stream.
     pub fn record(&self, runtime: &Runtime, address: usize, stream: &Stream) -> Result<()> {
         let tell = |()| sanitizer::used_on(address as u64, stream);
         self.add_use(runtime, address, stream).map(tell)
@@ -395,7 +397,7 @@ impl HostMemory {
         }
         let is_captured = stream.is_capturing(runtime)?;
         let capture = if is_captured { runtime.captures.number_of(runtime, stream)? } else { None };
-        // It may have been freed meanwhile.
+        // The block may have been freed in the meantime.
         let Some(mut found) = self.find(address, false) else {
             return Err(unknown_address(address));
         };
@@ -410,8 +412,8 @@ impl HostMemory {
         Ok(())
     }
 
-    /// The same for work that was queued, where an address of it is pinned memory of ours. A block of
-    /// which that cannot be noted is kept for ever, since nobody would know when it is free.
+    /// Records the use of an address by queued work, if it is pinned memory of this library. If the
+    /// use cannot be recorded, the block is kept forever, because its last use is unknown.
     #[inline]
     pub fn used(&self, runtime: &Runtime, address: u64, stream: &Stream) {
         if self.directory.find(address as usize).is_some() {
@@ -434,12 +436,12 @@ impl HostMemory {
         }
     }
 
-    /// Is an address in memory that the library got from the driver, in use or not?
+    /// Is an address in memory that the library got from the driver, allocated or free?
     pub fn has(&self, address: usize) -> bool {
         self.directory.find(address).is_some()
     }
 
-    /// All statistics.
+    /// Returns all statistics.
     pub fn statistics(&self) -> HostStatistics {
         let (mut allocated, mut freed) = ([0; 2], [0; 2]);
         for index in 0..self.heaps.len() {
@@ -453,12 +455,12 @@ impl HostMemory {
         self.counts.statistics(allocated, freed)
     }
 
-    /// Every peak becomes its current value.
+    /// Resets every peak to its current value.
     pub fn reset_peak(&self) {
         self.counts.reset_peak();
     }
 
-    /// Every total becomes 0.
+    /// Resets every total to 0.
     pub fn reset_accumulated(&self) {
         for index in 0..self.heaps.len() {
             if let Some(heap) = self.heap(index).as_deref_mut() {
@@ -471,7 +473,7 @@ impl HostMemory {
 
 #[cfg(test)]
 impl HostMemory {
-    /// The first invariant that does not hold, while no other thread allocates.
+    /// Returns the first violated invariant; no other thread allocates meanwhile.
     pub(in crate::memory) fn check(&self) -> std::result::Result<(), String> {
         let mut active = [0; 2];
         for index in 0..self.heaps.len() {
@@ -492,13 +494,13 @@ impl HostMemory {
     }
 }
 
-/// How much a heap that has so many bytes grows by: half as much again, so that at most a third of it
-/// was never asked for.
+/// The growth of a heap of `bytes`: half of its size, so that at most a third of it was never
+/// requested.
 fn growth(class: usize, bytes: u64) -> u64 {
     (bytes / 2).next_multiple_of(LEAST_GROWTH).clamp(LEAST_GROWTH, MOST_GROWTH[class])
 }
 
-/// The error of an address that is not a block.
+/// The error for an address at which no block starts.
 pub fn unknown_block(address: usize) -> Error {
     Error::InvalidHostPointer {
         ptr: address,
@@ -507,7 +509,7 @@ pub fn unknown_block(address: usize) -> Error {
     }
 }
 
-/// The error of an address that is in no block.
+/// The error for an address that is in no block.
 pub fn unknown_address(address: usize) -> Error {
     Error::InvalidHostPointer {
         ptr: address,

@@ -1,8 +1,8 @@
-//! Freed blocks that streams still use, and memory that goes back to the driver.
+//! The deferred frees of pinned blocks, and the return of memory to the driver.
 
 use super::HostMemory;
-use super::heap::{Heap, Leaving};
-use super::past;
+use super::events;
+use super::heap::{Detached, Heap};
 use crate::base::error::Result;
 use crate::driver::sys::CUevent;
 use crate::gpu::device::Device;
@@ -15,8 +15,9 @@ use crate::ops::callback;
 use crate::runtime::Runtime;
 
 impl HostMemory {
-    /// Moves freed blocks on: closes open batches by an event, and frees the blocks of those that
-    /// passed. A stream that is slow, captured or broken holds up nobody else's.
+    /// Completes deferred frees: closes open batches by recording an event, and frees the blocks of
+    /// completed batches. A slow, captured or broken stream does not delay the blocks of other
+    /// streams.
     #[inline]
     pub(super) fn settle(&self, runtime: &Runtime, heap: &mut Heap) -> Result<()> {
         if heap.deferred.is_empty() { Ok(()) } else { self.settle_slowly(runtime, heap) }
@@ -44,7 +45,7 @@ impl HostMemory {
         outcome
     }
 
-    /// A batch's stream is done with its blocks.
+    /// Frees the blocks of a batch whose stream is done with them.
     fn pass(&self, runtime: &Runtime, heap: &mut Heap, index: usize) {
         let mut batch = heap.deferred.batches.remove(index);
         // SAFETY: streams that batches name stay (`mark_streams`).
@@ -58,13 +59,13 @@ impl HostMemory {
             let block = &mut heap.blocks[id];
             block.waits = block.waits.saturating_sub(1);
             if block.waits == 0 && block.uses == 0 {
-                past::free_completed(heap, id);
-                self.counts.no_block(heap.release(id));
+                events::free_completed(heap, id);
+                self.counts.count_free(heap.release(id));
             }
         }
     }
 
-    /// Has a batch's stream got past it? Records its event first if that was not done.
+    /// Is a batch's stream done with it? Records the batch's event first if it has none.
     fn has_passed(&self, runtime: &Runtime, batch: &mut Batch) -> Result<bool> {
         // SAFETY: streams that batches name stay (`mark_streams`).
         let stream = unsafe { &*batch.stream };
@@ -84,7 +85,7 @@ impl HostMemory {
                         Some(true) => return Ok(true),
                         Some(false) => (),
                     }
-                    // It is busy, and will hardly be done when the event is recorded.
+                    // The stream is busy, and will hardly be done once the event is recorded.
                     if let Some(event) = record_end(runtime, device, stream)? {
                         batch.event = event;
                     }
@@ -96,8 +97,9 @@ impl HostMemory {
         finished(unsafe { self.driver.cuEventQuery(event) })
     }
 
-    /// Gives all unused memory back to the driver, which waits for the work of its devices; gives the
-    /// first failure after trying everything. What is refused stays in the cache.
+    /// Gives all unused memory back to the driver, which waits for the work of its devices. Tries
+    /// everything, and returns the first failure. Segments that the driver fails to free stay in
+    /// the cache.
     pub fn empty_cache(&self, runtime: &Runtime) -> Result<()> {
         callback::refuse()?;
         let mut outcome = Ok(());
@@ -107,46 +109,48 @@ impl HostMemory {
             }
             let mut next = 0;
             loop {
-                let leaving =
-                    self.heap(index).as_deref_mut().and_then(|heap| heap.leave(next, false));
-                let Some(leaving) = leaving else { break };
-                next = leaving.segment as usize + 1;
-                outcome = outcome.and(self.give(runtime, index, leaving));
+                let detached =
+                    self.heap(index).as_deref_mut().and_then(|heap| heap.detach(next, false));
+                let Some(detached) = detached else { break };
+                next = detached.segment as usize + 1;
+                outcome = outcome.and(self.give(runtime, index, detached));
             }
         }
         outcome
     }
 
-    /// Gives back what was not to be cached. What is refused is cached after all.
+    /// Frees the segments that must not be cached. Segments that the driver fails to free are
+    /// cached after all.
     #[cold]
     pub(super) fn give_unwanted(&self, runtime: &Runtime, index: usize) {
         loop {
-            let leaving = self.heap(index).as_deref_mut().and_then(|heap| heap.leave(0, true));
-            let Some(leaving) = leaving else { return };
-            let _ = self.give(runtime, index, leaving);
+            let detached = self.heap(index).as_deref_mut().and_then(|heap| heap.detach(0, true));
+            let Some(detached) = detached else { return };
+            let _ = self.give(runtime, index, detached);
         }
     }
 
-    fn give(&self, runtime: &Runtime, index: usize, leaving: Leaving) -> Result<()> {
-        let Leaving { segment, base, bytes, origin } = leaving;
+    fn give(&self, runtime: &Runtime, index: usize, detached: Detached) -> Result<()> {
+        let Detached { segment, base, bytes, origin } = detached;
         let given = self.source.give(runtime, &self.counts, (base, bytes, origin));
-        // From here on the driver may give the addresses to another thread.
+        // From here on the driver may return the addresses to another thread.
         if given.is_ok() {
             self.directory.remove(base, index as u32, segment);
         }
         if let Some(heap) = self.heap(index).as_deref_mut() {
             if given.is_ok() {
-                heap.gone(segment);
+                heap.remove(segment);
             } else {
-                heap.stays(segment);
+                heap.reattach(segment);
             }
         }
         given
     }
 
-    /// Gives everything back. Nobody is inside, no work is under way; `devices` have their contexts.
+    /// Frees everything. No other thread is inside, no work is pending, and `devices` have their
+    /// contexts.
     pub(crate) fn close(&self, devices: &[Device]) {
-        self.end_ahead();
+        self.end_helper();
         let active = devices.iter().find(|device| device.has_context());
         let _context = active.and_then(|device| device.enter().ok());
         for index in 0..self.heaps.len() {

@@ -1,4 +1,4 @@
-//! Where pinned memory comes from: the driver's own, or the system's, which is pinned afterwards.
+//! The sources of pinned memory: cuMemHostAlloc, or system memory that is pinned afterwards.
 
 use super::stats::Counts;
 use super::threads;
@@ -13,24 +13,24 @@ use crate::runtime::Runtime;
 use std::ffi::c_void;
 use std::time::Instant;
 
-/// `CU_MEMHOSTALLOC_PORTABLE` and `CU_MEMHOSTREGISTER_PORTABLE`: pinned for every device, not for the
-/// current one alone.
+/// `CU_MEMHOSTALLOC_PORTABLE` and `CU_MEMHOSTREGISTER_PORTABLE`: pinned for every device, not only
+/// for the current one.
 const PORTABLE: u32 = 1;
-/// What segments are rounded to.
+/// Segment sizes are multiples of this.
 pub const PAGE: usize = 4096;
 
-/// How memory was obtained, and so how it goes back.
+/// How a segment was obtained, which determines how it is freed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Origin {
-    /// By cuMemHostAlloc.
+    /// Allocated by cuMemHostAlloc.
     Driver,
-    /// From the system, then by cuMemHostRegister.
+    /// Mapped from the system, then pinned by cuMemHostRegister.
     Registered,
-    /// It is a piece of the reserve, which stays.
+    /// A piece of the reserve, which is never freed on its own.
     Reserve,
 }
 
-/// The first range of all, from which segments are cut.
+/// A range that is pinned once, and from which segments are cut.
 #[derive(Clone, Copy)]
 struct Reserve {
     base: usize,
@@ -39,20 +39,20 @@ struct Reserve {
     origin: Origin,
 }
 
-/// The source.
+/// The source of pinned segments.
 pub struct Source {
     driver: &'static Driver,
     reserve: Mutex<Option<Reserve>>,
 }
 
-/// The failure of a request for which there is no memory.
+/// The error of a request for which there is no memory.
 pub fn no_memory() -> Error {
     Error::OutOfHostMemory(
         "pinned memory; free some, call tcuda_host_memory_empty_cache, or ask for less",
     )
 }
 
-/// The same of the reserve.
+/// The error if there is no memory for the reserve.
 fn no_reserve() -> Error {
     Error::OutOfHostMemory(
         "the reserve of pinned memory; ask for a smaller pinned_reserve_segment_size_mb by \
@@ -60,8 +60,8 @@ fn no_reserve() -> Error {
     )
 }
 
-/// A context in which memory can be pinned: one that exists already, so that none is made on a device
-/// that the host does not use.
+/// Enters a context in which memory can be pinned: an existing one if possible, so that no context
+/// is created on a device that the host does not use.
 fn enter(runtime: &Runtime) -> Result<ContextGuard> {
     let current = runtime.device(CURRENT)?;
     if current.has_context() {
@@ -75,8 +75,8 @@ impl Source {
         Source { driver, reserve: Mutex::new(Rank::LEAF, None) }
     }
 
-    /// Between `least` and `bytes` bytes, whole pages; a piece of the reserve if there is any, else as
-    /// many as wanted, or the least where there are not so many.
+    /// Obtains between `least` and `bytes` bytes, in whole pages: a piece of the reserve if there
+    /// is one, otherwise `bytes`, or `least` if memory is short.
     pub fn obtain(
         &self,
         runtime: &Runtime,
@@ -97,7 +97,7 @@ impl Source {
         }
     }
 
-    /// A piece of the reserve, which is made at its first use.
+    /// Cuts a piece off the reserve, which is pinned at its first use.
     fn cut(
         &self,
         counts: &Counts,
@@ -157,13 +157,13 @@ impl Source {
             Err(Error::DriverOutOfMemory { .. }) => return Err(no_memory()),
             other => other?,
         };
-        counts.segment(bytes, begun.elapsed());
+        counts.count_segment(bytes, begun.elapsed());
         Ok((base, origin))
     }
 
-    /// Memory of the system's, touched by some threads, then pinned.
+    /// Maps memory, touches it with several threads, then pins it.
     fn register(&self, num_threads: u32, bytes: usize) -> Result<usize> {
-        // SAFETY: asks for fresh pages at an address of the system's choice.
+        // SAFETY: maps new pages at an address that the system chooses.
         let base = unsafe {
             libc::mmap(
                 std::ptr::null_mut(),
@@ -183,14 +183,14 @@ impl Source {
             Ok(()) => Ok(base as usize),
             Err(error) => {
                 unmap(base as usize, bytes);
-                // The system may not let so much be locked: that is no memory as well.
+                // The system limits the locked memory: that counts as no memory.
                 let is_full = error.code == code::OPERATING_SYSTEM;
                 if is_full { Err(no_memory()) } else { Err(error.into()) }
             }
         }
     }
 
-    /// Gives memory back; the driver waits for all work of its devices.
+    /// Frees a segment; the driver waits for all work of its devices.
     pub fn give(
         &self,
         runtime: &Runtime,
@@ -207,19 +207,19 @@ impl Source {
         let memory = base as *mut c_void;
         match origin {
             Origin::Reserve => return Ok(()),
-            // SAFETY: it came from cuMemHostAlloc, and only one thread gives it back.
+            // SAFETY: from cuMemHostAlloc, and freed once.
             Origin::Driver => unsafe { self.driver.cuMemFreeHost(memory) }?,
             Origin::Registered => {
-                // SAFETY: it was registered by `register`, and only one thread gives it back.
+                // SAFETY: registered by `register`, and unregistered once.
                 unsafe { self.driver.cuMemHostUnregister(memory) }?;
                 unmap(base, bytes);
             }
         }
-        counts.no_segment(bytes, begun.elapsed());
+        counts.count_segment_free(bytes, begun.elapsed());
         Ok(())
     }
 
-    /// Gives back what nobody knows any more, once more where it is refused: a failure that passes
+    /// Frees a segment that is no longer in any list. Tries twice, so that a transient failure
     /// leaves nothing behind. A context is current.
     pub fn close_segment(&self, counts: &Counts, base: usize, bytes: usize, origin: Origin) {
         if self.unpin(counts, base, bytes, origin).is_err() {
@@ -227,7 +227,7 @@ impl Source {
         }
     }
 
-    /// Gives the reserve back; nobody uses its pieces any more, a context is current.
+    /// Frees the reserve; its pieces are no longer in use, and a context is current.
     pub fn close(&self, counts: &Counts) {
         let reserve = self.reserve.lock().take();
         if let Some(Reserve { base, bytes, origin, .. }) = reserve {
@@ -237,6 +237,6 @@ impl Source {
 }
 
 fn unmap(base: usize, bytes: usize) {
-    // SAFETY: the mapping that `register` made, which nobody uses.
+    // SAFETY: the mapping that `register` made, no longer in use.
     unsafe { libc::munmap(base as *mut c_void, bytes) };
 }

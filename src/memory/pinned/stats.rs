@@ -1,5 +1,5 @@
-//! Counts of pinned memory, as PyTorch has them: what hosts use, what the driver gave, and how long it
-//! took.
+//! The statistics of pinned memory, as in PyTorch: the memory in use, the memory from the driver,
+//! and the duration of the driver calls.
 
 use crate::base::lock::Mutex;
 use crate::base::rank::Rank;
@@ -8,16 +8,16 @@ use crate::memory::stats::ledger::Stat;
 use std::sync::atomic::AtomicI64;
 use std::time::Duration;
 
-/// Microseconds of a kind of call.
+/// The durations of a kind of call, in microseconds.
 #[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
 pub struct Times {
-    /// All together.
+    /// The sum.
     pub total: u64,
     /// The longest.
     pub max: u64,
     /// The shortest.
     pub min: u64,
-    /// Calls.
+    /// The number of calls.
     pub count: u64,
 }
 
@@ -30,7 +30,7 @@ impl Times {
         self.min = if self.min == 0 { took } else { self.min.min(took) };
     }
 
-    /// The mean.
+    /// The mean duration.
     pub fn average(&self) -> u64 {
         self.total.checked_div(self.count).unwrap_or(0)
     }
@@ -41,28 +41,28 @@ impl Times {
 pub struct HostStatistics {
     /// Segments from the driver.
     pub allocations: Stat,
-    /// Their bytes.
+    /// The bytes of the segments.
     pub allocated_bytes: Stat,
-    /// Blocks held by the host, or freed and awaiting streams.
+    /// Blocks that are allocated, or freed and waiting for streams.
     pub active_requests: Stat,
-    /// Their bytes, rounded.
+    /// The bytes of these blocks, after rounding.
     pub active_bytes: Stat,
-    /// What getting memory took.
+    /// Durations of allocations by the driver.
     pub alloc_time: Times,
-    /// What giving it back took.
+    /// Durations of frees by the driver.
     pub free_time: Times,
 }
 
-/// A quantity that all heaps change: its present value, and the highest one.
+/// A quantity that all heaps change: its current value and its peak.
 #[derive(Default)]
-struct Height {
+struct Gauge {
     current: AtomicI64,
     peak: AtomicI64,
 }
 
-impl Height {
+impl Gauge {
     #[inline]
-    fn rise(&self, by: i64) {
+    fn add(&self, by: i64) {
         let now = self.current.fetch_add(by, Ordering::SeqCst) + by;
         if now > self.peak.load(Ordering::SeqCst) {
             self.peak.fetch_max(now, Ordering::SeqCst);
@@ -70,13 +70,13 @@ impl Height {
     }
 
     #[inline]
-    fn fall(&self, by: i64) {
+    fn sub(&self, by: i64) {
         self.current.fetch_sub(by, Ordering::SeqCst);
     }
 
     fn reset_peak(&self) {
         self.peak.store(self.current.load(Ordering::SeqCst), Ordering::SeqCst);
-        // Whoever rose in between may have seen the old peak.
+        // A thread that counted in between may have compared with the old peak.
         self.peak.fetch_max(self.current.load(Ordering::SeqCst), Ordering::SeqCst);
     }
 
@@ -87,15 +87,15 @@ impl Height {
     }
 }
 
-/// Both quantities of the blocks.
+/// The numbers of active blocks and of their bytes.
 #[derive(Default)]
 #[repr(align(128))]
 struct Active {
-    requests: Height,
-    bytes: Height,
+    requests: Gauge,
+    bytes: Gauge,
 }
 
-/// What is counted for all heaps together.
+/// The counters that all heaps share.
 pub struct Counts {
     active: Active,
     driver: Mutex<HostStatistics>,
@@ -112,7 +112,7 @@ fn add(stat: &mut Stat, by: i64) {
 }
 
 impl Counts {
-    /// Nothing yet.
+    /// All counters are 0.
     pub fn new() -> Counts {
         Counts {
             active: Active::default(),
@@ -120,37 +120,37 @@ impl Counts {
         }
     }
 
-    /// A block is given out.
+    /// Counts an allocated block.
     #[inline]
-    pub fn block(&self, bytes: u64) {
-        self.active.requests.rise(1);
-        self.active.bytes.rise(bytes as i64);
+    pub fn count_alloc(&self, bytes: u64) {
+        self.active.requests.add(1);
+        self.active.bytes.add(bytes as i64);
     }
 
-    /// It is free again.
+    /// Counts a block that became free.
     #[inline]
-    pub fn no_block(&self, bytes: u64) {
-        self.active.requests.fall(1);
-        self.active.bytes.fall(bytes as i64);
+    pub fn count_free(&self, bytes: u64) {
+        self.active.requests.sub(1);
+        self.active.bytes.sub(bytes as i64);
     }
 
-    /// The driver gave memory.
-    pub fn segment(&self, bytes: usize, took: Duration) {
+    /// Counts a segment that the driver allocated.
+    pub fn count_segment(&self, bytes: usize, took: Duration) {
         let mut driver = self.driver.lock();
         add(&mut driver.allocations, 1);
         add(&mut driver.allocated_bytes, bytes as i64);
         driver.alloc_time.add(took);
     }
 
-    /// It took memory back.
-    pub fn no_segment(&self, bytes: usize, took: Duration) {
+    /// Counts a segment that the driver freed.
+    pub fn count_segment_free(&self, bytes: usize, took: Duration) {
         let mut driver = self.driver.lock();
         add(&mut driver.allocations, -1);
         add(&mut driver.allocated_bytes, -(bytes as i64));
         driver.free_time.add(took);
     }
 
-    /// All, with the totals that the heaps counted: numbers and bytes.
+    /// All statistics; the arguments are the heaps' totals of blocks and bytes.
     pub fn statistics(&self, allocated: [i64; 2], freed: [i64; 2]) -> HostStatistics {
         let mut all = *self.driver.lock();
         all.active_requests = self.active.requests.stat(allocated[0], freed[0]);
@@ -158,7 +158,7 @@ impl Counts {
         all
     }
 
-    /// Peaks become their current values; the longest and shortest times are found anew.
+    /// Resets the peaks to the current values, and the longest and shortest durations.
     pub fn reset_peak(&self) {
         self.active.requests.reset_peak();
         self.active.bytes.reset_peak();
@@ -172,7 +172,7 @@ impl Counts {
         }
     }
 
-    /// Totals become 0. Those of the blocks are the heaps'.
+    /// Resets the totals to 0, except those of the blocks, which the heaps hold.
     pub fn reset_accumulated(&self) {
         let mut held = self.driver.lock();
         let driver = &mut *held;

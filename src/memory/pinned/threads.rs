@@ -1,5 +1,5 @@
-//! Threads of the library's own for pinned memory: some that touch pages, and one that gets segments
-//! ahead. Made without host memory of Rust's, whose own threads abort where there is none.
+//! Internal threads for pinned memory: some that touch pages, and one that obtains segments ahead.
+//! They are created without Rust's thread API, which aborts if there is no host memory.
 
 use super::source::PAGE;
 use crate::base::sync::{self, AtomicU32, AtomicUsize, Ordering};
@@ -7,16 +7,16 @@ use std::ffi::c_void;
 use std::mem::MaybeUninit;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// As many threads as can touch pages at once.
+/// The largest number of threads that touch pages at once.
 const MOST_THREADS: usize = 128;
 
 type Entry = extern "C" fn(*mut c_void) -> *mut c_void;
 
-/// The stack of such a thread. glibc keeps 40 MiB of those that are free, and ends the process where the
-/// system refuses to take back one beyond that.
+/// The stack size of such a thread. glibc caches 40 MiB of unused stacks; beyond that it unmaps
+/// them, and ends the process if the system refuses.
 const STACK: usize = 512 << 10;
 
-/// Attributes of a thread with so large a stack; those of the system where there is no memory for them.
+/// Thread attributes with a stack size; without host memory, the system's default.
 pub(crate) struct Attributes(Option<libc::pthread_attr_t>);
 
 impl Attributes {
@@ -47,7 +47,7 @@ impl Drop for Attributes {
     }
 }
 
-/// A thread that gets no signals of the host's; none if there cannot be one more.
+/// Starts a thread that blocks all signals; `None` if the system refuses.
 pub(crate) fn start(entry: Entry, argument: *mut c_void) -> Option<libc::pthread_t> {
     let (mut all, mut before) = (MaybeUninit::uninit(), MaybeUninit::uninit());
     let mut thread = MaybeUninit::uninit();
@@ -56,7 +56,7 @@ pub(crate) fn start(entry: Entry, argument: *mut c_void) -> Option<libc::pthread
     // SAFETY: `all` was filled, `before` is writable.
     unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), before.as_mut_ptr()) };
     let attributes = Attributes::new(STACK);
-    // SAFETY: the caller's promise that `argument` lives until it joins the thread.
+    // SAFETY: the caller promises that `argument` lives until it joins the thread.
     let failed =
         unsafe { libc::pthread_create(thread.as_mut_ptr(), attributes.get(), entry, argument) };
     // SAFETY: `before` was written by the first call.
@@ -65,32 +65,32 @@ pub(crate) fn start(entry: Entry, argument: *mut c_void) -> Option<libc::pthread
     (failed == 0).then(|| unsafe { thread.assume_init() })
 }
 
-/// Waits for the end of a thread.
+/// Waits until a thread has ended.
 pub(crate) fn join(thread: libc::pthread_t) {
     // SAFETY: made by `start`, and joined once.
     unsafe { libc::pthread_join(thread, std::ptr::null_mut()) };
 }
 
-/// Fresh memory, in shares of whole pages, each for the thread that takes it first.
+/// New memory, divided into shares of whole pages, each for the thread that takes it first.
 struct Shares {
     base: usize,
     bytes: usize,
     each: usize,
-    /// Where the next share begins.
+    /// The offset of the next share.
     next: AtomicUsize,
 }
 
 impl Shares {
-    /// Touches every page of shares until all are taken.
+    /// Takes shares and touches every page of them until all are taken.
     fn touch(&self) {
         loop {
-            // Relaxed: each gets another value, and who touched what does not matter before the join.
+            // Relaxed: each thread gets a different value, and the join orders the writes.
             let from = self.next.fetch_add(self.each, Ordering::Relaxed);
             if from >= self.bytes {
                 return;
             }
             for offset in (from..self.bytes.min(from + self.each)).step_by(PAGE) {
-                // SAFETY: inside the mapping, which nobody else uses yet.
+                // SAFETY: inside the mapping, and no other thread uses this share.
                 unsafe { ((self.base + offset) as *mut u8).write_volatile(0) };
             }
         }
@@ -98,12 +98,12 @@ impl Shares {
 }
 
 extern "C" fn touch_shares(shares: *mut c_void) -> *mut c_void {
-    // SAFETY: they outlive this thread.
+    // SAFETY: the shares outlive this thread.
     unsafe { &*shares.cast::<Shares>() }.touch();
     std::ptr::null_mut()
 }
 
-/// Touches every page of fresh memory, by several threads where they can be had.
+/// Touches every page of new memory, with several threads if they can be started.
 #[inline(never)]
 pub fn touch(base: usize, bytes: usize, num_threads: usize) {
     let num_threads = num_threads.clamp(1, MOST_THREADS);
@@ -120,25 +120,25 @@ pub fn touch(base: usize, bytes: usize, num_threads: usize) {
     threads[..started].iter().for_each(|thread| join(*thread));
 }
 
-/// Says that the thread is to end.
+/// The bit that ends the thread.
 const END: u32 = 1 << 31;
 
-/// A thread that does what is asked of it, a bit each, one after the other.
+/// A thread that performs tasks, each named by a bit.
 pub struct Helper {
     wanted: AtomicU32,
 }
 
-/// What the thread is given.
-pub trait Helps: Sync {
-    /// Its helper.
+/// The owner of a helper, whose tasks it performs.
+pub trait HelperOwner: Sync {
+    /// The helper.
     fn helper(&self) -> &Helper;
 
-    /// Does what a bit asks for.
-    fn help(&self, bit: u32);
+    /// Performs the task of a bit.
+    fn perform(&self, bit: u32);
 }
 
-extern "C" fn run<T: Helps>(argument: *mut c_void) -> *mut c_void {
-    // SAFETY: `begin` passed it, and `end` comes before it goes.
+extern "C" fn run<T: HelperOwner>(argument: *mut c_void) -> *mut c_void {
+    // SAFETY: `begin` passed it, and the owner lives until `end`.
     let owner = unsafe { &*argument.cast::<T>() };
     let wanted = &owner.helper().wanted;
     loop {
@@ -150,8 +150,9 @@ extern "C" fn run<T: Helps>(argument: *mut c_void) -> *mut c_void {
             sync::sleep_while(wanted, 0);
         }
         for bit in (0..31).filter(|bit| bits >> bit & 1 == 1) {
-            // What goes wrong ahead goes wrong again when it is needed, and is told then.
-            let _ = catch_unwind(AssertUnwindSafe(|| owner.help(bit)));
+            // A failure is ignored here: it occurs again when the memory is needed, and is reported
+            // then.
+            let _ = catch_unwind(AssertUnwindSafe(|| owner.perform(bit)));
         }
     }
 }
@@ -161,19 +162,19 @@ impl Helper {
         Helper { wanted: AtomicU32::new(0) }
     }
 
-    /// Starts the thread for its owner, which stays where it is until `end`.
-    pub fn begin<T: Helps>(owner: &T) -> Option<libc::pthread_t> {
+    /// Starts the thread; the owner must not move until `end`.
+    pub fn begin<T: HelperOwner>(owner: &T) -> Option<libc::pthread_t> {
         start(run::<T>, std::ptr::from_ref(owner).cast_mut().cast())
     }
 
-    /// Asks for something; once is enough.
-    pub fn ask(&self, bit: u32) {
+    /// Requests a task; a repeated request has no effect while the first is pending.
+    pub fn request(&self, bit: u32) {
         if self.wanted.fetch_or(1 << bit, Ordering::AcqRel) >> bit & 1 == 0 {
             sync::wake_one(&self.wanted);
         }
     }
 
-    /// Waits until the thread has ended.
+    /// Ends the thread and waits for it.
     pub fn end(&self, thread: libc::pthread_t) {
         self.wanted.fetch_or(END, Ordering::AcqRel);
         sync::wake_one(&self.wanted);

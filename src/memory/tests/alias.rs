@@ -163,7 +163,7 @@ fn the_history_says_where_the_memory_is() {
         let agrees = || {
             let snapshot = Snapshot::of(&bench.runtime.devices, None, true).unwrap();
             let mut mapped = BTreeSet::new();
-            for event in snapshot.events_of(&snapshot.devices[0]) {
+            for event in snapshot.events_in(&snapshot.devices[0]) {
                 for unit in (event.address..event.address + event.bytes).step_by(2 << 20) {
                     match event.action {
                         Action::SegmentMap => assert!(mapped.insert(unit)),

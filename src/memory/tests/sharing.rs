@@ -420,7 +420,7 @@ fn snapshots_and_records_name_the_stream_that_has_a_block() {
         let block = bench.malloc(guest, 30 * MIB);
         bench.free(block);
         let snapshot = Snapshot::of(&bench.runtime.devices, None, true).unwrap();
-        let events = snapshot.events_of(&snapshot.devices[0]).iter();
+        let events = snapshot.events_in(&snapshot.devices[0]).iter();
         let named: Vec<_> = events
             .filter(|event| matches!(event.action, Action::Alloc | Action::FreeCompleted))
             .map(|event| event.stream as usize)

@@ -65,7 +65,7 @@ fn a_stack_goes_with_the_last_thing_that_names_it() {
             history::record(None, true).unwrap();
             assert_eq!(stacks::named(), expected);
         };
-        history::leave();
+        history::end_thread();
         named(3);
         bench.free(direct);
         named(2);

@@ -1,18 +1,18 @@
-//! A snapshot as the dictionary that `torch.cuda.memory._snapshot` gives, in whatever notation.
+//! A snapshot as the dictionary of `torch.cuda.memory._snapshot`, independent of the output format.
 
 use super::frames::{Frame, Stacks};
 use super::ring::{Action, Event};
-use super::snapshot::{BlockState, BlockView, Past, SegmentView, Snapshot};
+use super::snapshot::{BlockState, BlockView, EventRange, SegmentView, Snapshot};
 use crate::base::error::Result;
 use crate::memory::config::settings::Settings;
 use crate::memory::pools::pool::PoolId;
 use crate::memory::stats::ledger::Class;
 use std::fmt::{self, Write};
 
-/// Takes bytes, one piece after the other.
+/// Receives the output, piece by piece.
 pub type Sink<'a> = dyn FnMut(&[u8]) -> Result<()> + 'a;
 
-/// A list or dictionary that may occur again.
+/// A list or dictionary that may occur more than once.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Shared {
     /// A frame, by its id.
@@ -21,35 +21,35 @@ pub enum Shared {
     Stack(u32),
 }
 
-/// A notation. Keys come before their values.
+/// An output format. Each key is followed by its value.
 pub trait Notation {
-    /// The number.
+    /// Writes an integer.
     fn integer(&mut self, value: i64) -> Result<()>;
-    /// The number.
+    /// Writes a floating-point number.
     fn float(&mut self, value: f64) -> Result<()>;
-    /// True or false.
+    /// Writes a boolean.
     fn flag(&mut self, value: bool) -> Result<()>;
-    /// A text, which should be UTF-8 and may not be.
+    /// Writes a text, which may be invalid UTF-8.
     fn text(&mut self, value: &[u8]) -> Result<()>;
-    /// A key, or one of few texts.
+    /// Writes a key, or one of a few fixed texts.
     fn word(&mut self, value: &'static str) -> Result<()>;
-    /// A key of a dictionary.
+    /// Writes a key of a dictionary.
     fn key(&mut self, key: &'static str) -> Result<()>;
-    /// Two numbers.
+    /// Writes a pair of integers.
     fn pair(&mut self, first: i64, second: i64) -> Result<()>;
     /// Begins a list.
     fn begin_list(&mut self, shared: Option<Shared>) -> Result<()>;
-    /// Ends it.
+    /// Ends a list.
     fn end_list(&mut self) -> Result<()>;
     /// Begins a dictionary.
     fn begin_dictionary(&mut self, shared: Option<Shared>) -> Result<()>;
-    /// Ends it.
+    /// Ends a dictionary.
     fn end_dictionary(&mut self) -> Result<()>;
-    /// Writes that it is the one that was written before; false: it must be written.
+    /// Writes a reference to an object that was written before; false: the caller must write it.
     fn again(&mut self, shared: Shared) -> Result<bool>;
 }
 
-/// Writes the dictionary.
+/// Writes a snapshot in a format.
 pub fn write(snapshot: &Snapshot, to: &mut dyn Notation) -> Result<()> {
     to.begin_dictionary(None)?;
     to.key("segments")?;
@@ -60,8 +60,8 @@ pub fn write(snapshot: &Snapshot, to: &mut dyn Notation) -> Result<()> {
     to.end_list()?;
     to.key("device_traces")?;
     to.begin_list(None)?;
-    for past in &snapshot.devices {
-        write_events(snapshot, past, to)?;
+    for range in &snapshot.devices {
+        write_events(snapshot, range, to)?;
     }
     to.end_list()?;
     if snapshot.host.events > 0 {
@@ -141,9 +141,9 @@ fn write_pool(pool: PoolId, to: &mut dyn Notation) -> Result<()> {
     to.pair(first as i64, second as i64)
 }
 
-fn write_events(snapshot: &Snapshot, past: &Past, to: &mut dyn Notation) -> Result<()> {
+fn write_events(snapshot: &Snapshot, range: &EventRange, to: &mut dyn Notation) -> Result<()> {
     to.begin_list(None)?;
-    for event in snapshot.events_of(past) {
+    for event in snapshot.events_in(range) {
         write_event(snapshot, event, to)?;
     }
     to.end_list()
@@ -198,7 +198,7 @@ fn write_frame(stacks: &Stacks, id: u32, frame: Frame, to: &mut dyn Notation) ->
     to.end_dictionary()
 }
 
-/// A text of settings, which is cut where it is longer than any.
+/// A fixed buffer for the text of the settings; longer text is cut.
 struct Buffer {
     bytes: [u8; 2048],
     len: usize,
@@ -213,7 +213,7 @@ impl fmt::Write for Buffer {
     }
 }
 
-/// A size in bytes, as PyTorch writes one that may be unlimited.
+/// A size in bytes as PyTorch writes it; -1: unlimited.
 fn limit(bytes: u64) -> i64 {
     i64::try_from(bytes).unwrap_or(-1)
 }

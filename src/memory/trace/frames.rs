@@ -1,33 +1,33 @@
-//! Stacks of frames, each kept once: the same call allocates again and again.
+//! Stacks of frames, each stored once, because the same call allocates again and again.
 
 use crate::base::error::{Error, Result};
 use std::collections::HashMap;
 use std::ffi::{CStr, c_int, c_void};
 use std::hash::{BuildHasherDefault, DefaultHasher, Hash, Hasher};
 
-/// A frame as its source knows it.
+/// A frame with its texts, as its source passes it.
 #[derive(Clone, Copy)]
 pub struct Named<'a> {
-    /// Function.
+    /// Function name.
     pub name: &'a [u8],
-    /// File; may be empty.
+    /// File name; may be empty.
     pub filename: &'a [u8],
-    /// Line in it.
+    /// Line number.
     pub line: i32,
 }
 
-/// A frame that is kept: its texts by their ids, or an address that is looked up when it is read.
+/// A stored frame: the ids of its texts, or an address that is resolved when the frame is read.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Frame {
     name: u32,
     filename: u32,
-    /// Line; 0 of native frames.
+    /// Line number; 0 in native frames.
     pub line: i32,
-    /// Where a native frame will return to; 0: it is the host's.
+    /// The return address of a native frame; 0: a frame of the host's source.
     address: usize,
 }
 
-/// Where a list lies in the items of a [`Kept`].
+/// The range of a list in the items of a [`Interned`].
 #[derive(Clone, Copy)]
 struct Span {
     start: u32,
@@ -36,9 +36,9 @@ struct Span {
 
 const NOTHING: Span = Span { start: 0, len: 0 };
 
-/// Lists, each stored once and found by its hash. Ids begin with 1 and never change; the id of a list
-/// that was removed is used again.
-struct Kept<T> {
+/// Lists, each stored once and found by its hash. Ids start at 1 and never change. The id of a
+/// removed list is reused.
+struct Interned<T> {
     items: Vec<T>,
     spans: Vec<Span>,
     /// Ids without a list.
@@ -46,10 +46,10 @@ struct Kept<T> {
     ids: HashMap<u64, u32, BuildHasherDefault<DefaultHasher>>,
 }
 
-impl<T: Copy + PartialEq + Hash> Kept<T> {
-    const fn new() -> Kept<T> {
+impl<T: Copy + PartialEq + Hash> Interned<T> {
+    const fn new() -> Interned<T> {
         let ids = HashMap::with_hasher(BuildHasherDefault::new());
-        Kept { items: Vec::new(), spans: Vec::new(), vacant: Vec::new(), ids }
+        Interned { items: Vec::new(), spans: Vec::new(), vacant: Vec::new(), ids }
     }
 
     fn get(&self, id: u32) -> &[T] {
@@ -58,7 +58,7 @@ impl<T: Copy + PartialEq + Hash> Kept<T> {
         &self.items[span.start as usize..][..span.len as usize]
     }
 
-    /// The id of a list; `Err`: the key under which it would be.
+    /// The id of a list; `Err`: the key for inserting it.
     fn find(&self, list: &[T]) -> std::result::Result<u32, u64> {
         let mut hasher = DefaultHasher::new();
         list.hash(&mut hasher);
@@ -72,8 +72,8 @@ impl<T: Copy + PartialEq + Hash> Kept<T> {
         Err(key)
     }
 
-    /// The id of a list, stored now if it was not; none without host memory.
-    fn keep(&mut self, list: &[T]) -> Option<u32> {
+    /// The id of a list, which is stored if it is new. `None`: no host memory.
+    fn intern(&mut self, list: &[T]) -> Option<u32> {
         match self.find(list) {
             Ok(id) => Some(id),
             Err(key) => {
@@ -102,16 +102,17 @@ impl<T: Copy + PartialEq + Hash> Kept<T> {
         Some(id)
     }
 
-    /// The lists of these ids alone, under the same ids; none without host memory.
-    fn only(&self, ids: &Ids) -> Option<Kept<T>> {
-        let mut new = Kept::new();
+    /// A copy with only the lists of these ids, under the same ids. `None`: no host memory.
+    fn only(&self, ids: &Ids) -> Option<Interned<T>> {
+        let mut new = Interned::new();
         let count = ids.iter().next_back().unwrap_or(0);
         let wanted = ids.iter().map(|id| self.get(id).len()).sum();
         new.items.try_reserve_exact(wanted).ok()?;
         new.spans.try_reserve_exact(count as usize).ok()?;
         new.vacant.try_reserve_exact(count as usize - ids.iter().count()).ok()?;
         new.ids.try_reserve(ids.iter().count()).ok()?;
-        // The lowest is taken first, so that the table becomes short again.
+        // Vacant ids are popped from the end, so that the lowest is reused first and the table
+        // stays short.
         new.vacant.extend((1..=count).rev().filter(|id| !ids.has(*id)));
         for id in 1..=count {
             new.spans.push(NOTHING);
@@ -129,17 +130,17 @@ impl<T: Copy + PartialEq + Hash> Kept<T> {
         Some(new)
     }
 
-    /// About how much host memory its lists take. Vacant ids count for nothing: a table that counted them
-    /// would seem full at once, and would take more ids each time it is emptied.
+    /// The approximate host memory of the lists. Vacant ids do not count. Otherwise a table would
+    /// seem full immediately, and would take more ids each time it is emptied.
     fn bytes(&self) -> usize {
         let lists = self.spans.len() - self.vacant.len();
         self.items.len() * size_of::<T>() + lists * BYTES_OF_AN_ID
     }
 
-    /// A copy to be read.
-    fn try_clone(&self) -> Result<Kept<T>> {
+    /// A copy for reading.
+    fn try_clone(&self) -> Result<Interned<T>> {
         let no_memory = |_| Error::OutOfHostMemory("a snapshot");
-        let mut copy = Kept::new();
+        let mut copy = Interned::new();
         copy.items.try_reserve_exact(self.items.len()).map_err(no_memory)?;
         copy.spans.try_reserve_exact(self.spans.len()).map_err(no_memory)?;
         copy.items.extend_from_slice(&self.items);
@@ -148,10 +149,10 @@ impl<T: Copy + PartialEq + Hash> Kept<T> {
     }
 }
 
-/// A span, an entry of the table, and its share of the table's free room.
+/// A span, an entry of the hash table, and its share of the table's spare capacity.
 const BYTES_OF_AN_ID: usize = 48;
 
-/// A set of ids, which begin with 1.
+/// A set of ids, which start at 1.
 pub struct Ids(Vec<bool>);
 
 impl Ids {
@@ -162,7 +163,7 @@ impl Ids {
         Some(Ids(set))
     }
 
-    /// Adds an id; one beyond the set's end is left out, and so is 0.
+    /// Adds an id; ignores 0 and ids beyond the end.
     pub fn add(&mut self, id: u32) {
         if let Some(has) = self.0.get_mut(id as usize) {
             *has = id != 0;
@@ -173,19 +174,19 @@ impl Ids {
         self.0.get(id as usize).is_some_and(|has| *has)
     }
 
-    /// All of them, in order.
+    /// All ids of the set, in order.
     pub fn iter(&self) -> impl DoubleEndedIterator<Item = u32> {
         let indices = self.0.iter().enumerate();
         indices.filter(|(_, has)| **has).map(|(id, _)| id as u32)
     }
 }
 
-/// Stacks, and the frames and texts that they are made of.
+/// Stacks, and the frames and texts that they consist of.
 pub struct Stacks {
-    texts: Kept<u8>,
-    frames: Kept<Frame>,
-    stacks: Kept<u32>,
-    /// The bytes from which on those that nothing names should go.
+    texts: Interned<u8>,
+    frames: Interned<Frame>,
+    stacks: Interned<u32>,
+    /// If the stacks take more bytes than this, unreferenced stacks should be removed.
     most: usize,
 }
 
@@ -195,40 +196,46 @@ impl Default for Stacks {
     }
 }
 
-/// The most frames of a stack that come from one source.
+/// The largest number of frames of a stack from one source.
 pub const DEEPEST: usize = 128;
 
-/// Stacks that take less are not searched for those that nothing names.
+/// Below this number of bytes, no search for unreferenced stacks runs.
 const LEAST: usize = 256 << 10;
 
 impl Stacks {
-    /// None.
+    /// No stacks.
     pub const fn new() -> Stacks {
-        Stacks { texts: Kept::new(), frames: Kept::new(), stacks: Kept::new(), most: LEAST }
+        Stacks {
+            texts: Interned::new(),
+            frames: Interned::new(),
+            stacks: Interned::new(),
+            most: LEAST,
+        }
     }
 
-    /// The id of a stack, innermost frame first; 0: it is empty, or there is no host memory.
-    pub fn keep(&mut self, named: &mut dyn Iterator<Item = Named<'_>>, native: &[usize]) -> u32 {
+    /// Stores a stack, innermost frame first, and returns its id. 0: it is empty, or there is no
+    /// host memory.
+    pub fn intern(&mut self, named: &mut dyn Iterator<Item = Named<'_>>, native: &[usize]) -> u32 {
         let mut list = [0; 2 * DEEPEST];
         let mut len = 0;
         for frame in named.take(DEEPEST) {
-            let Some(name) = self.texts.keep(frame.name) else { return 0 };
-            let Some(filename) = self.texts.keep(frame.filename) else { return 0 };
+            let Some(name) = self.texts.intern(frame.name) else { return 0 };
+            let Some(filename) = self.texts.intern(frame.filename) else { return 0 };
             let frame = Frame { name, filename, line: frame.line, address: 0 };
-            let Some(id) = self.frames.keep(&[frame]) else { return 0 };
+            let Some(id) = self.frames.intern(&[frame]) else { return 0 };
             list[len] = id;
             len += 1;
         }
         for address in native.iter().take(DEEPEST) {
             let frame = Frame { name: 0, filename: 0, line: 0, address: *address };
-            let Some(id) = self.frames.keep(&[frame]) else { return 0 };
+            let Some(id) = self.frames.intern(&[frame]) else { return 0 };
             list[len] = id;
             len += 1;
         }
-        if len == 0 { 0 } else { self.stacks.keep(&list[..len]).unwrap_or(0) }
+        if len == 0 { 0 } else { self.stacks.intern(&list[..len]).unwrap_or(0) }
     }
 
-    /// Do they take so much that those that nothing names should go?
+    /// Do the stacks take so much memory that the unreferenced ones should be removed?
     pub fn are_many(&self) -> bool {
         self.bytes() > self.most
     }
@@ -237,18 +244,19 @@ impl Stacks {
         self.texts.bytes() + self.frames.bytes() + self.stacks.bytes()
     }
 
-    /// An empty set for ids of stacks; none without host memory.
+    /// An empty set for ids of stacks. `None`: no host memory.
     pub fn no_ids(&self) -> Option<Ids> {
         Ids::up_to(self.count())
     }
 
-    /// Removes all stacks but these, with their frames and texts; without host memory none. To find
-    /// them took looking at `walked` places that may name one. Gives what is to be dropped.
+    /// Removes all stacks except these, with their frames and texts. Without host memory it removes
+    /// none. The search for references visited `walked` places. Returns the stacks to be dropped.
     pub fn keep_only(&mut self, ids: &Ids, walked: usize) -> Stacks {
         let new = self.only(ids);
         let left = new.as_ref().unwrap_or(self).bytes();
-        // So much comes before the next search that its cost is a small share of storing it. It passes each
-        // id as well, but what comes until then must fit into the vacant ones.
+        // The next search starts only after enough new stacks, so that its cost is a small fraction
+        // of storing them. A search also visits each id; new stacks fit into the vacant ids until
+        // then.
         let ids = self.texts.spans.len() + self.frame_count() + self.count();
         let more = left.max(walked.saturating_mul(16)).max(ids.saturating_mul(8));
         let most = left + more.max(LEAST);
@@ -277,8 +285,8 @@ impl Stacks {
         })
     }
 
-    /// A copy.
-    pub fn to_be_read(&self) -> Result<Stacks> {
+    /// A copy for reading.
+    pub fn copy_for_reading(&self) -> Result<Stacks> {
         Ok(Stacks {
             texts: self.texts.try_clone()?,
             frames: self.frames.try_clone()?,
@@ -287,8 +295,8 @@ impl Stacks {
         })
     }
 
-    /// Names the native frames of a copy.
-    pub fn look_up(&mut self) -> Result<()> {
+    /// Resolves the native frames of a copy.
+    pub fn resolve(&mut self) -> Result<()> {
         for index in 0..self.frames.items.len() {
             let address = self.frames.items[index].address;
             if address != 0 {
@@ -303,7 +311,7 @@ impl Stacks {
         Ok(())
     }
 
-    /// The largest id of a stack; ids below may have none.
+    /// The largest id of a stack; lower ids may be vacant.
     pub fn count(&self) -> usize {
         self.stacks.spans.len()
     }
@@ -313,29 +321,29 @@ impl Stacks {
         self.frames.spans.len()
     }
 
-    /// The frames of a stack by their ids, innermost first, without our own.
+    /// The ids of a stack's frames, innermost first, without the frames inside this library.
     pub fn stack(&self, id: u32) -> impl Iterator<Item = u32> {
         let frames = self.stacks.get(id);
         let native = frames.iter().position(|id| self.frame(*id).address != 0);
         let (named, native) = frames.split_at(native.unwrap_or(frames.len()));
-        // The host called a function of ours; what that called in turn is unowned concern.
+        // The host called this function of the library; the frames below it are internal.
         let is_entry = |id: &u32| self.name(self.frame(*id)).starts_with(b"tcuda_");
         let entry = native.iter().position(is_entry).unwrap_or(0);
         named.iter().chain(&native[entry..]).copied()
     }
 
-    /// A frame.
+    /// The frame of an id.
     pub fn frame(&self, id: u32) -> Frame {
         let none = Frame { name: 0, filename: 0, line: 0, address: 0 };
         self.frames.get(id).first().copied().unwrap_or(none)
     }
 
-    /// Its function.
+    /// The function name of a frame.
     pub fn name(&self, frame: Frame) -> &[u8] {
         self.texts.get(frame.name)
     }
 
-    /// Its file.
+    /// The file name of a frame.
     pub fn filename(&self, frame: Frame) -> &[u8] {
         self.texts.get(frame.filename)
     }
@@ -344,7 +352,7 @@ impl Stacks {
 type Walk = extern "C" fn(*mut c_void, *mut c_void) -> c_int;
 
 unsafe extern "C" {
-    // What Rust's own panics use, so that it is there in every build.
+    // Rust's panics use the same unwinder, so that it is linked into every build.
     fn _Unwind_Backtrace(walk: Walk, data: *mut c_void) -> c_int;
     fn _Unwind_GetIP(context: *mut c_void) -> usize;
 }
@@ -355,9 +363,9 @@ struct Walked<'a> {
 }
 
 extern "C" fn step(context: *mut c_void, data: *mut c_void) -> c_int {
-    // SAFETY: what `addresses` passes, for the time of that call.
+    // SAFETY: passed by `addresses`, and valid during that call.
     let walked = unsafe { &mut *data.cast::<Walked<'_>>() };
-    // SAFETY: the context that the unwinder gives.
+    // SAFETY: the context that the unwinder passes.
     let address = unsafe { _Unwind_GetIP(context) };
     match walked.addresses.get_mut(walked.len) {
         Some(place) if address != 0 => {
@@ -365,20 +373,20 @@ extern "C" fn step(context: *mut c_void, data: *mut c_void) -> c_int {
             walked.len += 1;
             0
         }
-        // _URC_NORMAL_STOP: enough.
+        // _URC_NORMAL_STOP: the buffer is full.
         _ => 4,
     }
 }
 
-/// The return addresses of this thread's calls, innermost first; gives their number.
+/// Writes the return addresses of this thread's calls, innermost first; returns their number.
 pub fn addresses(addresses: &mut [usize]) -> usize {
     let mut walked = Walked { addresses, len: 0 };
-    // SAFETY: `step` uses what it gets as what this passes.
+    // SAFETY: `step` casts `data` to the type that is passed here.
     unsafe { _Unwind_Backtrace(step, (&raw mut walked).cast()) };
     walked.len
 }
 
-/// The function and file at an address, as far as the loader knows them.
+/// The function and file of an address, as far as the dynamic loader knows them.
 fn symbol(address: usize) -> (&'static [u8], &'static [u8]) {
     let mut info = libc::Dl_info {
         dli_fname: std::ptr::null(),
@@ -386,7 +394,7 @@ fn symbol(address: usize) -> (&'static [u8], &'static [u8]) {
         dli_sname: std::ptr::null(),
         dli_saddr: std::ptr::null_mut(),
     };
-    // The call itself lies before the address to which it returns.
+    // The call instruction is before the return address.
     // SAFETY: `info` is writable; any address is allowed.
     let found = unsafe { libc::dladdr((address - 1) as *const c_void, &mut info) };
     if found == 0 {
@@ -396,7 +404,7 @@ fn symbol(address: usize) -> (&'static [u8], &'static [u8]) {
         if text.is_null() {
             return otherwise;
         }
-        // SAFETY: a text of the loader's, which lives while the library is loaded, and is copied now.
+        // SAFETY: a text of the loader, valid while the library is loaded, and copied now.
         unsafe { CStr::from_ptr(text) }.to_bytes()
     };
     (text(info.dli_sname, b"??"), text(info.dli_fname, b""))
@@ -417,37 +425,37 @@ mod tests {
     }
 
     #[test]
-    fn the_same_stack_is_kept_once() {
+    fn the_same_stack_is_stored_once() {
         let mut stacks = Stacks::new();
-        let first = stacks.keep(&mut [named("inner", 3), named("outer", 9)].into_iter(), &[]);
-        let other = stacks.keep(&mut [named("outer", 9)].into_iter(), &[]);
-        let again = stacks.keep(&mut [named("inner", 3), named("outer", 9)].into_iter(), &[]);
+        let first = stacks.intern(&mut [named("inner", 3), named("outer", 9)].into_iter(), &[]);
+        let other = stacks.intern(&mut [named("outer", 9)].into_iter(), &[]);
+        let again = stacks.intern(&mut [named("inner", 3), named("outer", 9)].into_iter(), &[]);
         assert_eq!((first, other, again), (1, 2, 1));
         assert_eq!((stacks.count(), stacks.frame_count()), (2, 2));
         assert_eq!(lines(&stacks, 1), [("inner".to_owned(), 3), ("outer".to_owned(), 9)]);
         assert_eq!(stacks.filename(stacks.frame(1)), b"model.py");
-        assert_eq!(stacks.keep(&mut [].into_iter(), &[]), 0);
+        assert_eq!(stacks.intern(&mut [].into_iter(), &[]), 0);
         assert_eq!(stacks.stack(0).chain(stacks.stack(3)).count(), 0);
     }
 
     #[test]
-    fn lists_that_share_a_hash_are_told_apart() {
-        let mut kept = Kept::<u8>::new();
+    fn lists_with_equal_hashes_are_distinguished() {
+        let mut interned = Interned::<u8>::new();
         let mut hasher = DefaultHasher::new();
         b"abc"[..].hash(&mut hasher);
-        let first = kept.append(b"other").unwrap();
-        kept.ids.insert(hasher.finish(), first);
-        let second = kept.keep(b"abc").unwrap();
+        let first = interned.append(b"other").unwrap();
+        interned.ids.insert(hasher.finish(), first);
+        let second = interned.intern(b"abc").unwrap();
         assert_ne!(first, second);
-        assert_eq!(kept.keep(b"abc"), Some(second));
-        assert_eq!((kept.get(first), kept.get(second)), (&b"other"[..], &b"abc"[..]));
+        assert_eq!(interned.intern(b"abc"), Some(second));
+        assert_eq!((interned.get(first), interned.get(second)), (&b"other"[..], &b"abc"[..]));
     }
 
     #[test]
-    fn stacks_that_nothing_names_go_and_the_others_keep_their_ids() {
+    fn unreferenced_stacks_are_removed_and_the_others_keep_their_ids() {
         let mut stacks = Stacks::new();
         let outer = named("outer", 9);
-        let mut keep = |line| stacks.keep(&mut [named("inner", line), outer].into_iter(), &[]);
+        let mut keep = |line| stacks.intern(&mut [named("inner", line), outer].into_iter(), &[]);
         let ids: Vec<u32> = (1..=100).map(&mut keep).collect();
         let mut wanted = stacks.no_ids().unwrap();
         [0, ids[2], ids[69], 101].into_iter().for_each(|id| wanted.add(id));
@@ -460,8 +468,8 @@ mod tests {
             assert_eq!(lines(&stacks, id), expected);
         }
         assert_eq!(stacks.stack(4).count(), 0);
-        // What is there is found; what comes takes an id that is vacant.
-        let mut keep = |line| stacks.keep(&mut [named("inner", line), outer].into_iter(), &[]);
+        // Stored stacks are found; new ones reuse vacant ids.
+        let mut keep = |line| stacks.intern(&mut [named("inner", line), outer].into_iter(), &[]);
         assert_eq!((keep(3), keep(70)), (3, 70));
         let again: Vec<u32> = (101..=168).map(&mut keep).collect();
         assert!(again.iter().all(|id| *id < 70 && *id != 3), "{again:?}");
@@ -472,14 +480,14 @@ mod tests {
     }
 
     #[test]
-    fn the_largest_id_does_not_grow_while_the_last_stack_is_named() {
+    fn the_largest_id_does_not_grow_while_the_last_stack_is_referenced() {
         let mut stacks = Stacks::new();
         let (mut line, mut longest) = (0, 0);
         for search in 0..100 {
             let mut last = 0;
             while !stacks.are_many() {
                 line += 1;
-                last = stacks.keep(&mut [named("inner", line)].into_iter(), &[]);
+                last = stacks.intern(&mut [named("inner", line)].into_iter(), &[]);
             }
             let mut wanted = stacks.no_ids().unwrap();
             wanted.add(last);
@@ -491,14 +499,14 @@ mod tests {
     }
 
     #[test]
-    fn native_frames_are_found_and_named() {
+    fn native_frames_are_found_and_resolved() {
         let mut found = [0; DEEPEST];
         let len = addresses(&mut found);
         assert!(len > 3, "{len}");
         let mut stacks = Stacks::new();
-        let id = stacks.keep(&mut [named("host", 1)].into_iter(), &found[..len]);
-        let mut copy = stacks.to_be_read().unwrap();
-        copy.look_up().unwrap();
+        let id = stacks.intern(&mut [named("host", 1)].into_iter(), &found[..len]);
+        let mut copy = stacks.copy_for_reading().unwrap();
+        copy.resolve().unwrap();
         assert_eq!(copy.stack(id).count(), len + 1);
         let last = copy.frame(copy.stack(id).last().unwrap());
         assert!(!copy.name(last).is_empty());

@@ -1,14 +1,16 @@
-//! Recording what the allocator does, while somebody wants it: events in a ring for each device, and
-//! the frames of whoever caused them.
+//! The recording of allocator events: a ring buffer for each device, with the stack of frames of
+//! each event.
 //!
-//! **Order.** An event of a block or segment is recorded with its arena's lock held, right where the
-//! arena changes and before the change is counted. So the events of an address are in a ring in the
-//! order in which they happened, on whatever threads; and since counting is the only thing that waits
-//! with the lock held, a snapshot, which holds the arenas still, finds the events of just what it
-//! shows. A number for each event and sorting would give the first, not the second.
+//! **Order.** An event of a block or segment is recorded with its arena's lock held, where the
+//! arena changes and before the change is counted. Thus the ring has the events of an address in
+//! the order in which they happened, across threads. Counting is the only step that waits with the
+//! lock held. A snapshot, which freezes the arenas, therefore finds exactly the events of the state
+//! that it shows. Numbering and sorting the events would give the first property, but not the
+//! second.
 //!
-//! **Cost.** Off, nothing: whether anybody looks is one word ([`crate::memory::watch`]). On, the host's function is called
-//! first, on the thread that allocates and with no lock held; what it gave waits in the thread.
+//! **Cost.** While recording is off, one flag word is read ([`crate::observe::flags`]). While it is
+//! on, the host's function is called first, on the allocating thread and with no lock held; its
+//! frames are kept in a thread-local until the event.
 
 use super::frames::{self, Named};
 use super::ring::{Action, Event, Ring};
@@ -32,64 +34,65 @@ use std::mem::ManuallyDrop;
 use std::sync::atomic::{AtomicPtr, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// Whose function says where a thread is.
+/// The host's source of frames.
 pub trait Source: Send + Sync {
-    /// Asks it, and passes the frames on, innermost first.
+    /// Calls the host's function and passes the frames to `take`, innermost first.
     fn capture(&self, take: &mut dyn FnMut(&mut dyn Iterator<Item = Named<'_>>));
-    /// Nothing can fail any more: it is the library's until it is dropped.
+    /// Called once the recording has begun; the source now belongs to the library, which drops it
+    /// later.
     fn is_taken(&self);
 }
 
-/// Which events carry frames.
+/// The events that carry frames.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum FramesFor {
-    /// None.
+    /// No events.
     None,
-    /// None, but blocks do.
+    /// No events, but blocks do.
     State,
-    /// Those of allocating.
+    /// Allocations.
     Alloc,
-    /// All.
+    /// All events.
     All,
 }
 
-/// What is recorded, and how.
+/// The options of a recording.
 pub struct Recorder {
-    /// Events as well, not the frames of live blocks alone.
+    /// Record events too, not only the frames of live blocks.
     pub events: bool,
-    /// The most events of a device.
+    /// The largest number of events of a device.
     pub most: usize,
-    /// Which carry frames.
+    /// The events that carry frames.
     pub frames_for: FramesFor,
-    /// Events of devices.
+    /// Record events of devices.
     pub device: bool,
-    /// Events of pinned memory.
+    /// Record events of pinned memory.
     pub host: bool,
-    /// Native frames below those of the source.
+    /// Record native frames after those of the source.
     pub native: bool,
-    /// A set of actions that are left out.
+    /// The set of actions that are not recorded.
     pub skip: u32,
-    /// The host's function.
+    /// The source of frames.
     pub source: Option<Box<dyn Source>>,
 }
 
-/// The most events that a ring may be asked to hold; more is this.
+/// The largest capacity of a ring; larger requests are clamped to it.
 pub const MOST_EVENTS: usize = 1 << 28;
-/// What it holds unless something else is asked.
+/// The default capacity of a ring.
 pub const DEFAULT_EVENTS: usize = 1 << 20;
 
-/// NULL: nothing is recorded. One that was replaced lives until those who were inside have left.
+/// NULL: recording is off. A replaced recorder lives until all threads that were inside have left.
 static RECORDER: AtomicPtr<Recorder> = AtomicPtr::new(std::ptr::null_mut());
 
-/// Held while what is recorded is changed as a whole, or read.
+/// Held while the whole record is changed or read.
 static RECORDS: Mutex<()> = Mutex::new(Rank::HISTORY, ());
 
-/// The ring of pinned memory, after those of the devices.
+/// The index of the ring of pinned memory, after those of the devices.
 const HOST: usize = MAX_DEVICES;
 static RINGS: [Mutex<Ring>; MAX_DEVICES + 1] =
     [const { Mutex::new(Rank::LEAF, Ring::new()) }; MAX_DEVICES + 1];
 
-/// What a call found out before it took a lock.
+/// The values that a call gathers before it takes a lock.
 #[derive(Clone, Copy)]
 struct Pending {
     stack: u32,
@@ -98,13 +101,14 @@ struct Pending {
 
 thread_local! {
     static PENDING: Cell<Pending> = const { Cell::new(Pending { stack: 0, stream: 0 }) };
-    /// The stack of the thread's last call: it stays until the call has named it somewhere, and longer.
+    /// The stack of the thread's last call, pinned at least until the call has stored its id in a
+    /// block or event.
     static PINNED: Cell<ManuallyDrop<Pin>> = const { Cell::new(Pin::UNDROPPED) };
-    /// The host's function is being called: what it does itself gets no frames.
-    static IS_ASKING: Cell<bool> = const { Cell::new(false) };
+    /// The host's function is running: allocations that it makes get no frames.
+    static IN_SOURCE: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Is anything recorded?
+/// Is recording on?
 #[inline(always)]
 pub fn is_on() -> bool {
     !RECORDER.load(Ordering::Relaxed).is_null()
@@ -116,7 +120,7 @@ fn recorder<'a>() -> Option<&'a Recorder> {
     unsafe { RECORDER.load(Ordering::Acquire).as_ref() }
 }
 
-/// Before an allocation: whose it will be, and for which stream.
+/// Gathers the frames before an allocation on a stream.
 #[inline(always)]
 pub fn before_allocation(stream: &Stream) {
     if is_on() {
@@ -124,7 +128,7 @@ pub fn before_allocation(stream: &Stream) {
     }
 }
 
-/// The same of pinned memory, which is no stream's.
+/// Gathers the frames before an allocation of pinned memory, which has no stream.
 #[inline(always)]
 pub fn before_host_allocation() {
     if is_on() {
@@ -132,7 +136,7 @@ pub fn before_host_allocation() {
     }
 }
 
-/// Before a block is freed.
+/// Gathers the frames before a free.
 #[inline(always)]
 pub fn before_free() {
     if is_on() {
@@ -140,13 +144,13 @@ pub fn before_free() {
     }
 }
 
-/// Finds out where this thread is, if `needed` is asked for.
+/// Captures the stack of this thread, if the recorder wants frames for `needed`.
 #[cold]
 fn gather(needed: FramesFor, stream: u64) {
     PENDING.set(Pending { stack: 0, stream });
     let Some(recorder) = recorder() else { return };
     let is_wanted = recorder.frames_for >= needed && (recorder.events || needed != FramesFor::All);
-    if !is_wanted || IS_ASKING.get() {
+    if !is_wanted || IN_SOURCE.get() {
         return;
     }
     let mut native = [0; frames::DEEPEST];
@@ -157,30 +161,30 @@ fn gather(needed: FramesFor, stream: u64) {
         None => pin = stacks::keep(&mut std::iter::empty(), native),
         Some(source) => {
             let _waiting = waiting::in_host_function();
-            IS_ASKING.set(true);
+            IN_SOURCE.set(true);
             source.capture(&mut |named| pin = stacks::keep(named, native));
-            IS_ASKING.set(false);
+            IN_SOURCE.set(false);
         }
     }
-    // The host's function may have come back and left something else here.
+    // The host's function may have called the library, which overwrites PENDING.
     PENDING.set(Pending { stack: pin.id(), stream });
-    pin_instead(pin);
-    // Trying, because a snapshot may hold the records, and the next call tries again.
+    replace_pin(pin);
+    // `try_lock`, because a snapshot may hold the lock; the next call tries again.
     if stacks::are_many()
         && let Some(records) = RECORDS.try_lock()
     {
-        forget_unnamed(&records);
+        remove_unreferenced(&records);
     }
 }
 
-/// The thread's pin is this one from now on.
-fn pin_instead(pin: Pin) {
+/// Replaces the thread's pin.
+fn replace_pin(pin: Pin) {
     drop(ManuallyDrop::into_inner(PINNED.replace(ManuallyDrop::new(pin))));
 }
 
-/// This thread ends.
-pub(crate) fn leave() {
-    pin_instead(Pin::NONE);
+/// Drops the pin of a thread that ends.
+pub(crate) fn end_thread() {
+    replace_pin(Pin::NONE);
 }
 
 impl DeviceMemory {
@@ -195,15 +199,15 @@ impl DeviceMemory {
     }
 }
 
-/// Forgets the stacks that no event, block or call names.
-fn forget_unnamed(_records: &Held<'_, ()>) {
+/// Removes the stacks that no event, block or call references.
+fn remove_unreferenced(_records: &Held<'_, ()>) {
     let (Ok(inside), Some(mut ids)) = (thread::enter(), stacks::begin()) else { return };
     let mut walked = 0;
     let mut add = |stack| {
         ids.add(stack);
         walked += 1;
     };
-    // Blocks, then events: see `stacks.rs`.
+    // Blocks before events: see `stacks.rs`.
     if let Some(runtime) = runtime::existing(&inside) {
         runtime.devices.iter().for_each(|device| device.memory.each_stack(&mut add));
         runtime.host.each_stack(&mut add);
@@ -214,12 +218,12 @@ fn forget_unnamed(_records: &Held<'_, ()>) {
     stacks::finish(&ids, walked);
 }
 
-/// What `gather` found, for a segment that comes before its block.
+/// The gathered stack, for a segment event that comes before the event of its block.
 pub(in crate::memory) fn pending_stack() -> u32 {
     PENDING.get().stack
 }
 
-/// Takes what `gather` found.
+/// Takes the gathered stack.
 pub(in crate::memory) fn take_stack() -> u32 {
     let Pending { stack, .. } = PENDING.replace(Pending { stack: 0, stream: 0 });
     stack
@@ -230,7 +234,7 @@ fn now_us() -> i64 {
     since.map_or(0, |since| since.as_micros() as i64)
 }
 
-/// The event, as its recorder wants it.
+/// Adds an event, if the recorder wants it.
 fn push(ring: usize, event: Event) {
     let Some(recorder) = recorder() else { return };
     let is_wanted = if ring == HOST { recorder.host } else { recorder.device };
@@ -254,7 +258,8 @@ fn push_block(arena: &Arena, state: &ArenaState, id: u32, action: Action, stack:
     push(arena.device as usize, event);
 }
 
-/// A block was taken. The caller holds the arena's lock, as for all that follow.
+/// Records that a block was allocated. The caller holds the arena's lock, as for the functions
+/// below.
 #[inline(always)]
 pub fn allocated(arena: &Arena, state: &mut ArenaState, id: u32) {
     if is_on() {
@@ -269,7 +274,7 @@ fn record_allocated(arena: &Arena, state: &mut ArenaState, id: u32) {
     push_block(arena, state, id, Action::Alloc, stack);
 }
 
-/// A block is about to be free at once.
+/// Records a block that is freed at once.
 #[inline(always)]
 pub fn freed(arena: &Arena, state: &ArenaState, id: u32) {
     if is_on() {
@@ -284,7 +289,7 @@ fn record_freed(arena: &Arena, state: &ArenaState, id: u32) {
     push_block(arena, state, id, Action::FreeCompleted, stack);
 }
 
-/// As PyTorch does it: where freeing has no frames of its own, those of the allocation stand.
+/// As in PyTorch, a free without frames of its own gets those of the allocation.
 fn stack_of_free(state: &ArenaState, id: u32) -> u32 {
     match take_stack() {
         0 => state.blocks[id].stack(),
@@ -292,7 +297,7 @@ fn stack_of_free(state: &ArenaState, id: u32) -> u32 {
     }
 }
 
-/// A block that other streams use is about to be freed, and will wait for them.
+/// Records that a block was freed which waits for other streams.
 #[inline(always)]
 pub fn free_requested(arena: &Arena, state: &ArenaState, id: u32) {
     if is_on() {
@@ -300,7 +305,7 @@ pub fn free_requested(arena: &Arena, state: &ArenaState, id: u32) {
     }
 }
 
-/// A block that waited is about to be free.
+/// Records that a pending block is about to become free.
 #[inline(always)]
 pub fn free_completed(arena: &Arena, state: &ArenaState, id: u32) {
     if is_on() {
@@ -308,7 +313,7 @@ pub fn free_completed(arena: &Arena, state: &ArenaState, id: u32) {
     }
 }
 
-/// Something happened to a block that is in no arena; the caller holds its part of the table.
+/// Records an event of an uncached block; the caller holds its part of the table.
 #[inline]
 pub(in crate::memory) fn of_uncached(
     device: i32,
@@ -325,12 +330,12 @@ pub(in crate::memory) fn of_uncached(
     }
 }
 
-/// The frames of what this thread allocates.
+/// Takes the frames of this thread's current allocation.
 pub(in crate::memory) fn take_frames() -> u32 {
     if is_on() { take_stack() } else { 0 }
 }
 
-/// The frames of freeing a block that was allocated by `stack`.
+/// The frames of the free of a block; without frames, those of its allocation, `stack`.
 pub(in crate::memory) fn stack_of_uncached(stack: u32) -> u32 {
     match take_frames() {
         0 => stack,
@@ -338,7 +343,7 @@ pub(in crate::memory) fn stack_of_uncached(stack: u32) -> u32 {
     }
 }
 
-/// Memory came to addresses of an arena, or left them.
+/// Records that addresses of an arena were mapped or unmapped.
 #[inline(always)]
 pub fn segment(action: Action, address: u64, bytes: u64) {
     if is_on() && bytes > 0 {
@@ -353,7 +358,7 @@ fn record_segment(action: Action, address: u64, bytes: u64) {
     }
 }
 
-/// A segment came to an arena, or left it.
+/// Records that an arena gained or lost a segment.
 #[inline(always)]
 pub fn segment_of(arena: &Arena, action: Action, address: u64, bytes: u64) {
     if is_on() {
@@ -371,8 +376,8 @@ fn record_segment_of(arena: &Arena, action: Action, address: u64, bytes: u64) {
     push(arena.device as usize, event);
 }
 
-/// An allocation of `bytes` found no memory; the driver said that `free` bytes were free. No lock is
-/// needed.
+/// Records that an allocation of `bytes` failed while the driver reported `free` bytes. Needs no
+/// lock.
 pub fn out_of_memory(device: i32, bytes: u64, free: u64) {
     if is_on() {
         let Pending { stack, stream } = PENDING.get();
@@ -383,7 +388,7 @@ pub fn out_of_memory(device: i32, bytes: u64, free: u64) {
     }
 }
 
-/// A snapshot of a device or pool is being taken, which has so many active bytes.
+/// Records a snapshot of a device or pool that has `bytes` active bytes.
 pub(in crate::memory) fn snapshot_taken(device: i32, bytes: u64, pool: PoolId) {
     if is_on() {
         let action = Action::Snapshot;
@@ -393,24 +398,24 @@ pub(in crate::memory) fn snapshot_taken(device: i32, bytes: u64, pool: PoolId) {
     }
 }
 
-/// Something happened to pinned memory; what changes it is held still by the caller.
+/// Records an event of pinned memory; the caller holds the lock of the memory that changes.
 pub(in crate::memory) fn host_event(action: Action, address: u64, bytes: u64, stack: u32) {
     let pool = PoolId::DEFAULT.word();
     push(HOST, Event { address, bytes, stream: 0, pool, time_us: 0, stack, action });
 }
 
-/// The events of a device, or of pinned memory, held still.
+/// Locks the ring of a device, or of pinned memory.
 pub(in crate::memory) fn ring(device: Option<i32>) -> Held<'static, Ring> {
     let index = device.map_or(HOST, |device| (device as usize).min(HOST));
     RINGS[index].lock()
 }
 
-/// Keeps others from forgetting what is recorded.
-pub(in crate::memory) fn hold_records() -> Held<'static, ()> {
+/// Keeps other threads from removing stacks and events.
+pub(in crate::memory) fn lock_records() -> Held<'static, ()> {
     RECORDS.lock()
 }
 
-/// Records as `recorder` says from now on, or no longer; `clear` forgets the events so far.
+/// Starts a recording with new options, or stops it; `clear` drops the events so far.
 pub fn record(recorder: Option<Recorder>, clear: bool) -> Result<()> {
     let new = match recorder {
         None => std::ptr::null_mut(),
@@ -425,8 +430,8 @@ pub fn record(recorder: Option<Recorder>, clear: bool) -> Result<()> {
     if clear {
         clear_rings();
     }
-    // What calls that are inside still record names stacks that they have pinned.
-    forget_unnamed(&records);
+    // Calls that are inside still record their stacks, which they have pinned.
+    remove_unreferenced(&records);
     drop(records);
     retire(old);
     thread::collect();
@@ -457,12 +462,12 @@ fn retire(old: *mut Recorder) {
     }
 }
 
-/// Stops recording, at the beginning of a shutdown.
+/// Stops recording, when a shutdown begins.
 pub(crate) fn stop() {
     retire(replace(std::ptr::null_mut()));
 }
 
-/// Forgets everything, at its end: there are no blocks any more.
+/// Drops everything, when a shutdown ends and there are no blocks.
 pub(crate) fn forget() {
     let _records = RECORDS.lock();
     clear_rings();

@@ -1,4 +1,4 @@
-//! The dictionary as JSON, and what other writers of JSON need. All of it is ASCII.
+//! The dictionary as JSON, and helpers for other JSON output. All output is ASCII.
 
 use super::dictionary::{Notation, Shared, Sink, write};
 use super::snapshot::Snapshot;
@@ -10,7 +10,7 @@ pub fn json(snapshot: &Snapshot, sink: &mut Sink<'_>) -> Result<()> {
     write(snapshot, &mut Json { sink, wants_comma: false })
 }
 
-/// A short piece of text without host memory.
+/// A short text in a fixed buffer.
 struct Piece([u8; 40], usize);
 
 impl Write for Piece {
@@ -22,15 +22,15 @@ impl Write for Piece {
     }
 }
 
-/// Writes what is shorter than 40 bytes.
+/// Writes a text shorter than 40 bytes.
 pub fn short(sink: &mut Sink<'_>, arguments: fmt::Arguments<'_>) -> Result<()> {
     let mut piece = Piece([0; 40], 0);
-    // All that comes here is shorter.
+    // All callers pass shorter texts.
     let _ = piece.write_fmt(arguments);
     sink(&piece.0[..piece.1])
 }
 
-/// Writes a text with its quotes, safe inside a script of a page as well.
+/// Writes a text in quotes, escaped so that it is also safe inside a script element.
 pub fn quoted(sink: &mut Sink<'_>, text: &[u8]) -> Result<()> {
     sink(b"\"")?;
     for piece in text.utf8_chunks() {
@@ -53,7 +53,7 @@ pub fn quoted(sink: &mut Sink<'_>, text: &[u8]) -> Result<()> {
 
 struct Json<'a> {
     sink: &'a mut Sink<'a>,
-    /// Something came before in this list or dictionary.
+    /// An element was written before in this list or dictionary.
     wants_comma: bool,
 }
 

@@ -1,4 +1,4 @@
-//! What the allocator records and shows: history, stacks of frames, snapshots and their formats.
+//! The history of events, the stacks of frames, and snapshots with their output formats.
 //!
 //! Begin with `history.rs` and `snapshot.rs`.
 

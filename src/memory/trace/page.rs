@@ -1,12 +1,13 @@
-//! A snapshot as one page that needs nothing else: the data in few columns, and a script that draws them.
+//! A snapshot as one self-contained HTML page: the data in a few columns, and a script that draws
+//! it.
 
 use super::dictionary::Sink;
 use super::json::{quoted, short};
-use super::snapshot::{BlockState, Past, Snapshot};
+use super::snapshot::{BlockState, EventRange, Snapshot};
 use crate::base::error::Result;
 use crate::memory::stats::ledger::Class;
 
-/// The page, with marks where the data and the script go.
+/// The page, with placeholders for the data and the script.
 const PAGE: &str = include_str!("snapshot.html");
 const SCRIPT: &str = include_str!("snapshot.js");
 
@@ -23,9 +24,9 @@ pub fn page(snapshot: &Snapshot, sink: &mut Sink<'_>) -> Result<()> {
 
 fn data(snapshot: &Snapshot, sink: &mut Sink<'_>) -> Result<()> {
     sink(b"{\"devices\":[")?;
-    list(sink, &snapshot.devices, |sink, past| write_past(snapshot, past, sink))?;
+    list(sink, &snapshot.devices, |sink, range| write_range(snapshot, range, sink))?;
     sink(b"],\"host\":")?;
-    write_past(snapshot, &snapshot.host, sink)?;
+    write_range(snapshot, &snapshot.host, sink)?;
     sink(b",\"segments\":[")?;
     list(sink, &snapshot.segments, |sink, segment| {
         numbers(sink, [segment.device as u64, segment.address, segment.bytes])?;
@@ -64,7 +65,7 @@ fn data(snapshot: &Snapshot, sink: &mut Sink<'_>) -> Result<()> {
     sink(b"]}")
 }
 
-/// The numbers of all elements, one after the other.
+/// Writes all elements of a list, separated by commas.
 fn list<T>(
     sink: &mut Sink<'_>,
     list: &[T],
@@ -83,11 +84,11 @@ fn numbers<const N: usize>(sink: &mut Sink<'_>, numbers: [u64; N]) -> Result<()>
     numbers.iter().try_for_each(|number| short(sink, format_args!("{number},")))
 }
 
-fn write_past(snapshot: &Snapshot, past: &Past, sink: &mut Sink<'_>) -> Result<()> {
-    let events = snapshot.events_of(past);
-    short(sink, format_args!("{{\"dropped\":{}", past.dropped))?;
-    short(sink, format_args!(",\"allocated_peak\":{}", past.allocated_peak))?;
-    short(sink, format_args!(",\"reserved_peak\":{}", past.reserved_peak))?;
+fn write_range(snapshot: &Snapshot, range: &EventRange, sink: &mut Sink<'_>) -> Result<()> {
+    let events = snapshot.events_in(range);
+    short(sink, format_args!("{{\"dropped\":{}", range.dropped))?;
+    short(sink, format_args!(",\"allocated_peak\":{}", range.allocated_peak))?;
+    short(sink, format_args!(",\"reserved_peak\":{}", range.reserved_peak))?;
     sink(b",\"events\":[")?;
     list(sink, events, |sink, event| {
         numbers(sink, [event.action as u64, event.address, event.bytes, event.stream])?;
@@ -101,7 +102,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_page_is_ascii_and_needs_nothing_else() {
+    fn the_page_is_ascii_and_self_contained() {
         let mut out = Vec::new();
         let mut sink = |bytes: &[u8]| {
             out.extend_from_slice(bytes);

@@ -1,16 +1,16 @@
-//! The dictionary as a pickle of protocol 4, with just the opcodes that PyTorch's viewer knows. What
-//! occurs again is written once: keys, frames and stacks.
+//! The dictionary as a pickle of protocol 4, with only the opcodes that PyTorch's viewer supports.
+//! Keys, frames and stacks are written once and then referenced.
 
 use super::dictionary::{Notation, Shared, Sink, write};
 use super::snapshot::Snapshot;
 use crate::base::error::{Error, Result};
 
-/// More words than a dictionary has.
+/// More than the number of distinct words in a dictionary.
 const WORDS: usize = 96;
-/// Not written yet.
+/// The object is not written yet.
 const UNKNOWN: u32 = u32::MAX;
 
-/// Writes a snapshot; no host memory is asked for once the first byte is out.
+/// Writes a snapshot. After the first byte it allocates no host memory.
 pub fn pickle(snapshot: &Snapshot, sink: &mut Sink<'_>) -> Result<()> {
     let table = |count: usize| {
         let mut table = Vec::new();
@@ -29,10 +29,10 @@ pub fn pickle(snapshot: &Snapshot, sink: &mut Sink<'_>) -> Result<()> {
 
 struct Pickle<'a> {
     sink: &'a mut Sink<'a>,
-    /// Number of the next thing in the memo.
+    /// The memo index of the next object.
     next: u32,
     words: [Option<(&'static str, u32)>; WORDS],
-    /// Numbers in the memo by ids.
+    /// Memo indices by id.
     frames: Vec<u32>,
     stacks: Vec<u32>,
 }
@@ -63,7 +63,7 @@ impl Pickle<'_> {
 
     /// SHORT_BINUNICODE or BINUNICODE.
     fn string(&mut self, bytes: &[u8]) -> Result<()> {
-        // What is not UTF-8 is replaced; three bytes stand for it.
+        // Invalid UTF-8 is replaced by a character of three bytes.
         let pieces = || bytes.utf8_chunks();
         let replaced = |invalid: &[u8]| if invalid.is_empty() { 0 } else { 3 };
         let len: usize = pieces().map(|p| p.valid().len() + replaced(p.invalid())).sum();
@@ -90,7 +90,7 @@ impl Pickle<'_> {
         }
     }
 
-    /// Begins a list or dictionary: the empty one, its place in the memo, MARK.
+    /// Begins a list or dictionary: EMPTY_LIST or EMPTY_DICT, MEMOIZE if it is shared, and MARK.
     fn begin(&mut self, empty: u8, shared: Option<Shared>) -> Result<()> {
         self.put(&[empty])?;
         if let Some(shared) = shared {
@@ -116,7 +116,7 @@ impl Notation for Pickle<'_> {
             self.put(b"J")?;
             return self.put(&int.to_le_bytes());
         }
-        // LONG1 of 8 bytes, the most that the viewer takes.
+        // LONG1 of 8 bytes, the longest that the viewer supports.
         self.put(&[0x8a, 8])?;
         self.put(&value.to_le_bytes())
     }

@@ -1,37 +1,37 @@
-//! Events of the allocator, and the ring that keeps the newest of them.
+//! The events of the allocator, and the ring buffer that keeps the newest of them.
 //!
-//! A ring lies in its own mapping and grows in place: an event that finds no memory is dropped and
-//! counted, and no allocation fails or waits for its sake.
+//! A ring has its own mapping and grows in place. If an event finds no memory, it is dropped and
+//! counted; no allocation fails or waits because of it.
 
 use crate::base::error::{Error, Result};
 use crate::memory::backing::region::{Region, Zeroed};
 
-/// What happened, by PyTorch's names.
+/// The kinds of events, with PyTorch's names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Action {
-    /// A block was handed out.
+    /// A block was allocated.
     Alloc = 0,
-    /// The host let go of it.
+    /// The host freed a block.
     FreeRequested = 1,
-    /// It can be handed out again.
+    /// The block can be allocated again.
     FreeCompleted = 2,
-    /// A segment came from the driver.
+    /// A segment was allocated by the driver.
     SegmentAlloc = 3,
-    /// It went back.
+    /// A segment was freed to the driver.
     SegmentFree = 4,
-    /// Addresses got memory.
+    /// Memory was mapped.
     SegmentMap = 5,
-    /// Addresses lost it.
+    /// Memory was unmapped.
     SegmentUnmap = 6,
     /// A snapshot was taken.
     Snapshot = 7,
-    /// An allocation found no memory.
+    /// An allocation failed for lack of memory.
     OutOfMemory = 8,
 }
 
 impl Action {
-    /// All of them, in the order of their numbers.
+    /// All actions, in the order of their numbers.
     pub const ALL: [Action; 9] = [
         Action::Alloc,
         Action::FreeRequested,
@@ -44,7 +44,7 @@ impl Action {
         Action::OutOfMemory,
     ];
 
-    /// PyTorch's name.
+    /// PyTorch's name of the action.
     pub fn name(self) -> &'static str {
         match self {
             Action::Alloc => "alloc",
@@ -59,12 +59,12 @@ impl Action {
         }
     }
 
-    /// Its place in a set of actions.
+    /// Its bit in a set of actions.
     pub fn bit(self) -> u32 {
         1 << self as u32
     }
 
-    /// The set of actions that a list of names says; the name that is none otherwise.
+    /// Parses a list of names as a set of actions; the error is the first unknown name.
     pub fn parse_set(names: &str) -> Result<u32, &str> {
         let mut set = 0;
         for name in names.split(',').map(str::trim).filter(|name| !name.is_empty()) {
@@ -75,22 +75,22 @@ impl Action {
     }
 }
 
-/// One event.
+/// An event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Event {
-    /// First address; of [`Action::OutOfMemory`] the free bytes of the device instead.
+    /// First address; for [`Action::OutOfMemory`], the device's free bytes.
     pub address: u64,
-    /// Bytes: as asked for, of blocks; as mapped, of segments.
+    /// Bytes: as requested, for blocks; as mapped, for segments.
     pub bytes: u64,
     /// The driver's handle of the stream.
     pub stream: u64,
-    /// The private pool, as [`crate::memory::pools::pool::PoolId`] has it.
+    /// The private pool, as a word of [`crate::memory::pools::pool::PoolId`].
     pub pool: u64,
     /// Microseconds since 1970.
     pub time_us: i64,
-    /// Id of the frames; 0: none.
+    /// Id of the stack of frames; 0: none.
     pub stack: u32,
-    /// What happened.
+    /// The kind of the event.
     pub action: Action,
 }
 
@@ -100,21 +100,21 @@ unsafe impl Zeroed for Event {}
 /// The newest events of a device.
 pub struct Ring {
     events: Option<Region<Event>>,
-    /// How many it may hold; set when the first comes.
+    /// The largest number of events; set by the first event.
     most: usize,
     len: usize,
-    /// Where the next one goes once it is full.
+    /// The index of the next event once the ring is full.
     next: usize,
     dropped: u64,
 }
 
 impl Ring {
-    /// No events, and no memory.
+    /// An empty ring without memory.
     pub const fn new() -> Ring {
         Ring { events: None, most: 0, len: 0, next: 0, dropped: 0 }
     }
 
-    /// Adds an event to a ring of at most `most`, in place of the oldest if it is full.
+    /// Adds an event to a ring of at most `most` events; replaces the oldest if it is full.
     pub fn push(&mut self, event: Event, most: usize) {
         if self.most != most && self.resize(most).is_err() && self.most == 0 {
             self.dropped += 1;
@@ -132,7 +132,7 @@ impl Ring {
         }
     }
 
-    /// Makes it one of at most `most`, with the newest of its events.
+    /// Changes the largest number of events, keeping the newest.
     fn resize(&mut self, most: usize) -> Result<()> {
         let most = most.max(1);
         let mut events = Region::new(most);
@@ -158,22 +158,22 @@ impl Ring {
         (older, newer)
     }
 
-    /// How many there are.
+    /// The number of events.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Are there none?
+    /// Is the ring empty?
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// How many were lost for want of host memory.
+    /// The number of events that were dropped for lack of host memory.
     pub fn dropped(&self) -> u64 {
         self.dropped
     }
 
-    /// Adds all of them to a list that has room.
+    /// Appends all events to a list that has room.
     pub fn copy_to(&self, list: &mut Vec<Event>) -> Result<()> {
         if list.capacity() - list.len() < self.len {
             return Err(Error::OutOfHostMemory("a snapshot"));
@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn a_ring_that_may_be_endless_has_what_it_needs() {
+    fn a_ring_of_huge_limit_uses_only_the_memory_that_it_needs() {
         let mut ring = Ring::new();
         ring.push(event(0), 1 << 57);
         assert_eq!((ring.len(), ring.dropped()), (1, 0));
@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn names_of_actions_are_read() {
+    fn names_of_actions_are_parsed() {
         let set = Action::parse_set("snapshot, segment_map,").unwrap();
         assert_eq!(set, Action::Snapshot.bit() | Action::SegmentMap.bit());
         assert_eq!(Action::parse_set(""), Ok(0));

@@ -1,4 +1,4 @@
-/* What the page of a snapshot does: "data" has numbers in columns, see page.rs. */
+/* The script of a snapshot page. The element "data" has columns of numbers, see page.rs. */
 "use strict";
 const D = JSON.parse(document.getElementById("data").textContent);
 const $ = id => document.getElementById(id);
@@ -23,14 +23,14 @@ function mix(number) {
   const hash = Math.imul(number, 2654435761);
   return (hash ^ hash >>> 15) >>> 0;
 }
-/* A colour for each stack, or address where there are none, so that the same code has the same colour;
-   its lightness tells neighbours apart. */
+/* A colour for each stack, so that the same code has the same colour; without a stack, for each address.
+   The lightness varies between neighbours. */
 function colour(block, index) {
   const hue = mix(block.stack || block.address / 512) % 360, lightness = parseInt(css("--bright"));
   return `hsl(${hue} ${css("--strong")} ${lightness - 7 + mix(index + 1) % 15}%)`;
 }
 
-/* ---- What lived when ---- */
+/* ---- The lifetimes of blocks ---- */
 
 function blocksOf(device) {
   const events = D.devices[device].events, count = events.length / EVENT, open = new Map(), blocks = [];
@@ -77,7 +77,7 @@ function segmentsOf(device) {
   return found;
 }
 
-/* Stacks the blocks that fill most of the picture upon each other; the others are a band above them. */
+/* Stacks the blocks with the largest areas on each other; the other blocks are summed in a band above them. */
 function layOut(blocks, count) {
   const area = block => block.bytes * (block.to - block.from + 1);
   const byArea = [...blocks].sort((a, b) => area(b) - area(a));
@@ -87,7 +87,7 @@ function layOut(blocks, count) {
       changes.push([block.from, 1, block]);
       if (block.to < count) changes.push([block.to, 0, block]);
     }
-    /* At one moment what was there before comes by address; frees come before allocations. */
+    /* At equal times, frees come before allocations; within each, the order is by address. */
     changes.sort((a, b) => a[0] - b[0] || a[1] - b[1] || a[2].address - b[2].address);
     const order = [], band = { ts: [0], base: [0], bytes: [0] };
     let top = 0, rest = 0, shifts = 0, peak = 0, peakAt = 0;
@@ -116,7 +116,7 @@ function layOut(blocks, count) {
   }
 }
 
-/* The last index whose element is not above `value`. */
+/* The last index whose element is at most `value`. */
 function below(list, value) {
   let low = 0, high = list.length;
   while (low < high) { const mid = low + high >> 1; if (list[mid] <= value) low = mid + 1; else high = mid; }
@@ -172,7 +172,7 @@ function drawTimeline() {
     let lastX = -1e9;
     for (let i = first; i < ts.length && xOf(ts[i]) <= view.x1; i++) {
       const x = Math.max(px(xOf(ts[i])), LEFT - 2);
-      /* What is nearer than half a pixel is one point. */
+      /* Points closer than half a pixel are merged. */
       if (x - lastX < .5 && upper.length) { upper[upper.length - 1][1] = i; continue; }
       upper.push([x, i]); lastX = x;
     }
@@ -213,7 +213,7 @@ function drawTimeline() {
   still.image.getContext("2d").drawImage(to.canvas, 0, 0);
 }
 
-/* While the view stands still only the outline of what is pointed at changes. */
+/* While the view does not change, only the outline of the block under the pointer is redrawn. */
 function outline() {
   const canvas = $("timeline"), to = canvas.getContext("2d"), block = view.hover;
   to.save();

@@ -1,9 +1,9 @@
-//! What the caches hold at one moment: segments, the blocks in them, and what was recorded before.
+//! The state of the caches at one moment: segments, their blocks, and the recorded history.
 //!
-//! A device is listed while its ledger holds every arena still, so that the list is of one moment;
-//! what a thread that waits for the ledger or the device has begun there counts as done. Nothing is
-//! kept for it beforehand, and no host memory is asked for while the arenas stand still: there is
-//! room in advance, or the list is begun again with more.
+//! A device is listed while its ledger freezes every arena, so that the list is consistent. A
+//! thread that waits for the ledger or the device has completed its change there. No bookkeeping is
+//! done before a snapshot, and no host memory is allocated while the arenas are frozen: room is
+//! reserved in advance, and if it is too small, the list is started again with more.
 
 use super::dictionary::Sink;
 use super::frames::Stacks;
@@ -22,41 +22,41 @@ use crate::memory::pools::pool::PoolId;
 use crate::memory::stats::ledger::{ALL, ALLOCATED_BYTES, Class, Statistics};
 use crate::memory::{DeviceMemory, DeviceStats};
 
-/// What a block is, in PyTorch's terms.
+/// The state of a block, in PyTorch's terms.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum BlockState {
-    /// Cached, and unowned.
+    /// Cached and free.
     Inactive,
-    /// Held by the host.
+    /// Allocated.
     ActiveAllocated,
-    /// Freed, but awaiting other streams.
+    /// Freed, and waiting for other streams.
     ActivePendingFree,
 }
 
 /// A contiguous range of memory from the driver.
 #[derive(Clone, Copy, Debug)]
 pub struct SegmentView {
-    /// Ordinal.
+    /// The device's ordinal.
     pub device: i32,
     /// First address.
     pub address: u64,
-    /// Length.
+    /// Length in bytes.
     pub bytes: u64,
-    /// Bytes of the blocks that the host holds.
+    /// Bytes of allocated blocks.
     pub allocated: u64,
-    /// Those, and the bytes of freed blocks that await other streams.
+    /// Bytes of allocated blocks and of pending blocks.
     pub active: u64,
-    /// Bytes that were asked for, of active blocks.
+    /// Requested bytes of the active blocks.
     pub requested: u64,
     /// The driver's handle of the stream that it serves.
     pub stream: usize,
-    /// PyTorch's id of it.
+    /// PyTorch's id of the stream.
     pub stream_id: i64,
     /// The private pool that it belongs to.
     pub pool: PoolId,
     /// Size class.
     pub class: Class,
-    /// Is it mapped, and so can grow?
+    /// Is it mapped, so that it can grow?
     pub is_expandable: bool,
     /// Index of its first block.
     pub first_block: usize,
@@ -64,61 +64,61 @@ pub struct SegmentView {
     pub blocks: usize,
 }
 
-/// A part of a segment.
+/// A block of a segment.
 #[derive(Clone, Copy, Debug)]
 pub struct BlockView {
-    /// Ordinal.
+    /// The device's ordinal.
     pub device: i32,
     /// First address.
     pub address: u64,
-    /// Length.
+    /// Length in bytes.
     pub bytes: u64,
-    /// Bytes that were asked for; 0 when inactive.
+    /// Requested bytes; 0 if inactive.
     pub requested: u64,
-    /// What it is.
+    /// The state.
     pub state: BlockState,
-    /// Id of the frames that allocated it; 0: none.
+    /// Id of the stack that allocated it; 0: none.
     pub stack: u32,
 }
 
-/// What a device did: a part of the events.
+/// The history of a device: a range of the events.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Past {
+pub struct EventRange {
     /// Index of its first event.
     pub first_event: usize,
     /// Number of its events.
     pub events: usize,
-    /// Events that were lost for want of host memory.
+    /// Events that were dropped for lack of host memory.
     pub dropped: u64,
-    /// The peak of the bytes that the host held.
+    /// The peak of the allocated bytes.
     pub allocated_peak: i64,
-    /// The peak of what came from the driver.
+    /// The peak of the reserved bytes.
     pub reserved_peak: i64,
 }
 
-/// The segments of all devices in the order of devices and addresses, and their blocks in theirs.
+/// The segments of all devices, ordered by device and address, and their blocks in the same order.
 #[derive(Default)]
 pub struct Snapshot {
     /// Segments.
     pub segments: Vec<SegmentView>,
-    /// Blocks of all of them.
+    /// The blocks of all segments.
     pub blocks: Vec<BlockView>,
-    /// The past of each device.
-    pub devices: Vec<Past>,
-    /// That of pinned memory.
-    pub host: Past,
-    /// Events of all of them, oldest first.
+    /// The history of each device.
+    pub devices: Vec<EventRange>,
+    /// The history of pinned memory.
+    pub host: EventRange,
+    /// The events of all histories, oldest first in each.
     pub events: Vec<Event>,
-    /// The frames of events and blocks.
+    /// The stacks of events and blocks.
     pub stacks: Stacks,
     /// The allocator's settings.
     pub settings: Settings,
 }
 
-/// Room that a list wants: segments, blocks, events.
+/// The room that a list needs: segments, blocks, events.
 type Room = (usize, usize, usize);
 
-/// Address and length of the segment that holds an address.
+/// Address and length of the segment that contains an address.
 pub fn segment_of(address: u64) -> Result<(u64, u64)> {
     let Some((arena, offset)) = crate::memory::backing::virtual_memory::arena_of(address) else {
         if uncached::has(address) {
@@ -135,15 +135,15 @@ pub fn segment_of(address: u64) -> Result<(u64, u64)> {
 }
 
 impl Snapshot {
-    /// Of no device: what there is to tell before the first use.
+    /// A snapshot of no device, for the time before the first use.
     pub fn before_any_use() -> Result<Snapshot> {
         Ok(Snapshot { settings: settings::current()?, ..Snapshot::default() })
     }
 
-    /// Lists the devices, one after the other, with what was recorded if it is asked for;
-    /// `pool`: of this private pool alone.
+    /// Lists the devices one after the other, with their history if `with_history`; with `pool`,
+    /// only this private pool.
     pub fn of(devices: &[Device], pool: Option<PoolId>, with_history: bool) -> Result<Snapshot> {
-        let _records = history::hold_records();
+        let _records = history::lock_records();
         let mut snapshot = Snapshot::before_any_use()?;
         let no_memory = |_| Error::OutOfHostMemory("a snapshot");
         snapshot.devices.try_reserve_exact(devices.len()).map_err(no_memory)?;
@@ -165,8 +165,8 @@ impl Snapshot {
             && self.events.capacity() - self.events.len() >= events
     }
 
-    /// Adds the events of a device, or of pinned memory, for which there is room.
-    fn add_events(&mut self, device: Option<i32>, pool: Option<PoolId>) -> Result<Past> {
+    /// Adds the events of a device, or of pinned memory. Room was reserved.
+    fn add_events(&mut self, device: Option<i32>, pool: Option<PoolId>) -> Result<EventRange> {
         let ring = history::ring(device);
         let first_event = self.events.len();
         match pool {
@@ -177,10 +177,10 @@ impl Snapshot {
             Some(_) => return Err(Error::OutOfHostMemory("a snapshot")),
         }
         let (events, dropped) = (self.events.len() - first_event, ring.dropped());
-        Ok(Past { first_event, events, dropped, ..Past::default() })
+        Ok(EventRange { first_event, events, dropped, ..EventRange::default() })
     }
 
-    /// Writes it as a pickle that PyTorch's viewer opens.
+    /// Writes a pickle that PyTorch's viewer opens.
     pub fn pickle(&self, sink: &mut Sink<'_>) -> Result<()> {
         pickle::pickle(self, sink)
     }
@@ -190,12 +190,12 @@ impl Snapshot {
         json::json(self, sink)
     }
 
-    /// Writes a page that shows it, in ASCII.
+    /// Writes an HTML page that shows the snapshot, in ASCII.
     pub fn page(&self, sink: &mut Sink<'_>) -> Result<()> {
         page::page(self, sink)
     }
 
-    /// Writes one of the three to a file, which its suffix names.
+    /// Writes one of the three formats to a file, chosen by its suffix.
     pub fn save(&self, path: &str) -> Result<()> {
         let write = match path.rsplit_once('.') {
             Some((_, "pickle")) => Snapshot::pickle,
@@ -212,12 +212,12 @@ impl Snapshot {
         file::replace(path, |put| write(self, put))
     }
 
-    /// The events of a past, oldest first.
-    pub fn events_of(&self, past: &Past) -> &[Event] {
-        &self.events[past.first_event..past.first_event + past.events]
+    /// The events of a history, oldest first.
+    pub fn events_in(&self, range: &EventRange) -> &[Event] {
+        &self.events[range.first_event..range.first_event + range.events]
     }
 
-    /// Room for some more than was wanted, since others go on meanwhile.
+    /// Reserves somewhat more room than was needed, because other threads allocate meanwhile.
     fn make_room(&mut self, (segments, blocks, events): Room) -> Result<()> {
         let no_memory = |_| Error::OutOfHostMemory("a snapshot");
         self.segments.try_reserve(segments + segments / 8 + 8).map_err(no_memory)?;
@@ -226,7 +226,7 @@ impl Snapshot {
         self.events.try_reserve(more).map_err(no_memory)
     }
 
-    /// Puts what was added since, arena by arena, into the order of addresses.
+    /// Sorts the segments and blocks that were added arena by arena, by address.
     fn sort_from(&mut self, first_segment: usize, first_block: usize) {
         self.blocks[first_block..].sort_unstable_by_key(|block| block.address);
         self.segments[first_segment..].sort_unstable_by_key(|segment| segment.address);
@@ -237,8 +237,8 @@ impl Snapshot {
         }
     }
 
-    /// Adds a block that is in no arena, as the one block of its segment; there is room.
-    fn add_direct(&mut self, address: u64, block: &Block) {
+    /// Adds an uncached block as the only block of its segment. Room was reserved.
+    fn add_uncached(&mut self, address: u64, block: &Block) {
         let (device, bytes, stream) = (block.device, block.bytes, block.stream());
         self.segments.push(SegmentView {
             device,
@@ -265,9 +265,9 @@ impl Snapshot {
         });
     }
 
-    /// Adds the segments and blocks of an arena, for which there is room.
+    /// Adds the segments and blocks of an arena. Room was reserved.
     fn add(&mut self, arena: &Arena) {
-        // SAFETY: the ledger holds all arenas still, by their locks or parked, and none is written.
+        // SAFETY: the ledger has frozen all arenas, by their locks or parked, and none is written.
         let state = unsafe { &*arena.state.get() };
         let views = state.segment.views.live().map(|view| view.block);
         for first in std::iter::once(state.first).chain(views) {
@@ -275,7 +275,7 @@ impl Snapshot {
         }
     }
 
-    /// Adds the blocks from one on, and their segments.
+    /// Adds the blocks from `first` on, and their segments.
     fn add_blocks(&mut self, arena: &Arena, state: &ArenaState, first: u32) {
         let stream = arena.stream();
         let (mut id, mut joins) = (first, false);
@@ -332,7 +332,7 @@ impl Snapshot {
 }
 
 impl DeviceMemory {
-    /// Adds what this device's cache holds, and perhaps what it did.
+    /// Adds the contents of this device's cache, and its history if `with_history`.
     fn list(
         &self,
         snapshot: &mut Snapshot,
@@ -356,7 +356,7 @@ impl DeviceMemory {
 }
 
 impl DeviceStats {
-    /// Adds all arenas, or gives the room that they want where there is not enough.
+    /// Adds all arenas; returns the room that they need if there is too little.
     fn list(
         &self,
         snapshot: &mut Snapshot,
@@ -370,22 +370,22 @@ impl DeviceStats {
             members.filter(|arena| pool.is_none_or(|pool| arena.pool() == pool))
         };
         for arena in chosen() {
-            // SAFETY: the ledger holds all arenas still, by their locks or parked.
+            // SAFETY: the ledger has frozen all arenas, by their locks or parked.
             let state = unsafe { &*arena.state.get() };
             wanted.0 += state.reserved().1 as usize;
             wanted.1 += state.listed();
         }
         let table = uncached::freeze();
-        let direct = || {
-            // In no private pool.
+        let uncached_blocks = || {
+            // Uncached blocks are in no private pool.
             let blocks = table.iter().flat_map(|blocks| blocks.iter());
             blocks.filter(|(_, block)| block.device == device && pool.is_none())
         };
-        let count = direct().count();
+        let count = uncached_blocks().count();
         wanted.0 += count;
         wanted.1 += count;
         if with_history {
-            // This snapshot is an event as well.
+            // This snapshot is recorded as an event too.
             wanted.2 = history::ring(Some(device)).len() + 1;
         }
         if !snapshot.has_room(wanted) {
@@ -393,17 +393,20 @@ impl DeviceStats {
         }
         let first = snapshot.segments.len();
         chosen().for_each(|arena| snapshot.add(arena));
-        direct().for_each(|(address, block)| snapshot.add_direct(*address, block));
+        uncached_blocks().for_each(|(address, block)| snapshot.add_uncached(*address, block));
         let active = snapshot.segments[first..].iter().map(|segment| segment.active).sum();
         history::snapshot_taken(device, active, pool.unwrap_or(PoolId::DEFAULT));
-        let past =
-            if with_history { snapshot.add_events(Some(device), pool)? } else { Past::default() };
+        let range = if with_history {
+            snapshot.add_events(Some(device), pool)?
+        } else {
+            EventRange::default()
+        };
         let mut all = Statistics::default();
         self.statistics(&mut all);
-        snapshot.devices.push(Past {
+        snapshot.devices.push(EventRange {
             allocated_peak: all.counters[ALLOCATED_BYTES][ALL].peak,
             reserved_peak: all.reserved_bytes[ALL].peak,
-            ..past
+            ..range
         });
         Ok(None)
     }

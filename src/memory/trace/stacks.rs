@@ -1,11 +1,12 @@
-//! The stacks of what is recorded. A stack is stored while an event, a block or a call names it.
+//! The stacks of the record. A stack is stored while an event, a block or a call references it.
 //!
-//! Events and blocks name a stack by its id alone: neither counts, so that a block that is freed while
-//! nothing is recorded has nothing to give back. From time to time a search (`history.rs`) marks what
-//! they name, and the other stacks go. The order of the search is blocks, then events, because an id
-//! moves from a block to an event and never back. An id that is in neither has a [`Pin`]: it is the id of a
-//! call that has not reached its block yet, or of a block in the table of `uncached.rs`. A stack
-//! that was pinned when the search began, is pinned when it ends, or was stored meanwhile stays.
+//! Events and blocks refer to a stack by its id, without a reference count. Thus a block that is
+//! freed while recording is off need not release its stack. From time to time a search
+//! (`history.rs`) marks the referenced ids, and the other stacks are removed. The search visits
+//! blocks, then events, because an id moves from a block to an event and never back. An id that is
+//! in neither has a [`Pin`]: it belongs to a call that has not stored it yet, or to a block in the
+//! table of `uncached.rs`. A stack stays if it was pinned when the search began, is pinned when the
+//! search ends, or was stored in between.
 
 use super::frames::{Ids, Named, Stacks};
 use crate::base::error::Result;
@@ -14,28 +15,28 @@ use crate::base::rank::Rank;
 use std::mem::ManuallyDrop;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// What is known of an id besides its stack.
+/// The bookkeeping of an id.
 #[derive(Clone, Copy)]
 struct Note {
     pins: u32,
-    /// Was it stored, or found, since the last search began?
+    /// Was it stored or found since the last search began?
     is_new: bool,
 }
 
-/// Stacks of which some are pinned, and the others go when a search finds nothing that names them.
+/// Stacks; those that are neither pinned nor found by a search are removed.
 pub struct StackTable {
     stacks: Stacks,
-    /// One for each id, from 1 on.
+    /// One entry for each id, starting with id 1.
     notes: Vec<Note>,
 }
 
 impl StackTable {
-    /// None.
+    /// No stacks.
     pub const fn new() -> StackTable {
         StackTable { stacks: Stacks::new(), notes: Vec::new() }
     }
 
-    /// The stacks.
+    /// The stored stacks.
     pub fn stacks(&self) -> &Stacks {
         &self.stacks
     }
@@ -44,9 +45,10 @@ impl StackTable {
         self.notes.get_mut((id as usize).checked_sub(1)?)
     }
 
-    /// Stores a stack, innermost frame first, and pins it; 0: it is empty, or there is no host memory.
+    /// Stores a stack, innermost frame first, and pins it. 0: it is empty, or there is no host
+    /// memory.
     pub fn keep(&mut self, named: &mut dyn Iterator<Item = Named<'_>>, native: &[usize]) -> u32 {
-        let id = self.stacks.keep(named, native);
+        let id = self.stacks.intern(named, native);
         let wanted = self.stacks.count();
         let missing = wanted.saturating_sub(self.notes.len());
         if self.notes.try_reserve(missing).is_err() {
@@ -59,7 +61,8 @@ impl StackTable {
         self.pin(id)
     }
 
-    /// Pins a stack that is pinned already, or named by what the caller holds still.
+    /// Pins a stack that is pinned already, or that is referenced by an object whose lock the
+    /// caller holds.
     fn pin(&mut self, id: u32) -> u32 {
         match self.note(id) {
             Some(note) => {
@@ -70,20 +73,20 @@ impl StackTable {
         }
     }
 
-    /// Ends a pin.
+    /// Removes a pin.
     pub fn unpin(&mut self, id: u32) {
         if let Some(note) = self.note(id) {
             note.pins = note.pins.saturating_sub(1);
         }
     }
 
-    /// Is a search worth its time?
+    /// Is a search worthwhile?
     pub fn are_many(&self) -> bool {
         self.stacks.are_many()
     }
 
-    /// Begins a search: the ids to which those that something names are to be added. One search is
-    /// made at a time. None without host memory.
+    /// Begins a search; returns the set to which the caller adds the referenced ids. Only one
+    /// search runs at a time. `None`: no host memory.
     pub fn begin(&mut self) -> Option<Ids> {
         let mut ids = self.stacks.no_ids()?;
         for (index, note) in self.notes.iter_mut().enumerate() {
@@ -95,7 +98,8 @@ impl StackTable {
         Some(ids)
     }
 
-    /// Ends a search that looked at `walked` places: the other stacks go. Gives what is to be dropped.
+    /// Ends a search that visited `walked` places, and removes the other stacks. Returns them to be
+    /// dropped.
     pub fn finish(&mut self, ids: &Ids, walked: usize) -> Option<Stacks> {
         let mut left = self.stacks.no_ids()?;
         ids.iter().for_each(|id| left.add(id));
@@ -112,20 +116,20 @@ impl StackTable {
     }
 }
 
-/// What is recorded of the allocators.
+/// The stacks of the allocators.
 struct Recorded {
     table: StackTable,
-    /// How often all were forgotten. A pin of an earlier time pins nothing.
+    /// Incremented when all stacks are dropped; pins of an earlier generation have no effect.
     generation: u32,
 }
 
 static RECORDED: Mutex<Recorded> =
     Mutex::new(Rank::LEAF, Recorded { table: StackTable::new(), generation: 0 });
 
-/// Is a search for stacks that nothing names worth its time?
+/// Is a search for unreferenced stacks worthwhile?
 static ARE_MANY: AtomicBool = AtomicBool::new(false);
 
-/// A stack that stays while this does.
+/// Keeps a stack stored until this is dropped.
 #[derive(Debug)]
 pub struct Pin {
     id: u32,
@@ -133,9 +137,9 @@ pub struct Pin {
 }
 
 impl Pin {
-    /// Of no stack.
+    /// A pin of no stack.
     pub const NONE: Pin = Pin { id: 0, generation: 0 };
-    /// The same, for a thread that ends without dropping it.
+    /// The same, for a thread-local that is not dropped at the thread's end.
     pub const UNDROPPED: ManuallyDrop<Pin> = ManuallyDrop::new(Pin::NONE);
 
     /// The id of the stack; 0: none.
@@ -164,7 +168,7 @@ pub fn keep(named: &mut dyn Iterator<Item = Named<'_>>, native: &[usize]) -> Pin
     Pin { id, generation: recorded.generation }
 }
 
-/// Pins a stack that is pinned by this thread; 0: none.
+/// Adds a pin to a stack that this thread has pinned; 0: no stack.
 pub fn pin(id: u32) -> Pin {
     if id == 0 {
         return Pin::NONE;
@@ -173,17 +177,17 @@ pub fn pin(id: u32) -> Pin {
     Pin { id: recorded.table.pin(id), generation: recorded.generation }
 }
 
-/// Do the stacks take so much that those that nothing names should go?
+/// Do the stacks take so much memory that the unreferenced ones should be removed?
 pub fn are_many() -> bool {
     ARE_MANY.load(Ordering::Relaxed)
 }
 
-/// Begins a search, to whose ids those that blocks and events name are to be added.
+/// Begins a search; the caller adds the ids that blocks and events reference.
 pub fn begin() -> Option<Ids> {
     RECORDED.lock().table.begin()
 }
 
-/// Ends a search that looked at `walked` blocks and events.
+/// Ends a search that visited `walked` blocks and events.
 pub fn finish(ids: &Ids, walked: usize) {
     let mut recorded = RECORDED.lock();
     let old = recorded.table.finish(ids, walked);
@@ -194,8 +198,8 @@ pub fn finish(ids: &Ids, walked: usize) {
 
 /// A copy of all stacks, for reading.
 pub fn copy() -> Result<Stacks> {
-    let mut copy = RECORDED.lock().table.stacks.to_be_read()?;
-    copy.look_up()?;
+    let mut copy = RECORDED.lock().table.stacks.copy_for_reading()?;
+    copy.resolve()?;
     Ok(copy)
 }
 
@@ -205,7 +209,7 @@ pub fn count() -> usize {
     RECORDED.lock().table.stacks.count()
 }
 
-/// How many stacks there are.
+/// The number of stored stacks.
 #[cfg(test)]
 pub fn named() -> usize {
     let recorded = RECORDED.lock();
@@ -213,7 +217,7 @@ pub fn named() -> usize {
     (1..=stacks.count() as u32).filter(|id| stacks.stack(*id).count() > 0).count()
 }
 
-/// Forgets all: there are no blocks any more.
+/// Drops all stacks; there are no blocks.
 pub fn forget() {
     let mut recorded = RECORDED.lock();
     let generation = recorded.generation.wrapping_add(1);

@@ -1,26 +1,27 @@
-//! The next segment of a heap, got by a thread of the library's own before it is needed.
+//! Growing ahead: an internal thread obtains the next segment of a heap before it is needed.
 
-use super::threads::{Helper, Helps};
+use super::threads::{Helper, HelperOwner};
 use super::{HostMemory, SHARDS, growth};
 use crate::base::sync::Ordering;
 use crate::base::thread;
 use crate::runtime;
 
 impl HostMemory {
-    /// Asks the helper for the next segment of a heap, if there is none to spare.
+    /// Requests the next segment of a heap from the helper thread, which is started at the first
+    /// request.
     #[cold]
-    pub(super) fn ask_ahead(&self, index: usize) {
+    pub(super) fn request_segment(&self, index: usize) {
         const STARTING: usize = usize::MAX;
         let thread = &self.helper_thread;
         if thread.compare_exchange(0, STARTING, Ordering::AcqRel, Ordering::Acquire).is_ok() {
             let started = Helper::begin(self);
             thread.store(started.map_or(0, |thread| thread as usize), Ordering::Release);
         }
-        self.helper.ask(index as u32);
+        self.helper.request(index as u32);
     }
 
-    /// Ends the helper, if it runs; nobody asks any more.
-    pub(super) fn end_ahead(&self) {
+    /// Ends the helper thread if it runs; no other thread makes requests.
+    pub(super) fn end_helper(&self) {
         let thread = self.helper_thread.swap(0, Ordering::AcqRel);
         if thread != 0 {
             self.helper.end(thread as libc::pthread_t);
@@ -28,14 +29,14 @@ impl HostMemory {
     }
 }
 
-impl Helps for HostMemory {
+impl HelperOwner for HostMemory {
     fn helper(&self) -> &Helper {
         &self.helper
     }
 
-    fn help(&self, bit: u32) {
+    fn perform(&self, bit: u32) {
         let Ok(inside) = thread::enter() else { return };
-        // A shutdown that has begun waits for this thread, and wants nothing any more.
+        // A shutdown that has begun waits for this thread, and needs no segments.
         let Some(runtime) = runtime::existing(&inside) else { return };
         let index = bit as usize;
         if runtime.generation != self.generation || index >= self.heaps.len() {

@@ -1,5 +1,5 @@
-//! What the history is told of pinned memory. The heap's lock is held, so that the events of an address
-//! are in the order in which they happened; sizes are those of the blocks, as PyTorch has them here.
+//! The history events of pinned memory. They are recorded with the heap's lock held, so that the
+//! events of an address are in order. Sizes are those of the blocks, as in PyTorch.
 
 use super::HostMemory;
 use super::heap::Heap;
@@ -17,7 +17,7 @@ impl HostMemory {
     }
 }
 
-/// A block was taken.
+/// Records that a block was allocated.
 #[inline(always)]
 pub fn allocated(heap: &mut Heap, id: u32) {
     if is_on() {
@@ -27,7 +27,7 @@ pub fn allocated(heap: &mut Heap, id: u32) {
     }
 }
 
-/// As PyTorch does it: where freeing has no frames of its own, those of the allocation stand.
+/// As in PyTorch, a free without frames of its own gets those of the allocation.
 fn stack_of_free(heap: &Heap, id: u32) -> u32 {
     match take_stack() {
         0 => heap.blocks[id].stack(),
@@ -35,7 +35,7 @@ fn stack_of_free(heap: &Heap, id: u32) -> u32 {
     }
 }
 
-/// A block is about to be free at once.
+/// Records a block that is freed at once.
 #[inline(always)]
 pub fn freed(heap: &Heap, id: u32) {
     if is_on() {
@@ -45,7 +45,7 @@ pub fn freed(heap: &Heap, id: u32) {
     }
 }
 
-/// The host lets go of a block that streams use.
+/// Records that a block was freed which streams still use.
 #[inline(always)]
 pub fn free_requested(heap: &Heap, id: u32) {
     if is_on() {
@@ -53,7 +53,7 @@ pub fn free_requested(heap: &Heap, id: u32) {
     }
 }
 
-/// A block that waited is about to be free.
+/// Records that a pending block is about to become free.
 #[inline(always)]
 pub fn free_completed(heap: &Heap, id: u32) {
     if is_on() {
@@ -67,16 +67,16 @@ fn push(heap: &Heap, id: u32, action: Action, stack: u32) {
     host_event(action, address, heap.bytes_of(id), stack);
 }
 
-/// A segment came from the driver, or stays because that did not take it.
-pub fn segment_came(base: usize, bytes: usize) {
+/// Records that a segment was allocated, or stays because the driver failed to free it.
+pub fn segment_added(base: usize, bytes: usize) {
     if is_on() {
         host_event(Action::SegmentAlloc, base as u64, bytes as u64, pending_stack());
     }
 }
 
-/// A segment is about to go. It is told before the driver is asked, which may give its addresses to
-/// another thread before it answers.
-pub fn segment_goes(base: usize, bytes: usize) {
+/// Records that a segment is about to be freed. This comes before the driver call, because another
+/// thread may get its addresses before that call returns.
+pub fn segment_removed(base: usize, bytes: usize) {
     if is_on() {
         host_event(Action::SegmentFree, base as u64, bytes as u64, 0);
     }
