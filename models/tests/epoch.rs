@@ -3,7 +3,7 @@
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;
 use loom::thread;
-use tcuda_models::base::epoch::{Fence, Members, Presence};
+use tcuda_models::base::epoch::{Fence, Participant, Participants};
 use tcuda_models::base::retired::{Reclaimable, Retired};
 use tcuda_models::base::sync::{self, AtomicPtr, Bug, Ordering};
 use tcuda_models::explore;
@@ -34,10 +34,10 @@ impl Drop for Ends {
 }
 
 struct World {
-    members: Members,
+    participants: Participants,
     retired: Retired,
-    readers: [Presence; 2],
-    owner: Presence,
+    readers: [Participant; 2],
+    owner: Participant,
     thing: Arc<Thing>,
     shown: AtomicPtr<Thing>,
 }
@@ -46,11 +46,12 @@ impl World {
     fn new() -> Arc<World> {
         let thing = Arc::new(Thing(UnsafeCell::new(7)));
         let shown = AtomicPtr::new((&raw const *thing).cast_mut());
-        let readers = [Presence::new(), Presence::new()];
-        let (members, retired, owner) = (Members::new(), Retired::new(), Presence::new());
-        let world = Arc::new(World { members, retired, readers, owner, thing, shown });
-        for presence in world.readers.iter().chain([&world.owner]) {
-            world.members.join(presence, || Ok(())).unwrap();
+        let readers = [Participant::new(), Participant::new()];
+        let (participants, retired, owner) =
+            (Participants::new(), Retired::new(), Participant::new());
+        let world = Arc::new(World { participants, retired, readers, owner, thing, shown });
+        for participant in world.readers.iter().chain([&world.owner]) {
+            world.participants.add(participant, || Ok(())).unwrap();
         }
         world
     }
@@ -62,18 +63,18 @@ impl World {
 
     /// Drops objects that no call can see.
     fn collect(&self) {
-        self.retired.collect(&self.members, Some(&self.owner), usize::MAX, barrier);
+        self.retired.collect(&self.participants, Some(&self.owner), usize::MAX, barrier);
     }
 
     /// A call of the library: enters, finds the thing, and reads it.
     fn reads(&self, reader: usize, how: Fence) {
-        let presence = &self.readers[reader];
+        let participant = &self.readers[reader];
         // The first reader pins as a fast path does, if there is one.
         let is_brief = reader == 0 && how == Fence::Light;
         if is_brief {
-            assert!(presence.enter_first(), "it is outside");
+            assert!(participant.enter_outermost(), "it is outside");
         } else {
-            presence.enter(how);
+            participant.enter(how);
         }
         let thing = self.shown.load(Ordering::Acquire);
         // SAFETY: it lives as long as the world; loom checks its cell.
@@ -82,9 +83,9 @@ impl World {
             assert_eq!(thing.0.with(|value| unsafe { *value }), 7);
         }
         if is_brief {
-            presence.leave_last();
+            participant.leave_outermost();
         } else {
-            presence.leave();
+            participant.leave();
         }
     }
 }
@@ -103,7 +104,7 @@ fn waits_for_others(how: Fence, calls: usize) {
         world.owner.enter(how);
         world.shown.swap(std::ptr::null_mut(), Ordering::AcqRel);
         barrier();
-        world.members.wait_for_others(&world.owner);
+        world.participants.wait_for_others(&world.owner);
         world.thing.end();
         world.owner.leave();
         reader.join().unwrap();
@@ -143,7 +144,12 @@ fn two_collect() {
         let collector = thread::spawn(move || {
             other.reads(0, Fence::Light);
             other.readers[0].enter(Fence::Light);
-            other.retired.collect(&other.members, Some(&other.readers[0]), usize::MAX, barrier);
+            other.retired.collect(
+                &other.participants,
+                Some(&other.readers[0]),
+                usize::MAX,
+                barrier,
+            );
             other.readers[0].leave();
         });
         world.owner.enter(Fence::Light);
@@ -164,7 +170,12 @@ fn empties_beside_a_collection() {
         let other = Arc::clone(&world);
         let collector = thread::spawn(move || {
             other.readers[0].enter(Fence::Light);
-            other.retired.collect(&other.members, Some(&other.readers[0]), usize::MAX, barrier);
+            other.retired.collect(
+                &other.participants,
+                Some(&other.readers[0]),
+                usize::MAX,
+                barrier,
+            );
             other.readers[0].leave();
         });
         world.owner.enter(Fence::Light);
@@ -172,10 +183,10 @@ fn empties_beside_a_collection() {
         world.retire(1);
         world.collect();
         barrier();
-        world.members.wait_for_others(&world.owner);
+        world.participants.wait_for_others(&world.owner);
         world.collect();
         barrier();
-        world.members.wait_for_others(&world.owner);
+        world.participants.wait_for_others(&world.owner);
         // SAFETY: it was ended, and no thread writes it later.
         assert_eq!(world.thing.0.with(|value| unsafe { *value }), 0, "left behind");
         world.owner.leave();
@@ -196,7 +207,7 @@ fn waits(finds_later: bool, in_callback: bool, born: u64) {
         let world = World::new();
         let other = Arc::clone(&world);
         let reader = thread::spawn(move || {
-            let presence = &other.readers[0];
+            let participant = &other.readers[0];
             let look = || {
                 // SAFETY: it lives as long as the world; loom checks its cell.
                 let thing = unsafe { other.shown.load(Ordering::Acquire).as_ref() };
@@ -205,17 +216,17 @@ fn waits(finds_later: bool, in_callback: bool, born: u64) {
                     thing.map(|thing| thing.0.with(|value| assert_eq!(unsafe { *value }, 7)))
                 }
             };
-            presence.enter(Fence::Light);
+            participant.enter(Fence::Light);
             let early = (!finds_later && !in_callback).then(look);
-            let wait = presence.wait(other.retired.era()).unwrap();
+            let wait = participant.begin_wait(other.retired.era()).unwrap();
             if in_callback {
-                presence.enter(Fence::Light);
+                participant.enter(Fence::Light);
                 look()();
-                presence.leave();
+                participant.leave();
             }
-            presence.go_on(wait, Fence::Light);
+            participant.end_wait(wait, Fence::Light);
             early.map_or_else(|| finds_later.then(|| look()()), |early| Some(early()));
-            presence.leave();
+            participant.leave();
         });
         world.owner.enter(Fence::Light);
         world.shown.swap(std::ptr::null_mut(), Ordering::AcqRel);

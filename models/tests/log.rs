@@ -2,7 +2,7 @@
 
 use loom::sync::Arc;
 use std::fmt;
-use tcuda_models::base::log::{self, Level, Listener, TakesLines};
+use tcuda_models::base::log::{self, Level, Listener, LogSink};
 use tcuda_models::base::retired::Reclaimable;
 use tcuda_models::base::sync::{Bug, UnsafeCell};
 use tcuda_models::base::thread;
@@ -20,7 +20,7 @@ unsafe impl Sync for Host {}
 // SAFETY: nothing in it belongs to a thread.
 unsafe impl Send for Host {}
 
-impl TakesLines for Host {
+impl LogSink for Host {
     fn take(&self, level: Level, _line: fmt::Arguments<'_>) {
         assert!(level as i32 <= self.level, "a line of level {level:?} for {}", self.level);
         // SAFETY: it is not dropped while it is in use, which is what the model checks.

@@ -3,7 +3,7 @@
 
 use loom::sync::Arc;
 use loom::thread;
-use tcuda_models::base::epoch::{Fence, Members, Presence};
+use tcuda_models::base::epoch::{Fence, Participant, Participants};
 use tcuda_models::base::sync::{self, AtomicPtr, Bug, Ordering, UnsafeCell};
 use tcuda_models::explore;
 use tcuda_models::memory::arena::registry::Registry;
@@ -20,9 +20,9 @@ type Table = Registry<Arena, 2, 2>;
 struct World {
     table: Table,
     arenas: [Arena; 2],
-    members: Members,
-    reader: Presence,
-    owner: Presence,
+    participants: Participants,
+    reader: Participant,
+    owner: Participant,
     /// NULL without a runtime; calls check this before they look up an address.
     runtime: AtomicPtr<u32>,
 }
@@ -39,12 +39,13 @@ fn some_runtime() -> *mut u32 {
 impl World {
     fn new() -> Arc<World> {
         let arenas = [Arena(UnsafeCell::new(0)), Arena(UnsafeCell::new(0))];
-        let (members, reader, owner) = (Members::new(), Presence::new(), Presence::new());
+        let (participants, reader, owner) =
+            (Participants::new(), Participant::new(), Participant::new());
         let runtime = AtomicPtr::new(std::ptr::null_mut());
         let table = Registry::new();
-        let world = Arc::new(World { table, arenas, members, reader, owner, runtime });
-        world.members.join(&world.reader, || Ok(())).unwrap();
-        world.members.join(&world.owner, || Ok(())).unwrap();
+        let world = Arc::new(World { table, arenas, participants, reader, owner, runtime });
+        world.participants.add(&world.reader, || Ok(())).unwrap();
+        world.participants.add(&world.owner, || Ok(())).unwrap();
         world
     }
 
@@ -113,7 +114,7 @@ fn ends_and_begins_anew() {
         world.runtime.swap(std::ptr::null_mut(), Ordering::AcqRel);
         sync::heavy_fence();
         sync::fence(Ordering::SeqCst);
-        world.members.wait_for_others(&world.owner);
+        world.participants.wait_for_others(&world.owner);
         let mut gone = Vec::new();
         world.table.remove(0, |base, bytes| gone.push((base, bytes)));
         assert_eq!(gone, [(FIRST, 0x200)]);

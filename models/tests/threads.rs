@@ -2,16 +2,16 @@
 
 use loom::sync::Arc;
 use loom::thread;
-use tcuda_models::base::epoch::{Fence, Members, Presence};
+use tcuda_models::base::epoch::{Fence, Participant, Participants};
 use tcuda_models::base::retired::{Reclaimable, Retired};
 use tcuda_models::base::sync::{self, AtomicPtr, Bug, Ordering, UnsafeCell};
 use tcuda_models::explore;
 use tcuda_models::twin::fails;
 
 struct World {
-    members: Members,
+    participants: Participants,
     retired: Retired,
-    owner: Presence,
+    owner: Participant,
     thing: UnsafeCell<u32>,
     shown: AtomicPtr<UnsafeCell<u32>>,
 }
@@ -23,29 +23,30 @@ unsafe impl Send for World {}
 
 impl World {
     fn new() -> Arc<World> {
-        let (members, retired, owner) = (Members::new(), Retired::new(), Presence::new());
+        let (participants, retired, owner) =
+            (Participants::new(), Retired::new(), Participant::new());
         let shown = AtomicPtr::new(std::ptr::null_mut());
         let thing = UnsafeCell::new(7);
-        let world = Arc::new(World { members, retired, owner, thing, shown });
+        let world = Arc::new(World { participants, retired, owner, thing, shown });
         world.shown.store((&raw const world.thing).cast_mut(), Ordering::Release);
-        world.members.join(&world.owner, || Ok(())).unwrap();
+        world.participants.add(&world.owner, || Ok(())).unwrap();
         world
     }
 
     /// The life of a thread: its first call, and its end, which frees its data.
     fn lives(&self, leaves: bool) {
-        let presence = Box::new(Presence::new());
-        self.members.join(&presence, || Ok(())).unwrap();
-        presence.enter(Fence::Light);
+        let participant = Box::new(Participant::new());
+        self.participants.add(&participant, || Ok(())).unwrap();
+        participant.enter(Fence::Light);
         let thing = self.shown.load(Ordering::Acquire);
         // SAFETY: it lives as long as the world; loom checks its cell.
         if let Some(thing) = unsafe { thing.as_ref() } {
             // SAFETY: it is not ended before this call is over, which is what the model checks.
             assert_eq!(thing.with(|value| unsafe { *value }), 7);
         }
-        presence.leave();
+        participant.leave();
         if leaves {
-            self.members.part(&presence);
+            self.participants.remove(&participant);
         }
     }
 
@@ -73,7 +74,7 @@ fn shutdown(leaves: bool) {
         let thread = thread::spawn(move || other.lives(leaves));
         world.owner.enter(Fence::Light);
         world.take_away();
-        world.members.wait_for_others(&world.owner);
+        world.participants.wait_for_others(&world.owner);
         world.end_thing();
         world.owner.leave();
         thread.join().unwrap();
@@ -90,11 +91,11 @@ fn destruction(leaves: bool) {
         world.take_away();
         let ends = Ends(Arc::clone(&world));
         world.retired.add(Box::new(Reclaimable::new(ends, 1)));
-        world.retired.collect(&world.members, Some(&world.owner), usize::MAX, barrier);
-        world.retired.collect(&world.members, Some(&world.owner), usize::MAX, barrier);
+        world.retired.collect(&world.participants, Some(&world.owner), usize::MAX, barrier);
+        world.retired.collect(&world.participants, Some(&world.owner), usize::MAX, barrier);
         world.owner.leave();
         thread.join().unwrap();
-        world.retired.collect(&world.members, None, usize::MAX, barrier);
+        world.retired.collect(&world.participants, None, usize::MAX, barrier);
     });
 }
 

@@ -1,11 +1,12 @@
-//! The process's environment, read without host memory: std's copying form would abort without any.
+//! The process's environment, read without an allocation: std's copying functions abort if one
+//! fails.
 
 use crate::base::error::{Error, Result};
 use crate::base::text::Text;
 use std::ffi::{CStr, c_char};
 
-/// A variable's value; `None` when unset or empty, or when the program runs with raised privileges
-/// (its environment is then its caller's, who must not choose the code that it runs).
+/// A variable's value; `None` when it is unset or empty, or when the program runs with raised
+/// privileges: then its caller sets the environment, and must not choose the code that it runs.
 pub fn value(variable: &CStr) -> Option<&'static CStr> {
     // SAFETY: getauxval has no preconditions.
     if unsafe { libc::getauxval(libc::AT_SECURE) } != 0 {
@@ -17,12 +18,12 @@ pub fn value(variable: &CStr) -> Option<&'static CStr> {
     if value.is_null() {
         return None;
     }
-    // SAFETY: getenv gives a NUL-terminated string that lives while the environment is unchanged.
+    // SAFETY: getenv returns a NUL-terminated string that lives while the environment is unchanged.
     let value = unsafe { CStr::from_ptr(value) };
     (!value.is_empty()).then_some(value)
 }
 
-/// The same as text; "" when unset.
+/// [`value`] as text; "" when it is unset.
 pub fn text(variable: &'static CStr) -> Result<&'static str> {
     let Some(value) = value(variable) else { return Ok("") };
     value.to_str().map_err(|error| {

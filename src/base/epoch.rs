@@ -1,9 +1,10 @@
-//! Being inside the library, and waiting for those who are: every call is an epoch.
+//! Epochs: which threads are inside the library, and waits for them to leave. Every call is an
+//! epoch.
 //!
-//! Whoever takes something away for good (a destroyed handle's object, the whole runtime at shutdown)
-//! first makes it unreachable, then waits until the members that were inside have left
-//! (`retired.rs`: or until none of them can have found it). Entering costs two plain stores; the
-//! waiting side pays with a heavy fence.
+//! A thread that removes something for good (the object of a destroyed handle, the runtime at
+//! shutdown) first makes it unreachable. Then it waits until the participants that were inside have
+//! left (`retired.rs`: or until none of them can have found it). Entering costs two plain stores
+//! and a light fence; the waiting side pays with a heavy fence.
 
 use crate::base::error::{Error, Result};
 use crate::base::lock::{Guard, Lock};
@@ -12,12 +13,12 @@ use crate::base::retired::{List, Object};
 use crate::base::sync::{self, AtomicU32, AtomicU64, Ordering, fence};
 use std::cell::UnsafeCell;
 
-/// How members announce that they enter.
+/// The fence that a participant executes when it enters.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Fence {
-    /// By a light fence: those who wait use a heavy one.
+    /// A light fence: threads that wait for participants use a heavy one.
     Light,
-    /// By a full fence, where there is no heavy one.
+    /// A full fence, where there is no heavy one.
     Full,
 }
 
@@ -31,35 +32,36 @@ impl Fence {
     }
 }
 
-/// In `Presence::until`: the call waits.
+/// In `Participant::until`: the call waits.
 const WAITS: u64 = 1;
-/// In `Presence::depth`: a collection is due when the outermost call ends.
+/// In `Participant::depth`: a collection is due when the outermost call ends.
 const COLLECTION_DUE: u32 = 1 << 31;
 
-/// Where one thread is.
+/// The epoch of one thread: whether it is inside, and whether it waits.
 #[repr(C)]
-pub struct Presence {
-    /// Odd while it is inside.
+pub struct Participant {
+    /// Odd while the thread is inside.
     sequence: AtomicU64,
-    /// Twice the era in which it began to wait (for a device, a lock, a function of the host's);
-    /// odd while it waits.
+    /// Twice the era in which the thread began to wait (for a device, a lock, a host function); odd
+    /// while it waits.
     until: AtomicU64,
-    /// Calls inside calls: callbacks may come back. [`COLLECTION_DUE`] may be added while it is inside.
+    /// Number of nested calls: callbacks may call the library. Plus [`COLLECTION_DUE`], perhaps,
+    /// while the thread is inside.
     depth: AtomicU32,
-    /// The depth of the call that waits; 0: none does.
+    /// Depth of the call that waits; 0: none waits.
     waits_at: AtomicU32,
 }
 
-/// What a call that waits has to put back.
+/// What a call restores when its wait is over.
 pub struct Wait {
     until: u64,
     waits_at: u32,
 }
 
-impl Presence {
-    /// Outside. The library's own begin as the zeroes of a thread's block.
-    pub fn new() -> Presence {
-        Presence {
+impl Participant {
+    /// A participant that is outside. Those of threads begin as the zeroes of the thread's block.
+    pub fn new() -> Participant {
+        Participant {
             sequence: AtomicU64::new(0),
             until: AtomicU64::new(0),
             depth: AtomicU32::new(0),
@@ -67,14 +69,15 @@ impl Presence {
         }
     }
 
-    /// Enters.
+    /// Enters the library, perhaps in a nested call.
     #[inline(always)]
     pub fn enter(&self, how: Fence) {
         let depth = self.depth.load(Ordering::Relaxed);
         self.depth.store(depth + 1, Ordering::Relaxed);
         if depth == 0 {
             let sequence = self.sequence.load(Ordering::Relaxed);
-            // Released as well: who waits may see this, not the last leaving, and must know what was before.
+            // Release: a waiter that reads this value but not the last leave must see what was done
+            // before that.
             self.sequence.store(sequence.wrapping_add(1), Ordering::Release);
             how.pass();
         } else {
@@ -82,7 +85,7 @@ impl Presence {
         }
     }
 
-    /// A call inside a call that waits may find whatever there is.
+    /// A nested call inside a call that waits may find any object.
     #[cold]
     fn enter_again(&self, depth: u32, how: Fence) {
         if self.waits_at.load(Ordering::Relaxed) == depth & !COLLECTION_DUE {
@@ -92,9 +95,10 @@ impl Presence {
         }
     }
 
-    /// Enters by a light fence, unless it is inside already: then it does nothing, and gives false.
+    /// Enters with a light fence, if the thread is outside; otherwise does nothing and returns
+    /// false.
     #[inline(always)]
-    pub fn enter_first(&self) -> bool {
+    pub fn enter_outermost(&self) -> bool {
         if self.depth.load(Ordering::Relaxed) != 0 {
             return false;
         }
@@ -105,15 +109,16 @@ impl Presence {
         true
     }
 
-    /// Leaves the call that entered first.
+    /// Leaves the outermost call.
     #[inline(always)]
-    pub fn leave_last(&self) {
+    pub fn leave_outermost(&self) {
         self.depth.store(0, Ordering::Relaxed);
         let sequence = self.sequence.load(Ordering::Relaxed);
         self.sequence.store(sequence.wrapping_add(1), Ordering::Release);
     }
 
-    /// Leaves; true: a collection is due first ([`Presence::request_collection`]), then `leave_last`.
+    /// Leaves a call. True: do a collection first ([`Participant::request_collection`]), then call
+    /// `leave_outermost`.
     #[inline]
     pub fn leave(&self) -> bool {
         let depth = self.depth.load(Ordering::Relaxed);
@@ -126,7 +131,8 @@ impl Presence {
         self.leave_inner(depth - 1)
     }
 
-    /// Back in a call that waits: what was found meanwhile is in use no more.
+    /// After the return to a call that waits: objects that the nested call found are no longer in
+    /// use.
     #[cold]
     fn leave_inner(&self, depth: u32) -> bool {
         if depth == COLLECTION_DUE {
@@ -140,14 +146,14 @@ impl Presence {
         false
     }
 
-    /// Says that a collection is due when the outermost call ends, which this thread is in.
+    /// Requests a collection when the outermost call of this thread ends.
     pub fn request_collection(&self) {
         self.depth.fetch_or(COLLECTION_DUE, Ordering::Relaxed);
     }
 
-    /// The call begins to wait in an era that was read now: it finds nothing before `go_on`.
+    /// The call begins to wait in `era`, which was read now: it finds no object before `end_wait`.
     /// `None`: it waits already, or the thread is outside.
-    pub fn wait(&self, era: u64) -> Option<Wait> {
+    pub fn begin_wait(&self, era: u64) -> Option<Wait> {
         let depth = self.depth();
         let waits_at = self.waits_at.load(Ordering::Relaxed);
         if depth == waits_at || depth == 0 {
@@ -159,8 +165,8 @@ impl Presence {
         Some(Wait { until, waits_at })
     }
 
-    /// The wait is over.
-    pub fn go_on(&self, wait: Wait, how: Fence) {
+    /// Ends a wait.
+    pub fn end_wait(&self, wait: Wait, how: Fence) {
         self.waits_at.store(wait.waits_at, Ordering::Relaxed);
         self.until.store(wait.until, Ordering::Release);
         how.pass();
@@ -172,7 +178,7 @@ impl Presence {
         depth > 0 && self.waits_at.load(Ordering::Relaxed) != depth
     }
 
-    /// How many calls it is in.
+    /// Number of nested calls.
     #[inline]
     pub fn depth(&self) -> u32 {
         self.depth.load(Ordering::Relaxed) & !COLLECTION_DUE
@@ -183,72 +189,73 @@ impl Presence {
     }
 }
 
-/// What the call of a thread may have found.
+/// The objects that the call of a thread may have found.
 #[derive(Clone, Copy)]
-enum Sight {
-    /// Nothing: there is no call.
+enum Visible {
+    /// None: the thread is outside.
     Nothing,
-    /// What was made up to an era: it has waited since.
+    /// Those with `born <= era`: it has waited since.
     Until(u64),
-    /// Whatever there is.
+    /// Any.
     Everything,
 }
 
-/// A thread on the list.
-struct Member {
+/// A thread in the list of participants.
+struct Entry {
     address: usize,
-    /// `sequence` when the last collection looked.
+    /// `sequence` at the last collection.
     seen: u64,
-    /// The call that was seen then has found nothing that was retired before this era.
+    /// The present call cannot have found an object that was retired before this era.
     since: u64,
-    sight: Sight,
-    /// `sequence` when a thread began to wait for all members.
+    visible: Visible,
+    /// `sequence` when a thread began to wait for all participants.
     waited_for: u64,
-    /// The lowest era since when it was seen to wait; MAX: it was not.
+    /// The lowest era from which on this call was seen to wait; MAX: it was not seen to wait.
     lowest: u64,
-    /// Objects that were made no later than that: kept as long as the call.
+    /// Objects with `born <= lowest`: kept until the call ends.
     holds: List,
-    /// Others that the call may have found, unless it goes back to an earlier wait.
+    /// Other objects that the call may have found; an earlier wait may become the present one
+    /// again.
     may_hold: List,
-    /// The era of the wait for which `may_hold` was sorted; MAX: it was not.
+    /// The era of the wait for which `may_hold` was sorted; MAX: it was not sorted.
     sorted_for: u64,
 }
 
-impl Member {
-    fn presence(&self) -> &Presence {
-        // SAFETY: threads leave the list, which is locked, before their block goes; in the child of a
-        // fork the memory of the others' blocks is there, as it was.
-        unsafe { &*(self.address as *const Presence) }
+impl Entry {
+    fn participant(&self) -> &Participant {
+        // SAFETY: a thread leaves the locked list before its block is freed; in a forked child the
+        // memory of the other threads' blocks is still there.
+        unsafe { &*(self.address as *const Participant) }
     }
 
     fn sequence(&self) -> u64 {
-        self.presence().sequence.load(Ordering::Acquire)
+        self.participant().sequence.load(Ordering::Acquire)
     }
 
-    /// Finds out what its call may have found; what that keeps no more is `free`. `era`: the one
-    /// that ends.
-    fn look(&mut self, era: u64, free: &mut List) {
+    /// Reads what the thread's call may have found, and moves objects that it no longer keeps to
+    /// `free`. `era` is the one that ends.
+    fn update(&mut self, era: u64, free: &mut List) {
         let sequence = self.sequence();
-        let until = self.presence().until.load(Ordering::Acquire);
+        let until = self.participant().until.load(Ordering::Acquire);
         if sequence != self.seen {
             (self.seen, self.since) = (sequence, era);
             (self.lowest, self.sorted_for) = (u64::MAX, u64::MAX);
             free.append(&mut self.may_hold);
             free.append(&mut self.holds);
         }
-        self.sight = match (sequence % 2, until & WAITS) {
-            (0, _) => Sight::Nothing,
-            (_, WAITS) => Sight::Until(until >> 1),
-            _ => Sight::Everything,
+        self.visible = match (sequence % 2, until & WAITS) {
+            (0, _) => Visible::Nothing,
+            (_, WAITS) => Visible::Until(until >> 1),
+            _ => Visible::Everything,
         };
-        if let Sight::Until(until) = self.sight
+        if let Visible::Until(until) = self.visible
             && until != self.sorted_for
         {
             self.sort(until, free);
         }
     }
 
-    /// It waits since an era.
+    /// Sorts `may_hold` for a call that has waited since the era `until`.
     fn sort(&mut self, until: u64, free: &mut List) {
         self.sorted_for = until;
         if until < self.lowest {
@@ -265,71 +272,71 @@ impl Member {
         }
     }
 
-    /// May its call have found the object?
-    fn sees(&self, object: &Object) -> bool {
-        let until = match self.sight {
-            Sight::Nothing => return false,
-            Sight::Until(until) => until,
-            Sight::Everything => u64::MAX,
+    /// May the thread's call have found the object?
+    fn may_see(&self, object: &Object) -> bool {
+        let until = match self.visible {
+            Visible::Nothing => return false,
+            Visible::Until(until) => until,
+            Visible::Everything => u64::MAX,
         };
         self.since <= object.retired() && object.born() <= until
     }
 
-    /// Keeps an object that it sees.
+    /// Keeps an object that the call may have found.
     fn keep(&mut self, object: Object) {
         if self.lowest != u64::MAX && object.born() <= self.lowest {
             self.holds.push(object);
             return;
         }
-        if let Sight::Everything = self.sight {
+        if let Visible::Everything = self.visible {
             self.sorted_for = u64::MAX;
         }
         self.may_hold.push(object);
     }
 }
 
-/// The members, and objects that members who have left have kept.
-struct Crowd {
-    members: Vec<Member>,
-    /// Objects that no member keeps, and that no collection has looked at since.
+/// The list of participants, and objects that removed participants have kept.
+struct ParticipantList {
+    entries: Vec<Entry>,
+    /// Objects that no participant keeps, and that no collection has checked since.
     left: List,
 }
 
-/// All threads that were ever inside and live. A lock of our own guards the list, which a fork can
-/// hold from before to after.
-pub struct Members {
+/// All living threads that were ever inside. A lock of this module guards the list, because a fork
+/// must be able to hold it from before to after.
+pub struct Participants {
     lock: Lock,
-    crowd: UnsafeCell<Crowd>,
+    list: UnsafeCell<ParticipantList>,
 }
 
-// SAFETY: the list is used with the lock held only.
-unsafe impl Sync for Members {}
+// SAFETY: the list is used only with the lock held.
+unsafe impl Sync for Participants {}
 
-impl Members {
+impl Participants {
     sync::constant! {
-        /// Nobody.
-        pub fn new() -> Members {
-            let crowd = Crowd { members: Vec::new(), left: List::new() };
-            Members { lock: Lock::new(Rank::LEAF), crowd: UnsafeCell::new(crowd) }
+        /// An empty list.
+        pub fn new() -> Participants {
+            let list = ParticipantList { entries: Vec::new(), left: List::new() };
+            Participants { lock: Lock::new(Rank::LEAF), list: UnsafeCell::new(list) }
         }
     }
 
-    fn with<R>(&self, body: impl FnOnce(&mut Crowd) -> R) -> R {
+    fn with<R>(&self, body: impl FnOnce(&mut ParticipantList) -> R) -> R {
         let _guard: Guard<'_> = self.lock.guard();
         // SAFETY: the lock is held.
-        body(unsafe { &mut *self.crowd.get() })
+        body(unsafe { &mut *self.list.get() })
     }
 
-    /// Adds a thread; with the lock held `also` does what must succeed as well.
-    pub fn join(&self, presence: &Presence, also: impl FnOnce() -> Result<()>) -> Result<()> {
-        self.with(|crowd| {
-            crowd.members.try_reserve(1).map_err(|_| Error::OutOfHostMemory("a thread's state"))?;
+    /// Adds a thread; `also` runs with the lock held, and if it fails the thread is not added.
+    pub fn add(&self, participant: &Participant, also: impl FnOnce() -> Result<()>) -> Result<()> {
+        self.with(|list| {
+            list.entries.try_reserve(1).map_err(|_| Error::OutOfHostMemory("a thread's state"))?;
             also()?;
-            crowd.members.push(Member {
-                address: presence.address(),
-                seen: presence.sequence.load(Ordering::Relaxed),
+            list.entries.push(Entry {
+                address: participant.address(),
+                seen: participant.sequence.load(Ordering::Relaxed),
                 since: 0,
-                sight: Sight::Nothing,
+                visible: Visible::Nothing,
                 waited_for: 0,
                 lowest: u64::MAX,
                 holds: List::new(),
@@ -340,98 +347,99 @@ impl Members {
         })
     }
 
-    /// Removes a thread, which is about to end.
-    pub fn part(&self, presence: &Presence) {
-        self.with(|crowd| crowd.keep(|address| address != presence.address()));
+    /// Removes a thread that is about to end.
+    pub fn remove(&self, participant: &Participant) {
+        self.with(|list| list.keep(|address| address != participant.address()));
     }
 
-    /// Runs `body` on the address of each.
+    /// Runs `body` on the address of each participant.
     pub fn each(&self, body: impl FnMut(usize)) {
-        self.with(|crowd| crowd.members.iter().map(|member| member.address).for_each(body));
+        self.with(|list| list.entries.iter().map(|entry| entry.address).for_each(body));
     }
 
-    /// Holds the list still, for a fork. Tries, since a fork holds other leaves by then; whoever has
-    /// the list waits for none of them.
-    pub fn hold(&self) {
+    /// Locks the list, for a fork. It only tries the lock, because a fork holds other leaf locks by
+    /// then; the holder of the list waits for none of them.
+    pub fn lock_list(&self) {
         while !self.lock.try_lock() {
             sync::yield_now();
         }
     }
 
-    /// Gives it back.
-    pub fn release(&self) {
+    /// Unlocks the list.
+    pub fn unlock_list(&self) {
         self.lock.unlock();
     }
 
-    /// In the child of a fork, where only this thread exists: keeps it alone, and gives the list back.
-    /// Were others inside at the fork?
-    pub fn keep_only(&self, own: &Presence) -> bool {
+    /// In a forked child, where only this thread exists: removes all others, and unlocks the list.
+    /// Returns true if another thread was inside at the fork.
+    pub fn keep_only(&self, own: &Participant) -> bool {
         // SAFETY: the lock is held since before the fork.
-        let crowd = unsafe { &mut *self.crowd.get() };
-        let were_inside = crowd.are_others_inside(own);
-        crowd.keep(|address| address == own.address());
+        let list = unsafe { &mut *self.list.get() };
+        let were_inside = list.are_others_inside(own);
+        list.keep(|address| address == own.address());
         self.lock.unlock();
         were_inside
     }
 
-    /// Is a member inside, other than `own`?
-    pub fn are_others_inside(&self, own: &Presence) -> bool {
-        self.with(|crowd| crowd.are_others_inside(own))
+    /// Is another participant than `own` inside?
+    pub fn are_others_inside(&self, own: &Participant) -> bool {
+        self.with(|list| list.are_others_inside(own))
     }
 
-    /// Waits until every member that is inside now, but for `own`, has left. Fences come first.
-    pub fn wait_for_others(&self, own: &Presence) {
+    /// Waits until every participant except `own` that is inside now has left. The caller executes
+    /// the fences before.
+    pub fn wait_for_others(&self, own: &Participant) {
         let own = own.address();
-        self.with(|crowd| {
-            for member in &mut crowd.members {
-                member.waited_for = member.sequence();
+        self.with(|list| {
+            for entry in &mut list.entries {
+                entry.waited_for = entry.sequence();
             }
         });
-        let somebody_stays = || {
-            self.with(|crowd| {
-                crowd.members.iter().filter(|member| member.address != own).any(|member| {
-                    let sequence = member.sequence();
-                    sequence % 2 == 1 && member.waited_for == sequence
+        let one_is_still_inside = || {
+            self.with(|list| {
+                list.entries.iter().filter(|entry| entry.address != own).any(|entry| {
+                    let sequence = entry.sequence();
+                    sequence % 2 == 1 && entry.waited_for == sequence
                 })
             })
         };
-        while somebody_stays() {
+        while one_is_still_inside() {
             sync::yield_now();
         }
     }
 
-    /// Takes some retired objects, and gives those of them, and of earlier ones, that no call may have
-    /// found, but for `own`'s, after a look at so many. They were retired before a fence that came first,
-    /// in `era` or earlier; collections come one after the other.
-    pub fn keep_what_is_seen(
+    /// Adds `objects` to the objects that are kept; then puts those into `objects` that no call,
+    /// except `own`'s, may have found. It checks at most `most` objects. `objects` were retired in
+    /// `era` or earlier, and before a fence of the caller. Collections are serialised.
+    pub fn take_unseen(
         &self,
-        own: Option<&Presence>,
+        own: Option<&Participant>,
         era: u64,
         most: usize,
         objects: &mut List,
     ) {
-        let own = own.map_or(0, Presence::address);
-        self.with(|Crowd { members, left }| {
+        let own = own.map_or(0, Participant::address);
+        self.with(|ParticipantList { entries, left }| {
             left.append(objects);
-            for member in members.iter_mut() {
-                member.look(era, left);
-                if member.address == own {
-                    member.sight = Sight::Nothing;
-                    left.append(&mut member.may_hold);
-                    left.append(&mut member.holds);
+            for entry in entries.iter_mut() {
+                entry.update(era, left);
+                if entry.address == own {
+                    entry.visible = Visible::Nothing;
+                    left.append(&mut entry.may_hold);
+                    left.append(&mut entry.holds);
                 }
             }
             for _ in 0..most.min(left.len()) {
                 let Some(object) = left.pop() else { return };
-                match members.iter_mut().find(|member| member.sees(&object)) {
-                    Some(member) => member.keep(object),
+                match entries.iter_mut().find(|entry| entry.may_see(&object)) {
+                    Some(entry) => entry.keep(object),
                     None => objects.push(object),
                 }
             }
         });
     }
 
-    /// The call that the thread of this address is in now; none: it is in none, or no member.
+    /// The present call of the thread with this address; `None`: it is outside, or not in the list.
     pub fn visit_of(&self, address: usize) -> Option<Visit> {
         let sequence = self.sequence_of(address)?;
         (sequence % 2 == 1).then_some(Visit { address, sequence })
@@ -443,33 +451,33 @@ impl Members {
     }
 
     fn sequence_of(&self, address: usize) -> Option<u64> {
-        self.with(|crowd| {
-            crowd.members.iter().find(|member| member.address == address).map(Member::sequence)
+        self.with(|list| {
+            list.entries.iter().find(|entry| entry.address == address).map(Entry::sequence)
         })
     }
 }
 
-impl Crowd {
-    fn are_others_inside(&self, own: &Presence) -> bool {
-        let mut others = self.members.iter().filter(|member| member.address != own.address());
-        others.any(|member| member.sequence() % 2 == 1)
+impl ParticipantList {
+    fn are_others_inside(&self, own: &Participant) -> bool {
+        let mut others = self.entries.iter().filter(|entry| entry.address != own.address());
+        others.any(|entry| entry.sequence() % 2 == 1)
     }
 
-    /// Keeps some members; what the others kept is left.
+    /// Removes entries for which `stays` is false; objects that they kept are moved to `left`.
     fn keep(&mut self, mut stays: impl FnMut(usize) -> bool) {
-        let Crowd { members, left } = self;
-        members.retain_mut(|member| {
-            let stays = stays(member.address);
+        let ParticipantList { entries, left } = self;
+        entries.retain_mut(|entry| {
+            let stays = stays(entry.address);
             if !stays {
-                left.append(&mut member.may_hold);
-                left.append(&mut member.holds);
+                left.append(&mut entry.may_hold);
+                left.append(&mut entry.holds);
             }
             stays
         });
     }
 }
 
-/// A call in which a thread was seen.
+/// One outermost call of a thread, as it was seen inside.
 #[derive(Clone, Copy)]
 pub struct Visit {
     address: usize,
@@ -477,7 +485,7 @@ pub struct Visit {
 }
 
 impl Visit {
-    /// Is it the call of the thread of this address?
+    /// Is it a call of the thread with this address?
     pub fn is_by(&self, address: usize) -> bool {
         self.address == address
     }
@@ -488,24 +496,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_fork_waits_for_whoever_has_the_list() {
+    fn a_fork_waits_for_the_holder_of_the_list() {
         use std::sync::atomic::AtomicU32;
-        let members = Members::new();
+        let participants = Participants::new();
         let step = AtomicU32::new(0);
-        members.hold();
+        participants.lock_list();
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 step.store(1, Ordering::SeqCst);
-                members.hold();
+                participants.lock_list();
                 step.store(2, Ordering::SeqCst);
-                members.release();
+                participants.unlock_list();
             });
             while step.load(Ordering::SeqCst) == 0 {
                 std::thread::yield_now();
             }
             (0..1000).for_each(|_| std::thread::yield_now());
             assert_eq!(step.load(Ordering::SeqCst), 1, "two have the list");
-            members.release();
+            participants.unlock_list();
         });
         assert_eq!(step.load(Ordering::SeqCst), 2);
     }

@@ -1,5 +1,5 @@
-//! What can go wrong, as values: the sentence is written when someone asks for it, so that an error
-//! costs no allocation, also when host memory is what ran out.
+//! Errors as values. The message is formatted only when it is requested, so that an error needs no
+//! allocation, also if host memory ran out.
 
 mod details;
 mod driver;
@@ -16,11 +16,11 @@ use crate::gpu::device::CPU;
 use crate::profiling::nvtx::own::function_of;
 use std::ffi::CStr;
 
-/// What a forked child is told: PyTorch's sentence.
+/// The error in a forked child: PyTorch's sentence.
 pub const FORKED: &CStr = c"Cannot re-initialize CUDA in forked subprocess. To use CUDA with \
     multiprocessing, you must use the 'spawn' start method";
 
-/// Result of everything in the core that can fail.
+/// Result of all functions of the core that can fail.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// A failure, with the offending value and what to do about it.
@@ -52,12 +52,12 @@ pub enum Error {
         /// The range, as the end of a sentence: "use 0 to 1".
         allowed: &'static str,
     },
-    /// A text argument made no sense.
+    /// A text argument was invalid.
     #[error("{name} is \"{value}\"; {allowed}")]
     BadText {
         /// The parameter.
         name: &'static str,
-        /// What was passed, perhaps shortened.
+        /// The argument, perhaps shortened.
         value: Text,
         /// What would be right, as the end of a sentence.
         allowed: &'static str,
@@ -68,27 +68,27 @@ pub enum Error {
          tcuda_memory_stat_keys lists all"
     )]
     UnknownKey {
-        /// What was passed, perhaps shortened.
+        /// The argument, perhaps shortened.
         key: Text,
-        /// The key that is most like it.
+        /// The most similar key.
         nearest: crate::memory::Key,
     },
-    /// Two arguments did not go together, or a text was not UTF-8.
+    /// Two arguments were inconsistent, or a text was not UTF-8.
     #[error("{0}")]
     Invalid(&'static str),
-    /// Not a live handle of the kind that was asked for.
+    /// Not a live handle of the required kind.
     #[error("{name} is {value:#x}, which is not a live {kind}: {why}")]
     InvalidHandle {
         /// The parameter.
         name: &'static str,
         /// What was passed.
         value: usize,
-        /// What it should have been: "stream".
+        /// The required kind: "stream".
         kind: &'static str,
         /// "it is NULL", "it was destroyed", ...
         why: &'static str,
     },
-    /// Not a pointer that the library gave out and still counts as allocated.
+    /// Not an allocated block of the library.
     #[error("invalid device pointer: {ptr:#x} {why}")]
     InvalidPointer {
         /// What was passed.
@@ -96,17 +96,17 @@ pub enum Error {
         /// "was not allocated by tcuda", "was freed already", ...
         why: &'static str,
     },
-    /// A block is in use where none may be.
+    /// A block is allocated where none may be.
     #[error("{ptr:#x}, a block of {bytes} bytes, {why}")]
     BlockInUse {
         /// Its address.
         ptr: usize,
-        /// Its size, as it was asked for.
+        /// Its size, as requested.
         bytes: u64,
-        /// Of what it is in the way, and what to do.
+        /// What it prevents, and what to do.
         why: &'static str,
     },
-    /// Not pinned memory that the library gave out and still counts as allocated.
+    /// Not an allocated block of the library's pinned memory.
     #[error("invalid host pointer: {ptr:#x} {why}")]
     InvalidHostPointer {
         /// What was passed.
@@ -119,10 +119,10 @@ pub enum Error {
     InvalidDevice {
         /// What was passed.
         device: i32,
-        /// How many there are.
+        /// Number of devices.
         count: i32,
     },
-    /// No process has such a device; how many this one has is not known yet.
+    /// A device number above the maximum; how many devices there are is not known yet.
     #[error("device {0} does not exist; use 0 to {last}, or -1 for the current one",
         last = crate::gpu::device::MAX_DEVICES - 1)]
     ImpossibleDevice(i32),
@@ -134,7 +134,7 @@ pub enum Error {
     SeededDevice {
         /// What was passed.
         device: i32,
-        /// How many there are.
+        /// Number of devices.
         count: i32,
     },
     /// The right call at the wrong time.
@@ -158,12 +158,12 @@ pub enum Error {
         /// What to do instead.
         why: &'static str,
     },
-    /// A function of the host's said that it failed.
+    /// A host function returned failure.
     #[error("the function {name} failed with {code}")]
     Callback {
         /// "forward"
         name: &'static str,
-        /// What it gave.
+        /// Its return value.
         code: i32,
     },
     /// Events of two devices met where one device is needed.
@@ -174,30 +174,30 @@ pub enum Error {
         /// Device of the stream.
         stream: i32,
     },
-    /// Events of two devices, between which time was to be measured.
+    /// Two events of different devices, between which the time was to be measured.
     #[error(
         "start is of device {start} and end of device {end}; CUDA measures the time between events of one \
          device: record both on streams of one"
     )]
     ElapsedDevices {
-        /// Device of the first.
+        /// Device of the start event.
         start: i32,
-        /// Device of the last.
+        /// Device of the end event.
         end: i32,
     },
-    /// A function of elements got another number of arguments than it has parameters.
+    /// An elementwise function was called with another number of arguments than it has parameters.
     #[error(
         "the function has {parameters} parameters, and got {inputs} inputs, {scalars} extra arguments and \
          {outputs} outputs for them; pass as many as it has"
     )]
     Parameters {
-        /// Those of its code.
+        /// Number of its parameters.
         parameters: usize,
-        /// Tensors of the call.
+        /// Number of inputs of the call.
         inputs: usize,
-        /// Declared when it was made.
+        /// Number of declared extra arguments.
         scalars: usize,
-        /// Those that are parameters.
+        /// Number of outputs that are parameters.
         outputs: usize,
     },
     /// A tensor names one device, and its memory is on another.
@@ -205,7 +205,7 @@ pub enum Error {
     TensorDevice {
         /// The device that the tensor names.
         tensor: i32,
-        /// Whose memory it is.
+        /// The device of its memory.
         memory: i32,
     },
     /// A tensor or a stream of another device than the communicator's.
@@ -218,47 +218,47 @@ pub enum Error {
         /// The communicator's.
         own: i32,
     },
-    /// Two tensors whose numbers of elements do not go together.
+    /// Two tensors whose numbers of elements are inconsistent.
     #[error("input has {}, and output {output}; {rule}", Count(*.input as usize, "element"))]
     Elements {
-        /// Of the input.
+        /// Number of elements of the input.
         input: u64,
-        /// Of the output.
+        /// Number of elements of the output.
         output: u64,
-        /// What they should be, as the end of a sentence.
+        /// The rule, as the end of a sentence.
         rule: &'static str,
     },
-    /// A tensor says that it is the host's, and its memory is on a device.
+    /// A tensor says that it is in host memory, and its memory is on a device.
     #[error(
         "a tensor says that it is in memory of the host, and that memory is on device {memory}"
     )]
     HostTensor {
-        /// Whose memory it is.
+        /// The device of its memory.
         memory: i32,
     },
-    /// Tensors that do not go together.
+    /// Tensors that are inconsistent.
     #[error("{which} has {what} {got}, and {expected} was expected")]
     TensorMismatch {
         /// Which of the arguments.
         which: Which,
-        /// In what.
+        /// The property that differs.
         what: Trait,
-        /// As the others have it.
+        /// The expected value.
         expected: Text<40>,
-        /// What was passed.
+        /// The value of the argument.
         got: Text<40>,
     },
-    /// The sizes of pieces are not those of the whole.
+    /// The sizes of pieces do not add up to the whole.
     #[error("{name} are {sum} together along dim, and the tensor has {size} there")]
     Sizes {
         /// The parameter.
         name: &'static str,
-        /// What they are together.
+        /// Their sum.
         sum: i64,
-        /// What they should be.
+        /// The size of the whole.
         size: i64,
     },
-    /// A stream for a piece is of another device than that.
+    /// The stream of a piece is of another device than the piece.
     #[error(
         "streams[{index}] is of device {stream}, and that piece goes to {}; pass {}",
         PlaceName(*.piece),
@@ -269,23 +269,23 @@ pub enum Error {
         index: usize,
         /// The stream's device.
         stream: i32,
-        /// Where the piece goes.
+        /// The device of the piece.
         piece: i32,
     },
-    /// A tensor is not where it must be.
+    /// A tensor is on the wrong device.
     #[error("{which} is on {}, and {} was expected", PlaceName(*.place), PlaceName(*.expected))]
     Elsewhere {
         /// Which of the arguments.
         which: Which,
-        /// Where it is.
+        /// Its device.
         place: i32,
-        /// Where it should be.
+        /// The expected device.
         expected: i32,
     },
     /// Timing of events that have not completed.
     #[error("{0}")]
     NotReady(&'static str),
-    /// Device memory ran out after everything reusable was reclaimed.
+    /// Device memory ran out after all reusable memory was reclaimed.
     #[error("{}", crate::memory::OutOfMemoryText(.0))]
     OutOfMemory(OutOfMemory),
     /// The driver's pool had no memory, or the limit of this process left no room.
@@ -300,10 +300,10 @@ pub enum Error {
     /// The limit of this process leaves no room for more.
     #[error("the memory fraction that tcuda may use is used up; free some, or raise it")]
     OverLimit,
-    /// A share of memory that is none.
+    /// An invalid share of memory.
     #[error("invalid fraction:{0}. Please set within [0, 1].")]
     Fraction(f64),
-    /// A text with settings of the allocator was wrong.
+    /// A text with settings of the allocator was invalid.
     #[error("{0}")]
     Config(crate::memory::ConfigError),
     /// Host memory ran out.
@@ -332,7 +332,7 @@ pub enum Error {
     /// A child of a process that had initialised.
     #[error("{}", FORKED.to_str().unwrap_or(""))]
     Forked,
-    /// Another process is gone, or does not answer.
+    /// Another process has ended, or does not answer.
     #[error("{0}")]
     PeerGone(&'static str),
     /// A file could not be written.
@@ -343,30 +343,30 @@ pub enum Error {
         /// The system's number.
         code: i32,
     },
-    /// A library of the host's could not be opened.
+    /// A library of the host could not be opened.
     #[error("{path} cannot be opened: {reason}; name the path of a shared library")]
     Library {
         /// What was passed, perhaps shortened.
         path: Text,
-        /// The system's explanation.
+        /// The system's message.
         reason: crate::driver::library::Text,
     },
-    /// The options of the simulated machine were wrong.
+    /// The options of the simulated machine were invalid.
     #[error("{0}")]
     Simulator(crate::sim::ConfigError),
-    /// A text with faults to inject was wrong.
+    /// A text with faults to inject was invalid.
     #[error("{0}")]
     Faults(crate::driver::inject::RuleError),
     /// A driver call failed.
     #[error("{}", CudaErrorText(.0))]
     Cuda(CudaError),
-    /// The driver's management library is not there, or failed.
+    /// The driver's management library is missing, or failed.
     #[error("{0}")]
     Nvml(crate::driver::nvml::Failure),
-    /// NCCL is not there, or failed.
+    /// NCCL is missing, or failed.
     #[error("{0}")]
     Nccl(#[from] crate::driver::nccl::Failure),
-    /// cuBLAS is not there, or failed.
+    /// cuBLAS is missing, or failed.
     #[error("{0}")]
     Cublas(#[from] crate::driver::cublas::Failure),
     /// A kernel could not be compiled.
@@ -380,14 +380,14 @@ pub enum Error {
         /// What was passed, perhaps shortened.
         name: Text,
     },
-    /// A list of another length than it must have.
+    /// A list of the wrong length.
     #[error("{name} is {found}; the function has {expected}")]
     Count {
         /// The parameter.
         name: &'static str,
         /// What was passed.
         found: usize,
-        /// What it must be.
+        /// The required length.
         expected: usize,
     },
     /// A fault of the library itself.
@@ -396,7 +396,7 @@ pub enum Error {
 }
 
 impl From<CudaError> for Error {
-    // Out of line: the way of calls that succeed keeps nothing for it.
+    // Not inlined, so that calls that succeed use no stack for it.
     #[cold]
     #[inline(never)]
     fn from(error: CudaError) -> Error {
@@ -428,13 +428,13 @@ impl From<compiler::Failure> for Error {
 }
 
 impl Error {
-    /// The same with the name of the function that failed, where its sentence says that; `body`: the name of
+    /// Adds the name of the failed function, if the message contains it. `body` returns the name of
     /// a type in that function.
     #[cold]
     pub(crate) fn of_function(self, body: fn() -> &'static str) -> Error {
         match self {
             Error::InCallback("") => Error::InCallback(function_of(body())),
-            // The driver's own refusal.
+            // The driver itself refused the call.
             Error::Cuda(error) if error.code == code::NOT_PERMITTED && thread::is_in_callback() => {
                 Error::InCallback(function_of(body()))
             }
@@ -442,7 +442,7 @@ impl Error {
         }
     }
 
-    /// The code behind it: a CUresult, another library's number, or 0.
+    /// The native code: a CUresult, another library's number, or 0.
     pub fn native(&self) -> i32 {
         match self {
             Error::Cuda(error) => error.code,

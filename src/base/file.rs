@@ -1,7 +1,7 @@
-//! Files that are written as a whole: a reader finds the old content or the new.
+//! Files that are written atomically: a reader finds either the old content or the new one.
 //!
-//! The content goes into a file beside the path, which then takes the path's name. A FIFO, a terminal
-//! or a device keeps its name and gets the content written into it.
+//! The content is written to a temporary file in the same folder, which is then renamed to the
+//! path. A FIFO, a terminal or a device keeps its name, and the content is written into it.
 
 use crate::base::error::{Error, Result};
 use crate::base::text::Text;
@@ -11,13 +11,13 @@ use std::io::Write;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Bytes that are written at a time.
+/// Size of one write.
 const CHUNK: usize = 16 << 10;
 
-/// How long the reader of a FIFO may take nothing, in milliseconds.
-const PATIENCE: c_int = if cfg!(test) { 100 } else { 10_000 };
+/// How long the reader of a FIFO may read nothing, in milliseconds.
+const FIFO_TIMEOUT: c_int = if cfg!(test) { 100 } else { 10_000 };
 
-/// Symbolic links that are followed: as many as Linux follows.
+/// Limit of symbolic links that are followed, as in Linux.
 const MOST_LINKS: usize = 40;
 
 static NUMBER: AtomicU32 = AtomicU32::new(0);
@@ -32,7 +32,7 @@ fn shown(path: &CStr) -> &str {
     path.to_str().unwrap_or("the file")
 }
 
-/// What to do about an error of the system's, as the end of a sentence.
+/// Advice for an error of the system, as the end of a sentence.
 pub fn advice(code: i32) -> &'static str {
     match code {
         libc::EACCES | libc::EPERM | libc::EROFS => {
@@ -61,7 +61,7 @@ fn owned(file: RawFd) -> Option<OwnedFd> {
     (file >= 0).then(|| unsafe { OwnedFd::from_raw_fd(file) })
 }
 
-/// A name with a NUL. The standard's own would abort without host memory.
+/// A NUL-terminated name. The standard library's would abort without host memory.
 fn name(parts: &[&[u8]]) -> Result<Vec<u8>> {
     let mut name = Vec::new();
     let length = parts.iter().map(|part| part.len()).sum::<usize>() + 1;
@@ -75,13 +75,13 @@ fn c_text(name: &[u8]) -> Result<&CStr> {
     CStr::from_bytes_with_nul(name).map_err(|_| Error::Invalid("path has a NUL inside"))
 }
 
-/// A path up to the last slash.
+/// The folder of a path: up to the last slash.
 fn folder(path: &[u8]) -> &[u8] {
     let end = path.iter().rposition(|byte| *byte == b'/').map_or(0, |at| at + 1);
     &path[..end]
 }
 
-/// What a path leads to, if there is something.
+/// The status of the file at a path; `None`: there is none.
 fn status(path: &CStr) -> Result<Option<libc::stat>> {
     // SAFETY: a structure of integers.
     let mut status: libc::stat = unsafe { std::mem::zeroed() };
@@ -93,7 +93,7 @@ fn status(path: &CStr) -> Result<Option<libc::stat>> {
     }
 }
 
-/// The path, or what it leads to where it is a symbolic link: with a NUL.
+/// The NUL-terminated path, with symbolic links resolved.
 fn resolved(path: &CStr) -> Result<Vec<u8>> {
     let mut goal = name(&[path.to_bytes()])?;
     let mut target: Vec<u8> = Vec::new();
@@ -112,15 +112,15 @@ fn resolved(path: &CStr) -> Result<Vec<u8>> {
     Err(failed_with(path, libc::ELOOP))
 }
 
-/// A new file beside a path, to take its name; removed unless it does.
-struct Fresh {
+/// A new temporary file beside a path; removed unless it is kept.
+struct TempFile {
     file: OwnedFd,
     name: Vec<u8>,
     goal: Vec<u8>,
     is_kept: bool,
 }
 
-impl Drop for Fresh {
+impl Drop for TempFile {
     fn drop(&mut self) {
         if !self.is_kept {
             // SAFETY: a name with a NUL.
@@ -129,9 +129,9 @@ impl Drop for Fresh {
     }
 }
 
-impl Fresh {
-    /// Makes one. Names of earlier processes, which were killed, may be taken.
-    fn new(path: &CStr, goal: Vec<u8>, mode: c_uint) -> Result<Fresh> {
+impl TempFile {
+    /// Creates one. Names of earlier processes that were killed may exist already.
+    fn new(path: &CStr, goal: Vec<u8>, mode: c_uint) -> Result<TempFile> {
         const ATTEMPTS: u32 = 1000;
         let flags: c_int = libc::O_WRONLY | libc::O_CREAT | libc::O_EXCL | libc::O_CLOEXEC;
         for _ in 0..ATTEMPTS {
@@ -143,7 +143,7 @@ impl Fresh {
             let name = name(&[folder(&goal[..goal.len() - 1]), &end[..length]])?;
             // SAFETY: a name with a NUL.
             if let Some(file) = owned(unsafe { libc::open(name.as_ptr().cast(), flags, mode) }) {
-                return Ok(Fresh { file, name, goal, is_kept: false });
+                return Ok(TempFile { file, name, goal, is_kept: false });
             }
             if last_code() != libc::EEXIST {
                 return Err(failed(path));
@@ -152,9 +152,9 @@ impl Fresh {
         Err(failed_with(path, libc::EEXIST))
     }
 
-    /// Takes the owner and the permissions of the file that it replaces. Where the group cannot be
-    /// kept, it may do no more than all others.
-    fn take_rights(&self, path: &CStr, before: &libc::stat) -> Result<()> {
+    /// Copies owner and permissions of the file that it replaces. If the group cannot be kept, its
+    /// permissions are limited to those of all others.
+    fn copy_permissions(&self, path: &CStr, before: &libc::stat) -> Result<()> {
         let file = self.file.as_raw_fd();
         let mut mode = before.st_mode & 0o777;
         let unchanged = u32::MAX;
@@ -169,7 +169,7 @@ impl Fresh {
         if unsafe { libc::fchmod(file, mode) } == 0 { Ok(()) } else { Err(failed(path)) }
     }
 
-    /// Takes the name.
+    /// Renames it to the path.
     fn keep(mut self, path: &CStr) -> Result<()> {
         let (from, to) = (self.name.as_ptr().cast(), self.goal.as_ptr().cast());
         // SAFETY: names with a NUL.
@@ -181,19 +181,19 @@ impl Fresh {
     }
 }
 
-/// Where content goes.
-enum Goal {
-    /// Into a file that takes the path's name.
-    Fresh(Fresh),
-    /// Into what is there: a FIFO, a terminal, a device.
+/// The destination of content.
+enum Destination {
+    /// A temporary file that is renamed to the path.
+    TempFile(TempFile),
+    /// The existing FIFO, terminal or device.
     Special(OwnedFd),
 }
 
-impl Goal {
-    fn of(path: &CStr) -> Result<Goal> {
+impl Destination {
+    fn of(path: &CStr) -> Result<Destination> {
         let before = status(path)?;
         let Some(before) = before else {
-            return Ok(Goal::Fresh(Fresh::new(path, resolved(path)?, 0o666)?));
+            return Ok(Destination::TempFile(TempFile::new(path, resolved(path)?, 0o666)?));
         };
         match before.st_mode & libc::S_IFMT {
             libc::S_IFREG => {
@@ -204,18 +204,18 @@ impl Goal {
                 if access != 0 {
                     return Err(failed(path));
                 }
-                let fresh = Fresh::new(path, resolved(path)?, 0o600)?;
-                fresh.take_rights(path, &before)?;
-                Ok(Goal::Fresh(fresh))
+                let fresh = TempFile::new(path, resolved(path)?, 0o600)?;
+                fresh.copy_permissions(path, &before)?;
+                Ok(Destination::TempFile(fresh))
             }
             libc::S_IFDIR => Err(failed_with(path, libc::EISDIR)),
             _ => {
-                // A FIFO that nothing reads is an error at once, instead of a wait without end.
+                // Opening a FIFO without a reader is an error at once, instead of an endless wait.
                 let flags: c_int =
                     libc::O_WRONLY | libc::O_NONBLOCK | libc::O_NOCTTY | libc::O_CLOEXEC;
                 // SAFETY: a path with a NUL.
                 let file = owned(unsafe { libc::open(path.as_ptr(), flags) });
-                file.map(Goal::Special).ok_or_else(|| failed(path))
+                file.map(Destination::Special).ok_or_else(|| failed(path))
             }
         }
     }
@@ -265,11 +265,11 @@ impl<'a> Writer<'a> {
         Ok(())
     }
 
-    /// Waits until a FIFO has room, and no longer than [`PATIENCE`].
+    /// Waits until a FIFO has room, at most [`FIFO_TIMEOUT`].
     fn wait_for_reader(&self) -> Result<()> {
         let mut poll = libc::pollfd { fd: self.file, events: libc::POLLOUT, revents: 0 };
         // SAFETY: one whole entry.
-        match unsafe { libc::poll(&mut poll, 1, PATIENCE) } {
+        match unsafe { libc::poll(&mut poll, 1, FIFO_TIMEOUT) } {
             0 => Err(failed_with(self.path, libc::ETIMEDOUT)),
             ready if ready < 0 && last_code() != libc::EINTR => Err(failed(self.path)),
             _ => Ok(()),
@@ -277,10 +277,10 @@ impl<'a> Writer<'a> {
     }
 }
 
-/// Keeps from this thread the signals by which the system ends a process that writes a file longer than
-/// its limit allows (ulimit -f), or a FIFO without a reader: the write fails instead.
-pub(crate) struct Quiet {
-    /// Those of them that did not wait before.
+/// Blocks the signals by which the system ends a process that writes a file beyond its limit
+/// (ulimit -f), or a FIFO without a reader: the write fails instead.
+pub(crate) struct BlockedSignals {
+    /// Those of the signals that were not pending before.
     signals: libc::sigset_t,
     before: libc::sigset_t,
 }
@@ -293,41 +293,41 @@ fn no_signals() -> libc::sigset_t {
     signals
 }
 
-impl Quiet {
+impl BlockedSignals {
     const SIGNALS: [c_int; 2] = [libc::SIGXFSZ, libc::SIGPIPE];
 
-    /// From now on, until it is dropped.
-    pub(crate) fn begin() -> Quiet {
+    /// Blocks them until it is dropped.
+    pub(crate) fn begin() -> BlockedSignals {
         let (mut all, mut signals) = (no_signals(), no_signals());
         let (mut before, mut waiting) = (no_signals(), no_signals());
-        for signal in Quiet::SIGNALS {
-            // SAFETY: ours to write, and a signal that there is.
+        for signal in BlockedSignals::SIGNALS {
+            // SAFETY: ours to write, and an existing signal.
             unsafe { libc::sigaddset(&mut all, signal) };
         }
         // SAFETY: both are whole sets.
         unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &all, &mut before) };
         // SAFETY: ours to write.
         unsafe { libc::sigpending(&mut waiting) };
-        for signal in Quiet::SIGNALS {
+        for signal in BlockedSignals::SIGNALS {
             // SAFETY: a whole set.
             if unsafe { libc::sigismember(&waiting, signal) } != 1 {
                 // SAFETY: ours to write, and a signal that there is.
                 unsafe { libc::sigaddset(&mut signals, signal) };
             }
         }
-        Quiet { signals, before }
+        BlockedSignals { signals, before }
     }
 }
 
-impl Drop for Quiet {
+impl Drop for BlockedSignals {
     fn drop(&mut self) {
         let now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
         let taken = || {
-            // SAFETY: a whole set; the sender is not asked for.
+            // SAFETY: a whole set; the signal's sender is not requested.
             unsafe { libc::sigtimedwait(&self.signals, std::ptr::null_mut(), &now) }
         };
         while taken() > 0 {}
-        // SAFETY: the mask of before.
+        // SAFETY: the previous mask.
         unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &self.before, std::ptr::null_mut()) };
     }
 }
@@ -342,7 +342,7 @@ fn write(
     writer.flush()
 }
 
-/// Gives a file the content that `body` writes; on failure it stays as it was. Its owner and its
+/// Gives a file the content that `body` writes; on failure the file is unchanged. Its owner and
 /// permissions stay, and a symbolic link stays one.
 pub fn replace(
     path: &str,
@@ -350,17 +350,17 @@ pub fn replace(
 ) -> Result<()> {
     let path = name(&[path.as_bytes()])?;
     let path = c_text(&path)?;
-    let _quiet = Quiet::begin();
-    match Goal::of(path)? {
-        Goal::Fresh(fresh) => {
+    let _quiet = BlockedSignals::begin();
+    match Destination::of(path)? {
+        Destination::TempFile(fresh) => {
             write(&fresh.file, path, body)?;
             fresh.keep(path)
         }
-        Goal::Special(file) => write(&file, path, body),
+        Destination::Special(file) => write(&file, path, body),
     }
 }
 
-/// The same for a file that only this user may read, whatever is there now.
+/// [`replace`] for a file that only this user may read, whatever its permissions were.
 pub fn replace_private(
     path: &str,
     body: impl FnOnce(&mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()>,
@@ -368,21 +368,21 @@ pub fn replace_private(
     let goal = name(&[path.as_bytes()])?;
     let path = name(&[path.as_bytes()])?;
     let path = c_text(&path)?;
-    let _quiet = Quiet::begin();
-    let fresh = Fresh::new(path, goal, 0o600)?;
+    let _quiet = BlockedSignals::begin();
+    let fresh = TempFile::new(path, goal, 0o600)?;
     write(&fresh.file, path, body)?;
     fresh.keep(path)
 }
 
-/// Gives a file the content that `body` writes by name; on failure it stays as it was.
+/// Gives a file the content that `body` writes to a path; on failure the file is unchanged.
 pub fn replace_by_name(path: &CStr, body: impl FnOnce(&CStr) -> Result<()>) -> Result<()> {
-    let _quiet = Quiet::begin();
-    match Goal::of(path)? {
-        Goal::Fresh(fresh) => {
+    let _quiet = BlockedSignals::begin();
+    match Destination::of(path)? {
+        Destination::TempFile(fresh) => {
             body(c_text(&fresh.name)?)?;
             fresh.keep(path)
         }
-        Goal::Special(file) => {
+        Destination::Special(file) => {
             // SAFETY: a name with a NUL.
             let text = unsafe { libc::memfd_create(c"tcuda".as_ptr(), libc::MFD_CLOEXEC) };
             let text = owned(text).ok_or_else(|| failed(path))?;
@@ -395,7 +395,7 @@ pub fn replace_by_name(path: &CStr, body: impl FnOnce(&CStr) -> Result<()>) -> R
     }
 }
 
-/// Reads a file from its start.
+/// Copies a file from its start.
 fn copy(from: &OwnedFd, path: &CStr, put: &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()> {
     let mut bytes = [0u8; CHUNK];
     let mut at = 0;
@@ -415,7 +415,7 @@ fn copy(from: &OwnedFd, path: &CStr, put: &mut dyn FnMut(&[u8]) -> Result<()>) -
     }
 }
 
-/// The content of a regular file, or its first `most` bytes; `None`: there is none that can be read.
+/// The content of a regular file, or its first `most` bytes; `None`: it cannot be read.
 pub fn read_regular(path: &CStr, most: usize) -> Result<Option<Vec<u8>>> {
     let flags: c_int = libc::O_RDONLY | libc::O_CLOEXEC | libc::O_NONBLOCK | libc::O_NOCTTY;
     // SAFETY: a path with a NUL.

@@ -33,6 +33,6 @@ fn a_reader_that_takes_nothing_ends_the_wait() {
     let put = || write(&writer, c"pipe", |put| put(&more_than_fits));
     assert!(matches!(put(), Err(Error::File { code: libc::ETIMEDOUT, .. })));
     drop(reader);
-    let _quiet = Quiet::begin();
+    let _quiet = BlockedSignals::begin();
     assert!(matches!(put(), Err(Error::File { code: libc::EPIPE, .. })), "and no signal");
 }

@@ -1,9 +1,10 @@
-//! Failures of host memory, for tests: an allocator that fails the n-th allocation on request, and
-//! counts the bytes that the library holds. Only in builds with the feature `host_faults`.
+//! Injected failures of host memory, for tests: an allocator that fails the n-th allocation on
+//! request, and counts the bytes that the library holds. Only in builds with the feature
+//! `host_faults`.
 //!
-//! What counts is what the library allocates between entering and leaving. The simulated machine stands
-//! for the driver, whose memory is not ours: while a thread is in there, and on its own threads,
-//! nothing counts.
+//! It counts what the library allocates between entering and leaving. The simulated machine
+//! replaces the driver, whose memory is not the library's: while a thread is in it, and on its own
+//! threads, nothing is counted.
 
 use crate::base::thread;
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -12,10 +13,10 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 
 thread_local! {
-    /// Driver calls that this thread is in.
-    static THEIRS: Cell<u32> = const { Cell::new(0) };
-    /// Parts of the library that this thread is in before it is inside.
-    static OURS: Cell<u32> = const { Cell::new(0) };
+    /// Depth of driver calls of this thread.
+    static DRIVER_DEPTH: Cell<u32> = const { Cell::new(0) };
+    /// Depth of library code that this thread runs before it is inside.
+    static LIBRARY_DEPTH: Cell<u32> = const { Cell::new(0) };
 }
 
 /// Allocations until the one that fails; 0: none fails.
@@ -31,28 +32,28 @@ pub fn set(nth: u64, forever: bool) {
     REMAINING.store(nth, Ordering::Relaxed);
 }
 
-/// How many allocations were made to fail.
+/// Number of allocations that were made to fail.
 pub fn fired() -> u64 {
     FIRED.load(Ordering::Relaxed)
 }
 
-/// Bytes that the library allocated and did not free.
+/// Bytes that the library has allocated and not freed.
 pub fn held() -> i64 {
     HELD.load(Ordering::Relaxed)
 }
 
-/// Moments of a shutdown at which a test may look at what is left.
+/// Stages of a shutdown at which a test may check what is left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
-    /// Every device gave back what it held; contexts, which take the rest with them, are alive.
+    /// Every device has freed what it held; contexts, whose end frees the rest, are alive.
     Closed,
-    /// Contexts are released; the backend goes next.
+    /// Contexts are released; the backend is closed next.
     Released,
 }
 
 static OBSERVER: OnceLock<fn(Stage)> = OnceLock::new();
 
-/// Calls a function at each stage of every shutdown; the first one stays.
+/// Calls a function at each stage of every shutdown; only the first call has an effect.
 pub fn observe(observer: fn(Stage)) {
     let _ = OBSERVER.set(observer);
 }
@@ -63,34 +64,34 @@ pub(crate) fn reached(stage: Stage) {
     }
 }
 
-/// Ends what `theirs` and `ours` begin.
-pub struct Side(&'static std::thread::LocalKey<Cell<u32>>);
+/// Ends what `in_driver` and `in_library` begin.
+pub struct Scope(&'static std::thread::LocalKey<Cell<u32>>);
 
-impl Drop for Side {
+impl Drop for Scope {
     fn drop(&mut self) {
         let _ = self.0.try_with(|depth| depth.set(depth.get() - 1));
     }
 }
 
-fn begin(key: &'static std::thread::LocalKey<Cell<u32>>) -> Side {
+fn begin(key: &'static std::thread::LocalKey<Cell<u32>>) -> Scope {
     let _ = key.try_with(|depth| depth.set(depth.get() + 1));
-    Side(key)
+    Scope(key)
 }
 
-/// From here on this thread is in the driver.
-pub fn theirs() -> Side {
-    begin(&THEIRS)
+/// Marks that this thread is in the driver from here on.
+pub fn in_driver() -> Scope {
+    begin(&DRIVER_DEPTH)
 }
 
-/// From here on this thread is in the library, although it has not entered.
-pub fn ours() -> Side {
-    begin(&OURS)
+/// Marks that this thread is in the library from here on, although it has not entered.
+pub fn in_library() -> Scope {
+    begin(&LIBRARY_DEPTH)
 }
 
 fn is_counted() -> bool {
     let depth = |key: &'static std::thread::LocalKey<Cell<u32>>| key.try_with(Cell::get);
-    let theirs = depth(&THEIRS).unwrap_or(1) > 0;
-    !theirs && (depth(&OURS).unwrap_or(0) > 0 || thread::is_inside())
+    let theirs = depth(&DRIVER_DEPTH).unwrap_or(1) > 0;
+    !theirs && (depth(&LIBRARY_DEPTH).unwrap_or(0) > 0 || thread::is_inside())
 }
 
 /// Counts one allocation; true: it fails.
@@ -113,20 +114,20 @@ fn fails() -> bool {
     fires
 }
 
-/// The system's allocator, with a word before each block that says whether it counts.
+/// The system's allocator, with a word before each block that says whether it is counted.
 struct Counting;
 
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// Room for the word that keeps the block aligned, and the whole layout.
+/// Size of the prefix with the word, which keeps the block aligned, and the whole layout.
 fn widened(layout: Layout) -> Option<(usize, Layout)> {
     let room = layout.align().max(align_of::<u64>());
     let size = layout.size().checked_add(room)?;
     Some((room, Layout::from_size_align(size, room).ok()?))
 }
 
-// SAFETY: blocks are the system's, moved by `room` bytes, in both directions alike.
+// SAFETY: blocks are the system's plus `room` bytes, consistently.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         let counts = is_counted();

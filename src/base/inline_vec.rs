@@ -1,28 +1,28 @@
-//! Lists that are nearly always short: in place up to a length, beyond that in host memory.
+//! Lists that are nearly always short: stored in place up to a length, beyond that in heap memory.
 
 use crate::base::error::{Error, Result};
 use std::mem::MaybeUninit;
 use std::ops::{Deref, DerefMut};
 
-/// A list that takes no host memory up to `PLACES` values.
+/// A list that does not allocate up to `PLACES` values.
 pub struct Few<T: Copy, const PLACES: usize> {
     places: [MaybeUninit<T>; PLACES],
-    /// How many of the places are filled.
+    /// Number of places that are filled.
     filled: usize,
-    /// All values, once they are more than there are places.
+    /// All values, once they are more than `PLACES`.
     all: Vec<T>,
 }
 
 const NO_ROOM: Error = Error::OutOfHostMemory("a list of a call");
 
 impl<T: Copy, const PLACES: usize> Few<T, PLACES> {
-    /// Nothing yet.
+    /// An empty list.
     #[inline]
     pub const fn new() -> Few<T, PLACES> {
         Few { places: [const { MaybeUninit::uninit() }; PLACES], filled: 0, all: Vec::new() }
     }
 
-    /// All values of an iterator, after those that are there.
+    /// Appends all values of an iterator.
     #[inline]
     pub fn fill(&mut self, values: impl Iterator<Item = T>) -> Result<()> {
         for value in values {
@@ -31,7 +31,7 @@ impl<T: Copy, const PLACES: usize> Few<T, PLACES> {
         Ok(())
     }
 
-    /// One more.
+    /// Appends a value.
     #[inline]
     pub fn push(&mut self, value: T) -> Result<()> {
         if self.all.is_empty()
@@ -58,7 +58,7 @@ impl<T: Copy, const PLACES: usize> Few<T, PLACES> {
         Ok(())
     }
 
-    /// Nothing again.
+    /// Removes all values.
     pub fn clear(&mut self) {
         self.filled = 0;
         self.all.clear();
@@ -80,7 +80,7 @@ impl<T: Copy, const PLACES: usize> Deref for Few<T, PLACES> {
         if !self.all.is_empty() {
             return &self.all;
         }
-        // SAFETY: as many of the places were written.
+        // SAFETY: `filled` places were written.
         unsafe { std::slice::from_raw_parts(self.places.as_ptr().cast(), self.filled) }
     }
 }
@@ -91,7 +91,7 @@ impl<T: Copy, const PLACES: usize> DerefMut for Few<T, PLACES> {
         if !self.all.is_empty() {
             return &mut self.all;
         }
-        // SAFETY: as many of the places were written.
+        // SAFETY: `filled` places were written.
         unsafe { std::slice::from_raw_parts_mut(self.places.as_mut_ptr().cast(), self.filled) }
     }
 }

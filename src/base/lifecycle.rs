@@ -1,28 +1,31 @@
-//! The life of the library: its runtime and its driver come and go while threads call.
+//! The lifecycle of the library: its runtime and its driver are created and destroyed while threads
+//! make calls.
 //!
-//! Whoever begins or ends one holds the lock; whoever uses one is inside. What ends is made
-//! unreachable first, and goes when those who were inside have left. So nobody who is inside may wait
-//! for the lock while its holder waits for them.
+//! A thread holds the lock to begin or end one of them, and is inside the library to use one. To
+//! end one, it is first made unreachable; it is destroyed when the threads that were inside have
+//! left. So a thread that is inside must not wait for the lock while its holder waits for that
+//! thread.
 
 use crate::base::error::{Error, Result};
 use crate::base::lock::{Guard, Lock};
 use crate::base::rank::Rank;
 use crate::base::sync::{self, AtomicBool, AtomicPtr, Ordering};
 
-/// Runtime and driver, each there or not.
+/// The runtime and the driver; each may be absent.
 pub struct Life<R, D> {
     /// Serialises beginnings and ends; taken before every other lock.
     lock: Lock,
     runtime: AtomicPtr<R>,
     driver: AtomicPtr<D>,
-    /// Set while the lock's holder waits for others to leave: those must not wait for it in turn.
+    /// Set while the holder of the lock waits for other threads to leave; those must not wait for
+    /// the lock.
     closing: AtomicBool,
 }
 
 /// The lock, held.
 pub type Holder<'a> = Guard<'a>;
 
-/// Says, while it lives, that the lock's holder waits for other threads to leave the library.
+/// Sets `closing` until it is dropped.
 struct Closing<'a>(&'a AtomicBool);
 
 impl<'a> Closing<'a> {
@@ -40,7 +43,7 @@ impl Drop for Closing<'_> {
 
 impl<R, D> Life<R, D> {
     sync::constant! {
-        /// Nothing is there.
+        /// Without a runtime and a driver.
         pub fn new() -> Life<R, D> {
             Life {
                 lock: Lock::new(Rank::LIFE),
@@ -51,10 +54,11 @@ impl<R, D> Life<R, D> {
         }
     }
 
-    /// Waits for the lock, unless its holder is waiting for this very thread.
+    /// Waits for the lock. Fails if its holder waits for other threads to leave.
     pub fn hold(&self) -> Result<Holder<'_>> {
-        // Its own rank is left out: a line of log under it may come back here, and is turned away.
-        Rank::ONCE.before();
+        // Rank LIFE itself is not checked: a log line under the lock may call back into the
+        // library, where this call then fails.
+        Rank::ONCE.check();
         let _waiting = sync::waiting();
         loop {
             match self.lock.try_guard() {
@@ -69,25 +73,25 @@ impl<R, D> Life<R, D> {
         }
     }
 
-    /// Could nobody take the lock now?
+    /// Is the lock held now?
     pub fn is_held(&self) -> bool {
         self.lock.try_guard().is_none()
     }
 
-    /// The runtime, if it is there.
+    /// The runtime, if there is one.
     ///
     /// # Safety
-    /// This thread is inside, and keeps the reference no longer than that.
+    /// This thread is inside, and does not keep the reference after it has left.
     #[inline]
     pub unsafe fn runtime<'a>(&self) -> Option<&'a R> {
         // SAFETY: it is freed only after every thread that was inside has left.
         unsafe { self.runtime.load(Ordering::Acquire).as_ref() }
     }
 
-    /// The driver, if it is there.
+    /// The driver, if there is one.
     ///
     /// # Safety
-    /// As for the runtime; or this thread holds the lock, which ending it needs.
+    /// As for the runtime; or this thread holds the lock, without which the driver cannot end.
     pub unsafe fn driver<'a>(&self) -> Option<&'a D> {
         // SAFETY: as for the runtime.
         unsafe { self.driver.load(Ordering::Acquire).as_ref() }
@@ -98,21 +102,22 @@ impl<R, D> Life<R, D> {
         !self.driver.load(Ordering::Acquire).is_null()
     }
 
-    /// Shows a driver, where there was none.
+    /// Publishes a driver; there was none.
     pub fn begin_driver(&self, _held: &Holder<'_>, driver: Box<D>) {
         self.driver.store(Box::into_raw(driver), Ordering::Release);
     }
 
-    /// Shows a runtime, where there was none.
+    /// Publishes a runtime; there was none.
     pub fn begin(&self, _held: &Holder<'_>, runtime: Box<R>) {
         self.runtime.store(Box::into_raw(runtime), Ordering::Release);
     }
 
-    /// Ends the runtime, and then the driver. `others` waits until all other threads have left that
-    /// are inside at the time, `destroy` takes all handles out of use and counts them, `collect`
-    /// drops what was retired and no call can see, `close` ends the runtime, if there is one, and
-    /// `stop` the driver. What others make, destroy and use meanwhile needs neither, and is left
-    /// alone: it may be dropped later. So nothing here goes on for as long as others do.
+    /// Ends the runtime, and then the driver. `others` waits until all other threads that are
+    /// inside now have left. `destroy` removes all handles and returns their number. `collect`
+    /// drops retired objects that no call can see. `close` ends the runtime, if there is one, and
+    /// `stop` the driver. Objects that other threads make, destroy or use meanwhile need neither
+    /// runtime nor driver; they may be dropped later. So this does not take longer because other
+    /// threads keep making calls.
     pub fn end(
         &self,
         held: &Holder<'_>,
@@ -126,23 +131,23 @@ impl<R, D> Life<R, D> {
         let runtime = self.runtime.swap(std::ptr::null_mut(), Ordering::AcqRel);
         others();
         let live = destroy();
-        // Calls that destroy a handle of this life have retired its object by then.
+        // By now calls that destroy a handle of this generation have retired its object.
         others();
-        // Begins another era: calls that begin from here on find none of these objects.
+        // Begins a new era: calls that begin from here on cannot find these objects.
         collect();
         others();
-        // No other thread drops them: a collection beside this keeps them for this very call, which is
-        // inside since before the calls that may see them now.
+        // No other thread drops them: a concurrent collection keeps them because of this call,
+        // which has been inside for longer than the calls that may see them now.
         collect();
         if !runtime.is_null() {
-            // SAFETY: from Box::into_raw, and nobody is inside any more who could have seen it.
+            // SAFETY: from Box::into_raw, and no thread is inside any more that could have seen it.
             close(&*unsafe { Box::from_raw(runtime) });
         }
         self.end_driver(held, others, stop);
         live
     }
 
-    /// Ends the driver, if there is one. There is no runtime.
+    /// Ends the driver, if there is one. There must be no runtime.
     pub fn end_driver(&self, _held: &Holder<'_>, others: impl Fn(), stop: impl FnOnce(Box<D>)) {
         let driver = self.driver.swap(std::ptr::null_mut(), Ordering::AcqRel);
         if driver.is_null() {
@@ -150,7 +155,7 @@ impl<R, D> Life<R, D> {
         }
         let _closing = Closing::begin(&self.closing);
         others();
-        // SAFETY: from Box::into_raw, and nobody is inside any more who could have seen it.
+        // SAFETY: from Box::into_raw, and no thread is inside any more that could have seen it.
         stop(unsafe { Box::from_raw(driver) });
     }
 }

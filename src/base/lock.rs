@@ -1,10 +1,11 @@
-//! A lock of one word that can be tried, and unlocked by hand: the allocator's ledger holds the locks
-//! of many arenas at once without a list of guards. And the standard mutex, with a rank.
+//! A lock of one word, which can be tried, and unlocked without a guard: the allocator's ledger
+//! holds the locks of many arenas at once without a list of guards. Also the standard mutex, with a
+//! rank.
 //!
-//! The lock is not handed over: whoever gives it back may take it again before those who wait have
-//! looked. What it guards is in the caches of that thread, and where it is used for some ten
-//! nanoseconds, taking it over costs more than using it. So those who wait for such a lock look
-//! rarely if it is wanted often, and each thread uses it many times in a row.
+//! The lock is not fair: a thread that unlocks it may lock it again before the waiters see it free.
+//! The data under the lock is in the caches of that thread; where each use takes about ten
+//! nanoseconds, moving the data costs more than using it. So waiters of a contended short lock spin
+//! with long pauses, and each thread uses the lock many times in a row.
 
 use crate::base::rank::Rank;
 use crate::base::sync::{self, AtomicU32, LOOKS, Ordering};
@@ -15,21 +16,21 @@ use std::sync::{PoisonError, TryLockError};
 const FREE: u32 = 0;
 const HELD: u32 = 1;
 const WAITED_FOR: u32 = 2;
-/// Pauses between two looks double up to this, so that waiters do not take the line from the holder.
+/// Limit of the pauses between two loads, which double: waiters must not take the cache line from
+/// the holder.
 const MOST_PAUSES: u32 = 32;
-/// The same of a lock that is held for less time than it takes to move what it guards: some
+/// The same for a short lock, which is held for less time than it takes to move its data: some
 /// microseconds.
 const MOST_PAUSES_OF_BRIEF: u32 = 512;
-/// Pauses that a thread makes in all before it sleeps. What is guarded takes some ten nanoseconds,
-/// and a sleeper costs whoever wakes it a system call; so it is worth waiting for many holders in
-/// turn.
+/// Total pauses before a waiter sleeps. A use takes about ten nanoseconds, and waking a sleeper
+/// costs a system call; so it is worth spinning while several threads use the lock.
 const ALL_PAUSES: u32 = 4096;
 
-/// The lock. Not recursive.
+/// A lock. Not recursive.
 pub struct Lock {
     word: AtomicU32,
-    /// Pauses before the first look of the next who waits. Where a brief lock is busy it is busy
-    /// the next time.
+    /// Pauses before a waiter's first load. A short lock that is contended now is likely to be
+    /// contended the next time.
     pace: Pace,
     most_pauses: u32,
     rank: Rank,
@@ -48,22 +49,22 @@ impl Lock {
         }
     }
 
-    /// A free lock that is wanted often and held for some ten nanoseconds.
+    /// A free lock that is contended often and held for about ten nanoseconds.
     pub fn new_brief(rank: Rank) -> Lock {
         Lock { most_pauses: MOST_PAUSES_OF_BRIEF, ..Lock::new(rank) }
     }
 
-    /// Takes it if it is free.
+    /// Locks it if it is free.
     #[inline]
     pub fn try_lock(&self) -> bool {
         let taken = self.try_word(HELD);
         if taken {
-            self.rank.taken();
+            self.rank.note_taken();
         }
         taken
     }
 
-    /// Is it held just now?
+    /// Is it held now?
     pub fn is_held(&self) -> bool {
         self.word.load(Ordering::Relaxed) != FREE
     }
@@ -73,19 +74,19 @@ impl Lock {
         self.word.compare_exchange(FREE, taken, Ordering::Acquire, Ordering::Relaxed).is_ok()
     }
 
-    /// Takes it, waiting as long as it takes.
+    /// Locks it; waits as long as necessary.
     #[inline]
     pub fn lock(&self) {
-        self.rank.before();
+        self.rank.check();
         if !self.try_word(HELD) {
             self.wait();
         }
-        self.rank.taken();
+        self.rank.note_taken();
     }
 
     #[cold]
     fn wait(&self) {
-        while sync::give_way() {
+        while sync::yield_turn() {
             if self.try_word(HELD) {
                 return;
             }
@@ -93,8 +94,8 @@ impl Lock {
         if self.look(HELD) {
             return;
         }
-        // From here on others may sleep too, which the word says until nobody has waited for a
-        // while.
+        // From here on other waiters may sleep too, which the word says until a thread has unlocked
+        // it.
         let _waiting = sync::waiting();
         while self.word.swap(WAITED_FOR, Ordering::Acquire) != FREE {
             sync::sleep_while(&self.word, WAITED_FOR);
@@ -104,7 +105,7 @@ impl Lock {
         }
     }
 
-    /// Looks until the lock is free, and takes it; false: not for so long that sleeping costs less.
+    /// Spins until the lock is free, and locks it; false: it took so long that sleeping costs less.
     fn look(&self, taken: u32) -> bool {
         let mut pauses = self.pace.load(Ordering::Relaxed);
         let mut all = 0;
@@ -128,21 +129,21 @@ impl Lock {
         false
     }
 
-    /// Gives it back; only for whoever holds it.
+    /// Unlocks it; only for the holder.
     #[inline]
     pub fn unlock(&self) {
-        self.rank.given();
+        self.rank.note_released();
         if self.word.swap(FREE, Ordering::Release) == WAITED_FOR {
             sync::wake_one(&self.word);
         }
     }
 
-    /// Takes it for the life of the guard, if it is free.
+    /// Locks it for the lifetime of the guard, if it is free.
     pub fn try_guard(&self) -> Option<Guard<'_>> {
         self.try_lock().then(|| Guard(self))
     }
 
-    /// Takes it for the life of the guard.
+    /// Locks it for the lifetime of the guard.
     #[inline]
     pub fn guard(&self) -> Guard<'_> {
         self.lock();
@@ -150,7 +151,7 @@ impl Lock {
     }
 }
 
-/// Unlocks when dropped, also when a panic passes.
+/// Unlocks when it is dropped, also by a panic.
 pub struct Guard<'a>(&'a Lock);
 
 impl Drop for Guard<'_> {
@@ -160,8 +161,8 @@ impl Drop for Guard<'_> {
     }
 }
 
-/// The standard mutex with a rank. A panic under it changes nothing: what it guards is whole between
-/// any two of our statements that can panic.
+/// The standard mutex with a rank. Poisoning is ignored: between any two statements that can panic
+/// the guarded data is consistent.
 pub struct Mutex<T> {
     inner: sync::Mutex<T>,
     rank: Rank,
@@ -175,21 +176,21 @@ impl<T> Mutex<T> {
         }
     }
 
-    /// Takes it, waiting as long as it takes.
+    /// Locks it; waits as long as necessary.
     pub fn lock(&self) -> Held<'_, T> {
-        self.rank.before();
-        while sync::turns_are_kept() {
+        self.rank.check();
+        while sync::is_scheduled() {
             if let Some(held) = self.try_lock() {
                 return held;
             }
-            if !sync::give_way() {
+            if !sync::yield_turn() {
                 break;
             }
         }
         self.held(sync::lock(&self.inner).unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Takes it if it is free.
+    /// Locks it if it is free.
     pub fn try_lock(&self) -> Option<Held<'_, T>> {
         match self.inner.try_lock() {
             Ok(guard) => Some(self.held(guard)),
@@ -198,8 +199,8 @@ impl<T> Mutex<T> {
         }
     }
 
-    /// Takes it by trying, for a caller that holds several of a rank at once: only where a thread that
-    /// has it waits for nothing.
+    /// Locks it by trying, for a caller that holds several locks of one rank. Only for mutexes
+    /// whose holders wait for nothing.
     pub fn hold(&self) -> Held<'_, T> {
         loop {
             match self.try_lock() {
@@ -210,12 +211,12 @@ impl<T> Mutex<T> {
     }
 
     fn held<'a>(&self, guard: sync::MutexGuard<'a, T>) -> Held<'a, T> {
-        self.rank.taken();
+        self.rank.note_taken();
         Held { guard, rank: self.rank }
     }
 }
 
-/// A mutex that is held.
+/// A locked mutex.
 pub struct Held<'a, T> {
     guard: sync::MutexGuard<'a, T>,
     rank: Rank,
@@ -237,7 +238,7 @@ impl<T> DerefMut for Held<'_, T> {
 
 impl<T> Drop for Held<'_, T> {
     fn drop(&mut self) {
-        self.rank.given();
+        self.rank.note_released();
     }
 }
 

@@ -1,4 +1,4 @@
-//! The log: one line at a time to the host's function; before the host has chosen one, to `stderr`.
+//! The log: each line goes to the host's callback; before the host has set one, to `stderr`.
 
 use crate::base::retired::Reclaimable;
 use crate::base::sync::{self, AtomicPtr, Ordering};
@@ -6,7 +6,7 @@ use crate::base::{stderr, thread, waiting};
 use std::fmt;
 use std::sync::atomic::AtomicBool;
 
-/// How much it matters.
+/// The severity of a line.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 #[repr(i32)]
 pub enum Level {
@@ -16,25 +16,25 @@ pub enum Level {
     Warning = 2,
     /// Something rare happened.
     Info = 3,
-    /// For those who look for a fault.
+    /// Details for debugging.
     Debug = 4,
 }
 
-/// Takes lines: any thread, no lock held.
-pub trait TakesLines: Send + Sync {
-    /// One line, without its newline.
+/// A sink of log lines; called on any thread, with no lock held.
+pub trait LogSink: Send + Sync {
+    /// Receives one line, without its newline.
     fn take(&self, level: Level, line: fmt::Arguments<'_>);
 }
 
-/// Where lines go.
-pub type Sink = Box<dyn TakesLines>;
+/// A boxed sink.
+pub type Sink = Box<dyn LogSink>;
 
-/// A sink with the level up to which it gets lines: one object, so that no line of one level goes to
-/// the sink of another while it is replaced.
+/// A sink and its level. They are one object, so that while it is replaced no line is checked
+/// against one level and sent to the sink of another.
 pub struct Listener {
-    /// The highest level.
+    /// The highest level whose lines it gets.
     pub level: i32,
-    /// Where its lines go.
+    /// The sink.
     pub sink: Sink,
 }
 
@@ -42,22 +42,23 @@ sync::state! {
     static LISTENER: AtomicPtr<Listener> = AtomicPtr::new(std::ptr::null_mut());
 }
 
-/// Has the host chosen where lines go, be it nowhere?
+/// Has the host set a listener, or silence?
 static IS_CHOSEN: AtomicBool = AtomicBool::new(false);
 
-/// Sends lines to a listener, which replaces the last; `None`: silence.
+/// Sends lines to a listener, which replaces the previous one; `None`: silence.
 pub fn set_listener(listener: Option<Box<Reclaimable<Listener>>>) {
     IS_CHOSEN.store(true, Ordering::Relaxed);
     let new = listener.map_or(std::ptr::null_mut(), Reclaimable::into_value);
     let old = LISTENER.swap(new, Ordering::AcqRel);
     if !old.is_null() {
-        // SAFETY: from `into_value`, and no longer reachable; threads that use it are waited for.
+        // SAFETY: from `into_value`, and no longer reachable; it is dropped after the threads that
+        // use it.
         thread::retire(unsafe { Reclaimable::from_value(old) });
     }
 }
 
-/// Does anybody get lines of this level? The caller is inside the library.
-pub fn is_heard(level: Level) -> bool {
+/// Are lines of this level written? The caller is inside the library.
+pub fn is_enabled(level: Level) -> bool {
     waiting::assert_awake();
     let listener = LISTENER.load(Ordering::Acquire);
     // SAFETY: as in `send`.
@@ -72,13 +73,13 @@ pub fn write(level: Level, line: fmt::Arguments<'_>) {
     send(level, OFF, line);
 }
 
-/// Writes a warning that the host has asked for, by turning on what finds it: it needs no more to be
-/// seen. The caller is inside the library.
+/// Writes a warning of a tool that the host has turned on: it is shown even if no log is set up.
+/// The caller is inside the library.
 pub fn warn_as_asked(line: fmt::Arguments<'_>) {
     send(Level::Warning, Level::Warning as i32, line);
 }
 
-/// No level.
+/// Below all levels.
 const OFF: i32 = 0;
 
 fn goes_to_stderr(level: Level, otherwise: i32) -> bool {
@@ -88,7 +89,7 @@ fn goes_to_stderr(level: Level, otherwise: i32) -> bool {
 fn send(level: Level, otherwise: i32, line: fmt::Arguments<'_>) {
     waiting::assert_awake();
     let listener = LISTENER.load(Ordering::Acquire);
-    // SAFETY: one that was replaced lives until the threads that were inside have left.
+    // SAFETY: a replaced listener lives until the threads that were inside have left.
     match unsafe { listener.as_ref() } {
         Some(listener) if level as i32 <= listener.level => listener.sink.take(level, line),
         None if goes_to_stderr(level, otherwise) => stderr::log(level as i32, line),

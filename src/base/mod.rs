@@ -1,9 +1,9 @@
-//! What every layer uses: errors, locks and their order, epochs and reclamation, threads, text, files, the
-//! environment, the log. Imports `observe` only.
+//! Code that every layer uses: errors, locks and their order, epochs and reclamation, threads,
+//! text, files, the environment, the log. Imports only `observe`, apart from what
+//! tests/layers.allow lists.
 //!
 //! Begin with `error.rs`, then `epoch.rs` and `retired.rs`.
 
-pub mod brief;
 pub mod environment;
 pub mod epoch;
 pub mod error;
@@ -15,6 +15,7 @@ pub mod lifecycle;
 pub mod lock;
 pub mod log;
 pub mod once;
+pub mod pin_outermost;
 pub(crate) mod place;
 pub mod progress;
 pub mod rank;

@@ -1,23 +1,25 @@
-//! A value that is made at its first use: who comes meanwhile waits, as for a lock, so it has a rank.
+//! A value that is initialised at its first use. Other threads wait meanwhile, as for a lock; so it
+//! has a rank.
 
 use crate::base::lock::Lock;
 use crate::base::rank::Rank;
 use once_cell::sync::OnceCell;
 
-/// The place of the value.
+/// The cell of the value.
 pub struct Once<T> {
     cell: OnceCell<T>,
-    /// Held by who makes the value. Not left to the cell, whose waiters need host memory.
+    /// Held by the thread that makes the value. OnceCell would block too, but its waiters need host
+    /// memory.
     making: Lock,
 }
 
 impl<T> Once<T> {
-    /// Not made yet.
+    /// A cell without a value.
     pub const fn new(rank: Rank) -> Once<T> {
         Once { cell: OnceCell::new(), making: Lock::new(rank) }
     }
 
-    /// The value, if it was made.
+    /// The value, if there is one.
     #[inline]
     pub fn get(&self) -> Option<&T> {
         self.cell.get()
@@ -28,7 +30,7 @@ impl<T> Once<T> {
         self.making.is_held()
     }
 
-    /// The value, made now if it was not; a failure leaves it to the next who asks.
+    /// The value, made now if there is none; after a failure the next call tries again.
     #[inline]
     pub fn get_or_try_init<E>(&self, make: impl FnOnce() -> Result<T, E>) -> Result<&T, E> {
         match self.cell.get() {

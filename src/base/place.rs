@@ -1,12 +1,12 @@
-//! Values that are made where they are to be: larger than what a call may use of a thread's stack.
+//! Initialisation of values in place: for values larger than a call may use of a thread's stack.
 
 use crate::base::error::{Error, Result};
 use std::mem::MaybeUninit;
 
-/// A box of the value that `write` writes into it. After an error what was written is not dropped.
+/// A box that `write` initialises in place. After an error the value is not dropped.
 ///
 /// # Safety
-/// Where `write` succeeds it has written all of the value.
+/// If `write` succeeds it has initialised the whole value.
 pub unsafe fn try_box_at<T>(
     what: &'static str,
     write: impl FnOnce(*mut T) -> Result<()>,
@@ -22,16 +22,16 @@ pub unsafe fn try_box_at<T>(
     written.map(|()| unsafe { place.assume_init() })
 }
 
-/// Writes the fields of a struct to where it is to be, one after the other: a pointer that is good for that,
-/// as whoever uses this promises. The compiler checks that all are named. No value may be an error, which
-/// would leave those before it behind: compute those first. A field `@ name: function` is written by a
-/// function that gets a pointer to its place.
+/// Initialises the fields of a struct in place, one after the other. The caller promises that the
+/// pointer is writable. The compiler checks that every field is named. The values must not fail,
+/// because fields before would leak: compute fallible values first. A field `@ name: function` is
+/// initialised by a function that gets a pointer to it.
 macro_rules! write_fields {
     ($place:expr, $type:ident { $($field:ident: $value:expr,)* $(@ $large:ident: $write:expr,)* }) => {{
         let place: *mut $type = $place;
         let _all_fields = |value: &$type| { let $type { $($field: _,)* $($large: _,)* } = value; };
         $(
-            // SAFETY: a field of what the place has room for.
+            // SAFETY: a field of the caller's place.
             let field = unsafe { &raw mut (*place).$field };
             // SAFETY: as above.
             unsafe { field.write($value) };

@@ -1,56 +1,57 @@
-//! What the host has heard of work that is over. Whoever leaves events unasked for a while hears
-//! from here that the host may know more by now.
+//! Notification that the host has learnt of completed work. An arena that skips polling its events
+//! subscribes here, and polls again when the generation has changed.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 
-/// On a line of its own: each wait reads it.
+/// In a cache line of its own: each wait reads it.
 #[repr(align(64))]
 struct Progress {
-    /// Does anybody listen?
-    is_wanted: AtomicBool,
-    /// Grows when the host has heard something since somebody began to listen.
-    news: AtomicU64,
+    /// Has a thread subscribed since the last notification?
+    has_subscriber: AtomicBool,
+    /// Grows with the first notification after a subscription.
+    generation: AtomicU64,
 }
 
-static PROGRESS: Progress = Progress { is_wanted: AtomicBool::new(false), news: AtomicU64::new(0) };
+static PROGRESS: Progress =
+    Progress { has_subscriber: AtomicBool::new(false), generation: AtomicU64::new(0) };
 
-/// The host knows of work that is over: a wait has come back, a question was answered with yes, or
-/// a function of its own runs in a stream.
+/// Notifies that the host knows of completed work: a wait has returned, a query was true, or a host
+/// function runs in a stream.
 #[inline]
-pub fn told() {
-    // What was looked at is looked at before this.
+pub fn notify() {
+    // The query happens before the load of `has_subscriber`.
     fence(Ordering::Acquire);
-    if PROGRESS.is_wanted.load(Ordering::Relaxed) {
-        spread();
+    if PROGRESS.has_subscriber.load(Ordering::Relaxed) {
+        publish();
     }
 }
 
 #[cold]
-fn spread() {
-    // In this order: who listens from now on is not forgotten.
-    PROGRESS.is_wanted.store(false, Ordering::SeqCst);
-    PROGRESS.news.fetch_add(1, Ordering::SeqCst);
+fn publish() {
+    // In this order, so that a subscription from now on is not lost.
+    PROGRESS.has_subscriber.store(false, Ordering::SeqCst);
+    PROGRESS.generation.fetch_add(1, Ordering::SeqCst);
 }
 
-/// Begins to listen, before asking what is over: gives what [`news`] says as long as there are
-/// none.
-pub fn listen() -> u64 {
-    let news = news();
-    // Before the questions, as every thread sees it.
-    PROGRESS.is_wanted.swap(true, Ordering::SeqCst);
-    news
+/// Subscribes, before the caller queries its events. Returns the value that [`generation`] keeps
+/// until the next notification.
+pub fn subscribe() -> u64 {
+    let generation = generation();
+    // Before the queries, in the order that every thread sees.
+    PROGRESS.has_subscriber.swap(true, Ordering::SeqCst);
+    generation
 }
 
-/// A number that changes when there are news.
+/// A number that changes with a notification.
 #[inline]
-pub fn news() -> u64 {
-    PROGRESS.news.load(Ordering::Acquire)
+pub fn generation() -> u64 {
+    PROGRESS.generation.load(Ordering::Acquire)
 }
 
-/// About a microsecond, in what [`now`] counts on any machine: no wait for a device is shorter.
+/// About a microsecond in ticks of [`now`] on any machine; no wait for a device is shorter.
 pub const MOMENT: u64 = 2500;
 
-/// A clock that costs little to read.
+/// A clock that is cheap to read.
 #[inline]
 pub fn now() -> u64 {
     #[cfg(test)]
@@ -63,7 +64,7 @@ pub fn now() -> u64 {
 #[cfg(target_arch = "x86_64")]
 #[inline]
 fn clock() -> u64 {
-    // SAFETY: every processor of this kind has it.
+    // SAFETY: every x86-64 processor has this instruction.
     unsafe { std::arch::x86_64::_rdtsc() }
 }
 
@@ -75,12 +76,12 @@ fn clock() -> u64 {
     START.get_or_init(Instant::now).elapsed().as_nanos() as u64
 }
 
-/// A clock of one thread that goes on by being read, so that a test of what takes how long repeats.
+/// A clock of one thread that advances when it is read, so that tests of durations are repeatable.
 #[cfg(test)]
 pub mod by_reading {
     use std::cell::Cell;
 
-    /// What it goes on by: 10 ns.
+    /// Advance per reading: 10 ns.
     const STEP: u64 = super::MOMENT / 100;
 
     thread_local! {
@@ -93,12 +94,12 @@ pub mod by_reading {
         now
     }
 
-    /// Lets time pass.
+    /// Advances the clock.
     pub fn pass(time: u64) {
         NOW.set(NOW.get().map(|now| now + time));
     }
 
-    /// Has this thread such a clock while `body` runs.
+    /// This thread uses the clock while `body` runs.
     pub fn during<R>(body: impl FnOnce() -> R) -> R {
         struct Off;
         impl Drop for Off {
@@ -117,15 +118,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_listens_hears_what_is_told_afterwards() {
+    fn a_subscriber_sees_a_later_notification() {
         let _alone = crate::sim::test_lock();
-        told();
-        let before = listen();
-        assert_eq!(news(), before);
-        told();
-        assert_ne!(news(), before);
-        let later = news();
-        told();
-        assert_eq!(news(), later, "nobody has listened since");
+        notify();
+        let before = subscribe();
+        assert_eq!(generation(), before);
+        notify();
+        assert_ne!(generation(), before);
+        let later = generation();
+        notify();
+        assert_eq!(generation(), later, "there is no subscriber");
     }
 }

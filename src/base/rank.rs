@@ -1,10 +1,10 @@
-//! The order in which locks are taken, checked in debug builds: a thread never waits for a lock while
-//! it holds one of the same or a later rank. Trying is free, since it cannot deadlock.
+//! The order of locks, checked in debug builds: a thread never waits for a lock while it holds one
+//! of the same or a later rank. Trying a lock is always allowed, because it cannot deadlock.
 
 #[cfg(debug_assertions)]
 use std::cell::Cell;
 
-/// The place of a lock in that order. Nothing in release builds.
+/// The place of a lock in that order. Empty in release builds.
 #[derive(Clone, Copy)]
 pub struct Rank(#[cfg(debug_assertions)] u8);
 
@@ -28,39 +28,40 @@ macro_rules! ranks {
 ranks! {
     /// Initialisation and shutdown.
     LIFE,
-    /// A captured function of a host's that is called.
+    /// A captured host function during a call.
     CALLABLE,
-    /// Graphs whose templates are read or go.
+    /// Graphs whose templates are read or destroyed.
     TEMPLATES,
     /// A graph.
     GRAPH,
-    /// A private pool that falls asleep or wakes.
+    /// A private pool that goes to sleep or wakes.
     POOL,
-    /// What is shared with other processes, while it is added or collected.
+    /// The exports to other processes, while one is added or collected.
     IPC,
-    /// What is made at its first use; making one may need a context, and locks further down.
+    /// Values made at their first use; making one may need a context, and locks of later ranks.
     ONCE,
-    /// What was recorded of the allocators, as a whole.
+    /// The recorded history of the allocators, as a whole.
     HISTORY,
     /// An arena's blocks.
     ARENA,
-    /// An arena's, whose holder waits for the ledger or the device and keeps no reference.
+    /// An arena's blocks, while the holder waits for the ledger or the device and keeps no
+    /// reference.
     PARKED,
     /// A device's ledger.
     LEDGER,
-    /// A part of the table of blocks that are in no arena.
+    /// A part of the table of uncached blocks.
     DIRECT,
     /// Blocks of pinned host memory.
     HOST,
-    /// A stream that is asked, or on which an event is recorded, unless it is captured.
+    /// A stream that is queried, or on which an event is recorded, unless it is captured.
     STREAM,
-    /// Objects that wait until nobody can see them.
+    /// Retired objects that a call may still see.
     RETIRED,
     /// A device's context, retained at its first use.
     CONTEXT,
-    /// Under which no other is taken, but for those of the driver's table.
+    /// No other lock is taken under it, except those of the driver's table.
     LEAF,
-    /// Injected failures: any driver call may ask for them.
+    /// Injected faults: any driver call may read them.
     RULES
 }
 
@@ -71,8 +72,8 @@ thread_local! {
 
 #[cfg(debug_assertions)]
 impl Rank {
-    /// Before waiting for a lock of this rank.
-    pub fn before(self) {
+    /// Checks, before waiting for a lock of this rank.
+    pub fn check(self) {
         HELD.with(|held| {
             let later = held[usize::from(self.0)..].iter().position(|count| count.get() > 0);
             let later = later.map(|index| NAMES[usize::from(self.0) + index]);
@@ -81,18 +82,18 @@ impl Rank {
         });
     }
 
-    /// Once it is held.
-    pub fn taken(self) {
+    /// Counts a lock of this rank that this thread has taken.
+    pub fn note_taken(self) {
         HELD.with(|held| held[usize::from(self.0)].update(|count| count + 1));
     }
 
-    /// Before it is given back.
-    pub fn given(self) {
+    /// Counts a lock of this rank that this thread is about to release.
+    pub fn note_released(self) {
         HELD.with(|held| held[usize::from(self.0)].update(|count| count.wrapping_sub(1)));
     }
 }
 
-/// The name of a lock that this thread holds besides those of some ranks.
+/// The name of a lock that this thread holds, other than those of the `allowed` ranks.
 #[cfg(debug_assertions)]
 pub fn held_besides(allowed: &[Rank]) -> Option<&'static str> {
     let is_held = |index: usize, held: &[Cell<u32>]| {
@@ -101,18 +102,18 @@ pub fn held_besides(allowed: &[Rank]) -> Option<&'static str> {
     HELD.with(|held| (0..NAMES.len()).find(|index| is_held(*index, held)).map(|index| NAMES[index]))
 }
 
-/// Before a function of the host's is called, which may call us. Beginnings and ends are no matter:
-/// who comes back from there is turned away instead of waiting.
+/// Checks, before a host function that may call the library. Rank LIFE is allowed: a nested call
+/// fails there instead of waiting.
 #[cfg(debug_assertions)]
 pub fn before_host_function() {
     match crate::base::thread::is_in_callback() {
-        // One that is called by a function of a graph's.
+        // It is called by a host function of a graph.
         true => before_captured_function(),
         false => before_function(&[Rank::LIFE]),
     }
 }
 
-/// The same for a function of a graph's, which a driver may call on the thread that launches.
+/// The same before a host function in a graph, which a driver may call on the launching thread.
 #[cfg(debug_assertions)]
 pub fn before_captured_function() {
     before_function(&[Rank::LIFE, Rank::CALLABLE, Rank::GRAPH]);
@@ -121,30 +122,30 @@ pub fn before_captured_function() {
 #[cfg(debug_assertions)]
 fn before_function(allowed: &[Rank]) {
     let held = held_besides(allowed).unwrap_or("");
-    assert!(held.is_empty(), "a function of the host's is called with {held} held");
+    assert!(held.is_empty(), "a host function is called with {held} held");
 }
 
 #[cfg(not(debug_assertions))]
 impl Rank {
-    /// Before waiting for a lock of this rank.
+    /// Checks nothing.
     #[inline(always)]
-    pub fn before(self) {}
+    pub fn check(self) {}
 
-    /// Once it is held.
+    /// Counts nothing.
     #[inline(always)]
-    pub fn taken(self) {}
+    pub fn note_taken(self) {}
 
-    /// Before it is given back.
+    /// Counts nothing.
     #[inline(always)]
-    pub fn given(self) {}
+    pub fn note_released(self) {}
 }
 
-/// Before a function of the host's is called, which may call us.
+/// Without checks.
 #[cfg(not(debug_assertions))]
 #[inline(always)]
 pub fn before_host_function() {}
 
-/// The same for a function of a graph's.
+/// Without checks.
 #[cfg(not(debug_assertions))]
 #[inline(always)]
 pub fn before_captured_function() {}
@@ -155,7 +156,7 @@ mod tests {
     use crate::base::lock::{Lock, Mutex};
 
     #[test]
-    fn the_order_of_the_book_passes() {
+    fn the_documented_order_passes() {
         let life = Mutex::new(Rank::LIFE, ());
         let (arena, other) = (Lock::new(Rank::ARENA), Lock::new(Rank::ARENA));
         let ledger = Lock::new(Rank::LEDGER);
@@ -185,8 +186,8 @@ mod tests {
     }
 
     #[test]
-    #[should_panic(expected = "a function of the host's is called with LEAF held")]
-    fn a_host_called_with_a_lock_is_caught() {
+    #[should_panic(expected = "a host function is called with LEAF held")]
+    fn a_host_function_called_with_a_lock_is_caught() {
         let (life, leaf) = (Mutex::new(Rank::LIFE, ()), Mutex::new(Rank::LEAF, ()));
         let _life = life.lock();
         before_host_function();
@@ -195,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_given_back_is_forgotten() {
+    fn a_released_lock_is_forgotten() {
         let (arena, ledger) = (Lock::new(Rank::ARENA), Lock::new(Rank::LEDGER));
         drop(ledger.guard());
         let caught = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {

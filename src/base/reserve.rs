@@ -1,25 +1,25 @@
-//! A reserve of host memory for code that allocates as any Rust program does and so cannot say that
-//! there is none: the simulated machine. While a thread holds the reserve, small allocations that the
-//! system refuses come from here; whoever cannot get hold of it any more says that memory is out
-//! before he has begun. The library's own allocations fail as they do.
+//! A reserve of host memory for code that uses std's infallible allocations: the simulated machine.
+//! While a thread holds the reserve, small allocations that the system refuses come from it. A
+//! thread that cannot get the reserve fails with out of memory before it begins. The library's own
+//! allocations do not use it.
 //!
-//! Regions are filled from their beginning and are empty again when their last block goes, which is
-//! all that the word of a region says: so no block is ever looked for.
+//! A region is filled from its beginning, and is empty again when its last block is freed. Its word
+//! has only the number of blocks and the bytes in use, so no block is ever searched.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::ptr::{self, null_mut};
 use std::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 
-/// Regions, and the bytes of each.
+/// Number of regions, and the size of each.
 const REGIONS: usize = 16;
 const REGION: usize = 1 << 20;
-/// So much must be left when somebody gets hold of it: what the longest call needs.
+/// Free bytes that a region must have for a new hold: what the longest call needs.
 const MARGIN: usize = REGION / 4;
-/// What is larger is not small: its maker asks whether there is room.
+/// Larger allocations are not served: their callers handle failure.
 const LARGEST: usize = 1 << 16;
 
-/// The blocks that live in a region, and the bytes that are gone.
+/// The number of live blocks in a region, and the bytes in use.
 #[derive(Clone, Copy)]
 struct Filled {
     blocks: u32,
@@ -37,9 +37,9 @@ impl Filled {
 }
 
 struct Reserve {
-    /// NULL until somebody holds it for the first time; then for ever.
+    /// NULL until the first hold; then constant.
     base: AtomicPtr<u8>,
-    /// The region that is being filled.
+    /// Index of the region that is being filled.
     current: AtomicUsize,
     regions: [AtomicU64; REGIONS],
 }
@@ -47,7 +47,8 @@ struct Reserve {
 static RESERVE: Reserve = Reserve::new();
 
 thread_local! {
-    /// Calls that hold it on this thread. Without a destructor: it is there to the thread's end.
+    /// Number of holds of this thread. It has no destructor, so it is usable until the thread's
+    /// end.
     static HELD: Cell<u32> = const { Cell::new(0) };
 }
 
@@ -61,7 +62,7 @@ impl Drop for Hold {
     }
 }
 
-/// Gets hold of the reserve; `None`: it is used up.
+/// Begins a hold; `None`: the reserve is used up.
 #[inline]
 pub fn hold() -> Option<Hold> {
     let held = HELD.get();
@@ -93,7 +94,7 @@ impl Reserve {
         &self.regions[self.current.load(Ordering::Relaxed) % REGIONS]
     }
 
-    /// Maps the regions, or goes to an empty one.
+    /// Maps the regions, or selects one with room.
     #[cold]
     fn make_room(&self) -> bool {
         if self.base.load(Ordering::Acquire).is_null() && !self.map() {
@@ -123,13 +124,13 @@ impl Reserve {
         let first =
             self.base.compare_exchange(null_mut(), base, Ordering::AcqRel, Ordering::Acquire);
         if first.is_err() {
-            // SAFETY: ours alone: another thread was first.
+            // SAFETY: not shared: another thread has installed its mapping first.
             unsafe { libc::munmap(mapped, REGIONS * REGION) };
         }
         true
     }
 
-    /// The region in which a block lies.
+    /// The region of a block.
     #[inline]
     fn region_of(&self, block: *mut u8) -> Option<&AtomicU64> {
         let base = self.base.load(Ordering::Relaxed);
@@ -139,7 +140,7 @@ impl Reserve {
         self.regions.get(block.addr().checked_sub(base.addr())? / REGION)
     }
 
-    /// A block, of which nothing is known to be 0.
+    /// Allocates a block; its contents are undefined.
     #[cold]
     fn take(&self, layout: Layout) -> *mut u8 {
         let base = self.base.load(Ordering::Acquire);
@@ -158,7 +159,7 @@ impl Reserve {
         if filled.is_err() { null_mut() } else { base.wrapping_add(index * REGION + start) }
     }
 
-    /// Takes a block back.
+    /// Frees a block.
     #[cold]
     fn give(&self, region: &AtomicU64) {
         let _ = region.fetch_update(Ordering::AcqRel, Ordering::Acquire, |word| {
@@ -169,22 +170,22 @@ impl Reserve {
     }
 }
 
-/// The system's allocator, with the reserve behind it for those who hold it.
+/// The system's allocator, with the reserve as a fallback for threads that hold it.
 pub struct Backed;
 
 /// A block of the reserve, if this thread holds it.
 #[cold]
-fn instead(layout: Layout) -> *mut u8 {
+fn take_fallback(layout: Layout) -> *mut u8 {
     if HELD.get() == 0 { null_mut() } else { RESERVE.take(layout) }
 }
 
-// SAFETY: a block is the system's or the reserve's, which its address tells.
+// SAFETY: a block is the system's or the reserve's, which its address shows.
 unsafe impl GlobalAlloc for Backed {
     #[inline]
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         // SAFETY: the caller's promise.
         let block = unsafe { System.alloc(layout) };
-        if block.is_null() { instead(layout) } else { block }
+        if block.is_null() { take_fallback(layout) } else { block }
     }
 
     #[inline]
@@ -194,7 +195,7 @@ unsafe impl GlobalAlloc for Backed {
         if !block.is_null() {
             return block;
         }
-        let block = instead(layout);
+        let block = take_fallback(layout);
         if !block.is_null() {
             // SAFETY: a block of this size.
             unsafe { block.write_bytes(0, layout.size()) };
@@ -224,7 +225,7 @@ unsafe impl GlobalAlloc for Backed {
         // SAFETY: not of size 0, by the caller's promise.
         let moved = unsafe { self.alloc(wanted) };
         if !moved.is_null() {
-            // SAFETY: both are so long, and one of them is new.
+            // SAFETY: both have at least this length, and one of them is new.
             unsafe { ptr::copy_nonoverlapping(block, moved, layout.size().min(bytes)) };
             // SAFETY: from this allocator with this layout.
             unsafe { self.dealloc(block, layout) };
@@ -245,7 +246,7 @@ mod tests {
     fn a_region_is_empty_again_when_its_last_block_goes() {
         let reserve = Reserve::new();
         let layout = Layout::from_size_align(100, 8).unwrap();
-        assert!(reserve.take(layout).is_null(), "nobody holds it");
+        assert!(reserve.take(layout).is_null(), "it is not held");
         assert!(reserve.has_room());
         let (first, second) = (reserve.take(layout), reserve.take(layout));
         assert_eq!(second.addr() - first.addr(), 104);
@@ -268,7 +269,7 @@ mod tests {
             blocks.push(reserve.take(layout));
         }
         assert!(blocks.iter().all(|block| !block.is_null()));
-        // What was begun may be finished.
+        // Calls that have begun can still allocate.
         let rest = std::iter::repeat_with(|| reserve.take(layout));
         let rest: Vec<_> = rest.take_while(|block| !block.is_null()).collect();
         assert!((rest.len() + 1) * LARGEST >= MARGIN);

@@ -1,21 +1,21 @@
-//! Objects that were taken out of use, and when they may be dropped: interval-based reclamation.
+//! Retired objects, and when they may be dropped: interval-based reclamation.
 //!
-//! Time is counted in eras; each collection begins a new one. An object is of use to calls from the
-//! era in which it was made to the one in which it was retired. A call may have found what was not
-//! retired before it began; while it waits (for a device, a lock, a function of the host's) it
-//! finds nothing, so that what was made after it began to wait is none of its objects. An object is
-//! dropped once no call is left that may have found it. So a thread that waits for hours keeps what
-//! there was when it began to, and nothing that came later.
+//! Time is counted in eras; each collection begins a new one. A call may hold an object only in an
+//! era from the object's `born` to its `retired`. A call may have found any object that was not
+//! retired before the call began. While it waits (for a device, a lock, a host function) it finds
+//! none, so it cannot hold an object that was made after the wait began. An object is dropped when
+//! no remaining call may have found it. So a thread that waits for hours keeps the objects that
+//! existed when its wait began, and no later ones.
 //!
-//! Nothing here needs host memory: the lists go through the objects.
+//! Nothing here allocates host memory: the lists are linked through the objects.
 
-use crate::base::epoch::{Members, Presence};
+use crate::base::epoch::{Participant, Participants};
 use crate::base::lock::Mutex;
 use crate::base::rank::Rank;
 use crate::base::sync::{self, AtomicU64, Ordering};
 use std::ops::{Deref, DerefMut};
 
-/// A value that threads look at without a lock, and that is retired at its end.
+/// A value that threads read without a lock, and that is retired at its end.
 pub struct Reclaimable<T: ?Sized> {
     /// Era in which it was made.
     born: u64,
@@ -25,25 +25,25 @@ pub struct Reclaimable<T: ?Sized> {
     value: T,
 }
 
-/// One of any type.
+/// A reclaimable value of any type.
 pub type Object = Box<Reclaimable<dyn Send>>;
 
 impl<T> Reclaimable<T> {
-    /// A value made in an era that was read before anybody else can see it.
+    /// A value; `born` is an era that was read before another thread can see the value.
     pub fn new(value: T, born: u64) -> Reclaimable<T> {
         Reclaimable { born, retired: 0, next: None, value }
     }
 
-    /// Writes one to where it is to be: `write` writes the value, all of it if it succeeds.
+    /// Initialises a reclaimable in place; `write` writes the value, completely if it succeeds.
     ///
     /// # Safety
-    /// `place` has room for it.
+    /// `place` is writable and has the size of the type.
     pub unsafe fn write<E>(
         place: *mut Reclaimable<T>,
         born: u64,
         write: impl FnOnce(*mut T) -> Result<(), E>,
     ) -> Result<(), E> {
-        // SAFETY: a field of what the place has room for.
+        // SAFETY: a field of the caller's place.
         write(unsafe { &raw mut (*place).value })?;
         // SAFETY: as above.
         let at = unsafe { &raw mut (*place).born };
@@ -67,12 +67,13 @@ impl<T> Reclaimable<T> {
         unsafe { &raw mut (*this).value }
     }
 
-    /// The object of an address.
+    /// The object of a value's address.
     ///
     /// # Safety
-    /// The address is from `into_value`, and used here once.
+    /// The address is from `into_value`, and is passed here once.
     pub unsafe fn from_value(value: *mut T) -> Box<Reclaimable<T>> {
-        // SAFETY: the value is a field of an allocation to all of which its address leads.
+        // SAFETY: the address has the provenance of the whole allocation, of which the value is a
+        // field.
         let this = unsafe { value.byte_sub(std::mem::offset_of!(Reclaimable<T>, value)) };
         // SAFETY: from Box::into_raw, by the caller's promise.
         unsafe { Box::from_raw(this.cast()) }
@@ -105,7 +106,7 @@ impl<T: ?Sized> DerefMut for Reclaimable<T> {
     }
 }
 
-/// A list of retired objects.
+/// A linked list of retired objects.
 #[derive(Default)]
 pub struct List {
     first: Option<Object>,
@@ -113,19 +114,19 @@ pub struct List {
 }
 
 impl List {
-    /// An empty one.
+    /// Creates an empty list.
     pub const fn new() -> List {
         List { first: None, len: 0 }
     }
 
-    /// Adds an object.
+    /// Adds an object at the front.
     pub fn push(&mut self, mut object: Object) {
         object.next = self.first.take();
         self.first = Some(object);
         self.len += 1;
     }
 
-    /// Takes one out.
+    /// Removes one object.
     pub fn pop(&mut self) -> Option<Object> {
         let mut object = self.first.take()?;
         self.first = object.next.take();
@@ -133,7 +134,7 @@ impl List {
         Some(object)
     }
 
-    /// Takes all of another, in no order: the shorter one moves.
+    /// Moves all objects of another list here, in no particular order: the shorter list is walked.
     pub fn append(&mut self, other: &mut List) {
         if other.len > self.len {
             std::mem::swap(self, other);
@@ -143,12 +144,12 @@ impl List {
         }
     }
 
-    /// How many.
+    /// Number of objects.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// None?
+    /// Is the list empty?
     pub fn is_empty(&self) -> bool {
         self.first.is_none()
     }
@@ -156,16 +157,15 @@ impl List {
 
 impl Drop for List {
     fn drop(&mut self) {
-        // One after the other: dropped with its successors, a long list would take as much of the
-        // stack.
+        // One after the other: recursive drops of a long list would overflow the stack.
         while self.pop().is_some() {}
     }
 }
 
-/// Objects out of use that no collection has looked at; those that a call may still see are with
-/// the call's thread in [`Members`].
+/// Retired objects that no collection has checked yet; those that a call may still hold are in
+/// [`Participants`].
 pub struct Retired {
-    /// The present era. It changes with `collecting` and `young` held.
+    /// The present era. It changes only with `collecting` and `young` held.
     era: AtomicU64,
     collecting: Mutex<()>,
     young: Mutex<List>,
@@ -173,7 +173,7 @@ pub struct Retired {
 
 impl Retired {
     sync::constant! {
-        /// None.
+        /// Creates it without objects, in era 1.
         pub fn new() -> Retired {
             Retired {
                 era: AtomicU64::new(1),
@@ -183,14 +183,15 @@ impl Retired {
         }
     }
 
-    /// The present era. A call that has found an object reads an era no earlier than that in which it
-    /// was made.
+    /// The present era. If a call has found an object, the era that it reads is at least the
+    /// object's `born`.
     #[inline]
     pub fn era(&self) -> u64 {
         self.era.load(Ordering::Relaxed)
     }
 
-    /// Adds an object that can no longer be reached; gives how many wait for a collection.
+    /// Adds an unreachable object; returns the number of objects that no collection has checked
+    /// yet.
     pub fn add(&self, mut object: Object) -> usize {
         let mut young = self.young.lock();
         object.retired = self.era();
@@ -198,13 +199,13 @@ impl Retired {
         young.len()
     }
 
-    /// Drops objects that no call can see, after a look at so many: a call that drops all that another
-    /// has held up would itself hold up as much. `own` is the caller's, if what it looks at does not
-    /// count. `barrier` makes what was done so far visible to threads that enter.
+    /// Drops objects that no call may hold; checks at most `most`, because a call that dropped all
+    /// objects of others would itself take as long. `own` is the calling thread, if its own call
+    /// does not count. `barrier` makes earlier writes visible to threads that enter.
     pub fn collect(
         &self,
-        members: &Members,
-        own: Option<&Presence>,
+        participants: &Participants,
+        own: Option<&Participant>,
         most: usize,
         barrier: impl FnOnce(),
     ) {
@@ -215,9 +216,9 @@ impl Retired {
             (objects, self.era.fetch_add(1, Ordering::Relaxed))
         };
         barrier();
-        members.keep_what_is_seen(own, era, most, &mut objects);
+        participants.take_unseen(own, era, most, &mut objects);
         drop(collecting);
-        // Outside the locks: what is dropped may retire more.
+        // Outside the locks: a drop may retire more objects.
         drop(objects);
     }
 }
@@ -228,21 +229,21 @@ mod tests {
     use crate::base::epoch::Fence;
     use std::sync::Arc;
 
-    /// A list of members with one thread, and objects that count themselves.
+    /// A list of participants with one thread, and objects that count themselves.
     struct World {
-        members: Members,
+        participants: Participants,
         retired: Retired,
-        thread: Box<Presence>,
+        thread: Box<Participant>,
         count: Arc<()>,
     }
 
     impl World {
         fn new() -> World {
-            let (members, retired) = (Members::new(), Retired::new());
-            // Its address stays.
-            let thread = Box::new(Presence::new());
-            members.join(&thread, || Ok(())).unwrap();
-            World { members, retired, thread, count: Arc::new(()) }
+            let (participants, retired) = (Participants::new(), Retired::new());
+            // Boxed, so that its address stays.
+            let thread = Box::new(Participant::new());
+            participants.add(&thread, || Ok(())).unwrap();
+            World { participants, retired, thread, count: Arc::new(()) }
         }
 
         fn make(&self) -> Box<Reclaimable<Arc<()>>> {
@@ -256,7 +257,7 @@ mod tests {
         }
 
         fn collect(&self) {
-            self.retired.collect(&self.members, None, usize::MAX, || ());
+            self.retired.collect(&self.participants, None, usize::MAX, || ());
         }
 
         fn alive(&self) -> usize {
@@ -264,7 +265,7 @@ mod tests {
         }
 
         fn wait(&self) -> crate::base::epoch::Wait {
-            self.thread.wait(self.retired.era()).unwrap()
+            self.thread.begin_wait(self.retired.era()).unwrap()
         }
     }
 
@@ -300,7 +301,7 @@ mod tests {
         world.retired.add(old);
         world.collect();
         assert_eq!(world.alive(), 1);
-        world.thread.go_on(wait, Fence::Full);
+        world.thread.end_wait(wait, Fence::Full);
         world.collect();
         assert_eq!(world.alive(), 1, "it was found before the wait");
         world.make_and_retire(1);
@@ -314,7 +315,7 @@ mod tests {
         world.retired.add(younger);
         world.collect();
         assert_eq!(world.alive(), 3);
-        world.thread.go_on(wait, Fence::Full);
+        world.thread.end_wait(wait, Fence::Full);
         world.thread.leave();
         world.collect();
         assert_eq!(world.alive(), 0);
@@ -334,23 +335,23 @@ mod tests {
             let inner = world.wait();
             world.collect();
             assert_eq!(world.alive(), 1);
-            world.thread.go_on(inner, Fence::Full);
+            world.thread.end_wait(inner, Fence::Full);
             world.collect();
             world.thread.leave();
             world.collect();
             assert_eq!(world.alive(), 0, "the callback's call is over");
         }
-        assert!(world.thread.wait(1).is_none(), "it waits already");
-        world.thread.go_on(wait, Fence::Full);
+        assert!(world.thread.begin_wait(1).is_none(), "it waits already");
+        world.thread.end_wait(wait, Fence::Full);
         world.thread.leave();
-        assert!(world.thread.wait(1).is_none(), "it is outside");
+        assert!(world.thread.begin_wait(1).is_none(), "it is outside");
     }
 
     #[test]
     fn one_call_after_the_other_keeps_nothing_for_long() {
         let world = World::new();
-        let other = Presence::new();
-        world.members.join(&other, || Ok(())).unwrap();
+        let other = Participant::new();
+        world.participants.add(&other, || Ok(())).unwrap();
         for _ in 0..1000 {
             world.thread.enter(Fence::Full);
             world.make_and_retire(1);
@@ -373,7 +374,7 @@ mod tests {
         world.make_and_retire(100_000);
         world.collect();
         assert_eq!(world.alive(), 100_000);
-        world.members.part(&world.thread);
+        world.participants.remove(&world.thread);
         world.collect();
         assert_eq!(world.alive(), 0);
     }
@@ -386,7 +387,7 @@ mod tests {
         world.collect();
         assert_eq!(world.alive(), 1, "kept for it by another thread");
         world.make_and_retire(1);
-        world.retired.collect(&world.members, Some(&world.thread), usize::MAX, || ());
+        world.retired.collect(&world.participants, Some(&world.thread), usize::MAX, || ());
         assert_eq!(world.alive(), 0);
     }
 
@@ -399,7 +400,7 @@ mod tests {
         assert_eq!(world.alive(), 1000);
         world.thread.leave();
         for left in (0..1000).rev().step_by(100) {
-            world.retired.collect(&world.members, None, 100, || ());
+            world.retired.collect(&world.participants, None, 100, || ());
             assert_eq!(world.alive(), left / 100 * 100);
         }
     }
@@ -409,14 +410,14 @@ mod tests {
         let _alone = crate::sim::test_lock();
         let world = World::new();
         let objects: Vec<_> = (0..1000).map(|_| world.make()).collect();
-        let ours = crate::base::host_faults::ours();
+        let in_library = crate::base::host_faults::in_library();
         crate::base::host_faults::set(1, true);
         for object in objects {
             world.retired.add(object);
         }
         world.collect();
         crate::base::host_faults::set(0, false);
-        drop(ours);
+        drop(in_library);
         assert_eq!(world.alive(), 0);
     }
 }

@@ -1,4 +1,4 @@
-//! A value with several owners, where no host memory is an error, which std's Arc would abort for.
+//! A reference-counted value that reports an allocation failure as an error; std's Arc would abort.
 
 use crate::base::error::Result;
 use crate::base::thread::try_box;
@@ -11,22 +11,22 @@ struct Counted<T> {
     value: T,
 }
 
-/// One of its owners.
+/// An owner of the value.
 pub struct Shared<T>(NonNull<Counted<T>>);
 
-// SAFETY: as Arc: what any owner may do, all may, and any thread may be the last.
+// SAFETY: as for Arc: every owner has the same access, and any thread may be the last owner.
 unsafe impl<T: Send + Sync> Send for Shared<T> {}
 // SAFETY: as above.
 unsafe impl<T: Send + Sync> Sync for Shared<T> {}
 
 impl<T> Shared<T> {
-    /// The first owner.
+    /// Creates the value with its first owner.
     pub fn new(value: T, what: &'static str) -> Result<Shared<T>> {
         let counted = try_box(Counted { owners: AtomicUsize::new(1), value }, what)?;
         Ok(Shared(NonNull::from(Box::leak(counted))))
     }
 
-    /// One owner more.
+    /// Adds an owner.
     pub fn share(&self) -> Shared<T> {
         self.counted().owners.fetch_add(1, Ordering::Relaxed);
         Shared(self.0)
@@ -37,12 +37,12 @@ impl<T> Shared<T> {
         self.0 == other.0
     }
 
-    /// The value, to be changed: nobody else owns it.
+    /// Mutable access, if this is the only owner.
     pub fn alone(&mut self) -> Option<&mut T> {
         if self.counted().owners.load(Ordering::Acquire) != 1 {
             return None;
         }
-        // SAFETY: the only owner is borrowed for as long, and nobody else can become one.
+        // SAFETY: the only owner is borrowed for as long, so that no other can be created.
         Some(&mut unsafe { self.0.as_mut() }.value)
     }
 
@@ -63,7 +63,7 @@ impl<T> Deref for Shared<T> {
 impl<T> Drop for Shared<T> {
     fn drop(&mut self) {
         if self.counted().owners.fetch_sub(1, Ordering::Release) == 1 {
-            // What the other owners did comes before the end.
+            // The accesses of the other owners happen before the drop.
             fence(Ordering::Acquire);
             // SAFETY: from Box::leak, and this was the last owner.
             drop(unsafe { Box::from_raw(self.0.as_ptr()) });

@@ -1,5 +1,5 @@
-//! Lines of log on stderr, for a host that has not chosen where they go: those that TCUDA_LOG asks for, and
-//! warnings that the host has asked for by turning on what finds them.
+//! Log lines on stderr, for a host without a log callback: lines up to the level TCUDA_LOG, and
+//! warnings of tools that the host has turned on.
 
 use crate::base::environment;
 use crate::base::error::{Error, Result};
@@ -8,11 +8,11 @@ use crate::base::waiting;
 use std::fmt;
 use std::sync::atomic::{AtomicI32, Ordering};
 
-/// TCUDA_LOG as a level, by the names of `log::Level`.
+/// The values of TCUDA_LOG, in the order of `log::Level`.
 const NAMES: [&str; 5] = ["off", "error", "warning", "info", "debug"];
 /// TCUDA_LOG is not set.
 const UNSET: i32 = -1;
-/// It was not read yet.
+/// TCUDA_LOG was not read yet.
 const UNREAD: i32 = -2;
 
 static WANTED: AtomicI32 = AtomicI32::new(UNREAD);
@@ -38,7 +38,8 @@ pub(crate) fn read_environment() -> Result<()> {
     Ok(())
 }
 
-/// Do lines of this level go to stderr? `otherwise`: the highest that does where TCUDA_LOG is not set.
+/// Do lines of this level go to stderr? `otherwise` is the highest level that does if TCUDA_LOG is
+/// not set.
 pub fn takes(level: i32, otherwise: i32) -> bool {
     let mut wanted = WANTED.load(Ordering::Relaxed);
     if wanted == UNREAD {
@@ -48,23 +49,23 @@ pub fn takes(level: i32, otherwise: i32) -> bool {
     level <= if wanted == UNSET { otherwise } else { wanted }
 }
 
-/// Writes a line of log.
+/// Writes a log line.
 pub fn log(level: i32, line: fmt::Arguments<'_>) {
     let name = usize::try_from(level).ok().and_then(|level| NAMES.get(level)).unwrap_or(&"log");
     write(format_args!("{name}: {line}"));
 }
 
-/// Room for a sentence and its beginning.
+/// Size of a line: a message and its prefix.
 const LINE: usize = 2200;
 
-/// Writes a line after the library's name.
+/// Writes a line with the library's name as prefix.
 pub fn write(line: fmt::Arguments<'_>) {
     let mut buffer = [0; LINE];
     text::write(&mut buffer[..LINE - 1], format_args!("tcuda: {line}"));
     let end = buffer.iter().position(|byte| *byte == 0).unwrap_or(LINE - 1);
     buffer[end] = b'\n';
     let _waiting = waiting::begin();
-    // Where there is no stderr the line is lost.
+    // Without stderr the line is lost.
     // SAFETY: so many bytes of the buffer.
     let _ = unsafe { libc::write(libc::STDERR_FILENO, buffer.as_ptr().cast(), end + 1) };
 }

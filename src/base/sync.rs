@@ -1,9 +1,9 @@
-//! What the lock-free pieces are made of: atomics, fences, sleeping on a word. `models/` compiles the
-//! same files against types that try every interleaving; nothing else tells the two apart.
+//! The primitives of lock-free code: atomics, fences, sleeping on a word. `models/` compiles the
+//! same files against types that try every interleaving; only this module differs.
 
 use std::sync::atomic;
 
-pub use crate::observe::turn::{are_kept as turns_are_kept, give_way};
+pub use crate::observe::turn::{is_installed as is_scheduled, yield_turn};
 pub use atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
 pub use std::hint::spin_loop;
 pub use std::sync::{Condvar, Mutex, MutexGuard};
@@ -11,7 +11,7 @@ use std::sync::{LockResult, TryLockError};
 
 pub use crate::base::waiting::begin as waiting;
 
-/// Locks a mutex; a thread that has to wait for it is marked as waiting.
+/// Locks a mutex; while it waits the thread is marked as waiting.
 #[inline]
 pub fn lock<T>(mutex: &Mutex<T>) -> LockResult<MutexGuard<'_, T>> {
     match mutex.try_lock() {
@@ -30,12 +30,12 @@ fn wait_for<T>(mutex: &Mutex<T>) -> LockResult<MutexGuard<'_, T>> {
 
 /// Lets other threads run.
 pub fn yield_now() {
-    if !give_way() {
+    if !yield_turn() {
         std::thread::yield_now();
     }
 }
 
-/// A cell whose users keep out of each other's way; the models check that they do.
+/// A cell without concurrent users; the models check that.
 pub struct UnsafeCell<T>(std::cell::UnsafeCell<T>);
 
 impl<T> UnsafeCell<T> {
@@ -44,14 +44,14 @@ impl<T> UnsafeCell<T> {
         UnsafeCell(std::cell::UnsafeCell::new(value))
     }
 
-    /// Runs `body` on the value, which nobody else uses meanwhile.
+    /// Runs `body` on the value; the caller makes sure that no other thread uses it meanwhile.
     #[inline]
     pub fn with_mut<R>(&self, body: impl FnOnce(*mut T) -> R) -> R {
         body(self.0.get())
     }
 }
 
-/// A constructor that is `const` here; those of the models' atomics are not.
+/// A constructor that is `const` here; it is not with the models' atomics.
 macro_rules! constant {
     ($(#[$meta:meta])* $visibility:vis fn $($rest:tt)*) => {
         $(#[$meta])* $visibility const fn $($rest)*
@@ -59,7 +59,7 @@ macro_rules! constant {
 }
 pub(crate) use constant;
 
-/// State of the process. The models make it anew for each run.
+/// State of the process. The models create it again for each run.
 macro_rules! state {
     ($($(#[$meta:meta])* static $name:ident: $type:ty = $value:expr;)*) => {
         $($(#[$meta])* static $name: $type = $value;)*
@@ -75,40 +75,40 @@ macro_rules! repeat {
 }
 pub(crate) use repeat;
 
-/// Looks at a held lock before sleeping. What it guards takes some ten nanoseconds, and a sleeper
-/// costs whoever wakes it a system call; so it is worth waiting for several holders in turn.
+/// Loads of a held lock's word before sleeping. A use takes about ten nanoseconds, and waking a
+/// sleeper costs a system call; so it is worth spinning while several threads use the lock.
 pub const LOOKS: u32 = 120;
 
-/// Looks of a thread that lets another go on with an arena's lock.
+/// The same for a thread that backs off so that another can continue with an arena's lock.
 pub const LOOKS_BACK: u32 = 24;
 
-/// How often in a row a thread takes an arena's lock before the lock is biased to it, once another has
-/// lost the bias; twice as often after each further loss, up to the most.
+/// Number of times in a row that a thread locks an arena before the lock is biased to it, after
+/// another thread has lost the bias; doubles after each further loss, up to MOST_PATIENCE.
 pub const PATIENCE: u32 = 64;
-/// At that many, what a bias costs when it is taken away is nothing beside what was done meanwhile.
+/// After so many uses the cost of revoking the bias is negligible.
 pub const MOST_PATIENCE: u32 = 1 << 16;
-/// So often the ledger suspends a bias before it is lost.
+/// Number of times that the ledger suspends a bias before it is revoked.
 pub const SUSPENSIONS: u32 = 8;
 
 /// Slots in the first chunk of a table of handles.
 pub const FIRST_CHUNK: usize = 256;
 
-/// Lets some time pass, for what takes long and rarely happens.
+/// Sleeps for a short time, for rare and long waits.
 pub fn nap() {
-    if !give_way() {
+    if !yield_turn() {
         let _waiting = waiting();
         std::thread::sleep(std::time::Duration::from_micros(50));
     }
 }
 
-/// Lets some microseconds pass without sleep.
+/// Spins for some microseconds.
 pub fn pause() {
-    if !give_way() {
+    if !yield_turn() {
         (0..400).for_each(|_| spin_loop());
     }
 }
 
-/// Orders what this thread does, for those who use [`heavy_fence`] alone.
+/// Orders the accesses of this thread, only with respect to threads that use [`heavy_fence`].
 #[inline]
 pub fn light_fence() {
     atomic::compiler_fence(Ordering::SeqCst);
@@ -123,22 +123,22 @@ fn membarrier(command: i32) -> bool {
     result == 0
 }
 
-/// Asks for heavy fences; false: this kernel has none.
+/// Registers the process for heavy fences; false: the kernel has none.
 pub fn register_heavy_fence() -> bool {
     membarrier(MEMBARRIER_REGISTER_PRIVATE_EXPEDITED) && heavy_fence()
 }
 
-/// Makes the light fence of every running thread a full one at this point; false: forbidden.
+/// Makes the light fence of every running thread a full one at this point; false: it is forbidden.
 pub fn heavy_fence() -> bool {
     membarrier(MEMBARRIER_PRIVATE_EXPEDITED)
 }
 
-/// Sleeps until woken, if the word still has this value; may wake for no reason.
+/// Sleeps until it is woken, if the word still has this value; may wake spuriously.
 pub fn sleep_while(word: &AtomicU32, value: u32) {
     futex(word, libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG, value);
 }
 
-/// Wakes one of those who sleep on the word.
+/// Wakes one thread that sleeps on the word.
 pub fn wake_one(word: &AtomicU32) {
     futex(word, libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG, 1);
 }

@@ -1,9 +1,9 @@
-//! A short text held by value, so that messages need no host memory.
+//! A short text stored by value, so that messages need no host memory.
 
 use std::ffi::c_char;
 use std::fmt::{self, Write};
 
-/// Up to 62 bytes of UTF-8, or so many; longer ones end in "...".
+/// Up to 62 bytes of UTF-8, or another capacity; longer texts end in "...".
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Text<const CAPACITY: usize = 62> {
     len: u8,
@@ -11,7 +11,7 @@ pub struct Text<const CAPACITY: usize = 62> {
 }
 
 impl<const CAPACITY: usize> Text<CAPACITY> {
-    /// Copies a text, shortened where needed.
+    /// Copies a text; shortens it if necessary.
     pub fn new(text: &str) -> Text<CAPACITY> {
         let mut short = Text { len: 0, bytes: [0; CAPACITY] };
         if text.len() <= CAPACITY {
@@ -27,7 +27,7 @@ impl<const CAPACITY: usize> Text<CAPACITY> {
         short
     }
 
-    /// A text without the blanks that C knows, shortened where needed.
+    /// Copies a text without C's blanks; shortens it if necessary.
     pub fn without_blanks(text: &str) -> Text<CAPACITY> {
         let mut short = Text { len: 0, bytes: [0; CAPACITY] };
         for character in text.chars().filter(|character| !is_blank(*character)) {
@@ -111,9 +111,9 @@ impl Write for Buffer<'_> {
     }
 }
 
-/// Writes a text into zeroed bytes, cut where it must be; the last byte stays 0.
+/// Writes a text into zeroed bytes, cut between characters if necessary; the last byte stays 0.
 pub fn write(bytes: &mut [u8], text: fmt::Arguments<'_>) {
-    // Nothing but the buffer's end stops it, and that it handles itself.
+    // Only the buffer's end could stop it, which the buffer handles.
     let _ = Buffer(bytes, 0).write_fmt(text);
 }
 

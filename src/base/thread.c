@@ -8,7 +8,7 @@ struct tcuda_thread {
     uint64_t words[14];
 };
 
-/* Found by its name in src/base/thread.rs where that knows the machine's instructions, elsewhere by a call. */
+/* Located by its symbol in src/base/thread.rs on x86-64, by a call on other machines. */
 extern __thread struct tcuda_thread tcuda_thread
     __attribute__((tls_model("initial-exec"), visibility("hidden")));
 __thread struct tcuda_thread tcuda_thread;

@@ -1,6 +1,7 @@
-//! What a thread carries: its current device and streams, and whether it is inside the library (`epoch`).
+//! The state of each thread: its current device and streams, and whether it is inside the library
+//! (`epoch`).
 
-use crate::base::epoch::{Fence, Members, Presence, Visit};
+use crate::base::epoch::{Fence, Participant, Participants, Visit};
 use crate::base::error::{Error, Result};
 use crate::base::retired::{List, Reclaimable, Retired};
 use crate::base::{sync, waiting};
@@ -20,53 +21,58 @@ pub use crate::base::waiting::{InCallback, is_in_callback, is_observing};
 /// The thread block of `thread.c`.
 #[repr(C)]
 pub struct Block {
-    /// Is it inside? First, so that its address is the block's.
-    pub(crate) presence: Presence,
-    /// Current device, where the thread's context says nothing; see `runtime`.
+    /// Whether the thread is inside. The first field, so that its address is the block's.
+    pub(crate) participant: Participant,
+    /// The current device, where the thread's CUDA context does not determine it; see `runtime`.
     pub(crate) device: AtomicU32,
-    /// 0 until the thread is on the list; see `share`.
+    /// 0 until the thread is in the list of participants; see `share`.
     pub(crate) registered: AtomicU32,
     /// Generation of the runtime to which `streams` belongs.
     pub(crate) generation: AtomicU64,
-    /// Current streams, one for each device; NULL: none was ever set.
+    /// Current streams, one for each device; NULL: none was set yet.
     pub(crate) streams: AtomicPtr<c_void>,
-    /// Handle of its current stream, where there is one device alone, as long as `known_in` is the
-    /// present life of the library; 0 there: it is not known.
+    /// Handle of the current stream, on a machine with one device. Valid while `known_in` is the
+    /// present generation of the library.
     pub(crate) known_stream: AtomicUsize,
     pub(crate) known_in: AtomicU64,
-    /// Sentence about the last failure; NULL: none yet; NO_ROOM, FORKED: stand for one.
+    /// Message of the last failure; NULL: none yet. NO_ROOM and FORKED are markers of constant
+    /// messages.
     pub(crate) message: AtomicPtr<c_void>,
-    /// Private pools that it uses; NULL: none. (`memory::route`)
+    /// Private pools that the thread is routed to; NULL: none. (`memory::route`)
     pub(crate) routes: AtomicPtr<c_void>,
-    /// Native code behind the last failure.
+    /// Native code of the last failure.
     pub(crate) native: AtomicU32,
-    /// Host functions in streams that this thread is in; the top bit: it is in an observer.
+    /// Number of host functions of streams that this thread is in; the top bit: it is in an
+    /// observer.
     pub(crate) callbacks: AtomicU16,
-    /// How often it has left for good: destructors of the host's may come back.
+    /// Number of times that the thread's destructor has run: destructors of the host may call the
+    /// library again.
     departures: AtomicU16,
-    /// Ranges of `nvtx` that it has open.
+    /// Number of NVTX ranges that the thread has open.
     pub(crate) ranges: AtomicU32,
-    /// Which thread it is and how often it has waited for a device (`waits.rs`).
+    /// The thread's number, and how often it has waited for a device (`waits.rs`).
     pub(crate) waits: AtomicU64,
-    /// Says of this thread whether it lives; NULL: nobody wanted to know. (`thread_lifetime.rs`)
+    /// Shared state that says whether the thread is alive; NULL: it was not needed.
+    /// (`thread_lifetime.rs`)
     pub(crate) lifetime: AtomicPtr<c_void>,
 }
 
 const _: () = assert!(size_of::<Block>() == 112, "as in thread.c");
-const _: () = assert!(std::mem::offset_of!(Block, presence) == 0, "a thread has one address");
+const _: () = assert!(std::mem::offset_of!(Block, participant) == 0, "a thread has one address");
 
-/// Stands for a sentence for which there was no memory.
+/// Marker in `message`: there was no memory for the message.
 pub const NO_ROOM: *mut c_void = std::ptr::without_provenance_mut(1);
-/// Stands for what a thread of a forked child is told: its destructor never runs, so it owns nothing.
+/// Marker in `message` in a forked child: the thread's destructor never runs, so it must own no
+/// memory.
 pub const FORKED: *mut c_void = std::ptr::without_provenance_mut(2);
 
-/// The address of the block, as compiled C finds it: its distance from the thread pointer is fixed when
-/// the library is loaded, and linkers know these two instructions.
+/// The address of the block, as compiled C computes it: its offset from the thread pointer is fixed
+/// when the library is loaded, and linkers relax these two instructions.
 #[cfg(all(target_arch = "x86_64", target_pointer_width = "64"))]
 #[inline(always)]
 fn block_address() -> *const Block {
     let block: *const Block;
-    // SAFETY: reads the thread pointer and a distance, neither of which changes while a thread lives.
+    // SAFETY: reads the thread pointer and an offset, which are constant while a thread lives.
     unsafe {
         std::arch::asm!(
             "mov {block}, qword ptr fs:[0]",
@@ -91,54 +97,55 @@ fn block_address() -> *const Block {
 /// This thread's block.
 #[inline(always)]
 pub fn block() -> &'static Block {
-    // SAFETY: it is of this layout and lives as long as the thread, zeroed at first, and all fields are
-    // atomics.
+    // SAFETY: it has this layout, lives as long as the thread, begins as zeroes, and has only
+    // atomic fields.
     unsafe { &*block_address() }
 }
 
-/// This thread, as a number: no other that lives has it.
+/// This thread as a number that no other living thread has.
 #[inline(always)]
 pub fn address() -> usize {
     block_address() as usize
 }
 
-static MEMBERS: Members = Members::new();
+static PARTICIPANTS: Participants = Participants::new();
 static RETIRED: Retired = Retired::new();
 
 static KEY: AtomicU32 = AtomicU32::new(0);
-/// The process in which a thread makes the key and the handlers, or one of these.
+/// The process id of the thread that is creating the key and the fork handlers, or one of these
+/// states.
 static PREPARED_BY: AtomicI32 = AtomicI32::new(UNPREPARED);
 const UNPREPARED: i32 = 0;
 const PREPARED: i32 = -1;
 static MODE: AtomicU32 = AtomicU32::new(MODE_UNKNOWN);
 const MODE_UNKNOWN: u32 = 0;
-/// membarrier works, so that entering needs no fence.
+/// membarrier works, so that entering needs only a light fence.
 const MODE_MEMBARRIER: u32 = 1;
 const MODE_FENCE: u32 = 2;
-/// This is the child of a process that had started the driver.
+/// This is a forked child of a process that had started the driver.
 const MODE_FORKED: u32 = 3;
 
-/// Changes the mode; from another one than that of light fences nobody comes back to it.
-fn choose(mode: u32, order: Ordering) {
+/// Changes the mode. Once the mode is another than that of light fences, it never returns to it.
+fn set_mode(mode: u32, order: Ordering) {
     let before = MODE.swap(mode, order);
     let needs_more = |mode: u32| mode != MODE_UNKNOWN && mode != MODE_MEMBARRIER;
     flags::change(Watcher::Fences, needs_more(before), needs_more(mode));
 }
 
-/// Is this such a fork?
+/// Is this a forked child in which the library cannot be used?
 pub fn is_forked() -> bool {
     MODE.load(Ordering::Relaxed) == MODE_FORKED
 }
 
 /// Is this thread inside the library?
 pub fn is_inside() -> bool {
-    block().presence.depth() > 0
+    block().participant.depth() > 0
 }
 
-/// A number that no other thread of this process has, or had.
+/// A number that no other thread of this process has or had.
 pub fn number() -> u64 {
     static LAST: AtomicU64 = AtomicU64::new(0);
-    // Rarely asked for, so that it need not lie in the block, where room is short.
+    // Not in the block, which is small, because it is needed rarely.
     thread_local! {
         static NUMBER: Cell<u64> = const { Cell::new(0) };
     }
@@ -150,7 +157,7 @@ pub fn number() -> u64 {
     })
 }
 
-/// Says that this thread is inside the library, until it is dropped.
+/// Marks that this thread is inside the library, until it is dropped.
 pub struct Inside {
     pub(crate) block: &'static Block,
 }
@@ -158,50 +165,50 @@ pub struct Inside {
 /// Enters the library.
 #[inline(always)]
 pub fn enter() -> Result<Inside> {
-    match enter_quickly() {
+    match enter_fast() {
         Some(inside) => Ok(inside),
-        None => enter_slowly(block()),
+        None => enter_slow(block()),
     }
 }
 
-/// The same for a thread that was inside before, if nobody keeps turns and a fence costs nothing.
+/// [`enter`] for a registered thread, if no scheduler is installed and a light fence is enough.
 #[inline(always)]
-fn enter_quickly() -> Option<Inside> {
+fn enter_fast() -> Option<Inside> {
     let block = block();
     if block.registered.load(Ordering::Relaxed) == 0 || flags::is_watched_by(flags::ENTRIES) {
         return None;
     }
-    block.presence.enter(Fence::Light);
+    block.participant.enter(Fence::Light);
     Some(Inside { block })
 }
 
 #[cold]
-fn enter_slowly(block: &'static Block) -> Result<Inside> {
+fn enter_slow(block: &'static Block) -> Result<Inside> {
     if block.registered.load(Ordering::Relaxed) == 0 {
         register(block)?;
     }
     if !is_forked() {
         let _uncancelled = waiting::uncancelled();
-        // Outside still: nobody waits for a thread that waits for its turn.
+        // Still outside: no thread waits for a thread that waits for its turn.
         turn::call();
     }
     if is_forked() {
         return Err(Error::Forked);
     }
-    enter_beside_forks(block);
+    enter_unless_forking(block);
     Ok(Inside { block })
 }
 
-/// Enters when no fork waits for all threads to be outside.
-fn enter_beside_forks(block: &'static Block) {
+/// Enters, but not while a fork waits for all threads to leave.
+fn enter_unless_forking(block: &'static Block) {
     loop {
-        block.presence.enter(present_fence());
-        // Read inside: a fork that is not seen here sees that this thread is inside. A call inside a call
-        // goes on, since the fork waits for the outer one.
-        if FORKS.load(Ordering::Relaxed) == 0 || block.presence.depth() > 1 {
+        block.participant.enter(present_fence());
+        // Read inside: a fork that is not seen here sees that this thread is inside. A nested call
+        // continues, because the fork waits for the outer one.
+        if FORKS.load(Ordering::Relaxed) == 0 || block.participant.depth() > 1 {
             return;
         }
-        block.presence.leave();
+        block.participant.leave();
         sync::nap();
     }
 }
@@ -215,39 +222,40 @@ impl Drop for Inside {
 
 #[inline(always)]
 fn leave_call(block: &Block) {
-    if block.presence.leave() {
+    if block.participant.leave() {
         collect();
-        block.presence.leave_last();
+        block.participant.leave_outermost();
     }
 }
 
 impl Inside {
     /// Is this the outermost call of the thread?
     pub fn is_outermost(&self) -> bool {
-        self.block.presence.depth() == 1
+        self.block.participant.depth() == 1
     }
 }
 
-/// Comes back into the library when dropped, also when a panic passes.
+/// Enters the library again when it is dropped, also by a panic.
 struct Return(&'static Block);
 
 impl Drop for Return {
     fn drop(&mut self) {
         turn::call();
-        enter_beside_forks(self.0);
+        enter_unless_forking(self.0);
     }
 }
 
-/// How a thread that is a member announces that it enters.
+/// The fence that a registered thread executes when it enters.
 pub(crate) fn present_fence() -> Fence {
     if MODE.load(Ordering::Relaxed) == MODE_MEMBARRIER { Fence::Light } else { Fence::Full }
 }
 
-/// Runs `body`, which may take long, outside the library: nobody who waits for this thread to leave
-/// waits for it. Afterwards the runtime may be another one, or none. A call inside a call stays.
+/// Runs `body`, which may take long, outside the library, so that threads that wait for this one to
+/// leave do not wait for it. Afterwards the runtime may be another one, or none. A nested call
+/// stays inside.
 ///
 /// # Safety
-/// Nobody of this call uses, during `body` or later, a reference that was good because the thread was
+/// The call uses no reference, during `body` or later, that was valid because the thread was
 /// inside.
 pub unsafe fn outside<R>(inside: &Inside, body: impl FnOnce() -> R) -> R {
     if !inside.is_outermost() {
@@ -258,19 +266,19 @@ pub unsafe fn outside<R>(inside: &Inside, body: impl FnOnce() -> R) -> R {
     body()
 }
 
-/// POSIX promises four rounds of destructors: whoever comes back after the third departure might not
-/// leave again, and its block would stay on the list when its memory is gone.
+/// POSIX guarantees four rounds of destructors. A thread that entered after the third might have no
+/// further round, and its block would stay in the list after its memory is freed.
 const DEPARTURES: u16 = 3;
 
-/// What such a thread is told.
+/// The error of such a thread.
 pub const ENDING: &CStr = c"this thread is ending: it has left tcuda for good";
 
-/// Will this thread's destructor not run, unless a later call enters?
-pub fn is_unknown() -> bool {
+/// Is this thread not registered, so that its destructor will not run?
+pub fn is_unregistered() -> bool {
     block().registered.load(Ordering::Relaxed) == 0
 }
 
-/// Has this thread, which is ending, left for the last time?
+/// Has this thread, which is ending, run its last destructor?
 pub fn has_left() -> bool {
     block().departures.load(Ordering::Relaxed) >= DEPARTURES
 }
@@ -278,7 +286,7 @@ pub fn has_left() -> bool {
 #[cold]
 fn register(block: &'static Block) -> Result<()> {
     #[cfg(any(test, feature = "host_faults"))]
-    let _ours = crate::base::host_faults::ours();
+    let _in_library = crate::base::host_faults::in_library();
     if is_forked() {
         return Err(Error::Forked);
     }
@@ -287,12 +295,12 @@ fn register(block: &'static Block) -> Result<()> {
     }
     if MODE.load(Ordering::Relaxed) == MODE_UNKNOWN {
         let works = sync::register_heavy_fence();
-        choose(if works { MODE_MEMBARRIER } else { MODE_FENCE }, Ordering::Relaxed);
+        set_mode(if works { MODE_MEMBARRIER } else { MODE_FENCE }, Ordering::Relaxed);
     }
     prepare()?;
     let key = KEY.load(Ordering::Relaxed);
     let address = std::ptr::from_ref(block) as usize;
-    MEMBERS.join(&block.presence, || {
+    PARTICIPANTS.add(&block.participant, || {
         // SAFETY: the key exists; the value is only handed back to `leave`.
         let failed = unsafe { libc::pthread_setspecific(key, address as *const c_void) };
         if failed == 0 { Ok(()) } else { Err(Error::OutOfHostMemory("a thread's state")) }
@@ -301,9 +309,9 @@ fn register(block: &'static Block) -> Result<()> {
     Ok(())
 }
 
-/// Makes the key of threads' destructors and registers the handlers of forks, once. No lock guards this: a
-/// fork that comes before the handlers are there would leave it held in the child for ever. A child of a
-/// process that was at it does it anew.
+/// Creates the key of the threads' destructors and registers the fork handlers, once. No lock
+/// guards this: a fork before the handlers are registered would leave it locked in the child for
+/// ever. A child of a process that was creating them creates them itself.
 fn prepare() -> Result<()> {
     // SAFETY: it has no conditions.
     let own = unsafe { libc::getpid() };
@@ -334,12 +342,13 @@ fn make_key_and_handlers() -> Result<()> {
         return Err(Error::OutOfHostMemory("a thread's state"));
     }
     KEY.store(key, Ordering::Relaxed);
-    // Last, and once: registered twice, the first would lock what the second locks again.
+    // Last, and once: with two registrations, the first would lock what the second has locked.
     // SAFETY: the handlers live in a library that is never unloaded.
     let failed =
         unsafe { libc::pthread_atfork(Some(before_fork), Some(after_fork), Some(in_child)) };
     if failed != 0 {
-        // Without them a child would use what it must not: nothing enters, and the next call tries again.
+        // Without the handlers a child would use invalid state: nothing enters, and the next call
+        // tries again.
         // SAFETY: just made, and no thread has a value under it.
         unsafe { libc::pthread_key_delete(key) };
         return Err(Error::OutOfHostMemory("the handlers of forks"));
@@ -347,44 +356,46 @@ fn make_key_and_handlers() -> Result<()> {
     Ok(())
 }
 
-/// Forks for which threads wait before they enter. A child has only the thread that forked, so that a lock
-/// that another one holds is never given back there. A child that may use the library is therefore made
-/// when no other thread is inside: no lock is held then, and all that they guard is whole.
+/// Number of forks for which threads wait before they enter. A child has only the thread that
+/// forked, so that a lock held by another thread would never be released there. So a child that may
+/// use the library is created while no other thread is inside: then no lock is held, and the
+/// guarded data is consistent.
 static FORKS: AtomicU32 = AtomicU32::new(0);
 
-/// How long a fork waits for calls to end. A child made beside one that takes longer cannot use the library.
-const FORK_PATIENCE: Duration = Duration::from_secs(1);
+/// How long a fork waits for calls to end. If one takes longer, the child cannot use the library.
+const FORK_TIMEOUT: Duration = Duration::from_secs(1);
 
 unsafe extern "C" fn before_fork() {
     FORKS.fetch_add(1, Ordering::SeqCst);
-    // The child of a process that started the driver cannot use the library in any case.
+    // The child of a process that started the driver cannot use the library in any case, so do not
+    // wait.
     barrier();
-    let (begin, own) = (Instant::now(), &block().presence);
+    let (begin, own) = (Instant::now(), &block().participant);
     while !runtime::is_started()
-        && MEMBERS.are_others_inside(own)
-        && begin.elapsed() < FORK_PATIENCE
+        && PARTICIPANTS.are_others_inside(own)
+        && begin.elapsed() < FORK_TIMEOUT
     {
         sync::nap();
     }
-    MEMBERS.hold();
+    PARTICIPANTS.lock_list();
 }
 
 unsafe extern "C" fn after_fork() {
-    MEMBERS.release();
+    PARTICIPANTS.unlock_list();
     FORKS.fetch_sub(1, Ordering::SeqCst);
 }
 
-/// In the child only the forking thread exists.
+/// In a forked child only the thread that forked exists.
 unsafe extern "C" fn in_child() {
-    // The handlers are there, though the thread that registered them may not have said so yet.
+    // The handlers are registered, though the registering thread may not have stored that yet.
     PREPARED_BY.store(PREPARED, Ordering::Release);
     FORKS.store(0, Ordering::SeqCst);
     crate::ipc::close_in_child();
     crate::sanitizer::in_child();
-    let were_inside = MEMBERS.keep_only(&block().presence);
+    let were_inside = PARTICIPANTS.keep_only(&block().participant);
     runtime::forget_in_child();
     if were_inside || runtime::is_lost_by_fork() {
-        choose(MODE_FORKED, Ordering::Relaxed);
+        set_mode(MODE_FORKED, Ordering::Relaxed);
     }
 }
 
@@ -394,8 +405,8 @@ unsafe extern "C" fn leave(address: *mut c_void) {
     // SAFETY: set by `register` to this thread's block, which outlives its destructors.
     let block = unsafe { &*block };
     if !is_forked() {
-        // Inside, so that a fork waits for the locks that this takes.
-        enter_beside_forks(block);
+        // Inside, so that a fork waits for the locks that are taken here.
+        enter_unless_forking(block);
         crate::memory::pools::route::forget(block);
         crate::interop::blas::leave(address as usize);
         crate::memory::stats::figures::leave();
@@ -403,11 +414,11 @@ unsafe extern "C" fn leave(address: *mut c_void) {
         crate::sanitizer::leave();
         leave_call(block);
     }
-    MEMBERS.part(&block.presence);
+    PARTICIPANTS.remove(&block.participant);
     block.registered.store(0, Ordering::Relaxed);
     block.departures.fetch_add(1, Ordering::Relaxed);
     if !is_forked() {
-        // Others look at them while it is on the list (`current.rs`).
+        // Other threads read them while this thread is in the list (`current.rs`).
         crate::gpu::current::forget(block);
         crate::base::thread_lifetime::end(block);
     }
@@ -418,12 +429,12 @@ unsafe extern "C" fn leave(address: *mut c_void) {
     }
 }
 
-/// A number that this thread has in a life of the library: from 0 on, in the order in which threads ask,
-/// so that neighbours share as little as they can.
+/// A small number of this thread in a generation of the library, in the order of first use from 0.
+/// Threads with different numbers use different cache lines.
 #[inline]
 pub fn share(generation: u64, next: &AtomicU32) -> u32 {
     let word = block().registered.load(Ordering::Relaxed);
-    // Bit 0: on the list. Bits 1 to 8: the number. The rest: the life, from 1 on.
+    // Bit 0: registered. Bits 1 to 8: the number. The rest: the generation, from 1 on.
     let life = ((generation as u32) & 0x7f_ffff).max(1);
     if word >> 9 == life { word >> 1 & 0xff } else { choose_share(life, next) }
 }
@@ -435,7 +446,7 @@ fn choose_share(life: u32, next: &AtomicU32) -> u32 {
     number
 }
 
-/// Makes what this thread did visible to all before it looks at where they are.
+/// Makes this thread's writes visible to all threads, before it reads whether they are inside.
 fn barrier() {
     if MODE.load(Ordering::Relaxed) == MODE_MEMBARRIER && !sync::heavy_fence() {
         do_without_heavy_fences();
@@ -443,59 +454,59 @@ fn barrier() {
     fence(Ordering::SeqCst);
 }
 
-/// Runs `body` on each thread that was ever inside and lives; what it did before is seen.
+/// Runs `body` on the block of each participant, whose earlier writes are visible.
 pub(crate) fn each(mut body: impl FnMut(&Block)) {
     barrier();
-    // SAFETY: threads leave the list, which is locked, before their block goes.
-    MEMBERS.each(|address| body(unsafe { &*(address as *const Block) }));
+    // SAFETY: a thread leaves the locked list before its block is freed.
+    PARTICIPANTS.each(|address| body(unsafe { &*(address as *const Block) }));
 }
 
-/// Waits until every other thread that is inside the library now has left it.
+/// Waits until every other thread that is inside the library now has left.
 pub fn wait_for_others() {
     barrier();
     let _waiting = waiting::begin();
-    MEMBERS.wait_for_others(&block().presence);
+    PARTICIPANTS.wait_for_others(&block().participant);
 }
 
-/// Forbidden since they were tried: threads must use full fences from now on, and what those did that
-/// were on their way with a light one gets time to be seen.
+/// Heavy fences have become forbidden: threads use full fences from now on. The sleep lets writes
+/// of threads that were entering with a light fence become visible.
 #[cold]
 fn do_without_heavy_fences() {
-    choose(MODE_FENCE, Ordering::SeqCst);
+    set_mode(MODE_FENCE, Ordering::SeqCst);
     std::thread::sleep(std::time::Duration::from_millis(50));
 }
 
-/// Are there heavy fences, so that a light one is enough for others?
+/// Are there heavy fences, so that other threads need only light ones?
 pub fn has_heavy_fences() -> bool {
     MODE.load(Ordering::Relaxed) == MODE_MEMBARRIER
 }
 
-/// May a lock be biased to this thread? Only to one that is inside, so that a [`Visit`] tells where it
-/// is.
+/// May a lock be biased to this thread? It must be inside, so that a [`Visit`] shows when it has
+/// left.
 pub fn may_own() -> bool {
     has_heavy_fences() && is_inside()
 }
 
-/// Makes what this thread did visible to all who use light fences, before it looks at what they did.
+/// Makes this thread's writes visible to all threads that use light fences, before it reads theirs.
 pub fn reach_all() {
-    // What was biased while there were heavy fences stays so, until the bias is taken away.
+    // A bias that was made with heavy fences stays until it is revoked.
     if !has_heavy_fences() || !sync::heavy_fence() {
         do_without_heavy_fences();
     }
     fence(Ordering::SeqCst);
 }
 
-/// The call that the thread of an address is in now, if it is in one.
+/// The present call of the thread with this address; `None`: it is outside.
 pub fn visit_of(thread: usize) -> Option<Visit> {
-    MEMBERS.visit_of(thread)
+    PARTICIPANTS.visit_of(thread)
 }
 
-/// Has the thread left it?
+/// Has the thread left the call of the visit?
 pub fn is_over(visit: &Visit) -> bool {
-    !MEMBERS.is_on(visit)
+    !PARTICIPANTS.is_on(visit)
 }
 
-/// A box whose failure to find memory is an error, not an abort.
+/// A box; an allocation failure is an error, not an abort.
 pub fn try_box<T>(value: T, what: &'static str) -> Result<Box<T>> {
     let mut room: Vec<T> = Vec::new();
     room.try_reserve_exact(1).map_err(|_| Error::OutOfHostMemory(what))?;
@@ -507,46 +518,46 @@ pub fn try_box<T>(value: T, what: &'static str) -> Result<Box<T>> {
 
 const BATCH: usize = 64;
 
-/// The present era of what is retired.
+/// The present era of retired objects.
 pub(crate) fn era() -> u64 {
     RETIRED.era()
 }
 
-/// A box for a value that will be retired, made before anybody else can see it.
+/// A box for a value that will be retired; create it before another thread can see the value.
 pub fn reclaimable<T>(value: T, what: &'static str) -> Result<Box<Reclaimable<T>>> {
     try_box(Reclaimable::new(value, RETIRED.era()), what)
 }
 
-/// Drops an object once no thread that is inside now can still see it. Never blocks on them.
+/// Drops an object once no thread that is inside now can still hold it. Does not wait for them.
 pub fn retire<T: Send + 'static>(object: Box<Reclaimable<T>>) {
     if RETIRED.add(object) >= BATCH {
         collect_of(4 * BATCH);
     }
 }
 
-/// The same for a list; they are dropped by a later collection.
+/// [`retire`] for a list; a later collection drops the objects.
 pub fn retire_all(mut objects: List) {
     while let Some(object) = objects.pop() {
         RETIRED.add(object);
     }
 }
 
-/// Drops retired objects that no call can see.
+/// Drops retired objects that no call can hold.
 pub fn collect() {
     collect_of(usize::MAX);
 }
 
 fn collect_of(most: usize) {
-    // A callback may destroy what the call around it still uses: then this thread counts too.
-    let presence = &block().presence;
-    let own = (presence.depth() <= 1).then_some(presence);
+    // A callback may destroy an object that the outer call still uses: then this thread counts too.
+    let participant = &block().participant;
+    let own = (participant.depth() <= 1).then_some(participant);
     if own.is_none() {
-        presence.request_collection();
+        participant.request_collection();
     }
-    RETIRED.collect(&MEMBERS, own, most, barrier);
+    RETIRED.collect(&PARTICIPANTS, own, most, barrier);
 }
 
-/// A value that lives for ever, in tests: on a list, so that leak checkers know that it is meant.
+/// A value that lives for ever, in tests; it is kept in a list, so that leak checkers can reach it.
 #[cfg(test)]
 pub(crate) fn for_ever<T: Send + 'static>(value: T) -> &'static T {
     static KEPT: std::sync::Mutex<Vec<usize>> = std::sync::Mutex::new(Vec::new());

@@ -1,4 +1,4 @@
-//! Whether a thread lives still: for what belongs to a thread and is looked after by others.
+//! Whether a thread is still alive: for state of a thread that other threads clean up.
 
 use crate::base::error::Result;
 use crate::base::thread::{Block, block, try_box};
@@ -9,16 +9,16 @@ struct Shared {
     has_ended: AtomicBool,
 }
 
-/// A reference to what is known of a thread.
+/// A reference to the shared state of a thread.
 pub struct Lifetime(*const Shared);
 
-// SAFETY: all of it is atomic, and lives as long as a reference.
+// SAFETY: its fields are atomics, and live as long as a reference.
 unsafe impl Send for Lifetime {}
 // SAFETY: as above.
 unsafe impl Sync for Lifetime {}
 
 impl Lifetime {
-    /// Of this thread.
+    /// The lifetime of this thread.
     pub fn own() -> Result<Lifetime> {
         let place = &block().lifetime;
         if place.load(Ordering::Relaxed).is_null() {
@@ -33,7 +33,7 @@ impl Lifetime {
         Ok(Lifetime(shared))
     }
 
-    /// Is it this thread's?
+    /// Is it the lifetime of this thread?
     pub fn is_own(&self) -> bool {
         std::ptr::eq(self.0, block().lifetime.load(Ordering::Relaxed).cast())
     }
@@ -55,7 +55,8 @@ impl Drop for Lifetime {
     }
 }
 
-/// The thread of a block ends, or may come back as another.
+/// Marks the thread of a block as ended. Its destructors may call the library again; that gets a
+/// new lifetime.
 pub(crate) fn end(block: &Block) {
     let shared = block.lifetime.swap(std::ptr::null_mut(), Ordering::Relaxed).cast::<Shared>();
     if !shared.is_null() {

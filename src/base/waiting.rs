@@ -1,6 +1,5 @@
-//! Threads that wait: for a device, a lock, another thread, a file or a function of the host's.
-//! Nothing that is retired in the meantime is kept for them (`retired.rs`), and they are not
-//! cancelled.
+//! Threads that wait: for a device, a lock, another thread, a file or a host function. Objects that
+//! are made and retired meanwhile are not kept for them (`retired.rs`), and they are not cancelled.
 
 use crate::base::epoch::Wait;
 use crate::base::rank;
@@ -17,7 +16,7 @@ const PTHREAD_CANCEL_DISABLE: c_int = 1;
 /// While it lives this thread is not cancelled: a forced unwind cannot pass the library's frames.
 pub struct Uncancelled(c_int);
 
-/// Puts cancellation off.
+/// Disables cancellation.
 #[inline]
 pub fn uncancelled() -> Uncancelled {
     let mut before = 0;
@@ -30,25 +29,25 @@ impl Drop for Uncancelled {
     #[inline]
     fn drop(&mut self) {
         let mut disabled = 0;
-        // SAFETY: the state is what it was.
+        // SAFETY: the state is the previous one.
         unsafe { pthread_setcancelstate(self.0, &mut disabled) };
     }
 }
 
-/// Says, while it lives, that this thread waits for a device, another thread, a file or a function
-/// of the host's: meanwhile it finds no object that may be retired, and nothing that is made in the
-/// meantime is kept for it. What it found before is. It is not cancelled either.
+/// Marks this thread as waiting while it lives: for a device, another thread, a file or a host
+/// function. Meanwhile it finds no object that may be retired, and no new object is kept for it;
+/// those that it found before are. It is not cancelled either.
 pub struct Waiting {
     wait: Option<Wait>,
     _uncancelled: Uncancelled,
 }
 
-/// Begins to wait.
+/// Begins a wait.
 pub fn begin() -> Waiting {
-    Waiting { wait: block().presence.wait(thread::era()), _uncancelled: uncancelled() }
+    Waiting { wait: block().participant.begin_wait(thread::era()), _uncancelled: uncancelled() }
 }
 
-/// The same before a function of the host's, which may call us.
+/// Begins a wait before a host function, which may call the library.
 pub fn in_host_function() -> Waiting {
     rank::before_host_function();
     begin()
@@ -57,26 +56,26 @@ pub fn in_host_function() -> Waiting {
 impl Drop for Waiting {
     fn drop(&mut self) {
         if let Some(wait) = self.wait.take() {
-            block().presence.go_on(wait, thread::present_fence());
+            block().participant.end_wait(wait, thread::present_fence());
         }
     }
 }
 
-/// Checks that a thread that looks for an object does not say that it waits.
+/// Checks that a thread that looks an object up is not marked as waiting.
 #[inline(always)]
 pub fn assert_awake() {
     debug_assert!(
-        block().presence.depth() == 0 || block().presence.is_awake(),
+        block().participant.depth() == 0 || block().participant.is_awake(),
         "a thread that waits finds nothing"
     );
 }
 
-/// Is this thread in a host function of a stream, for which others may wait?
+/// Is this thread in a host function of a stream, for which other threads may wait?
 pub fn is_in_callback() -> bool {
     block().callbacks.load(Ordering::Relaxed) & !OBSERVING > 0
 }
 
-/// The bit of `callbacks` that says so.
+/// The bit of `callbacks` that is set in an out-of-memory observer.
 const OBSERVING: u16 = 1 << 15;
 
 /// Is this thread in an out-of-memory observer?
@@ -84,7 +83,7 @@ pub fn is_observing() -> bool {
     block().callbacks.load(Ordering::Relaxed) & OBSERVING != 0
 }
 
-/// Says that it is, or no longer is.
+/// Marks this thread as in an out-of-memory observer, or no longer.
 pub(crate) fn observe(observes: bool) {
     if observes {
         block().callbacks.fetch_or(OBSERVING, Ordering::Relaxed);
@@ -93,11 +92,11 @@ pub(crate) fn observe(observes: bool) {
     }
 }
 
-/// Says that this thread is in a host function of a stream, until it is dropped.
+/// Marks this thread as in a host function of a stream, until it is dropped.
 pub struct InCallback;
 
 impl InCallback {
-    /// Now.
+    /// Begins it.
     pub fn begin() -> InCallback {
         block().callbacks.fetch_add(1, Ordering::Relaxed);
         InCallback

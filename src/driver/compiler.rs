@@ -135,7 +135,7 @@ impl Driver {
             return nvrtc::compile(program);
         }
         #[cfg(any(test, feature = "host_faults"))]
-        let _theirs = crate::base::host_faults::theirs();
+        let _in_driver = crate::base::host_faults::in_driver();
         sim::compile(program)
     }
 

@@ -107,11 +107,11 @@ macro_rules! driver_calls {
                         }
                     }
                     #[cfg(any(test, feature = "host_faults"))]
-                    let _theirs = crate::base::host_faults::theirs();
+                    let _in_driver = crate::base::host_faults::in_driver();
                     // SAFETY: the caller's promise.
                     let code = unsafe { function($($arg),*) };
                     if const { super::tells(Call::$name) } && code == super::code::SUCCESS {
-                        progress::told();
+                        progress::notify();
                     }
                     super::CudaError::check(stringify!($name), code)
                 };

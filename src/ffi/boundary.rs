@@ -2,8 +2,8 @@
 //! statuses and this thread's last error, and turns raw pointers into references.
 
 use super::status::{record, status_of, tcuda_status};
-use crate::base::brief;
 use crate::base::error::{Error, Result, note_refused};
+use crate::base::pin_outermost;
 use crate::base::text::Text;
 use crate::base::thread::{self, Inside};
 use crate::base::waiting;
@@ -68,7 +68,7 @@ pub fn boundary_with_fast_path(
     fast: impl FnOnce(&Inside) -> Option<()>,
     slow: impl FnOnce() -> tcuda_status,
 ) -> tcuda_status {
-    let outcome = catch_unwind(AssertUnwindSafe(|| fast(&*brief::enter(watchers)?)));
+    let outcome = catch_unwind(AssertUnwindSafe(|| fast(&*pin_outermost::enter(watchers)?)));
     match outcome {
         Ok(Some(())) => tcuda_status::Ok,
         Ok(None) => slow(),

@@ -150,7 +150,7 @@ impl Drop for Writing {
     }
 }
 
-impl log::TakesLines for HostSink {
+impl log::LogSink for HostSink {
     fn take(&self, level: Level, line: fmt::Arguments<'_>) {
         let Some(_writing) = Writing::begin() else { return };
         let mut buffer = [0u8; LINE];

@@ -199,7 +199,7 @@ pub(super) fn record(error: &Error) {
             Some(Error::Forked) => Some(thread::FORKED),
             Some(_) => Some(thread::NO_ROOM),
         };
-        if let Some(constant) = constant.filter(|_| thread::is_unknown()) {
+        if let Some(constant) = constant.filter(|_| thread::is_unregistered()) {
             block.message.store(constant, Ordering::Relaxed);
             return;
         }

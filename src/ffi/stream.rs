@@ -211,7 +211,7 @@ fn find_current(device: i32, stream: *mut *mut tcuda_stream) -> tcuda_status {
         let runtime = call.runtime()?;
         let handle = borrow(runtime.device(device)?.streams.current())?;
         // A backend that schedules threads must see each call.
-        if runtime.devices.len() == 1 && !turn::are_kept() {
+        if runtime.devices.len() == 1 && !turn::is_installed() {
             let block = thread::block();
             block.known_stream.store(handle as usize, Ordering::Relaxed);
             block.known_in.store(runtime.generation, Ordering::Relaxed);

@@ -24,7 +24,7 @@ fn answer(name: &str, body: impl FnOnce(&Call) -> Result<()>) {
 fn answer_allocation(name: &str, body: impl FnOnce(&Call) -> Result<()>) {
     let mut is_logged = false;
     let status = boundary(|call| {
-        is_logged = log::is_heard(Level::Error);
+        is_logged = log::is_enabled(Level::Error);
         logged(name, call, body)
     });
     if !is_logged && !matches!(status, tcuda_status::Ok) {

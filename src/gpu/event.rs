@@ -346,7 +346,7 @@ impl Event {
         // SAFETY: the event is alive; events know their context.
         match unsafe { runtime.driver().cuEventQuery(created.native as CUevent) } {
             Ok(()) => {
-                progress::told();
+                progress::notify();
                 Ok(true)
             }
             Err(error) if error.code == code::NOT_READY => Ok(false),

@@ -225,7 +225,7 @@ unsafe extern "C" fn call(number: *mut c_void) {
     let Some((function, user_data, sync_point)) = found else { return };
     before_captured_function();
     sanitizer::reached(sync_point);
-    progress::told();
+    progress::notify();
     let _in_callback = thread::InCallback::begin();
     let waiting = waiting::begin();
     // SAFETY: the host's own function with its own data, both valid while it runs.

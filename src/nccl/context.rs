@@ -43,7 +43,7 @@ impl Context {
     /// shutdown the context may be gone.
     pub(super) fn within<R>(&self, body: impl FnOnce(Result<(), CudaError>) -> R) -> R {
         #[cfg(any(test, feature = "host_faults"))]
-        let _theirs = crate::base::host_faults::theirs();
+        let _in_driver = crate::base::host_faults::in_driver();
         // SAFETY: the driver reports an error for a context that no longer exists.
         let result = unsafe { (self.push)(self.context as CUcontext) };
         let _pushed = (result == code::SUCCESS).then_some(Pushed(self.pop));

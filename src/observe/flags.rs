@@ -1,14 +1,14 @@
-//! Whether anybody looks at calls: one word, zero unless events are recorded, the stream sanitizer is on, a
-//! thread uses a private pool or is in an observer, freed memory is poisoned, a tool is told of calls, turns
-//! are kept, light fences do not work, or the library is not initialised. So a plain allocation or free pays for all of that with one load
-//! and one branch.
+//! The flag word: zero unless a watcher is active. Watchers are: the recorder of events, the stream
+//! sanitizer, threads that use a private pool or are in an observer, poisoning of freed memory, a
+//! tool that receives calls, a thread scheduler, full fences, and an uninitialised library. So a
+//! plain allocation or free checks all of them with one load and one branch.
 //!
-//! A word that changes is seen at once by the thread that changed it; another thread may finish what
-//! it has begun the plain way, as if it had come just before.
+//! The thread that changes the word sees the change at once. Another thread may still finish a call
+//! by the plain path, as if the call had come before the change.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Who looks: a count each, so that they come and go independently.
+/// A kind of watcher: a bit field of the word that counts the active ones.
 #[derive(Clone, Copy)]
 #[repr(u32)]
 pub enum Watcher {
@@ -16,62 +16,62 @@ pub enum Watcher {
     History = 0,
     /// The stream sanitizer.
     Sanitizer = 2,
-    /// What is done to memory that is freed, and what is told of it.
+    /// Poisoning of freed memory, and tools that receive allocations.
     Debugging = 4,
     /// Threads that are in an observer.
     Observer = 8,
     /// Threads that use private pools, and captures that have one.
     Route = 32,
-    /// A tool that is told of calls.
+    /// A tool that receives calls.
     Ranges = 56,
-    /// Who keeps turns.
+    /// A thread scheduler.
     Turns = 58,
-    /// Full fences, where light ones do not work.
+    /// Full fences, where light ones are not enough.
     Fences = 60,
-    /// Forks, which wait until no other thread is inside; as long as the library is not initialised.
+    /// Forks that wait until no other thread is inside, as long as the library is not initialised.
     Forks = 62,
 }
 
-/// All that look at memory.
+/// All watchers of memory.
 pub const MEMORY: u64 = CALLS - 1;
-/// All that look at every call.
+/// All watchers of every call.
 pub const CALLS: u64 = !0 << Watcher::Ranges as u32;
-/// Those whom threads meet before they enter.
+/// All watchers that a thread checks before it enters.
 pub const ENTRIES: u64 = !0 << Watcher::Turns as u32;
-/// All.
+/// All watchers.
 pub const ALL: u64 = !0;
 
 static WATCHERS: AtomicU64 = AtomicU64::new(1 << Watcher::Forks as u32);
 
-/// Does any of these look?
+/// Is any of these active?
 #[inline(always)]
 pub fn is_watched_by(these: u64) -> bool {
     WATCHERS.load(Ordering::Relaxed) & these != 0
 }
 
-/// Does anybody look at memory?
+/// Is any watcher of memory active?
 #[inline(always)]
 pub fn is_watched() -> bool {
     is_watched_by(MEMORY)
 }
 
-/// Does nobody look at memory but one of these?
+/// Is `watcher`, with a count of 1, the only active watcher of memory?
 #[inline]
 pub fn is_only(watcher: Watcher) -> bool {
     WATCHERS.load(Ordering::Relaxed) & MEMORY == 1 << watcher as u32
 }
 
-/// One more of these looks from now on.
+/// Adds one active watcher.
 pub fn begin(watcher: Watcher) {
     WATCHERS.fetch_add(1 << watcher as u32, Ordering::Relaxed);
 }
 
-/// One of these, which had begun, no longer does.
+/// Removes one active watcher.
 pub fn end(watcher: Watcher) {
     WATCHERS.fetch_sub(1 << watcher as u32, Ordering::Relaxed);
 }
 
-/// One of these, which looked or not, does from now on, or does not.
+/// Updates the count after a watcher changed from `looked` to `looks`.
 pub fn change(watcher: Watcher, looked: bool, looks: bool) {
     match (looked, looks) {
         (false, true) => begin(watcher),

@@ -1,6 +1,7 @@
-//! What looks at calls: flags and tables of hooks, by ids and addresses only. Imports nothing of this crate.
+//! Observation of calls: flags and tables of hooks, with ids and addresses only. Imports nothing of
+//! this crate, except inside this folder.
 //!
-//! Begin with `flags.rs`: the one word that a hot path reads to learn whether anything looks.
+//! Begin with `flags.rs`: the one word that a hot path reads to check whether anything observes it.
 
 pub mod flags;
 pub mod turn;

@@ -1,52 +1,53 @@
-//! Whose turn it is. The system decides which thread runs next, unless a backend keeps turns, so that
-//! a run can be repeated: then threads meet it at each call, and where one waits for another.
+//! Scheduling of threads by a backend. The system decides which thread runs next, unless a backend
+//! has installed a scheduler, so that a run is repeatable: then each thread calls it at every call,
+//! and where it waits for another thread.
 
 use crate::observe::flags::{self, Watcher};
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-/// Who keeps turns.
-pub struct Keeper {
-    /// A call begins; comes back when it is this thread's turn.
+/// The functions of a thread scheduler.
+pub struct Scheduler {
+    /// A call begins; returns when it is this thread's turn.
     pub call: fn(),
-    /// This thread cannot go on before another has done something; comes back when that may be so.
-    /// `false`: it is not one of those whose turns are kept, and has to wait by itself.
-    pub give_way: fn() -> bool,
+    /// This thread cannot continue before another has made progress; returns when that may have
+    /// happened. `false`: the thread is not scheduled, and has to wait by itself.
+    pub yield_turn: fn() -> bool,
 }
 
-static KEEPER: AtomicPtr<Keeper> = AtomicPtr::new(std::ptr::null_mut());
+static SCHEDULER: AtomicPtr<Scheduler> = AtomicPtr::new(std::ptr::null_mut());
 
-/// From now on somebody else decides, or (`None`) the system again.
-pub fn keep(keeper: Option<&'static Keeper>) {
-    let is_kept = keeper.is_some();
-    let keeper = keeper.map_or(std::ptr::null(), std::ptr::from_ref);
-    let before = KEEPER.swap(keeper.cast_mut(), Ordering::Release);
-    flags::change(Watcher::Turns, !before.is_null(), is_kept);
+/// Installs a scheduler, or (`None`) leaves the order to the system again.
+pub fn install(scheduler: Option<&'static Scheduler>) {
+    let is_installed = scheduler.is_some();
+    let scheduler = scheduler.map_or(std::ptr::null(), std::ptr::from_ref);
+    let before = SCHEDULER.swap(scheduler.cast_mut(), Ordering::Release);
+    flags::change(Watcher::Turns, !before.is_null(), is_installed);
 }
 
 #[inline]
-fn keeper() -> Option<&'static Keeper> {
-    // Relaxed would do for what is constant, and costs the same here.
-    let keeper = KEEPER.load(Ordering::Acquire);
+fn scheduler() -> Option<&'static Scheduler> {
+    // A relaxed load would be enough for constants, and costs the same here.
+    let scheduler = SCHEDULER.load(Ordering::Acquire);
     // SAFETY: NULL, or from a reference that lives for ever.
-    unsafe { keeper.as_ref() }
+    unsafe { scheduler.as_ref() }
 }
 
-/// Does somebody keep turns?
+/// Is a scheduler installed?
 #[inline]
-pub fn are_kept() -> bool {
-    keeper().is_some()
+pub fn is_installed() -> bool {
+    scheduler().is_some()
 }
 
-/// Before a thread enters the library.
+/// Calls the scheduler before a thread enters the library.
 #[inline]
 pub fn call() {
-    if let Some(keeper) = keeper() {
-        (keeper.call)();
+    if let Some(scheduler) = scheduler() {
+        (scheduler.call)();
     }
 }
 
-/// Lets others go on; `false`: nobody keeps turns for this thread.
+/// Lets other threads run; `false`: no scheduler handles this thread.
 #[inline]
-pub fn give_way() -> bool {
-    keeper().is_some_and(|keeper| (keeper.give_way)())
+pub fn yield_turn() -> bool {
+    scheduler().is_some_and(|scheduler| (scheduler.yield_turn)())
 }

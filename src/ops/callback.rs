@@ -160,7 +160,7 @@ unsafe extern "C" fn call(data: *mut c_void) {
     let Some(Waiting { callback, before }) = take(data.addr() as u64) else { return };
     sanitizer::reached(before);
     let _waiting = waiting::in_host_function();
-    progress::told();
+    progress::notify();
     let _in_callback = thread::InCallback::begin();
     // SAFETY: the host's own function with its own data.
     unsafe { (callback.function)(callback.user_data) };

@@ -26,7 +26,7 @@ impl Stream {
     fn query_now(&self, runtime: &Runtime) -> Result<bool> {
         let is_done = self.is_done(runtime)?;
         if is_done {
-            progress::told();
+            progress::notify();
         }
         Ok(is_done)
     }

@@ -250,7 +250,7 @@ fn count_devices(driver: &Driver) -> Result<i32> {
 /// Powers the simulated machine on.
 fn power_on() -> Result<Table> {
     #[cfg(any(test, feature = "host_faults"))]
-    let _theirs = crate::base::host_faults::theirs();
+    let _in_driver = crate::base::host_faults::in_driver();
     let table =
         selection::with_options(|options| sim::power_on(options).map_err(Error::Simulator))?;
     crate::ops::fill::register_simulated();
@@ -262,7 +262,7 @@ fn power_on() -> Result<Table> {
 /// Powers it off.
 fn power_off() {
     #[cfg(any(test, feature = "host_faults"))]
-    let _theirs = crate::base::host_faults::theirs();
+    let _in_driver = crate::base::host_faults::in_driver();
     sim::power_off();
 }
 

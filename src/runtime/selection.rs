@@ -61,7 +61,7 @@ impl Selection {
         }
         if backend == Backend::Sim {
             #[cfg(any(test, feature = "host_faults"))]
-            let _theirs = crate::base::host_faults::theirs();
+            let _in_driver = crate::base::host_faults::in_driver();
             sim::Config::parse(options).map_err(Error::Simulator)?;
         }
         let mut copy = String::new();

@@ -9,7 +9,7 @@ use super::compiler::Scratch;
 use super::kernel::Launch;
 use super::physical::errno;
 use super::{Machine, code, lock, parameters, read};
-use crate::base::file::Quiet;
+use crate::base::file::BlockedSignals;
 use std::collections::BTreeMap;
 use std::ffi::{CStr, CString, c_char, c_void};
 use std::os::unix::ffi::OsStrExt;
@@ -119,7 +119,7 @@ pub(super) fn open(bytes: &[u8]) -> Result<&'static Compiled, i32> {
     }
     let scratch = Scratch::new().map_err(|_| code::OPERATING_SYSTEM)?;
     let path = scratch.file("kernel.so");
-    let quiet = Quiet::begin();
+    let quiet = BlockedSignals::begin();
     fs::write(&path, bytes).map_err(|_| code::OPERATING_SYSTEM)?;
     drop(quiet);
     let path = CString::new(path.as_os_str().as_bytes()).map_err(|_| code::OPERATING_SYSTEM)?;

@@ -3,7 +3,7 @@
 
 use super::physical::errno;
 use crate::base::environment;
-use crate::base::file::Quiet;
+use crate::base::file::BlockedSignals;
 use crate::base::reserve;
 use crate::driver::compiler::{Failure, Image, Log, Program};
 use std::ffi::{CStr, CString, OsStr};
@@ -199,7 +199,7 @@ pub fn compile(program: &Program<'_>) -> Result<Image, Failure> {
     let making = "making a directory for it";
     let scratch = Scratch::new().map_err(|code| Failure::Host { what: making, code })?;
     let (source, object) = (scratch.file("kernel.cc"), scratch.file("kernel.so"));
-    let quiet = Quiet::begin();
+    let quiet = BlockedSignals::begin();
     fs::write(&source, text).map_err(failed("writing the source"))?;
     drop(quiet);
     let mut arguments: Vec<&OsStr> = vec![OsStr::new("-std=c++17")];

@@ -305,7 +305,7 @@ pub fn power_on(options: &str) -> Result<Table, ConfigError> {
     }
     let keeps_turns = matches!(config.schedule, ScheduleKind::Adversarial(_));
     *machine = Some(Arc::new(Machine::new(config)?));
-    turn::keep(keeps_turns.then_some(&KEEPER));
+    turn::install(keeps_turns.then_some(&KEEPER));
     Ok(table())
 }
 
@@ -317,7 +317,7 @@ pub fn power_off() {
     }
     let _reserve = reserve::hold();
     let Some(machine) = write(&MACHINE).take() else { return };
-    turn::keep(None);
+    turn::install(None);
     machine.drain();
     machine.report_leaks();
     for device in &machine.devices {
@@ -366,11 +366,11 @@ fn machine() -> Option<Arc<Machine>> {
 }
 
 /// The hooks that the library's calls run while an adversarial machine is on.
-static KEEPER: turn::Keeper = turn::Keeper { call: meet, give_way };
+static KEEPER: turn::Scheduler = turn::Scheduler { call: meet, yield_turn: give_way };
 
 fn meet() {
     #[cfg(any(test, feature = "host_faults"))]
-    let _theirs = crate::base::host_faults::theirs();
+    let _in_driver = crate::base::host_faults::in_driver();
     // Without memory for the reserve, threads are not scheduled.
     let Some(_reserve) = reserve::hold() else { return };
     // A callback is part of an operation: its calls are not scheduled.
@@ -381,7 +381,7 @@ fn meet() {
 
 fn give_way() -> bool {
     #[cfg(any(test, feature = "host_faults"))]
-    let _theirs = crate::base::host_faults::theirs();
+    let _in_driver = crate::base::host_faults::in_driver();
     let Some(_reserve) = reserve::hold() else { return false };
     machine().is_some_and(|machine| machine.adversary.give_way())
 }

@@ -5,7 +5,7 @@ use super::code;
 use super::config::GRANULARITY;
 use super::lock;
 use super::shared::{self, META, Slots};
-use crate::base::file::Quiet;
+use crate::base::file::BlockedSignals;
 use std::collections::BTreeMap;
 use std::ptr;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -57,7 +57,7 @@ impl Physical {
             alias: OnceLock::new(),
         };
         // Exceeding the file size limit (ulimit -f) is then an error instead of a signal.
-        let _quiet = Quiet::begin();
+        let _quiet = BlockedSignals::begin();
         // SAFETY: the descriptor is ours.
         if unsafe { libc::ftruncate(file, (bytes + META) as libc::off_t) } != 0 {
             return Err(errno());

@@ -6,7 +6,7 @@
 
 use super::copy::{Copy, Place, Side};
 use super::queue::{Action, Point};
-use crate::base::file::Quiet;
+use crate::base::file::BlockedSignals;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::fs::{File, OpenOptions};
@@ -112,7 +112,7 @@ impl Trace {
         line.push_str("}\n");
         // Each line is written at once, since the host may crash. A full disk must not stop the
         // host.
-        let _quiet = Quiet::begin();
+        let _quiet = BlockedSignals::begin();
         let _ = self.file.write_all(line.as_bytes());
     }
 }

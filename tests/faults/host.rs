@@ -56,7 +56,7 @@ pub fn checked(status: tcuda_status, call: &str) -> Done {
         return Ok(());
     }
     // Also where a function of the host's is called by the library.
-    let _theirs = tcuda::base::host_faults::theirs();
+    let _in_driver = tcuda::base::host_faults::in_driver();
     let text = format!("{call} gave {status:?}: {}", message());
     if status == tcuda_status::Internal {
         problem(text.clone());

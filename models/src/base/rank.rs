@@ -13,7 +13,7 @@ impl Rank {
     pub const LEDGER: Rank = Rank;
     pub const RETIRED: Rank = Rank;
     pub const LEAF: Rank = Rank;
-    pub fn before(self) {}
-    pub fn taken(self) {}
-    pub fn given(self) {}
+    pub fn check(self) {}
+    pub fn note_taken(self) {}
+    pub fn note_released(self) {}
 }

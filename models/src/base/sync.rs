@@ -286,11 +286,11 @@ pub fn light_fence() {
 }
 
 /// No thread scheduler in a model.
-pub fn turns_are_kept() -> bool {
+pub fn is_scheduled() -> bool {
     false
 }
 
-pub fn give_way() -> bool {
+pub fn yield_turn() -> bool {
     false
 }
 

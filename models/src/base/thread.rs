@@ -1,25 +1,25 @@
 //! The data of threads, like `src/base/thread.rs`, but for loom's threads, which share one thread
 //! of the system.
 
-use crate::base::epoch::{Fence, Members, Presence, Visit};
+use crate::base::epoch::{Fence, Participant, Participants, Visit};
 use crate::base::error::Result;
 use crate::base::retired::{Reclaimable, Retired};
 use crate::base::sync::{self, Bug};
 
 sync::state! {
-    static MEMBERS: Members = Members::new();
+    static PARTICIPANTS: Participants = Participants::new();
     static RETIRED: Retired = Retired::new();
 }
 
 loom::thread_local! {
-    static PRESENCE: Presence = Presence::new();
+    static PARTICIPANT: Participant = Participant::new();
 }
 
 /// The calling thread's participant. A run of a model keeps the data of its threads until its end.
-fn presence() -> &'static Presence {
-    let presence = PRESENCE.with(|presence| std::ptr::from_ref(presence));
+fn participant() -> &'static Participant {
+    let participant = PARTICIPANT.with(|participant| std::ptr::from_ref(participant));
     // SAFETY: thread-local, and used by its thread, or by others while it is registered.
-    unsafe { &*presence }
+    unsafe { &*participant }
 }
 
 /// A call: the thread is inside until it is dropped.
@@ -27,23 +27,23 @@ pub struct Inside(());
 
 /// Registers this thread, before its first call.
 pub fn register() {
-    MEMBERS.join(presence(), || Ok(())).unwrap();
+    PARTICIPANTS.add(participant(), || Ok(())).unwrap();
 }
 
 /// Unregisters this thread, which is ending.
 pub fn leave() {
-    MEMBERS.part(presence());
+    PARTICIPANTS.remove(participant());
 }
 
 /// Enters the library.
 pub fn enter() -> Inside {
-    presence().enter(Fence::Light);
+    participant().enter(Fence::Light);
     Inside(())
 }
 
 impl Drop for Inside {
     fn drop(&mut self) {
-        presence().leave();
+        participant().leave();
     }
 }
 
@@ -54,7 +54,7 @@ fn barrier() {
 
 /// A number that identifies this thread.
 pub fn address() -> usize {
-    std::ptr::from_ref(presence()) as usize
+    std::ptr::from_ref(participant()) as usize
 }
 
 pub fn has_heavy_fences() -> bool {
@@ -62,7 +62,7 @@ pub fn has_heavy_fences() -> bool {
 }
 
 pub fn is_inside() -> bool {
-    presence().depth() > 0
+    participant().depth() > 0
 }
 
 pub fn is_in_callback() -> bool {
@@ -78,16 +78,16 @@ pub fn reach_all() {
 }
 
 pub fn visit_of(thread: usize) -> Option<Visit> {
-    MEMBERS.visit_of(thread)
+    PARTICIPANTS.visit_of(thread)
 }
 
 pub fn is_over(visit: &Visit) -> bool {
-    sync::planted(Bug::NoVisit) || !MEMBERS.is_on(visit)
+    sync::planted(Bug::NoVisit) || !PARTICIPANTS.is_on(visit)
 }
 
 pub fn wait_for_others() {
     barrier();
-    MEMBERS.wait_for_others(presence());
+    PARTICIPANTS.wait_for_others(participant());
 }
 
 /// A box.
@@ -107,13 +107,13 @@ pub fn retire<T: Send + 'static>(object: Box<Reclaimable<T>>) {
 
 pub fn collect() {
     if sync::planted(Bug::NoSight) {
-        RETIRED.collect(&Members::new(), None, usize::MAX, barrier);
+        RETIRED.collect(&Participants::new(), None, usize::MAX, barrier);
     } else {
-        RETIRED.collect(&MEMBERS, Some(presence()), usize::MAX, barrier);
+        RETIRED.collect(&PARTICIPANTS, Some(participant()), usize::MAX, barrier);
     }
 }
 
 /// Collects as inside a callback of a call, where the calling thread counts as inside.
 pub fn collect_in_callback() {
-    RETIRED.collect(&MEMBERS, None, usize::MAX, barrier);
+    RETIRED.collect(&PARTICIPANTS, None, usize::MAX, barrier);
 }

@@ -1,36 +1,36 @@
-//! What errors carry besides numbers and names.
+//! The details of errors, besides numbers and names.
 
 #[cfg(test)]
 use crate::base::text::Text;
 use crate::gpu::device::CPU;
 use std::fmt;
 
-/// The numbers of an allocation that found no memory.
+/// The numbers of an allocation that ran out of memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OutOfMemory {
     /// Device that ran out.
     pub device: i32,
-    /// Bytes that were asked of the driver.
+    /// Bytes that were requested from the driver.
     pub wanted: u64,
     /// Memory of the device.
     pub total: u64,
-    /// What the driver said was free.
+    /// Bytes that the driver reported as free.
     pub free: u64,
     /// Limit of this process; `u64::MAX`: none is set.
     pub limit: u64,
-    /// Held by the host.
+    /// Bytes of allocated blocks.
     pub allocated: u64,
-    /// Held by the cache and not by the host.
+    /// Bytes of the cache that are not allocated.
     pub cached: u64,
-    /// Part of `cached`: in private pools, for their users alone.
+    /// Part of `cached`: in private pools, only for allocations routed to them.
     pub pooled: u64,
-    /// Part of `cached`: freed by the host, but in use by streams.
+    /// Part of `cached`: freed, but still used by streams.
     pub pending: u64,
-    /// Captures are under way, during which memory is not given back.
+    /// Captures are under way, so that memory is not given back.
     pub captured: bool,
-    /// Who else has memory of the device, where that is known.
+    /// The processes that use the device's memory, where they are known.
     pub users: Users,
-    /// Refused before the driver was asked, as `throw_on_cudamalloc_oom` wants it.
+    /// Refused without a call of the driver, because of `throw_on_cudamalloc_oom`.
     pub rejected: bool,
     /// The cache has segments that it cannot give back in parts.
     pub segmented: bool,
@@ -39,17 +39,17 @@ pub struct OutOfMemory {
 /// Processes that have memory of a device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Users {
-    /// What this process has, also past the library.
+    /// Bytes of this process, including memory outside the library.
     pub own_bytes: Option<u64>,
-    /// The first others: an error has no room for all.
+    /// The first other processes: an error has no room for all.
     pub pids: [u32; 2],
-    /// What they have.
+    /// Their bytes.
     pub bytes: [u64; 2],
-    /// How many others there are.
+    /// Number of other processes.
     pub num_others: u32,
 }
 
-/// An argument, or an element of one that is a list.
+/// An argument, or an element of a list argument.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Which {
     /// The parameter.
@@ -79,7 +79,7 @@ impl fmt::Display for Which {
     }
 }
 
-/// In what tensors may differ.
+/// A property in which tensors may differ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Trait {
     /// Their sizes.
@@ -97,7 +97,7 @@ impl fmt::Display for Trait {
     }
 }
 
-/// Where a tensor is: a device, or the host.
+/// The name of a device, or of the host.
 pub(super) struct PlaceName(pub(super) i32);
 
 impl fmt::Display for PlaceName {
@@ -109,7 +109,7 @@ impl fmt::Display for PlaceName {
     }
 }
 
-/// How many devices there are, and which numbers they have.
+/// The number of devices, and their ordinals.
 pub(super) struct Present(pub(super) i32);
 
 impl fmt::Display for Present {
@@ -129,7 +129,7 @@ mod tests {
     use super::*;
     use crate::base::error::Error;
 
-    /// Sentences with more than one case.
+    /// Messages with more than one case.
     #[test]
     fn every_case_reads_well() {
         let which = Which::of("tensors", 1);

@@ -1,4 +1,4 @@
-//! Sentences about the driver: that there is none, and what its failures mean.
+//! Messages about the driver: its absence, and what its failures mean.
 
 use crate::base::environment;
 use crate::driver::{CudaError, code};
@@ -6,7 +6,7 @@ use crate::profiling::nvtx::own::function_of;
 use std::fmt;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-/// What to do where there is no GPU, but options of the simulated machine are set.
+/// Advice where there is no GPU, but options of the simulated machine are set.
 pub(super) fn simulator_hint() -> &'static str {
     match environment::value(c"TCUDA_SIM") {
         Some(_) => {
@@ -19,30 +19,30 @@ pub(super) fn simulator_hint() -> &'static str {
 
 const DESCRIPTORS: &str = "; raise the limit of open files (ulimit -n), or close some";
 
-/// What to do about the system's error, if it is that there are no descriptors left.
+/// Advice if the system's error is that there are no descriptors left.
 pub(crate) fn descriptor_hint(errno: i32) -> &'static str {
     if matches!(errno, libc::EMFILE | libc::ENFILE) { DESCRIPTORS } else { "" }
 }
 
-/// The same where it is not known why something failed: tries to get a descriptor.
+/// The same where the cause of a failure is not known: tries to create a descriptor.
 fn missing_descriptor_hint() -> &'static str {
     // SAFETY: takes a flag alone.
     let descriptor = unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) };
     if descriptor < 0 {
         return descriptor_hint(crate::ipc::descriptor::errno());
     }
-    // SAFETY: just made, and nobody else knows it.
+    // SAFETY: just created, and not shared.
     unsafe { libc::close(descriptor) };
     ""
 }
 
-/// Gives the name of a function of the library, or of a type in it.
+/// Returns the name of a function of the library, or of a type in it.
 type Name = fn() -> &'static str;
 
-/// The last function that a capture did not allow and that broke it; NULL: none since one began.
+/// The last function that invalidated a capture; NULL: none since a capture began.
 static REFUSED: AtomicPtr<()> = AtomicPtr::new(std::ptr::null_mut());
 
-/// Notes a failure of a function of the library, if it broke a capture.
+/// Records the function of a failed call, if the failure invalidated a capture.
 pub(crate) fn note_refused(error: &CudaError, function: Name) {
     const FIRST: i32 = code::STREAM_CAPTURE_UNSUPPORTED;
     const LAST: i32 = code::STREAM_CAPTURE_EVENT;
@@ -54,7 +54,7 @@ pub(crate) fn note_refused(error: &CudaError, function: Name) {
     }
 }
 
-/// A capture begins, and there is no other: what was refused before has broken nothing.
+/// The first capture begins: earlier functions have not invalidated it.
 pub(crate) fn forget_refused() {
     REFUSED.store(std::ptr::null_mut(), Ordering::Relaxed);
 }
@@ -72,8 +72,8 @@ fn last_refused() -> Option<&'static str> {
 const RECORDED_IN_CAPTURE: &str = "; the event was last recorded in a capture, and has no meaning outside \
      it: record it anew, or make it with TCUDA_EVENT_EXTERNAL";
 
-/// What to do about a failed call, as the end of its sentence, where a mistake of the host's is the
-/// likely reason.
+/// Advice about a failed call, as the end of its message, where a mistake of the host is the likely
+/// cause.
 fn remedy(error: &CudaError) -> &'static str {
     match (error.call, error.code) {
         ("cuIpcOpenEventHandle", code::INVALID_CONTEXT) => {
@@ -134,7 +134,7 @@ fn remedy(error: &CudaError) -> &'static str {
     }
 }
 
-/// The sentence about a failed driver call.
+/// The message of a failed driver call.
 pub struct CudaErrorText<'a>(pub &'a CudaError);
 
 impl fmt::Display for CudaErrorText<'_> {

@@ -92,7 +92,7 @@ pub(super) struct Seen {
 impl Seen {
     pub(super) fn of(table: &Table, call: Call, arguments: &[(&str, u64)]) -> Seen {
         #[cfg(any(test, feature = "host_faults"))]
-        let _theirs = crate::base::host_faults::theirs();
+        let _in_driver = crate::base::host_faults::in_driver();
         use Call::*;
         let argument = |wanted: &str| {
             arguments.iter().find(|(name, _)| *name == wanted).map_or(0, |(_, value)| *value)
@@ -169,7 +169,7 @@ impl Seen {
 /// destroy any more ends with it.
 pub(super) fn finish(table: &Table, call: Call, arguments: &[(&str, u64)], has_lost: bool) {
     #[cfg(any(test, feature = "host_faults"))]
-    let _theirs = crate::base::host_faults::theirs();
+    let _in_driver = crate::base::host_faults::in_driver();
     if has_lost
         && matches!(call, Call::cuDevicePrimaryCtxRelease)
         && let (Some(release), Some((_, device))) =

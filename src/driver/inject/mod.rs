@@ -117,14 +117,14 @@ pub fn set(call: Option<usize>, nth: u64, code: i32, forever: bool) -> bool {
         }
     });
     // What a rule held up may be over now.
-    progress::told();
+    progress::notify();
     is_set
 }
 
 /// Puts rules in the place of all that are set. Lost devices stay lost.
 pub fn replace(rules: &Rules) {
     state(|state| state.rules = *rules);
-    progress::told();
+    progress::notify();
     let host = rules.iter().flatten().find(|rule| rule.target == Target::HostMemory);
     set_host_memory(host.map_or(0, |rule| rule.remaining), host.is_some_and(|rule| rule.forever));
 }

@@ -124,7 +124,7 @@ impl ArenaLock {
         if self.bias.owner.load(Ordering::Relaxed) != me {
             return None;
         }
-        Rank::ARENA.before();
+        Rank::ARENA.check();
         self.guard_as_owner(me)
     }
 
@@ -162,7 +162,7 @@ impl ArenaLock {
                 thread::is_inside(),
                 "an owner is inside a call, where `visit_of` finds it"
             );
-            Rank::ARENA.taken();
+            Rank::ARENA.note_taken();
             return Some(ArenaGuard { lock: self, is_light: true, not_send: PhantomData });
         }
         self.bias.inside.store(false, Ordering::Release);
@@ -173,7 +173,7 @@ impl ArenaLock {
     /// device.
     #[inline(never)]
     fn guard_slowly(&self, me: usize) -> Option<ArenaGuard<'_>> {
-        Rank::ARENA.before();
+        Rank::ARENA.check();
         let pause = |pauses| (0..pauses).for_each(|_| sync::spin_loop());
         self.contention.back_off(me, pause, || self.lock.is_held());
         if !self.lock.try_lock() {
@@ -245,8 +245,8 @@ impl ArenaLock {
 
     /// Lets the ledger use the account until [`ArenaLock::unpark`]. Called by the holder.
     pub fn park(&self) {
-        Rank::ARENA.given();
-        Rank::PARKED.taken();
+        Rank::ARENA.note_released();
+        Rank::PARKED.note_taken();
         self.parked.store(true, Ordering::Release);
     }
 
@@ -258,8 +258,8 @@ impl ArenaLock {
     /// Ends what [`ArenaLock::park`] began. Called by the holder, which has the ledger's lock.
     pub fn unpark(&self) {
         self.parked.store(false, Ordering::Release);
-        Rank::PARKED.given();
-        Rank::ARENA.taken();
+        Rank::PARKED.note_released();
+        Rank::ARENA.note_taken();
     }
 
     /// Waits until no thread changes the arena's account. Called by the holder of the ledger.
@@ -374,7 +374,7 @@ impl Drop for ArenaGuard<'_> {
     #[inline]
     fn drop(&mut self) {
         if self.is_light {
-            Rank::ARENA.given();
+            Rank::ARENA.note_released();
             self.lock.bias.inside.store(false, Ordering::Release);
         } else {
             self.lock.lock.unlock();

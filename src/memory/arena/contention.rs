@@ -117,7 +117,7 @@ impl Contention {
     #[cold]
     fn wait_for_batch(&self, pause: impl Fn(u32), is_held: impl Fn() -> bool) {
         // If the simulated machine schedules the threads, the other one does not run meanwhile.
-        if sync::turns_are_kept() {
+        if sync::is_scheduled() {
             return;
         }
         let mut before = self.batch();

@@ -90,7 +90,7 @@ impl PollPolicy {
     /// Begins a pause as blocks begin to wait, where none did: a moment, or the rest of the present
     /// pause.
     pub(in crate::memory) fn begin(&mut self) {
-        self.generation = progress::listen();
+        self.generation = progress::subscribe();
         let now = progress::now();
         let rest = self.pause.saturating_sub(now.wrapping_sub(self.started));
         (self.started, self.pause) = (now, rest.max(MOMENT));
@@ -99,7 +99,7 @@ impl PollPolicy {
 
     /// Begins a poll.
     pub(in crate::memory) fn begin_poll(&mut self) -> PollTimer {
-        self.generation = progress::listen();
+        self.generation = progress::subscribe();
         self.unclocked = 0;
         PollTimer { since: progress::now() }
     }
@@ -147,7 +147,7 @@ impl PollPolicy {
     /// May an allocation skip the poll without a look at the clock?
     #[inline(always)]
     pub(in crate::memory) fn skip_without_clock(&mut self) -> bool {
-        let should_skip = self.unclocked > 0 && self.generation == progress::news();
+        let should_skip = self.unclocked > 0 && self.generation == progress::generation();
         self.unclocked -= u32::from(should_skip);
         self.skipped += u32::from(should_skip);
         should_skip
@@ -161,7 +161,7 @@ impl PollPolicy {
         repeats: bool,
         is_little: impl FnOnce() -> bool,
     ) -> bool {
-        if self.generation != progress::news() {
+        if self.generation != progress::generation() {
             return false;
         }
         if !repeats {
@@ -222,7 +222,7 @@ mod tests {
         assert!(!should_skip(&mut policy), "the moment is over");
         let learns = |policy: &mut PollPolicy| {
             policy.begin();
-            progress::told();
+            progress::notify();
             !should_skip(policy)
         };
         assert!((0..1000).all(|_| learns(&mut policy)), "the host knows more");
@@ -306,7 +306,7 @@ mod tests {
                 (policy.started, policy.pause) =
                     (progress::now().wrapping_sub(2 * MOMENT), pause * MOMENT);
                 policy.clock_read = progress::now();
-                policy.generation = progress::news();
+                policy.generation = progress::generation();
                 let mut reads = 0;
                 let mut step = || {
                     by_reading::pass(apart);
@@ -326,9 +326,9 @@ mod tests {
             );
             assert_eq!(reads(5, MOMENT / 2), (6, false), "it is over soon, and that is seen");
             let mut policy = PollPolicy { unclocked: UNCLOCKED, ..PollPolicy::default() };
-            policy.generation = progress::listen();
+            policy.generation = progress::subscribe();
             assert!(policy.skip_without_clock());
-            progress::told();
+            progress::notify();
             assert!(!policy.skip_without_clock(), "the host knows more");
             policy.begin();
             assert!(!policy.skip_without_clock());

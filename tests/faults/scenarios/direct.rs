@@ -71,7 +71,7 @@ unsafe extern "C" fn give(bytes: isize, _: i32, _: *mut CUstream_st) -> *mut c_v
     };
     let mut block = 0;
     // What the machine allocates for itself is no host memory of the library.
-    let _theirs = tcuda::base::host_faults::theirs();
+    let _in_driver = tcuda::base::host_faults::in_driver();
     // SAFETY: `block` is writable, a context is current.
     if unsafe { allocate(&mut block, bytes as usize) } != 0 {
         return null_mut();
@@ -89,7 +89,7 @@ unsafe extern "C" fn take(block: *mut c_void, _: isize, _: i32, _: *mut CUstream
     // SAFETY: the driver's function of this name.
     let free =
         unsafe { std::mem::transmute::<*mut c_void, unsafe extern "C" fn(u64) -> i32>(free) };
-    let _theirs = tcuda::base::host_faults::theirs();
+    let _in_driver = tcuda::base::host_faults::in_driver();
     // SAFETY: what `give` gave.
     if unsafe { free(block as u64) } == 0 {
         GIVEN.fetch_sub(1, Ordering::Relaxed);
