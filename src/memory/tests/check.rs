@@ -1,5 +1,5 @@
-//! The invariants of an arena, as the head of `arena.rs` has them, and whether a broken one is told: the
-//! other tests are worth what this finds.
+//! The invariants of an arena, listed at the top of `arena/mod.rs`, and tests that `check` reports
+//! each violation. The other tests rely on it.
 
 use super::super::arena::ArenaState;
 use super::{MIB, on_machine};
@@ -12,7 +12,7 @@ use crate::memory::stats::ledger::{
 };
 
 impl ArenaState {
-    /// Checks every invariant; gives the first that does not hold.
+    /// Checks every invariant; returns the first violation.
     pub fn check(&self, account: &Account) -> std::result::Result<(), String> {
         let own = self.class as usize;
         if self.segments.is_some() {
@@ -20,7 +20,7 @@ impl ArenaState {
         }
         let (mut id, mut below, mut at, mut sums) = (self.first, NONE, 0u32, [[0i64; COUNTERS]; 2]);
         let (mut free, mut free_bytes, mut active, mut mapped) = (0, 0, 0, 0);
-        let (mut lent, mut gaps) = (Vec::new(), 0);
+        let (mut remapped, mut gaps) = (Vec::new(), 0);
         let mut foreign: Vec<(u32, u32)> = vec![(0, 0); self.foreign.all().count()];
         while id != NONE {
             let block = &self.blocks[id];
@@ -42,7 +42,7 @@ impl ArenaState {
                 }
                 State::Hole => (),
                 State::Gap => gaps += block.units,
-                State::Lent => lent.push(id),
+                State::Lent => remapped.push(id),
                 State::Free => {
                     if below != NONE && self.blocks[below].state == State::Free {
                         return Err(format!("blocks {below} and {id} are free neighbours"));
@@ -92,7 +92,7 @@ impl ArenaState {
         if !self.foreign.all().map(|(held, free, _)| (held, free)).eq(foreign) {
             return Err("the counts of a guest are wrong".into());
         }
-        for (id, rest) in self.check_aliases(&mut lent, at)? {
+        for (id, rest) in self.check_views(&mut remapped, at)? {
             (active, mapped) = (active + 1, mapped + self.blocks[id].bytes());
             add_active(&self.blocks[id], &mut sums);
             if rest != NONE {
@@ -132,8 +132,8 @@ fn add_active(block: &Block, sums: &mut [[i64; COUNTERS]; 2]) {
     sums[REQUESTED_BYTES] += block.requested as i64;
 }
 
-/// The blocks of the arena that `told` breaks, by their places in it: a free one stands between two in
-/// use, a hole between two more, and the last is in use.
+/// The blocks of the arena that `violation` corrupts, by their positions: a free block between two
+/// allocated ones, a hole between two more, and an allocated block at the end.
 struct Places {
     first: u32,
     free: u32,
@@ -159,8 +159,8 @@ impl Places {
     }
 }
 
-/// What the check says once an arena was broken.
-fn told(breaks: impl FnOnce(&mut ArenaState, &mut Account, Places)) -> String {
+/// The report of `check` after an arena was corrupted.
+fn violation(breaks: impl FnOnce(&mut ArenaState, &mut Account, Places)) -> String {
     on_machine("memory=1GiB", |bench| {
         let stream = bench.stream();
         let blocks: Vec<u64> = (0..5).map(|_| bench.malloc(stream, 4 * MIB)).collect();
@@ -185,59 +185,59 @@ fn told(breaks: impl FnOnce(&mut ArenaState, &mut Account, Places)) -> String {
 }
 
 #[track_caller]
-fn is_told(what: &str, breaks: impl FnOnce(&mut ArenaState, &mut Account, Places)) {
-    let told = told(breaks);
-    assert!(told.contains(what), "{told:?} instead of {what:?}");
+fn is_reported(what: &str, breaks: impl FnOnce(&mut ArenaState, &mut Account, Places)) {
+    let violation = violation(breaks);
+    assert!(violation.contains(what), "{violation:?} instead of {what:?}");
 }
 
 #[test]
-fn a_gap_between_blocks_is_told() {
-    is_told("does not follow", |state, _, at| state.blocks[at.free].start += 1);
-    is_told("does not follow", |state, _, at| state.blocks[at.between].previous = at.first);
-    is_told("does not follow", |state, _, at| state.blocks[at.first].units = 0);
-    is_told("is vacant", |state, _, at| state.blocks[at.between].state = State::Vacant);
+fn a_gap_between_blocks_is_reported() {
+    is_reported("does not follow", |state, _, at| state.blocks[at.free].start += 1);
+    is_reported("does not follow", |state, _, at| state.blocks[at.between].previous = at.first);
+    is_reported("does not follow", |state, _, at| state.blocks[at.first].units = 0);
+    is_reported("is vacant", |state, _, at| state.blocks[at.between].state = State::Vacant);
 }
 
 #[test]
-fn neighbours_that_were_not_joined_are_told() {
-    is_told("are free neighbours", |state, _, at| state.blocks[at.between].state = State::Free);
-    is_told("are neighbouring holes", |state, _, at| {
+fn unmerged_neighbours_are_reported() {
+    is_reported("are free neighbours", |state, _, at| state.blocks[at.between].state = State::Free);
+    is_reported("are neighbouring holes", |state, _, at| {
         state.blocks[at.before_hole].state = State::Hole;
     });
-    is_told("a hole at the end", |state, _, at| state.blocks[at.last].state = State::Hole);
+    is_reported("a hole at the end", |state, _, at| state.blocks[at.last].state = State::Hole);
 }
 
 #[test]
-fn a_free_block_that_nobody_would_find_is_told() {
-    is_told("is in no bin", |state, _, at| state.bins.remove(&mut state.blocks, at.free));
-    is_told("is in no bin", |state, _, at| state.blocks[at.first].state = State::Free);
-    is_told("last or wilderness", |state, _, at| state.wilderness = at.free);
-    is_told("last or wilderness", |state, _, at| state.last = at.hole);
+fn an_unlisted_free_block_is_reported() {
+    is_reported("is in no bin", |state, _, at| state.bins.remove(&mut state.blocks, at.free));
+    is_reported("is in no bin", |state, _, at| state.blocks[at.first].state = State::Free);
+    is_reported("last or wilderness", |state, _, at| state.wilderness = at.free);
+    is_reported("last or wilderness", |state, _, at| state.last = at.hole);
 }
 
 #[test]
-fn a_quick_block_that_nobody_would_find_is_told() {
-    is_told("is in no list", |state, _, at| state.blocks[at.free].state = State::Quick);
+fn an_unlisted_quick_block_is_reported() {
+    is_reported("is in no list", |state, _, at| state.blocks[at.free].state = State::Quick);
 }
 
 #[test]
-fn wrong_counts_are_told() {
-    is_told("the counts of free or active", |state, _, _| state.free_blocks += 1);
-    is_told("the counts of free or active", |state, _, _| state.free_bytes -= 512);
-    is_told("the counts of free or active", |state, _, _| state.active_blocks -= 1);
-    is_told("mapped", |state, _, at| {
+fn wrong_counts_are_reported() {
+    is_reported("the counts of free or active", |state, _, _| state.free_blocks += 1);
+    is_reported("the counts of free or active", |state, _, _| state.free_bytes -= 512);
+    is_reported("the counts of free or active", |state, _, _| state.active_blocks -= 1);
+    is_reported("mapped", |state, _, at| {
         state.blocks[at.hole].state = State::Pending;
         state.active_blocks += 1;
     });
     for (counter, class) in (0..COUNTERS).flat_map(|counter| CLASSES.map(|class| (counter, class)))
     {
-        is_told("the account has", |_, account, _| account.count_wrongly(class, counter));
+        is_reported("the account has", |_, account, _| account.count_wrongly(class, counter));
     }
 }
 
 #[test]
-fn a_guest_that_is_not_what_is_counted_is_told() {
-    let told = |breaks: &dyn Fn(&mut ArenaState)| {
+fn a_miscounted_foreign_free_list_is_reported() {
+    let violation = |breaks: &dyn Fn(&mut ArenaState)| {
         super::sharing("memory=1GiB", |bench| {
             let (owner, guest) = (bench.stream(), bench.stream());
             bench.free(bench.malloc(owner, 40 * MIB));
@@ -255,22 +255,22 @@ fn a_guest_that_is_not_what_is_counted_is_told() {
         })
     };
     let ids = |state: &ArenaState| (state.first, state.blocks[state.first].next);
-    let of_nobody = told(&|state| {
+    let unowned = violation(&|state| {
         let (free, _) = ids(state);
         state.blocks[free].uses = 0;
     });
-    assert!(of_nobody.contains("is free for no guest"), "{of_nobody}");
-    let not_counted = told(&|state| {
+    assert!(unowned.contains("is free for no guest"), "{unowned}");
+    let not_counted = violation(&|state| {
         let (_, used) = ids(state);
         state.blocks[used].uses = 0;
     });
     assert!(not_counted.contains("the counts of a guest"), "{not_counted}");
-    let not_joined = told(&|state| {
+    let not_joined = violation(&|state| {
         let (_, used) = ids(state);
         state.blocks[used].state = State::ForeignFree;
     });
     assert!(not_joined.contains("are free neighbours"), "{not_joined}");
-    let in_no_bin = told(&|state| {
+    let in_no_bin = violation(&|state| {
         let (free, used) = ids(state);
         state.blocks[free].units += 1 << 14;
         state.blocks[used].start += 1 << 14;

@@ -1,4 +1,4 @@
-//! Arenas, slots and streams of what has ended: they serve others, and go.
+//! Arenas, slots and streams that have ended: they are reused or freed.
 
 use super::super::record_stream;
 use super::identity::{native, wrap_native};
@@ -22,7 +22,7 @@ fn destroy(bench: Bench, stream: &Stream) {
     unsafe { bench.device.driver().cuStreamDestroy(handle) }.unwrap();
 }
 
-/// Arenas of the device.
+/// The number of arenas of the device.
 fn arenas(bench: Bench) -> usize {
     bench.memory().stats.with_members(|arenas| arenas.len())
 }
@@ -35,7 +35,7 @@ fn reservations(bench: Bench) -> u64 {
     bench.calls(Call::cuMemAddressReserve)
 }
 
-/// Searches until something holds: threads of other tests may be inside.
+/// Repeats the search until a condition holds, because threads of other tests may be inside.
 #[track_caller]
 fn forget_until(bench: Bench, holds: impl Fn() -> bool) {
     for _ in 0..20_000 {
@@ -129,13 +129,13 @@ fn threads_that_end_leave_nothing() {
                     let blocks = [1000, 3 * MIB].map(|bytes| bench.malloc(own, bytes));
                     blocks.into_iter().for_each(|block| bench.free(block));
                 });
-                // A scope does not wait for destructors of its threads; this does.
+                // A scope does not wait for the destructors of its threads; a join does.
                 thread.join().unwrap();
             });
         }
         assert!(arenas(bench) <= 16, "{}", arenas(bench));
         assert_eq!(reservations(bench), 1);
-        // The last thread may be on its way out still.
+        // The last thread may still be ending.
         while arenas(bench) > 0 {
             bench.empty_cache();
         }
@@ -143,8 +143,8 @@ fn threads_that_end_leave_nothing() {
     });
 }
 
-/// More arenas than have a slot for all of the memory: one of them grows into larger slots, in which
-/// everything is as in one.
+/// More arenas than there are slots for all of the memory. One of them grows into larger slots, and
+/// behaves as in a single slot.
 #[test]
 fn an_arena_outgrows_its_slot() {
     on_machine("memory=4GiB", |bench| {
@@ -167,7 +167,7 @@ fn an_arena_outgrows_its_slot() {
             let (found, offset) = arena_of(*block).unwrap();
             assert!(std::ptr::eq(found, arena) && offset == block - arena.base);
         }
-        // SAFETY: nobody else is here.
+        // SAFETY: this is the only thread.
         let slots: Vec<Slot> = unsafe { arena.state() }.slots.all().collect();
         assert!(slots.len() >= 3, "{}", slots.len());
         assert!(slots.windows(2).all(|pair| pair[0].base + pair[0].bytes <= pair[1].base));
@@ -195,8 +195,8 @@ fn an_arena_outgrows_its_slot() {
     });
 }
 
-/// Streams, pools and blocks that come and go at random: the invariants hold, what lives is apart, and in
-/// the end nothing is left.
+/// Streams, pools and blocks are created and destroyed at random. The invariants hold, live blocks
+/// are disjoint, and at the end nothing is left.
 #[test]
 fn random_programs_leave_nothing() {
     for seed in 1..12 {
@@ -265,7 +265,7 @@ fn random_program(bench: Bench, seed: u64) {
     bench.empty_cache();
     bench.check();
     assert_eq!(bench.reserved(), 0, "seed {seed}");
-    // The default stream's are its own.
+    // The default stream keeps its arenas.
     assert!(arenas(bench) <= 2, "seed {seed}: {}", arenas(bench));
     forget_until(bench, || streams(bench) == 0);
     assert!(reservations(bench) <= 3, "seed {seed}: slots are used again");

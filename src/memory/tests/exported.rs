@@ -1,5 +1,5 @@
-//! Blocks that other processes may have: nothing happens to them, whatever the host does meanwhile. The
-//! other processes are left out: handles that are withdrawn are as good as closed.
+//! Blocks that other processes may have open: they do not change, whatever the host does. There are
+//! no other processes; a withdrawn handle counts as closed.
 
 use super::super::arena::ArenaState;
 use super::super::exported::keep;
@@ -11,7 +11,7 @@ use crate::memory::stats::ledger;
 use proptest::prelude::*;
 
 impl ArenaState {
-    /// Blocks in address order that other processes may have.
+    /// The number of blocks that other processes may have open.
     fn marked(&self) -> u32 {
         let (mut id, mut count) = (self.first, 0);
         while id != NONE {
@@ -39,7 +39,7 @@ fn check(bench: Bench) {
     every.unwrap();
 }
 
-/// Where blocks lie that are live here or may be elsewhere, and their handles.
+/// Addresses of blocks that are live here or may be open elsewhere, and their handles.
 struct Held {
     address: u64,
     bytes: u64,
@@ -61,7 +61,7 @@ fn random_operations(options: &str, choices: &[(u8, u64)]) {
                     let meets = |other: &Held| {
                         other.address < address + bytes + 1 && address < other.address + other.bytes
                     };
-                    assert!(!held.iter().any(meets), "it is somebody's");
+                    assert!(!held.iter().any(meets), "it is still in use");
                     held.push(Held { address, bytes: bytes + 1, is_live: true, handles: vec![] });
                 }
                 (3, Some(block)) => {
@@ -107,7 +107,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
 
     #[test]
-    fn what_others_have_stays(
+    fn blocks_of_other_processes_stay(
         choices in proptest::collection::vec((any::<u8>(), any::<u64>()), 1..60),
         mapped: bool,
     ) {

@@ -1,4 +1,4 @@
-//! From any address of a block to the block.
+//! Finding the block from any address in it.
 
 use super::*;
 use crate::memory;
@@ -6,7 +6,7 @@ use crate::memory::backing::virtual_memory;
 use crate::memory::extent;
 use proptest::prelude::*;
 
-/// Allocates and frees, and asks for addresses in live blocks, freed ones and between.
+/// Allocates and frees, and looks up addresses in live blocks, freed blocks and between blocks.
 fn every_address_leads_to_its_block(options: &str, sizes: &[(u64, bool)]) {
     on_machine(options, |bench| {
         let stream = bench.stream();
@@ -26,7 +26,8 @@ fn every_address_leads_to_its_block(options: &str, sizes: &[(u64, bool)]) {
                     assert_eq!(extent(start + at).unwrap(), Some((*start, *bytes)));
                 }
             }
-            // What was freed may be the end of a live block that is larger than it was asked for.
+            // The address of a freed block may be the end of a live block that is larger than
+            // requested.
             let is_live = |start| live.iter().any(|(address, _)| *address == start);
             for (start, bytes) in &freed {
                 for at in [0, bytes / 2, bytes - 1].map(|at| start + at) {
@@ -57,7 +58,7 @@ proptest! {
 }
 
 #[test]
-fn what_nobody_has_is_no_block() {
+fn addresses_of_no_block_are_invalid() {
     on_machine("memory=256MiB", |bench| {
         let stream = bench.stream();
         let blocks: Vec<u64> = (0..3000).map(|_| bench.malloc(stream, 512)).collect();
@@ -68,10 +69,10 @@ fn what_nobody_has_is_no_block() {
     });
 }
 
-/// A slot that no arena has is memory of ours all the same, and nobody's: the next one, the last one, and
-/// what is behind a block in its own. What is not reserved is not known.
+/// The memory of a vacant slot belongs to the library and to no arena: the next slot, the last
+/// slot, and the part of a slot behind its last block. Memory that is not reserved is unknown.
 #[test]
-fn what_no_arena_has_is_nobodys() {
+fn addresses_of_vacant_slots_have_no_extent() {
     on_machine("memory=256MiB", |bench| {
         let stream = bench.stream();
         let block = bench.malloc(stream, 512);

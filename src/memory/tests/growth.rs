@@ -1,4 +1,4 @@
-//! Mapping, giving back, and filling holes.
+//! Growing, giving memory back, and filling holes.
 
 use super::super::arena::Arena;
 use super::{Bench, KIB, MIB, is_invalid_pointer, on_machine};
@@ -9,7 +9,7 @@ use crate::memory::backing::virtual_memory::arena_of;
 use crate::memory::stats::ledger::Class;
 use std::sync::atomic::Ordering;
 
-/// Sizes in MiB of the handles behind the arena of an address, in address order.
+/// The sizes in MiB of the handles of an address's arena, in address order.
 fn handles(address: u64) -> Vec<u64> {
     let arena = arena_of(address).unwrap().0;
     let _guard = arena.lock.guard();
@@ -18,7 +18,7 @@ fn handles(address: u64) -> Vec<u64> {
     state.segment.mappings().iter().map(|m| u64::from(m.units) * UNIT / MIB).collect()
 }
 
-/// The blocks of an arena, in address order.
+/// The blocks of an address's arena, in address order.
 fn blocks(address: u64) -> Vec<(State, u64)> {
     let arena = arena_of(address).unwrap().0;
     let _guard = arena.lock.guard();
@@ -38,7 +38,7 @@ fn segments(bench: Bench) -> i64 {
 }
 
 #[test]
-fn grows_by_what_is_missing_in_handles_that_grow_with_the_arena() {
+fn grows_by_the_missing_bytes_in_handles_that_grow_with_the_arena() {
     on_machine("memory=16GiB", |bench| {
         let stream = bench.stream();
         let block = bench.malloc(stream, 218 * MIB - 512);
@@ -51,7 +51,7 @@ fn grows_by_what_is_missing_in_handles_that_grow_with_the_arena() {
         expected.push(4);
         assert_eq!(handles(block), expected);
         assert_eq!(segments(bench), 1);
-        // Its 64th is 3 MiB still, and then 16 and 32.
+        // A 64th of the arena is still 3 MiB, then 16 and 32.
         let last = |count| handles(block).split_off(handles(block).len() - count);
         bench.malloc(stream, 9 * MIB);
         assert_eq!(last(1), [8], "a MiB was left");
@@ -70,7 +70,7 @@ fn grows_by_what_is_missing_in_handles_that_grow_with_the_arena() {
 }
 
 #[test]
-fn what_was_given_back_is_got_again_in_larger_steps() {
+fn an_arena_that_gave_memory_back_grows_in_larger_steps() {
     on_machine("memory=64GiB", |bench| {
         let stream = bench.stream();
         let fill = |count: u64| -> Vec<u64> {
@@ -81,7 +81,7 @@ fn what_was_given_back_is_got_again_in_larger_steps() {
         blocks.drain(..).for_each(|block| bench.free(block));
         bench.empty_cache();
         assert_eq!(bench.reserved(), 0);
-        // Up to 1280 MiB the 64th is not more than a block.
+        // Up to 1280 MiB, a 64th of the arena is not more than a block.
         let mut blocks = fill(64);
         assert_eq!(bench.reserved(), 1280 * MIB, "no more than is missing");
         blocks.append(&mut fill(960));
@@ -90,7 +90,7 @@ fn what_was_given_back_is_got_again_in_larger_steps() {
         assert!(again < created / 5 * 2, "{again} handles, {created} before");
         blocks.append(&mut fill(1));
         assert_eq!(bench.reserved(), 20500 * MIB, "more than before: what is missing");
-        // Where memory is limited, it is not taken ahead of need.
+        // With a limit, no memory is mapped ahead of need.
         blocks.drain(..).for_each(|block| bench.free(block));
         bench.empty_cache();
         bench.memory().set_fraction(0.5).unwrap();
@@ -102,14 +102,14 @@ fn what_was_given_back_is_got_again_in_larger_steps() {
 }
 
 #[test]
-fn where_something_lies_idle_no_more_is_got_again_than_is_missing() {
+fn with_idle_pieces_an_arena_grows_only_by_the_missing_bytes() {
     on_machine("memory=64GiB", |bench| {
         let stream = bench.stream();
         bench.free(bench.malloc(stream, 20480 * MIB));
         bench.empty_cache();
         let blocks: Vec<u64> = (0..300).map(|_| bench.malloc(stream, 20 * MIB)).collect();
         bench.free(blocks[10]);
-        // What was got ahead of need goes first.
+        // Memory that was mapped ahead of need is used first.
         for _ in 0..8 {
             bench.malloc(stream, 22 * MIB);
         }
@@ -138,7 +138,7 @@ fn a_live_unit_keeps_its_handle_and_no_other() {
         bench.check();
         assert_eq!((handles(tiny), bench.reserved(), segments(bench)), (vec![2], 2 * MIB, 1));
         assert_eq!(bench.in_use(), 2 * MIB);
-        // The holes are filled again, the lowest first, and only as far as it takes.
+        // The holes are filled, the lowest first, and only as far as needed.
         assert_eq!(bench.malloc(stream, 700 * KIB), tiny + 65 * KIB, "what is mapped goes first");
         let next = bench.malloc(stream, 900 * KIB);
         assert_eq!((next, bench.reserved()), (blocks[0], 4 * MIB));
@@ -149,7 +149,7 @@ fn a_live_unit_keeps_its_handle_and_no_other() {
 }
 
 #[test]
-fn holes_are_joined() {
+fn adjacent_holes_merge() {
     on_machine("memory=1GiB", |bench| {
         let stream = bench.stream();
         let below = bench.malloc(stream, 64 * MIB);
@@ -157,7 +157,7 @@ fn holes_are_joined() {
         bench.free(below);
         bench.empty_cache();
         assert_eq!(blocks(above), [(State::Hole, 64 * MIB), (State::Allocated, 2 * MIB)]);
-        // Uses the lower part of the hole, and leaves a hole below a hole.
+        // Uses the lower part of the hole, which leaves a hole below a hole.
         for size in [2, 8, 2] {
             let part = bench.malloc(stream, size * MIB);
             assert_eq!(part, below);
@@ -166,7 +166,7 @@ fn holes_are_joined() {
             bench.check();
             assert_eq!(blocks(above), [(State::Hole, 64 * MIB), (State::Allocated, 2 * MIB)]);
         }
-        // Both its neighbours are holes.
+        // Both neighbours are holes.
         let parts: Vec<u64> = (0..3).map(|_| bench.malloc(stream, 2 * MIB)).collect();
         for part in [parts[0], parts[2], parts[1]] {
             bench.free(part);
@@ -200,13 +200,13 @@ fn a_hole_takes_a_block_with_the_free_ends_beside_it() {
     });
 }
 
-/// Many free blocks of nearly the right size hide the one that fits from the bounded search; the
-/// allocation must find it all the same, once the alternative is to grow.
+/// Many free blocks of nearly the right size hide the block that fits from the bounded search. The
+/// allocation must find it nevertheless, before the arena grows.
 #[test]
-fn what_fits_is_found_among_many_that_do_not() {
+fn a_fitting_block_is_found_among_many_that_do_not_fit() {
     on_machine("memory=1GiB", |bench| {
         let stream = bench.stream();
-        // In blocks of 4100 units after one of 4 units: bins are 64 units wide here.
+        // With blocks of 4100 units after one of 4 units; bins are 64 units wide here.
         let (near, wanted) = (4096 * UNIT, 4100 * UNIT);
         let mut kept = Vec::new();
         let mut freed = Vec::new();
@@ -228,9 +228,9 @@ fn what_fits_is_found_among_many_that_do_not() {
     });
 }
 
-/// The same when the memory comes from a hole, whose block is in a bin then.
+/// The same if the memory comes from a hole, so that the new block is in a bin.
 #[test]
-fn what_fills_a_hole_is_found() {
+fn memory_in_a_filled_hole_is_found() {
     on_machine("memory=1GiB", |bench| {
         let stream = bench.stream();
         let (near, wanted) = (4096 * UNIT, 4100 * UNIT);
@@ -283,7 +283,7 @@ fn a_failure_while_growing_leaves_nothing_behind() {
 }
 
 #[test]
-fn a_refused_reservation_of_addresses_is_tried_smaller() {
+fn a_failed_reservation_of_addresses_is_retried_with_fewer() {
     on_machine("memory=1GiB", |bench| {
         let stream = bench.stream();
         let reserve = Some(Call::cuMemAddressReserve as usize);
@@ -307,11 +307,11 @@ fn an_arena_without_a_block_knows_no_pointer() {
         // SAFETY: made by the call above, and kept until shutdown.
         let arena = unsafe { &*stream.arenas[0].load(Ordering::Acquire) };
         is_invalid_pointer(super::super::free(bench.runtime, arena.base));
-        // Another thread may see an arena before its first allocation.
+        // Another thread may find an arena before its first allocation.
         let slot = bench.memory().virtual_memory.take_slot().unwrap();
         let (policy, range) = (&bench.memory().policy, (slot.base, slot.bytes));
         let fresh = Arena::new(0, policy, range, MIB, Class::Small, None).unwrap();
-        // SAFETY: nobody else has it.
+        // SAFETY: no other thread has it.
         assert!(unsafe { fresh.state() }.find(0, 0).is_err());
     });
 }
@@ -343,7 +343,7 @@ fn the_end_recedes_when_it_is_given_back() {
     on_machine("memory=256MiB", |bench| {
         let stream = bench.stream();
         let first = bench.malloc(stream, 3 * MIB);
-        // Far more addresses over time than a slot has.
+        // Together, many more addresses than a slot has.
         for round in 0..50 {
             let block = bench.malloc(stream, 150 * MIB);
             assert_eq!(block, first + 3 * MIB, "round {round}");
@@ -387,9 +387,9 @@ fn absurd_sizes_are_out_of_memory() {
 
 const GIB: u64 = 1 << 30;
 
-/// A growth that fails, and cannot be undone at once, takes nothing away for good.
+/// A growth that fails and cannot be undone at once loses no memory.
 #[test]
-fn what_a_failed_growth_could_not_unmap_is_unmapped_later() {
+fn mappings_of_a_failed_growth_are_unmapped_later() {
     on_machine("memory=64MiB", |bench| {
         let stream = bench.stream();
         inject::set(Some(Call::cuMemSetAccess as usize), 1, 999, false);

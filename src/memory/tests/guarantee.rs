@@ -1,5 +1,5 @@
-//! What is promised of fragmentation: a request fails only where the handles in which nothing is in use,
-//! with what the limit leaves, are less than it needs. What is in use keeps its handle.
+//! The guarantee about fragmentation: a request fails only if it needs more than the idle handles
+//! and the rest of the limit together. An idle handle has no block in use.
 
 use super::{Bench, KIB, MIB, on_machine};
 use crate::base::error::Error;
@@ -30,7 +30,7 @@ fn op() -> impl Strategy<Value = Op> {
     ]
 }
 
-/// Bytes of the handles that are in use, in whole or in part.
+/// The bytes of the handles that are in use, wholly or partly.
 fn pinned(bench: Bench) -> u64 {
     bench.memory().with_ledger(None, |stats| {
         let mut pinned = 0;
@@ -83,15 +83,15 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 300, max_shrink_iters: 2000, ..ProptestConfig::default() })]
 
     #[test]
-    fn a_request_fails_only_for_want_of_handles(ops in proptest::collection::vec(op(), 1..80)) {
+    fn a_request_fails_only_for_lack_of_handles(ops in proptest::collection::vec(op(), 1..80)) {
         on_machine("memory=1GiB", |bench| run(bench, &ops));
     }
 }
 
-/// What grows into a hole may join all of the memory to one free block: then the arena begins again, and
-/// reaches nothing of it.
+/// Memory that fills a hole may turn all memory into one free block. The arena then resets its
+/// growth cursor, and must still find the block.
 #[test]
-fn what_fills_the_last_hole_is_in_reach() {
+fn memory_that_fills_the_last_hole_is_found() {
     let malloc = |stream, bytes| Op::Malloc { stream, bytes };
     let ops = [
         malloc(0, 1),
@@ -110,15 +110,16 @@ fn what_fills_the_last_hole_is_in_reach() {
     on_machine("memory=1GiB", |bench| run(bench, &ops));
 }
 
-/// The same in numbers: 512 live bytes keep 2 MiB from others, and no more.
+/// An example: 512 live bytes keep their handle of 2 MiB, and no more.
 #[test]
-fn live_units_keep_their_handles_and_all_else_serves() {
+fn live_units_keep_only_their_handles() {
     on_machine("memory=1GiB", |bench| {
         bench.memory().set_fraction(LIMIT as f64 / bench.memory().total() as f64).unwrap();
         let stream = bench.stream();
         let blocks: Vec<u64> = (0..64).map(|_| bench.malloc(stream, MIB)).collect();
         assert_eq!(bench.reserved(), LIMIT);
-        // In each second handle half stays: 16 of 32 handles are idle, nowhere two in a row.
+        // In every second handle half is in use: 16 of 32 handles are idle, no two of them
+        // adjacent.
         for (index, block) in blocks.iter().enumerate() {
             if index % 4 != 0 {
                 bench.free(*block);

@@ -1,4 +1,4 @@
-//! Which stream is which, and who may use whose memory.
+//! The identity of streams, and access to memory between devices and streams.
 
 use super::super::record_stream;
 use super::{Bench, KIB, MIB, on_machine};
@@ -16,7 +16,7 @@ const NON_BLOCKING: u32 = 1;
 const LEGACY: CUstream = 1 as CUstream;
 const PER_THREAD: CUstream = 2 as CUstream;
 
-/// A stream of the host's own.
+/// A stream created by the host.
 pub(super) fn native(bench: Bench) -> CUstream {
     let _context = bench.device.enter().unwrap();
     let mut native = std::ptr::null_mut();
@@ -32,7 +32,7 @@ fn destroy(bench: Bench, native: CUstream) {
     unsafe { bench.device.driver().cuStreamDestroy(native) }.unwrap();
 }
 
-/// What a handle for it does.
+/// The effect of making a handle for it.
 pub(super) fn wrap_native<'a>(bench: Bench<'a>, native: CUstream) -> &'a Stream {
     wrap(bench, native)
 }
@@ -44,7 +44,7 @@ fn wrap<'a>(bench: Bench<'a>, native: CUstream) -> &'a Stream {
 }
 
 #[test]
-fn a_stream_that_goes_leaves_an_event_behind() {
+fn an_external_stream_leaves_an_event_at_its_end() {
     on_machine("memory=1GiB", |bench| {
         let (own, handle) = (bench.stream(), native(bench));
         let foreign = wrap(bench, handle);
@@ -68,17 +68,17 @@ fn a_stream_that_goes_leaves_an_event_behind() {
     });
 }
 
-/// One thread empties the cache, which records an event on a foreign stream; meanwhile the stream's last
-/// handle goes on another thread, whose host then destroys the stream.
+/// One thread empties the cache, which records an event on an external stream. Meanwhile the last
+/// handle of the stream is closed on another thread, and the host destroys the stream.
 #[test]
-fn a_stream_goes_when_nobody_names_it_any_more() {
+fn an_external_stream_ends_when_it_is_no_longer_named() {
     on_machine("memory=1GiB", |bench| {
         let (own, handle) = (bench.stream(), native(bench));
         let foreign = wrap(bench, handle);
         let block = bench.malloc(own, 3 * MIB);
         record_stream(block, foreign).unwrap();
         bench.free(block);
-        // The call is counted first, and made after the pause.
+        // The call is counted first, and runs after the pause.
         inject::replace(&inject::parse("cuEventRecord@1=slow:200ms").unwrap());
         let records = bench.calls(Call::cuEventRecord);
         std::thread::scope(|scope| {
@@ -134,7 +134,7 @@ fn fixed_handles_mean_the_default_streams() {
     });
 }
 
-/// May the device use this address?
+/// Does the device have access to this address?
 pub(super) fn may_use(owner: &Device, device: &Device, address: u64) -> bool {
     let kind = CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE;
     let location = CUmemLocation { type_: kind, id: device.ordinal() };
@@ -145,7 +145,7 @@ pub(super) fn may_use(owner: &Device, device: &Device, address: u64) -> bool {
 }
 
 #[test]
-fn peers_reach_what_was_mapped_and_what_will_be() {
+fn peers_have_access_to_earlier_and_later_mappings() {
     on_machine("devices=3,memory=1GiB", |bench| {
         let [user, owner, other] = &bench.runtime.devices[..] else { panic!("three devices") };
         let on_owner = Bench { device: owner, ..bench };
@@ -162,12 +162,12 @@ fn peers_reach_what_was_mapped_and_what_will_be() {
 }
 
 #[test]
-fn contexts_outlive_what_other_devices_hold_of_them() {
+fn contexts_outlive_their_events_on_other_devices() {
     on_machine("devices=2,memory=1GiB", |bench| {
         let [first, second] = &bench.runtime.devices[..] else { panic!("two devices") };
         let on_second = Bench { device: second, ..bench };
         let (other, own) = (bench.stream(), on_second.stream());
-        // A block of the second device waits for a stream of the first, by an event of the first.
+        // A block of the second device waits for a stream of the first, with an event of the first.
         let block = on_second.malloc(own, 3 * MIB);
         record_stream(block, other).unwrap();
         on_second.free(block);
@@ -186,7 +186,7 @@ fn contexts_outlive_what_other_devices_hold_of_them() {
 }
 
 #[test]
-fn a_context_that_will_not_go_is_taken_off_again() {
+fn a_context_that_cannot_be_released_is_popped() {
     on_machine("devices=2", |bench| {
         bench.runtime.set_current_device(0).unwrap();
         let other = &bench.runtime.devices[1];
@@ -196,7 +196,7 @@ fn a_context_that_will_not_go_is_taken_off_again() {
     });
 }
 
-/// Says whether a stream has done what it holds now and something slow after that.
+/// Becomes true after the present work of a stream and a slow operation after it.
 fn end_of(bench: Bench, stream: &Stream) -> &'static AtomicBool {
     let done: &AtomicBool = Box::leak(Box::default());
     let user_data = std::ptr::from_ref(done).cast_mut().cast();
@@ -205,10 +205,10 @@ fn end_of(bench: Bench, stream: &Stream) -> &'static AtomicBool {
     done
 }
 
-/// A stream that blocks comes after the default one; so must the end of its memory, also when the
-/// stream itself is gone.
+/// A blocking stream is ordered after the default stream. Therefore the end of its memory must be
+/// too, even if the stream was destroyed.
 #[test]
-fn memory_of_a_stream_that_is_gone_stays_while_the_default_stream_may_use_it() {
+fn memory_of_a_destroyed_stream_stays_while_the_default_stream_may_use_it() {
     on_machine("schedule=threads,memory=1GiB", |bench| {
         let handle = native(bench);
         let foreign = wrap(bench, handle);
@@ -223,10 +223,10 @@ fn memory_of_a_stream_that_is_gone_stays_while_the_default_stream_may_use_it() {
     });
 }
 
-/// No call works when the handle goes: what the stream still does is not known, and it is not named
-/// again, because its owner may destroy it.
+/// Every driver call fails while the handle is closed. The remaining work of the stream is unknown,
+/// and the stream is not named again, because its owner may destroy it.
 #[test]
-fn a_stream_that_goes_unheard_holds_its_memory_until_the_device_is_done() {
+fn a_stream_of_unknown_end_holds_its_memory_until_the_device_is_done() {
     on_machine("schedule=threads,memory=1GiB", |bench| {
         let (own, handle) = (bench.stream(), native(bench));
         let foreign = wrap(bench, handle);
@@ -247,14 +247,14 @@ fn a_stream_that_goes_unheard_holds_its_memory_until_the_device_is_done() {
     });
 }
 
-/// The stream goes with its work under way, and the event that should stand for it fails.
+/// The stream ends while it has work, and the recording of its last event fails.
 #[test]
-fn a_stream_that_goes_without_an_event_is_waited_for() {
+fn a_stream_that_ends_without_an_event_is_waited_for() {
     for call in [Call::cuEventRecord, Call::cuEventCreate, Call::cuStreamIsCapturing] {
         on_machine("schedule=threads,memory=1GiB", |bench| {
             let (own, handle) = (bench.stream(), native(bench));
             let foreign = wrap(bench, handle);
-            // Small, so that it is not lent what the other stream has.
+            // Small, so that it does not share the other stream's memory.
             let block = bench.malloc(own, 64 * KIB);
             let theirs = bench.malloc(foreign, 3 * MIB);
             record_stream(block, foreign).unwrap();
@@ -269,13 +269,13 @@ fn a_stream_that_goes_without_an_event_is_waited_for() {
             let reserved = bench.reserved();
             bench.free(theirs);
             bench.empty_cache();
-            assert_eq!(bench.reserved(), reserved - 4 * MIB, "nobody uses it any more");
+            assert_eq!(bench.reserved(), reserved - 4 * MIB, "it is no longer in use");
         });
     }
 }
 
-/// Nothing can be asked while the stream goes: its memory comes back when its context was waited for.
-/// What stood for an earlier end of the same stream says nothing any more.
+/// All queries fail while the stream ends. Its memory is free after a wait for its context. The
+/// event of an earlier end of the same stream does not count any more.
 #[test]
 fn a_stream_whose_end_is_unknown_ends_with_its_context() {
     for went_before in [false, true] {
@@ -295,7 +295,7 @@ fn a_stream_whose_end_is_unknown_ends_with_its_context() {
             destroy(bench, handle);
             bench.free(block);
             let other = bench.malloc(own, MIB);
-            assert_ne!(other, block, "reused although nobody knows whether the stream is at work");
+            assert_ne!(other, block, "reused although the stream may be at work");
             bench.free(other);
             bench.empty_cache();
             assert!(done.load(Ordering::Acquire), "unmapped while the stream was at work");
@@ -308,6 +308,6 @@ fn a_stream_whose_end_is_unknown_ends_with_its_context() {
 
 unsafe extern "C" fn finish_late(done: *mut c_void) {
     std::thread::sleep(std::time::Duration::from_millis(50));
-    // SAFETY: what the test leaked.
+    // SAFETY: leaked by the test.
     unsafe { &*done.cast::<AtomicBool>() }.store(true, Ordering::Release);
 }

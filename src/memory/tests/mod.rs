@@ -1,35 +1,35 @@
-//! The allocator on the simulated machine: against a plain model, in the order of streams, at the
-//! edges of growing and giving back, and from many threads.
+//! Tests of the allocator on the simulated machine: against a simple model, for the order of
+//! streams, at the limits of growing and shrinking, and with many threads.
 
-mod alias;
+mod block_index;
 mod check;
-mod direct;
 mod ended;
-mod excess;
 mod exported;
 mod extent;
+mod fallbacks;
 mod growth;
+mod growth_credit;
+mod growth_cursor;
 mod guarantee;
 mod identity;
-mod ladder;
-mod leeway;
+mod last_freed;
 mod model;
 mod order;
 mod pinned;
 mod pinned_model;
 mod ratio;
-mod reach;
-mod refused;
-mod resting;
+mod refusals;
 mod scopes;
 mod segments;
 mod settings;
 mod sharing;
+mod snapshot_sums;
 mod stacks;
-mod starts;
 mod threads;
 mod threshold;
-mod truth;
+mod trace_excess;
+mod uncached;
+mod views;
 mod waits;
 
 use super::{DeviceMemory, DeviceStats};
@@ -46,7 +46,8 @@ use crate::sim;
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
 
-/// Shuts down when dropped, also when a test failed, so that the next one finds a fresh library.
+/// Shuts the library down on drop, also after a failed test, so that the next test starts with a
+/// new library.
 struct Shutdown;
 
 impl Drop for Shutdown {
@@ -57,7 +58,7 @@ impl Drop for Shutdown {
     }
 }
 
-/// Runs a test on device 0 of a fresh machine; there is one machine, so one test at a time.
+/// Runs a test on device 0 of a new machine. There is one machine, so that tests run one at a time.
 fn on_machine<R>(options: &str, body: impl FnOnce(Bench) -> R) -> R {
     let _lock = sim::test_lock();
     let _shutdown = Shutdown;
@@ -67,7 +68,7 @@ fn on_machine<R>(options: &str, body: impl FnOnce(Bench) -> R) -> R {
     body(Bench { runtime, device: &runtime.devices[0] })
 }
 
-/// The same with streams that share whenever more is wanted than was ever needed.
+/// The same, and streams share memory whenever more is requested than was ever needed.
 fn sharing<R>(options: &str, body: impl FnOnce(Bench) -> R) -> R {
     on_machine(options, |bench| {
         runtime::configure(&thread::enter().unwrap(), "sharing_threshold:0").unwrap();
@@ -75,8 +76,8 @@ fn sharing<R>(options: &str, body: impl FnOnce(Bench) -> R) -> R {
     })
 }
 
-/// The same with no idle memory lent.
-fn without_lending<R>(options: &str, body: impl FnOnce(Bench) -> R) -> R {
+/// The same without remapping of idle memory.
+fn without_remapping<R>(options: &str, body: impl FnOnce(Bench) -> R) -> R {
     on_machine(options, |bench| {
         let settings = Settings { lend_idle_memory: false, ..Settings::DEFAULT };
         bench.runtime.devices.iter().for_each(|device| device.memory.configure(&settings));
@@ -96,7 +97,7 @@ impl Random {
     }
 }
 
-/// What a test works on.
+/// The objects that a test uses.
 #[derive(Clone, Copy)]
 struct Bench<'a> {
     runtime: &'a Runtime,
@@ -128,7 +129,7 @@ impl<'a> Bench<'a> {
         self.memory().empty_cache(self.runtime).unwrap();
     }
 
-    /// Every invariant of every arena and of the ledger.
+    /// Checks every invariant of every arena and of the ledger.
     #[track_caller]
     fn check(&self) {
         self.memory().check().unwrap();
@@ -138,7 +139,7 @@ impl<'a> Bench<'a> {
         self.memory().statistics().reserved_bytes[0].current as u64
     }
 
-    /// What the driver says is in use.
+    /// The memory in use, as the driver reports it.
     fn in_use(&self) -> u64 {
         let (free, total) = self.memory().info(self.device).unwrap();
         total - free
@@ -154,15 +155,15 @@ impl<'a> Bench<'a> {
 }
 
 impl DeviceMemory {
-    /// Checks every invariant of the arenas and of what is counted; gives the first that does not
-    /// hold. Arenas that a thread is changing right now are left out, and the sum over all with them.
+    /// Checks every invariant of the arenas and of the counters; returns the first violation.
+    /// Arenas that a thread is changing are left out, and with them the sum over all arenas.
     fn check(&self) -> std::result::Result<(), String> {
         self.with_ledger(None, |stats| stats.check())
     }
 }
 
 impl DeviceStats {
-    /// Checks the arenas that `with_ledger` could lock, and the headroom of all.
+    /// Checks the arenas that `with_ledger` could lock, and the headroom of all arenas.
     fn check(&self) -> std::result::Result<(), String> {
         let (mut mapped, mut all_locked) = ([0i64; 3], true);
         for arena in &self.members {
@@ -172,7 +173,7 @@ impl DeviceStats {
             }
             // SAFETY: `with_ledger` took the lock.
             let state = unsafe { arena.state() };
-            // SAFETY: the ledger holds all accounts still.
+            // SAFETY: the ledger has frozen all accounts.
             let account = unsafe { arena.account() };
             state.check(account).map_err(|why| format!("arena at {:#x}: {why}", arena.base))?;
             for row in [ledger::ALL, arena.class.row()] {

@@ -1,8 +1,8 @@
-//! Random operations against a model that is too simple to be wrong.
+//! Random operations against a simple model.
 
 use super::super::arena::Arena;
 use super::super::{SMALL_ARENA, record_stream, round_size};
-use super::{Bench, KIB, MIB, is_invalid_pointer, on_machine, sharing, without_lending};
+use super::{Bench, KIB, MIB, is_invalid_pointer, on_machine, sharing, without_remapping};
 use crate::base::error::Error;
 use crate::driver::{Call, inject};
 use crate::gpu::stream::Stream;
@@ -18,7 +18,7 @@ use std::sync::atomic::Ordering;
 const STREAMS: usize = 3;
 const COUNTERS: [usize; 5] = [ALLOCATION, ALLOCATED_BYTES, ACTIVE, ACTIVE_BYTES, REQUESTED_BYTES];
 
-/// Numbers that pick a block are taken modulo the number of candidates.
+/// Numbers that choose a block are taken modulo the number of candidates.
 #[derive(Clone, Debug)]
 enum Op {
     Malloc { stream: usize, bytes: u64 },
@@ -48,7 +48,7 @@ fn bytes() -> impl Strategy<Value = u64> + Clone {
     ]
 }
 
-/// Sizes that leave idle handles on both sides of what is in use.
+/// Sizes that leave idle handles on both sides of blocks in use.
 fn large_bytes() -> impl Strategy<Value = u64> + Clone {
     prop_oneof![
         2 => (1u64..=4).prop_map(|mib| mib * MIB + 512),
@@ -57,7 +57,7 @@ fn large_bytes() -> impl Strategy<Value = u64> + Clone {
     ]
 }
 
-/// Few sizes, which fit where others were.
+/// A few sizes, so that blocks fit where others were.
 fn few_bytes() -> impl Strategy<Value = u64> + Clone {
     prop_oneof![
         2 => (1u64..=4).prop_map(|parts| parts * 200 * KIB),
@@ -109,11 +109,11 @@ impl Live {
     }
 }
 
-/// What should be.
+/// The expected state.
 #[derive(Default)]
 struct Model {
     live: BTreeMap<u64, Live>,
-    /// Freed, but other streams used them and nobody looked since.
+    /// Freed blocks that other streams used, and that were not polled since.
     pending: Vec<Live>,
     freed: Vec<u64>,
     stats: [StatArray; 8],
@@ -167,7 +167,7 @@ impl Model {
         }
     }
 
-    /// The schedule is immediate, so that whoever looks finds all work done.
+    /// The schedule is immediate, so that a poll finds all work complete.
     fn settle(&mut self, which: impl Fn(&Live) -> bool) {
         let (done, waiting) = self.pending.drain(..).partition(|block| which(block));
         self.pending = waiting;
@@ -180,7 +180,7 @@ impl Model {
     }
 }
 
-/// Does a freed block still wait?
+/// Is a freed block still pending?
 fn is_pending(arena: &Arena, address: u64) -> bool {
     let _guard = arena.lock.guard();
     // SAFETY: the lock is held, and this is the only reference.
@@ -217,7 +217,7 @@ impl Run<'_> {
         let block = Live { stream, address, requested, is_shared: false };
         let place = usize::from(block.bytes() > SMALL_ARENA);
         let own = self.streams[stream].arenas[place].load(Ordering::Relaxed).cast_const();
-        // Its own arena was looked at; others where their memory was wanted.
+        // Its own arena was polled; other arenas were polled if their memory was needed.
         self.model.settle(|pending| {
             let arena = arena_of(pending.address).unwrap().0;
             std::ptr::eq(arena, own) || !is_pending(arena, pending.address)
@@ -246,7 +246,7 @@ impl Run<'_> {
             Op::MallocFailing { stream, bytes, call, nth, code } => {
                 assert!(inject::set(Some(call as usize), nth, code, false));
                 let outcome = self.malloc(stream, bytes);
-                // Out of memory is tried again, so that one failure is survived.
+                // Out of memory is retried, so that the call survives one failure.
                 match outcome {
                     Ok(_) | Err(Error::OutOfMemory(_)) => (),
                     Err(Error::Cuda(error)) => assert_eq!((error.code, code == 2), (code, false)),
@@ -331,7 +331,7 @@ proptest! {
         on_machine("memory=1GiB", |bench| run(bench, &ops));
     }
 
-    /// Where memory is short, so that what is idle on one stream serves another.
+    /// With little memory, so that idle memory of one stream serves another.
     #[test]
     fn random_operations_agree_where_streams_share(
         ops in proptest::collection::vec(op(STREAMS, large_bytes()), 1..120),
@@ -339,7 +339,7 @@ proptest! {
         sharing("memory=256MiB", |bench| run(bench, &ops));
     }
 
-    /// The same with few sizes, small ones too, in which streams find what others had.
+    /// With a few sizes, some of them small, so that streams find blocks that others freed.
     #[test]
     fn random_operations_agree_where_streams_take_turns(
         ops in proptest::collection::vec(op(STREAMS, few_bytes()), 1..200),
@@ -347,7 +347,7 @@ proptest! {
         sharing("memory=256MiB", |bench| run(bench, &ops));
     }
 
-    /// Where memory is short, so that what is idle serves at other addresses.
+    /// With little memory, so that idle memory serves through views.
     #[test]
     fn random_operations_agree_where_memory_is_short(
         ops in proptest::collection::vec(op(2, large_bytes()), 1..120),
@@ -356,17 +356,17 @@ proptest! {
     }
 
     #[test]
-    fn random_operations_agree_where_nothing_is_lent(
+    fn random_operations_agree_without_remapping(
         ops in proptest::collection::vec(op(2, large_bytes()), 1..120),
     ) {
-        without_lending("memory=256MiB", |bench| run(bench, &ops));
+        without_remapping("memory=256MiB", |bench| run(bench, &ops));
     }
 }
 
 fn run(bench: Bench, ops: &[Op]) {
     let streams = (0..STREAMS).map(|_| bench.stream()).collect();
     let mut run = Run { bench, streams, model: Model::default() };
-    // The context is what the driver itself keeps in memory.
+    // The driver counts the context as memory in use.
     bench.device.context().unwrap();
     for op in ops {
         run.apply(op);

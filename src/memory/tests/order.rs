@@ -1,4 +1,4 @@
-//! When memory is used again: at once in its own stream, after the others for `record_stream`.
+//! When memory is reused: at once on its own stream, and after the recorded streams otherwise.
 
 use super::super::record_stream;
 use super::{Bench, KIB, MIB, is_invalid_pointer, on_machine};
@@ -14,12 +14,12 @@ use std::sync::{Condvar, Mutex};
 
 pub(super) const THREADS: &str = "schedule=threads,memory=1GiB";
 
-/// Holds up a stream until it is opened, or dropped.
+/// Blocks a stream until it is opened or dropped.
 pub(super) struct Gate(&'static (Mutex<bool>, Condvar));
 
 impl Gate {
     pub(super) fn on(bench: Bench, stream: &Stream) -> Gate {
-        // Leaked, because the stream may look at it after a failed test is gone.
+        // Leaked, because the stream may read it after a failed test has returned.
         let gate: &'static _ = crate::base::thread::for_ever((Mutex::new(false), Condvar::new()));
         let user_data = std::ptr::from_ref(gate).cast_mut().cast();
         let callback = Callback { function: wait_for_gate, user_data, destroy: None };
@@ -40,12 +40,12 @@ impl Drop for Gate {
 }
 
 unsafe extern "C" fn wait_for_gate(gate: *mut c_void) {
-    // SAFETY: what `Gate::on` leaked.
+    // SAFETY: leaked by `Gate::on`.
     let (is_open, opened) = unsafe { &*gate.cast::<(Mutex<bool>, Condvar)>() };
     drop(opened.wait_while(is_open.lock().unwrap(), |is_open| !*is_open).unwrap());
 }
 
-/// Current blocks: held, active, and bytes requested.
+/// Current blocks: allocated, active, and requested bytes.
 fn current(bench: Bench) -> (i64, i64, i64) {
     let counters = bench.memory().statistics().counters;
     (
@@ -76,7 +76,7 @@ fn a_recorded_block_waits_for_the_other_stream() {
             assert_eq!(current(bench), (0, 1, bytes as i64));
             gate.open();
             other.synchronize(bench.runtime).unwrap();
-            // One of the two is what served meanwhile.
+            // One of the two is the block that was allocated in the meantime.
             let both = [bench.malloc(own, bytes), bench.malloc(own, bytes)];
             assert!(both.contains(&block));
             assert_eq!(current(bench), (2, 2, 2 * bytes as i64));
@@ -87,7 +87,7 @@ fn a_recorded_block_waits_for_the_other_stream() {
 
 #[test]
 fn a_block_waits_for_every_stream_that_used_it() {
-    // Whichever is done first.
+    // In either order of completion.
     for (early, late) in [(0, 1), (1, 0)] {
         on_machine(THREADS, |bench| {
             let own = bench.stream();
@@ -109,9 +109,9 @@ fn a_block_waits_for_every_stream_that_used_it() {
     }
 }
 
-/// The event of an earlier batch must not free what was freed after it was recorded.
+/// The event of an earlier batch must not free blocks that were freed after it was recorded.
 #[test]
-fn what_is_freed_later_waits_for_later_work() {
+fn blocks_freed_later_wait_for_later_work() {
     on_machine(THREADS, |bench| {
         let (own, other) = (bench.stream(), bench.stream());
         let (early, late) = (bench.malloc(own, KIB), bench.malloc(own, KIB));
@@ -119,31 +119,31 @@ fn what_is_freed_later_waits_for_later_work() {
         record_stream(late, other).unwrap();
         let first = Gate::on(bench, other);
         bench.free(early);
-        // Closes the batch of the early one.
+        // Closes the batch of the early block.
         assert_ne!(bench.malloc(own, KIB), early);
         let second = Gate::on(bench, other);
         bench.free(late);
         first.open();
         let mut reused = Vec::new();
-        // The stream gets to the second gate on its own thread.
+        // The stream reaches the second gate on its own thread.
         while !reused.contains(&early) {
             reused.push(bench.malloc(own, KIB));
             assert!(!reused.contains(&late), "work queued before its free is not done");
             bench.check();
         }
-        assert_eq!(current(bench).1 - current(bench).0, 1, "the late one still waits");
+        assert_eq!(current(bench).1 - current(bench).0, 1, "the late block is still pending");
         assert!((0..4).all(|_| bench.malloc(own, KIB) != late));
         second.open();
         other.synchronize(bench.runtime).unwrap();
         bench.malloc(own, KIB);
-        assert_eq!(current(bench).0, current(bench).1, "nothing waits any more");
+        assert_eq!(current(bench).0, current(bench).1, "no block is pending");
     });
 }
 
-/// Those that are neighbours are freed as one, which nothing that is counted may show: in any order, of both
-/// classes, and beside a block that lives.
+/// Adjacent pending blocks are freed as one, which must not affect any counter: in any order, in
+/// both classes, and next to a live block.
 #[test]
-fn blocks_that_waited_together_count_each() {
+fn blocks_that_are_freed_together_are_counted_singly() {
     let sizes = [MIB, MIB, 512 * KIB, 512 * KIB, 2 * MIB, 3 * MIB, 3 * MIB, 21 * MIB];
     for order in [[0, 1, 2, 3, 4, 5, 6, 7], [7, 6, 5, 4, 3, 2, 1, 0], [3, 4, 5, 0, 1, 2, 6, 7]] {
         for lives in [None, Some(0), Some(4), Some(7)] {
@@ -159,7 +159,7 @@ fn blocks_that_waited_together_count_each() {
                 let joined = JOINED.get();
                 gate.open();
                 other.synchronize(bench.runtime).unwrap();
-                // Nothing that fits is free: it asks.
+                // No free block fits, so that the arena polls.
                 let asks = bench.malloc(own, 70 * MIB);
                 let is_next = |pair: &[usize]| {
                     pair[1] == pair[0] + 1 && (sizes[pair[0]] <= MIB) == (sizes[pair[1]] <= MIB)
@@ -197,9 +197,9 @@ fn blocks_that_waited_together_count_each() {
     }
 }
 
-/// What a small arena has goes together as well: no list of sizes keeps it apart.
+/// Pending blocks of a small arena are also freed as one: no quick list keeps them apart.
 #[test]
-fn small_blocks_that_waited_together_are_free_as_one() {
+fn small_blocks_that_are_freed_together_merge() {
     on_machine(THREADS, |bench| {
         let (own, other) = (bench.stream(), bench.stream());
         let blocks: Vec<u64> = (0..8).map(|_| bench.malloc(own, 4 * KIB)).collect();
@@ -214,7 +214,7 @@ fn small_blocks_that_waited_together_are_free_as_one() {
 }
 
 #[test]
-fn a_recorded_stream_of_its_own_changes_nothing() {
+fn recording_a_block_on_its_own_stream_has_no_effect() {
     on_machine(THREADS, |bench| {
         let own = bench.stream();
         let block = bench.malloc(own, KIB);
@@ -241,7 +241,7 @@ fn many_frees_share_one_event() {
         }
         assert_eq!(bench.calls(Call::cuEventRecord) - before, 1);
         assert_eq!(current(bench).1, 1010);
-        // What is freed while that event is pending waits for the next one, all together.
+        // Blocks that are freed while that event is pending wait for the next event, all together.
         for _ in 0..10 {
             let block = bench.malloc(own, KIB);
             record_stream(block, other).unwrap();
@@ -252,17 +252,17 @@ fn many_frees_share_one_event() {
         gate.open();
         other.synchronize(bench.runtime).unwrap();
         bench.malloc(own, KIB);
-        assert_eq!(current(bench).1, 11, "nothing waits any more");
-        // A stream with nothing to do needs no event to say so.
+        assert_eq!(current(bench).1, 11, "no block is pending");
+        // An idle stream needs no event.
         assert_eq!(bench.calls(Call::cuEventRecord) - before, 1);
         bench.check();
     });
 }
 
-/// Asking costs more than an allocation: as long as the host has heard of nothing that is over,
-/// most allocations ask nothing, but none grows the arena without having asked.
+/// A poll costs more than an allocation. While the host has not learned of any completion, most
+/// allocations do not poll, but no arena grows without a poll.
 #[test]
-fn events_that_are_not_ready_are_asked_rarely() {
+fn incomplete_events_are_polled_rarely() {
     on_machine(THREADS, |bench| {
         let (own, others) = (bench.stream(), [bench.stream(), bench.stream()]);
         let share = |block| others.iter().for_each(|other| record_stream(block, other).unwrap());
@@ -282,7 +282,7 @@ fn events_that_are_not_ready_are_asked_rarely() {
         assert_eq!(bench.calls(Call::cuEventRecord), 2);
         assert_eq!(current(bench), (0, 224, 224 * KIB as i64));
         gates.iter().for_each(Gate::open);
-        // Once the host has heard that all is over, the next allocation knows it too.
+        // Once the host has learned that all work is complete, the next allocation uses that too.
         others.iter().for_each(|other| other.synchronize(bench.runtime).unwrap());
         bench.malloc(own, KIB);
         assert_eq!(current(bench), (1, 1, KIB as i64));
@@ -290,9 +290,9 @@ fn events_that_are_not_ready_are_asked_rarely() {
     });
 }
 
-/// What nobody told the library of is found before an arena grows for it.
+/// Completions that the library did not observe are found by a poll before an arena grows.
 #[test]
-fn an_arena_asks_before_it_grows() {
+fn an_arena_polls_before_it_grows() {
     on_machine("schedule=threads,memory=64MiB", |bench| {
         let (own, other) = (bench.stream(), bench.stream());
         let kept = bench.malloc(own, 2 * MIB);
@@ -305,7 +305,7 @@ fn an_arena_asks_before_it_grows() {
             bench.free(bench.malloc(own, 2 * MIB));
         }
         assert_eq!(current(bench).1, 1);
-        // By a way of the host's own.
+        // Through the driver, without this library.
         gate.open();
         std::thread::sleep(std::time::Duration::from_millis(100));
         let reserved = bench.reserved();

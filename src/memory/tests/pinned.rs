@@ -1,4 +1,4 @@
-//! Pinned memory of the host: against a plain model, over streams that are slow, and by count.
+//! Pinned memory: against a simple model, with slow streams, and by counting driver calls.
 
 use super::order::Gate;
 use super::{Bench, KIB, MIB, on_machine};
@@ -60,7 +60,7 @@ fn sizes_are_exact_and_a_segment_serves_many() {
         assert_eq!(large % 512, 0);
         let bytes = bench.host().active_bytes.current as u64 - rounded.iter().sum::<u64>();
         assert_eq!(bytes, 64 * KIB + 512);
-        // What is no power of two takes what it takes.
+        // A size that is no power of two is not rounded up to one.
         let huge = bench.pin(65 * MIB + 1);
         assert_eq!(bench.host().allocated_bytes.current as u64, 2 * 2 * MIB + 65 * MIB + 4096);
         bench.check_host();
@@ -115,13 +115,13 @@ fn every_statistic_has_its_value() {
 }
 
 #[test]
-fn a_slow_stream_holds_up_its_own_blocks_alone() {
+fn a_slow_stream_delays_only_its_own_blocks() {
     on_machine("schedule=threads,memory=1GiB", |bench| {
         let (slow, quick) = (bench.stream(), bench.stream());
         let gate = Gate::on(bench, slow);
         let (a, b) = (bench.pin(3000), bench.pin(3000));
         bench.use_on(a, slow);
-        // Any address inside will do.
+        // Any address inside the block is accepted.
         bench.use_on(b + 2999, quick);
         bench.unpin(a);
         bench.unpin(b);
@@ -151,7 +151,7 @@ fn a_slow_stream_holds_up_its_own_blocks_alone() {
 }
 
 #[test]
-fn what_is_no_block_is_refused() {
+fn addresses_of_no_block_are_refused() {
     on_machine("memory=1GiB", |bench| {
         let host = &bench.runtime.host;
         is_invalid(host.free(bench.runtime, 4096));
@@ -174,7 +174,7 @@ fn what_is_no_block_is_refused() {
 }
 
 #[test]
-fn settings_do_what_they_say() {
+fn settings_have_their_effects() {
     on_machine("memory=1GiB", |bench| {
         let default = HostSettings::DEFAULT;
         bench.set(HostSettings { max_round_threshold: MIB, ..default });
@@ -182,7 +182,7 @@ fn settings_do_what_they_say() {
         assert_eq!(bench.host().active_bytes.current as u64, MIB + MIB + 512);
         bench.unpin(rounded);
         bench.unpin(exact);
-        // Above the limit memory goes back when it is free, and only then.
+        // Memory above the limit is freed to the driver when its block is free, and only then.
         bench.runtime.host.empty_cache(bench.runtime).unwrap();
         bench.set(HostSettings { max_cached_bytes: 100, max_round_threshold: u64::MAX, ..default });
         let (kept, gone) = (bench.pin(100), bench.pin(101));
@@ -200,7 +200,7 @@ fn settings_do_what_they_say() {
         bench.check_host();
         bench.runtime.host.empty_cache(bench.runtime).unwrap();
         assert_eq!(bench.host().allocated_bytes.current, 0);
-        // What the driver refuses to take is cached after all.
+        // A segment that the driver fails to free is cached after all.
         inject::replace(&inject::parse("cuMemFreeHost@1=999").unwrap());
         let gone = bench.pin(5000);
         bench.unpin(gone);
@@ -236,7 +236,7 @@ fn segments_that_touch_stay_apart() {
     on_machine("memory=1GiB", |bench| {
         let default = HostSettings::DEFAULT;
         bench.set(HostSettings { reserve_segment_bytes: 8 * MIB, ..default });
-        // Both segments are cut out of the reserve, one behind the other.
+        // Both segments are cut from the reserve, one after the other.
         let blocks: Vec<usize> = (0..64).map(|_| bench.pin(64 * KIB)).collect();
         assert_eq!(blocks[32], blocks[0] + 2 * MIB as usize);
         bench.check_host();
@@ -244,7 +244,7 @@ fn segments_that_touch_stay_apart() {
             bench.unpin(*block);
             bench.check_host();
         }
-        // Each is free as a whole, and serves nothing that is larger.
+        // Each is free as a whole, and serves no larger request.
         bench.set(default);
         let calls = bench.calls(Call::cuMemHostAlloc);
         let large = bench.pin(3 * MIB);
@@ -262,13 +262,13 @@ fn memory_of_the_system_can_be_registered() {
         let block = bench.pin(9 * MIB + 1);
         assert_eq!(bench.calls(Call::cuMemHostAlloc), 0);
         assert_eq!(bench.calls(Call::cuMemHostRegister), 1);
-        // SAFETY: ours, and so long.
+        // SAFETY: this block has at least this length.
         let bytes = unsafe { std::slice::from_raw_parts_mut(block as *mut u8, 9 << 20) };
         assert!(bytes.iter().all(|byte| *byte == 0));
         bench.unpin(block);
         bench.runtime.host.empty_cache(bench.runtime).unwrap();
         assert_eq!(bench.calls(Call::cuMemHostUnregister), 1);
-        // Where it cannot be pinned, it goes back to the system.
+        // Memory that cannot be pinned is returned to the system.
         inject::replace(&inject::parse("cuMemHostRegister@1=2,cuMemHostRegister@2=2").unwrap());
         let outcome = bench.runtime.host.allocate(bench.runtime, 100);
         assert!(matches!(outcome, Err(Error::OutOfHostMemory(_))), "{outcome:?}");
@@ -278,19 +278,19 @@ fn memory_of_the_system_can_be_registered() {
 }
 
 #[test]
-fn the_next_segment_is_got_ahead() {
+fn the_next_segment_is_obtained_ahead() {
     on_machine("memory=1GiB", |bench| {
         let default = HostSettings::DEFAULT;
         bench.set(HostSettings { background_threads: true, ..default });
         let first = bench.pin(MIB);
         let until = std::time::Instant::now() + std::time::Duration::from_secs(20);
         while bench.host().allocations.current < 2 && std::time::Instant::now() < until {
-            // Half of the first segment is left: more is wanted.
+            // Half of the first segment is left: the helper obtains more.
             let more = bench.pin(MIB - 512);
             bench.unpin(more);
             std::thread::yield_now();
         }
-        assert!(bench.host().allocations.current >= 2, "nobody came");
+        assert!(bench.host().allocations.current >= 2, "the helper obtained no segment");
         bench.unpin(first);
         bench.check_host();
     });

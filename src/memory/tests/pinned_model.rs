@@ -1,5 +1,5 @@
-//! Pinned memory under random programs: whatever the schedule, bytes that queued work reads or writes
-//! are left alone until it is done, and everything is counted.
+//! Pinned memory under random programs. Whatever the schedule, bytes that queued work reads or
+//! writes do not change until the work is complete, and the counters are exact.
 
 use super::{Bench, KIB, MIB, on_machine};
 use crate::gpu::stream::Stream;
@@ -9,7 +9,7 @@ use proptest::prelude::*;
 
 const STREAMS: usize = 3;
 
-/// Numbers that pick a block are taken modulo the number of candidates.
+/// Numbers that choose a block are taken modulo the number of candidates.
 #[derive(Clone, Debug)]
 enum Op {
     Malloc {
@@ -18,12 +18,12 @@ enum Op {
     Free {
         pick: usize,
     },
-    /// To device memory, by the library, which records it.
+    /// A copy to device memory by the library, which records the use.
     Copy {
         pick: usize,
         stream: usize,
     },
-    /// The same by the driver, recorded by the host somewhere inside.
+    /// A copy by the driver; the host records the use at some address inside the block.
     Recorded {
         pick: usize,
         stream: usize,
@@ -61,24 +61,24 @@ struct Block {
     byte: u8,
 }
 
-/// Bytes that are copied at a time.
+/// The number of bytes of a copy.
 const MOST: u64 = 256;
 
 struct World<'a> {
     bench: Bench<'a>,
     streams: Vec<&'a Stream>,
     blocks: Vec<Block>,
-    /// Device memory, and what a copy must have put there.
+    /// Device memory, and the bytes that a copy must have written there.
     copies: Vec<(u64, u64, u8)>,
     next: u8,
-    /// The most blocks and bytes that were active after an operation: only the last step of an
-    /// allocation adds any.
+    /// The largest numbers of active blocks and bytes after an operation. Only the last step of an
+    /// allocation adds to them.
     peaks: [i64; 2],
 }
 
 impl World<'_> {
     fn fill(block: &Block) {
-        // SAFETY: the host holds it.
+        // SAFETY: the block is allocated.
         unsafe {
             std::ptr::write_bytes(block.address as *mut u8, block.byte, block.bytes as usize);
         }
@@ -97,7 +97,7 @@ impl World<'_> {
                         || address + bytes as usize <= other.address;
                     assert!(apart, "two blocks overlap");
                 }
-                // A host that has memory writes it at once.
+                // A host writes to new memory at once.
                 Self::fill(&block);
                 self.blocks.push(block);
             }
@@ -154,7 +154,7 @@ impl World<'_> {
             let to = target.as_ptr() as u64;
             copy::copy(runtime, to, device, bytes, self.streams[0]).unwrap();
             self.streams[0].synchronize(runtime).unwrap();
-            // SAFETY: written by the copy, behind the compiler's back.
+            // SAFETY: written by the copy, which the compiler does not see.
             let found = unsafe { target.as_ptr().cast::<[u8; MOST as usize]>().read_volatile() };
             let right = found[..bytes as usize].iter().all(|found| *found == byte);
             assert!(right, "{:?} instead of {byte}: reused too early", &found[..8]);
@@ -163,7 +163,7 @@ impl World<'_> {
         for block in self.blocks.drain(..) {
             self.bench.unpin(block.address);
         }
-        // All work is done: whatever was freed is free, and goes back.
+        // All work is complete: every freed block is free, and is given back.
         self.bench.runtime.host.empty_cache(runtime).unwrap();
         assert_eq!(self.bench.host().active_requests.current, 0);
         assert_eq!(self.bench.host().allocated_bytes.current, 0);

@@ -1,11 +1,11 @@
-//! How much more is reserved than blocks had at a time.
+//! The ratio of the reserved memory to the peak of the allocated memory.
 
 use super::{MIB, on_machine};
 use crate::memory::backing::virtual_memory::arena_of;
 
-/// A small excess counts as well where there is much memory.
+/// With much memory, a small excess counts too.
 #[test]
-fn what_is_idle_serves_before_an_arena_grows_by_half_a_percent() {
+fn idle_memory_serves_before_an_arena_grows_by_half_a_percent() {
     on_machine("memory=8GiB", |bench| {
         let stream = bench.stream();
         let blocks = [1980, 10, 2, 10, 2].map(|mib| bench.malloc(stream, mib * MIB));
@@ -25,7 +25,7 @@ fn what_is_idle_serves_before_an_arena_grows_by_half_a_percent() {
     });
 }
 
-/// Whoever ran before has little to say on the handles of who runs next.
+/// An earlier large program has little influence on the handles of the next one.
 #[test]
 fn after_a_large_program_a_small_one_has_handles_of_its_own_size() {
     let largest = |before: u64| {

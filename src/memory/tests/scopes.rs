@@ -1,4 +1,4 @@
-//! Scopes of statistics: peaks and totals of a stretch of time, beside the device's own.
+//! Scopes of statistics: peaks and totals of a period, independent of those of the device.
 
 use super::{Bench, MIB, on_machine};
 use crate::base::error::Error;
@@ -62,7 +62,7 @@ fn resets_and_scopes_leave_each_other_alone() {
         assert_eq!(bytes(&scope), stat(0, 1536, 1536, 1536));
         assert_eq!((scope.num_ooms, scope.num_alloc_retries), (1, 1));
         assert_eq!((memory.statistics().num_ooms, bytes(&memory.statistics()).peak), (0, 512));
-        // What a scope has seen does not lower the device's peak, nor its totals.
+        // A scope changes neither the device's peak nor its totals.
         bench.free(bench.malloc(stream, 2048));
         memory.open_scope().unwrap();
         assert_eq!(bytes(&memory.close_scope().unwrap()), stat(0, 0, 0, 0));
@@ -72,7 +72,7 @@ fn resets_and_scopes_leave_each_other_alone() {
 }
 
 #[test]
-fn scopes_are_a_threads_own() {
+fn each_thread_has_its_own_scopes() {
     on_machine("memory=1GiB", |bench| {
         let memory = bench.memory();
         memory.open_scope().unwrap();
@@ -114,11 +114,11 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// Allocated bytes with every open scope, counted one by one.
+/// Compares the allocated bytes of every open scope with exact counts.
 fn agrees(bench: Bench, streams: &[&Stream], steps: &[Step]) {
     let memory = bench.memory();
     let mut blocks: Vec<(u64, i64)> = Vec::new();
-    // The device's own, then the scopes.
+    // The device's own statistics, then the scopes.
     let mut marks = vec![stat(0, 0, 0, 0)];
     for step in steps {
         match *step {
@@ -177,7 +177,7 @@ proptest! {
 }
 
 #[test]
-fn scopes_go_with_the_thread_that_opened_them() {
+fn scopes_end_with_the_thread_that_opened_them() {
     on_machine("memory=64MiB", |bench| {
         let (memory, stream) = (bench.memory(), bench.stream());
         memory.open_scope().unwrap();
@@ -187,7 +187,7 @@ fn scopes_go_with_the_thread_that_opened_them() {
                 (0..40).for_each(|_| memory.open_scope().unwrap());
                 memory.close_scope().unwrap();
             });
-            // Joined, it has run its destructors.
+            // The destructors of a joined thread have run.
             opening.join().unwrap();
         });
         assert_eq!(memory.stats.with(None, |stats| stats.ledger.open_scopes()), 1);

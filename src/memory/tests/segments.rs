@@ -1,5 +1,5 @@
-//! Arenas of segments: their invariants, random operations seen through the public snapshot, and the
-//! steps before an allocation fails there.
+//! Arenas of segments: their invariants, random operations seen through the public snapshot, and
+//! the fallbacks before an allocation fails.
 
 use super::super::arena::ArenaState;
 use super::super::{find, record_stream};
@@ -19,7 +19,7 @@ use proptest::prelude::*;
 use std::collections::BTreeMap;
 
 impl ArenaState {
-    /// Checks every invariant of an arena of segments; gives the first that does not hold.
+    /// Checks every invariant of an arena of segments; returns the first violation.
     pub(super) fn check_segments(&self, account: &Account) -> std::result::Result<(), String> {
         let segments = self.segments.as_ref().unwrap();
         let (mut id, mut below, mut at, mut sums) = (self.first, NONE, 0u32, [0i64; COUNTERS]);
@@ -103,7 +103,7 @@ fn in_segments<R>(options: &str, text: &str, body: impl FnOnce(Bench) -> R) -> R
     })
 }
 
-/// Segments of the device: address, bytes, blocks as (bytes, state).
+/// The segments of the device: address, and the blocks as (bytes, state).
 fn shape(bench: Bench) -> Vec<(u64, Vec<(u64, BlockState)>)> {
     let all = Snapshot::of(&bench.runtime.devices, None, false).unwrap();
     let blocks = |segment: &crate::memory::trace::snapshot::SegmentView| {
@@ -124,7 +124,7 @@ const USED: BlockState = BlockState::ActiveAllocated;
 const FREE: BlockState = BlockState::Inactive;
 
 #[test]
-fn segments_are_split_and_merge_as_pytorch_does_it() {
+fn segments_are_split_and_merged_as_in_pytorch() {
     in_segments("memory=1GiB", SEGMENTS, |bench| {
         let stream = bench.stream();
         let a = bench.malloc(stream, 1000);
@@ -135,7 +135,7 @@ fn segments_are_split_and_merge_as_pytorch_does_it() {
         bench.free(b);
         assert_eq!(shape(bench), [(2 * MIB, vec![(2 * MIB, FREE)])]);
         bench.empty_cache();
-        // 19 MiB leave exactly 1 MiB, which is not worth a block; 512 bytes less do not.
+        // 19 MiB leave exactly 1 MiB, which does not become a block; 512 bytes less do.
         let c = bench.malloc(stream, 9 * MIB);
         let d = bench.malloc(stream, 10 * MIB);
         assert_eq!(find(d).unwrap().bytes, 11 * MIB);
@@ -157,7 +157,7 @@ fn segments_are_split_and_merge_as_pytorch_does_it() {
 }
 
 #[test]
-fn both_kinds_of_memory_go_on_where_the_setting_changes() {
+fn both_kinds_of_memory_serve_after_the_setting_changes() {
     on_machine("memory=1GiB", |bench| {
         let stream = bench.stream();
         let configure = |text| runtime::configure(&thread::enter().unwrap(), text).unwrap();
@@ -180,7 +180,7 @@ fn both_kinds_of_memory_go_on_where_the_setting_changes() {
 }
 
 #[test]
-fn a_pool_of_the_other_kind_lends_what_is_of_the_requests_class() {
+fn a_pool_of_the_other_kind_serves_the_class_of_the_request() {
     const MAPPED: &str = "expandable_segments:True";
     for (pools, default) in [(SEGMENTS, MAPPED), (MAPPED, SEGMENTS)] {
         on_machine("memory=1GiB", |bench| {
@@ -190,9 +190,9 @@ fn a_pool_of_the_other_kind_lends_what_is_of_the_requests_class() {
             let pool = MemPool::new(USE_ON_OOM, None).unwrap();
             pool.begin(0, bench.device).unwrap();
             let sizes = [30 * KIB, 500 * KIB, 3 * MIB];
-            let lent = sizes.map(|bytes| bench.malloc(stream, bytes));
+            let borrowed = sizes.map(|bytes| bench.malloc(stream, bytes));
             pool.end(bench.device).unwrap();
-            lent.into_iter().for_each(|block| bench.free(block));
+            borrowed.into_iter().for_each(|block| bench.free(block));
             configure(default);
             let memory = bench.memory();
             memory.set_fraction(bench.reserved() as f64 / memory.total() as f64).unwrap();
@@ -209,7 +209,7 @@ fn a_pool_of_the_other_kind_lends_what_is_of_the_requests_class() {
 }
 
 #[test]
-fn what_is_no_block_of_a_segment_is_refused() {
+fn addresses_of_no_block_of_a_segment_are_refused() {
     in_segments("memory=1GiB", SEGMENTS, |bench| {
         let stream = bench.stream();
         let block = bench.malloc(stream, 3 * MIB);
@@ -270,10 +270,10 @@ fn op() -> impl Strategy<Value = Op> {
     ]
 }
 
-/// Live blocks: address to bytes asked for.
+/// Live blocks: address to requested bytes.
 type Live = BTreeMap<u64, u64>;
 
-/// The public snapshot agrees with the live blocks and with the statistics.
+/// Compares the public snapshot with the live blocks and the statistics.
 fn compare(bench: Bench, live: &Live) {
     bench.check();
     let all = Snapshot::of(&bench.runtime.devices, None, false).unwrap();

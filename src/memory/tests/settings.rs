@@ -1,4 +1,4 @@
-//! Texts with settings: what each key means, and what each mistake is told.
+//! The text form of the settings: the meaning of each key, and the message of each mistake.
 
 use crate::base::error::Error;
 use crate::memory::config::config_error::ConfigError;
@@ -15,14 +15,17 @@ fn parsed(text: &str) -> Settings {
 fn refused(text: &str, sentence: &str) {
     match Settings::DEFAULT.changed_by(text, "text") {
         Err(Error::Config(ConfigError { source: "text", problem })) => {
-            let told = Error::Config(ConfigError { source: "text", problem }).to_string();
-            assert!(told.starts_with("text: ") && told.contains(sentence), "{text}: {told}");
+            let message = Error::Config(ConfigError { source: "text", problem }).to_string();
+            assert!(
+                message.starts_with("text: ") && message.contains(sentence),
+                "{text}: {message}"
+            );
         }
         other => panic!("{text}: {other:?}"),
     }
 }
 
-/// A text, and what it changes.
+/// A text, and its effect on the settings.
 type Row = (&'static str, fn(&mut Settings));
 
 const ROWS: &[Row] = &[
@@ -58,7 +61,7 @@ const ROWS: &[Row] = &[
     ("roundup_power2_divisions:[256:1,512:2,1024:4,>:8]", |s| {
         s.roundup_power2_divisions = [1, 1, 1, 1, 1, 1, 1, 1, 1, 2, 4, 8, 8, 8, 8, 8];
     }),
-    // What lies between two intervals that are named is off.
+    // Intervals between two named ones are off.
     ("roundup_power2_divisions:[2:8,16:2,]", |s| {
         s.roundup_power2_divisions = [8, 8, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
     }),
@@ -105,7 +108,7 @@ fn every_key_has_its_value() {
 }
 
 #[test]
-fn every_mistake_is_told_in_pytorchs_words() {
+fn every_mistake_has_pytorchs_message() {
     for (text, sentence) in [
         ("max_split_size:100", "Unrecognized key 'max_split_size' in CUDA allocator config."),
         ("max_split_size_mb=100", "Unrecognized key 'max_split_size_mb=100' in CUDA"),
@@ -245,7 +248,7 @@ fn every_mistake_is_told_in_pytorchs_words() {
 }
 
 #[test]
-fn keys_that_shape_blocks_go_back_and_others_stay() {
+fn keys_of_block_shapes_are_reset_and_others_stay() {
     let before = parsed(
         "max_split_size_mb:64,garbage_collection_threshold:0.5,roundup_power2_divisions:2,\
          pinned_num_register_threads:8,large_segment_size_mb:32,throw_on_cudamalloc_oom:True",
@@ -258,7 +261,7 @@ fn keys_that_shape_blocks_go_back_and_others_stay() {
     assert!(before.changed_by("max_split_size_mb:20", "text").is_err(), "32 at least");
 }
 
-/// Pieces of texts, so that many are nearly right.
+/// Pieces of texts, chosen so that many combinations are nearly valid.
 fn piece() -> impl Strategy<Value = &'static str> {
     prop::sample::select(vec![
         "max_split_size_mb",
@@ -291,10 +294,10 @@ fn piece() -> impl Strategy<Value = &'static str> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 2000, failure_persistence: None, ..Default::default() })]
 
-    /// Any text is refused with a sentence, or accepted; what is accepted is written as a text that
-    /// means the same.
+    /// Every text is refused with a message or accepted. The settings of an accepted text are
+    /// written as a text with the same meaning.
     #[test]
-    fn what_is_accepted_can_be_written(pieces in prop::collection::vec(piece(), 0..14)) {
+    fn accepted_settings_can_be_written(pieces in prop::collection::vec(piece(), 0..14)) {
         let text = pieces.concat();
         match Settings::DEFAULT.changed_by(&text, "text") {
             Ok(settings) => prop_assert_eq!(parsed(&settings.to_string()), settings),

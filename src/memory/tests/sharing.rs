@@ -1,5 +1,5 @@
-//! Sharing between streams: that memory in rotation is enough once, who waits for whom, that what is
-//! written stays in order, and when nothing is shared.
+//! Sharing between streams: rotation needs the memory only once, which stream waits for which, that
+//! writes stay in order, and when nothing is shared.
 
 use super::super::record_stream;
 use super::order::Gate;
@@ -29,7 +29,7 @@ fn configure(text: &str) {
     runtime::configure(&thread::enter().unwrap(), text).unwrap();
 }
 
-/// A generator of sizes that is the same each time.
+/// A deterministic generator of sizes.
 struct Sizes(u64);
 
 impl Sizes {
@@ -41,7 +41,7 @@ impl Sizes {
     }
 }
 
-/// A step of training with layers of one size: activations are kept until the way back.
+/// A training step with layers of equal size: activations are kept until the backward pass.
 fn equal_step(bench: Bench, stream: &Stream, layers: u64) {
     let mut kept = Vec::new();
     for _ in 0..layers {
@@ -56,7 +56,7 @@ fn equal_step(bench: Bench, stream: &Stream, layers: u64) {
     }
 }
 
-/// One with layers of random sizes.
+/// A training step with layers of random sizes.
 fn random_step(bench: Bench, stream: &Stream, layers: u64, seed: u64) {
     let mut sizes = Sizes(seed * 2 + 1);
     let mut kept = Vec::new();
@@ -76,7 +76,7 @@ fn random_step(bench: Bench, stream: &Stream, layers: u64, seed: u64) {
     }
 }
 
-/// Step k runs on stream k % n, whose work is held up, with the host four steps ahead.
+/// Runs step k on stream k % n, whose work is blocked; the host is four steps ahead.
 fn rotate(bench: Bench, streams: usize, steps: u64, body: impl Fn(&Stream, u64)) -> Statistics {
     let streams: Vec<_> = (0..streams).map(|_| bench.stream()).collect();
     let host_waits = HOST_WAITS.map(|call| bench.calls(call));
@@ -101,7 +101,7 @@ fn ratio(statistics: &Statistics) -> f64 {
 }
 
 #[test]
-fn memory_in_rotation_is_enough_once() {
+fn rotation_needs_the_memory_once() {
     for streams in [2, 4, 8] {
         super::sharing(THREADS, |bench| {
             let mapped = || MAPPING.map(|call| bench.calls(call));
@@ -109,7 +109,7 @@ fn memory_in_rotation_is_enough_once() {
             let found = rotate(bench, streams as usize, 5 * streams, |stream, k| {
                 let before = mapped();
                 equal_step(bench, stream, 48);
-                // From the second round on there is what is needed.
+                // From the second round on, no memory is mapped.
                 assert!(k < streams || mapped() == before, "step {k} of {streams} streams");
             });
             let ratio = ratio(&found);
@@ -127,7 +127,7 @@ fn memory_in_rotation_is_enough_once() {
     }
 }
 
-/// What a stream alone would need, the least for the small memory of each, and what is not worth a look.
+/// The need of a single stream, plus the minimum for each stream's small memory, plus a tolerance.
 #[test]
 fn rotation_needs_what_one_stream_needs() {
     for equal in [true, false] {
@@ -147,9 +147,9 @@ fn rotation_needs_what_one_stream_needs() {
     }
 }
 
-/// Blocks that stay, each on the stream of its step, between those that go.
+/// Some blocks stay, each on the stream of its step, between blocks that are freed.
 #[test]
-fn rotation_goes_on_beside_what_stays() {
+fn rotation_works_beside_blocks_that_stay() {
     super::sharing(THREADS, |bench| {
         let found = rotate(bench, 4, 40, |stream, k| {
             if k < 12 {
@@ -164,7 +164,7 @@ fn rotation_goes_on_beside_what_stays() {
     });
 }
 
-/// Below the peak of what was needed streams have their own.
+/// Below the peak of the needed memory, streams have memory of their own.
 #[test]
 fn streams_stay_apart_while_there_is_memory() {
     super::sharing(THREADS, |bench| {
@@ -178,7 +178,7 @@ fn streams_stay_apart_while_there_is_memory() {
             bench.free(bench.malloc(first, 40 * MIB));
         }
         assert_eq!(bench.all_calls(), calls);
-        // 30 MiB more were never needed beside the 40; what is idle is enough.
+        // 30 MiB more, beside the 40, were never needed; the idle memory is enough.
         let large = bench.malloc(second, 35 * MIB);
         assert_eq!((bench.reserved(), bench.memory().shared_waits()), (70 * MIB, 1));
         bench.free(large);
@@ -187,7 +187,7 @@ fn streams_stay_apart_while_there_is_memory() {
 }
 
 #[test]
-fn who_has_nothing_left_to_do_is_not_waited_for() {
+fn idle_streams_are_not_waited_for() {
     super::sharing(THREADS, |bench| {
         let (first, second) = (bench.stream(), bench.stream());
         let block = bench.malloc(first, 40 * MIB);
@@ -199,9 +199,9 @@ fn who_has_nothing_left_to_do_is_not_waited_for() {
     });
 }
 
-/// One event is for all that a stream had free then, and for all that a guest had.
+/// One event covers all free memory of a stream at that time, and all of a foreign free list.
 #[test]
-fn one_wait_is_for_all_that_was_free() {
+fn one_wait_covers_all_free_memory() {
     super::sharing(THREADS, |bench| {
         let (owner, second, third) = (bench.stream(), bench.stream(), bench.stream());
         let _gates = [owner, second, third].map(|stream| Gate::on(bench, stream));
@@ -211,18 +211,19 @@ fn one_wait_is_for_all_that_was_free() {
         bench.free(block);
         let parts = [20, 20, 20].map(|mib| bench.malloc(second, mib * MIB));
         assert_eq!((parts[0], waits()), (block, 1));
-        // Freed by the guest, it is the guest's.
+        // Freed on the other stream, it is in that stream's free list.
         bench.free(parts[0]);
         assert_eq!((bench.malloc(second, 20 * MIB), waits()), (parts[0], 1));
-        // Even where totals are forgotten, what is freed after an event needs another.
+        // Even after the totals are reset, memory that is freed after an event needs another one.
         bench.memory().reset_accumulated();
         let more = bench.malloc(owner, 40 * MIB);
-        assert_eq!(waits(), 1, "what is left is the owner's still");
+        assert_eq!(waits(), 1, "the rest still belongs to the owner");
         bench.free(more);
         let rest = bench.malloc(second, 40 * MIB);
         assert_eq!((rest, waits()), (more, 2));
         parts.into_iter().chain([rest]).for_each(|block| bench.free(block));
-        // A third stream has all of the second's for one wait, and the owner has it back for one.
+        // A third stream takes all memory of the second with one wait, and the owner takes it back
+        // with one.
         let whole = bench.malloc(third, 100 * MIB);
         assert_eq!((whole, waits()), (block, 3));
         bench.free(whole);
@@ -233,7 +234,7 @@ fn one_wait_is_for_all_that_was_free() {
     });
 }
 
-/// Neighbours that are free in several orders serve as one.
+/// Adjacent blocks that are free on different streams serve one request.
 #[test]
 fn pieces_of_several_streams_serve_together() {
     super::sharing(THREADS, |bench| {
@@ -252,9 +253,9 @@ fn pieces_of_several_streams_serve_together() {
     });
 }
 
-/// Where nothing idle is enough, memory is added where the least is missing.
+/// If the idle memory is not enough, memory is mapped where the least is missing.
 #[test]
-fn what_is_missing_is_added_to_what_is_idle() {
+fn missing_memory_is_added_to_idle_memory() {
     super::sharing(THREADS, |bench| {
         let (owner, second) = (bench.stream(), bench.stream());
         let block = bench.malloc(owner, 40 * MIB);
@@ -269,7 +270,7 @@ fn what_is_missing_is_added_to_what_is_idle() {
     });
 }
 
-/// Before anything is given back, or waited for on the host.
+/// Streams share before memory is given back or the host waits.
 #[test]
 fn a_limit_has_streams_share_first() {
     super::sharing(THREADS, |bench| {
@@ -301,7 +302,7 @@ fn nothing_is_shared_where_that_was_not_wanted() {
             assert_eq!(bench.reserved(), 80 * MIB, "{text}");
         });
     }
-    // What was shared before comes home all the same.
+    // Memory that was shared before returns to its owner.
     super::sharing("memory=1GiB", |bench| {
         let (first, second) = (bench.stream(), bench.stream());
         let block = bench.malloc(first, 40 * MIB);
@@ -314,9 +315,9 @@ fn nothing_is_shared_where_that_was_not_wanted() {
     });
 }
 
-/// What is in a private pool may be in a graph; and a captured stream neither waits nor is waited for.
+/// Memory of a private pool may be in a graph. A captured stream neither waits nor is waited for.
 #[test]
-fn pools_and_captured_streams_are_left_alone() {
+fn pools_and_captured_streams_do_not_share() {
     super::sharing("memory=1GiB", |bench| {
         let (first, second, third) = (bench.stream(), bench.stream(), bench.stream());
         let pool = MemPool::new(0, None).unwrap();
@@ -344,9 +345,10 @@ fn pools_and_captured_streams_are_left_alone() {
     });
 }
 
-/// A guest's block waits for the arena's own stream where that one uses it, and not for its guest's.
+/// A block on another stream's free list waits for the arena's own stream if that uses the block,
+/// and not for the stream of the list.
 #[test]
-fn blocks_of_guests_wait_for_recorded_streams() {
+fn blocks_of_foreign_lists_wait_for_recorded_streams() {
     super::sharing(THREADS, |bench| {
         let (owner, guest) = (bench.stream(), bench.stream());
         let block = bench.malloc(owner, 40 * MIB);
@@ -374,9 +376,9 @@ fn blocks_of_guests_wait_for_recorded_streams() {
     });
 }
 
-/// Giving back waits for foreign too.
+/// Giving memory back waits for the streams of foreign free lists too.
 #[test]
-fn memory_of_guests_goes_when_they_are_done() {
+fn memory_of_foreign_lists_is_given_back_when_their_streams_are_done() {
     super::sharing(THREADS, |bench| {
         let (owner, guest) = (bench.stream(), bench.stream());
         let block = bench.malloc(owner, 40 * MIB);
@@ -402,7 +404,7 @@ fn memory_of_guests_goes_when_they_are_done() {
 }
 
 #[test]
-fn snapshots_and_records_name_the_stream_that_has_a_block() {
+fn snapshots_and_records_name_the_stream_of_a_block() {
     super::sharing("memory=1GiB", |bench| {
         let recorder = Recorder {
             events: true,
@@ -434,9 +436,9 @@ fn snapshots_and_records_name_the_stream_that_has_a_block() {
     });
 }
 
-/// Whatever is handed from stream to stream: who wrote a block last is who wrote it.
+/// Blocks move from stream to stream; each holds the bytes of its last writer.
 #[test]
-fn what_streams_write_in_turns_is_in_order() {
+fn writes_of_alternating_streams_are_in_order() {
     for seed in 1..=12 {
         super::sharing(&format!("schedule=adversarial:{seed},memory=96MiB"), |bench| {
             let streams: Vec<_> = (0..4).map(|_| bench.stream()).collect();
@@ -449,7 +451,7 @@ fn what_streams_write_in_turns_is_in_order() {
                 while live.iter().map(|block| block.1).sum::<u64>() + size > 40 * MIB {
                     let index = sizes.between(0, live.len() as u64) as usize;
                     let (block, bytes, value, stream) = live.swap_remove(index);
-                    // Read at the end of its life, at both ends and in the middle.
+                    // Reads it before it is freed, at both ends and in the middle.
                     for at in [0, bytes / 2, bytes - 64] {
                         let to = witness + 64 * read.len() as u64;
                         copy(bench.runtime, to, block + at, 64, streams[stream]).unwrap();

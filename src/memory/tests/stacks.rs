@@ -1,4 +1,5 @@
-//! How long stacks are stored: as long as an event, a live block or the last call of a thread names them.
+//! How long stacks are stored: while an event, a live block or the last call of a thread references
+//! them.
 
 use super::super::backend;
 use super::{Bench, on_machine};
@@ -8,7 +9,7 @@ use crate::memory::trace::history::{self, FramesFor, Recorder, Source};
 use crate::memory::trace::stacks;
 use std::sync::atomic::{AtomicI32, Ordering};
 
-/// Each call is from a place of its own.
+/// Returns a different frame at each call.
 struct Places;
 
 static LAST: AtomicI32 = AtomicI32::new(0);
@@ -35,7 +36,7 @@ fn recorder(most: usize) -> Option<Recorder> {
     })
 }
 
-/// Blocks of each kind that come and go.
+/// Allocates and frees blocks of each kind.
 fn work(bench: &Bench<'_>, rounds: usize) {
     for _ in 0..rounds {
         bench.free(bench.malloc(bench.stream(), 1000));
@@ -45,7 +46,7 @@ fn work(bench: &Bench<'_>, rounds: usize) {
 }
 
 #[test]
-fn a_stack_goes_with_the_last_thing_that_names_it() {
+fn a_stack_is_removed_with_its_last_reference() {
     on_machine("memory=64MiB", |bench| {
         history::record(recorder(1000), true).unwrap();
         assert_eq!(stacks::count(), 0);
@@ -79,7 +80,7 @@ fn a_stack_goes_with_the_last_thing_that_names_it() {
 }
 
 #[test]
-fn a_thread_that_ended_names_nothing() {
+fn an_ended_thread_references_no_stack() {
     on_machine("memory=64MiB", |bench| {
         history::record(recorder(4), true).unwrap();
         std::thread::scope(|scope| {

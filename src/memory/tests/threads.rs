@@ -1,4 +1,4 @@
-//! Exact counting from many threads.
+//! Exact counting with many threads.
 
 use super::super::round_size;
 use super::{Bench, MIB, Random, on_machine};
@@ -22,7 +22,7 @@ struct Totals {
     held: Vec<(u64, u64)>,
 }
 
-/// Allocates and frees for a while; some blocks are freed by whichever thread comes next.
+/// Allocates and frees for a while; another thread may free some of the blocks.
 fn work(bench: Bench, streams: [&Stream; 2], seed: u64, shared: &Mutex<Vec<(u64, u64)>>) -> Totals {
     let _inside = thread::enter().unwrap();
     let mut random = Random(seed);
@@ -56,7 +56,7 @@ fn work(bench: Bench, streams: [&Stream; 2], seed: u64, shared: &Mutex<Vec<(u64,
 }
 
 #[test]
-fn totals_are_exact_whoever_counts() {
+fn totals_are_exact_with_many_threads() {
     on_machine("memory=8GiB", |bench| {
         let common = bench.stream();
         let shared = Mutex::new(Vec::new());
@@ -70,7 +70,7 @@ fn totals_are_exact_whoever_counts() {
                     })
                 })
                 .collect();
-            // Meanwhile the invariants hold, and peaks are reset under the workers' feet.
+            // Meanwhile the invariants are checked and peaks are reset.
             let watcher = scope.spawn(|| {
                 let _inside = thread::enter().unwrap();
                 while !is_done.load(Ordering::Relaxed) {
@@ -115,18 +115,20 @@ fn totals_are_exact_whoever_counts() {
     });
 }
 
-/// Uses streams in bursts, some of which are long enough that an arena is biased to this thread; gives
-/// how often it allocated, and how many bytes.
+/// Uses streams in bursts, some of them long enough that an arena is biased to this thread. Returns
+/// the number of allocations and of bytes.
 fn bursts(bench: Bench, streams: &[&Stream], seed: u64) -> (i64, i64) {
     let mut random = Random(seed);
     let (mut count, mut bytes) = (0, 0);
-    // Few at a time, so that threads meet, and then others, whose arenas nobody has lost yet.
+    // A few streams at a time, so that threads contend; then other streams, whose arenas are still
+    // biased.
     for streams in streams.chunks(4) {
         for _ in 0..150 {
             let stream = streams[random.below(4) as usize];
             let requested = 512 * (1 + random.below(1000));
             for _ in 0..1 + random.below(200) {
-                // Each is a call of its own: a bias goes on once the last owner's call is over.
+                // Separate calls: a bias begins only after the call of the previous owner has
+                // returned.
                 let _inside = thread::enter().unwrap();
                 let address = bench.malloc(stream, requested);
                 bench.free(address);
@@ -176,7 +178,8 @@ fn biases_that_come_and_go_lose_no_count() {
     });
 }
 
-/// Two threads in turns, so that the true peak of the sum is known while headroom goes to and fro.
+/// Two threads take turns, so that the true peak of the sum is known while headroom moves between
+/// them.
 #[test]
 fn peaks_are_exact_across_threads() {
     type Step = Box<dyn FnOnce(Bench, &Stream) + Send>;
@@ -191,7 +194,8 @@ fn peaks_are_exact_across_threads() {
                 bench.free(address);
             })
         };
-        // Who (0 or 1), what, and the current and peak bytes of all and of large blocks after it.
+        // Thread (0 or 1), operation, and then the current and peak bytes of all blocks and of
+        // large blocks.
         let steps: Vec<(usize, Step, [u64; 4])> = vec![
             (0, malloc(10 * MIB), [10 * MIB, 10 * MIB, 10 * MIB, 10 * MIB]),
             (1, malloc(5 * MIB), [15 * MIB, 15 * MIB, 15 * MIB, 15 * MIB]),
@@ -219,8 +223,8 @@ fn peaks_are_exact_across_threads() {
                 });
                 hand
             });
-            for (index, (who, step, expected)) in steps.into_iter().enumerate() {
-                hands[who].send(step).unwrap();
+            for (index, (thread, step, expected)) in steps.into_iter().enumerate() {
+                hands[thread].send(step).unwrap();
                 finished.recv().unwrap();
                 bench.check();
                 let [all, _, large]: [Stat; 3] =
@@ -232,10 +236,10 @@ fn peaks_are_exact_across_threads() {
     });
 }
 
-/// Four threads by turns, of which only three ever had a block at a time: who asks takes from the others
-/// what it needs, not all that is left, of which nobody else would have enough.
+/// Four threads take turns; at most three blocks exist at a time. A request for headroom takes what
+/// it needs from the other threads and not the rest, which would leave each of them too little.
 #[test]
-fn who_asks_leaves_the_others_what_they_had() {
+fn a_request_leaves_headroom_to_the_other_threads() {
     const ROUNDS: usize = 64;
     on_machine("memory=1GiB", |bench| {
         let streams: Vec<&Stream> = (0..4).map(|_| bench.stream()).collect();

@@ -1,9 +1,10 @@
-//! From where on streams share: half of the memory, and what was needed since the cache was emptied.
+//! The thresholds above which streams share: half of the memory, and the peak since the cache was
+//! emptied.
 
 use super::{MIB, on_machine, sharing};
 
 #[test]
-fn streams_are_left_apart_below_half_of_the_memory() {
+fn streams_do_not_share_below_half_of_the_memory() {
     on_machine("memory=1GiB", |bench| {
         let streams = [(); 6].map(|()| bench.stream());
         for (index, stream) in (1..).zip(streams) {
@@ -16,7 +17,7 @@ fn streams_are_left_apart_below_half_of_the_memory() {
 }
 
 #[test]
-fn what_was_needed_before_the_cache_was_emptied_does_not_count() {
+fn the_peak_before_the_cache_was_emptied_does_not_count() {
     sharing("memory=1GiB", |bench| {
         let (first, second) = (bench.stream(), bench.stream());
         bench.free(bench.malloc(first, 300 * MIB));

@@ -1,4 +1,5 @@
-//! A thread that has waited for a device or a stream asks it nothing about what was freed before.
+//! After a thread waited for a device or a stream, its allocations do not query what was freed
+//! before the wait.
 
 use super::super::record_stream;
 use super::order::{Gate, THREADS};
@@ -16,12 +17,12 @@ fn wait_for(bench: Bench, all: bool, streams: &[&Stream]) {
 }
 
 #[test]
-fn who_has_waited_asks_nobody() {
+fn after_a_wait_no_stream_is_queried() {
     for all in [true, false] {
         for is_busy in [false, true] {
             on_machine(THREADS, |bench| {
                 let (own, others) = (bench.stream(), [bench.stream(), bench.stream()]);
-                // Before its first wait a thread is nobody yet.
+                // A thread gets its identity at its first wait.
                 wait_for(bench, all, &others);
                 let block = bench.malloc(own, KIB);
                 others.iter().for_each(|other| record_stream(block, other).unwrap());
@@ -41,9 +42,10 @@ fn who_has_waited_asks_nobody() {
     }
 }
 
-/// A wait says nothing of what was freed after it, even where that stands in one line with what was freed before.
+/// A wait does not cover blocks that are freed after it, even if they are in the same batch as
+/// earlier ones.
 #[test]
-fn a_wait_is_for_what_was_freed_before_it() {
+fn a_wait_covers_only_earlier_frees() {
     for all in [true, false] {
         for alone in [true, false] {
             on_machine(THREADS, |bench| {
@@ -69,10 +71,10 @@ fn a_wait_is_for_what_was_freed_before_it() {
     }
 }
 
-/// Who waits elsewhere knows nothing of what is freed here meanwhile, and who waits here nothing of what was
-/// freed there.
+/// A wait on another thread does not cover blocks that this thread frees meanwhile, and a wait on
+/// this thread does not cover blocks freed on another.
 #[test]
-fn what_another_thread_waited_for_or_freed_is_asked() {
+fn frees_and_waits_of_other_threads_are_queried() {
     for waits_here in [true, false] {
         on_machine(THREADS, |bench| {
             let (own, other) = (bench.stream(), bench.stream());
@@ -109,9 +111,9 @@ fn what_another_thread_waited_for_or_freed_is_asked() {
     }
 }
 
-/// A stream of the host's may be of another context, and another one may have its handle by now.
+/// A stream of the host may be of another context, and its handle may have been reused.
 #[test]
-fn a_stream_of_the_host_s_is_asked() {
+fn external_streams_are_queried() {
     on_machine(THREADS, |bench| {
         let native = identity::native(bench);
         let other = bench.device.streams.external(bench.device, native).unwrap();

@@ -1,10 +1,11 @@
-//! The block that was freed last, which rests until something else is freed or searched.
+//! The block that was freed last, which stays unmerged until another block is freed or a search
+//! runs.
 
-use super::{Bench, KIB, MIB, on_machine, without_lending};
+use super::{Bench, KIB, MIB, on_machine, without_remapping};
 use crate::gpu::stream::Stream;
 use crate::memory::backing::virtual_memory::arena_of;
 
-/// Where a block is in its arena.
+/// The offset of a block in its arena.
 fn place(address: u64) -> u64 {
     arena_of(address).unwrap().1
 }
@@ -16,7 +17,7 @@ fn join(bench: Bench, address: u64) {
 }
 
 #[test]
-fn what_was_freed_last_is_given_out_again() {
+fn the_block_that_was_freed_last_is_allocated_again() {
     on_machine("memory=4GiB", |bench| {
         let stream = bench.stream();
         for bytes in [KIB, 20 * MIB] {
@@ -46,11 +47,11 @@ fn what_was_freed_last_is_given_out_again() {
     });
 }
 
-/// The same program on two streams, of which one joins each block at once: large blocks get the same
-/// places, so that what rests costs no memory.
+/// The same program on two streams; one of them merges each block at once. Large blocks get the
+/// same offsets, so that delayed merging costs no memory.
 #[test]
-fn large_blocks_get_the_places_that_a_search_finds() {
-    without_lending("memory=64GiB", |bench| {
+fn large_blocks_get_the_same_offsets_as_with_immediate_merging() {
+    without_remapping("memory=64GiB", |bench| {
         let streams: [&Stream; 2] = [bench.stream(), bench.stream()];
         let mut random = 0x9e37_79b9_7f4a_7c15u64;
         let mut below = |bound: u64| {

@@ -1,14 +1,15 @@
-//! Where the memory is that traces of programs reserve and do not need: a table for whoever works on it.
+//! A table for developers: which memory do the traces of programs reserve and not need?
 //!
 //! ```sh
 //! TCUDA_TRACES="$(echo data/traces/*.xz)" TCUDA_SIZES="1 0.43" TCUDA_PARTS=1 \
-//!     cargo test --release --lib excess -- --ignored --nocapture
+//!     cargo test --release --lib trace_excess -- --ignored --nocapture
 //! ```
 //!
-//! A row for each trace, with its sizes multiplied: peak reserved over peak allocated after each pass
-//! (`TCUDA_PASSES`); the same if every stream and size class had just its own peak; calls of each pass.
-//! `TCUDA_PARTS` adds what each arena had when the most was reserved, in hundredths of what was
-//! allocated at most: in free whole handles, in others at the end, and in others below it.
+//! A row for each trace and size factor: peak reserved over peak allocated after each pass
+//! (`TCUDA_PASSES`); the same if every stream and size class had only its own peak; and the driver
+//! calls of each pass. `TCUDA_PARTS` adds the state of each arena at the time of the largest
+//! reserved memory, in hundredths of the peak of the allocated memory: in free whole handles, in
+//! other free memory at the end, and in other free memory below.
 
 use super::super::arena::{Arena, ArenaState};
 use super::super::round_size;
@@ -21,7 +22,7 @@ use std::process::Command;
 /// An event of a trace.
 #[derive(Clone, Copy)]
 enum Event {
-    /// Its number, bytes and stream.
+    /// Id, bytes and stream.
     Malloc(u64, u64, usize),
     Free(u64),
 }
@@ -46,23 +47,23 @@ fn read(path: &str, size: f64) -> Vec<Event> {
     lines.map(event).collect()
 }
 
-/// What an arena has, in bytes.
+/// The memory of an arena, in bytes.
 #[derive(Clone, Default)]
 struct Parts {
     class: &'static str,
     mapped: u64,
     allocated: u64,
     pending: u64,
-    /// Free: in whole handles; in others at the end; in others below.
+    /// Free: in whole handles, in others at the end, in others below.
     idle: u64,
     end: u64,
     below: u64,
     handles: usize,
-    lent: u64,
+    remapped: u64,
     views: usize,
 }
 
-/// The caller holds the arena's lock.
+/// The memory of an arena. The caller holds its lock.
 fn parts(arena: &Arena) -> Parts {
     // SAFETY: the caller holds the lock, and this is the only reference.
     let state: &mut ArenaState = unsafe { arena.state() };
@@ -79,7 +80,7 @@ fn parts(arena: &Arena) -> Parts {
             match block.state {
                 State::Allocated => parts.allocated += bytes,
                 State::Pending => parts.pending += bytes,
-                State::Lent => parts.lent += bytes,
+                State::Lent => parts.remapped += bytes,
                 State::Free | State::Quick | State::ForeignFree if round == 0 => {
                     match free.last_mut() {
                         Some((_, end)) if *end == block.start => *end = block.end(),
@@ -113,25 +114,25 @@ struct Live {
     address: u64,
     bytes: u64,
     owner: (usize, bool),
-    /// Where its pointer is: blocks that are left go in this order, as in `peers`.
+    /// The place of its pointer: remaining blocks are freed in this order, as in `peers`.
     slot: usize,
 }
 
-/// What a replay saw.
+/// The measurements of a replay.
 #[derive(Default)]
 struct Seen {
     most: u64,
     allocated: u64,
     allocated_peak: u64,
-    /// By stream and whether they are small: what is allocated, and was at most.
+    /// By stream and size class: currently allocated bytes, and their peak.
     owners: BTreeMap<(usize, bool), (u64, u64)>,
-    /// When the most was reserved.
+    /// The time of the largest reserved memory.
     when: String,
     table: Vec<Parts>,
 }
 
 impl Seen {
-    fn came(&mut self, owner: (usize, bool), bytes: u64) {
+    fn add(&mut self, owner: (usize, bool), bytes: u64) {
         let own = self.owners.entry(owner).or_default();
         own.0 += bytes;
         own.1 = own.1.max(own.0);
@@ -139,13 +140,13 @@ impl Seen {
         self.allocated_peak = self.allocated_peak.max(self.allocated);
     }
 
-    fn went(&mut self, live: &Live) {
+    fn remove(&mut self, live: &Live) {
         self.owners.get_mut(&live.owner).unwrap().0 -= live.bytes;
         self.allocated -= live.bytes;
     }
 }
 
-/// Plays a trace so often, prints what the tool says of it, and gives the calls of each pass.
+/// Replays a trace for some passes, prints a row, and returns the driver calls of each pass.
 fn replay(bench: Bench, events: &[Event], passes: usize, name: &str) -> Vec<u64> {
     let (memory, mut seen) = (bench.memory(), Seen::default());
     let mut streams = vec![bench.device.streams.default()];
@@ -160,7 +161,7 @@ fn replay(bench: Bench, events: &[Event], passes: usize, name: &str) -> Vec<u64>
                 Event::Free(id) => {
                     let block = live.remove(&id).unwrap();
                     bench.free(block.address);
-                    seen.went(&block);
+                    seen.remove(&block);
                     vacant.push(block.slot);
                     continue;
                 }
@@ -176,7 +177,7 @@ fn replay(bench: Bench, events: &[Event], passes: usize, name: &str) -> Vec<u64>
                 slots - 1
             });
             live.insert(id, Live { address, bytes, owner, slot });
-            seen.came(owner, bytes);
+            seen.add(owner, bytes);
             let reserved = memory.virtual_memory.limit.claimed();
             if reserved > seen.most {
                 seen.most = reserved;
@@ -194,7 +195,7 @@ fn replay(bench: Bench, events: &[Event], passes: usize, name: &str) -> Vec<u64>
         rest.sort_by_key(|block| block.slot);
         for block in rest {
             bench.free(block.address);
-            seen.went(&block);
+            seen.remove(&block);
         }
     }
     bench.check();
@@ -208,13 +209,13 @@ fn replay(bench: Bench, events: &[Event], passes: usize, name: &str) -> Vec<u64>
         let per = |bytes: u64| bytes as f64 / all * 100.0;
         for (index, p) in seen.table.iter().enumerate() {
             println!(
-                "    {index} {} mapped {:8.3} allocated {:8.3} pending {:6.3} lent {:6.3}, free: \
+                "    {index} {} mapped {:8.3} allocated {:8.3} pending {:6.3} remapped {:6.3}, free: \
                  handles {:6.3} end {:6.3} below {:6.3}; {} handles, {} views",
                 p.class,
                 per(p.mapped),
                 per(p.allocated),
                 per(p.pending),
-                per(p.lent),
+                per(p.remapped),
                 per(p.idle),
                 per(p.end),
                 per(p.below),
@@ -230,7 +231,7 @@ fn replay(bench: Bench, events: &[Event], passes: usize, name: &str) -> Vec<u64>
     calls
 }
 
-/// Nor does one whose sizes are multiplied, to be a program that nobody has looked at.
+/// A repeated program makes no driver calls, neither with its own sizes nor with scaled sizes.
 #[test]
 fn a_recorded_program_that_is_repeated_makes_no_driver_call() {
     let (programs, sizes): (&[_], &[_]) = match cfg!(debug_assertions) {

@@ -1,14 +1,14 @@
-//! Passes of a program that are repeated: they find what they want where it was the first time, and make no
-//! driver call.
+//! Repeated passes of a program: they find their blocks where they were in the first pass, and make
+//! no driver calls.
 
-use super::alias::{two_free_ranges, views};
+use super::views::{two_free_ranges, views};
 use super::{Bench, KIB, MIB, Random, on_machine};
 use crate::gpu::stream::Stream;
 use crate::memory::config::settings::Settings;
 
 const SEEDS: u64 = if cfg!(debug_assertions) { 24 } else { 300 };
 
-/// Sizes and lifetimes as of a program that does the same again and again; gives the addresses.
+/// A pass of allocations with sizes and lifetimes that repeat; returns the addresses.
 fn pass(bench: Bench, stream: &Stream, seed: u64) -> Vec<u64> {
     let mut word = seed;
     let mut random = |below: u64| {
@@ -29,7 +29,7 @@ fn pass(bench: Bench, stream: &Stream, seed: u64) -> Vec<u64> {
     all
 }
 
-/// Block for block, and without a driver call.
+/// Every block has the same address, without a driver call.
 #[test]
 fn a_pass_that_is_repeated_is_the_same() {
     for seed in 1..=SEEDS {
@@ -47,9 +47,10 @@ fn a_pass_that_is_repeated_is_the_same() {
     }
 }
 
-/// An arena that begins again has all of its memory, whoever asks first for how much.
+/// An arena whose growth cursor was reset still uses all of its memory, whatever size is requested
+/// first.
 #[test]
-fn what_is_out_of_reach_serves_before_the_driver_is_asked() {
+fn memory_above_the_cursor_serves_before_the_driver_is_called() {
     for (size, lends) in [(168, true), (168, false), (120, false), (90, true)] {
         on_machine("memory=1GiB", |bench| {
             let stream = bench.stream();
@@ -58,7 +59,7 @@ fn what_is_out_of_reach_serves_before_the_driver_is_asked() {
             bench.free(first);
             bench.free(blocks[1]);
             bench.free(blocks[3]);
-            // What was freed last is joined by a search, and then all is one block.
+            // A search merges the blocks of the quick lists; then all memory is one block.
             let small = bench.malloc(stream, MIB);
             assert_eq!((small, views(small)), (blocks[0], 1));
             bench.free(small);
@@ -76,7 +77,7 @@ fn what_is_out_of_reach_serves_before_the_driver_is_asked() {
     }
 }
 
-/// The same with many small blocks, which lists keep apart from each other; gives the addresses.
+/// The same with many small blocks, which the quick lists keep unmerged; returns the addresses.
 fn small_pass(bench: Bench, stream: &Stream, seed: u64) -> Vec<u64> {
     let mut random = Random(seed);
     let (mut live, mut all) = (Vec::new(), Vec::new());
@@ -93,9 +94,9 @@ fn small_pass(bench: Bench, stream: &Stream, seed: u64) -> Vec<u64> {
     all
 }
 
-/// Block for block, and without a driver call.
+/// Every block has the same address, without a driver call.
 #[test]
-fn small_blocks_lie_where_they_lay() {
+fn small_blocks_keep_their_addresses() {
     for seed in 1..=SEEDS / 2 {
         on_machine("memory=1GiB", |bench| {
             let stream = bench.stream();

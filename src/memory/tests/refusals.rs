@@ -1,11 +1,11 @@
-//! What is refused, by the driver, by the host's memory, or because a table is full.
+//! Refusals: by the driver, for lack of host memory, or because a table is full.
 
 use super::{MIB, on_machine};
 use crate::base::error::Error;
 use crate::driver::{Call, inject};
 
 #[test]
-fn every_arena_is_emptied_and_the_first_failure_told() {
+fn every_arena_is_emptied_and_the_first_failure_returned() {
     on_machine("memory=1GiB", |bench| {
         let blocks = [(); 3].map(|()| bench.malloc(bench.stream(), 4 * MIB));
         blocks.into_iter().for_each(|block| bench.free(block));
@@ -24,9 +24,9 @@ fn every_arena_is_emptied_and_the_first_failure_told() {
     });
 }
 
-/// Pinned memory that cannot be listed goes back to the driver.
+/// Pinned memory that cannot be listed is given back to the driver.
 #[test]
-fn pinned_memory_is_not_lost_for_want_of_host_memory() {
+fn pinned_memory_is_not_lost_for_lack_of_host_memory() {
     on_machine("memory=1GiB", |bench| {
         let host = &bench.runtime.host;
         let held = || bench.calls(Call::cuMemHostAlloc) - bench.calls(Call::cuMemFreeHost);
@@ -53,15 +53,16 @@ fn pinned_memory_is_not_lost_for_want_of_host_memory() {
     });
 }
 
-/// Where the driver has no addresses for more than one slot at a time, the table of reservations is full
-/// at some time; what was made before goes on, and a new life of the library begins with an empty one.
+/// If the driver reserves only one slot at a time, the table of reservations becomes full. Existing
+/// streams continue to work, and the library starts with an empty table after a shutdown.
 #[test]
-fn a_table_of_reservations_that_is_full_refuses_one_more_stream() {
+fn a_full_table_of_reservations_refuses_another_stream() {
     const ROOM: usize = 128;
     const LEVELS: i32 = 4;
     on_machine("memory=1GiB", |bench| {
         let reserved = || bench.calls(Call::cuMemAddressReserve);
-        // A slot of the first two; of all others a window of the smallest slots, one of which begins.
+        // Each of the first two reservations is a slot. Every other one is a window of smallest
+        // slots, of which one serves a new arena.
         let malloc_in_one_slot = |stream, bytes, reservations: usize| {
             let halvings = [3, 4, 3][reservations.min(2)] + 6;
             let rule = |k| format!("cuMemAddressReserve@{k}=2");

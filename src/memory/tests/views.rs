@@ -1,4 +1,5 @@
-//! Views: what is lent to whom, and that no address leads to memory that others use, on the device either.
+//! Views: which blocks are remapped, and that no address maps memory that other blocks use, on the
+//! device either.
 
 use super::super::arena::ArenaState;
 use super::super::record_stream;
@@ -21,10 +22,15 @@ use crate::sim;
 use std::collections::BTreeSet;
 
 impl ArenaState {
-    /// Checks the views of an arena that ends at a unit, and that each of its `lent` blocks is lent
-    /// to one; gives the blocks in them, each with what is left of its view, or none.
-    pub fn check_aliases(&self, lent: &mut Vec<u32>, end: u32) -> Result<Vec<(u32, u32)>, String> {
-        let (mut top, mut found, mut lent_units) = (u32::MAX, Vec::new(), 0);
+    /// Checks the views of an arena that ends at a unit, and that each of its remapped blocks
+    /// belongs to one view. Returns the blocks in views, each with the rest of its view, or
+    /// [`NONE`].
+    pub fn check_views(
+        &self,
+        remapped: &mut Vec<u32>,
+        end: u32,
+    ) -> Result<Vec<(u32, u32)>, String> {
+        let (mut top, mut found, mut remapped_units) = (u32::MAX, Vec::new(), 0);
         for (start, units, block, own) in self.segment.views.all() {
             if start < end || start + units > top {
                 return Err(format!("the view at {start} is not below {top} and above {end}"));
@@ -32,14 +38,14 @@ impl ArenaState {
             top = start;
             let mut sum = 0;
             for id in own {
-                let place = lent.iter().position(|known| known == id);
-                lent.swap_remove(place.ok_or(format!("block {id} is not lent, or twice"))?);
+                let place = remapped.iter().position(|known| known == id);
+                remapped.swap_remove(place.ok_or(format!("block {id} is not remapped, or twice"))?);
                 sum += self.blocks[*id].units;
             }
             if sum != if block == NONE { 0 } else { units } {
-                return Err(format!("{sum} units are lent to the view at {start} of {units}"));
+                return Err(format!("{sum} units are remapped to the view at {start} of {units}"));
             }
-            lent_units += sum;
+            remapped_units += sum;
             if block == NONE {
                 continue;
             }
@@ -55,22 +61,22 @@ impl ArenaState {
             }
             found.push((id, rest));
         }
-        let begins_again = self.class == Class::Small || !self.segment.views.is_empty();
-        if self.growth_cursor != growth_cursor::ALL && !begins_again {
-            return Err(format!("it reaches to {} without a view", self.growth_cursor));
+        let resets_cursor = self.class == Class::Small || !self.segment.views.is_empty();
+        if self.growth_cursor != growth_cursor::ALL && !resets_cursor {
+            return Err(format!("the growth cursor is {} without a view", self.growth_cursor));
         }
-        if !lent.is_empty() {
-            return Err(format!("blocks {lent:?} are lent to nobody"));
+        if !remapped.is_empty() {
+            return Err(format!("blocks {remapped:?} are remapped to no view"));
         }
         for (start, units) in self.segment.views.primaries() {
             let mut own = self.segment.mappings().iter();
             if !own.any(|mapping| (mapping.start, mapping.units) == (start, units)) {
-                return Err(format!("the handle at {start} is gone, and has a view"));
+                return Err(format!("the handle at {start} is unmapped, and has a view"));
             }
         }
         let mappings = self.segment.mappings().iter().filter(|mapping| mapping.is_remapped);
-        if mappings.map(|mapping| mapping.units).sum::<u32>() != lent_units {
-            return Err("mappings are lent, and their blocks are not".into());
+        if mappings.map(|mapping| mapping.units).sum::<u32>() != remapped_units {
+            return Err("mappings are remapped, and their blocks are not".into());
         }
         Ok(found)
     }
@@ -84,7 +90,7 @@ pub fn two_free_ranges(bench: Bench, stream: &Stream) -> [u64; 4] {
     blocks
 }
 
-/// How many views the arena of an address has.
+/// The number of views of the arena of an address.
 pub fn views(address: u64) -> usize {
     let arena = arena_of(address).unwrap().0;
     let _guard = arena.lock.guard();
@@ -92,7 +98,7 @@ pub fn views(address: u64) -> usize {
     unsafe { arena.state() }.segment.views.len()
 }
 
-/// The snapshot has what the statistics say.
+/// Checks that the snapshot agrees with the statistics.
 fn snapshot_agrees(bench: Bench) {
     let snapshot = Snapshot::of(&bench.runtime.devices, None, false).unwrap();
     let Statistics { reserved_bytes, segment, .. } = bench.memory().statistics();
@@ -102,7 +108,7 @@ fn snapshot_agrees(bench: Bench) {
 }
 
 #[test]
-fn what_is_idle_in_two_places_serves_one_block() {
+fn memory_idle_in_two_places_serves_one_block() {
     on_machine("memory=1GiB", |bench| {
         let stream = bench.stream();
         let parts = two_free_ranges(bench, stream);
@@ -113,14 +119,14 @@ fn what_is_idle_in_two_places_serves_one_block() {
         assert_eq!((bench.reserved(), bench.in_use()), (reserved, in_use));
         assert_eq!(super::super::find(block).unwrap().bytes, 120 * MIB);
         is_invalid_pointer(super::super::free(bench.runtime, block + 512));
-        // What is not lent still serves.
+        // Memory that is not remapped still serves.
         let other = bench.malloc(stream, 16 * MIB);
         assert_eq!(bench.reserved(), reserved);
         bench.free(block);
         bench.check();
         snapshot_agrees(bench);
         is_invalid_pointer(super::super::free(bench.runtime, block));
-        // At home nothing has changed; and what was mapped once more is so from now on.
+        // The blocks at primary addresses are unchanged, and the view stays mapped.
         bench.free(other);
         assert_eq!(bench.malloc(stream, 80 * MIB), parts[0]);
         bench.free(parts[0]);
@@ -131,7 +137,7 @@ fn what_is_idle_in_two_places_serves_one_block() {
             bench.free(block);
         }
         assert_eq!(bench.all_calls(), calls);
-        // While part of it is in use, the rest is too little.
+        // While part of it is in use, the rest is too small.
         let part = bench.malloc(stream, 80 * MIB);
         let next = bench.malloc(stream, 120 * MIB);
         assert!(next != block && bench.reserved() > reserved);
@@ -145,9 +151,9 @@ fn what_is_idle_in_two_places_serves_one_block() {
     });
 }
 
-/// What was recorded of mapping and unmapping leads to what the snapshot shows.
+/// The recorded map and unmap events lead to the state that the snapshot shows.
 #[test]
-fn the_history_says_where_the_memory_is() {
+fn the_history_agrees_with_the_snapshot() {
     on_machine("schedule=threads,memory=1GiB", |bench| {
         let recorder = Recorder {
             events: true,
@@ -193,9 +199,9 @@ fn the_history_says_where_the_memory_is() {
     });
 }
 
-/// Two that use the same handles do not live at a time, whatever was mapped before.
+/// Two blocks with a common handle are never live at the same time, whatever was mapped before.
 #[test]
-fn a_handle_is_lent_once() {
+fn a_handle_is_remapped_once() {
     on_machine("memory=1GiB", |bench| {
         let stream = bench.stream();
         two_free_ranges(bench, stream);
@@ -251,9 +257,9 @@ fn a_failure_leaves_everything_as_it_was() {
     }
 }
 
-/// While a view cannot be unmapped, the memory behind it is not given back, nor said to be.
+/// While a view cannot be unmapped, its memory is neither given back nor counted as given back.
 #[test]
-fn memory_stays_while_any_address_leads_to_it() {
+fn memory_stays_while_any_address_maps_it() {
     on_machine("memory=1GiB", |bench| {
         let stream = bench.stream();
         let parts = two_free_ranges(bench, stream);
@@ -270,9 +276,9 @@ fn memory_stays_while_any_address_leads_to_it() {
     });
 }
 
-/// Nothing is unmapped while an operation may use it, also to make room for other addresses.
+/// Nothing is unmapped while an operation may use it, not even to make room for other views.
 #[test]
-fn an_alias_stays_until_its_stream_is_done() {
+fn a_view_stays_until_its_stream_is_done() {
     // Room for 42 MiB of views.
     on_machine("schedule=threads,memory=84MiB", |bench| {
         let stream = bench.stream();
@@ -290,7 +296,7 @@ fn an_alias_stays_until_its_stream_is_done() {
         bench.check();
         bench.free(second);
         gate.open();
-        // It would fail if its addresses had gone.
+        // This would fail if the addresses were unmapped.
         stream.synchronize(bench.runtime).unwrap();
         bench.empty_cache();
         assert_eq!((views(first), bench.reserved()), (0, 4 * MIB));
@@ -298,10 +304,10 @@ fn an_alias_stays_until_its_stream_is_done() {
     });
 }
 
-/// The same under schedules that run work as late as they may: each block is written and read through
-/// whatever addresses it has, and its bytes are its own until it is freed.
+/// The same under schedules that run work as late as possible. Each block is written and read
+/// through the addresses that it has, and its bytes do not change until it is freed.
 #[test]
-fn what_is_written_through_one_address_is_in_order_with_the_others() {
+fn writes_through_different_addresses_are_in_order() {
     for seed in 1..=8 {
         on_machine(&format!("schedule=adversarial:{seed},memory=80MiB"), |bench| {
             let stream = bench.stream();
@@ -315,7 +321,7 @@ fn what_is_written_through_one_address_is_in_order_with_the_others() {
                 while live.iter().map(|block| block.1).sum::<u64>() + size > 40 * MIB {
                     let index = (word >> 33) as usize % live.len();
                     let (block, bytes, value) = live.swap_remove(index);
-                    // Read at the end of its life, at both ends and in the middle.
+                    // Reads it before it is freed, at both ends and in the middle.
                     for at in [0, bytes / 2, bytes - 64] {
                         let to = witness + 64 * read.len() as u64;
                         copy(bench.runtime, to, block + at, 64, stream).unwrap();
@@ -346,7 +352,7 @@ fn what_is_written_through_one_address_is_in_order_with_the_others() {
 }
 
 #[test]
-fn a_recorded_block_stays_lent_until_the_other_stream_is_done() {
+fn a_recorded_block_stays_in_its_view_until_the_other_stream_is_done() {
     on_machine("schedule=threads,memory=1GiB", |bench| {
         let (stream, other) = (bench.stream(), bench.stream());
         let parts = two_free_ranges(bench, stream);
@@ -371,10 +377,10 @@ fn a_recorded_block_stays_lent_until_the_other_stream_is_done() {
 }
 
 #[test]
-fn small_blocks_and_private_pools_have_no_aliases() {
+fn small_blocks_and_private_pools_have_no_views() {
     on_machine("memory=1GiB", |bench| {
         let (stream, other) = (bench.stream(), bench.stream());
-        // Idle memory of another stream's is no help.
+        // Idle memory of another stream does not help.
         two_free_ranges(bench, other);
         let block = bench.malloc(stream, 120 * MIB);
         assert_eq!((views(block), bench.reserved()), (0, 288 * MIB));
@@ -389,7 +395,7 @@ fn small_blocks_and_private_pools_have_no_aliases() {
     });
 }
 
-/// While a stream is captured nothing is mapped a second time for it.
+/// While a stream is captured, no view is made for it.
 #[test]
 fn captured_streams_are_left_alone() {
     on_machine("memory=1GiB", |bench| {
@@ -430,9 +436,10 @@ fn peers_reach_all_addresses_of_a_block() {
     });
 }
 
-/// Where new addresses find no room, those that nobody uses go, and the arena may grow by more.
+/// If there is no room for a new view, the unused views are unmapped, and the arena may grow by
+/// more.
 #[test]
-fn aliases_are_given_up_for_others() {
+fn views_are_unmapped_for_others() {
     on_machine("memory=64MiB", |bench| {
         let stream = bench.stream();
         let parts = [20, 2, 20, 2].map(|mib| bench.malloc(stream, mib * MIB));
@@ -450,7 +457,7 @@ fn aliases_are_given_up_for_others() {
 }
 
 #[test]
-fn what_is_left_at_the_end_goes() {
+fn views_are_unmapped_at_shutdown() {
     on_machine("memory=1GiB", |bench| {
         let stream = bench.stream();
         two_free_ranges(bench, stream);

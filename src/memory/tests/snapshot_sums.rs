@@ -1,5 +1,5 @@
-//! Every statistic of blocks against sums over what the snapshot shows, made anew after each step, while
-//! settings, limits, pools and captures come and go: a block is small up to 1 MiB wherever its memory is.
+//! Compares every statistic of blocks with sums over the snapshot after each step, while settings,
+//! limits, pools and captures change. A block is small up to 1 MiB, whatever kind its memory is.
 
 use super::super::{SMALL, SMALL_ARENA, record_stream};
 use super::{Bench, KIB, MIB, Random, on_machine};
@@ -27,7 +27,7 @@ const SETTINGS: [&str; 7] = [
 const FLAGS: [u32; 4] = [0, USE_ON_OOM, NO_SPLIT, USE_ON_OOM | NO_SPLIT];
 const SPLIT: [usize; 2] = [INACTIVE_SPLIT, INACTIVE_SPLIT_BYTES];
 
-/// A block that the host holds, or gave up and others may use.
+/// A block that is allocated, or that the host freed and other streams may use.
 #[derive(Clone, Copy)]
 struct Held {
     class: Class,
@@ -54,7 +54,8 @@ fn configure(text: &str) {
     runtime::configure(&thread::enter().unwrap(), text).unwrap();
 }
 
-/// Free memory that counts as split: of segments with other blocks, and of arenas with blocks in use.
+/// Free memory that counts as split: in segments with other blocks, and in arenas with blocks in
+/// use.
 fn split(all: &Snapshot) -> [[i64; 2]; 2] {
     let (mut sums, mut arenas) = ([[0; 2]; 2], BTreeMap::new());
     for segment in &all.segments {
@@ -111,7 +112,7 @@ impl Run<'_> {
         }
     }
 
-    /// One that the host holds.
+    /// Chooses an allocated block.
     fn pick(&mut self) -> Option<u64> {
         let live: Vec<u64> =
             self.held.iter().filter(|(_, held)| !held.waits).map(|(address, _)| *address).collect();
@@ -164,7 +165,7 @@ impl Run<'_> {
         }
     }
 
-    /// What waited, and does so no longer: its address may be another's.
+    /// Removes blocks that are no longer pending; another block may have their addresses.
     fn end_waits(&mut self, all: &Snapshot, came: Option<u64>) {
         let pending = BlockState::ActivePendingFree;
         let is_pending = |block: &&BlockView| block.state == pending && came != Some(block.address);
@@ -236,7 +237,7 @@ impl Run<'_> {
         }
     }
 
-    fn compare(&mut self, told: &str) {
+    fn compare(&mut self, step: &str) {
         self.bench.check();
         let all = Snapshot::of(&self.bench.runtime.devices, None, false).unwrap();
         self.end_waits(&all, None);
@@ -247,34 +248,34 @@ impl Run<'_> {
         });
         let held = self.held.iter();
         let held = held.map(|(at, held)| (*at, held.bytes, held.requested, held.waits));
-        assert!(shown.eq(held), "{told}: blocks");
+        assert!(shown.eq(held), "{step}: blocks");
         let split = split(&all);
         for (index, counter) in SPLIT.into_iter().enumerate() {
             let change = |class: &Class| {
                 split[*class as usize][index] - self.counters[counter][class.row()].current
             };
             let mut changes = CLASSES.map(|class| (change(&class), class));
-            // Whichever came first: no peak is more than this says.
+            // The order of the two changes is unknown, so that this is an upper bound of the peak.
             changes.sort_unstable_by_key(|(change, _)| *change);
             changes.into_iter().for_each(|(change, class)| self.add(class, counter, change));
         }
         let found = self.bench.memory().statistics().counters;
         for counter in (0..COUNTERS).filter(|counter| !SPLIT.contains(counter)) {
-            assert_eq!(found[counter], self.counters[counter], "{told}: counter {counter}");
+            assert_eq!(found[counter], self.counters[counter], "{step}: counter {counter}");
         }
-        // What was split and joined again within a step is not seen.
+        // A block that was split and merged again within a step is not seen.
         for (counter, row) in
             SPLIT.into_iter().flat_map(|counter| [(counter, 0), (counter, 1), (counter, 2)])
         {
             let (found, known) = (found[counter][row], self.counters[counter][row]);
             let is_seen = found.peak >= known.peak && found.allocated >= known.allocated;
             let is_so = is_seen && found.current == known.current;
-            assert!(is_so, "{told}: counter {counter} row {row}: {found:?} {known:?}");
+            assert!(is_so, "{step}: counter {counter} row {row}: {found:?} {known:?}");
             self.counters[counter][row] = found;
         }
     }
 
-    /// Nothing is left.
+    /// Frees everything and checks that nothing is left.
     fn end(&mut self) {
         if let Some(graph) = self.captured.take() {
             graph.capture_abort(self.bench.runtime).unwrap();
@@ -297,7 +298,7 @@ fn statistics_are_what_the_snapshot_shows() {
         on_machine(&format!("memory={memory}MiB"), |bench| {
             bench.device.context().unwrap();
             let mut random = Random(0x9e37_79b9 * seed);
-            // Streams share at once, or where memory is short.
+            // Streams share at once, or when memory is short.
             if random.below(2) == 0 {
                 configure("sharing_threshold:0");
             }
@@ -314,8 +315,9 @@ fn statistics_are_what_the_snapshot_shows() {
     }
 }
 
-/// Blocks of three streams, and the true peaks of their number and bytes: what is reported is never above them, never
-/// below what is now or was reported before, and short of them by no more than is allowed.
+/// Allocates blocks on three streams and tracks the true peaks of their number and bytes. Every
+/// reported peak is at most the true one, at least the current value and the value reported before,
+/// and short by at most `allowed`. Returns the number of requests for headroom.
 fn peaks_of(bench: Bench, seed: u64, allowed: [i64; 2]) -> u64 {
     let streams = [bench.stream(), bench.stream(), bench.stream()];
     let (mut random, mut held) = (Random(seed), Vec::new());
@@ -353,7 +355,7 @@ fn peaks_of(bench: Bench, seed: u64, allowed: [i64; 2]) -> u64 {
 }
 
 #[test]
-fn peaks_that_need_not_be_exact_are_short_by_little_and_ask_rarely() {
+fn inexact_peaks_are_nearly_exact_and_make_few_requests() {
     on_machine("memory=1GiB", |bench| {
         bench.device.context().unwrap();
         let exact = peaks_of(bench, 7, [0, 0]);

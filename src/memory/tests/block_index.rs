@@ -1,4 +1,4 @@
-//! Where blocks start: every address leads to its block and no other, and a block costs the host little.
+//! The block index: every address leads to its block and no other, and the index is small.
 
 use super::super::arena::{Arena, ArenaState};
 use super::super::pointer::{self, cached_extent};
@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 const GIB: u64 = 1 << 30;
 
 impl ArenaState {
-    /// Is each block noted that should be, once and where it is looked for, and no other?
+    /// Is every block in the index exactly once, at the right place, and nothing else?
     pub(super) fn check_starts(&self) -> std::result::Result<(), String> {
         let mut noted = self.block_index.all(&self.blocks);
         noted.sort_unstable();
@@ -31,7 +31,7 @@ impl ArenaState {
 }
 
 impl Random {
-    /// As often between 512 bytes and 1 KiB as between 8 and 16 MiB.
+    /// A size that is as likely between 512 bytes and 1 KiB as between 8 and 16 MiB.
     fn bytes(&mut self) -> u64 {
         let least = 512 << self.below(15);
         least + self.below(least)
@@ -48,7 +48,7 @@ fn compare(model: &Model, random: &mut Random) {
     let inside = model.iter().map(|(start, bytes)| start + bytes - 1).collect::<Vec<u64>>();
     let span = last + bytes - low + 4 * MIB;
     let anywhere = (0..200).map(|_| low + random.below(span)).collect::<Vec<u64>>();
-    // Those, and the units in which they are.
+    // The starts of blocks, and the units around them.
     let units = anywhere.iter().map(|address| address & !511).collect::<Vec<u64>>();
     for address in model.keys().chain(&inside).chain(&anywhere).chain(&units).copied() {
         let found = pointer::find(address).ok().map(|found| found.requested);
@@ -56,7 +56,7 @@ fn compare(model: &Model, random: &mut Random) {
         let below = model.range(..=address).next_back().map(|(start, bytes)| (*start, *bytes));
         let holding = below.filter(|(start, bytes)| address < start + bytes);
         let around = cached_extent(address).map(|(_, start, bytes)| (start, bytes));
-        // A block may be longer than what was asked for.
+        // A block may be longer than requested.
         assert!(around == holding || holding.is_none() && around == below, "{address:#x}");
     }
 }
@@ -66,7 +66,7 @@ fn agrees(options: &str, seed: u64) {
         let stream = bench.stream();
         let mut random = Random(seed | 1);
         let (mut model, mut gone) = (Model::new(), 0);
-        // More than a table has room for at first, fewer, and more again.
+        // More blocks than the initial table holds, fewer, and more again.
         for (steps, most) in [(900, 800), (500, 40), (1200, 900)] {
             for step in 0..steps {
                 let place = random.below(model.len().max(1) as u64) as usize;
@@ -105,7 +105,7 @@ proptest! {
     }
 }
 
-/// Bytes of host memory that arenas have for their blocks, a block; pages that are used in part are left out.
+/// The host memory of the arenas' block tables, per block; partly used pages are left out.
 fn cost(arenas: &BTreeSet<*const Arena>, live: usize) -> usize {
     let bytes = |arena: &*const Arena| {
         // SAFETY: an arena lives until shutdown.
@@ -126,12 +126,12 @@ fn allocate(bench: Bench, count: u64, bytes: u64) -> Vec<u64> {
     (0..count).map(|_| bench.malloc(stream, bytes)).collect()
 }
 
-/// At most 44 bytes and three places of 4.
+/// At most 44 bytes and three index entries of 4 bytes.
 #[test]
 fn a_live_block_costs_the_host_little() {
     let sizes = [512, 4 * KIB, 64 * KIB, 256 * KIB, MIB, 2 * MIB, 20 * MIB, GIB];
     for bytes in sizes {
-        // Not the same part of a step of the table each.
+        // Counts at different fill levels of the table.
         for count in [16 << 10, 9 << 10, 700] {
             let count = count.min(512 * GIB / bytes);
             let memory = (count * bytes / GIB + 8).next_power_of_two();
@@ -145,7 +145,7 @@ fn a_live_block_costs_the_host_little() {
     }
 }
 
-/// What lies free between them costs as well.
+/// The free blocks between them need memory too.
 #[test]
 fn a_block_among_others_of_all_sizes_costs_little() {
     on_machine("memory=128GiB", |bench| {
@@ -168,7 +168,7 @@ fn a_block_among_others_of_all_sizes_costs_little() {
     });
 }
 
-/// Blocks of one size, whichever, are scattered as well as others.
+/// Blocks of one size, whatever it is, are spread over the table like others.
 #[test]
 fn lists_are_short_for_every_size() {
     for units in (1..3000).step_by(37).chain([1597, 2048, 4181, 6765, 8192, 10_946, 1 << 15]) {

@@ -1,4 +1,4 @@
-//! The steps before an allocation fails, one by one, and what each of them counts.
+//! The fallbacks before an allocation fails, one by one, and the counters of each.
 
 use super::{Bench, MIB, on_machine};
 use crate::base::error::{Error, OutOfMemory};
@@ -49,14 +49,14 @@ fn the_limit_is_kept_to_the_byte() {
         let block = bench.malloc(stream, 8 * MIB);
         assert_eq!(runs_out(bench, stream, 512).limit, 8 * MIB);
         assert_eq!(counters(bench), [2, 2, 0, 2]);
-        // A lower limit takes nothing away.
+        // A lower limit releases nothing.
         memory.set_fraction(0.0).unwrap();
         assert_eq!(bench.reserved(), 8 * MIB);
         bench.free(block);
         assert_eq!(bench.malloc(stream, 8 * MIB), block, "what is there serves");
         bench.free(block);
         runs_out(bench, stream, 9 * MIB);
-        assert_eq!(bench.reserved(), 0, "the cache went before the failure");
+        assert_eq!(bench.reserved(), 0, "the cache was freed before the failure");
         memory.set_fraction(1.0).unwrap();
         bench.free(bench.malloc(stream, 512 * MIB));
         for wrong in [-0.1, 1.1, f64::NAN, f64::INFINITY] {
@@ -70,7 +70,7 @@ fn the_limit_is_kept_to_the_byte() {
 }
 
 #[test]
-fn what_is_given_back_or_fails_is_claimed_no_more() {
+fn memory_that_is_given_back_or_fails_is_not_claimed() {
     on_machine("memory=1GiB", |bench| {
         let stream = bench.stream();
         bench.memory().set_fraction(1.0 / 64.0).unwrap();
@@ -87,7 +87,7 @@ fn what_is_given_back_or_fails_is_claimed_no_more() {
 }
 
 #[test]
-fn threads_do_not_pass_the_limit_together() {
+fn threads_do_not_exceed_the_limit_together() {
     on_machine("memory=1GiB", |bench| {
         bench.memory().set_fraction(1.0 / 16.0).unwrap();
         let streams: Vec<_> = (0..4).map(|_| bench.stream()).collect();
@@ -127,7 +127,7 @@ fn garbage_is_collected_before_the_driver_is_asked() {
         assert_eq!(bench.reserved(), 52 * MIB, "50 MiB are not above the threshold");
         let unmapped = bench.calls(Call::cuMemUnmap);
         assert_eq!(unmapped, 0);
-        // 52 MiB are: what is beyond goes, in whole mappings, and only large memory.
+        // 52 MiB are above it: the excess is freed in whole mappings of large memory.
         let small = bench.malloc(second, 512);
         let next = bench.malloc(second, 4 * MIB);
         assert!(bench.calls(Call::cuMemUnmap) > unmapped);
@@ -140,10 +140,10 @@ fn garbage_is_collected_before_the_driver_is_asked() {
     });
 }
 
-/// Without a limit for splitting the whole cache goes; with it the stream's own, if it is enough; and
-/// nothing goes where the two ranges can serve side by side.
+/// Without a limit for splitting, the whole cache is freed; with one, only the stream's own, if it
+/// is enough. Nothing is freed if the two ranges can serve through a view.
 #[test]
-fn the_own_cache_goes_before_that_of_all_streams() {
+fn the_own_cache_is_freed_before_that_of_all_streams() {
     let apart = "lend_idle_memory:False";
     let limited = "lend_idle_memory:False,max_split_size_mb:20";
     for (text, retries) in [(apart, 1), (limited, 0), ("", 0)] {
@@ -152,7 +152,7 @@ fn the_own_cache_goes_before_that_of_all_streams() {
             configure(text);
             let (own, other) = (bench.stream(), bench.stream());
             bench.free(bench.malloc(other, 40 * MIB));
-            // Two free ranges, each with a block above, neither of which is enough.
+            // Two free ranges, each followed by a block; neither is large enough.
             let blocks = [80, 4, 80, 4].map(|mib| bench.malloc(own, mib * MIB));
             bench.free(blocks[0]);
             bench.free(blocks[2]);
@@ -168,7 +168,7 @@ fn the_own_cache_goes_before_that_of_all_streams() {
 }
 
 #[test]
-fn an_early_rejection_asks_nobody_and_says_how_to_turn_it_off() {
+fn an_early_rejection_runs_no_fallback_and_names_its_setting() {
     on_machine("memory=1GiB", |bench| {
         let (stream, other) = (bench.stream(), bench.stream());
         configure("share_between_streams:False,throw_on_cudamalloc_oom:True");
@@ -183,14 +183,14 @@ fn an_early_rejection_asks_nobody_and_says_how_to_turn_it_off() {
         configure("throw_on_cudamalloc_oom:False");
         bench.free(bench.malloc(stream, 8 * MIB));
         assert_eq!(counters(bench), [1, 0, 1, 1]);
-        // The driver's own refusal is not an early one.
+        // A failure of the driver is not an early rejection.
         configure("throw_on_cudamalloc_oom:True,per_process_memory_fraction:1.0");
         assert!(!runs_out(bench, stream, 2048 * MIB).rejected);
         bench.check();
     });
 }
 
-/// Frees what it was given, once, and says what it was told to.
+/// Frees its block at the first call, and returns a fixed answer.
 struct Frees {
     asked: Arc<AtomicUsize>,
     order: usize,
@@ -208,7 +208,7 @@ impl Observes for Frees {
         assert_eq!(self.asked.fetch_add(1, Ordering::Relaxed) % 2, self.order, "newest first");
         assert_eq!((shortage.device, shortage.limit), (0, 64 * MIB));
         let bench = Bench { runtime, device };
-        // As the functions of the header do.
+        // The functions of the C API enter the library likewise.
         let _inside = crate::base::thread::enter().unwrap();
         match bench.try_malloc(device.streams.default(), 512) {
             Err(Error::InvalidState(why)) => assert!(why.contains("observer"), "{why}"),
@@ -225,7 +225,7 @@ impl Observes for Frees {
 }
 
 #[test]
-fn observers_are_asked_last_and_may_free() {
+fn observers_run_last_and_may_free() {
     on_machine("memory=64MiB", |bench| {
         configure("share_between_streams:False");
         let (stream, other) = (bench.stream(), bench.stream());
@@ -243,11 +243,12 @@ fn observers_are_asked_last_and_may_free() {
         let held = bench.malloc(other, 48 * MIB);
         let quiet = attach(1, false, 0);
         let frees = attach(0, true, held);
-        // Freed to another stream's cache, so that it is given back before the second attempt.
+        // The block is freed to another stream's cache, which is released before the second
+        // attempt.
         let block = bench.malloc(stream, 32 * MIB);
         assert_eq!(asked.load(Ordering::Relaxed), 2);
         assert_eq!(counters(bench), [2, 0, 0, 2], "no failure: the second attempt was enough");
-        // Once: what they say the second time is not heard.
+        // Observers run once per allocation: their answer after the second attempt is ignored.
         runs_out(bench, stream, 33 * MIB);
         assert_eq!(asked.load(Ordering::Relaxed), 4);
         assert_eq!(counters(bench), [4, 1, 0, 4]);
@@ -257,7 +258,7 @@ fn observers_are_asked_last_and_may_free() {
         runs_out(bench, stream, 33 * MIB);
         assert_eq!(asked.load(Ordering::Relaxed), 4);
         bench.free(block);
-        // Nobody is held up any more.
+        // Allocations succeed again.
         bench.free(bench.malloc(stream, 512));
         bench.check();
         observers::detach_all();
@@ -265,7 +266,7 @@ fn observers_are_asked_last_and_may_free() {
 }
 
 #[test]
-fn oversize_blocks_are_counted_as_what_they_were() {
+fn oversize_blocks_are_counted_by_their_state_at_allocation() {
     on_machine("memory=1GiB", |bench| {
         let stream = bench.stream();
         let before = bench.malloc(stream, 32 * MIB);
@@ -290,14 +291,14 @@ fn oversize_blocks_are_counted_as_what_they_were() {
 }
 
 #[test]
-fn rounding_is_in_force_at_once_and_ends_with_the_library() {
+fn rounding_takes_effect_at_once_and_ends_with_the_library() {
     on_machine("memory=1GiB", |bench| {
         let stream = bench.stream();
         configure("roundup_power2_divisions:4");
         let block = bench.malloc(stream, 1200 * 1024);
         let found = super::super::find(block).unwrap();
         assert_eq!((found.requested, found.bytes), (1200 * 1024, 1280 * 1024));
-        // A request that rounds up into the large class.
+        // A request that is rounded up into the large class.
         let block = bench.malloc(stream, MIB - 1);
         assert_eq!(super::super::find(block).unwrap().bytes, MIB);
         bench.check();

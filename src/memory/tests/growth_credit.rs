@@ -1,5 +1,5 @@
-//! Arenas that are pressed by questions, on a machine where those take time: the thread's clock goes on by
-//! being read, so that runs repeat.
+//! Growth credit: arenas that poll often, on a machine where a poll takes time. The thread's clock
+//! advances with each read, so that runs are reproducible.
 
 use super::super::record_stream;
 use super::{Bench, KIB, MIB, on_machine};
@@ -7,12 +7,12 @@ use crate::base::progress::{MOMENT, by_reading};
 use crate::driver::{Call, inject};
 use crate::gpu::stream::Stream;
 
-/// A device of which 32 MiB are little, and whose streams take 400 ns to answer.
+/// A device for which 32 MiB are few, and whose queries take 400 ns.
 const TIMED: &str = "memory=4GiB,question=400";
 const LITTLE: u64 = 32 * MIB;
 
-/// Blocks that come, are used on two other streams, and go, so many nanoseconds one after the other; how
-/// often streams were asked.
+/// Allocates blocks, uses them on two other streams, and frees them, `pause` nanoseconds apart.
+/// Returns the number of queries.
 fn rounds(bench: Bench, own: &Stream, bytes: u64, count: usize, pause: u64) -> u64 {
     let others = [bench.stream(), bench.stream()];
     let asked = bench.calls(Call::cuStreamQuery);
@@ -26,14 +26,14 @@ fn rounds(bench: Bench, own: &Stream, bytes: u64, count: usize, pause: u64) -> u
     bench.calls(Call::cuStreamQuery) - asked
 }
 
-/// The same with questions that take time.
+/// Runs a test with queries that take time.
 fn timed<R>(options: &str, body: impl FnOnce(Bench) -> R) -> R {
     by_reading::during(|| on_machine(options, body))
 }
 
 #[test]
-fn an_arena_that_is_pressed_grows_until_it_asks_rarely() {
-    // Large blocks wait for a moment only: that is some ten of them.
+fn an_arena_that_polls_often_grows_until_it_polls_rarely() {
+    // Large blocks wait only for a moment: some ten of them.
     for (bytes, together, least) in [(MIB, 16, 16 * MIB), (2 * MIB, 5, 8 * MIB)] {
         timed(TIMED, |bench| {
             let own = bench.stream();
@@ -53,12 +53,12 @@ fn an_arena_that_is_pressed_grows_until_it_asks_rarely() {
 }
 
 #[test]
-fn who_has_time_between_questions_is_not_pressed() {
+fn an_arena_that_polls_seldom_gets_no_credit() {
     timed(TIMED, |bench| {
         let own = bench.stream();
         rounds(bench, own, MIB, 2000, 12_000);
         assert_eq!(bench.reserved(), 2 * MIB);
-        // Each second question is before the time, but they take a twentieth of it.
+        // Every second poll is early, but the polls take only a twentieth of the time.
         for _ in 0..1000 {
             rounds(bench, own, 2 * MIB, 2, 100);
             by_reading::pass(20 * MOMENT);
@@ -67,9 +67,9 @@ fn who_has_time_between_questions_is_not_pressed() {
     });
 }
 
-/// What waits is never more than little and a block.
+/// The pending bytes are never more than the few bytes of the device plus a block.
 #[test]
-fn leeway_is_little() {
+fn the_growth_credit_is_small() {
     timed(TIMED, |bench| {
         rounds(bench, bench.stream(), 20 * MIB, 20_000, 50);
         assert_eq!(bench.reserved(), 40 * MIB);
@@ -85,7 +85,7 @@ fn leeway_is_little() {
 }
 
 #[test]
-fn memory_that_is_half_reserved_is_dearer_than_time() {
+fn with_half_of_the_memory_reserved_arenas_poll_instead_of_growing() {
     timed("memory=64GiB,question=400", |bench| {
         let own = bench.stream();
         let most = bench.malloc(own, (32 << 30) - 6 * MIB);
@@ -100,7 +100,7 @@ fn memory_that_is_half_reserved_is_dearer_than_time() {
     });
 }
 
-/// Small blocks of three streams, which others use.
+/// Small blocks of three streams, which other streams use.
 #[test]
 fn random_operations_leave_every_invariant() {
     for seed in 1..=4 {
@@ -137,7 +137,7 @@ fn random_operations_leave_every_invariant() {
 }
 
 #[test]
-fn a_driver_that_has_no_memory_is_asked_for_answers() {
+fn without_driver_memory_the_arena_polls() {
     timed(TIMED, |bench| {
         let own = bench.stream();
         rounds(bench, own, MIB, 40, 50);

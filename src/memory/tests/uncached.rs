@@ -1,4 +1,4 @@
-//! Blocks that are in no arena, beside cached ones, against a model that is too simple to be wrong.
+//! Uncached blocks, together with cached ones, against a simple model.
 
 use super::super::{Found, backend, find, record_stream, round_size};
 use super::{Bench, MIB, is_invalid_pointer, on_machine};
@@ -21,7 +21,7 @@ enum Op {
         stream: usize,
         bytes: u64,
     },
-    /// The driver has no memory, once or until it is asked again.
+    /// The driver has no memory, once or until the next call.
     MallocFailing {
         stream: usize,
         bytes: u64,
@@ -112,7 +112,7 @@ impl Machine<'_> {
         Some((*address, *live))
     }
 
-    fn came(&mut self, address: u64, bytes: u64) {
+    fn add(&mut self, address: u64, bytes: u64) {
         let has_uncached = !self.is_caching;
         let block = Live { requested: bytes, has_uncached, is_shared: false };
         let before = self.live.range(..address + block.bytes()).next_back();
@@ -122,7 +122,7 @@ impl Machine<'_> {
         self.freed.retain(|freed| *freed != address);
     }
 
-    fn went(&mut self, address: u64, block: Live) {
+    fn remove(&mut self, address: u64, block: Live) {
         self.count(block, -1);
         self.live.remove(&address);
         self.freed.push(address);
@@ -133,14 +133,14 @@ impl Machine<'_> {
         match *op {
             Op::Malloc { stream, bytes } => {
                 let address = bench.malloc(self.streams[stream], bytes);
-                self.came(address, bytes);
+                self.add(address, bytes);
             }
             Op::MallocFailing { stream, bytes, code, forever } => {
                 inject::set(Some(Call::cuMemAlloc as usize), 1, code, forever);
                 let outcome = bench.try_malloc(self.streams[stream], bytes);
                 inject::clear();
                 match outcome {
-                    Ok(address) => self.came(address, bytes),
+                    Ok(address) => self.add(address, bytes),
                     Err(Error::OutOfMemory(_)) => assert_eq!(code, 2),
                     Err(error) => assert!(code == 999, "{error}"),
                 }
@@ -148,7 +148,7 @@ impl Machine<'_> {
             Op::Free { pick } => {
                 let Some((address, block)) = self.pick(pick) else { return };
                 bench.free(address);
-                self.went(address, block);
+                self.remove(address, block);
             }
             Op::FreeFailing { pick } => {
                 let Some((address, block)) = self.pick(pick) else { return };
@@ -157,7 +157,7 @@ impl Machine<'_> {
                 inject::clear();
                 assert_eq!(outcome.is_err(), block.has_uncached, "{outcome:?}");
                 if outcome.is_ok() {
-                    self.went(address, block);
+                    self.remove(address, block);
                 }
             }
             Op::FreeAgain { pick } => {
@@ -167,7 +167,7 @@ impl Machine<'_> {
             }
             Op::RecordStream { pick, stream } => {
                 let Some((address, block)) = self.pick(pick) else { return };
-                // A cached block would wait, and be active longer than the model knows.
+                // A freed cached block would be pending, and active longer than in the model.
                 if block.has_uncached && !block.is_shared {
                     record_stream(address, self.streams[stream]).unwrap();
                 }
@@ -193,10 +193,10 @@ impl Machine<'_> {
 
     fn compare(&self) {
         self.bench.check();
-        let mut told = Statistics::default();
-        self.bench.memory().all_statistics(&mut told).unwrap();
+        let mut found = Statistics::default();
+        self.bench.memory().all_statistics(&mut found).unwrap();
         for (counter, expected) in COUNTERS.iter().zip(&self.stats) {
-            assert_eq!(told.counters[*counter], *expected, "counter {counter}");
+            assert_eq!(found.counters[*counter], *expected, "counter {counter}");
         }
         for (address, live) in &self.live {
             let found = Found { requested: live.requested, bytes: live.bytes() };
@@ -226,7 +226,7 @@ proptest! {
             }
             while let Some((address, block)) = machine.pick(0) {
                 bench.free(address);
-                machine.went(address, block);
+                machine.remove(address, block);
             }
             bench.empty_cache();
             machine.compare();
@@ -236,7 +236,7 @@ proptest! {
 }
 
 #[test]
-fn an_unknown_address_is_told_by_what_is_known() {
+fn the_error_of_an_address_says_if_it_was_freed() {
     on_machine("memory=64MiB", |bench| {
         let text = |outcome: crate::base::error::Result<()>| outcome.unwrap_err().to_string();
         assert!(!text(super::super::free(bench.runtime, 512)).contains("freed already"));
