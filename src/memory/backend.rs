@@ -1,5 +1,5 @@
-//! Who serves the requests of the process: our cache, the driver's plain memory without a cache, the
-//! driver's pools, or an allocator of another library.
+//! What serves the requests of the process: the cache, the driver's plain memory without a cache,
+//! the driver's pools, or an allocator of another library.
 
 use crate::base::environment;
 use crate::base::error::Result;
@@ -12,11 +12,11 @@ use crate::runtime;
 use std::ffi::CStr;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Who serves requests.
+/// What serves requests.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum Server {
-    /// The arenas of this module.
+    /// The arenas of `memory`.
     Cache = 0,
     /// cuMemAlloc and cuMemFree, each time.
     Driver = 1,
@@ -27,7 +27,7 @@ pub enum Server {
 }
 
 impl Server {
-    /// Of a number that it was.
+    /// The variant of a number.
     pub(super) fn of(number: u8) -> Server {
         match number {
             1 => Server::Driver,
@@ -45,7 +45,7 @@ static FORBIDDEN: AtomicBool = AtomicBool::new(false);
 /// The allocator of another library from which all memory comes.
 static CURRENT: Mutex<Option<Pluggable>> = Mutex::new(Rank::LEAF, None);
 
-/// Each of them turns caching off, where it is exactly "1", as in PyTorch.
+/// Each of these variables turns caching off if it is exactly "1", as in PyTorch.
 const VARIABLES: [&CStr; 2] = [c"TCUDA_NO_MEMORY_CACHING", c"PYTORCH_NO_CUDA_MEMORY_CACHING"];
 
 fn is_forbidden() -> bool {
@@ -57,7 +57,7 @@ pub(crate) fn begin() {
     FORBIDDEN.store(is_forbidden(), Ordering::Relaxed);
 }
 
-/// Who serves by these settings.
+/// What serves with these settings.
 pub fn server(settings: &Settings) -> Server {
     match settings.backend {
         _ if CURRENT.lock().is_some() => Server::Pluggable,
@@ -71,28 +71,28 @@ pub fn server(settings: &Settings) -> Server {
     }
 }
 
-/// Is freed memory cached, as far as the native backend serves?
+/// Is freed memory cached, if the native backend serves?
 pub fn is_caching(initialised: bool) -> bool {
     let forbidden = if initialised { FORBIDDEN.load(Ordering::Relaxed) } else { is_forbidden() };
     CACHING.load(Ordering::Relaxed) && !forbidden
 }
 
-/// The allocator of another library that serves, if one does.
+/// The allocator of another library that serves, if there is one.
 pub fn pluggable() -> Option<Pluggable> {
     CURRENT.lock().as_ref().map(Pluggable::share)
 }
 
-/// Has another allocator serve, or none; devices are to be told.
+/// Sets the allocator of another library, or none. The caller then configures the devices.
 fn set_pluggable(allocator: Option<Pluggable>) {
     let mut current = CURRENT.lock();
     let old = std::mem::replace(&mut *current, allocator);
     drop(current);
-    // Its library may be closed by this, which is no matter for a lock.
+    // This may close its library, so no lock is held.
     drop(old);
 }
 
-/// Has all memory come from an allocator of another library, or of ours again where there is none;
-/// before the first allocation.
+/// Makes all memory come from an allocator of another library, or from tcuda again if there is
+/// none. Called before the first allocation.
 pub fn choose(inside: &Inside, allocator: Option<&Pluggable>) -> Result<()> {
     let current = pluggable();
     if let (Some(current), Some(new)) = (&current, allocator)
@@ -103,7 +103,7 @@ pub fn choose(inside: &Inside, allocator: Option<&Pluggable>) -> Result<()> {
     if let Some(new) = allocator {
         let runtime = runtime::get(inside)?;
         runtime::require_fresh(&runtime.devices)?;
-        // With no lock held: it may call us.
+        // No lock is held: the allocator may call tcuda.
         new.begin_use();
         new.init(runtime.devices.len())?;
         for device in &runtime.devices {
@@ -121,7 +121,7 @@ pub fn enable_caching(inside: &Inside, enabled: bool) -> Result<()> {
     runtime::change_server(inside, false, || CACHING.store(enabled, Ordering::Relaxed))
 }
 
-/// PyTorch's name of the backend that serves by these settings.
+/// PyTorch's name of the backend that serves with these settings.
 pub fn name(settings: &Settings) -> &'static CStr {
     let is_pluggable = CURRENT.lock().is_some();
     match settings.backend {
@@ -131,7 +131,7 @@ pub fn name(settings: &Settings) -> &'static CStr {
     }
 }
 
-/// Forgets all that was said, at a shutdown.
+/// Resets all choices, at a shutdown.
 pub(crate) fn forget() {
     set_pluggable(None);
     CACHING.store(true, Ordering::Relaxed);

@@ -1,7 +1,8 @@
-//! Blocks that other processes may have (`ipc`): they stay where they are, and in use, until the last of
-//! those has let go, whenever the host frees them. Since memory in use is never moved, lent or given
-//! back, all that is needed is that freeing one finds out: it counts as used by one stream more, which
-//! is none. So does a block that a private pool lent to an allocation outside of it.
+//! Exported blocks: blocks that other processes may have (`ipc`). Such a block stays where it is,
+//! and in use, until the last of these processes has closed it, whenever the host frees it. Memory
+//! in use is never moved, remapped or given back. So the free of the block only has to find out
+//! that it is exported: its list of streams has one entry more, which is no stream. So has a block
+//! that a private pool lent to an allocation outside of the pool.
 
 use super::DeviceMemory;
 use super::arena::{Arena, ArenaState};
@@ -16,44 +17,45 @@ use crate::memory::trace::history;
 use crate::observe::flags;
 use crate::runtime::Runtime;
 
-/// What stands for other processes where a block's streams are listed; never looked into.
+/// The entry for other processes in a block's list of streams. Its address is compared, and never
+/// read through.
 static PROCESSES: u64 = 0;
 
 fn processes() -> *const Stream {
     std::ptr::from_ref(&PROCESSES).cast()
 }
 
-/// The same for a borrower of a block.
+/// The same for the allocation to which a block was lent.
 static BORROWER: u64 = 0;
 
 fn borrower() -> *const Stream {
     std::ptr::from_ref(&BORROWER).cast()
 }
 
-/// Is it a stream, and none of these?
+/// Is this entry a stream, and none of these?
 pub(super) fn is_stream(stream: *const Stream) -> bool {
     ![processes(), borrower()].contains(&stream)
 }
 
-/// What is behind a block.
+/// The memory behind a block.
 pub struct Exported {
     /// The block.
     pub address: u64,
-    /// Bytes that were asked for.
+    /// Bytes that were requested.
     pub bytes: u64,
     /// Its device.
     pub device: i32,
     /// First address of the memory that is shared with it, and its length.
     pub base: u64,
-    /// The length.
+    /// The length of that memory.
     pub range_bytes: u64,
     /// The handles of that memory, each with its length; none: it came from cuMemAlloc.
     pub handles: Vec<(u64, u64)>,
 }
 
-const NOT_IN_USE: &str = "is in memory of tcuda's that nobody has allocated now";
+const NOT_IN_USE: &str = "is in tcuda's memory, but in no allocated block";
 
-/// Keeps the block around an address for other processes.
+/// Exports the block that contains an address.
 pub fn keep(address: u64) -> Result<Exported> {
     let cached = virtual_memory::arena_of(address);
     let Some((arena, offset)) = cached.or_else(|| segmented::arena_of(address)) else {
@@ -71,7 +73,7 @@ pub fn keep(address: u64) -> Result<Exported> {
     let not_in_use = Error::InvalidPointer { ptr: address as usize, why: NOT_IN_USE };
     let id = state.find_around((offset / UNIT) as u32).ok_or(not_in_use)?;
     let found = state.behind(arena, id)?;
-    // Since the table was asked, the segment may have gone.
+    // The segment may be gone since the table was read.
     if address.wrapping_sub(found.address) >= state.blocks[id].bytes() as u64 {
         return Err(unknown_pointer(address));
     }
@@ -82,7 +84,8 @@ pub fn keep(address: u64) -> Result<Exported> {
     Ok(found)
 }
 
-/// No other process has the block at an address any more, which the host still has.
+/// Ends the export of the block at an address, which the host still has: no other process has it
+/// any more.
 pub fn forget(address: u64) {
     let found = virtual_memory::arena_of(address).or_else(|| segmented::arena_of(address));
     let Some((arena, offset)) = found else { return };
@@ -127,7 +130,8 @@ impl ArenaState {
         self.uses.prepare()
     }
 
-    /// Marks a block that was just taken as lent, which was prepared.
+    /// Marks a block that was just taken as lent. [`ArenaState::prepare_lending`] was called
+    /// before.
     pub(super) fn lend(&mut self, id: u32) {
         let head = self.blocks[id].uses;
         if let Some(head) = self.uses.push(head, id, borrower()) {
@@ -136,7 +140,7 @@ impl ArenaState {
         }
     }
 
-    /// Is a block lent no longer, and was it? Before it is freed.
+    /// Ends the mark of a lent block before it is freed; false: it was not lent.
     fn end_lending(&mut self, id: u32) -> bool {
         let is_lent = self.is_lent(id);
         if is_lent {
@@ -169,7 +173,7 @@ impl ArenaState {
         }
     }
 
-    /// What is behind a block.
+    /// The memory behind a block.
     fn behind(&self, arena: &Arena, id: u32) -> Result<Exported> {
         let block = &self.blocks[id];
         debug_assert!(block.state == State::Allocated, "it is in use");
@@ -203,7 +207,7 @@ impl ArenaState {
 }
 
 impl DeviceMemory {
-    /// Frees a block that other processes may have: now, if they have not. The caller holds the
+    /// Frees a block that other processes may have: now, if none has it. The caller holds the
     /// arena's lock.
     #[cold]
     pub(super) fn free_exported(&self, runtime: &Runtime, arena: &Arena, id: u32) -> Result<()> {

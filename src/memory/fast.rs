@@ -1,13 +1,14 @@
-//! The way that nearly every call takes, on one page: a block of memory that the current stream's arena
-//! has, giving such a block back, and saying who uses it, on the thread to which the arena is biased. On any
-//! other thread the first two are the same under the real lock, in functions of their own: a thread that
-//! allocates finds out by a door of its own that it is not the owner, because the way would keep something for it.
+//! The fast path of nearly every call, on one page. It allocates a block from the current stream's
+//! arena, frees such a block, and records a stream that uses one, on the thread to which the
+//! arena's lock is biased. On other threads, allocation and free do the same with the real lock, in
+//! functions of their own. A thread that allocates has a separate entry for this, because otherwise
+//! the fast path would save registers for it.
 //!
-//! Wherever there is anything else to do or to say, nothing has been done here, and the call takes the long
-//! way, which does the same and more: for errors, first uses, policies, private pools, other streams and growth.
-//! Whoever is watching (`flags.rs`) was asked about before. What may be seen by other threads at the same time
-//! is in `epoch.rs` (being inside) and `arena_lock.rs` (the bias), each with its memory orders and models; all
-//! else here is plain memory under that lock.
+//! If a call needs anything else, the fast path has done nothing, and the call takes the slow path.
+//! That does the same and more: errors, first uses, policies, private pools, other streams and
+//! growth. Observers (`flags.rs`) were checked before. Two things are visible to other threads at
+//! the same time: being inside (`epoch.rs`) and the bias (`arena_lock.rs`). Both have their memory
+//! orders and models there. Everything else here is plain memory under the lock.
 
 use super::arena::Arena;
 use crate::base::thread::Inside;
@@ -24,12 +25,13 @@ use crate::runtime;
 use crate::sanitizer;
 use std::sync::atomic::Ordering;
 
-/// The thread to which the arena is biased.
+/// This thread is the one to which the arena's lock is biased.
 pub const OWNER: bool = true;
-/// Any other.
+/// This thread is another one.
 pub const OTHER: bool = false;
 
-/// A block for a stream; none: take the long way. Of [`OWNER`] and [`OTHER`] one is right.
+/// Allocates a block for a stream; none: take the slow path. `BY_OWNER` says whether this thread is
+/// the owner, [`OWNER`], or not, [`OTHER`].
 #[inline(always)]
 pub fn allocate<const BY_OWNER: bool>(
     inside: &Inside,
@@ -43,7 +45,7 @@ pub fn allocate<const BY_OWNER: bool>(
     allocate_plain::<BY_OWNER>(inside, stream, bytes)
 }
 
-/// The same for the current stream of a device.
+/// [`allocate`] for the current stream of a device.
 #[inline(always)]
 pub fn allocate_on_current<const BY_OWNER: bool>(
     inside: &Inside,
@@ -54,21 +56,23 @@ pub fn allocate_on_current<const BY_OWNER: bool>(
     allocate_plain::<BY_OWNER>(inside, device.streams.current(), bytes)
 }
 
-/// What is rarely needed is looked up again in functions of its own, so that the way keeps nothing for it.
+/// Rare cases look things up again in functions of their own, so that the fast path saves no
+/// registers for them.
 #[inline(always)]
 fn allocate_plain<const BY_OWNER: bool>(
     inside: &Inside,
     stream: &Stream,
     bytes: u64,
 ) -> Option<u64> {
-    // What is too large for that goes no further than the policy.
+    // A size that overflows here fails the comparison with the policy.
     let size = policy::Size { bytes: bytes.wrapping_add(UNIT - 1) / UNIT * UNIT, oversize: false };
     let (class, request) = (size.arena_class(false), size.request(bytes));
     let arena = stream.arenas[class as usize].load(Ordering::Acquire);
     waiting::assert_awake();
-    // SAFETY: NULL or an arena of the stream's device, which lives as long as a call may have found it.
+    // SAFETY: NULL or an arena of the stream's device, which lives as long as a call may have found
+    // it.
     let arena = unsafe { arena.as_ref() }?;
-    // Of nothing there is no block either.
+    // Zero bytes take the slow path.
     let is_plain = bytes.wrapping_sub(1) < arena.policy().plain();
     if !is_plain || stream.is_per_thread() {
         return None;
@@ -103,24 +107,25 @@ fn allocate_plain<const BY_OWNER: bool>(
     Some(arena.base + u64::from(start) * UNIT)
 }
 
-/// May an allocation leave what waits alone? Under the lock.
+/// May an allocation skip the poll? The caller holds the lock.
 #[inline(never)]
 fn should_skip(inside: &Inside, arena: &Arena) -> bool {
     let Some(runtime) = runtime::existing(inside) else { return false };
-    // Where runs are to repeat, who is asked depends on how often it was looked at.
+    // In repeatable runs, the polls depend on how often the policy is evaluated, so the slow path
+    // does that.
     let repeats = runtime.driver().repeats();
     let device = runtime.device(arena.device).ok().filter(|_| !repeats);
     device.is_some_and(|device| device.memory.should_skip(arena, false))
 }
 
-/// Counts what the search has joined, under the lock; nothing was found.
+/// Counts the blocks that the search has merged, where it found nothing. The caller holds the lock.
 #[cold]
 fn count_merged(inside: &Inside, arena: &Arena) -> Option<u64> {
     runtime::existing(inside)?.device(arena.device).ok()?.memory.count_split(arena);
     None
 }
 
-/// Gives a block back; none: take the long way.
+/// Frees a block; none: take the slow path.
 #[inline(always)]
 pub fn free(inside: &Inside, address: u64) -> Option<()> {
     runtime::existing(inside)?;
@@ -165,7 +170,7 @@ fn free_locked<const BY_OWNER: bool>(
     Some(())
 }
 
-/// Notes that a stream uses a block as well; none: take the long way.
+/// Records that a stream uses a block; none: take the slow path.
 #[inline(always)]
 pub fn record_stream(inside: &Inside, address: u64, stream: &Stream) -> Option<()> {
     runtime::existing(inside)?;
@@ -180,7 +185,7 @@ pub fn record_stream(inside: &Inside, address: u64, stream: &Stream) -> Option<(
     state.add_use_quickly(arena, id, stream)
 }
 
-/// Gives a block back that other streams use, under the lock.
+/// Frees a block that other streams use. The caller holds the lock.
 #[inline(never)]
 fn free_used(inside: &Inside, arena: &Arena, id: u32) -> Option<()> {
     // SAFETY: the caller holds the lock, and has no reference.
@@ -196,7 +201,7 @@ fn free_used(inside: &Inside, arena: &Arena, id: u32) -> Option<()> {
     device.memory.free_used(runtime, arena, id).ok()
 }
 
-/// Asks the ledger to count a plain block that came or went, under the lock.
+/// Lets the ledger count a block that was allocated or freed. The caller holds the lock.
 #[cold]
 #[inline(never)]
 fn count(inside: &Inside, arena: &Arena, blocks: i64, bytes: i64, requested: i64) {

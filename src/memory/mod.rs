@@ -1,8 +1,8 @@
 //! The caching allocator: memory ordered on streams, without driver calls in steady state.
 //!
-//! [`arena`] has the blocks, [`segment`] and [`virtual_memory`] the memory behind them, [`stats`] the
-//! counting, [`deferred`] what waits for other streams. This module ties them to a device: which arena
-//! serves whom, growing, giving back, and what happens when memory runs out.
+//! [`arena`] has the blocks, [`backing`] the memory behind them, [`stats`] the counters, and
+//! [`fallback`] what happens when memory runs out. This module connects them for a device: which
+//! arena serves a stream, and how a request is served.
 
 pub mod arena;
 pub mod backend;
@@ -68,7 +68,7 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 pub const SMALL: u64 = 1 << 20;
 /// Largest block of a small arena of mapped memory (`tally.rs`).
 pub const SMALL_ARENA: u64 = 64 << 10;
-/// Peaks of blocks are short by so many at most, where they need not be exact (`exact_peaks`).
+/// If peaks need not be exact (`exact_peaks`), peaks of blocks are too low by at most so many.
 const MOST_UNSEEN_BLOCKS: i64 = 1024;
 /// Requests from here on are refused at once, as PyTorch does.
 const TOO_LARGE: u64 = 1 << 60;
@@ -85,10 +85,10 @@ pub struct DeviceMemory {
     by_pool: Mutex<crate::memory::stats::by_pool::ByPool>,
     /// [`Server`], its number.
     server: AtomicU8,
-    /// Was a block allocated that is in no arena?
+    /// Was an uncached block ever allocated?
     has_uncached: AtomicBool,
     pool: DriverPool,
-    /// Waits of streams for others that sharing has added.
+    /// The number of stream waits that cross-stream reuse has added.
     waits: AtomicU64,
     /// Arenas of streams and pools that have ended.
     ended: crate::memory::arena::ended::Ended,
@@ -131,12 +131,12 @@ impl DeviceMemory {
         Ok(memory)
     }
 
-    /// Who serves requests.
+    /// What serves requests.
     pub(crate) fn server(&self) -> Server {
         Server::of(self.server.load(Ordering::Relaxed))
     }
 
-    /// Takes over settings that were changed.
+    /// Applies changed settings.
     pub(crate) fn configure(&self, settings: &Settings) {
         let server = backend::server(settings);
         self.server.store(server as u8, Ordering::Relaxed);
@@ -150,7 +150,7 @@ impl DeviceMemory {
         self.with_ledger(None, |stats| stats.allow(allowance));
     }
 
-    /// What peaks may be short by, where they need not be exact.
+    /// How much too low peaks may be, where they need not be exact.
     fn allowance(&self) -> Counters {
         let mut allowance = [MOST_UNSEEN_BLOCKS; COUNTERS];
         for counter in [ALLOCATED_BYTES, ACTIVE_BYTES, INACTIVE_SPLIT_BYTES, REQUESTED_BYTES] {
@@ -170,7 +170,7 @@ impl DeviceMemory {
         self.virtual_memory.limit.fraction()
     }
 
-    /// Sets it. What is reserved already stays until it is given back.
+    /// Sets this share. Memory that is reserved already stays until it is given back.
     pub fn set_fraction(&self, fraction: f64) -> Result<()> {
         if !(0.0..=1.0).contains(&fraction) {
             return Err(Error::Fraction(fraction));
@@ -202,7 +202,8 @@ impl DeviceMemory {
         if bytes == 0 {
             return Ok(0);
         }
-        // No policy has a word on it, and a slot's addresses, which are more than the memory, suffice.
+        // No policy changes the request, and a slot has enough addresses: it has more of them than
+        // the device has memory.
         if bytes <= self.policy.plain() && !flags::is_watched() {
             let size =
                 crate::memory::config::policy::Size { bytes: round_size(bytes), oversize: false };
@@ -219,7 +220,7 @@ impl DeviceMemory {
         stream: &Stream,
         bytes: u64,
     ) -> Result<u64> {
-        // A stream of the host's may have to be asked what it is.
+        // The driver may have to be queried about an external stream.
         let is_plain = bytes <= self.policy.plain() && !stream.is_external();
         if is_plain && flags::is_only(Watcher::Sanitizer) {
             let size =
@@ -263,7 +264,8 @@ impl DeviceMemory {
         Err(self.refuse(runtime, device, bytes, self.policy.is_segmented()))
     }
 
-    /// A block of this size for a request; `WATCHED`: as [`flags::is_watched`] said.
+    /// Allocates a block of this size for a request. `WATCHED`: what [`flags::is_watched`]
+    /// returned.
     #[inline(always)]
     fn allocate_block<const WATCHED: bool>(
         &self,
@@ -298,7 +300,7 @@ impl DeviceMemory {
         self.allocate_slowly(runtime, device, arena, request)
     }
 
-    /// Takes a block out of what is mapped. The caller holds the arena's lock.
+    /// Takes a block out of the mapped memory. The caller holds the arena's lock.
     #[inline(always)]
     fn take<const WATCHED: bool>(
         &self,
@@ -309,7 +311,7 @@ impl DeviceMemory {
         // SAFETY: the lock is held, and this is the only reference.
         let state = unsafe { arena.state() };
         let Some((id, start)) = state.allocate(request, walk)? else {
-            // The search has joined free blocks.
+            // The search has merged free blocks.
             self.count_split(arena);
             return Ok(None);
         };
@@ -336,13 +338,13 @@ impl DeviceMemory {
         Ok(Some(address))
     }
 
-    /// Runs `body` while no account of the device changes, and no state of an arena but by `body`.
-    /// `own` is an arena whose lock the caller holds, if it does.
+    /// Runs `body` while no account of the device changes, and no state of an arena except by
+    /// `body`. `own` is an arena whose lock the caller holds, if it holds one.
     fn with_ledger<R>(&self, own: Option<&Arena>, body: impl FnOnce(&mut DeviceStats) -> R) -> R {
         self.stats.with(own, body)
     }
 
-    /// The arena that serves a stream, made now if there is none.
+    /// The arena that serves a stream. Creates it if there is none.
     #[inline(always)]
     fn arena<'a>(
         &'a self,
@@ -391,8 +393,8 @@ impl DeviceMemory {
         }
     }
 
-    /// Gives everything of the device back. Nobody is inside, no work is under way, the context is
-    /// current.
+    /// Gives all memory of the device back. No thread is inside, no work is running, and the
+    /// context is current.
     pub(crate) fn close(&self, device: &Device) {
         let _ = self.each_arena(|arena| {
             // SAFETY: `each_arena` holds the lock.
@@ -413,7 +415,8 @@ impl DeviceMemory {
     }
 }
 
-/// Gives all unused memory of all devices back to the driver; waits for what may still use it.
+/// Gives all unused memory of all devices back to the driver, and waits for streams that may still
+/// use it.
 pub fn empty_cache(runtime: &Runtime) -> Result<()> {
     callback::refuse()?;
     runtime.captures.retry_deferred(runtime);

@@ -1,4 +1,5 @@
-//! Blocks by their addresses: whose memory it is, giving back, and saying who else uses it.
+//! Blocks by their addresses: finding the memory of an address, freeing it, and recording streams
+//! that use it.
 
 use super::DeviceMemory;
 use super::arena::Arena;
@@ -13,17 +14,17 @@ use crate::observe::flags::{self, Watcher};
 use crate::runtime::Runtime;
 use crate::sanitizer;
 
-/// A block as its holder sees it.
+/// A block as its user sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Found {
-    /// Bytes that were asked for.
+    /// Bytes that were requested.
     pub requested: u64,
     /// Bytes that it has.
     pub bytes: u64,
 }
 
-/// The device on which an address is, if it is memory of ours. Addresses that are reserved, and that no
-/// arena has, are no memory: the driver knows nothing of them either.
+/// The device of an address in tcuda's memory. Reserved addresses that no arena has are not memory:
+/// the driver does not know them either.
 pub fn device_of(address: u64) -> Option<i32> {
     let cached = virtual_memory::arena_of(address).map(|(arena, _)| arena.device);
     let cached = cached.or_else(|| segmented::device_of(address));
@@ -34,7 +35,7 @@ pub fn device_of(address: u64) -> Option<i32> {
 pub fn unknown_pointer(address: u64) -> Error {
     let why = match uncached::is_used() {
         false => "was not allocated by tcuda, or tcuda was shut down since",
-        // Of these blocks nothing is left once they are freed.
+        // Nothing is known of such a block after it is freed.
         true => "was not allocated by tcuda, was freed already, or tcuda was shut down since",
     };
     Error::InvalidPointer { ptr: address as usize, why }
@@ -56,7 +57,8 @@ fn lock_mapped((arena, offset): (&'static Arena, u64), address: u64) -> Result<L
     Ok(Locked { arena, id, _guard: guard })
 }
 
-/// Gives a block back, in the order of its stream; blocks that other streams use wait for those.
+/// Frees a block in the order of its stream. If other streams use it, it is pending until they are
+/// done.
 #[inline(always)]
 pub fn free(runtime: &Runtime, address: u64) -> Result<()> {
     if flags::is_watched() {
@@ -123,7 +125,8 @@ fn memory_of<'a>(runtime: &'a Runtime, arena: &Arena) -> Result<&'a DeviceMemory
     Ok(&runtime.device(arena.device)?.memory)
 }
 
-/// Says that a block is also used on `stream`: once freed, it waits for what is queued there then.
+/// Records that a block is also used on `stream`. When the block is freed, it waits for the work
+/// that is then queued there.
 pub fn record_stream(address: u64, stream: &Stream) -> Result<()> {
     note_use(address, stream)?;
     sanitizer::used_on(address, stream);
@@ -141,8 +144,8 @@ fn note_use(address: u64, stream: &Stream) -> Result<()> {
     state.add_use(block.arena, block.id, stream)
 }
 
-/// The same for the block that holds an address, or else begins at `start`; nothing where that is
-/// memory of others.
+/// [`record_stream`] for the block that contains an address, or else begins at `start`. Does
+/// nothing for memory that is not tcuda's.
 pub fn record_around(address: u64, start: u64, stream: &Stream) -> Result<()> {
     note_use_around(address, start, stream)?;
     sanitizer::used_on(address, stream);
@@ -160,12 +163,12 @@ fn note_use_around(address: u64, start: u64, stream: &Stream) -> Result<()> {
     let _guard = arena.lock.enter()?;
     // SAFETY: the lock is held, and this is the only reference.
     let state = unsafe { arena.state() };
-    let id = state.find_around((offset / UNIT) as u32).ok_or_else(|| nobodys(address))?;
+    let id = state.find_around((offset / UNIT) as u32).ok_or_else(|| unallocated(address))?;
     state.add_use(arena, id, stream)
 }
 
-/// Both at once: if an address is in a block of a device's that has all of a range, a stream uses that
-/// from now on. False: nothing was done, and each is to be asked for itself.
+/// If an address is in a block of a device that contains a whole range, records that a stream uses
+/// the block. False: nothing was done, and the two are to be checked separately.
 pub fn use_inside(
     device: i32,
     address: u64,
@@ -185,22 +188,22 @@ pub fn use_inside(
     state.add_use(arena, id, stream).map(|()| true)
 }
 
-/// The error of memory of ours that no block has.
-fn nobodys(address: u64) -> Error {
-    let why = "is in memory of tcuda's that nobody has allocated now";
+/// The error of an address in tcuda's memory that is in no allocated block.
+fn unallocated(address: u64) -> Error {
+    let why = "is in tcuda's memory, but in no allocated block";
     Error::InvalidPointer { ptr: address as usize, why }
 }
 
-/// An error unless an address that no arena has is memory of others: ours are all that are reserved.
+/// Fails for an address in tcuda's reserved addresses. The caller knows that no arena has it.
 #[cold]
 fn require_others(address: u64) -> Result<()> {
     match virtual_memory::device_of(address) {
-        Some(_) => Err(nobodys(address)),
+        Some(_) => Err(unallocated(address)),
         None => Ok(()),
     }
 }
 
-/// What a live block is.
+/// The sizes of a live block.
 pub fn find(address: u64) -> Result<Found> {
     let block = match virtual_memory::arena_of(address) {
         Some(found) => lock_mapped(found, address)?,
@@ -212,8 +215,8 @@ pub fn find(address: u64) -> Result<Found> {
     Ok(Found { requested: found.requested, bytes: found.bytes() as u64 })
 }
 
-/// Start and bytes of the block that holds an address; `None`: it is not memory of ours, or not known to
-/// be. In memory of ours an address that no block has is an error.
+/// Start and requested bytes of the block that contains an address. `None`: it is not in tcuda's
+/// memory, or not known to be. An address in tcuda's memory that is in no block is an error.
 pub fn extent(address: u64) -> Result<Option<(u64, u64)>> {
     let cached = virtual_memory::arena_of(address);
     let Some((arena, offset)) = cached.or_else(|| segmented::arena_of(address)) else {
@@ -225,11 +228,12 @@ pub fn extent(address: u64) -> Result<Option<(u64, u64)>> {
     let _guard = arena.lock.enter()?;
     // SAFETY: the lock is held, and this is the only reference.
     let state = unsafe { arena.state() };
-    let id = state.find_around((offset / UNIT) as u32).ok_or_else(|| nobodys(address))?;
+    let id = state.find_around((offset / UNIT) as u32).ok_or_else(|| unallocated(address))?;
     Ok(Some((state.address(arena.base, id), state.blocks[id].requested)))
 }
 
-/// The same, and its device, where it is a block of the cache; else nothing, whatever it is.
+/// The device, the start and the requested bytes of the cached block that contains an address; none
+/// for every other address.
 #[inline]
 pub fn cached_extent(address: u64) -> Option<(i32, u64, u64)> {
     let cached = virtual_memory::arena_of(address);

@@ -1,9 +1,10 @@
-//! Poison: a debugging mode in which freed memory is overwritten, so that whoever still reads it finds
-//! it out.
+//! Poison: a debugging mode that overwrites freed memory, so that a program that still reads it
+//! gets conspicuous values.
 //!
 //! The byte is 0xff: not a number in every floating point type, -1 as an integer, and no address.
-//! It is written in the order of the block's own stream, after the streams that were recorded on the
-//! block, and before anything that is allocated for that stream afterwards. The host does not wait.
+//! It is written in the order of the block's own stream, after the streams that were recorded on
+//! the block, and before anything that is allocated for that stream afterwards. The host does not
+//! wait.
 
 use super::arena::Arena;
 use super::{DeviceMemory, Relaxed, suballocations};
@@ -20,7 +21,7 @@ const POISON: u8 = 0xff;
 
 static IS_ON: AtomicBool = AtomicBool::new(false);
 
-/// Poisons from now on, or no longer.
+/// Turns the mode on or off.
 pub(super) fn set(on: bool) {
     match (IS_ON.swap(on, Ordering::Relaxed), on) {
         (false, true) => flags::begin(Watcher::Debugging),
@@ -30,12 +31,13 @@ pub(super) fn set(on: bool) {
 }
 
 impl DeviceMemory {
-    /// A block is about to be free: nobody may use it from here on. The caller holds the arena's lock.
+    /// Called when a block is about to be free, and must not be used any more. The caller holds the
+    /// arena's lock.
     pub(super) fn end_block(&self, runtime: &Runtime, arena: &Arena, id: u32) {
         // SAFETY: the lock is held, and this is the only reference.
         let state = unsafe { arena.state() };
         match state.heap(id) {
-            // A tool that knows the blocks tells more, and would take poison for an access.
+            // A tool that knows the blocks reports more, and would report poison as an access.
             heap @ Some(_) => {
                 let address = state.address(arena.base, id);
                 let _context = runtime.device(arena.device).ok().and_then(suballocations::context);
@@ -45,7 +47,7 @@ impl DeviceMemory {
         }
     }
 
-    /// Poisons a block, if that is wanted.
+    /// Poisons a block, if the mode is on.
     fn poison(&self, runtime: &Runtime, arena: &Arena, id: u32) {
         if !IS_ON.load(Ordering::Relaxed) {
             return;
@@ -54,8 +56,8 @@ impl DeviceMemory {
         let state = unsafe { arena.state() };
         let (address, bytes) = (state.address(arena.base, id), state.blocks[id].bytes());
         let Some(stream) = state.stream_of(arena, id) else { return };
-        // Freeing does not fail, and a listener of the log is not called with a lock held: what is not
-        // poisoned is as without the mode.
+        // A free does not fail, and the log's callback is not called with a lock held. So an error
+        // leaves the block as without the mode.
         let _ = self.fill_with_poison(runtime, stream, address, bytes as usize);
     }
 
@@ -69,15 +71,15 @@ impl DeviceMemory {
         let device = runtime.device(stream.device())?;
         let _relaxed = Relaxed::enter(self.driver);
         let _context = device.enter()?;
-        // What the owner of a stream destroyed has no order to write in.
+        // A stream that the host has destroyed has no order to write in.
         let Standing::Alive(_named) = stream.standing() else { return Ok(()) };
         let stream = ordering_stream(device, stream);
-        // In a capture it would be written again whenever the graph is launched, whoever has the
-        // memory then.
+        // A captured write would repeat at each launch of the graph, when the memory may belong to
+        // another block.
         if stream.is_capturing(runtime)? {
             return Ok(());
         }
-        // SAFETY: memory of a block that its holder gave up; the stream is alive.
+        // SAFETY: memory of a freed block; the stream is alive.
         unsafe { self.driver.cuMemsetD8Async(address, POISON, bytes, stream.native()) }?;
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! Sizes and failures in words.
+//! The texts of sizes and of failed allocations.
 
 use crate::base::error::{OutOfMemory, Users};
 use std::fmt;
@@ -19,7 +19,7 @@ impl fmt::Display for Size {
     }
 }
 
-/// The sentence of an allocation that found no memory.
+/// The error text of an allocation that found no memory.
 pub struct OutOfMemoryText<'a>(pub &'a OutOfMemory);
 
 impl fmt::Display for OutOfMemoryText<'_> {
@@ -57,7 +57,7 @@ impl fmt::Display for OutOfMemoryText<'_> {
     }
 }
 
-/// Why the rest was not given back before the allocation failed.
+/// Says why the rest was not given back before the allocation failed.
 fn write_rest(f: &mut fmt::Formatter<'_>, numbers: &OutOfMemory, cached: u64) -> fmt::Result {
     let pending = numbers.pending.min(cached);
     if pending > 0 {
@@ -98,7 +98,7 @@ fn write_users(f: &mut fmt::Formatter<'_>, users: &Users) -> fmt::Result {
     }
 }
 
-/// The sentences of PyTorch where its backend is cudaMallocAsync.
+/// PyTorch's text if its backend is cudaMallocAsync.
 pub struct PoolOutOfMemoryText<'a>(pub &'a OutOfMemory);
 
 impl fmt::Display for PoolOutOfMemoryText<'_> {
@@ -206,7 +206,7 @@ mod tests {
         );
     }
 
-    /// What the sentence ends with, by what is reserved beside the host's blocks.
+    /// The end of the text, by what is reserved beside the host's blocks.
     #[test]
     fn the_rest_has_its_reason() {
         const MIB: u64 = 1 << 20;
@@ -262,7 +262,7 @@ mod tests {
         );
     }
 
-    /// Who else uses the device, by how many are known.
+    /// Other processes that use the device, by how many are known.
     #[test]
     fn others_are_counted() {
         struct Text(Users);

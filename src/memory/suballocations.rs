@@ -1,7 +1,9 @@
-//! Blocks made known to a tool, so that it tells an access beside a block from one inside it:
-//! compute-sanitizer sees whole segments otherwise. Only while it is asked for, and a tool listens.
+//! Reports blocks to compute-sanitizer, so that it tells an access beside a block from one inside
+//! it. Otherwise it sees whole segments. Blocks are reported only if this is turned on and a tool
+//! listens.
 //!
-//! Segments of cuMemAlloc alone: of mapped memory compute-sanitizer (2026.1) registers nothing.
+//! Only segments of cuMemAlloc are reported: of mapped memory compute-sanitizer (2026.1) registers
+//! nothing.
 
 use crate::gpu::device::{ContextGuard, Device};
 use crate::profiling::nvtx::memory as nvtx;
@@ -9,10 +11,10 @@ use crate::profiling::nvtx::memory::Heap;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 static IS_ON: AtomicBool = AtomicBool::new(false);
-/// Segments may be known that came while it was on.
+/// Was it ever on? Then segments of that time may be known to the tool.
 static WAS_ON: AtomicBool = AtomicBool::new(false);
 
-/// Tells of segments that come from now on, or no longer.
+/// Turns reports on or off for segments that come from now on.
 pub(super) fn set(on: bool) {
     if on {
         nvtx::find_listener();
@@ -21,17 +23,18 @@ pub(super) fn set(on: bool) {
     IS_ON.store(on, Ordering::Relaxed);
 }
 
-/// What compute-sanitizer must be told with: the context of the device, if anything is told at all.
+/// The context of the device, which is current in reports to compute-sanitizer, if anything may be
+/// reported.
 pub(super) fn context(device: &Device) -> Option<ContextGuard> {
     if WAS_ON.load(Ordering::Relaxed) { device.enter().ok() } else { None }
 }
 
-/// A segment comes, of which nothing may be used but blocks.
+/// Reports a new segment, of which only blocks may be used.
 pub(super) fn segment(address: u64, bytes: u64) -> Option<Heap> {
     if IS_ON.load(Ordering::Relaxed) { nvtx::add_heap(address, bytes) } else { None }
 }
 
-/// It goes.
+/// Reports that a segment is gone.
 pub(super) fn segment_goes(device: &Device, heap: Option<Heap>) {
     if let Some(heap) = heap {
         let _context = device.enter();
@@ -39,15 +42,15 @@ pub(super) fn segment_goes(device: &Device, heap: Option<Heap>) {
     }
 }
 
-/// A block of a segment is handed out, for so many bytes as were asked for. The caller has the
-/// [`context`], as for all that follows.
+/// Reports an allocated block of a segment, with its requested bytes. As for all following
+/// functions, the caller has the [`context`].
 pub(super) fn block(heap: Option<Heap>, address: u64, bytes: u64) {
     if let Some(heap) = heap {
         nvtx::add_region(heap, address, bytes);
     }
 }
 
-/// It is nobody's any more.
+/// Reports that a block is freed.
 pub(super) fn block_goes(heap: Option<Heap>, address: u64) {
     if heap.is_some() {
         nvtx::remove_region(address);

@@ -1,5 +1,5 @@
-//! Pointers that were given to a function of another kind of memory: the error names the functions
-//! that take them.
+//! Pointers that were passed to a function for another kind of memory: the error names the
+//! functions that take them.
 
 use crate::base::error::Error;
 use crate::runtime::Runtime;
@@ -16,7 +16,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// The kind of an address, if it is memory of the library's.
+    /// The kind of an address, if it is in the library's memory.
     fn of(runtime: &Runtime, address: usize) -> Option<Kind> {
         if runtime.host.has(address) {
             return Some(Kind::Pinned);
@@ -40,7 +40,8 @@ impl Kind {
     }
 }
 
-/// An error of a function that takes memory of one kind. The caller holds no lock.
+/// Changes the error of a function that takes memory of one kind, if the pointer is of another. The
+/// caller holds no lock.
 #[cold]
 pub fn name_kind(runtime: &Runtime, taken: Kind, error: Error) -> Error {
     let (Error::InvalidPointer { ptr, .. } | Error::InvalidHostPointer { ptr, .. }) = error else {

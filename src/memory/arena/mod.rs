@@ -91,8 +91,8 @@ pub struct Arena {
     pub device: i32,
     /// First address.
     pub base: u64,
-    /// Bytes from there to the end of the slot in which it grows; 0: it has ended. Changes under its
-    /// lock.
+    /// Bytes from there to the end of the slot in which it grows; 0: it has ended. Changes under
+    /// its lock.
     slot_bytes: AtomicU64,
     /// [`Role`]. Changes under its lock and the ledger's.
     role: AtomicU8,

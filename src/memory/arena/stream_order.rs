@@ -45,8 +45,8 @@ impl DeviceMemory {
         foreign.find_or_insert(requester.stream).ok().map(Owner::Stream)
     }
 
-    /// The owners in an arena that the requesting stream is already ordered after. With `query` also
-    /// those whose streams have no work left. The caller holds the arena's lock.
+    /// The owners in an arena that the requesting stream is already ordered after. With `query`
+    /// also those whose streams have no work left. The caller holds the arena's lock.
     pub(in crate::memory) fn known(
         &self,
         requester: Requester,

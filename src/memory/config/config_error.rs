@@ -3,7 +3,7 @@
 use crate::base::text::Text;
 use std::fmt;
 
-/// A text that is wrong, and where it came from.
+/// A wrong text, and its source.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ConfigError {
     /// The variable or parameter.
@@ -15,15 +15,15 @@ pub struct ConfigError {
 /// What is wrong with a text.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Problem {
-    /// A key that nobody knows.
+    /// An unknown key.
     UnknownKey(Text),
     /// A separator is missing.
     Separator {
-        /// What should be there.
+        /// The expected separator.
         expected: char,
         /// The key of the pair.
         key: &'static str,
-        /// What is there; "": the end.
+        /// The text found there; "": the end.
         found: Text,
     },
     /// Neither True nor False.
@@ -32,35 +32,35 @@ pub enum Problem {
         key: &'static str,
         /// The place of the token.
         index: usize,
-        /// What is there.
+        /// The text found there.
         token: Text,
     },
-    /// Not a number that can be read.
+    /// Not a number that can be used.
     NotNumber {
         /// The key.
         key: &'static str,
-        /// What is there.
+        /// The text found there.
         token: Text,
     },
-    /// Below the least.
+    /// Below the least value.
     TooSmall {
         /// The key.
         key: &'static str,
         /// The least number of MiB.
         least: u64,
-        /// What is there.
+        /// The text found there.
         token: Text,
     },
-    /// Some other rule.
+    /// Another rule is broken.
     Rule {
         /// PyTorch's sentence.
         rule: &'static str,
         /// The key.
         key: &'static str,
-        /// What is there.
+        /// The text found there.
         token: Text,
     },
-    /// A list without an end.
+    /// A list without a closing bracket.
     OpenList(&'static str),
 }
 
@@ -109,7 +109,7 @@ impl fmt::Display for ConfigError {
     }
 }
 
-/// What the value of a key should be, where that is not True or False.
+/// A description of the value that a key expects, if that is not True or False.
 fn expected_of(key: &str) -> &'static str {
     match key {
         "backend" => "a name",
@@ -118,7 +118,7 @@ fn expected_of(key: &str) -> &'static str {
     }
 }
 
-/// A value that a key can have, where that is not True or False.
+/// An example of a value of a key, if that is not True or False.
 fn example_of(key: &str) -> &'static str {
     match key {
         "backend" => "native",

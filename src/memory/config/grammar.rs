@@ -1,5 +1,5 @@
-//! The grammar of TCUDA_ALLOC_CONF, which is PyTorch's: "key:value,key:[a:1,>:2]". Blanks are nothing,
-//! and numbers end where C's strtoull and strtod end. Reading needs no host memory.
+//! The grammar of TCUDA_ALLOC_CONF, which is PyTorch's: "key:value,key:[a:1,>:2]". Blanks are
+//! ignored, and numbers end where C's strtoull and strtod end. Parsing needs no host memory.
 
 use super::config_error::Problem;
 use super::settings::{Backend, INTERVALS, MOST_MIB, Settings};
@@ -13,7 +13,7 @@ const MOST_REGISTER_THREADS: u64 = 128;
 
 type Result<T> = std::result::Result<T, Problem>;
 
-/// The tokens of a text: each separator, and what is between two, without its blanks.
+/// The tokens of a text: separators, and the texts between them without blanks.
 struct Tokens<'a> {
     rest: &'a str,
     /// Tokens that were taken.
@@ -33,7 +33,7 @@ impl<'a> Tokens<'a> {
         Tokens { rest: text, index: 0 }
     }
 
-    /// The next token and what is behind it.
+    /// The next token and the text after it.
     fn look(&self) -> Option<(Text, &'a str)> {
         let mut rest = self.rest;
         while !rest.is_empty() {
@@ -114,7 +114,7 @@ impl<'a> Tokens<'a> {
         Ok(if value >= MOST_MIB { u64::MAX } else { value * MIB })
     }
 
-    /// A value that is of no use here: a token or a list.
+    /// Skips a value that has no effect here: a token or a list.
     fn skip_value(&mut self, key: &'static str) -> Result<()> {
         self.separator(':', key)?;
         match self.next() {
@@ -132,7 +132,8 @@ impl<'a> Tokens<'a> {
     }
 }
 
-/// The whole number with which a token begins, as stoull reads it; but no sign that turns it around.
+/// The whole number with which a token begins, as stoull reads it, except that a sign that would
+/// negate it is refused.
 fn whole(key: &'static str, token: Text) -> Result<u64> {
     let text = token.as_str();
     let text = text.strip_prefix('+').unwrap_or(text);
@@ -204,7 +205,7 @@ const KEYS: [&str; 28] = [
 /// Settings changed by a text.
 pub fn parse(settings: Settings, text: &str) -> Result<Settings> {
     let mut settings = settings;
-    // The least values of other keys depend on this one, wherever it is.
+    // The least values of other keys depend on this one, wherever it is in the text.
     let mut tokens = Tokens::new(text);
     while let Some(token) = tokens.next() {
         if token.as_str() == LARGE_SEGMENT {

@@ -1,24 +1,25 @@
-//! What can be chosen about pinned memory of the host.
+//! The settings of pinned host memory.
 
-/// The choices, as numbers; where they come from is no matter of the allocator's.
+/// The settings as numbers. The allocator does not depend on their source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HostSettings {
-    /// Memory of the system's that is pinned afterwards, instead of the driver's own.
+    /// Is memory of the system pinned afterwards, instead of memory of the driver?
     pub use_host_register: bool,
-    /// Threads that touch its pages first.
+    /// The number of threads that touch the pages of such memory first.
     pub register_threads: u32,
-    /// A thread gets the next segment before it is needed.
+    /// Does a thread allocate the next segment before it is needed?
     pub background_threads: bool,
-    /// A first range, from which segments are cut as long as it lasts, and which is kept; 0: none.
+    /// Bytes of a first range, from which segments are cut until it is used up, and which is kept;
+    /// 0: none.
     pub reserve_segment_bytes: u64,
-    /// Requests up to this are rounded to a power of two; 0: none is.
+    /// Requests up to this size are rounded to a power of two; 0: none is.
     pub max_round_threshold: u64,
-    /// Blocks above this go back to the driver when they are free; `u64::MAX`: none does.
+    /// Blocks above this size return to the driver when they are free; `u64::MAX`: none does.
     pub max_cached_bytes: u64,
 }
 
 impl HostSettings {
-    /// Exact sizes, everything cached, nothing ahead.
+    /// The default: exact sizes, everything cached, nothing allocated ahead.
     pub const DEFAULT: HostSettings = HostSettings {
         use_host_register: false,
         register_threads: 1,

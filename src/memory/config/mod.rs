@@ -1,4 +1,5 @@
-//! Settings of the allocator: the grammar of TCUDA_ALLOC_CONF, and what the settings mean for a request.
+//! Settings of the allocator: the grammar of TCUDA_ALLOC_CONF, and what the settings mean for a
+//! request.
 //!
 //! Begin with `settings.rs`.
 

@@ -1,5 +1,6 @@
-//! What the settings mean for the requests of one device, in words that every request can read. The
-//! default needs none but the largest request that is served as it is, which is compared in any case.
+//! The effect of the settings on the requests of one device, in words that every request can read.
+//! With default settings, a request needs only the largest size that is served without the policy,
+//! which it compares anyway.
 
 use super::settings::{INTERVALS, Settings};
 use crate::memory::arena::Request;
@@ -12,29 +13,29 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// The policy of a device.
 pub struct Policy {
-    /// Requests up to this size need no look at the rest of the policy.
+    /// Requests up to this size need not read the rest of the policy.
     plain: AtomicU64,
-    /// From here on blocks are oversize.
+    /// Blocks of at least this size are oversize.
     oversize: AtomicU64,
     /// Binary logarithms of the divisions, a byte for each interval: a request reads one word.
     divisions: [AtomicU64; 2],
     /// `garbage_collection_threshold`, its bits.
     threshold: AtomicU64,
-    /// Growth beyond the limit is refused at once.
+    /// Is growth beyond the limit refused at once?
     rejects: AtomicBool,
-    /// Something else than arenas serves requests, so that all look.
+    /// Does something else than arenas serve requests? Then all requests read the policy.
     diverts: AtomicBool,
-    /// Idle memory is mapped at other addresses before an arena grows.
-    lends: AtomicBool,
-    /// Was it ever, so that there may be aliases?
-    has_lent: AtomicBool,
-    /// Idle memory of one stream serves another before an arena grows beyond what was needed.
+    /// Is idle memory remapped before an arena grows?
+    remaps: AtomicBool,
+    /// Was it ever, so that there may be views?
+    has_remapped: AtomicBool,
+    /// Does idle memory of one stream serve another before an arena grows beyond the highest need?
     shares: AtomicBool,
     /// `sharing_threshold`, its bits.
     sharing_threshold: AtomicU64,
-    /// Memory comes in segments instead of being mapped.
+    /// Does memory come in segments instead of being mapped?
     segmented: AtomicBool,
-    /// What the rules of segments need besides.
+    /// The other numbers of the rules of segments.
     max_non_split_rounding: AtomicU64,
     large_segment: AtomicU64,
 }
@@ -49,14 +50,14 @@ pub struct Size {
 }
 
 impl Size {
-    /// The class of the arena that has it: PyTorch's where memory comes in segments.
+    /// The class of the arena that has the block: PyTorch's if memory comes in segments.
     #[inline(always)]
     pub fn arena_class(self, segmented: bool) -> Class {
         let most = if segmented { SMALL } else { SMALL_ARENA };
         if self.bytes <= most { Class::Small } else { Class::Large }
     }
 
-    /// The block that is asked for, where the host wants so many bytes.
+    /// The request for this block, if the host requested so many bytes.
     #[inline(always)]
     pub fn request(self, bytes: u64) -> Request {
         Request { units: (self.bytes / UNIT) as u32, bytes, oversize: self.oversize }
@@ -64,7 +65,7 @@ impl Size {
 }
 
 impl Policy {
-    /// The default for a device whose arenas have `most` bytes of addresses.
+    /// The default policy of a device whose arenas have `most` bytes of addresses.
     pub fn new(most: u64) -> Policy {
         Policy {
             plain: AtomicU64::new(most),
@@ -73,8 +74,8 @@ impl Policy {
             threshold: AtomicU64::new(0),
             rejects: AtomicBool::new(false),
             diverts: AtomicBool::new(false),
-            lends: AtomicBool::new(true),
-            has_lent: AtomicBool::new(true),
+            remaps: AtomicBool::new(true),
+            has_remapped: AtomicBool::new(true),
             shares: AtomicBool::new(false),
             sharing_threshold: AtomicU64::new(0),
             segmented: AtomicBool::new(false),
@@ -83,7 +84,7 @@ impl Policy {
         }
     }
 
-    /// Takes over settings. One thread at a time.
+    /// Applies settings. One thread at a time calls this.
     pub fn configure(&self, settings: &Settings, most: u64) {
         let mut words = [0u64; 2];
         for (index, divisions) in settings.roundup_power2_divisions.iter().enumerate() {
@@ -104,8 +105,8 @@ impl Policy {
         self.threshold.store(settings.garbage_collection_threshold.to_bits(), Ordering::Relaxed);
         self.rejects.store(settings.throw_on_cudamalloc_oom, Ordering::Relaxed);
         self.segmented.store(!settings.expandable_segments, Ordering::Relaxed);
-        self.lends.store(settings.lend_idle_memory, Ordering::Relaxed);
-        self.has_lent.fetch_or(settings.lend_idle_memory, Ordering::Relaxed);
+        self.remaps.store(settings.lend_idle_memory, Ordering::Relaxed);
+        self.has_remapped.fetch_or(settings.lend_idle_memory, Ordering::Relaxed);
         self.shares.store(settings.share_between_streams, Ordering::Relaxed);
         self.sharing_threshold.store(settings.sharing_threshold.to_bits(), Ordering::Relaxed);
         let (rounding, large) =
@@ -115,23 +116,23 @@ impl Policy {
         self.plain.store(plain, Ordering::Relaxed);
     }
 
-    /// The largest request that is served as it is.
+    /// The largest request that is served without the policy.
     #[inline]
     pub fn plain(&self) -> u64 {
         self.plain.load(Ordering::Relaxed)
     }
 
-    /// Is idle memory lent?
-    pub fn lends(&self) -> bool {
-        self.lends.load(Ordering::Relaxed)
+    /// Is idle memory remapped?
+    pub fn remaps(&self) -> bool {
+        self.remaps.load(Ordering::Relaxed)
     }
 
     /// Was it ever?
-    pub fn has_lent(&self) -> bool {
-        self.has_lent.load(Ordering::Relaxed)
+    pub fn has_remapped(&self) -> bool {
+        self.has_remapped.load(Ordering::Relaxed)
     }
 
-    /// Up to so much reserved memory, of `most`, streams are left apart.
+    /// The reserved memory, of `most`, up to which streams do not share memory.
     pub fn not_shared_below(&self, most: u64) -> u64 {
         let threshold = f64::from_bits(self.sharing_threshold.load(Ordering::Relaxed));
         bytes_of(threshold, most)
@@ -142,7 +143,7 @@ impl Policy {
         self.shares.load(Ordering::Relaxed)
     }
 
-    /// Says whether something else than arenas serves requests, with the next `configure`.
+    /// Sets whether something else than arenas serves requests, from the next `configure` on.
     pub fn divert(&self, diverts: bool) {
         self.diverts.store(diverts, Ordering::Relaxed);
     }
@@ -157,19 +158,19 @@ impl Policy {
         let interval = bytes.max(1).ilog2().saturating_sub(20).min(INTERVALS as u32 - 1);
         let word = self.divisions[interval as usize / 8].load(Ordering::Relaxed);
         let log2 = (word >> (interval % 8 * 8) & 0xff) as u32;
-        // Above, so that a division is a unit at least.
+        // Only above this, so that a division is at least a unit.
         if (1..=54).contains(&log2) && bytes > UNIT << log2 {
             return bytes.next_multiple_of((1 << bytes.ilog2()) >> log2);
         }
         crate::memory::round_size(bytes)
     }
 
-    /// Blocks from here on are oversize; none: no block is.
+    /// The size from which on blocks are oversize; none: no block is.
     pub fn max_split_size(&self) -> Option<u64> {
         Some(self.oversize.load(Ordering::Relaxed)).filter(|bytes| *bytes != u64::MAX)
     }
 
-    /// The reserved bytes above which garbage is collected, for a limit; none: it is not.
+    /// The reserved bytes above which garbage is collected, for a limit; none: it is not collected.
     pub fn collects_above(&self, limit: u64) -> Option<u64> {
         let threshold = f64::from_bits(self.threshold.load(Ordering::Relaxed));
         (threshold > 0.0 && limit != u64::MAX).then(|| bytes_of(threshold, limit))
@@ -180,7 +181,7 @@ impl Policy {
         self.segmented.load(Ordering::Relaxed)
     }
 
-    /// The rules of segments; `whole`: of those of which nothing is split.
+    /// The rules of segments; `whole`: those of segments that are never split.
     pub fn rules(&self, whole: bool) -> Rules {
         Rules {
             max_split: self.oversize.load(Ordering::Relaxed),
@@ -207,7 +208,7 @@ mod tests {
         policy
     }
 
-    /// The rule of PyTorch in its own words: shifts and masks, where ours counts multiples.
+    /// PyTorch's own form of the rule: shifts and masks, where this crate computes multiples.
     fn pytorchs(size: u64, divisions: u64) -> u64 {
         if size < 512 {
             512

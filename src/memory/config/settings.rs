@@ -1,4 +1,4 @@
-//! What the allocator is told by TCUDA_ALLOC_CONF, by PyTorch's variables, or at run time.
+//! The settings of the allocator, by TCUDA_ALLOC_CONF, by PyTorch's variables, or at run time.
 
 use super::config_error::ConfigError;
 use super::grammar;
@@ -13,13 +13,13 @@ use std::ffi::CStr;
 use std::fmt;
 
 const MIB: u64 = 1 << 20;
-/// The largest number of MiB that is a number of bytes; stands for "unlimited".
+/// The largest number of MiB that is a number of bytes; it means "unlimited".
 pub const MOST_MIB: u64 = u64::MAX / MIB;
 
 /// Where device memory comes from.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Backend {
-    /// The arenas of this module.
+    /// The arenas of `memory`.
     Native,
     /// The driver's memory pools.
     CudaMallocAsync,
@@ -66,7 +66,7 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// What holds unless something else is said.
+    /// The default settings.
     pub const DEFAULT: Settings = Settings {
         backend: Backend::Native,
         expandable_segments: true,
@@ -89,8 +89,8 @@ impl Settings {
         host: HostSettings::DEFAULT,
     };
 
-    /// These, changed by a text. As in PyTorch, the three keys that shape blocks go back to their
-    /// defaults first, and the others keep their values.
+    /// These settings, changed by a text. As in PyTorch, the three keys that shape blocks return to
+    /// their defaults first, and the others keep their values.
     pub fn changed_by(&self, text: &str, source: &'static str) -> Result<Settings> {
         let fresh = Settings {
             max_split_bytes: u64::MAX,
@@ -102,7 +102,7 @@ impl Settings {
             .map_err(|problem| Error::Config(ConfigError { source, problem }))
     }
 
-    /// Says in the log what was accepted and does not do what it seems to.
+    /// Writes to the log which accepted settings do not do what they seem to.
     pub fn warn(&self) {
         let shapes = self.max_split_bytes != u64::MAX
             || self.garbage_collection_threshold > 0.0
@@ -155,8 +155,8 @@ impl fmt::Display for Bool {
     }
 }
 
-/// The text that gives these settings again. Keys that a text sets back to their defaults are left
-/// out where they have them: not all of those values can be written.
+/// The text that gives these settings again. Keys that a text resets to their defaults are left out
+/// if they have these, because not all of those values can be written.
 impl fmt::Display for Settings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let host = &self.host;
@@ -191,7 +191,8 @@ impl fmt::Display for Settings {
         write!(f, ",pinned_max_round_threshold_mb:{}", host.max_round_threshold / MIB)?;
         write!(f, ",pinned_max_cached_size_mb:{}", host.max_cached_bytes / MIB)?;
         write!(f, ",pinned_free_catch_all:{}", Bool(self.pinned_free_catch_all))?;
-        // PyTorch does not know it: a text that it is to read as well should not have it in vain.
+        // PyTorch does not know these keys. They are left out if they have their defaults, so that
+        // PyTorch can read the text.
         if self.poison_on_free {
             f.write_str(",poison_on_free:True")?;
         }
@@ -214,14 +215,14 @@ impl fmt::Display for Settings {
     }
 }
 
-/// Where settings come from, in this order: the first that is set counts, alone.
+/// The sources of settings, in order: only the first one that is set counts.
 const VARIABLES: [(&CStr, &str); 3] = [
     (c"TCUDA_ALLOC_CONF", "TCUDA_ALLOC_CONF"),
     (c"PYTORCH_ALLOC_CONF", "PYTORCH_ALLOC_CONF"),
     (c"PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"),
 ];
 
-/// What was chosen; none: the environment was not read yet.
+/// The settings in force; none: the environment was not read yet.
 static CHOSEN: Mutex<Option<Settings>> = Mutex::new(Rank::LEAF, None);
 
 fn from_environment() -> Result<Settings> {
@@ -234,7 +235,7 @@ fn from_environment() -> Result<Settings> {
     Ok(Settings::DEFAULT)
 }
 
-/// The settings in force, or those that would be.
+/// The settings in force, or those that the environment would give.
 pub fn current() -> Result<Settings> {
     let chosen = *CHOSEN.lock();
     match chosen {
@@ -250,7 +251,7 @@ pub(crate) fn choose(settings: Settings) {
     suballocations::set(settings.nvtx_suballocations);
 }
 
-/// Forgets them: the environment decides anew.
+/// Resets the settings: the environment is read again.
 pub(crate) fn forget() {
     *CHOSEN.lock() = None;
     poison::set(false);

@@ -1,4 +1,5 @@
-//! What one arena counts; `ledger.rs` says how the accounts of a device belong together.
+//! The account of an arena: what it counts. `ledger.rs` has the invariant that connects the
+//! accounts of a device.
 
 use crate::memory::stats::class_counters::{ClassCounters, OF_MEMORY, without_memory};
 use crate::memory::stats::headroom::{Headroom, PARTS};
@@ -19,10 +20,11 @@ pub fn only(class: Class, change: Counters) -> Changes {
 
 /// What an arena counts.
 ///
-/// Of all quantities there is a headroom below the peaks of all, and one below those of their class. What is free is
-/// in `own`, because it is the arena's whatever its blocks are, and need know the less of the two only. Blocks are
-/// in `rows`, with one headroom below the peaks of all for both, also where an arena has blocks of one class alone:
-/// so nothing that is counted takes another way by which arena it is in, which is as random as sizes are.
+/// Each quantity has one headroom below the peak of all blocks, and one below the peak of its
+/// class. Free memory is counted in `own`: it is the arena's, whatever the class of its blocks, and
+/// needs only the smaller of the two. Blocks are counted in `rows`, with one headroom below the
+/// peaks of all for both classes, also if the arena has blocks of one class alone. So no branch of
+/// the counting depends on the arena, which is as random as the sizes are.
 #[derive(Clone, Copy)]
 #[repr(C, align(64))]
 pub struct Account {
@@ -31,42 +33,42 @@ pub struct Account {
     pub(in crate::memory) rows: [ClassCounters; 2],
     /// The class of the memory, for which free blocks count.
     pub(in crate::memory) memory: Class,
-    /// Number of the last time that it asked the ledger; 0: never.
+    /// Number of its last request to the ledger; 0: it made none.
     last_request: u64,
-    /// The same for something of each class.
+    /// The same for each class.
     last_request_of: [u64; 2],
 }
 
 /// The free blocks of an arena that count as split, and their bytes.
 #[derive(Clone, Copy)]
 pub struct Split {
-    /// How many.
+    /// Their number.
     pub blocks: i64,
     /// Their bytes.
     pub bytes: i64,
 }
 
 impl Split {
-    /// There are none.
+    /// No free blocks.
     pub const NONE: Split = Split { blocks: 0, bytes: 0 };
 }
 
 impl Default for Account {
-    /// Of blocks in no arena: there is no free memory.
+    /// The account of blocks in no arena: there is no free memory.
     fn default() -> Account {
         Account::new(Class::Large)
     }
 }
 
 impl Account {
-    /// An empty one of an arena with memory of a class.
+    /// An empty account of an arena with memory of a class.
     pub fn new(memory: Class) -> Account {
         let (own, all, rows) =
             (ClassCounters::default(), Headroom::default(), [ClassCounters::default(); 2]);
         Account { own, all, rows, memory, last_request: 0, last_request_of: [0; 2] }
     }
 
-    /// Values of a class.
+    /// The values of a class, with those of free memory if it is of the class.
     #[inline]
     fn of(&self, class: Class, value: impl Fn(&ClassCounters) -> Counters) -> Counters {
         let values = value(&self.rows[class as usize]);
@@ -83,7 +85,7 @@ impl Account {
         self.of(class, ClassCounters::current)
     }
 
-    /// Adds values of each class to sums. Of `own` only the counters of free memory are not 0.
+    /// Adds the values of each class to sums. Only the counters of free memory are not 0 in `own`.
     #[inline(always)]
     pub fn add_to<const N: usize>(
         &self,
@@ -113,19 +115,19 @@ impl Account {
         self.parts().map(|row| row.now(counter)).sum()
     }
 
-    /// Bytes of blocks that their holders gave up, and that other streams may still use.
+    /// Bytes of pending blocks: freed, but other streams may still use them.
     #[inline]
     pub fn waiting_bytes(&self) -> i64 {
         let [small, large] = &self.rows;
         small.waiting_bytes() + large.waiting_bytes() + self.own.waiting_bytes()
     }
 
-    /// Blocks that ever became free.
+    /// The number of blocks that ever became free.
     pub fn total_freed(&self) -> u64 {
         self.parts().map(ClassCounters::total_freed).sum()
     }
 
-    /// What there is and may come without asking, of both classes: what the peaks of all bound.
+    /// The present values and the headroom, of both classes: the peaks of all bound these sums.
     #[cfg(test)]
     pub fn most_of_all(&self) -> Counters {
         let of_rows = |counter| self.rows.iter().map(|row| row.now(counter)).sum::<i64>();
@@ -134,19 +136,20 @@ impl Account {
         })
     }
 
-    /// The same of a class, with what another one's headroom below the peaks of all would let come.
+    /// The same of one class, with what the headroom of another class below the peaks of all would
+    /// allow.
     #[cfg(test)]
     pub fn most(&self, class: Class) -> Counters {
         self.of(class, ClassCounters::most)
     }
 
-    /// Breaks it.
+    /// Makes a count wrong.
     #[cfg(test)]
     pub fn count_wrongly(&mut self, class: Class, counter: usize) {
         self.rows[class as usize].most[counter] += 1;
     }
 
-    /// It asks the ledger for the `number`th time of all, for changes that are counted already.
+    /// Notes the request of this number to the ledger, for changes that are counted already.
     pub fn request(&mut self, number: u64, changes: &Changes) {
         self.last_request = number;
         for class in CLASSES.into_iter().filter(|class| changes[*class as usize] != [0; COUNTERS]) {
@@ -159,7 +162,7 @@ impl Account {
         }
     }
 
-    /// Did it ask for a class, or for anything, when at least so many had asked?
+    /// Was its last request, for a class or for anything, of at least this number?
     #[inline]
     pub fn has_requested(&self, class: Option<Class>, since: u64) -> bool {
         let last_request =
@@ -167,8 +170,8 @@ impl Account {
         last_request != 0 && last_request >= since
     }
 
-    /// Gives it what it lacks of a class to what it had when it asked, as `take` says; false: there is not
-    /// enough.
+    /// Grants what it lacks of a class to its values at its last request, if `take` finds enough;
+    /// false: there is not enough.
     #[inline]
     pub fn grant(&mut self, class: Class, take: impl FnOnce(&Counters) -> bool) -> bool {
         let is_there = take(&self.of(class, ClassCounters::lacking));
@@ -181,14 +184,14 @@ impl Account {
         is_there
     }
 
-    /// It was given nothing.
+    /// Sets what was granted to nothing.
     pub fn clear_grant(&mut self) {
         self.own.granted = [0; COUNTERS];
         self.rows.iter_mut().for_each(|row| row.granted = [0; COUNTERS]);
     }
 
-    /// Sets how much it may grow from now on beside what was given to it: as far as the peaks of all go, and
-    /// those of each class.
+    /// Sets how much it may grow from now on, beside what was granted: below the peaks of all, and
+    /// below those of each class.
     pub fn set_headroom(&mut self, all: Counters, of: [Counters; 2]) {
         let [own_all, mut rows_all] = apart(all);
         let [own_class, _] = apart(of[self.memory as usize]);
@@ -203,9 +206,9 @@ impl Account {
         self.all = Headroom::new(rows_all);
     }
 
-    /// Counts a block that is not oversize as it comes, with `split` as it is then, if the headroom allows;
-    /// false: nothing was done, ask the ledger.
-    // In words, not in vectors: the next call reads what this one wrote, word by word.
+    /// Counts an allocated block that is not oversize, with `split` as it is then, if the headroom
+    /// allows. False: nothing was done, and the ledger must count it.
+    // In words, not in vectors: the next call reads word by word what this one wrote.
     #[inline(always)]
     pub fn count_alloc(&mut self, class: Class, bytes: i64, requested: i64, split: Split) -> bool {
         let (split_blocks, split_bytes) = self.own.headroom_after(split);
@@ -218,7 +221,7 @@ impl Account {
         self.all.set(of_all);
         row.headroom.set(of_class);
         row.note_alloc(bytes, requested);
-        // A block that comes leaves less free, unless the arena was idle.
+        // An allocated block leaves less free, unless the arena was idle.
         let headroom = &mut self.own.headroom.beyond;
         let is_less = split_blocks >= headroom[INACTIVE_SPLIT]
             && split_bytes >= headroom[INACTIVE_SPLIT_BYTES];
@@ -231,7 +234,7 @@ impl Account {
         true
     }
 
-    /// The same for one that goes.
+    /// Counts a freed block in the same way.
     #[inline(always)]
     pub fn count_free(&mut self, class: Class, bytes: i64, requested: i64, split: Split) -> bool {
         let (split_blocks, split_bytes) = self.own.headroom_after(split);
@@ -244,14 +247,14 @@ impl Account {
         true
     }
 
-    /// What blocks of a class take headroom from.
+    /// Runs `body` on each headroom that blocks of a class use.
     #[inline]
     fn each_headroom(&mut self, class: Class, body: impl Fn(&mut Headroom)) {
         body(&mut self.all);
         body(&mut self.rows[class as usize].headroom);
     }
 
-    /// Counts a block that its holder gave up, and that other streams may still use.
+    /// Counts a freed block that other streams may still use.
     #[inline]
     pub fn count_deferred_free(&mut self, class: Class, bytes: i64, oversize: bool) {
         self.each_headroom(class, |headroom| {
@@ -262,7 +265,8 @@ impl Account {
         });
     }
 
-    /// The rest of [`Account::count_free`] for so many such blocks, their bytes and those that were asked for.
+    /// Does the rest of [`Account::count_free`] for pending blocks that became free: their number,
+    /// their bytes and their requested bytes.
     #[inline]
     pub fn end_active(&mut self, class: Class, gone: [i64; PARTS], split: Split) -> bool {
         let [blocks, bytes, requested] = gone;
@@ -287,7 +291,7 @@ impl Account {
         change[INACTIVE_SPLIT_BYTES] = split.bytes - self.own.now(INACTIVE_SPLIT_BYTES);
     }
 
-    /// What of changes is counted in `own`, and what is in `rows`.
+    /// Splits changes into what is counted in `own`, and what is counted in `rows`.
     fn changes_apart(&self, changes: &Changes) -> (Counters, Changes) {
         let [of_own, _] = apart(changes[self.memory as usize]);
         let of_rows = changes.map(|change| apart(change)[1]);
@@ -301,7 +305,8 @@ impl Account {
         (of_own, of_rows)
     }
 
-    /// Applies changes if the headroom allows; false: nothing was done, ask the ledger.
+    /// Applies changes if the headroom allows. False: nothing was done, and the ledger must count
+    /// them.
     pub fn apply(&mut self, changes: &Changes) -> bool {
         let (of_own, of_rows) = self.changes_apart(changes);
         let of_all = std::array::from_fn(|counter| of_rows[0][counter] + of_rows[1][counter]);
@@ -318,14 +323,15 @@ impl Account {
         true
     }
 
-    /// Applies changes whatever the headroom: the ledger's business, which shares it out anew.
+    /// Applies changes whatever the headroom is. The ledger calls this, and then distributes the
+    /// headroom anew.
     pub fn add(&mut self, changes: &Changes) {
         let (of_own, of_rows) = self.changes_apart(changes);
         self.own.add(&of_own);
         self.rows.iter_mut().zip(&of_rows).for_each(|(row, change)| row.add(change));
     }
 
-    /// Undoes changes as if they had never been, but for the peaks.
+    /// Undoes changes as if they had never been, except for the peaks.
     pub fn undo(&mut self, changes: &Changes) {
         let (of_own, of_rows) = self.changes_apart(changes);
         self.own.undo(&of_own);
@@ -339,7 +345,7 @@ impl Account {
     }
 }
 
-/// What of something of the memory's class is of free memory, and what is of blocks.
+/// Splits counters of the memory's class into those of free memory and those of blocks.
 fn apart(counters: Counters) -> [Counters; 2] {
     let rest = without_memory(counters);
     [std::array::from_fn(|counter| counters[counter] - rest[counter]), rest]
@@ -352,7 +358,7 @@ mod tests {
     const SMALL: Class = Class::Small;
 
     #[test]
-    fn an_account_refuses_what_exceeds_its_slack() {
+    fn an_account_refuses_what_exceeds_its_headroom() {
         let mut account = Account::new(SMALL);
         let mut change = [0; COUNTERS];
         change[ALLOCATION] = 1;
@@ -373,7 +379,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_of_one_class_is_nothing_to_the_other() {
+    fn headroom_of_one_class_does_not_serve_the_other() {
         let mut account = Account::new(Class::Large);
         account.set_headroom([9; COUNTERS], [[1; COUNTERS], [2; COUNTERS]]);
         let mut rises = |class| account.count_alloc(class, 1, 1, Split::NONE);

@@ -1,5 +1,5 @@
-//! What each private pool of a device has from the driver, while the pool is alive or has memory. What
-//! is left of others is in the sums of the device.
+//! The reserved bytes of each private pool of a device, while the pool is alive or has memory.
+//! Those of other pools are only in the sums of the device.
 
 use crate::base::error::{Error, Result};
 use crate::gpu::stream::Stream;
@@ -8,24 +8,25 @@ use crate::memory::arena::Arena;
 use crate::memory::pools::pool::PoolId;
 use crate::memory::stats::ledger::{ALL, Class, Stat, StatArray};
 
-/// Up to so many pools are not looked through for dead ones.
+/// Up to so many pools are not searched for dead ones.
 const FEW: usize = 16;
 
 /// The reserved bytes of pools.
 pub struct ByPool {
-    /// In the order of the ids.
+    /// Sorted by their ids.
     pools: Vec<(PoolId, StatArray)>,
-    /// With so many pools the dead ones are removed: at least twice as many as were alive the last time.
+    /// With so many pools the dead ones are removed. At least twice as many as were left the last
+    /// time.
     sweep_at: usize,
 }
 
-/// Is there anything to say of a pool?
+/// Is a pool alive, or does it have memory?
 fn is_current((pool, row): &(PoolId, StatArray)) -> bool {
     row[ALL].current != 0 || pool.is_alive()
 }
 
 impl ByPool {
-    /// No pool.
+    /// No pools.
     pub const fn new() -> ByPool {
         ByPool { pools: Vec::new(), sweep_at: FEW }
     }
@@ -51,7 +52,7 @@ impl ByPool {
         Ok(())
     }
 
-    /// Counts memory that a pool got or gave back; of one that is not known nothing is counted.
+    /// Counts memory that a pool got or gave back. Does nothing for a pool that is not known.
     pub fn count(&mut self, pool: PoolId, class: Class, bytes: i64) {
         let Ok(place) = self.find(pool) else { return };
         for index in [ALL, class.row()] {
@@ -74,17 +75,17 @@ impl ByPool {
         let current = self.pools.iter().filter(|known| is_current(known));
         let count = current.clone().count();
         all.try_reserve_exact(count).map_err(|_| Error::OutOfHostMemory("statistics"))?;
-        // One may die meanwhile, but none comes alive.
+        // A pool may die meanwhile, but none becomes alive.
         all.extend(current.take(count).map(|(pool, row)| (pool.pair(), *row)));
         Ok(all)
     }
 
-    /// Every peak becomes its current value.
+    /// Resets every peak to its current value.
     pub fn reset_peak(&mut self) {
         self.pools.iter_mut().flat_map(|(_, row)| row).for_each(Stat::reset_peak);
     }
 
-    /// Every total becomes 0.
+    /// Resets every total to 0.
     pub fn reset_accumulated(&mut self) {
         self.pools.iter_mut().flat_map(|(_, row)| row).for_each(Stat::reset_accumulated);
     }
@@ -97,8 +98,8 @@ impl DeviceMemory {
         self.by_pool.lock().count(arena.pool(), arena.class, bytes);
     }
 
-    /// Gives an arena, and what it has, to a stream and a pool that is known. The caller holds the
-    /// ledger.
+    /// Assigns an arena, with its reserved bytes, to a stream and a pool that is known. The caller
+    /// holds the ledger.
     pub(in crate::memory) fn move_to(&self, arena: &Arena, stream: &Stream, pool: PoolId) {
         let mut by_pool = self.by_pool.lock();
         let (old, bytes) = (arena.pool(), arena.counted());
@@ -109,12 +110,12 @@ impl DeviceMemory {
         }
     }
 
-    /// What each private pool has from the driver.
+    /// The reserved bytes of each private pool.
     pub fn reserved_by_pools(&self) -> Result<Vec<((u64, u64), StatArray)>> {
         self.by_pool.lock().all()
     }
 
-    /// What the private pool with this pair of numbers has from the driver.
+    /// The reserved bytes of the private pool with this pair of numbers.
     pub fn reserved_by_pool(&self, pair: (u64, u64)) -> Option<StatArray> {
         self.by_pool.lock().of(pair)
     }

@@ -1,4 +1,4 @@
-//! What an account counts of one class.
+//! The counters of one class in an account.
 
 use super::account::Split;
 use crate::memory::stats::headroom::{Headroom, PARTS};
@@ -7,33 +7,35 @@ use crate::memory::stats::ledger::{
     INACTIVE_SPLIT_BYTES, REQUESTED_BYTES,
 };
 
-/// The counters of free memory, which is of one class: their headroom is what is left below both peaks.
+/// The counters of free memory, which is of one class. Their headroom is what is left below both
+/// peaks.
 pub const OF_MEMORY: [usize; 2] = [INACTIVE_SPLIT, INACTIVE_SPLIT_BYTES];
 
-/// What is counted of one class.
+/// The counters of one class.
 #[derive(Clone, Copy, Default)]
 #[repr(C)]
 pub struct ClassCounters {
-    /// How much they may grow, as far as the peaks of their own class go; in `own`, also those of all.
+    /// How much they may grow below the peaks of their own class; in `own`, also below those of
+    /// all.
     pub(in crate::memory) headroom: Headroom,
-    /// Present values at the last reset.
+    /// The values at the last reset.
     base: Counters,
-    /// Blocks that `Account::count_alloc` counted since the last reset, and their bytes: each is an increase of two
-    /// counters.
+    /// Blocks that `Account::count_alloc` counted since the last reset, and their bytes. Each is an
+    /// increase of two counters.
     pub(in crate::memory) allocs: i64,
     /// All other increases since the last reset.
     pub(in crate::memory) increased: Counters,
     pub(in crate::memory) alloc_bytes: i64,
-    /// What each has when its headroom is used up: its present value is what is missing from that to
-    /// the headroom, so that the hot path writes one of the two.
+    /// The values when the headroom is used up: `most` = present value + headroom. So the hot path
+    /// writes only the headroom.
     pub(in crate::memory) most: Counters,
-    /// What each had when something of this class was wanted, with what was asked for.
+    /// The values at the last request for this class, the requested changes included.
     pub(in crate::memory) at_request: Counters,
-    /// What it got of what it lacked to that, while headroom is shared out.
+    /// What was granted of what is missing to these values, while headroom is distributed.
     pub(in crate::memory) granted: Counters,
     /// Blocks that became free before the last reset.
     freed_before: i64,
-    /// Where the headroom is the less of two: what is left below the peaks of the class beyond it.
+    /// If the headroom is the smaller of two: what is left below the peaks of the class beyond it.
     pub(in crate::memory) spare: Counters,
 }
 
@@ -44,14 +46,16 @@ impl ClassCounters {
         self.most[counter] - self.headroom.of(counter)
     }
 
-    /// Bytes that are active and not allocated. What headroom the two have in common is of both.
+    /// Bytes that are active and not allocated. The headroom that the two counters have in common
+    /// cancels out.
     #[inline(always)]
     pub(in crate::memory) fn waiting_bytes(&self) -> i64 {
         let active = self.most[ACTIVE_BYTES] - self.headroom.beyond[ACTIVE_BYTES];
         active - (self.most[ALLOCATED_BYTES] - self.headroom.beyond[ALLOCATED_BYTES])
     }
 
-    /// What there is and may come, with what another class's headroom below the peaks of all would let come.
+    /// The present values and the headroom, with what the headroom of another class below the peaks
+    /// of all would allow.
     #[cfg(test)]
     pub fn most(&self) -> Counters {
         std::array::from_fn(|counter| self.most[counter] + self.spare[counter])
@@ -63,7 +67,7 @@ impl ClassCounters {
         std::array::from_fn(|counter| self.now(counter))
     }
 
-    /// What each lacks to what it had when it asked the last time.
+    /// What each counter lacks to its value at the last request.
     #[inline]
     pub(in crate::memory) fn lacking(&self) -> Counters {
         std::array::from_fn(|counter| (self.at_request[counter] - self.now(counter)).max(0))
@@ -75,7 +79,7 @@ impl ClassCounters {
         self.headroom = Headroom::new(headroom);
     }
 
-    /// The free blocks become these.
+    /// Sets the headroom that the free blocks leave, and counts the increases.
     #[inline(always)]
     pub(in crate::memory) fn set_split(&mut self, blocks: i64, bytes: i64) {
         let headroom = &mut self.headroom.beyond;
@@ -96,14 +100,15 @@ impl ClassCounters {
         increased
     }
 
-    /// Present values, all increases since the last reset, and the values at that time. All decreases are
-    /// what the last two have beyond the first.
+    /// The present values, all increases since the last reset, and the values at that time. All
+    /// decreases since then are the sum of the last two, minus the first.
     #[inline(always)]
     pub fn counts(&self) -> [Counters; 3] {
         [self.current(), self.increased(), self.base]
     }
 
-    /// Blocks that ever became free: pending ones when they no longer were.
+    /// The number of blocks that ever became free. A pending block counts when it is no longer
+    /// pending.
     pub(in crate::memory) fn total_freed(&self) -> u64 {
         let freed = self.increased()[ACTIVE] + self.base[ACTIVE] - self.now(ACTIVE);
         (self.freed_before + freed).cast_unsigned()
@@ -115,13 +120,13 @@ impl ClassCounters {
         self.base = self.current();
     }
 
-    /// What is left of the headroom of free memory when this is free.
+    /// The headroom of free memory that these free blocks leave.
     #[inline(always)]
     pub(in crate::memory) fn headroom_after(&self, split: Split) -> (i64, i64) {
         (self.most[INACTIVE_SPLIT] - split.blocks, self.most[INACTIVE_SPLIT_BYTES] - split.bytes)
     }
 
-    /// A block came, whose headroom was taken.
+    /// Counts an allocated block, whose headroom was taken already.
     #[inline(always)]
     pub(in crate::memory) fn note_alloc(&mut self, bytes: i64, requested: i64) {
         self.allocs += 1;
@@ -129,7 +134,8 @@ impl ClassCounters {
         self.increased[REQUESTED_BYTES] += requested;
     }
 
-    /// Sets the headroom to the less of what is left below the peaks of all and of the class, and what was given.
+    /// Sets the headroom to the smaller of what is left below the peaks of all and of the class,
+    /// plus what was granted.
     pub(in crate::memory) fn set_both(&mut self, of_all: Counters, of_class: Counters) {
         self.spare = std::array::from_fn(|counter| (of_class[counter] - of_all[counter]).max(0));
         let headroom =
@@ -137,15 +143,15 @@ impl ClassCounters {
         self.set_headroom(std::array::from_fn(headroom));
     }
 
-    /// Gains headroom.
+    /// Adds headroom.
     #[inline]
     pub(in crate::memory) fn gain(&mut self, gained: [i64; PARTS]) {
         self.headroom.gain(gained);
         add_to(&mut self.most, gained);
     }
 
-    /// Gains headroom of free memory below the peaks of all; what is left below those of its class stays as it
-    /// is.
+    /// Adds headroom of free memory below the peaks of all. What is left below those of its class
+    /// stays as it is.
     pub(in crate::memory) fn gain_split(&mut self, gained: [i64; 2]) {
         for (counter, gained) in OF_MEMORY.into_iter().zip(gained) {
             self.headroom.beyond[counter] += gained;
@@ -160,26 +166,26 @@ impl ClassCounters {
         self.increased.iter_mut().zip(change).for_each(|(sum, change)| *sum += (*change).max(0));
     }
 
-    /// Applies a change whatever the headroom.
+    /// Applies a change whatever the headroom is.
     pub(in crate::memory) fn add(&mut self, change: &Counters) {
         self.most.iter_mut().zip(change).for_each(|(most, change)| *most += change);
         self.increased.iter_mut().zip(change).for_each(|(sum, change)| *sum += (*change).max(0));
     }
 
-    /// Undoes that.
+    /// Undoes [`ClassCounters::add`].
     pub(in crate::memory) fn undo(&mut self, change: &Counters) {
         self.most.iter_mut().zip(change).for_each(|(most, change)| *most -= change);
         self.increased.iter_mut().zip(change).for_each(|(sum, change)| *sum -= (*change).max(0));
     }
 }
 
-/// The counters but for [`OF_MEMORY`].
+/// These counters, with 0 for [`OF_MEMORY`].
 pub(in crate::memory) fn without_memory(mut counters: Counters) -> Counters {
     OF_MEMORY.into_iter().for_each(|counter| counters[counter] = 0);
     counters
 }
 
-/// Adds to the counters that each of the parts is of.
+/// Adds each of [`PARTS`] to the counters that contain it.
 #[inline(always)]
 fn add_to(counters: &mut Counters, [blocks, bytes, requested]: [i64; PARTS]) {
     counters[ALLOCATION] += blocks;

@@ -1,4 +1,4 @@
-//! A device's stats: the accounts of its arenas, added up while none of them changes.
+//! The statistics of a device: the accounts of its arenas, added up while these are frozen.
 
 use crate::base::lock::Lock;
 use crate::base::rank::Rank;
@@ -11,23 +11,24 @@ use crate::memory::stats::ledger::{
     ALL, Account, CLASSES, COUNTERS, Changes, Class, Counters, Ledger, Statistics, Sums, only,
 };
 
-/// What has an account in the stats: an arena.
+/// What has an account: an arena.
 pub trait Member {
     /// Its lock.
     fn lock(&self) -> &ArenaLock;
 
-    /// Another member, most likely of the same thread, that may have headroom when this one has none.
+    /// Another member, most likely of the same thread, that may have headroom when this one has
+    /// none.
     fn partner(&self) -> Option<&Self>;
 
     /// Runs `body` on its account.
     ///
     /// # Safety
-    /// The caller holds the member's lock and is not parked, or holds the stats while the member is
-    /// held still, and has no other reference to the account.
+    /// The caller holds the member's lock and is not parked, or it holds the ledger's lock and the
+    /// member is frozen. It has no other reference to the account.
     unsafe fn with_account<R>(&self, body: impl FnOnce(&mut Account) -> R) -> R;
 }
 
-/// What the ledger's lock guards.
+/// The state that the ledger's lock guards.
 pub struct DeviceStats<M> {
     /// The peaks, and what the device itself counts.
     pub ledger: Ledger,
@@ -35,21 +36,22 @@ pub struct DeviceStats<M> {
     pub members: Vec<Box<Reclaimable<M>>>,
 }
 
-/// The stats with their lock.
+/// The statistics with their lock.
 pub struct GuardedStats<M> {
-    /// Taken after a member's lock, never before one that it waits for.
+    /// The ledger's lock. A thread takes it after a member's lock, and then only freezes members'
+    /// locks.
     lock: Lock,
-    /// Did some get nothing when headroom was shared out the last time? Whoever reads something else waits in
-    /// vain, or takes what others need.
+    /// Did some members get nothing when headroom was last distributed? A stale value makes a
+    /// thread wait in vain, or take what others need.
     is_scarce: AtomicBool,
     stats: UnsafeCell<DeviceStats<M>>,
 }
 
-// SAFETY: the stats are guarded by the lock.
+// SAFETY: the statistics are guarded by the lock.
 unsafe impl<M: Send + Sync> Sync for GuardedStats<M> {}
 
 impl<M: Member> GuardedStats<M> {
-    /// DeviceStats without members.
+    /// Statistics without members.
     pub fn new() -> GuardedStats<M> {
         let stats = DeviceStats { ledger: Ledger::default(), members: Vec::new() };
         let is_scarce = AtomicBool::new(false);
@@ -66,8 +68,8 @@ impl<M: Member> GuardedStats<M> {
         })
     }
 
-    /// Runs `body` on what the device itself counts, while accounts change. `own` is a member whose lock the
-    /// caller holds, with no reference to what it guards.
+    /// Runs `body` on what the device itself counts, while accounts change. `own` is a member whose
+    /// lock the caller holds, with no reference to what it guards.
     pub fn with_ledger<R>(&self, own: &M, body: impl FnOnce(&mut Ledger) -> R) -> R {
         own.lock().park();
         let _guard = self.lock.guard();
@@ -78,8 +80,8 @@ impl<M: Member> GuardedStats<M> {
         })
     }
 
-    /// Runs `body` while no account changes, and nothing else that the members' locks guard but by
-    /// `body`. `own` is a member whose lock the caller holds, if it does.
+    /// Runs `body` while no account changes, and nothing else that the members' locks guard, except
+    /// by `body`. `own` is a member whose lock the caller holds, if it holds one.
     pub fn with<R>(&self, own: Option<&M>, body: impl FnOnce(&mut DeviceStats<M>) -> R) -> R {
         if let Some(own) = own {
             own.lock().park();
@@ -100,8 +102,8 @@ impl<M: Member> GuardedStats<M> {
         })
     }
 
-    /// Runs `body` while accounts change. `own` is a member whose lock the caller holds, with no reference
-    /// to what it guards.
+    /// Runs `body` while accounts change. `own` is a member whose lock the caller holds, with no
+    /// reference to what it guards.
     pub fn with_own<R>(&self, own: &M, body: impl FnOnce(&mut DeviceStats<M>) -> R) -> R {
         own.lock().park();
         let _guard = self.lock.guard();
@@ -112,8 +114,8 @@ impl<M: Member> GuardedStats<M> {
         })
     }
 
-    /// Waits for the device with a member's lock held, but no reference to what it guards: the stats
-    /// go on meanwhile.
+    /// Waits for the device with a member's lock held, but without a reference to what it guards.
+    /// Other threads use the statistics meanwhile.
     pub fn wait_for_device<R>(&self, own: &M, wait: impl FnOnce() -> R) -> R {
         own.lock().set_waits(true);
         let result = self.wait_parked(own, wait);
@@ -121,7 +123,7 @@ impl<M: Member> GuardedStats<M> {
         result
     }
 
-    /// The same for a wait that is soon over.
+    /// The same for a short wait.
     fn wait_parked<R>(&self, own: &M, wait: impl FnOnce() -> R) -> R {
         own.lock().park();
         let result = wait();
@@ -130,8 +132,8 @@ impl<M: Member> GuardedStats<M> {
         result
     }
 
-    /// Makes changes of a member known. The caller holds the member's lock, and no reference to what
-    /// it guards.
+    /// Counts changes of a member. The caller holds the member's lock, and no reference to what it
+    /// guards.
     #[inline]
     pub fn count(&self, own: &M, changes: &Changes) {
         // SAFETY: the lock is held and we are not parked.
@@ -141,9 +143,9 @@ impl<M: Member> GuardedStats<M> {
         }
     }
 
-    /// Runs `body` on a member's account and its partner's, without the stats, if this thread is the owner of that one;
-    /// false: it is not, or `body` says so. The caller holds the member's lock, and no reference to
-    /// what it guards.
+    /// Runs `body` on a member's account and its partner's, without the ledger, if this thread is
+    /// the owner of the partner's lock. False: it is not, or `body` returns false. The caller holds
+    /// the member's lock, and no reference to what it guards.
     #[inline(always)]
     pub fn with_partner(own: &M, body: impl FnOnce(&mut Account, &mut Account) -> bool) -> bool {
         let Some(partner) = own.partner() else { return false };
@@ -156,8 +158,9 @@ impl<M: Member> GuardedStats<M> {
         unsafe { own.with_account(with_both) }
     }
 
-    /// Where there is not enough below the peaks for all that ask, and each takes it from another, threads
-    /// would do little else: so each waits a moment, while the others go on, and may be given something.
+    /// Counts changes in the ledger. If there is too little below the peaks for all that make
+    /// requests, each takes it from another, and threads would do little else. So each waits a
+    /// moment, while the others go on, and may be granted something.
     #[cold]
     fn count_in_ledger(&self, own: &M, changes: &Changes) {
         if self.is_scarce.load(Ordering::Relaxed) {
@@ -168,7 +171,7 @@ impl<M: Member> GuardedStats<M> {
             }
         }
         let is_enough = self.with(Some(own), |stats| {
-            // SAFETY: all accounts are held still.
+            // SAFETY: all accounts are frozen.
             unsafe { own.with_account(|account| account.add(changes)) };
             stats.share_out(Some((own, changes)))
         });
@@ -176,12 +179,12 @@ impl<M: Member> GuardedStats<M> {
     }
 }
 
-/// Gives the members' locks back that the stats took, also when a panic passes.
+/// Thaws the members' locks when dropped, also during a panic.
 struct FrozenAccounts<M: Member>(*mut DeviceStats<M>);
 
 impl<M: Member> Drop for FrozenAccounts<M> {
     fn drop(&mut self) {
-        // SAFETY: the stats' lock is held longer than this, and `body` is over.
+        // SAFETY: the ledger's lock is held longer than this, and `body` is over.
         let members = unsafe { &(*self.0).members };
         for member in members {
             member.lock().thaw();
@@ -193,19 +196,19 @@ impl<M: Member> DeviceStats<M> {
     /// Runs `body` on each account.
     pub fn each(&self, mut body: impl FnMut(&mut Account)) {
         for member in &self.members {
-            // SAFETY: the stats hold all accounts still.
+            // SAFETY: all accounts are frozen.
             unsafe { member.with_account(&mut body) };
         }
     }
 
-    /// Adds up a value of all accounts, and of the blocks that are in no arena.
+    /// Adds up a value of all accounts, and of the uncached blocks.
     pub fn sums(&self, value: impl Fn(&ClassCounters) -> Counters) -> Sums {
         let mut sums = [[0; COUNTERS]; 3];
         self.add_up(std::array::from_mut(&mut sums), |row| [value(row)]);
         sums
     }
 
-    /// Adds several values to sums, and then those of the classes up.
+    /// Adds several values to sums, and then adds up the sums of the classes.
     #[inline(always)]
     fn add_up<const N: usize>(
         &self,
@@ -234,8 +237,8 @@ impl<M: Member> DeviceStats<M> {
         [current, increased, decreased]
     }
 
-    /// Takes a member out whose blocks are gone, and keeps what it has counted; none: it is no member. The
-    /// caller holds its lock.
+    /// Removes a member whose blocks are gone, and keeps what it has counted; none: it is no
+    /// member. The caller holds its lock.
     pub fn remove(&mut self, member: &M) -> Option<Box<Reclaimable<M>>> {
         let index = self.members.iter().position(|known| std::ptr::eq(&***known, member))?;
         // SAFETY: the caller holds the lock and is not parked.
@@ -243,7 +246,7 @@ impl<M: Member> DeviceStats<M> {
         Some(self.members.remove(index))
     }
 
-    /// Counts a change of the blocks that are in no arena, and raises the peaks to it.
+    /// Counts a change of the uncached blocks, and raises the peaks to it.
     pub fn count_uncached(&mut self, class: Class, change: &Counters) {
         self.ledger.uncached.add(&only(class, *change));
         self.share_out(None);
@@ -255,22 +258,25 @@ impl<M: Member> DeviceStats<M> {
         self.share_out(None);
     }
 
-    /// Raises the peaks to what is, and shares out anew what is left below them: among the members that
-    /// asked lately, since what others hold is missing where it is needed. Where several threads ask, each
-    /// member first gets what it lacks to what it had when it asked, as long as there is enough for one more:
-    /// where the peak is low, equal parts would be too little for anybody. What is left then they share. Was
-    /// there enough for all? `asked`: by whom, and for what.
+    /// Raises the peaks to the present sums, and distributes anew what is left below them, among
+    /// the members with a recent request: headroom of other members is missing where it is needed.
+    ///
+    /// If several threads make requests, each member first gets what it lacks to its values at its
+    /// last request, as long as there is enough for one more. If the peak is low, equal parts would
+    /// be too little for any member. The rest is then distributed in equal parts. `requester` is
+    /// the member with the present request, and its changes. True: there was enough for all.
     pub fn share_out(&mut self, requester: Option<(&M, &Changes)>) -> bool {
         let sums = self.sums(ClassCounters::current);
         self.ledger.raise(&sums);
         if let Some((requester, changes)) = requester {
             self.ledger.note_requester(thread::address());
-            // SAFETY: the stats hold all accounts still.
+            // SAFETY: all accounts are frozen.
             unsafe {
                 requester.with_account(|account| account.request(self.ledger.requests, changes))
             };
         }
-        // So many asked in the meantime that it would have been among them.
+        // A request is recent if at most so many came after it: an active member would have made
+        // another one.
         let lately = 16 + 4 * self.members.len() as u64;
         let since = (self.ledger.requests + 1).saturating_sub(lately);
         let mut counts = [0; 3];
@@ -282,7 +288,7 @@ impl<M: Member> DeviceStats<M> {
         });
         let (mut left, mut is_enough) = (self.ledger.left(&sums), true);
         let is_crowded = self.ledger.is_crowded();
-        // Nothing is given where only one thread asks.
+        // Nothing is granted if only one thread makes requests.
         if std::mem::replace(&mut self.ledger.has_granted, is_crowded) || is_crowded {
             self.each(|account| {
                 account.clear_grant();
@@ -296,7 +302,7 @@ impl<M: Member> DeviceStats<M> {
         for member in &self.members {
             let requester = requester.filter(|(requester, _)| std::ptr::eq(*requester, &***member));
             let set = |account: &mut Account| {
-                // What the others' parts leave is for the one that asked.
+                // The requester gets what the parts of the others leave.
                 let all = match account.has_requested(None, since) {
                     true => left.part(ALL, counts[ALL], requester.is_some()),
                     false => [0; COUNTERS],
@@ -312,19 +318,19 @@ impl<M: Member> DeviceStats<M> {
                 });
                 account.set_headroom(all, of);
             };
-            // SAFETY: the stats hold all accounts still.
+            // SAFETY: all accounts are frozen.
             unsafe { member.with_account(set) };
         }
         is_enough
     }
 
-    /// Peaks are short by so much at most from now on.
+    /// Allows peaks to be too low, by at most this much, from now on.
     pub fn allow(&mut self, allowance: Counters) {
         self.ledger.allow(allowance);
         self.share_out(None);
     }
 
-    /// Somebody is about to look at peaks: none is lower than what is now.
+    /// Called before peaks are read: raises them to the present sums.
     pub fn see(&mut self) {
         if !self.ledger.is_exact() {
             let sums = self.sums(ClassCounters::current);
@@ -332,21 +338,21 @@ impl<M: Member> DeviceStats<M> {
         }
     }
 
-    /// Every peak becomes its current value.
+    /// Resets every peak to its current value.
     pub fn reset_peak(&mut self) {
         let sums = self.sums(ClassCounters::current);
         self.ledger.reset_peak(&sums);
         self.share_out(None);
     }
 
-    /// The cache was emptied.
+    /// Called after the cache was emptied: the highest need begins again.
     pub fn forget_highest(&mut self) {
         let sums = self.sums(ClassCounters::current);
         self.ledger.forget_highest(&sums);
         self.share_out(None);
     }
 
-    /// Every total becomes 0.
+    /// Resets every total to 0.
     pub fn reset_accumulated(&mut self) {
         let [_, increased, decreased] = self.totals();
         self.ledger.reset_accumulated(&increased, &decreased);
@@ -358,19 +364,19 @@ impl<M: Member> DeviceStats<M> {
     pub fn open_scope(&mut self, owner: u64) -> bool {
         let [current, increased, decreased] = self.totals();
         let opened = self.ledger.open_scope(owner, [&current, &increased, &decreased]);
-        // Its peaks are lower than those below which the headroom was shared out.
+        // The scope's peaks are lower than those below which the headroom was distributed.
         self.share_out(None);
         opened
     }
 
-    /// Closes the newest scope of a thread and gives what happened in it; none: it has none.
+    /// Closes the newest scope of a thread, and returns what happened in it; none: it has none.
     pub fn close_scope(&mut self, owner: u64) -> Option<Statistics> {
         self.see();
         let [current, increased, decreased] = self.totals();
         self.ledger.close_scope(owner, [&current, &increased, &decreased])
     }
 
-    /// Fills in all statistics, but the setting among them.
+    /// Fills in all statistics except the setting.
     pub fn statistics(&self, to: &mut Statistics) {
         let [current, increased, decreased] = self.totals();
         self.ledger.statistics(&current, &increased, &decreased, to);

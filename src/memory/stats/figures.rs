@@ -1,4 +1,5 @@
-//! What is told of a device's memory: statistics, theirs of a stretch of time, and what is free.
+//! The statistics of a device's memory, in total and by scope, and its free memory, as the host
+//! reads them.
 
 use crate::base::error::{Error, Result};
 use crate::base::log::{self, Level};
@@ -15,7 +16,7 @@ thread_local! {
     static OPEN_SCOPES: Cell<u32> = const { Cell::new(0) };
 }
 
-/// This thread ends, and what it has opened with it. It is not inside the library.
+/// Called when this thread ends, outside of the library: closes its open scopes.
 pub(crate) fn leave() {
     if OPEN_SCOPES.replace(0) == 0 {
         return;
@@ -29,7 +30,7 @@ pub(crate) fn leave() {
 }
 
 impl DeviceMemory {
-    /// Fills in all statistics, but what the driver counts.
+    /// Fills in all statistics except those that the driver counts.
     fn read_statistics(&self, to: &mut Statistics) {
         self.with_ledger(None, |stats| {
             stats.see();
@@ -38,14 +39,15 @@ impl DeviceMemory {
         to.max_split_size = self.policy.max_split_size();
     }
 
-    /// All statistics, but what the driver counts.
+    /// All statistics except those that the driver counts.
     pub fn statistics(&self) -> Statistics {
         let mut statistics = Statistics::default();
         self.read_statistics(&mut statistics);
         statistics
     }
 
-    /// Fills in all statistics; of the driver's pool those that the driver counts.
+    /// Fills in all statistics. If the driver's pool serves, its statistics are those that the
+    /// driver counts.
     pub fn all_statistics(&self, to: &mut Statistics) -> Result<()> {
         self.read_statistics(to);
         if self.server() == Server::DriverPool {
@@ -66,7 +68,7 @@ impl DeviceMemory {
         if opened { Ok(()) } else { Err(Error::OutOfHostMemory("a scope of statistics")) }
     }
 
-    /// Closes the newest scope of this thread, and gives what happened in it.
+    /// Closes the newest scope of this thread, and returns what happened in it.
     pub fn close_scope(&self) -> Result<Statistics> {
         let closed = self.with_ledger(None, |stats| stats.close_scope(thread::number()));
         let statistics = closed.ok_or(Error::InvalidState(
@@ -77,13 +79,13 @@ impl DeviceMemory {
         Ok(Statistics { max_split_size: self.policy.max_split_size(), ..statistics })
     }
 
-    /// Every peak becomes its current value.
+    /// Resets every peak to its current value.
     pub fn reset_peak(&self) {
         self.with_ledger(None, DeviceStats::reset_peak);
         self.by_pool.lock().reset_peak();
     }
 
-    /// The same, and of the peaks that the driver keeps.
+    /// Resets these peaks, and those that the driver keeps.
     pub fn reset_all_peaks(&self) -> Result<()> {
         self.reset_peak();
         if self.server() == Server::DriverPool {
@@ -93,7 +95,7 @@ impl DeviceMemory {
         Ok(())
     }
 
-    /// Every total becomes 0.
+    /// Resets every total to 0.
     pub fn reset_accumulated(&self) {
         if self.server() == Server::DriverPool {
             log::write(

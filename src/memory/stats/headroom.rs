@@ -1,39 +1,41 @@
-//! How much the quantities of an account may grow before somebody has to be asked.
+//! Headroom: how much the quantities of an account may grow before it makes a request to the
+//! ledger.
 
 use crate::memory::stats::ledger::{
     ACTIVE, ACTIVE_BYTES, ALLOCATED_BYTES, ALLOCATION, Counters, REQUESTED_BYTES,
 };
 
-/// What a block needs as it comes: a block, its bytes, and those that were asked for.
+/// The headroom that an allocated block needs: a block, its bytes, and its requested bytes.
 pub const PARTS: usize = 3;
 
-/// Headroom for each counter.
+/// The headroom of each counter.
 ///
-/// A block that comes is allocated and active, and so is one that nobody else uses when it goes: each of
-/// these two counters has its own headroom, and what they have in common is in one number, which is all that the
-/// hot path reads and writes.
+/// An allocated block counts as allocated and as active, and so does a freed one that no other
+/// stream uses. The headroom that the two counters have in common is in one number, which is all
+/// that the hot path reads and writes.
 #[derive(Clone, Copy, Default)]
 #[repr(C)]
 pub struct Headroom {
-    /// Blocks that may come. What the hot path writes does not lie side by side: a compiler would read two
-    /// words as a vector, and a processor then waits until what the last call wrote word by word is in its
-    /// cache.
+    /// The common headroom of allocated and active blocks. What the hot path writes is not
+    /// adjacent. A compiler would read two adjacent words as a vector, and a processor would then
+    /// wait until the words that the last call wrote are in its cache.
     pub blocks: i64,
-    /// By counter: the first four beyond `blocks` and `bytes`, one of each two by nothing.
+    /// The headroom of each counter, less the common headroom. Invariant: `min(beyond[ALLOCATION],
+    /// beyond[ACTIVE])` and `min(beyond[ALLOCATED_BYTES], beyond[ACTIVE_BYTES])` are 0.
     pub beyond: Counters,
-    /// Bytes of blocks that may come.
+    /// The common headroom of allocated and active bytes.
     pub bytes: i64,
 }
 
 impl Headroom {
-    /// So much for each counter.
+    /// A headroom of so much for each counter.
     pub fn new(counters: Counters) -> Headroom {
         let mut headroom = Headroom { blocks: 0, beyond: counters, bytes: 0 };
         headroom.share();
         headroom
     }
 
-    /// That of a counter.
+    /// The headroom of a counter.
     #[inline]
     pub fn of(&self, counter: usize) -> i64 {
         let common = match counter {
@@ -44,7 +46,8 @@ impl Headroom {
         self.beyond[counter] + common
     }
 
-    /// What two counters have beyond what they have in common becomes common.
+    /// Moves what two counters have in common to the common headroom, which establishes the
+    /// invariant of `beyond`.
     #[inline]
     pub fn share(&mut self) {
         let blocks = self.beyond[ALLOCATION].min(self.beyond[ACTIVE]);
@@ -57,24 +60,24 @@ impl Headroom {
         self.beyond[ACTIVE_BYTES] -= bytes;
     }
 
-    /// Is there as much of each counter?
+    /// Is there so much for each counter?
     pub fn allows(&self, counters: &Counters) -> bool {
         counters.iter().enumerate().all(|(counter, wanted)| self.of(counter) >= *wanted)
     }
 
-    /// Takes as much of each counter, or gives it back where it is negative.
+    /// Takes so much of each counter, or adds it if negative.
     pub fn take(&mut self, counters: &Counters) {
         self.beyond.iter_mut().zip(counters).for_each(|(headroom, counter)| *headroom -= counter);
         self.share();
     }
 
-    /// What there is of each of [`PARTS`].
+    /// The headroom of each of [`PARTS`].
     #[inline(always)]
     pub fn parts(&self) -> [i64; PARTS] {
         [self.blocks, self.bytes, self.beyond[REQUESTED_BYTES]]
     }
 
-    /// More of each of [`PARTS`].
+    /// Adds to each of [`PARTS`].
     #[inline(always)]
     pub fn gain(&mut self, [blocks, bytes, requested]: [i64; PARTS]) {
         self.blocks += blocks;
@@ -82,7 +85,7 @@ impl Headroom {
         self.beyond[REQUESTED_BYTES] += requested;
     }
 
-    /// What is left when a block came.
+    /// What remains after an allocation.
     #[inline(always)]
     pub fn left(&self, bytes: i64, requested: i64) -> Remaining {
         Remaining {
@@ -92,7 +95,7 @@ impl Headroom {
         }
     }
 
-    /// A block came.
+    /// Takes the headroom of an allocation, which leaves so much.
     #[inline(always)]
     pub fn set(&mut self, left: Remaining) {
         self.blocks = left.blocks;
@@ -101,7 +104,7 @@ impl Headroom {
     }
 }
 
-/// What is left of each of [`PARTS`].
+/// What remains of each of [`PARTS`].
 #[derive(Clone, Copy)]
 pub struct Remaining {
     blocks: i64,
@@ -110,7 +113,7 @@ pub struct Remaining {
 }
 
 impl Remaining {
-    /// Negative if one of them is.
+    /// Negative if any of them is.
     #[inline(always)]
     pub fn lowest(self) -> i64 {
         self.blocks | self.bytes | self.requested

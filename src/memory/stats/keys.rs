@@ -6,7 +6,7 @@ use crate::memory::stats::ledger::{
 };
 use std::fmt;
 
-/// Statistics, seen through their keys.
+/// Statistics by their keys.
 pub struct Keys<'a>(pub &'a Statistics);
 
 const POOLS: [(&str, usize); 3] = [("all", 0), ("large_pool", 2), ("small_pool", 1)];
@@ -24,7 +24,7 @@ const BY_POOL: &str = "reserved_bytes_by_private_pools.";
 /// The name that PyTorch's documents have for "allocation", which its code does not know.
 const DOCUMENTED: (&str, &str) = ("allocated", "allocation");
 
-/// A key, but for those of private pools: "allocated_bytes.all.peak", "num_ooms".
+/// A key, except those of private pools: "allocated_bytes.all.peak", "num_ooms".
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Key {
     name: &'static str,
@@ -40,7 +40,7 @@ impl Key {
 
     /// Characters that must be removed from the one and added to make the other.
     fn distance(self, text: &[u8]) -> usize {
-        // The longest common subsequence of the text and what of the key was read so far.
+        // The longest common subsequence of the text and the part of the key that was read so far.
         let (mut common, mut length) = ([0u8; LONGEST + 1], 0);
         for byte in self.parts().flat_map(str::bytes) {
             length += 1;
@@ -67,7 +67,7 @@ impl fmt::Display for Key {
 /// So many bytes of an unknown key are compared with the known ones.
 const LONGEST: usize = 96;
 
-/// The key that is most like a text.
+/// The key that is nearest to a text.
 pub fn nearest(text: &str) -> Key {
     let text = &text.as_bytes()[..text.len().min(LONGEST)];
     let mut best = (usize::MAX, Key { name: "num_ooms", pool: None, metric: None });
@@ -118,7 +118,7 @@ pub fn pool_in(key: &str) -> Option<((u64, u64), &str)> {
     Some(((first.parse().ok()?, second.parse().ok()?), rest))
 }
 
-/// The value of a pool and metric, "all.current".
+/// The value of a row and metric, "all.current".
 pub fn in_row(row: &StatArray, key: &str) -> Option<u64> {
     let (pool, wanted) = key.split_once('.')?;
     let (_, index) = POOLS.iter().find(|(known, _)| *known == pool)?;
@@ -161,7 +161,7 @@ impl<'a> Keys<'a> {
         ]
     }
 
-    /// Gives all keys but those of private pools, sorted.
+    /// Passes all keys except those of private pools to `body`, sorted.
     fn each(&self, mut body: impl FnMut(Key)) {
         let metrics = metrics(&Stat::default());
         let arrays = self.arrays();
@@ -231,7 +231,7 @@ fn write_row(f: &mut fmt::Formatter<'_>, rows: &StatArray) -> fmt::Result {
     f.write_str("}")
 }
 
-/// All statistics as JSON, with what each private pool has from the driver, by its two numbers.
+/// All statistics as JSON, with the reserved bytes of each private pool by its two numbers.
 pub struct Json<'a> {
     /// The device's.
     pub statistics: &'a Statistics,
@@ -367,7 +367,7 @@ mod tests {
         ] {
             assert_eq!(nearest(wrong).to_string(), near, "{wrong}");
         }
-        // Of any length, and in any characters.
+        // Texts of any length, and of any characters.
         nearest("");
         nearest(&"ä".repeat(1000));
     }

@@ -1,63 +1,67 @@
 //! Statistics that are exact at all times and cost the hot path a few additions.
 //!
-//! Every arena counts for itself ([`Account`]). Currents and totals of a device are sums, made when
-//! someone asks. Peaks of sums cannot be made afterwards, so each arena holds *headroom*: how much it may
-//! still grow before the device could exceed its peak. The invariant, for each quantity and for each
-//! of small, large and all: the sum of current and headroom over the arenas is at most the peak. An arena
-//! that runs out of headroom goes to the device's [`Ledger`], adds up the true currents, raises the peak
-//! if it must, and shares out anew what is left below it. With scopes (`scopes.rs`) there are several
-//! peaks: the invariant holds for the lowest of them, and therefore for all.
+//! Every arena counts for itself ([`Account`]). The current values and the totals of a device are
+//! sums, which are made when they are read. Peaks of sums cannot be made afterwards. So each arena
+//! has *headroom*: how much it may grow before the device could exceed its peak. The invariant, for
+//! each quantity and for each of small, large and all: the sum of current value and headroom over
+//! the arenas is at most the peak.
 //!
-//! A program that has as many blocks as ever would ask for each one that comes in another arena than that
-//! of the one that went. So an arena first takes what its stream's arena of the other class has left, where
-//! both are its thread's: below the peaks of all, and below those of a class where both have blocks of it.
+//! An arena that runs out of headroom makes a request to the device's [`Ledger`]. The ledger adds
+//! up the current values, raises the peak if necessary, and distributes anew what is left below it.
+//! With scopes (`scopes.rs`) there are several peaks: the invariant holds for the lowest of them,
+//! and therefore for all.
+//!
+//! A program that has as many blocks as ever would make a request for each block that it allocates
+//! in another arena than that of the last freed one. So an arena first takes headroom of its
+//! stream's arena of the other class, if this thread owns both locks: below the peaks of all, and
+//! below those of a class of which both have blocks.
 
 pub use super::account::{Account, Changes, Split, only};
 use super::scopes::Scopes;
 
-/// The quantities that change with every block.
+/// The number of quantities that change with every block.
 pub const COUNTERS: usize = 8;
-/// Blocks held by the host.
+/// Allocated blocks.
 pub const ALLOCATION: usize = 0;
 /// Their bytes, rounded.
 pub const ALLOCATED_BYTES: usize = 1;
-/// Those blocks, and freed ones that other streams may still use.
+/// Those blocks, and pending ones: freed, but other streams may still use them.
 pub const ACTIVE: usize = 2;
 /// Their bytes, rounded.
 pub const ACTIVE_BYTES: usize = 3;
-/// Their bytes as asked for.
+/// Their bytes as requested.
 pub const REQUESTED_BYTES: usize = 4;
 /// Free blocks of arenas in which others are in use.
 pub const INACTIVE_SPLIT: usize = 5;
 /// Their bytes.
 pub const INACTIVE_SPLIT_BYTES: usize = 6;
-/// Blocks held by the host that were oversize when they were allocated.
+/// Allocated blocks that were oversize when they were allocated.
 pub const OVERSIZE: usize = 7;
 
-/// So often a thread asks in a row before it counts as the only one.
+/// A thread makes so many requests in a row before it counts as the only one.
 const CROWD: u32 = 64;
 
 /// A value for each quantity.
 pub type Counters = [i64; COUNTERS];
 
-/// The size class of a block, or of an arena: of mapped memory the small ones have their line at 64 KiB
-/// (`tally.rs`), so that the two may differ.
+/// The size class of a block or of an arena. Small arenas of mapped memory have blocks of up to 64
+/// KiB only (`tally.rs`), so that the two may differ.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Class {
     /// Blocks up to 1 MiB.
     Small = 0,
-    /// Above.
+    /// Larger blocks.
     Large = 1,
 }
 
-/// Both, in their order.
+/// Both classes, in their order.
 pub const CLASSES: [Class; 2] = [Class::Small, Class::Large];
 
-/// The rows of a statistic, in the order of PyTorch's StatArray.
+/// The row of all blocks in a statistic, in the order of PyTorch's StatArray.
 pub const ALL: usize = 0;
 
 impl Class {
-    /// Its row of a statistic.
+    /// Its row in a statistic.
     pub fn row(self) -> usize {
         self as usize + 1
     }
@@ -78,7 +82,7 @@ pub fn change_of(count: i64, bytes: i64, requested: i64, oversize: bool) -> Coun
 /// PyTorch's Stat.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub struct Stat {
-    /// Now.
+    /// The current value.
     pub current: i64,
     /// Highest since the last reset.
     pub peak: i64,
@@ -99,7 +103,7 @@ impl Stat {
         }
     }
 
-    /// Undoes a change, but for the peak.
+    /// Undoes a change, except for the peak.
     fn undo(&mut self, by: i64) {
         self.current -= by;
         if by > 0 {
@@ -121,7 +125,7 @@ impl Stat {
 /// A statistic: all, small, large.
 pub type StatArray = [Stat; 3];
 
-/// Everything of `memory_stats`.
+/// All values of `memory_stats`.
 #[derive(Clone, Copy, Default)]
 #[allow(missing_docs, reason = "PyTorch's names; the header documents them")]
 pub struct Statistics {
@@ -141,7 +145,7 @@ pub struct Statistics {
 }
 
 impl Statistics {
-    /// Fills in the counters: sums, peaks, and increases with decreases of a row and counter.
+    /// Fills in the counters: sums, peaks, and increases and decreases by row and counter.
     pub(in crate::memory) fn fill(
         &mut self,
         current: &Sums,
@@ -163,25 +167,25 @@ impl Statistics {
 #[derive(Default)]
 pub struct Ledger {
     peaks: Sums,
-    /// The highest that the bytes of blocks held by the host were since the cache was emptied, whatever
-    /// was reset.
+    /// The most bytes that were allocated since the cache was emptied, whatever was reset.
     pub highest: i64,
-    /// The lowest of the device's peaks and the scopes'.
+    /// The lowest of the peaks of the device and of the scopes.
     lowest: Sums,
-    /// How far the sums may be above that before the ledger is asked: 0 where peaks are exact.
+    /// How far the sums may exceed that without a request: 0 where peaks are exact.
     allowance: Counters,
     counted: Statistics,
     scopes: Scopes,
-    /// How often an arena asked.
+    /// The number of requests of arenas.
     pub requests: u64,
-    /// The thread that asked last, and how many times more they count as several.
+    /// The thread of the last request, and how many more requests count as those of several
+    /// threads.
     last_requester: usize,
     crowd: u32,
-    /// Did members get what they lacked when headroom was shared out the last time?
+    /// Did members get what they lacked when headroom was last distributed?
     pub(in crate::memory) has_granted: bool,
-    /// Blocks that are in no arena; they have no headroom, and ask each time.
+    /// Uncached blocks. They have no headroom, and make a request each time.
     pub uncached: Account,
-    /// What arenas that are gone have counted, of each class: increases, and values at the last reset.
+    /// What removed arenas have counted, of each class: increases, and values at the last reset.
     pub(in crate::memory) removed: [Sums; 2],
 }
 
@@ -192,7 +196,7 @@ pub type Sums = [Counters; 3];
 pub struct Remaining(Sums);
 
 impl Remaining {
-    /// Takes what an arena of a class lacks, all of it or nothing; was there enough?
+    /// Takes what an arena of a class lacks, all of it or nothing; false: there is not enough.
     #[inline]
     pub fn take(&mut self, class: Class, lacking: &Counters) -> bool {
         let rows = [ALL, class.row()];
@@ -207,8 +211,8 @@ impl Remaining {
         is_there
     }
 
-    /// What one arena gets of a row, when it is shared among so many; the one that asked gets what the
-    /// others' equal parts leave.
+    /// The part of one arena in a row that `among` arenas share. The requester gets what the equal
+    /// parts of the others leave.
     #[inline]
     pub fn part(&self, row: usize, among: i64, requested: bool) -> Counters {
         // A shift: a division for each counter would cost more than all the rest.
@@ -240,22 +244,22 @@ impl Ledger {
         *bytes = (*bytes).min(self.highest);
     }
 
-    /// The cache was emptied: what was needed before says nothing any more. The headroom is to be shared out
-    /// anew.
+    /// Called after the cache was emptied: the need before it says nothing any more. The headroom
+    /// is to be distributed anew.
     pub fn forget_highest(&mut self, sums: &Sums) {
         self.highest = sums[ALL][ALLOCATED_BYTES];
         self.find_lowest();
     }
 
-    /// Opens a scope of a thread, given the sums of currents, increases and decreases; false: no host
-    /// memory. The headroom is to be shared out anew.
+    /// Opens a scope of a thread, given the sums of current values, increases and decreases; false:
+    /// no host memory. The headroom is to be distributed anew.
     pub fn open_scope(&mut self, owner: u64, sums: [&Sums; 3]) -> bool {
         let opened = self.scopes.open(owner, sums, &self.counted);
         self.find_lowest();
         opened
     }
 
-    /// Closes the newest scope of a thread, given the same; none: it has none.
+    /// Closes the newest scope of a thread, given the same sums; none: it has none.
     pub fn close_scope(&mut self, owner: u64, sums: [&Sums; 3]) -> Option<Statistics> {
         let closed = self.scopes.close(owner, sums);
         self.find_lowest();
@@ -274,7 +278,8 @@ impl Ledger {
         self.scopes.len()
     }
 
-    /// Lowers the peaks to these sums, and those of the ledger's own counts to their currents.
+    /// Lowers the peaks to these sums, and those of the ledger's own counts to their current
+    /// values.
     pub fn reset_peak(&mut self, sums: &Sums) {
         self.peaks = *sums;
         self.find_lowest();
@@ -283,7 +288,7 @@ impl Ledger {
         counted.oversize_segments.reset_peak();
     }
 
-    /// Keeps what an arena has counted that goes, and has no blocks.
+    /// Keeps what an arena without blocks has counted, as it is removed.
     pub fn keep_counts(&mut self, account: &Account) {
         account.add_to(&mut self.removed, |row| {
             let [_, increased, base] = row.counts();
@@ -291,7 +296,8 @@ impl Ledger {
         });
     }
 
-    /// Zeroes the ledger's own totals, where the arenas are about to forget these.
+    /// Zeroes the ledger's own totals. The arenas are about to forget these increases and
+    /// decreases.
     pub fn reset_accumulated(&mut self, increased: &Sums, decreased: &Sums) {
         self.scopes.rebase(increased, decreased);
         self.removed = Default::default();
@@ -307,12 +313,12 @@ impl Ledger {
         counted.num_oom_rejections = 0;
     }
 
-    /// Peaks are short by so much at most from now on.
+    /// Allows peaks to be too low, by at most this much, from now on.
     pub fn allow(&mut self, allowance: Counters) {
         self.allowance = allowance;
     }
 
-    /// What they may be short by.
+    /// How much too low peaks may be.
     #[cfg(test)]
     pub(in crate::memory) fn allowance(&self) -> Counters {
         self.allowance
@@ -323,7 +329,7 @@ impl Ledger {
         self.allowance == [0; COUNTERS]
     }
 
-    /// A thread asks once more.
+    /// Counts a request of a thread.
     pub fn note_requester(&mut self, last_requester: usize) {
         self.requests += 1;
         let is_other = self.last_requester != last_requester && self.last_requester != 0;
@@ -331,12 +337,12 @@ impl Ledger {
         self.last_requester = last_requester;
     }
 
-    /// Did several threads ask of late?
+    /// Did several threads make requests lately?
     pub fn is_crowded(&self) -> bool {
         self.crowd != 0
     }
 
-    /// What is left below the lowest peaks, with what they may be short by.
+    /// What is left below the lowest peaks, and what these may be too low by.
     #[inline]
     pub fn left(&self, sums: &Sums) -> Remaining {
         Remaining(std::array::from_fn(|row| {
@@ -346,8 +352,8 @@ impl Ledger {
         }))
     }
 
-    /// Counts memory that came from the driver, or went back to it if negative (never 0), and how the
-    /// number of mapped ranges changed.
+    /// Counts memory that came from the driver, or went back to it if negative (never 0), and the
+    /// change of the number of mapped ranges.
     pub fn count_reserved(&mut self, class: Class, bytes: i64, segments: i64) {
         self.count(|counted| {
             for row in [ALL, class.row()] {
@@ -362,7 +368,7 @@ impl Ledger {
         });
     }
 
-    /// Counts that the same memory is in more ranges, or less.
+    /// Counts a change of the number of ranges in which the same memory is.
     pub fn count_ranges(&mut self, class: Class, ranges: i64) {
         self.count(|counted| {
             for row in [ALL, class.row()] {
@@ -371,7 +377,8 @@ impl Ledger {
         });
     }
 
-    /// Undoes that memory went back, which the driver refused, as if it had never been counted.
+    /// Undoes the count of memory that the driver did not take back, as if it had never been
+    /// counted.
     pub fn undo_given_back(&mut self, class: Class, bytes: i64, segments: i64) {
         self.count(|counted| {
             for row in [ALL, class.row()] {
@@ -382,7 +389,7 @@ impl Ledger {
         });
     }
 
-    /// Counts a segment that came, or went if its bytes are negative.
+    /// Counts a new segment, or one that went back to the driver if its bytes are negative.
     pub fn count_segment(&mut self, class: Class, bytes: i64, oversize: bool) {
         self.count_reserved(class, bytes, bytes.signum());
         if oversize {
@@ -396,7 +403,8 @@ impl Ledger {
         self.scopes.count(body);
     }
 
-    /// Fills in everything but the setting, from the sums of currents and of increases and decreases.
+    /// Fills in everything except the setting, from the sums of current values, increases and
+    /// decreases.
     #[inline(always)]
     pub fn statistics(
         &self,
@@ -405,7 +413,7 @@ impl Ledger {
         decreased: &Sums,
         to: &mut Statistics,
     ) {
-        // Where they need not be exact, they may have been passed.
+        // A peak that need not be exact may be below the current value.
         let peak = |row: usize, counter: usize| self.peaks[row][counter].max(current[row][counter]);
         let peaks = std::array::from_fn(|row| std::array::from_fn(|counter| peak(row, counter)));
         to.fill(current, &peaks, |row, counter| (increased[row][counter], decreased[row][counter]));
@@ -426,7 +434,8 @@ impl Ledger {
 mod tests {
     use super::*;
 
-    /// A ledger with a peak of 100 blocks in its first counter, of which 93 are there: all of them small.
+    /// A ledger with a peak of 100 blocks in its first counter, of which 93 are there: all of them
+    /// small.
     fn left_of_seven() -> Remaining {
         let mut ledger = Ledger::default();
         let mut sums = [[0; COUNTERS]; 3];
@@ -439,7 +448,7 @@ mod tests {
     }
 
     #[test]
-    fn slack_never_lets_the_sum_pass_the_peak() {
+    fn with_headroom_the_sum_never_exceeds_the_peak() {
         let left = left_of_seven();
         for row in [ALL, Class::Small.row()] {
             let (requested, other) = (left.part(row, 3, true)[0], left.part(row, 3, false)[0]);
@@ -449,7 +458,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_lacking_is_there_in_every_lane_or_not_at_all() {
+    fn what_is_lacking_is_taken_of_every_counter_or_of_none() {
         let mut left = left_of_seven();
         let lacking = |first, second| {
             let mut lacking = [0; COUNTERS];

@@ -1,4 +1,4 @@
-//! Headroom that one account gives to another, so that the ledger need not be asked.
+//! Headroom that one account takes from another, which saves a request to the ledger.
 
 use super::account::{Account, Split};
 use crate::memory::stats::class_counters::{ClassCounters, OF_MEMORY};
@@ -9,8 +9,8 @@ use crate::memory::stats::ledger::Class;
 type Parts = [i64; PARTS];
 
 impl Account {
-    /// [`Account::count_alloc`] where the headroom does not allow it, with headroom of another account of the device;
-    /// false: nothing was done.
+    /// [`Account::count_alloc`] with headroom of another account of the device, if its own does not
+    /// allow it. False: nothing was done.
     #[inline(always)]
     pub fn count_alloc_with(
         &mut self,
@@ -20,7 +20,8 @@ impl Account {
         split: Split,
     ) -> bool {
         let wanted = [1, bytes, requested];
-        // Where one block goes and one comes, the number of all is at its peak, and nothing else is.
+        // If one block is freed for each that is allocated, only the number of blocks is at its
+        // peak.
         let has_taken = if self.lacks_blocks_alone(class, wanted, split) {
             self.take_from::<1>(other, class, wanted, split)
         } else {
@@ -43,7 +44,7 @@ impl Account {
         self.count_free(class, bytes, requested, split)
     }
 
-    /// Is there enough of all that a block needs, but for the blocks themselves?
+    /// Is there enough headroom for a block, except for the number of blocks?
     #[inline(always)]
     fn lacks_blocks_alone(&self, class: Class, [_, bytes, requested]: Parts, split: Split) -> bool {
         let (split_blocks, split_bytes) = self.own.headroom_after(split);
@@ -64,8 +65,8 @@ impl Account {
         self.take_from::<PARTS>(other, class, wanted, split)
     }
 
-    /// Takes what is missing of the first `MANY` parts, and of what a split needs where these are all; false:
-    /// that cannot be, and nothing was taken.
+    /// Takes what is missing of the first `MANY` parts, and if these are all, also what free memory
+    /// needs. False: the other account has too little, and nothing was taken.
     #[inline(always)]
     fn take_from<const MANY: usize>(
         &mut self,
@@ -93,7 +94,7 @@ impl Account {
         true
     }
 
-    /// Gains headroom of free memory that another one has.
+    /// Takes headroom of free memory from another account.
     #[inline(always)]
     fn gain_split(&mut self, other: &mut Account, gained: [i64; 2]) {
         if gained != [0; 2] {
@@ -108,8 +109,8 @@ fn negative(parts: Parts) -> Parts {
     parts.map(|part| -part)
 }
 
-/// What another one's headroom gives to one's own, so that it is what is wanted of the first `MANY`; none: it
-/// cannot. Half of what it has, so that neither soon comes back.
+/// What another account's headroom must give, so that the first `MANY` parts are as wanted; none:
+/// it has too little. At least half of what it has, so that neither account soon comes back.
 #[inline(always)]
 fn missing<const MANY: usize>(own: Parts, others: Parts, wanted: Parts) -> Option<Parts> {
     let mut given = [0; PARTS];
@@ -125,7 +126,7 @@ fn missing<const MANY: usize>(own: Parts, others: Parts, wanted: Parts) -> Optio
     Some(given)
 }
 
-/// The same for the free memory of two, so that these may be free.
+/// The same for the headroom of free memory, so that these blocks may be free.
 #[inline(always)]
 fn missing_split(own: &ClassCounters, others: &ClassCounters, split: Split) -> Option<[i64; 2]> {
     let mut given = [0; 2];
@@ -159,7 +160,7 @@ mod tests {
         account
     }
 
-    /// What is there and may still come: of all, and of each class. That is what peaks bound.
+    /// The present values and the headroom: of all, and of each class. Peaks bound these sums.
     fn bounds(accounts: [&Account; 2]) -> [Counters; 3] {
         let sum =
             |[one, two]: [Counters; 2]| std::array::from_fn(|counter| one[counter] + two[counter]);
@@ -167,14 +168,14 @@ mod tests {
         [sum(accounts.map(Account::most_of_all)), of_class(SMALL), of_class(Class::Large)]
     }
 
-    /// A small block comes, if need be with headroom of another.
+    /// Counts a small block, if need be with headroom of another account.
     fn rises(own: &mut Account, other: &mut Account, bytes: (i64, i64), split: Split) -> bool {
         own.count_alloc(SMALL, bytes.0, bytes.1, split)
             || own.count_alloc_with(other, SMALL, bytes, split)
     }
 
     #[test]
-    fn slack_of_another_serves_below_all_peaks() {
+    fn headroom_of_another_account_serves_below_all_peaks() {
         for left in [[[0, 9], [8, 8]], [[3, 9], [8, 2]], [[5, 9], [0, 3]], [[9, 5], [3, 9]]] {
             for class in [SMALL, Class::Large] {
                 let (mut own, mut other) = (account(SMALL, left[0]), account(class, left[1]));
@@ -202,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn where_one_part_is_missing_nothing_is_given() {
+    fn where_one_part_is_missing_nothing_is_taken() {
         let (mut small, mut large) = (account(SMALL, [0, 9]), account(Class::Large, [8, 8]));
         let mut left = [8; COUNTERS];
         left[REQUESTED_BYTES] = 0;
@@ -215,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn free_memory_takes_slack_of_another_as_a_block_goes() {
+    fn free_memory_takes_headroom_of_another_account_on_free() {
         let (mut own, mut other) = (account(SMALL, [0, 9]), account(Class::Large, [8, 8]));
         let before = bounds([&own, &other]);
         own.add(&only(SMALL, change_of(1, 1, 1, false)));

@@ -1,4 +1,5 @@
-//! Statistics: what each arena counts, how a device adds that up, and the keys by which a host reads it.
+//! Statistics: what each arena counts, how a device adds that up, and the keys by which a host
+//! reads it.
 //!
 //! Begin with `ledger.rs`, which has the invariant.
 

@@ -1,13 +1,13 @@
-//! Statistics of a stretch of time: scopes with peaks and totals of their own, which nest on each
-//! thread. The device is what they look at, so that they see what other threads do there as well.
+//! Scopes: statistics of a span of time, with peaks and totals of their own, which nest on each
+//! thread. They cover the device, so that they also count what other threads do there.
 //!
-//! A peak of a scope is the true one for the same reason as the device's: the headroom of the arenas is
-//! shared out below the lowest of all open peaks, and whoever runs out of headroom raises all of them.
+//! A peak of a scope is exact for the same reason as the device's: headroom is distributed below
+//! the lowest of all open peaks, and an arena that runs out of it raises all of them.
 //!
-//! Only the newest scope is changed: each has what happened while it was the newest, and what closed scopes
-//! handed on to it. The peaks of an older scope are never below those of a newer one, so that the lowest are
-//! the newest's. So everything but closing takes the same time however many scopes are open, and closing
-//! the newest as well.
+//! Only the newest scope is changed. Each scope has what happened while it was the newest, and what
+//! closed scopes added to it. The peaks of an older scope are never below those of a newer one, so
+//! that the newest scope has the lowest ones. So everything except closing takes the same time
+//! however many scopes are open, and so does closing the newest.
 
 use crate::base::thread::try_box;
 use crate::memory::stats::ledger::{Stat, StatArray, Statistics, Sums};
@@ -16,12 +16,13 @@ use crate::memory::stats::ledger::{Stat, StatArray, Statistics, Sums};
 pub struct Scope {
     /// The thread that opened it.
     owner: u64,
-    /// The highest sums of its part.
+    /// The highest sums of its part of the time.
     peaks: Sums,
-    /// Increases and decreases of the arenas until then, with those that the arenas had forgotten.
+    /// Increases and decreases of the arenas until it was opened, with those that the arenas had
+    /// forgotten.
     increased: Sums,
     decreased: Sums,
-    /// What the ledger counted in its part.
+    /// What the ledger counted in its part of the time.
     counted: Statistics,
 }
 
@@ -38,7 +39,7 @@ pub struct Scopes {
 }
 
 impl Scope {
-    /// Takes over what happened in the part of the next newer scope.
+    /// Adds what happened in the part of the next newer scope.
     fn absorb(&mut self, newer: &Scope) {
         each(&mut self.peaks, &newer.peaks, |peak, other| *peak = (*peak).max(other));
         let follow = |stat: &mut Stat, other: &Stat| {
@@ -78,7 +79,7 @@ fn sum(sums: &Sums, others: &Sums) -> Sums {
 }
 
 impl Scopes {
-    /// Opens a scope, where the arenas and the ledger have these values; false: no host memory.
+    /// Opens a scope, given the values of the arenas and the ledger; false: no host memory.
     pub fn open(&mut self, owner: u64, sums: [&Sums; 3], counted: &Statistics) -> bool {
         if self.list.try_reserve(1).is_err() {
             return false;
@@ -102,7 +103,7 @@ impl Scopes {
         true
     }
 
-    /// Takes a scope out; its part is the next older one's from now on.
+    /// Removes a scope; its part goes to the next older one.
     fn take(&mut self, index: usize) -> Box<Scope> {
         let scope = self.list.remove(index);
         if let Some(older) = index.checked_sub(1).and_then(|older| self.list.get_mut(older)) {
@@ -111,14 +112,14 @@ impl Scopes {
         scope
     }
 
-    /// Takes a scope out, with all that happened since it was opened.
+    /// Removes a scope, and returns it with all that happened since it was opened.
     fn remove(&mut self, index: usize) -> Box<Scope> {
         let mut scope = self.take(index);
         self.list[index..].iter().for_each(|newer| scope.absorb(newer));
         scope
     }
 
-    /// Closes the newest scope of a thread, and gives what happened in it.
+    /// Closes the newest scope of a thread, and returns what happened in it.
     pub fn close(&mut self, owner: u64, sums: [&Sums; 3]) -> Option<Statistics> {
         let index = self.list.iter().rposition(|scope| scope.owner == owner)?;
         let scope = self.remove(index);
@@ -142,7 +143,7 @@ impl Scopes {
                 self.take(index);
             }
         }
-        // Many may have been open at once, in this thread alone.
+        // This thread alone may have opened many.
         if self.list.capacity() > 2 * self.list.len() + 16 {
             self.list.shrink_to(self.list.len());
         }
@@ -160,14 +161,14 @@ impl Scopes {
         }
     }
 
-    /// Lowers peaks to the lowest of the scopes'.
+    /// Lowers peaks to those of the scopes, where these are lower.
     pub fn lower(&self, peaks: &mut Sums) {
         if let Some(scope) = self.list.last() {
             each(peaks, &scope.peaks, |lowest, peak| *lowest = (*lowest).min(peak));
         }
     }
 
-    /// The arenas forget these increases and decreases; the scopes do not.
+    /// Notes increases and decreases that the arenas are about to forget; the scopes keep them.
     pub fn rebase(&mut self, increased: &Sums, decreased: &Sums) {
         each(&mut self.forgotten[0], increased, |all, sum| *all += sum);
         each(&mut self.forgotten[1], decreased, |all, sum| *all += sum);

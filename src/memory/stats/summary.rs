@@ -1,4 +1,4 @@
-//! The table of PyTorch's `memory_summary`, character by character but for the name.
+//! The table of PyTorch's `memory_summary`, character by character except for the name.
 
 use crate::memory::stats::ledger::{
     ACTIVE, ACTIVE_BYTES, ALLOCATED_BYTES, ALLOCATION, INACTIVE_SPLIT, INACTIVE_SPLIT_BYTES,

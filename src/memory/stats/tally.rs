@@ -1,9 +1,9 @@
 //! What arenas count: blocks by their own class, and free memory by the arena's.
 //!
-//! Blocks up to 1 MiB are small in every statistic, as in PyTorch. Memory that is kept apart for some of
-//! them is missing elsewhere, though, and the other way round: programs whose blocks of 64 KiB to 1 MiB came
-//! from small arenas needed up to 4 % more memory. So small arenas of mapped memory have blocks of up to
-//! 64 KiB only, and large arenas count blocks of both classes.
+//! Blocks up to 1 MiB are small in every statistic, as in PyTorch. But memory that is kept apart
+//! for some of them is missing elsewhere, and the other way round. Programs whose blocks of 64 KiB
+//! to 1 MiB came from small arenas needed up to 4 % more memory. So small arenas of mapped memory
+//! have blocks of up to 64 KiB only, and large arenas count blocks of both classes.
 
 use crate::memory::arena::Arena;
 use crate::memory::arena::arena_lock::ArenaLock;
@@ -64,8 +64,8 @@ impl Arena {
         if self.segmented { self.class } else { class_of_mapped(i64::from(units) * UNIT as i64) }
     }
 
-    /// Counts a block of mapped memory that is not oversize as it comes, if the headroom allows; false:
-    /// nothing was done.
+    /// Counts an allocated block of mapped memory that is not oversize, if the headroom allows.
+    /// False: nothing was done.
     ///
     /// # Safety
     /// The caller holds the lock and is not parked, and has no reference to the account.
@@ -81,7 +81,7 @@ impl Arena {
         account.count_alloc(class_of_mapped(bytes), bytes, requested, split)
     }
 
-    /// The same for one that goes.
+    /// Counts a freed block in the same way.
     ///
     /// # Safety
     /// The same.
@@ -97,8 +97,9 @@ impl Arena {
         account.count_free(class_of_mapped(bytes), bytes, requested, split)
     }
 
-    /// [`Arena::count_alloc`] where the headroom of this arena alone does not allow it, with that of the other one of
-    /// its stream, if it is this thread's; false: nothing was done.
+    /// [`Arena::count_alloc`] with headroom of its stream's arena of the other class, if this
+    /// thread owns that arena's lock and this arena's headroom alone does not allow the block.
+    /// False: nothing was done.
     ///
     /// # Safety
     /// The same.
@@ -132,7 +133,7 @@ impl Arena {
         })
     }
 
-    /// Counts a block that its holder gave up, and that other streams may still use.
+    /// Counts a freed block that other streams may still use.
     ///
     /// # Safety
     /// The same.
@@ -145,7 +146,7 @@ impl Arena {
 }
 
 impl DeviceMemory {
-    /// Makes a change of a block of a class known, and the free blocks as they are, where the account alone
+    /// Counts a change of a block of a class, and the present free blocks, where the account alone
     /// could not. The caller holds the arena's lock, and no reference to its state.
     #[cold]
     pub(in crate::memory) fn count_slowly(
@@ -161,7 +162,7 @@ impl DeviceMemory {
         self.stats.count(arena, &changes);
     }
 
-    /// The same with the free blocks as the arena's state has them.
+    /// The same with the free blocks of the arena's state. The caller holds the arena's lock.
     pub(in crate::memory) fn count_with_split(
         &self,
         arena: &Arena,
@@ -173,7 +174,7 @@ impl DeviceMemory {
         self.count_slowly(arena, class, change, split);
     }
 
-    /// Counts how the free blocks are now. The caller holds the arena's lock.
+    /// Counts the present free blocks. The caller holds the arena's lock.
     pub(in crate::memory) fn count_split(&self, arena: &Arena) {
         self.count_with_split(arena, arena.class, [0; COUNTERS]);
     }

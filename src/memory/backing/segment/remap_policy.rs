@@ -29,7 +29,7 @@ impl DeviceMemory {
         arena: &Arena,
         request: Request,
     ) -> Result<Option<u64>> {
-        if !self.policy.has_lent() && arena.class == Class::Large {
+        if !self.policy.has_remapped() && arena.class == Class::Large {
             return Ok(None);
         }
         let _guard = arena.lock.enter()?;
@@ -102,7 +102,7 @@ impl DeviceMemory {
     /// or the arena has no views. The caller holds its lock.
     fn idle_for_view(&self, arena: &Arena, request: Request) -> Option<u32> {
         let is_served =
-            self.policy.lends() && arena.class == Class::Large && arena.pool() == PoolId::DEFAULT;
+            self.policy.remaps() && arena.class == Class::Large && arena.pool() == PoolId::DEFAULT;
         let step = self.step();
         // SAFETY: the lock is held, and this is the only reference.
         let state = unsafe { arena.state() };
