@@ -141,7 +141,8 @@ static int call(void)
             if (verb == NCCL_BROADCAST)
                 TRY(tcuda_communicator_broadcast(ranks[i], &inputs[i], &outs[i], 0, NULL));
             else
-                TRY(tcuda_communicator_reduce(ranks[i], &inputs[i], &outs[i], TCUDA_REDUCE_SUM, 0, NULL));
+                TRY(tcuda_communicator_reduce(ranks[i], &inputs[i], &outs[i], TCUDA_REDUCE_SUM, 0,
+                    NULL));
         }
         TRY(tcuda_communicator_group_end());
         break;

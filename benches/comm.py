@@ -3,12 +3,13 @@
 
   comm.py LIBRARY [--devices N[,N]] [--out FOLDER] [--only TEXT] [--no-nccl] [--foreign] [--check]
 
-LIBRARY is libtcuda.so; TCUDA_NCCL_PATH names NCCL where it is not PyTorch's. Calls of ours and of PyTorch's
-take turns, on the default streams of N devices (all), each with memory of its own library; --foreign adds
-rows in which ours work on PyTorch's memory. For each verb and size the table, which comes last,
-has the median time from a call to its end on every device, the time of a call among many with one
-wait at the end, and that of the call alone, all in microseconds. --check compares results with PyTorch's
-instead, byte for byte, and sums with those of adding one after the other.
+LIBRARY is libtcuda.so; TCUDA_NCCL_PATH names NCCL where it is not PyTorch's. Calls of ours and of
+PyTorch's take turns, on the default streams of N devices (all), each with memory of its own
+library; --foreign adds rows in which ours work on PyTorch's memory. For each verb and size the
+table, which comes last, has the median time from a call to its end on every device, the time of a
+call among many with one wait at the end, and that of the call alone, all in microseconds. --check
+compares results with PyTorch's instead, byte for byte, and sums with those of adding one after the
+other.
 
 The helper comm.c is compiled by cc, or taken from TCUDA_BENCH_HELPER.
 """
@@ -277,8 +278,8 @@ def size_text(size):
 
 
 def table(report):
-    print(f"\n{report['gpu']}, PyTorch {report['torch']}; microseconds: one call to its end on every device, "
-          "one of many, the call alone; (f): on PyTorch's memory")
+    print(f"\n{report['gpu']}, PyTorch {report['torch']}; microseconds: one call to its end on "
+          "every device, one of many, the call alone; (f): on PyTorch's memory")
     print(f"{'verb':17}{'n':>3}{'size':>9} |{'ours':>9}{'of many':>9}{'host':>8}{'GB/s':>7} |"
           f"{'torch':>9}{'of many':>9}{'host':>8} | {'whole':>6}{'host':>6} ours/torch")
     for row in report["rows"]:
@@ -290,8 +291,10 @@ def table(report):
             ratios = [f"{ours[what] / theirs[what]:.2f}" for what in ("whole", "host")]
         name = row["verb"] + (" (f)" if row["foreign"] else "")
         print(f"{name:17}{row['devices']:>3}{size_text(row['bytes']):>9} |{cell(ours, 'whole'):>9}"
-              f"{cell(ours, 'row'):>9}{cell(ours, 'host', 2):>8}{speed:>7} |{cell(theirs, 'whole'):>9}"
-              f"{cell(theirs, 'row'):>9}{cell(theirs, 'host', 2):>8} | {ratios[0]:>6}{ratios[1]:>6}")
+              f"{cell(ours, 'row'):>9}{cell(ours, 'host', 2):>8}{speed:>7} |"
+              f"{cell(theirs, 'whole'):>9}"
+              f"{cell(theirs, 'row'):>9}{cell(theirs, 'host', 2):>8} |"
+              f" {ratios[0]:>6}{ratios[1]:>6}")
     if report["first"]:
         print("\nfirst call of a process, ms: " + "; ".join(
             f"{row['verb']} {size_text(row['bytes'])}: {row.get('ours', float('nan')):.1f}"
@@ -369,7 +372,8 @@ def bench(options):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("library", type=pathlib.Path)
     parser.add_argument("--devices", default="0", help="how many, or several numbers with commas")
     parser.add_argument("--out", type=pathlib.Path, help="folder for comm_N.json")

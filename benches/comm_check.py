@@ -35,10 +35,12 @@ class Check:
             name = {(2, 16): "float16", (2, 32): "float32", (2, 64): "float64", (4, 16): "bfloat16",
                     (5, 64): "complex64", (6, 8): "bool", (1, 8): "uint8"}.get(
                         (out.dtype.code, out.dtype.bits), f"int{out.dtype.bits}")
-            into = torch.empty(shape, dtype=getattr(torch, name), device=f"cuda:{out.device.ordinal}")
+            into = torch.empty(
+                shape, dtype=getattr(torch, name), device=f"cuda:{out.device.ordinal}")
             if strides is not None:
                 into = torch.empty_strided(shape, strides, dtype=into.dtype, device=into.device)
-            extent = 1 + sum((s - 1) * t for s, t in zip(shape, into.stride())) if into.numel() else 0
+            last = sum((s - 1) * t for s, t in zip(shape, into.stride()))
+            extent = 1 + last if into.numel() else 0
             if extent:
                 self.call("tcuda_copy", ctypes.c_void_p(into.data_ptr()),
                           ctypes.c_void_p(out.data + out.byte_offset),
@@ -121,7 +123,8 @@ class Check:
         given, kept = self.list_of(chunks)
         out = self.view()
         self.ours.sync()
-        self.call("tcuda_comm_gather", given, ctypes.c_size_t(len(chunks)), dim, 0, ctypes.byref(out))
+        self.call("tcuda_comm_gather", given, ctypes.c_size_t(len(chunks)), dim, 0,
+                  ctypes.byref(out))
         self.same(f"gather {what} {dim}", self.take([out])[0], comm.gather(chunks, dim, 0))
 
         xs = [self.tensor(shape, name, device) for device in devices]

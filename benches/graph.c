@@ -176,8 +176,9 @@ static void capture(const char *name, void (*raw)(void), void (*own)(void), int 
     const double own_ns = median(&own_times);
     printf("    {\"node\": \"%s\", \"driver_ns\": %.1f, \"driver_in_our_capture_ns\": %.1f,"
         " \"tcuda_ns\": %.1f, \"added_ns\": %.1f, \"best_driver_ns\": %.1f,"
-        " \"best_tcuda_ns\": %.1f, \"best_added_ns\": %.1f}", name, raw_ns, host_ns, own_ns, own_ns - raw_ns,
-        driver_times.all[0], own_times.all[0], own_times.all[0] - driver_times.all[0]);
+        " \"best_tcuda_ns\": %.1f, \"best_added_ns\": %.1f}", name, raw_ns, host_ns, own_ns,
+        own_ns - raw_ns, driver_times.all[0], own_times.all[0],
+        own_times.all[0] - driver_times.all[0]);
     OK(tcuda_graph_destroy(graph));
 }
 

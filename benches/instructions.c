@@ -192,10 +192,12 @@ static void jit(long count, int32_t dimensions)
     CHECK(tcuda_malloc(3 * 64, TCUDA_CURRENT_DEVICE, NULL, &memory));
     for (int i = 0; i < 3; i++)
         tensors[i] = (tcuda_tensor){ .data = memory, .device = { TCUDA_DEVICE_CUDA, 0 }, .ndim = 2,
-            .dtype = { TCUDA_DTYPE_FLOAT, 32, 1 }, .shape = matrix, .byte_offset = (uint64_t)i * 64 };
+            .dtype = { TCUDA_DTYPE_FLOAT, 32, 1 }, .shape = matrix,
+            .byte_offset = (uint64_t)i * 64 };
     tensors[1].ndim = dimensions;
     tensors[1].shape = matrix + 2 - dimensions;
-    CHECK(tcuda_jit_create("template <typename T> T add(T x, T y) { return x + y; }", NULL, &function));
+    CHECK(tcuda_jit_create("template <typename T> T add(T x, T y) { return x + y; }", NULL,
+        &function));
     for (long i = 0; i < count; i++)
         CHECK(tcuda_jit_call(function, tensors, 2, NULL, 0, &tensors[2], 1, own));
     CHECK(tcuda_jit_destroy(function));
@@ -221,8 +223,8 @@ static void make_tensors(tcuda_tensor *tensors, int count, int32_t device)
     for (int i = 0; i < count; i++) {
         void *block;
         CHECK(tcuda_malloc(sizeof(float) * ELEMENTS, device, NULL, &block));
-        tensors[i] = (tcuda_tensor){ .data = block, .device = { TCUDA_DEVICE_CUDA, device }, .ndim = 1,
-            .dtype = { TCUDA_DTYPE_FLOAT, 32, 1 }, .shape = &elements };
+        tensors[i] = (tcuda_tensor){ .data = block, .device = { TCUDA_DEVICE_CUDA, device },
+            .ndim = 1, .dtype = { TCUDA_DTYPE_FLOAT, 32, 1 }, .shape = &elements };
     }
 }
 

@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
-"""Instructions that tcuda's operations cost, counted under valgrind's callgrind on the simulated machine.
+"""Instructions that tcuda's operations cost, counted under valgrind's callgrind on the simulated
+machine.
 
     benches/instructions.py build/release/benches/instructions [--check | --write]
 
-Each operation runs twice, so many times and then many more; the difference is what one costs, free of
-how the program begins. Counts are the same on every machine with the same compiler; --check exits with
-1 where one is more than 5 % above what benches/instructions.json says, --write writes that file.
+Each operation runs twice, so many times and then many more; the difference is what one costs, free
+of how the program begins. Counts are the same on every machine with the same compiler; --check
+exits with 1 where one is more than 5 % above what benches/instructions.json says, --write writes
+that file.
 """
 
 import argparse
@@ -49,7 +51,8 @@ def main():
     parser.add_argument("--check", action="store_true", help="fail where a count has grown")
     parser.add_argument("--write", action="store_true", help="keep the counts")
     options = parser.parse_args()
-    names = subprocess.run([options.program], capture_output=True, text=True, check=True).stdout.split()
+    names = subprocess.run(
+        [options.program], capture_output=True, text=True, check=True).stdout.split()
     kept = json.loads(KEPT.read_text()) if KEPT.exists() else {}
     counted, grown = {}, []
     print(f"{'operation':<28}{'instructions':>14}{'kept':>10}")

@@ -88,7 +88,8 @@ int main(int argc, char **argv)
         *tensor = (tcuda_tensor){ .data = memory[i], .device = { TCUDA_DEVICE_CUDA, 0 }, .ndim = 2,
             .dtype = float32, .shape = matrix };
     }
-    CHECK(tcuda_jit_create("template <typename T> T add(T x, T y) { return x + y; }", NULL, &function));
+    CHECK(tcuda_jit_create("template <typename T> T add(T x, T y) { return x + y; }", NULL,
+        &function));
     CHECK(tcuda_kernel_compile("__global__ void nothing() {}", "nothing", NULL, &nothing));
     measure("a launch of nothing", launch, calls);
     measure("a + b", call, calls);

@@ -3,10 +3,10 @@
 
   jit_gpu.py LIBRARY [--out FOLDER] [--calls PROGRAM] [--tune]
 
-LIBRARY is libtcuda.so. Bandwidth: bytes read and written by the median of batches that take turns, by
-events; a copy shows what memory allows. Calls: host time of one warm call of 1024 elements, from here and,
-where --calls names the built benches/jit_call.c, from C. First calls:
-each in a process of its own, whose context is there: cold with an empty cache, then from disk.
+LIBRARY is libtcuda.so. Bandwidth: bytes read and written by the median of batches that take turns,
+by events; a copy shows what memory allows. Calls: host time of one warm call of 1024 elements, from
+here and, where --calls names the built benches/jit_call.c, from C. First calls: each in a process
+of its own, whose context is there: cold with an empty cache, then from disk.
 --tune instead tries other shapes of the kernel of a + b. The tables come last.
 """
 
@@ -157,8 +157,8 @@ inputs, outputs = (jit_gpu.Tensor * 2)(*views[:2]), (jit_gpu.Tensor * 1)(views[2
 def first(code):
     handle = library.create(code, None, {{}})
     start = time.perf_counter()
-    library.call("tcuda_jit_call", handle, inputs, ctypes.c_size_t(2), None, ctypes.c_size_t(0), outputs,
-                 ctypes.c_size_t(1), None)
+    library.call("tcuda_jit_call", handle, inputs, ctypes.c_size_t(2), None, ctypes.c_size_t(0),
+                 outputs, ctypes.c_size_t(1), None)
     return (time.perf_counter() - start) * 1e3
 print(*(first("template <typename T> T add%d(T x, T y) {{ return x + y; }}" % i) for i in range(6)))
 """
@@ -169,10 +169,11 @@ def first_calls(library):
     rows = {}
     with tempfile.TemporaryDirectory() as folder:
         for name in ("cold", "from disk"):
-            code = FIRST.format(scripts=str(pathlib.Path(jit_gpu.__file__).parent), library=str(library))
+            scripts = str(pathlib.Path(jit_gpu.__file__).parent)
+            code = FIRST.format(scripts=scripts, library=str(library))
             environment = {**os.environ, "TCUDA_KERNEL_CACHE_PATH": folder}
-            done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True,
-                                  text=True)
+            done = subprocess.run([sys.executable, "-c", code], env=environment,
+                                  capture_output=True, text=True)
             if done.returncode:
                 print(done.stderr)
                 continue
@@ -232,15 +233,18 @@ def tune(torch, ours):
                 shape = Launch(ctypes.sizeof(Launch))
                 shape.grid[0], shape.block[0] = count // (threads * unroll * 4), threads
                 works[name] = lambda kernel=kernel, shape=shape: ours.call(
-                    "tcuda_kernel_launch", kernel, ctypes.byref(shape), args, ctypes.c_size_t(4), None)
+                    "tcuda_kernel_launch", kernel, ctypes.byref(shape), args, ctypes.c_size_t(4),
+                    None)
     seconds = medians(torch, works, 8)
-    for name, time_ in sorted(seconds.items(), key=lambda item: item[1] if item[0] != "copy" else 0):
+    for name, time_ in sorted(
+            seconds.items(), key=lambda item: item[1] if item[0] != "copy" else 0):
         moved = 2 * GIB if name == "copy" else 3 * GIB
         print(f"{name:18}{moved / time_ / 1e9:8.0f} GB/s")
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("library", type=pathlib.Path)
     parser.add_argument("--out", type=pathlib.Path, help="folder for jit_speed.json")
     parser.add_argument("--calls", type=pathlib.Path, help="the built benches/jit_call.c")
@@ -268,7 +272,8 @@ def main():
         print(f"one call, {what:28}{microseconds:8.2f} us")
     if options.calls:
         print("calls from C", flush=True)
-        subprocess.run([options.calls.resolve()], env={**os.environ, "TCUDA_BACKEND": "cuda"}, check=True)
+        subprocess.run(
+            [options.calls.resolve()], env={**os.environ, "TCUDA_BACKEND": "cuda"}, check=True)
     for what, (whole, later) in first.items():
         print(f"first call {what:10} with opening NVRTC {whole:8.2f} ms, then {later:8.2f} ms")
 

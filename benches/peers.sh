@@ -100,7 +100,8 @@ done
 
 compile tcuda -DPEER_TCUDA -I"$root/include" -isystem "$include" "$build/libtcuda.so"
 g++ -std=c++20 -O2 -isystem "$include" "$here/peers/start.cpp" -o "$build/peers_start" -ldl
-g++ -std=c++20 -O2 -Wall -Wextra -isystem "$include" "$here/peers/floor.cpp" -o "$build/peers_floor" -ldl -lpthread
+g++ -std=c++20 -O2 -Wall -Wextra -isystem "$include" "$here/peers/floor.cpp" \
+    -o "$build/peers_floor" -ldl -lpthread
 # Only where there is a driver to take the time of.
 driver=$(ldconfig -p | sed -n 's/.*libcuda\.so\.1 .*x86-64.* => //p' | head -1)
 [ "$backend" = sim ] || [ -z "$driver" ] ||

@@ -3,8 +3,9 @@
 
   random_gpu.py LIBRARY [--out FOLDER] [--only TEXT]
 
-LIBRARY is libtcuda.so. For each fill and size, batches of ours and of PyTorch's take turns; the figure
-is bytes written by the median of the batches, by events. A constant fill shows what memory allows.
+LIBRARY is libtcuda.so. For each fill and size, batches of ours and of PyTorch's take turns; the
+figure is bytes written by the median of the batches, by events. A constant fill shows what memory
+allows.
 """
 
 import argparse
@@ -45,7 +46,8 @@ def timed(torch, work, repeats):
 
 
 def main(library=random_gpu.Library):
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("library", type=pathlib.Path)
     parser.add_argument("--out", type=pathlib.Path, help="folder for random_speed.json")
     parser.add_argument("--only", default="", help="fills with this in their names")
@@ -57,7 +59,8 @@ def main(library=random_gpu.Library):
     ours.set_state(1, 0)
     theirs = torch.Generator(device="cuda")
     rows = []
-    print(f"{'fill':18}{'type':10}{'MiB':>6}{'ours GB/s':>11}{'torch GB/s':>11}{'ratio':>7}{'fill GB/s':>11}")
+    print(f"{'fill':18}{'type':10}{'MiB':>6}{'ours GB/s':>11}{'torch GB/s':>11}{'ratio':>7}"
+          f"{'fill GB/s':>11}")
     for name, arguments, dtypes in FILLS:
         for dtype in dtypes if options.only in name else ():
             for size in SIZES:
@@ -80,12 +83,13 @@ def main(library=random_gpu.Library):
                         if turn:  # the first one warms up
                             found[what].append(seconds)
                 speed = {what: size / statistics.median(found[what]) / 1e9 for what in works}
-                row = {"fill": name, "arguments": str(arguments), "type": dtype, "bytes": size, **speed}
+                row = {"fill": name, "arguments": str(arguments), "type": dtype, "bytes": size,
+                       **speed}
                 row["ratio"] = speed["ours"] / speed["torch"]
                 rows.append(row)
                 print(
-                    f"{name:18}{dtype:10}{size >> 20:>6}{speed['ours']:>11.0f}{speed['torch']:>11.0f}"
-                    f"{row['ratio']:>7.2f}{speed['fill']:>11.0f}",
+                    f"{name:18}{dtype:10}{size >> 20:>6}{speed['ours']:>11.0f}"
+                    f"{speed['torch']:>11.0f}{row['ratio']:>7.2f}{speed['fill']:>11.0f}",
                     flush=True,
                 )
     facts = {"torch": torch.__version__, "gpu": torch.cuda.get_device_name()}

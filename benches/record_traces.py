@@ -227,7 +227,7 @@ class Unet(nn.Module):
 
 
 def diffusion(rng):
-    """A U-Net that is trained on pictures of many shapes, with an average of its weights; then sampled."""
+    """A U-Net trained on pictures of many shapes, with an average of its weights; then sampled."""
     model = Unet().to(DEVICE)
     average = [p.detach().clone() for p in model.parameters()]
     optimizer = torch.optim.AdamW(model.parameters())
@@ -270,7 +270,7 @@ PROGRAMS = (detection, graph_network, checkpointing, mixture_of_experts, diffusi
 # ---- Recording ----
 
 def events_of(history):
-    """The trace's lines: allocations and frees in the order of the host, streams numbered as seen."""
+    """The trace's lines: allocations and frees in the host's order, streams numbered as seen."""
     live, streams, lines, last = {}, {0: 0}, [], 0
     for entry in history:
         if entry["action"] == "alloc":
@@ -321,8 +321,8 @@ def record(program, folder):
     text = "".join(f"# {key} {value}\n" for key, value in header.items()) + "\n".join(lines) + "\n"
     with lzma.open(folder / f"{name}.trace.xz", "wt", preset=9) as file:
         file.write(text)
-    print(f"{name}: {len(lines)} events, {seconds:.1f} s, peak {header['peak_allocated'] >> 20} MiB",
-          flush=True)
+    print(f"{name}: {len(lines)} events, {seconds:.1f} s, peak "
+          f"{header['peak_allocated'] >> 20} MiB", flush=True)
 
 
 def main():

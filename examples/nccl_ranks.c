@@ -1,5 +1,5 @@
-/* One process for each GPU, on one machine or on many: all_reduce and all_gather over NCCL, with every
- * value checked.
+/* One process for each GPU, on one machine or on many: all_reduce and all_gather over NCCL, with
+ * every value checked.
  *
  *   nccl_ranks [N]                      one process for each GPU of this machine, or N of them
  *   mpirun -n 16 nccl_ranks             one for each of mpirun's, of srun's or of torchrun's ranks;

@@ -14,7 +14,8 @@ static void work() {
 
     std::size_t allocated = 0;
     tcuda::check(tcuda_memory_allocated(TCUDA_CURRENT_DEVICE, &allocated)); // all of C is there
-    std::cout << host.front() << " ... " << host.back() << ", " << allocated << " bytes allocated\n";
+    std::cout << host.front() << " ... " << host.back() << ", " << allocated
+              << " bytes allocated\n";
 }
 
 int main() {

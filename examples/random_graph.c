@@ -1,5 +1,6 @@
-/* A graph that draws random numbers: captured once, replayed twice. Each replay goes on where the last
- * one ended, with the numbers of torch.manual_seed(42); torch.rand(8, device="cuda"), and the next. */
+/* A graph that draws random numbers: captured once, replayed twice. Each replay goes on where the
+ * last one ended, with the numbers of torch.manual_seed(42); torch.rand(8, device="cuda"), and the
+ * next. */
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -242,7 +242,8 @@ KEYS = [f"{name}.all.{value}" for name in ("allocation", "allocated_bytes", "req
 
 def main():
     default = pathlib.Path(__file__).resolve().parent.parent / "target/release/libtcuda.so"
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--allocator", choices=("tcuda", "torch"), default="tcuda")
     parser.add_argument("--library", default=str(default))
     parser.add_argument("--part", choices=PARTS, default="all")

@@ -77,8 +77,8 @@ CUresult cuGetProcAddress_v2(const char *symbol, void **function, int version, c
     if (look == NULL)
         return CUDA_ERROR_NOT_FOUND;
     const CUresult result = look(symbol, function, version, flags, status);
-    for (size_t i = 0; result == CUDA_SUCCESS && i < sizeof TIMED_FUNCTIONS / sizeof *TIMED_FUNCTIONS;
-         i++) {
+    for (size_t i = 0;
+        result == CUDA_SUCCESS && i < sizeof TIMED_FUNCTIONS / sizeof *TIMED_FUNCTIONS; i++) {
         if (*function != NULL && strcmp(symbol, TIMED_FUNCTIONS[i].name) == 0) {
             memcpy(TIMED_FUNCTIONS[i].real, function, sizeof *function);
             *function = TIMED_FUNCTIONS[i].timed;

@@ -64,7 +64,8 @@ struct BestFit : Bare {
         if (block.units > units) {
             const uint32_t rest = take();
             if (rest == NONE) return nullptr;
-            blocks[rest] = {block.start + units, block.units - units, id, block.next, 0, 0, 0, 0, true, 0};
+            blocks[rest] = {block.start + units, block.units - units, id, block.next, 0, 0, 0, 0,
+                true, 0};
             blocks[block.next].previous = rest;
             block.next = rest;
             block.units = units;

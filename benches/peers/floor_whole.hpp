@@ -116,7 +116,8 @@ private:
 
     [[gnu::noinline]] static void grow()
     {
-        const std::vector<uint32_t> old = std::exchange(heads, std::vector<uint32_t>(heads.size() * 2));
+        const std::vector<uint32_t> old =
+            std::exchange(heads, std::vector<uint32_t>(heads.size() * 2));
         shift--;
         for (uint32_t id : old)
             while (id != NONE) {
@@ -152,7 +153,8 @@ private:
         const uint32_t id = look<true>(address);
         if (id == NONE) [[unlikely]]
             return 1;
-        const int64_t size = int64_t(blocks[id].units * UNIT), requested = int64_t(blocks[id].requested);
+        const int64_t size = int64_t(blocks[id].units * UNIT);
+        const int64_t requested = int64_t(blocks[id].requested);
         if (blocks[id].users != 0) {
             awaited |= std::exchange(blocks[id].users, uint16_t(0));
             waiting.push_back(id);

@@ -195,7 +195,7 @@ def run_starts(options, results):
 
 
 def run_all(options, results):
-    """All rounds, or as many as there is time for; gives their number, and that of the ones of short groups."""
+    """All rounds, or as many as there is time for; gives their number, and of the short ones."""
     names = present(options, results)
     begin, rounds = time.monotonic(), 0
     if options.starts and not options.peer:

@@ -84,7 +84,8 @@ private:
     static std::string whole_of(int core)
     {
         std::ifstream file(
-            "/sys/devices/system/cpu/cpu" + std::to_string(core) + "/topology/thread_siblings_list");
+            "/sys/devices/system/cpu/cpu" + std::to_string(core)
+            + "/topology/thread_siblings_list");
         std::string halves = std::to_string(core);
         file >> halves;
         return halves;

@@ -269,8 +269,8 @@ template <Peer P> void step()
 
 /// Allocate, two other streams use the block, free; 64 times between two waits for the device,
 /// which are not counted.
-/* An arena of a few MiB has room for many blocks of 64 KiB, and for two of a MiB: whoever does not grow then
-   asks for each second one whether the streams are done. */
+/* An arena of a few MiB has room for many blocks of 64 KiB, and for two of a MiB: an allocator that
+   does not grow then queries the streams for each second block. */
 template <Peer P> void recorded(const char *name, std::size_t bytes)
 {
     constexpr int BLOCKS = 64;

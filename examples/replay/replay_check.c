@@ -114,7 +114,8 @@ static bool compare_unit(checker *c, const staged_unit *staged, const unsigned c
         if (bytes[i] == tag[i % width])
             continue;
         char what[128];
-        snprintf(what, sizeof what, "byte %" PRIu64 " is 0x%02x before the free, 0x%02x was written",
+        snprintf(what, sizeof what,
+            "byte %" PRIu64 " is 0x%02x before the free, 0x%02x was written",
             staged->unit * REPLAY_UNIT_BYTES + i, bytes[i], tag[i % width]);
         return report_block(c, staged->event, what);
     }

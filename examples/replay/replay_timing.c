@@ -1,4 +1,5 @@
-/* The timed passes: tcuda_malloc and tcuda_free, and nothing else between two looks at the clock. */
+/* The timed passes: tcuda_malloc and tcuda_free, and nothing else between two readings of the
+ * clock. */
 
 #define _POSIX_C_SOURCE 200809L
 
