@@ -198,8 +198,8 @@ static void the_drivers_pool_runs_out(void)
     CHECK_STATUS(TCUDA_STATUS_OUT_OF_MEMORY, tcuda_malloc(5 * mib, 0, NULL, &ptr));
     CHECK(ptr == NULL);
     CHECK_EQ(tcuda_last_error_native(), 2);
-    CHECK(sscanf(tcuda_last_error(), "%*[^\n]\n%*[^\n]\n%*[^\n]\nDevice limit            : %63[^\n]",
-        total) == 1);
+    CHECK(sscanf(tcuda_last_error(), "%*[^\n]\n%*[^\n]\n%*[^\n]\n"
+        "Device limit            : %63[^\n]", total) == 1);
     snprintf(text, sizeof text, "Allocation on device 0 would exceed allowed memory. "
         "(out of memory)\nCurrently allocated     : 4.00 MiB\nRequested               : 5.00 MiB\n"
         "Device limit            : %s\nFree (according to CUDA): ", total);
@@ -403,8 +403,8 @@ static void without_a_cache_memory_runs_out(void)
     CHECK(ptr == NULL);
     CHECK(strncmp(tcuda_last_error(), "CUDA out of memory. Tried to allocate 5.00 MiB. GPU 0 has",
         57) == 0);
-    CHECK(strstr(tcuda_last_error(), " 8.00 MiB allowed; Of the allocated memory 4.00 MiB is allocated "
-        "by tcuda, and 0 bytes is reserved") != NULL);
+    CHECK(strstr(tcuda_last_error(), " 8.00 MiB allowed; Of the allocated memory 4.00 MiB is "
+        "allocated by tcuda, and 0 bytes is reserved") != NULL);
     CHECK_EQ(statistic("num_ooms"), 1);
     tcuda_observer *observer = NULL;
     CHECK_OK(tcuda_memory_on_out_of_memory(free_it, &block, NULL, &observer));

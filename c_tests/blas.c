@@ -7,9 +7,9 @@
 
 enum { SIDE = 64 };
 
-typedef int (*sgemm_fn)(struct cublasContext *handle, int transpose_a, int transpose_b, int m, int n,
-    int k, const float *alpha, const float *a, int lda, const float *b, int ldb, const float *beta,
-    float *c, int ldc);
+typedef int (*sgemm_fn)(struct cublasContext *handle, int transpose_a, int transpose_b, int m,
+    int n, int k, const float *alpha, const float *a, int lda, const float *b, int ldb,
+    const float *beta, float *c, int ldc);
 
 /* Of the library that tcuda opened. */
 static sgemm_fn find_sgemm(void)

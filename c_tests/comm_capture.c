@@ -20,7 +20,8 @@ static void make_view(view *v, int32_t device, int64_t rows)
 {
     v->shape[0] = rows;
     v->shape[1] = COLUMNS;
-    v->tensor = (tcuda_tensor){ .data = allocate((size_t)rows * COLUMNS * 4, device, streams[device]),
+    v->tensor = (tcuda_tensor){
+        .data = allocate((size_t)rows * COLUMNS * 4, device, streams[device]),
         .device = { TCUDA_DEVICE_CUDA, device }, .ndim = 2, .dtype = { TCUDA_DTYPE_INT, 32, 1 },
         .shape = v->shape };
 }
@@ -43,8 +44,8 @@ static void write_view(const view *v, uint32_t number)
 }
 
 /* Element i is element first + i of the sum of `parts` tensors from `number` on. */
-static void check_bytes(const void *data, int32_t device, size_t count, size_t first, uint32_t number,
-    uint32_t parts)
+static void check_bytes(const void *data, int32_t device, size_t count, size_t first,
+    uint32_t number, uint32_t parts)
 {
     uint32_t *const host = malloc(count * 4);
     CHECK(host != NULL);
@@ -142,7 +143,8 @@ static void gather_into(void)
 static void check_whole(uint32_t number)
 {
     for (uint32_t part = 0; part < (uint32_t)devices; part++)
-        check_bytes((unsigned char *)whole.data + part * (size_t)BYTES, 0, COUNT, 0, number + part, 1);
+        check_bytes((unsigned char *)whole.data + part * (size_t)BYTES, 0, COUNT, 0,
+            number + part, 1);
 }
 
 /* What the library allocated in the capture is the graph's: it is copied to memory of ours there.

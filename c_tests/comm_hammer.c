@@ -1,8 +1,8 @@
 /* Collective calls by four threads at once: random verbs, sizes and streams, memory that comes and
  * goes between launches, and every value is looked at.
  *
- * usage: comm_hammer [CALLS [SEED]], in all threads together; or TCUDA_HAMMER_CALLS. On a GPU tensors are
- * larger. */
+ * usage: comm_hammer [CALLS [SEED]], in all threads together; or TCUDA_HAMMER_CALLS. On a GPU
+ * tensors are larger. */
 #define _POSIX_C_SOURCE 200809L
 
 #include <inttypes.h>
@@ -138,8 +138,8 @@ static void check(hammer *h, const tcuda_tensor *out, int64_t first, uint32_t nu
         for (int part = 0; part < count; part++)
             expected += value_of(number + (uint32_t)part, from + i);
         if (staged[i] != expected) {
-            fprintf(stderr, "element %zu of %" PRId64 " rows on device %d, call %" PRIu64 "\n", i, rows,
-                (int)device, h->done);
+            fprintf(stderr, "element %zu of %" PRId64 " rows on device %d, call %" PRIu64 "\n",
+                i, rows, (int)device, h->done);
             CHECK_EQ(staged[i], expected);
         }
     }
@@ -255,11 +255,13 @@ static void one_call(hammer *h, uint32_t number)
         num_outs = 1;
         break;
     case 4:
-        CHECK_OK(tcuda_comm_broadcast_coalesced(in, tensors, list, n, one_in(h, 2) ? 5000 : 0, outs));
+        CHECK_OK(tcuda_comm_broadcast_coalesced(in, tensors, list, n, one_in(h, 2) ? 5000 : 0,
+            outs));
         num_outs = n * tensors;
         break;
     default:
-        CHECK_OK(tcuda_comm_reduce_add_coalesced(in, n, tensors, root, one_in(h, 2) ? 5000 : 0, outs));
+        CHECK_OK(tcuda_comm_reduce_add_coalesced(in, n, tensors, root, one_in(h, 2) ? 5000 : 0,
+            outs));
         num_outs = tensors;
         break;
     }

@@ -110,7 +110,8 @@ static void one_rank_gives_or_gets(void)
             const tcuda_tensor in = floats(memory.in[rank], rank, shape);
             const tcuda_tensor out = floats(memory.out[rank], rank, shape);
             const tcuda_tensor *written = rank == root ? &out : NULL;
-            CHECK_OK(tcuda_communicator_reduce(ranks[rank], &in, written, TCUDA_REDUCE_SUM, root, NULL));
+            CHECK_OK(tcuda_communicator_reduce(ranks[rank], &in, written, TCUDA_REDUCE_SUM, root,
+                NULL));
         }
         CHECK_OK(tcuda_communicator_group_end());
         const float *found = output_of(root, COUNT);
@@ -275,7 +276,8 @@ static void *one_rank(void *argument)
     const tcuda_tensor out = floats(memory.out[rank], rank, shape);
     for (int round = 0; round < 5; round++) {
         CHECK_OK(tcuda_communicator_all_reduce(own, &in, &out, TCUDA_REDUCE_SUM, stream));
-        CHECK_OK(tcuda_communicator_broadcast(own, &in, &out, round % n, round & 1 ? NULL : stream));
+        CHECK_OK(tcuda_communicator_broadcast(own, &in, &out, round % n,
+            round & 1 ? NULL : stream));
         CHECK_OK(tcuda_stream_wait_stream(stream, default_of(rank)));
         CHECK_OK(tcuda_stream_wait_stream(default_of(rank), stream));
     }

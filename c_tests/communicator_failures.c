@@ -37,7 +37,8 @@ static void arguments_are_checked(void)
     CHECK_STATUS(TCUDA_STATUS_INVALID_DEVICE, tcuda_communicator_init_rank(&id, 1, 0, 99, &none));
     CHECK_STATUS(TCUDA_STATUS_INVALID_ARGUMENT, tcuda_communicator_init_all(twice, 0, &none));
     CHECK_STATUS(TCUDA_STATUS_INVALID_ARGUMENT, tcuda_communicator_init_all(twice, 2, &none));
-    CHECK_STATUS(TCUDA_STATUS_INVALID_ARGUMENT, tcuda_communicator_init_all(twice, (size_t)-1, &none));
+    CHECK_STATUS(TCUDA_STATUS_INVALID_ARGUMENT,
+        tcuda_communicator_init_all(twice, (size_t)-1, &none));
     CHECK_STATUS(TCUDA_STATUS_INVALID_DEVICE, tcuda_communicator_init_all(wrong, 1, &none));
     CHECK(none == NULL);
     CHECK_OK(tcuda_communicator_init_rank(&id, 1, 0, 0, &own));
@@ -334,7 +335,8 @@ static void nccl_fails(const char *function)
     if (joined != TCUDA_STATUS_OK) {
         CHECK_EQ(joined, TCUDA_STATUS_NCCL_ERROR);
         CHECK_EQ(tcuda_last_error_native(), 3);
-        CHECK(own[0] == NULL && mentions("internal error") && mentions("as the environment wants it"));
+        CHECK(own[0] == NULL && mentions("internal error")
+            && mentions("as the environment wants it"));
         CHECK_OK(tcuda_communicator_init_all(devices, (size_t)n, own));
     }
     void *data[MOST];

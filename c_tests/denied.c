@@ -43,7 +43,8 @@ static void *uses_memory(void *argument)
     tcuda_stream *stream = NULL;
     void *block = NULL;
     char bytes[64] = "bytes";
-    if (works(tcuda_stream_create(0, 0, &stream)) && works(tcuda_malloc(3 << 20, 0, stream, &block))) {
+    if (works(tcuda_stream_create(0, 0, &stream))
+        && works(tcuda_malloc(3 << 20, 0, stream, &block))) {
         works(tcuda_copy(block, bytes, sizeof bytes, stream));
         works(tcuda_stream_synchronize(stream));
     }
@@ -57,7 +58,8 @@ static void compiles(void)
 {
     tcuda_kernel *kernel = NULL;
     char source[200];
-    snprintf(source, sizeof source, "/* %d %ld */ extern \"C\" __global__ void nothing(int *p) { if (p) *p = 1; }",
+    snprintf(source, sizeof source,
+        "/* %d %ld */ extern \"C\" __global__ void nothing(int *p) { if (p) *p = 1; }",
         (int)getpid(), (long)time(NULL));
     if (works(tcuda_kernel_compile(source, "nothing", NULL, &kernel)))
         works(tcuda_kernel_destroy(kernel));

@@ -64,7 +64,8 @@ static void refuses_ordinal(int32_t device)
     CHECK_STATUS(TCUDA_STATUS_INVALID_DEVICE, tcuda_device_capability(device, &major, &minor));
     tells_number(device);
     CHECK(major == 77 && minor == 77);
-    CHECK_STATUS(TCUDA_STATUS_INVALID_DEVICE, tcuda_device_name(device, name, sizeof name, &needed));
+    CHECK_STATUS(TCUDA_STATUS_INVALID_DEVICE,
+        tcuda_device_name(device, name, sizeof name, &needed));
     tells_number(device);
     CHECK_STR(name, "before");
     CHECK_EQ(needed, 77);
@@ -137,10 +138,10 @@ static void properties_make_sense(int32_t device)
         uuid_bits |= info.uuid[i];
     CHECK(uuid_bits != 0);
 
-    const int32_t flags[] = { info.is_integrated, info.is_multi_gpu_board, info.is_mig, info.has_ecc,
-        info.has_cooperative_launch, info.has_gpu_direct_rdma, info.has_fabric_handles,
-        info.has_managed_memory, info.has_concurrent_managed_access, info.has_virtual_memory,
-        info.has_memory_pools };
+    const int32_t flags[] = { info.is_integrated, info.is_multi_gpu_board, info.is_mig,
+        info.has_ecc, info.has_cooperative_launch, info.has_gpu_direct_rdma,
+        info.has_fabric_handles, info.has_managed_memory, info.has_concurrent_managed_access,
+        info.has_virtual_memory, info.has_memory_pools };
     for (size_t i = 0; i < sizeof flags / sizeof flags[0]; i++)
         CHECK(flags[i] == 0 || flags[i] == 1);
 }

@@ -209,7 +209,8 @@ static void nothing_is_queued_without_elements(void)
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
         for (size_t k = 0; k < sizeof strides / sizeof *strides; k++) {
             for (int is_nowhere = 0; is_nowhere < 2; is_nowhere++) {
-                const tcuda_tensor out = floats(is_nowhere ? NULL : block, 2, shapes[i], strides[k]);
+                const tcuda_tensor out =
+                    floats(is_nowhere ? NULL : block, 2, shapes[i], strides[k]);
                 input = out;
                 const uint64_t before = queued();
                 for (size_t writer = 0; writer < sizeof writers / sizeof *writers; writer++)

@@ -75,9 +75,9 @@ static void run_rounds(const char *name, void (*round)(void))
     const usage late = used_now();
     printf("%s: %ld rounds, %.1f us each at first and %.1f in all; maps %ld to %ld, resident pages "
         "%ld to %ld, descriptors %ld to %ld, reserved %zu to %zu\n", name, done,
-        first_part * 1e6 / (double)(seconds > 0 ? 1000 : rounds / 2), (clock_now() - began) * 1e6 / (double)done, early.maps,
-        late.maps, early.resident, late.resident, early.descriptors, late.descriptors,
-        early.reserved, late.reserved);
+        first_part * 1e6 / (double)(seconds > 0 ? 1000 : rounds / 2),
+        (clock_now() - began) * 1e6 / (double)done, early.maps, late.maps, early.resident,
+        late.resident, early.descriptors, late.descriptors, early.reserved, late.reserved);
     CHECK(late.maps <= early.maps + (runs_beside() ? 200 : 40));
     /* AddressSanitizer keeps freed memory for a time. */
     CHECK(UNDER_ADDRESS_SANITIZER || late.resident <= early.resident + 2000);

@@ -161,10 +161,10 @@ static void an_early_rejection_is_counted(void)
     CHECK_OK(tcuda_free(allocate(64 * mib, 0, stream)));
     const uint64_t ooms = statistic("num_ooms");
     runs_out(2 * mib);
-    CHECK_STR(tcuda_last_error(), "CUDA out of memory. Allocation was preemptively rejected because "
-        "it would exceed per_process_memory_fraction limit. Requested size: 2.00 MiB (64.00 MiB "
-        "allowed on GPU 0, 64.00 MiB reserved by tcuda). Set throw_on_cudamalloc_oom:false to "
-        "disable.");
+    CHECK_STR(tcuda_last_error(), "CUDA out of memory. Allocation was preemptively rejected "
+        "because it would exceed per_process_memory_fraction limit. Requested size: 2.00 MiB "
+        "(64.00 MiB allowed on GPU 0, 64.00 MiB reserved by tcuda). Set "
+        "throw_on_cudamalloc_oom:false to disable.");
     CHECK_EQ(statistic("num_oom_rejections"), 1);
     CHECK_EQ(statistic("num_ooms"), ooms);
     CHECK_EQ(statistic("reserved_bytes.all.current"), 64 * mib);

@@ -195,7 +195,8 @@ static void states_go_round(void)
     /* All or none. */
     write_state(again, 7, 0);
     write_state(again + TCUDA_RANDOM_STATE_BYTES, 8, 2);
-    const tcuda_status two = count > 1 ? TCUDA_STATUS_INVALID_ARGUMENT : TCUDA_STATUS_INVALID_DEVICE;
+    const tcuda_status two =
+        count > 1 ? TCUDA_STATUS_INVALID_ARGUMENT : TCUDA_STATUS_INVALID_DEVICE;
     CHECK_STATUS(two, tcuda_random_state_set_all(again, 2));
     CHECK_STATUS(TCUDA_STATUS_INVALID_DEVICE, tcuda_random_state_set_all(states, count + 1));
     CHECK_STATUS(TCUDA_STATUS_INVALID_ARGUMENT, tcuda_random_state_set_all(states, SIZE_MAX));
@@ -347,7 +348,8 @@ static void a_capture_leaves_the_position_alone(void)
         CHECK_OK(tcuda_generator_philox_state(generator, 4, &philox));
         CHECK_OK(tcuda_stream_exchange(stream, &before, &device));
         refuses("tcuda_generator_philox_state", tcuda_generator_philox_state(NULL, 4, &philox));
-        refuses("tcuda_generator_philox_state", tcuda_generator_philox_state(generator, 4, &philox));
+        refuses("tcuda_generator_philox_state",
+            tcuda_generator_philox_state(generator, 4, &philox));
         CHECK(strstr(tcuda_last_error(), "register") != NULL);
         refuses("tcuda_generator_offset_get", tcuda_generator_offset_get(NULL, &value));
         refuses("tcuda_generator_offset_set", tcuda_generator_offset_set(NULL, 4));

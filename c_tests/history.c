@@ -36,8 +36,8 @@ static void read_frames(const char *at, char *names, size_t len)
         char name[64] = "", filename[64] = "";
         int line = 0, read = 0;
         at++;
-        if (sscanf(at, "{\"name\":\"%63[^\"]\",\"filename\":\"%63[^\"]\",\"line\":%d}%n", name, filename,
-                &line, &read) != 3 || read == 0)
+        if (sscanf(at, "{\"name\":\"%63[^\"]\",\"filename\":\"%63[^\"]\",\"line\":%d}%n", name,
+                filename, &line, &read) != 3 || read == 0)
             return;
         const size_t used = strlen(names);
         snprintf(names + used, len - used, "%s%s:%d", used > 0 ? " " : "", name, line);
@@ -68,8 +68,9 @@ static void read_events(int32_t device)
         char key[16] = "";
         long long address = 0, bytes = 0, stream = 0, time_us = 0;
         at++;
-        CHECK_EQ(sscanf(at, "{\"action\":\"%23[^\"]\",\"%15[^\"]\":%lld,\"size\":%lld,\"stream\":%lld,"
-            "\"time_us\":%lld", to->action, key, &address, &bytes, &stream, &time_us), 6);
+        CHECK_EQ(sscanf(at, "{\"action\":\"%23[^\"]\",\"%15[^\"]\":%lld,\"size\":%lld,"
+            "\"stream\":%lld,\"time_us\":%lld", to->action, key, &address, &bytes, &stream,
+            &time_us), 6);
         CHECK_STR(key, strcmp(to->action, "oom") == 0 ? "device_free" : "addr");
         to->address = address;
         to->bytes = bytes;

@@ -27,7 +27,8 @@ static void read_events(void)
     const char *at = strstr(text, "\"host_traces\":[");
     const char *const end = at == NULL ? NULL : strstr(at, "\"allocator_settings\"");
     entry_count = 0;
-    while (at != NULL && (at = strstr(at, "{\"action\":")) != NULL && at < end && entry_count < MOST) {
+    while (at != NULL && (at = strstr(at, "{\"action\":")) != NULL && at < end
+        && entry_count < MOST) {
         entry *const to = &entries[entry_count++];
         long long address = 0, bytes = 0, stream = 0, time_us = 0;
         char name[20] = "";
@@ -41,7 +42,8 @@ static void read_events(void)
         at = strstr(at, "\"frames\":[");
         CHECK(at != NULL);
         to->frame[0] = '\0';
-        if (sscanf(at, "\"frames\":[{\"name\":\"%19[^\"]\",\"filename\":\"file\",\"line\":%d", name, &line) == 2)
+        if (sscanf(at, "\"frames\":[{\"name\":\"%19[^\"]\",\"filename\":\"file\",\"line\":%d",
+                name, &line) == 2)
             snprintf(to->frame, sizeof to->frame, "%s:%d", name, line);
     }
     free(text);

@@ -206,8 +206,8 @@ static void strangers_ask(void)
 
 /* ---- Who answers is a stranger ---- */
 
-enum { HANGS_UP, SHORT, LONG, NO, PROMISES, MORE_THAN_ROOM, NEVER_ENDS, NO_SIZES, TOO_LARGE, OVERFLOWS,
-    NO_MEMORY, TOO_MANY, PARTS_AND_END, FORMS };
+enum { HANGS_UP, SHORT, LONG, NO, PROMISES, MORE_THAN_ROOM, NEVER_ENDS, NO_SIZES, TOO_LARGE,
+    OVERFLOWS, NO_MEMORY, TOO_MANY, PARTS_AND_END, FORMS };
 
 static void answer_as(int form, int line, int file)
 {

@@ -80,7 +80,8 @@ static void functions_are_called(void)
     }
     CHECK_STATUS(TCUDA_STATUS_INVALID_ARGUMENT,
         tcuda_jit_call(jit, inputs, 2, &unknown, 1, &output, 1, NULL));
-    CHECK_STR(tcuda_last_error(), "the function has no extra argument beta; declare it in the options with which it is created");
+    CHECK_STR(tcuda_last_error(), "the function has no extra argument beta; declare it in the "
+        "options with which it is created");
     CHECK_STATUS(TCUDA_STATUS_INVALID_ARGUMENT,
         tcuda_jit_call(jit, inputs, 2, &odd, 1, &output, 1, NULL));
     CHECK_STATUS(TCUDA_STATUS_INVALID_ARGUMENT,

@@ -10,8 +10,9 @@
 
 enum { ADD, SUBTRACT, MULTIPLY, DIVIDE };
 enum { ELEMENTS = 9100, BYTES = ELEMENTS * 16, MOST_DIMS = 5 };
-enum kind { KIND_bool, KIND_uint8, KIND_int8, KIND_int16, KIND_int32, KIND_int64, KIND_uint16, KIND_uint32, KIND_uint64, KIND_float16, KIND_bfloat16,
-    KIND_float32, KIND_float64, KIND_complex32, KIND_complex64, KIND_complex128, KIND_float8_e4m3fn, KIND_float8_e5m2 };
+enum kind { KIND_bool, KIND_uint8, KIND_int8, KIND_int16, KIND_int32, KIND_int64, KIND_uint16,
+    KIND_uint32, KIND_uint64, KIND_float16, KIND_bfloat16, KIND_float32, KIND_float64,
+    KIND_complex32, KIND_complex64, KIND_complex128, KIND_float8_e4m3fn, KIND_float8_e5m2 };
 
 static const struct { tcuda_dtype dtype; int bytes; } kinds[] = {
     [KIND_bool] = { { TCUDA_DTYPE_BOOL, 8, 1 }, 1 },
@@ -141,7 +142,8 @@ static bool has_sign(enum kind kind)
 static double complex number(enum kind kind, int which, int64_t index)
 {
     const bool is_short = kind >= KIND_float8_e4m3fn;
-    double size = which == 0 && !is_short ? (double)(index % 13 + 1) : ldexp(1, (int)(index % (which == 0 || !is_short ? 3 : 2)));
+    double size = which == 0 && !is_short ? (double)(index % 13 + 1)
+        : ldexp(1, (int)(index % (which == 0 || !is_short ? 3 : 2)));
     if (has_sign(kind) && index % 5 == 1)
         size = -size;
     if (kind == KIND_bool)

@@ -55,7 +55,9 @@ enum { POINTS = sizeof points / sizeof *points };
 #define CASE_ONE(name) { "std::" #name "(x)" }, { "std::" #name "f(x)" },
 #define CASE_TWO(name) { "std::" #name "(x, y)" }, { "std::" #name "f(x, y)" },
 #define CASE(code, value) { code },
-static const struct { const char *code; } real_cases[] = { ONE(CASE_ONE) TWO(CASE_TWO) OTHERS(CASE) };
+static const struct { const char *code; } real_cases[] = {
+    ONE(CASE_ONE) TWO(CASE_TWO) OTHERS(CASE)
+};
 enum { REALS = sizeof real_cases / sizeof *real_cases };
 
 #define VALUE_ONE(name) values[at++] = (double)name(x); values[at++] = (double)name##f((float)x);
@@ -93,7 +95,8 @@ static tcuda_jit *function_of(const char *before, const char *selector, const ch
     size_t count)
 {
     static char code[ROOM];
-    size_t length = (size_t)snprintf(code, ROOM, "%s\ntemplate <typename T> T f(T which, T x, T y)\n"
+    size_t length = (size_t)snprintf(code, ROOM,
+        "%s\ntemplate <typename T> T f(T which, T x, T y)\n"
         "{\n int n = 0; double w = 0; float v = 0;\n switch (int(%s)) {\n", before, selector);
     for (size_t i = 0; i < count; i++)
         length += (size_t)snprintf(code + length, ROOM - length,

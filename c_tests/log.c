@@ -43,8 +43,8 @@ static void hide_a_wait(void)
     CHECK_OK(tcuda_stream_synchronize(NULL));
 }
 
-static const char wait_warning[] = "tcuda: warning: tcuda_stream_synchronize makes the host wait for "
-    "the device; order the work by events, or wait for an event\n";
+static const char wait_warning[] = "tcuda: warning: tcuda_stream_synchronize makes the host wait "
+    "for the device; order the work by events, or wait for an event\n";
 
 static void race(void)
 {
@@ -87,7 +87,8 @@ static void the_sanitizer_reports(void)
     CHECK_EQ(setenv("TCUDA_SANITIZER", "1", 1), 0);
     begin(NULL);
     race();
-    CHECK(strstr(kept_stderr(), "tcuda: warning: tcuda found a possible data race on 4096 bytes") != NULL);
+    CHECK(strstr(kept_stderr(), "tcuda: warning: tcuda found a possible data race on 4096 bytes")
+        != NULL);
     CHECK(strstr(written, "tcuda: warning: Missing: ") != NULL);
 }
 

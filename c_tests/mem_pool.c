@@ -237,7 +237,8 @@ static void a_pool_that_slept_has_what_it_had(void)
     const size_t before = reserved();
     tcuda_mem_pool *pool = create_pool(0);
     tcuda_stream *stream = create_stream(0);
-    void *const small = allocate_in(pool, 1000, NULL), *const large = allocate_in(pool, 5 * MIB, stream);
+    void *const small = allocate_in(pool, 1000, NULL);
+    void *const large = allocate_in(pool, 5 * MIB, stream);
     void *const freed = allocate_in(pool, 5 * MIB, stream), *outside = NULL;
     const size_t awake = reserved(), available = free_memory();
     CHECK_EQ(awake - before, 2 * MIB + 10 * MIB);
@@ -301,8 +302,8 @@ static void sleep_and_wake_may_fail_at_any_call(void)
     void *const block = allocate_in(pool, 5 * MIB, NULL);
     fill_bytes(block, 33, 5 * MIB, NULL);
     const size_t awake = reserved();
-    static const char *const calls[] = { "cuCtxSynchronize", "cuMemcpyAsync", "cuMemUnmap", "cuMemCreate",
-        "cuMemMap", "cuMemSetAccess", "cuStreamSynchronize" };
+    static const char *const calls[] = { "cuCtxSynchronize", "cuMemcpyAsync", "cuMemUnmap",
+        "cuMemCreate", "cuMemMap", "cuMemSetAccess", "cuStreamSynchronize" };
     for (size_t i = 0; i < sizeof calls / sizeof calls[0]; i++) {
         for (int k = 1; k <= 3; k++) {
             char rule[64];

@@ -347,7 +347,8 @@ int main(void)
 {
     /* A stream that can be held up, and a second device; small, so that valgrind can run it. */
     if (strcmp(tcuda_backend_name(), "sim") == 0)
-        CHECK_OK(tcuda_backend_select("sim", "devices=2,memory=128MiB,schedule=threads,leaks=report"));
+        CHECK_OK(tcuda_backend_select("sim",
+            "devices=2,memory=128MiB,schedule=threads,leaks=report"));
     SKIP_WITHOUT_GPU();
     no_bytes_are_no_block();
     sizes_are_rounded_to_512();

@@ -1,4 +1,4 @@
-"""The pickle of a snapshot, as Python and PyTorch's viewer read it; and the JSON, which says the same.
+"""The pickle of a snapshot, as Python and PyTorch's viewer read it; and the JSON, which agrees.
 
 usage: memory_viz.py LIBRARY    (torch/cuda/_memory_viz.py is tried too where torch can be imported,
                                  or where TCUDA_MEMORY_VIZ names the file)
@@ -17,7 +17,8 @@ import threading
 MIB = 1 << 20
 # What the viewer's own unpickler knows.
 OPCODES = set(
-    "PROTO FRAME MARK STOP EMPTY_DICT EMPTY_LIST EMPTY_TUPLE LIST DICT TUPLE TUPLE1 TUPLE2 TUPLE3 APPEND "
+    "PROTO FRAME MARK STOP EMPTY_DICT EMPTY_LIST EMPTY_TUPLE LIST DICT TUPLE TUPLE1 TUPLE2 "
+    "TUPLE3 APPEND "
     "APPENDS SETITEM SETITEMS NONE NEWTRUE NEWFALSE BININT BININT1 BININT2 LONG1 BINFLOAT "
     "SHORT_BINUNICODE BINUNICODE BINGET LONG_BINGET BINPUT LONG_BINPUT MEMOIZE".split()
 )
@@ -245,7 +246,7 @@ def work(stream, other, failed):
 
 
 def snapshots_agree_with_their_past():
-    """Whatever threads do meanwhile: the events of a snapshot lead to just the blocks that it shows."""
+    """Whatever threads do meanwhile: a snapshot's events lead to just the blocks that it shows."""
     streams, failed = [ctypes.c_void_p() for _ in range(4)], []
     for stream in streams:
         ok(tcuda.tcuda_stream_create(-1, 0, ctypes.byref(stream)))
@@ -309,8 +310,8 @@ def main():
     allocated = [entry for entry in trace if entry["action"] == "alloc"]
     assert [entry["size"] for entry in allocated] == [100, 70_000, 3 * MIB, 30 * MIB, 5 * MIB]
     for entry in allocated:
-        assert [frame["name"] for frame in entry["frames"]][:3] == ["malloc", "inner", "<listcomp>"] or \
-            [frame["name"] for frame in entry["frames"]][:2] == ["malloc", "inner"]
+        names = [frame["name"] for frame in entry["frames"]]
+        assert names[:3] == ["malloc", "inner", "<listcomp>"] or names[:2] == ["malloc", "inner"]
         assert entry["frames"][0]["filename"] == __file__
     # Shared, as PyTorch does it: a stack that occurs again is the same object.
     alive = [block for segment in before["segments"] for block in segment["blocks"]

@@ -23,7 +23,8 @@ drawTimeline(); drawSegments();
 const seen = {};
 const pixel = (canvas, x, y) => {
   const ratio = window.devicePixelRatio || 1;
-  const at = canvas.getContext("2d").getImageData(Math.round(x * ratio), Math.round(y * ratio), 1, 1).data;
+  const [left, top] = [Math.round(x * ratio), Math.round(y * ratio)];
+  const at = canvas.getContext("2d").getImageData(left, top, 1, 1).data;
   return [...at];
 };
 const asPixel = colour => {
@@ -36,7 +37,8 @@ seen.blocks = shown.large.filter(block => block.ts).map(block => {
   const t = Math.floor((block.from + block.to - 1) / 2) + .5, low = block.ys[below(block.ts, t)];
   const x = view.px(t), y = view.py(low + block.bytes / 2);
   const found = atTimeline(x, y); // between two events
-  return { bytes: block.bytes, from: block.from, to: block.to, low, end: block.ys[block.ys.length - 1], drawn: pixel($("timeline"), x, y),
+  return { bytes: block.bytes, from: block.from, to: block.to, low,
+    end: block.ys[block.ys.length - 1], drawn: pixel($("timeline"), x, y),
     wanted: asPixel(block.colour), isFound: found === block };
 });
 seen.above = pixel($("timeline"), view.px(shown.count / 2), view.py(shown.peak * 1.03));
@@ -53,10 +55,13 @@ seen.held = asPixel(css("--held")); seen.pending = asPixel(css("--pending"));
 const large = shown.large.find(block => block.bytes === 30 << 20);
 describe($("kept"), factsOf(large), large.stack, 10);
 seen.kept = $("kept").textContent;
-const box = $("timeline").getBoundingClientRect(), first = shown.large.find(block => block.bytes === 8 << 20);
-const at = { clientX: box.left + view.px(2.5), clientY: box.top + view.py(4 << 20), bubbles: true, pointerId: 1 };
+const box = $("timeline").getBoundingClientRect();
+const first = shown.large.find(block => block.bytes === 8 << 20);
+const at = { clientX: box.left + view.px(2.5), clientY: box.top + view.py(4 << 20),
+  bubbles: true, pointerId: 1 };
 $("timeline").dispatchEvent(new PointerEvent("pointermove", at));
-seen.tip = view.hover === first && $("tip").style.display === "block" ? $("tip").textContent : "none";
+const isTip = view.hover === first && $("tip").style.display === "block";
+seen.tip = isTip ? $("tip").textContent : "none";
 $("timeline").dispatchEvent(new WheelEvent("wheel", { ...at, deltaY: -400, cancelable: true }));
 drawTimeline(); outline();
 seen.zoomed = [view.x0, view.x1, shown.count, view.px(2.5) - (at.clientX - box.left)];
@@ -67,7 +72,8 @@ document.body.dataset.seen = JSON.stringify(seen);
 
 def browser(tools):
     for name in ("chromium", "chromium-browser", "google-chrome", "chrome"):
-        found = shutil.which(name) or tools and shutil.which(name, path=os.path.join(tools, "chromium"))
+        found = shutil.which(name)
+        found = found or tools and shutil.which(name, path=os.path.join(tools, "chromium"))
         if found:
             return found
     return None
@@ -107,7 +113,8 @@ def page_of(tcuda, path):
         return block
 
     held = [malloc(8 * MIB)]
-    options = Options(struct_size=ctypes.sizeof(Options), frames=frames_of, skip_actions=b"snapshot")
+    options = Options(
+        struct_size=ctypes.sizeof(Options), frames=frames_of, skip_actions=b"snapshot")
     ok(tcuda.tcuda_memory_record_history(2, ctypes.byref(options)))
     held.append(malloc(10 * MIB))
     freed = malloc(30 * MIB)

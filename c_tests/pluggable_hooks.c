@@ -179,8 +179,9 @@ static void graphs(void)
 
 static const struct { const char *name; void (*call)(void); } calls[] = {
     { "memory", memory }, { "kept memory", kept_memory }, { "collectives", collectives },
-    { "caches", caches }, { "numbers", numbers }, { "shutdown", end_of_life }, { "choices", choices },
-    { "pools", pools }, { "synchronisation", synchronisation }, { "graphs", graphs },
+    { "caches", caches }, { "numbers", numbers }, { "shutdown", end_of_life },
+    { "choices", choices }, { "pools", pools }, { "synchronisation", synchronisation },
+    { "graphs", graphs },
 };
 
 /* Reaches each hook with the allocator as the current one, and in a pool. */

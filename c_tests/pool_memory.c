@@ -164,7 +164,8 @@ static void waking_is_all_or_nothing(void)
     tcuda_mem_pool *const pool = create_pool(0), *const other = create_pool(0);
     tcuda_stream *const stream = create_stream(0);
     const size_t half = share_of_memory(3);
-    void *const first = allocate_in(pool, half, NULL), *const second = allocate_in(pool, half, stream);
+    void *const first = allocate_in(pool, half, NULL);
+    void *const second = allocate_in(pool, half, stream);
     fill_bytes(first, 11, half, NULL);
     fill_bytes(second, 12, half, stream);
     CHECK_OK(tcuda_mem_pool_sleep(pool, 1));

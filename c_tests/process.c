@@ -72,8 +72,8 @@ static void is_forked(tcuda_status status)
 {
     CHECK_EQ(status, TCUDA_STATUS_FORKED);
     CHECK_STR(tcuda_last_error(),
-        "Cannot re-initialize CUDA in forked subprocess. To use CUDA with multiprocessing, you must "
-        "use the 'spawn' start method");
+        "Cannot re-initialize CUDA in forked subprocess. To use CUDA with multiprocessing, you "
+        "must use the 'spawn' start method");
 }
 
 static things of_the_parent;

@@ -213,7 +213,9 @@ static void every_distribution_fills(void)
         const bool is_double = all[i].code == TCUDA_DTYPE_FLOAT && all[i].bits == 64;
         const bool is_wide = all[i].bits == 64;
         CHECK_EQ(offset(), before + increment(1000, 4) + increment(1000, is_double ? 2 : 4)
-            + increment(1000, is_wide || (all[i].code == TCUDA_DTYPE_INT && all[i].bits == 32) ? 2 : 4) + increment(1000, is_wide ? 2 : 4));
+            + increment(1000,
+                is_wide || (all[i].code == TCUDA_DTYPE_INT && all[i].bits == 32) ? 2 : 4)
+            + increment(1000, is_wide ? 2 : 4));
         before = offset();
     }
     CHECK_OK(tcuda_random_integers(row(uint32, 1000), 0, INT64_C(1) << 32, NULL, NULL));

@@ -14,7 +14,8 @@ static void what_torch_refuses_is_refused(void)
     refuses(invalid, tcuda_random_uniform(row(float32, 9), 0, INFINITY, NULL, NULL), "high is inf");
     refuses(invalid, tcuda_random_uniform(row(float32, 9), NAN, 1, NULL, NULL), "low is NaN");
     refuses(invalid, tcuda_random_uniform(row(float16, 9), 0, 65505, NULL, NULL), "high is 65505");
-    refuses(invalid, tcuda_random_uniform(row(float64, 9), -1e308, 1e308, NULL, NULL), "high - low");
+    refuses(invalid, tcuda_random_uniform(row(float64, 9), -1e308, 1e308, NULL, NULL),
+        "high - low");
     refuses(invalid, tcuda_random_uniform(row(int32, 9), 0, 1, NULL, NULL), "floats");
     refuses(invalid, tcuda_random_normal(row(float32, 9), 0, -1, NULL, NULL), "stddev is -1");
     refuses(invalid, tcuda_random_normal(row(float32, 9), 0, NAN, NULL, NULL), "stddev");
@@ -89,7 +90,8 @@ static void what_is_no_tensor_is_refused(void)
         tcuda_tensor tensor; } capsule = { .major = 1, .flags = 1, .tensor = good };
     capsule.tensor.data = allocate(BYTES, TCUDA_CURRENT_DEVICE, NULL);
     tcuda_tensor constant;
-    CHECK_OK(tcuda_tensor_from_dlpack((struct DLManagedTensorVersioned *)(void *)&capsule, &constant));
+    CHECK_OK(tcuda_tensor_from_dlpack((struct DLManagedTensorVersioned *)(void *)&capsule,
+        &constant));
     refuses(invalid, tcuda_random_uniform(&constant, 0, 1, NULL, NULL), "read-only");
     CHECK_OK(tcuda_random_bernoulli_tensor(&good, &constant, NULL, NULL));
     CHECK_OK(tcuda_tensor_release(&constant));

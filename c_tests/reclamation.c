@@ -133,8 +133,8 @@ static size_t shut_down_again_and_again(void)
         most = resident_bytes() > most ? resident_bytes() : most;
         sleep_ms(1);
     }
-    printf("%zu shutdowns, the longest took %.3f s, memory grew by at most %.1f MiB\n", count, longest,
-        ((double)most - (double)before) / 1048576);
+    printf("%zu shutdowns, the longest took %.3f s, memory grew by at most %.1f MiB\n", count,
+        longest, ((double)most - (double)before) / 1048576);
     return count;
 }
 

@@ -47,8 +47,9 @@ typedef union handle {
 
 static tcuda_status make_jit(handle *made)
 {
-    return tcuda_jit_create("template <typename T> T twice_the_value_of_the_input(T x) { return x + x; }",
-        NULL, &made->jit);
+    return tcuda_jit_create(
+        "template <typename T> T twice_the_value_of_the_input(T x) { return x + x; }", NULL,
+        &made->jit);
 }
 
 static void use_jit(handle used)

@@ -182,7 +182,8 @@ static inline void recover(const char *what)
     }
     if (status != TCUDA_STATUS_OK)
         recovery_problem("taking the faults back", status);
-    status = tcuda_sync_debug_mode_set(TCUDA_SYNC_DEBUG_DEFAULT); /* it refuses what is used below */
+    /* It refuses what is used below. */
+    status = tcuda_sync_debug_mode_set(TCUDA_SYNC_DEBUG_DEFAULT);
     if (status != TCUDA_STATUS_OK)
         recovery_problem("allowing waits", status);
 

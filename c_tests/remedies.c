@@ -225,7 +225,8 @@ static void a_function_with_another_number_of_inputs(void)
     for (size_t i = 0; i < 3; i++)
         all[i] = (tcuda_tensor){ .data = block + 512 * i, .device = { TCUDA_DEVICE_CUDA, 0 },
             .ndim = 1, .dtype = { TCUDA_DTYPE_FLOAT, 32, 1 }, .shape = shape };
-    CHECK_OK(tcuda_jit_create("template <typename T> T add(T x, T y) { return x + y; }", NULL, &add));
+    CHECK_OK(tcuda_jit_create("template <typename T> T add(T x, T y) { return x + y; }", NULL,
+        &add));
     const tcuda_status fewer = tcuda_jit_call(add, all, 1, NULL, 0, all, 1, NULL);
     if (fewer != TCUDA_STATUS_NO_LIBRARY) { /* nothing that compiles */
         CHECK_EQ(fewer, TCUDA_STATUS_INVALID_ARGUMENT);
@@ -233,8 +234,8 @@ static void a_function_with_another_number_of_inputs(void)
         CHECK_STATUS(TCUDA_STATUS_INVALID_ARGUMENT,
             tcuda_jit_call(add, all, 3, NULL, 0, all, 1, NULL));
         says("the function has 2 parameters, and got 3 inputs");
-        CHECK_OK(tcuda_jit_create_multi("template <typename T> void f(T x, T &a, T &b) { a = b = x; }",
-            2, NULL, &split));
+        CHECK_OK(tcuda_jit_create_multi(
+            "template <typename T> void f(T x, T &a, T &b) { a = b = x; }", 2, NULL, &split));
         CHECK_STATUS(TCUDA_STATUS_INVALID_ARGUMENT,
             tcuda_jit_call(split, all, 2, NULL, 0, all + 1, 2, NULL));
         says("the function has 3 parameters, and got 2 inputs, 0 extra arguments and 2 outputs");

@@ -69,9 +69,9 @@ class ReplayTest(unittest.TestCase):
     def test_good_trace(self):
         run = self.replay(self.trace(GOOD))
         self.assertEqual((run.returncode, run.stderr), (0, ""))
-        for word in ("t.trace: 7 events, 5 allocations, 3 streams", "cold", "warm", "peak allocated",
-                     "peak requested", "peak reserved", "recorded: 2.0000", "segments",
-                     "driver calls", "verified"):
+        for word in ("t.trace: 7 events, 5 allocations, 3 streams", "cold", "warm",
+                     "peak allocated", "peak requested", "peak reserved", "recorded: 2.0000",
+                     "segments", "driver calls", "verified"):
             self.assertIn(word, run.stdout)
         # 2, 1, 3 and 2 units; the block of 0 bytes has none.
         self.assertIn("8 tagged units in 4 blocks", run.stdout)
@@ -117,7 +117,8 @@ class ReplayTest(unittest.TestCase):
             self.assertIn(key, first)
 
     def test_several_traces(self):
-        run = self.replay(self.trace(GOOD, "one.trace"), self.trace("a 1 600 0\nf 1\n", "two.trace"))
+        run = self.replay(
+            self.trace(GOOD, "one.trace"), self.trace("a 1 600 0\nf 1\n", "two.trace"))
         self.assertEqual(run.returncode, 0, run.stderr)
         self.assertIn("one.trace: 7 events", run.stdout)
         self.assertIn("two.trace: 2 events, 1 allocations, 1 stream\n", run.stdout)

@@ -79,7 +79,8 @@ static void blocks_are_whole_segments(bool segments)
     tcuda_mem_pool *const pool = create_pool(NULL, TCUDA_MEM_POOL_NO_SPLIT);
     for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
         void *const block = allocate_in(pool, sizes[i][0], NULL);
-        const uint64_t bytes = sizes[i][1] * MIB, reserved = statistic("reserved_bytes.all.current");
+        const uint64_t bytes = sizes[i][1] * MIB;
+        const uint64_t reserved = statistic("reserved_bytes.all.current");
         CHECK_EQ(statistic("allocated_bytes.all.current"), bytes);
         CHECK_EQ(statistic("requested_bytes.all.current"), sizes[i][0]);
         CHECK_EQ(statistic("inactive_split.all.current"), 0);
@@ -106,7 +107,8 @@ static void each_pool_is_counted(bool segments)
         snprintf(keys[i], sizeof keys[i], "reserved_bytes_by_private_pools.%llu_%llu.%s",
             (unsigned long long)id[0], (unsigned long long)id[1], names[i]);
     CHECK_STATUS(TCUDA_STATUS_INVALID_ARGUMENT, tcuda_memory_stat(0, keys[0], &value));
-    void *const small = allocate_in(pool, 1, NULL), *const large = allocate_in(pool, 30 * MIB, NULL);
+    void *const small = allocate_in(pool, 1, NULL);
+    void *const large = allocate_in(pool, 30 * MIB, NULL);
     void *const apart = allocate_in(other, 10 * MIB, NULL);
     CHECK_EQ(statistic(keys[0]), 30 * MIB);
     CHECK_EQ(statistic(keys[1]), 32 * MIB);
@@ -188,7 +190,8 @@ static void segments_come_from_another_allocator(void)
     tcuda_stream *const stream = create_stream(0);
     CHECK_OK(tcuda_pluggable_allocator_create(give, take, &allocator));
     tcuda_mem_pool *const pool = create_pool(allocator, 0);
-    char *const small = allocate_in(pool, 1000, stream), *const second = allocate_in(pool, 1, stream);
+    char *const small = allocate_in(pool, 1000, stream);
+    char *const second = allocate_in(pool, 1, stream);
     void *const large = allocate_in(pool, 3 * MIB, stream);
     CHECK_EQ(atomic_load(&calls), 2);
     CHECK_EQ(pieces[0].bytes, 2 * MIB);

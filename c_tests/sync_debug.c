@@ -51,8 +51,8 @@ static void waits_are_told(tcuda_stream *stream, void *block)
     warnings = 0;
     CHECK_OK(tcuda_stream_synchronize(stream));
     CHECK_EQ(warnings, 1);
-    CHECK_STR(last_warning, "tcuda_stream_synchronize makes the host wait for the device; order the "
-        "work by events, or wait for an event");
+    CHECK_STR(last_warning, "tcuda_stream_synchronize makes the host wait for the device; order "
+        "the work by events, or wait for an event");
     CHECK_OK(tcuda_copy(block, pageable, BYTES, stream));
     CHECK_EQ(warnings, 2);
     CHECK_OK(tcuda_copy_2d(pageable, 64, block, 64, 64, 2, stream));
@@ -73,7 +73,8 @@ static void waits_are_refused(tcuda_stream *stream, char *block)
     CHECK_STATUS(TCUDA_STATUS_WOULD_SYNCHRONIZE, tcuda_stream_synchronize(stream));
     CHECK_STATUS(TCUDA_STATUS_WOULD_SYNCHRONIZE, tcuda_copy(block, pageable, BYTES, stream));
     CHECK_STATUS(TCUDA_STATUS_WOULD_SYNCHRONIZE, tcuda_copy(pageable, block, BYTES, stream));
-    CHECK_STATUS(TCUDA_STATUS_WOULD_SYNCHRONIZE, tcuda_copy_2d(block, 8, pageable, 8, 8, 1, stream));
+    CHECK_STATUS(TCUDA_STATUS_WOULD_SYNCHRONIZE,
+        tcuda_copy_2d(block, 8, pageable, 8, 8, 1, stream));
     CHECK_STATUS(TCUDA_STATUS_INVALID_ARGUMENT, tcuda_copy(NULL, pageable, BYTES, stream));
     CHECK_EQ(pageable[0], 3);
     CHECK_EQ(warnings, 0);

@@ -19,7 +19,8 @@ int main() {
         const tcuda::device_guard device(-1);
         expect(device.status() == TCUDA_STATUS_OK && device.previous() == -1, "no device");
         const tcuda::stream_guard stream{tcuda::stream_view()};
-        expect(stream.status() == TCUDA_STATUS_OK && stream.previous().get() == nullptr, "no stream");
+        expect(stream.status() == TCUDA_STATUS_OK && stream.previous().get() == nullptr,
+               "no stream");
     }
     bool has_thrown = false;
     try {

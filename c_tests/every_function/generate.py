@@ -2,10 +2,11 @@
 
 usage: generate.py HEADER OUTPUT
 
-Each function is called with valid arguments, then with each pointer NULL, and with each handle stale,
-of another kind, random bits and a stack address. NULL must fail unless the front page of the header
-or the function's comment says that the parameter "may be NULL". A function that is added to the
-header is tested by that alone; if valid arguments for it cannot be guessed, add them to the tables.
+Each function is called with valid arguments, then with each pointer NULL, and with each handle
+stale, of another kind, random bits and a stack address. NULL must fail unless the front page of the
+header or the function's comment says that the parameter "may be NULL". A function that is added to
+the header is tested by that alone; if valid arguments for it cannot be guessed, add them to the
+tables.
 """
 
 import re
@@ -50,8 +51,8 @@ IN_A_CHILD = {"tcuda_last_error_message", "tcuda_is_initialized", "tcuda_is_avai
 # Without a driver every function that takes a device or a stream that may be NULL gives
 # TCUDA_STATUS_NO_DRIVER, with the current device and NULL. But these have nothing to do then:
 WITHOUT_DRIVER = {
-    "OK": """device_set device_exchange stream_set_current stream_exchange stream_wait_event event_wait
-        stream_is_capturing memory_stats memory_stat memory_stat_keys memory_stats_json
+    "OK": """device_set device_exchange stream_set_current stream_exchange stream_wait_event
+        event_wait stream_is_capturing memory_stats memory_stat memory_stat_keys memory_stats_json
         memory_allocated
         memory_max_allocated memory_reserved memory_max_reserved random_manual_seed random_seed
         random_state_set""",
@@ -64,8 +65,9 @@ WITHOUT_DRIVER = {
     "INVALID_ARGUMENT": "sanitizer_access",  # its mode is none
 }
 # Neither, but what they are asked about is never on a device then.
-ALSO_WITHOUT_DRIVER = {"tcuda_device_of": "OK", "tcuda_event_query": "OK", "tcuda_event_synchronize": "OK",
-                       "tcuda_is_available": "OK", "tcuda_device_count": "OK"}
+ALSO_WITHOUT_DRIVER = {"tcuda_device_of": "OK", "tcuda_event_query": "OK",
+                       "tcuda_event_synchronize": "OK", "tcuda_is_available": "OK",
+                       "tcuda_device_count": "OK"}
 # What negative devices other than TCUDA_CURRENT_DEVICE give that is not
 # TCUDA_STATUS_INVALID_DEVICE.
 NEGATIVE_DEVICE = {"tcuda_device_set": "OK", "tcuda_device_exchange": "OK",
@@ -246,7 +248,8 @@ class Generator:
             f"static {type} *stale_{type}(void)", "{",
             f"    {type} *handle = make_{type}();",
             f"    drop_{type}(handle);",
-            f"    return handle != NULL ? handle : ({type} *)(uintptr_t)0x4f00000001000000;", "}", "",
+            f"    return handle != NULL ? handle : ({type} *)(uintptr_t)0x4f00000001000000;",
+            "}", "",
         ]
 
     def memory(self):
@@ -334,14 +337,16 @@ class Generator:
             alone = int(ALONE.search(function.name) is not None)
             refused = int(function.result == "tcuda_status" and function.name not in IN_A_CHILD)
             states = f"{self.without_driver(function)}, {self.of_negative(function)}"
-            lines.append(f'    {{ "{function.name}", call_{index}, {alone}, {refused}, {states} }},')
+            lines.append(
+                f'    {{ "{function.name}", call_{index}, {alone}, {refused}, {states} }},')
         lines += ["};", "", "static const struct spoiled cases[] = {"]
         for index, function in enumerate(functions):
             lines += self.cases(function, index)
         lines += [
             "};", "", "int main(void)", "{",
             "    const int count = (int)(sizeof functions / sizeof functions[0]);",
-            "#ifdef IN_HOOKS", "    (void)cases;", "    return run_in_hooks(functions, count);", "#else",
+            "#ifdef IN_HOOKS", "    (void)cases;", "    return run_in_hooks(functions, count);",
+            "#else",
             "    return run_everything(functions, count, cases, sizeof cases / sizeof cases[0]);",
             "#endif", "}",
         ]

@@ -68,7 +68,8 @@ static inline tcuda_status call_in_place(tcuda_status (*perform)(void *), void *
     (is_spoiled(argument, NIL) ? NULL \
         : is_spoiled(argument, STALE) ? stale_##type() \
         : is_spoiled(argument, FOREIGN) ? (type *)(void *)make_##other() \
-        : is_forked || is_spoiled(argument, BITS) ? (type *)(uintptr_t)UINT64_C(0x9e3779b97f4a7c15) \
+        : is_forked || is_spoiled(argument, BITS) \
+            ? (type *)(uintptr_t)UINT64_C(0x9e3779b97f4a7c15) \
         : is_spoiled(argument, STACK) ? (type *)(void *)on_stack \
         : make_##type())
 
@@ -280,8 +281,8 @@ static inline int run_in_state(const struct function *function, const char *stat
 }
 
 /* Runs `body` in a child, before this process initialises; nonzero if it failed. */
-static inline int in_child(int (*body)(const struct function *, int), const struct function *functions,
-    int function_count)
+static inline int in_child(int (*body)(const struct function *, int),
+    const struct function *functions, int function_count)
 {
     int status;
     fflush(NULL);
@@ -303,7 +304,8 @@ static inline int run_without_driver(const struct function *functions, int funct
     has_no_driver = 1;
     for (int i = 0; i < function_count; i++)
         if (functions[i].without_driver != UNTOLD)
-            failures += run_in_state(&functions[i], "without a driver", functions[i].without_driver);
+            failures +=
+                run_in_state(&functions[i], "without a driver", functions[i].without_driver);
     return failures;
 }
 

@@ -567,8 +567,8 @@ static inline int is_refused(tcuda_status status)
 {
     static const char *const waits[] = { "tcuda_device_synchronize", "tcuda_stream_synchronize",
         "tcuda_memory_empty_cache", "tcuda_host_memory_empty_cache", "tcuda_mem_pool_sleep",
-        "tcuda_mem_pool_wake", "tcuda_graph_begin", "tcuda_graph_capture_begin", "tcuda_graph_reset",
-        "tcuda_graph_destroy", "tcuda_ipc_collect", "tcuda_shutdown" };
+        "tcuda_mem_pool_wake", "tcuda_graph_begin", "tcuda_graph_capture_begin",
+        "tcuda_graph_reset", "tcuda_graph_destroy", "tcuda_ipc_collect", "tcuda_shutdown" };
     if (!now_place->is_stream)
         return 1;
     if (status == TCUDA_STATUS_CUDA_ERROR)

@@ -1,12 +1,13 @@
 /* A libcuda.so.1 that says yes to everything: there is no memory behind its addresses, and no work
  * in its streams. It ends before its users, as the real one does at exit: from then on every call
- * gives CUDA_ERROR_DEINITIALIZED, and is counted. Its environment makes it poor: FAKE_CUDA_INIT
- * what cuInit gives; 0 FAKE_CUDA_COUNT    how many devices there are; 1 FAKE_CUDA_WITHOUT  calls
- * that it does not have, between blanks FAKE_CUDA_GIVES    a call and what it gives:
- * "cuStreamIsCapturing 906" FAKE_CUDA_CALLS    when it calls a host function, although
- * cuLaunchHostFunc gives an error: "now 719",
- *                      or "late 719", when a stream is waited for. Without, it gives 0 and never calls.
- */
+ * gives CUDA_ERROR_DEINITIALIZED, and is counted. Its environment makes it poor:
+ *   FAKE_CUDA_INIT     what cuInit gives; 0
+ *   FAKE_CUDA_COUNT    how many devices there are; 1
+ *   FAKE_CUDA_WITHOUT  calls that it does not have, between blanks
+ *   FAKE_CUDA_GIVES    a call and what it gives: "cuStreamIsCapturing 906"
+ *   FAKE_CUDA_CALLS    when it calls a host function, although cuLaunchHostFunc gives an error:
+ *                      "now 719", or "late 719", when a stream is waited for. Without this
+ *                      variable it gives 0 and never calls. */
 #include <stdatomic.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -267,7 +268,8 @@ API int cuDriverGetVersion(int *version)
     return *version = 12090, 0;
 }
 
-API int cuGetProcAddress_v2(const char *name, void **address, int version, uint64_t flags, int *status)
+API int cuGetProcAddress_v2(const char *name, void **address, int version, uint64_t flags,
+    int *status)
 {
     (void)version, (void)flags;
     ENTER();

@@ -1,5 +1,5 @@
-"""Writes watch.c: one function for each of tcuda.h that gives a status, which calls the library's own
-and then looks at what it left behind; see watch.h.
+"""Writes watch.c: one function for each of tcuda.h that gives a status, which calls the library's
+own and then looks at what it left behind; see watch.h.
 
 usage: generate.py HEADER OUTPUT
 """
@@ -53,7 +53,8 @@ class Generator:
         for p in function.parameters:
             if self.is_output(p):
                 yield f"    if ({p.name} != NULL)"
-                yield f'        watch_output(&call, "{p.name}", {p.name}, {self.size(function, p)});'
+                size = self.size(function, p)
+                yield f'        watch_output(&call, "{p.name}", {p.name}, {size});'
         arguments = ", ".join(p.name for p in function.parameters)
         if function.name == "tcuda_shutdown":
             yield "    size_t live = 0;"

@@ -268,7 +268,8 @@ int pthread_setspecific(pthread_key_t key, const void *value)
 }
 
 /* What pthread_atfork is in a program. */
-int __register_atfork(void (*prepare)(void), void (*parent)(void), void (*child)(void), void *owner);
+int __register_atfork(void (*prepare)(void), void (*parent)(void), void (*child)(void),
+    void *owner);
 
 int __register_atfork(void (*prepare)(void), void (*parent)(void), void (*child)(void), void *owner)
 {

@@ -75,8 +75,8 @@ static void each_value_fails_for_itself(void)
     set("FAKE_NVML_GIVES", "nvmlDeviceGetPowerUsage 4");
     CHECK_STATUS(TCUDA_STATUS_NVML_ERROR, tcuda_monitor_power_draw_mw(0, &power));
     CHECK_EQ(tcuda_last_error_native(), 4);
-    CHECK_STR(tcuda_last_error(), "nvmlDeviceGetPowerUsage failed: NVML error 4: this user may not ask; "
-        "ask the administrator");
+    CHECK_STR(tcuda_last_error(), "nvmlDeviceGetPowerUsage failed: NVML error 4: this user may "
+        "not ask; ask the administrator");
     CHECK_EQ(power, 77);
     CHECK_OK(tcuda_monitor_utilization(0, &percent));
     set("FAKE_NVML_GIVES", "nvmlDeviceGetPowerUsage 3");

@@ -183,7 +183,8 @@ static void calls_are_ranges_where_that_is_wanted(void)
     void *block = allocate(100, 0, stream);
     CHECK_OK(tcuda_stream_synchronize(stream));
     CHECK_OK(tcuda_free(block));
-    CHECK_STATUS(TCUDA_STATUS_INVALID_POINTER, tcuda_free(block)); /* a range that fails ends, too */
+    /* A range that fails ends, too. */
+    CHECK_STATUS(TCUDA_STATUS_INVALID_POINTER, tcuda_free(block));
     CHECK_OK(tcuda_stream_destroy(stream));
     take(&view);
     CHECK_EQ(view.num_errors, 0);

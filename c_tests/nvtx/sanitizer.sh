@@ -2,7 +2,8 @@
 # usage: sanitizer.sh PROGRAM: what compute-sanitizer says of planted writes.
 set -uo pipefail
 program=$1
-command -v compute-sanitizer >/dev/null || { echo "skipped: compute-sanitizer is not installed"; exit 77; }
+command -v compute-sanitizer >/dev/null ||
+    { echo "skipped: compute-sanitizer is not installed"; exit 77; }
 export TCUDA_ALLOC_CONF=expandable_segments:False,nvtx_suballocations:True
 failed=0
 

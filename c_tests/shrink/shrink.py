@@ -36,7 +36,8 @@ class ShrinkTest(unittest.TestCase):
         self.assertRegex(lines[1], r"^1 operation must be late")
         # Streams are numbered in the order of their first use.
         self.assertRegex(lines[2], r"(fill|kernel) on stream 0 by thread [1-4]")
-        self.assertRegex(lines[3], r"overtaken by #\d+ copy on stream \d by thread [1-4], reads 4096")
+        self.assertRegex(
+            lines[3], r"overtaken by #\d+ copy on stream \d by thread [1-4], reads 4096")
         again = lines[-1].split("TCUDA_SIM=")[1].split()[0]
         environment = dict(os.environ, TCUDA_BACKEND="sim", TCUDA_SIM=again)
         for _ in range(5):

@@ -113,7 +113,8 @@ static int64_t read_descriptors(census *into)
     int64_t count = 0;
     for (const struct dirent *entry; (entry = readdir(folder)) != NULL;) {
         char target[400] = "", name[sizeof target + 20];
-        if (entry->d_name[0] == '.' || readlinkat(dirfd(folder), entry->d_name, target, sizeof target - 1) < 0)
+        if (entry->d_name[0] == '.'
+            || readlinkat(dirfd(folder), entry->d_name, target, sizeof target - 1) < 0)
             continue;
         generalize(target);
         snprintf(name, sizeof name, "descriptor of %s", target);
@@ -173,8 +174,9 @@ void print_growth(const char *kind)
         const int64_t count = late->count - early->count, kib = late->kib - early->kib,
             resident_kib = late->resident_kib - early->resident_kib;
         if (count > 0 || kib > 0 || resident_kib > 0)
-            fprintf(stderr, "%s: %+lld, %+lld KiB, %+lld KiB resident: %s (%lld)\n", kind, (long long)count,
-                (long long)kib, (long long)resident_kib, late->name, (long long)late->count);
+            fprintf(stderr, "%s: %+lld, %+lld KiB, %+lld KiB resident: %s (%lld)\n", kind,
+                (long long)count, (long long)kib, (long long)resident_kib, late->name,
+                (long long)late->count);
     }
 }
 
@@ -240,8 +242,8 @@ void print_steps(const char *kind)
         }
         const double first = 1e6 / (double)(early->count > 0 ? early->count : 1);
         const double last = 1e6 / (double)(late.count > 0 ? late.count : 1);
-        fprintf(stderr, "%s: %s: CPU %.1f us at first, %.1f at last; by the clock %.1f, %.1f\n", kind,
-            steps[index].name, early->processor * first, late.processor * last, early->wall * first,
-            late.wall * last);
+        fprintf(stderr, "%s: %s: CPU %.1f us at first, %.1f at last; by the clock %.1f, %.1f\n",
+            kind, steps[index].name, early->processor * first, late.processor * last,
+            early->wall * first, late.wall * last);
     }
 }

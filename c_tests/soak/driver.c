@@ -29,11 +29,13 @@ static struct {
     int (*event_destroy)(void *event);
     int (*get_event_handle)(native_handle *handle, void *event);
     int (*open_event_handle)(void **event, native_handle handle);
-    int (*create)(uint64_t *memory, size_t bytes, const memory_properties *properties, uint64_t flags);
+    int (*create)(uint64_t *memory, size_t bytes, const memory_properties *properties,
+        uint64_t flags);
     int (*release)(uint64_t memory);
     int (*to_descriptor)(void *descriptor, uint64_t memory, int type, uint64_t flags);
     int (*of_descriptor)(uint64_t *memory, void *descriptor, int type);
-    int (*reserve)(uint64_t *address, size_t bytes, size_t alignment, uint64_t wanted, uint64_t flags);
+    int (*reserve)(uint64_t *address, size_t bytes, size_t alignment, uint64_t wanted,
+        uint64_t flags);
     int (*give_back)(uint64_t address, size_t bytes);
     int (*map)(uint64_t address, size_t bytes, size_t offset, uint64_t memory, uint64_t flags);
     int (*unmap)(uint64_t address, size_t bytes);

@@ -105,8 +105,8 @@ static void run(const kind *of, const options *wanted)
             early = look(false);
     }
     if (parts < 60) {
-        fprintf(stderr, "%s: %lld rounds in %.0f s are not enough\n", of->name, (long long)found.rounds,
-            wanted->seconds);
+        fprintf(stderr, "%s: %lld rounds in %.0f s are not enough\n", of->name,
+            (long long)found.rounds, wanted->seconds);
         exit(EXIT_FAILURE);
     }
     for (int part = 0; part < 10; part++)
@@ -172,8 +172,9 @@ static bool run_kind(const kind *of, const options *wanted, bool is_first)
     fflush(stdout);
     if (wanted->json != NULL)
         fprintf(wanted->json, "%s  {\"kind\": \"%s\", \"rounds\": %lld, \"resident_kib\": %lld, "
-            "\"heap_bytes\": %lld, \"maps\": %lld, \"descriptors\": %lld, \"driver_objects\": %lld, "
-            "\"cpu_us_first\": %.3f, \"cpu_us_last\": %.3f, \"outcome\": \"%s\"}", is_first ? "" : ",\n",
+            "\"heap_bytes\": %lld, \"maps\": %lld, \"descriptors\": %lld, "
+            "\"driver_objects\": %lld, \"cpu_us_first\": %.3f, \"cpu_us_last\": %.3f, "
+            "\"outcome\": \"%s\"}", is_first ? "" : ",\n",
             of->name, (long long)found.rounds, (long long)found.grown.resident_kib,
             (long long)found.grown.heap_bytes, (long long)found.grown.maps,
             (long long)found.grown.descriptors, (long long)found.grown.objects, found.first_us,
@@ -206,7 +207,8 @@ int main(int argc, char **argv)
         driver_kinds };
     int ran = 0, failed = 0;
     if (!lists)
-        printf("%-24s %9s %9s %10s %6s %6s %8s %9s %9s\n%-24s %9s %9s %10s %6s %6s %8s %9s %9s\n", "kind",
+        printf("%-24s %9s %9s %10s %6s %6s %8s %9s %9s\n"
+            "%-24s %9s %9s %10s %6s %6s %8s %9s %9s\n", "kind",
             "rounds", "resident", "heap", "maps", "files", "driver's", "CPU us,", "CPU us,", "", "",
             "KiB", "bytes", "", "", "objects", "first", "last");
     if (wanted.json != NULL)

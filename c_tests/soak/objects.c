@@ -174,7 +174,8 @@ static void with_function(void)
     with_data();
     CHECK_OK(tcuda_jit_create(function_code, NULL, &jit_of_all));
     tcuda_tensor tensor = floats();
-    const tcuda_status status = tcuda_jit_call(jit_of_all, &tensor, 1, NULL, 0, &tensor, 1, stream_of_all);
+    const tcuda_status status =
+        tcuda_jit_call(jit_of_all, &tensor, 1, NULL, 0, &tensor, 1, stream_of_all);
     if (status == TCUDA_STATUS_NO_LIBRARY || status == TCUDA_STATUS_NOT_SUPPORTED) {
         CHECK_OK(tcuda_jit_destroy(jit_of_all));
         leave_out("there is no compiler");
@@ -210,8 +211,8 @@ static void kernel_round(int64_t number)
     tcuda_kernel *kernel = NULL;
     tcuda_launch_options options = TCUDA_INIT(tcuda_launch_options);
     void *const args[] = { &data_of_all };
-    CHECK_OK(tcuda_kernel_compile("extern \"C\" __global__ void twice(float *x) { *x += *x; }", "twice",
-        NULL, &kernel));
+    CHECK_OK(tcuda_kernel_compile("extern \"C\" __global__ void twice(float *x) { *x += *x; }",
+        "twice", NULL, &kernel));
     CHECK_OK(tcuda_kernel_launch(kernel, &options, args, 1, stream_of_all));
     CHECK_OK(tcuda_kernel_destroy(kernel));
 }

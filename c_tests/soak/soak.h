@@ -14,7 +14,7 @@ typedef struct kind {
     int64_t share;                 /* one round of so many that were asked for; 0 is 1 */
     void (*begin)(void);           /* before the first; false from may_run leaves the kind out */
     void (*end)(void);
-    int64_t heap_kib;    /* what its heap may grow by besides: where what is over goes from time to time */
+    int64_t heap_kib;    /* allowed growth of its heap: surplus is freed from time to time */
     bool is_comparison;  /* of the driver alone: runs only where its name is given */
 } kind;
 

@@ -1,5 +1,5 @@
-"""Writes stack.c: one function for each of tcuda.h, which calls the library's own and measures how deep it
-goes into the stack; see stack.h.
+"""Writes stack.c: one function for each of tcuda.h, which calls the library's own and measures how
+deep it goes into the stack; see stack.h.
 
 usage: generate.py HEADER OUTPUT
 """

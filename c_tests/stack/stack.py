@@ -1,10 +1,10 @@
-"""How deep the functions of tcuda.h go into the stack of their caller: at most 16 KiB, and 32 KiB where the
-call initialises the library, in a release build.
+"""How deep the functions of tcuda.h go into the stack of their caller: at most 16 KiB, and 32 KiB
+where the call initialises the library, in a release build.
 
 usage: stack.py LIBRARY BUILD_TYPE HEADER PROGRAM...
 
-The programs run with LIBRARY (stack.h) preloaded. In a debug build, whose frames are several times as large,
-depths are printed and not bounded.
+The programs run with LIBRARY (stack.h) preloaded. In a debug build, whose frames are several times
+as large, depths are printed and not bounded.
 """
 
 import os
@@ -50,7 +50,8 @@ def main():
         sys.exit(f"not called by any of the programs: {', '.join(unseen)}")
     deep = {name: depth for name, depth in found.items() if depth > most(name)}
     if build != "Release":
-        print(f"{len(deep)} are deeper than a release build may be: not bounded in a build of type {build}")
+        print(f"{len(deep)} are deeper than a release build may be: not bounded in a build of "
+              f"type {build}")
     elif deep:
         sys.exit(f"too deep: {deep}")
 
