@@ -1,19 +1,21 @@
 #!/usr/bin/env bash
-# usage: abi.sh [--write]: what C sees of tcuda.h beside the released description in abi/, by abidiff. What
-# is removed or changed fails; additions do not. --write: describes the last release's header, anew.
-# The library's debug information would list the Rust inside: a stub of the header is described.
+# usage: abi.sh [--write]: what C sees of tcuda.h beside the released description in abi/, by
+# abidiff. What is removed or changed fails; additions do not. --write: describes the last release's
+# header, anew. The library's debug information would list the Rust inside: a stub of the header is
+# described.
 set -euo pipefail
 source "$(dirname "$0")/../tools/tools.sh"
 
-command -v abidiff >/dev/null || { echo "skipped: abidiff is not installed (abigail-tools)"; exit 0; }
+command -v abidiff >/dev/null ||
+    { echo "skipped: abidiff is not installed (abigail-tools)"; exit 0; }
 out=$root/build/abi
 mkdir -p "$out"
 
 # describe HEADER [RELEASED]: to stdout, without paths of this machine.
 describe() {
     python3 scripts/ci/abi_stub.py "$1" "$out" "${@:2}"
-    (cd "$out" && "${CC:-cc}" -std=c11 -g -fno-eliminate-unused-debug-types -fdebug-prefix-map="$out=." \
-        -shared -fPIC -Wl,-soname,libtcuda.so -o libtcuda.so stub.c &&
+    (cd "$out" && "${CC:-cc}" -std=c11 -g -fno-eliminate-unused-debug-types \
+        -fdebug-prefix-map="$out=." -shared -fPIC -Wl,-soname,libtcuda.so -o libtcuda.so stub.c &&
         abidw --no-corpus-path --no-comp-dir-path --no-show-locs libtcuda.so)
 }
 

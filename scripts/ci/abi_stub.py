@@ -1,8 +1,8 @@
 """usage: abi_stub.py HEADER FOLDER [RELEASED_HEADER]
 
-Writes FOLDER/stub.c, which defines every function of tcuda.h and does nothing, and the tcuda.h that it
-includes. Structs that begin with struct_size may grow at the end: with a released header they are cut
-to the members that they had there.
+Writes FOLDER/stub.c, which defines every function of tcuda.h and does nothing, and the tcuda.h that
+it includes. Structs that begin with struct_size may grow at the end: with a released header they
+are cut to the members that they had there.
 """
 
 import pathlib

@@ -2,9 +2,10 @@
 
 usage: branches.py EXPORT.json ROOT [--branches PERCENT] [--json FILE] [--missed WORD]
 
-One source is compiled into several programs (the tests', the library's), each with its own counters: a
-side of a branch counts as taken if any of them took it. llvm-cov's own sums take the best program
-instead. Tests inside a file do not count. --missed lists the sides not taken in files with that word.
+One source is compiled into several programs (the tests', the library's), each with its own
+counters: a side of a branch counts as taken if any of them took it. llvm-cov's own sums take the
+best program instead. Tests inside a file do not count. --missed lists the sides not taken in files
+with that word.
 """
 
 import argparse
@@ -32,8 +33,8 @@ def first_line_of_tests(file):
     lines = file.read_text().splitlines()
     for number, line in enumerate(lines, 1):
         attribute = line.startswith(("#[cfg(test)]", "#[cfg(all(test"))
-        if attribute and any(
-                next.startswith("mod ") and next.endswith("{") for next in lines[number:number + 2]):
+        if attribute and any(next.startswith("mod ") and next.endswith("{")
+                             for next in lines[number:number + 2]):
             return number
     return len(lines) + 1
 
@@ -130,7 +131,8 @@ def main():
         options.json.write_text(json.dumps(figures, indent=1) + "\n")
     core = percent(*sums["core"][:2])
     if core < options.branches or not sums["core"][1]:
-        sys.exit(f"the core takes {core:.1f} % of its branches; the floor is {options.branches:g} %: "
+        sys.exit(f"the core takes {core:.1f} % of its branches; "
+                 f"the floor is {options.branches:g} %: "
                  "write the tests that are missing (--missed src/memory lists the sides)")
 
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# usage: branches.sh [--report]: which branches the Rust and the C tests take, file by file, with a floor
-# for the core. --report: only counts anew what the last run left. Reports: build/coverage.
+# usage: branches.sh [--report]: which branches the Rust and the C tests take, file by file, with a
+# floor for the core. --report: only counts anew what the last run left. Reports: build/coverage.
 set -euo pipefail
 source "$(dirname "$0")/../tools/tools.sh"
 
@@ -59,7 +59,8 @@ programs() {
         sed -n 's/.*"executable":"\([^"]*\)".*/\1/p'
 }
 # Without them the figures would be of nothing.
-binaries=$(programs && CARGO_TARGET_DIR=$CARGO_TARGET_DIR-faults programs --features host_faults --test faults &&
+binaries=$(programs &&
+    CARGO_TARGET_DIR=$CARGO_TARGET_DIR-faults programs --features host_faults --test faults &&
     echo "$out/c/lib/libtcuda.so" && echo "$out/c/c_tests/library_static") ||
     { echo "FAILED report: cargo test --no-run does not build the tests"; exit 1; }
 objects=()

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Sets the two columns of the driver contract suite side by side.
 
-    scripts/ci/contract.py [--steps] BINARY            runs it on the simulated machine and on the GPU
+    scripts/ci/contract.py [--steps] BINARY            runs it on the simulated machine and the GPU
     scripts/ci/contract.py [--steps] SIM.json GPU.json compares what two runs wrote with --json
 
 Prints for each topic how many sequences and steps were run on both, how many steps went as expected
@@ -101,8 +101,9 @@ def main():
     for line in sorted(stale):
         print(f"STALE      {line}")
     table(counts)
-    print(f"{len(names)} sequences on both, {skipped} skipped on the GPU, {len(found)} differences, "
-          f"{len(found - listed)} of them not listed, {unexpected} unexpected")
+    print(f"{len(names)} sequences on both, {skipped} skipped on the GPU, "
+          f"{len(found)} differences, {len(found - listed)} of them not listed, "
+          f"{unexpected} unexpected")
     sys.exit(bool(found - listed or stale or unexpected))
 
 

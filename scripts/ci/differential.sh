@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# usage: differential.sh [--fetch] [--traces] [option...]: the same random operations on PyTorch's own
-# allocator and on ours, without a GPU; the statistics must be equal after each of them. --fetch
+# usage: differential.sh [--fetch] [--traces] [option...]: the same random operations on PyTorch's
+# own allocator and on ours, without a GPU; the statistics must be equal after each of them. --fetch
 # gets PyTorch's allocator (530 MB to download) where it is not in target/c10 yet, --traces adds
 # those of data/traces; options are those of tests/differential/main.cc.
 set -euo pipefail

@@ -1,16 +1,17 @@
-"""The fault loop over the C tests: each program is run with its k-th driver call, or its k-th call of
-the C library, failing, with k = 1, 2, 3 ... until nothing is left to fail.
+"""The fault loop over the C tests: each program is run with its k-th driver call, or its k-th call
+of the C library, failing, with k = 1, 2, 3 ... until nothing is left to fail.
 
-usage: fault_loop.py DIRECTORY [--all] [--most K] [--seconds N] [--jobs N] [--json FILE] [PROGRAM [RULE]]
+usage: fault_loop.py DIRECTORY [--all] [--most K] [--seconds N] [--jobs N] [--json FILE]
+                     [PROGRAM [RULE]]
 
 DIRECTORY holds the programs that CMake built (build/dev/c_tests). A share takes ever longer steps
 up to k = 400, or --most; --all has more kinds of faults and programs, and leaves no k out but with
 --seconds, which ends it and has it take such steps too. PROGRAM is one row of the list that --list
 prints, RULE one run of it: "*@17=2!", or "libc malloc@3=fail".
 
-A run fails when the program crashes, hangs, or its report (c_tests/recovery.h, c_tests/faults/watch.h)
-names a problem: an output written on failure, a wrong number of live handles, a library that does
-not work again, driver objects that are alive when their context ends.
+A run fails when the program crashes, hangs, or its report (c_tests/recovery.h,
+c_tests/faults/watch.h) names a problem: an output written on failure, a wrong number of live
+handles, a library that does not work again, driver objects that are alive when their context ends.
 """
 
 import argparse
@@ -36,10 +37,10 @@ MOST_FAILURES = 40
 DRIVER = ["2", "2!", "999", "999!", "700", "700!", "lost", "slow:2ms"]
 # Functions of the C library, as c_tests/faults/libc_faults.c names them; * is any.
 # Without munmap for ever: addresses that cannot be given back are used up in the end.
-LIBC = ["*", "mmap", "munmap", "mprotect", "madvise", "memfd_create", "ftruncate", "fallocate", "open",
-        "read", "write", "pthread_create", "pthread_key_create", "pthread_setspecific",
-        "pthread_atfork", "membarrier", "getrandom", "dlopen", "posix_memalign", "calloc", "realloc",
-        "malloc"]
+LIBC = ["*", "mmap", "munmap", "mprotect", "madvise", "memfd_create", "ftruncate", "fallocate",
+        "open", "read", "write", "pthread_create", "pthread_key_create", "pthread_setspecific",
+        "pthread_atfork", "membarrier", "getrandom", "dlopen", "posix_memalign", "calloc",
+        "realloc", "malloc"]
 KINDS = [f"*@{{}}={effect}" for effect in DRIVER] + [
     f"libc {name}@{{}}={effect}" for name in LIBC for effect in ("fail", "fail!")
     if (name, effect) != ("munmap", "fail!")]
@@ -53,19 +54,21 @@ SHARE = ["*@{}=2", "*@{}=999!", "*@{}=700", "*@{}=lost", "libc *@{}=fail", "libc
 # several processes, of which one waits for what the other is refused.
 LEFT_OUT = {"faults", "replay_faults", "denied", "cancel", "reclamation", "pluggable_hooks",
             "pool_memory", "forks", "log", "remedies", "without_driver", "without_driver_cc",
-            "ended", "files", "kernel_headers", "many", "sync_debug_calls", "unmapped", "wrong_kind",
-            "every_function", "dlopen", "hpp_cc", "compiled_hpp_cc", "quickstart_cc", "link_cc",
-            "driver_gone", "driver_poor", "backend", "backends", "backends_capture", "pluggable",
-            "sandbox", "teardown", "reentry", "capture", "limits", "neighbours", "privileges", "settings",
-            "torch_streams", "nvtx_suballocations", "nvtx_ranges", "nvml_telemetry", "cublas_handles",
+            "ended", "files", "kernel_headers", "many", "sync_debug_calls", "unmapped",
+            "wrong_kind", "every_function", "dlopen", "hpp_cc", "compiled_hpp_cc",
+            "quickstart_cc", "link_cc", "driver_gone", "driver_poor", "backend", "backends",
+            "backends_capture", "pluggable", "sandbox", "teardown", "reentry", "capture",
+            "limits", "neighbours", "privileges", "settings", "torch_streams",
+            "nvtx_suballocations", "nvtx_ranges", "nvml_telemetry", "cublas_handles",
             "race_clean_shutdown", "generator", "graph",
             "graph_calls", "graph_functions", "graph_hpp_cc", "graph_memory", "graph_random",
             "graphed_callable", "random_order", "tensor", "comm_capture", "comm_hammer",
             "communicator_failures", "communicator_library", "jit", "jit_cases", "kernel",
             "ipc", "ipc_death", "ipc_event", "ipc_hostile"}
 # Only with --all: a run that comes to its end takes seconds.
-SLOW = {"handles", "process", "statistics", "threads", "copy", "copy_threads", "comm", "comm_2_devices",
-        "comm_parts", "comm_parts_2_devices", "communicator", "monitor", "nvtx", "blas", "sync_debug"}
+SLOW = {"handles", "process", "statistics", "threads", "copy", "copy_threads", "comm",
+        "comm_2_devices", "comm_parts", "comm_parts_2_devices", "communicator", "monitor",
+        "nvtx", "blas", "sync_debug"}
 # The same programs on other machines.
 LATE = ["stream", "event", "copy", "host", "host_cache", "host_crowd", "snapshot"]
 TWO = ["device", "memory", "comm", "comm_parts"]
@@ -163,7 +166,8 @@ def judge(result, rule, status, said):
         said = said.partition("faults end\n")[2]
     # What a lost device does not take back any more goes with its context.
     if "=lost" not in rule:
-        result.problems += [line for line in said.splitlines() if line.startswith("simulated machine:")]
+        result.problems += [
+            line for line in said.splitlines() if line.startswith("simulated machine:")]
 
 
 class Cursor:
@@ -183,7 +187,8 @@ class Cursor:
 
 
 def report_failure(program, rule, problems, directory):
-    print(f"FAILED python3 scripts/ci/fault_loop.py {directory} {program.name} '{rule}'", flush=True)
+    print(f"FAILED python3 scripts/ci/fault_loop.py {directory} {program.name} '{rule}'",
+          flush=True)
     for problem in problems[:6]:
         print(f"    {problem}", flush=True)
 
@@ -251,7 +256,8 @@ class Loop:
         injections, runs = sum(kinds.values()), sum(cursor.runs for cursor in self.cursors)
         programs = len({cursor.program.name for cursor in self.cursors})
         print(f"{injections} injections in {runs} runs of {programs} C programs, {left} of"
-              f" {len(self.cursors)} loops not run to the end, {seconds:.1f} s, {self.failures} failed")
+              f" {len(self.cursors)} loops not run to the end, {seconds:.1f} s,"
+              f" {self.failures} failed")
         if self.options.json:
             self.options.json.write_text(json.dumps(
                 {"injections": injections, "runs": runs, "kinds": kinds, "seconds": seconds,
@@ -300,8 +306,8 @@ def main():
             result = run(options.directory, program, options.rule)
             print(result)
         return 1 if result.problems else 0
-    kinds = [kind for kind in (KINDS if options.all or options.program else SHARE) if options.kinds in kind
-             and not (options.no_libc and kind.startswith("libc"))]
+    kinds = [kind for kind in (KINDS if options.all or options.program else SHARE)
+             if options.kinds in kind and not (options.no_libc and kind.startswith("libc"))]
     cursors = [Cursor(program, kind) for kind in kinds for program in chosen]
     loop = Loop(options, cursors)
     loop.run()

@@ -2,8 +2,9 @@
 
 usage: figures.py STEP OUTCOME SECONDS LOG [--json]
 
-A step needs nothing to have its figures found: cargo's and ctest's counts, and the lines of PATTERNS,
-are known. Whatever else is to be seen it prints as "figure: NAME = NUMBER". Numbers of one name add up.
+A step needs nothing to have its figures found: cargo's and ctest's counts, and the lines of
+PATTERNS, are known. Whatever else is to be seen it prints as "figure: NAME = NUMBER". Numbers of
+one name add up.
 """
 
 import json
@@ -14,7 +15,8 @@ import sys
 PATTERNS = [
     (r"test result: .*?(\d+) passed; (\d+) failed", ("tests", "tests failed")),
     (r"\d+% tests passed, (\d+) tests failed out of (\d+)", ("programs failed", "programs")),
-    (r"^(\d+) injections in (\d+) runs of (\d+) (?:scenarios|C programs)", ("injections", "runs", "scenarios")),
+    (r"^(\d+) injections in (\d+) runs of (\d+) (?:scenarios|C programs)",
+     ("injections", "runs", "scenarios")),
     (r"^contract, \w+: (\d+) sequences, (\d+) steps; \d+ skipped, (\d+) failed",
      ("sequences", "steps", "sequences failed")),
     (r": (\d+) programs, TCUDA_MODEL_SEED=", ("random programs",)),
@@ -57,7 +59,8 @@ def main():
         outcome = "skipped"
     found = figures(lines)
     if sys.argv[5:] == ["--json"]:
-        print(json.dumps({"step": step, "outcome": outcome, "seconds": int(seconds), "figures": found}))
+        print(json.dumps(
+            {"step": step, "outcome": outcome, "seconds": int(seconds), "figures": found}))
         return
     text = ", ".join(f"{value:,} {name}" for name, value in found.items())
     if outcome == "skipped":

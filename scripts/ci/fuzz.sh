@@ -69,11 +69,13 @@ for target in "${targets[@]}"; do
     mkdir -p "$grown" "fuzz/corpus/$target" "fuzz/regressions/$target"
     # Everything that an input may print is in the log.
     if "$binary" "$grown" "fuzz/corpus/$target" "fuzz/regressions/$target" \
-        -max_total_time="$seconds" -max_len=2048 -len_control=0 -entropic=0 -timeout=20 -rss_limit_mb=3072 -print_final_stats=1 \
+        -max_total_time="$seconds" -max_len=2048 -len_control=0 -entropic=0 -timeout=20 \
+        -rss_limit_mb=3072 -print_final_stats=1 \
         -artifact_prefix="$root/fuzz/artifacts/$target-" >"$log" 2>&1; then
         runs=$(sed -n 's/^stat::number_of_executed_units: *//p' "$log")
         speed=$(sed -n 's/^stat::average_exec_per_sec: *//p' "$log")
-        echo "$target: $runs runs, $speed/s, $(figure cov "$log") edges, $(figure ft "$log") features"
+        echo "$target: $runs runs, $speed/s, $(figure cov "$log") edges," \
+            "$(figure ft "$log") features"
     else
         failures=$((failures + 1))
         found=$(sed -n 's/.*Test unit written to //p' "$log" | tail -1)

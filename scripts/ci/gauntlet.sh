@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# usage: gauntlet.sh [--quick] [--only NAME[,NAME...]] [--list]: every check in full; --quick: a share of
-# each. A failure does not stop it. How each step went, how long it took and its key figures are in
-# build/gauntlet/summary.txt and summary.json, what it printed in build/gauntlet/NAME.log.
+# usage: gauntlet.sh [--quick] [--only NAME[,NAME...]] [--list]: every check in full; --quick: a
+# share of each. A failure does not stop it. How each step went, how long it took and its key
+# figures are in build/gauntlet/summary.txt and summary.json, what it printed in
+# build/gauntlet/NAME.log.
 set -euo pipefail
 source "$(dirname "$0")/../tools/tools.sh"
 
@@ -44,7 +45,8 @@ suite() { configure_and_build "$1" && "$ctest" --preset "$1" --parallel "$(jobs)
 
 races() {
     configure_and_build release && python3 scripts/ci/races.py build/release/c_tests \
-        --racy 1000 --twin "$(full 10000 300)" --workload "$(full 1000 30)" --json target/races.json &&
+        --racy 1000 --twin "$(full 10000 300)" --workload "$(full 1000 30)" \
+        --json target/races.json &&
         python3 scripts/ci/races.py build/release/c_tests --sanitizer
 }
 
@@ -55,7 +57,8 @@ faults() {
     if [ -z "$quick" ]; then
         scripts/ci/rust_faults.sh
     else
-        CARGO_TARGET_DIR=$root/target/faults cargo test --locked --features host_faults --test faults
+        CARGO_TARGET_DIR=$root/target/faults cargo test --locked --features host_faults \
+            --test faults
     fi
 }
 
@@ -112,7 +115,8 @@ step tests cargo test --locked --no-fail-fast
 step properties scripts/ci/properties.sh "$(full 300 5)"
 step contract cargo test --locked --test contract
 step model model
-step sanitizer env "$(full TCUDA_GAUNTLET=1 TCUDA_QUICK=1)" cargo test --locked --test sanitizer -- --nocapture
+step sanitizer env "$(full TCUDA_GAUNTLET=1 TCUDA_QUICK=1)" \
+    cargo test --locked --test sanitizer -- --nocapture
 step differential scripts/ci/differential.sh --fetch --traces --operations "$(full 1000000 20000)"
 step differential-tight scripts/ci/differential.sh --tight --operations "$(full 1000000 20000)"
 differential_segments() {
@@ -122,7 +126,8 @@ differential_segments() {
         scripts/ci/differential.sh --segments --tight --operations "$operations" \
             --options max_split_size_mb:40,max_non_split_rounding_mb:30,large_segment_size_mb:26 &&
         scripts/ci/differential.sh --segments --tight --operations "$operations" --fraction 0.8 \
-            --options garbage_collection_threshold:0.5,max_split_size_mb:30,roundup_power2_divisions:8
+            --options \
+            garbage_collection_threshold:0.5,max_split_size_mb:30,roundup_power2_divisions:8
 }
 step differential-segments differential_segments
 step faults faults

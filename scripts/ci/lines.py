@@ -1,6 +1,8 @@
-"""usage: lines.py [--long]: fails where a line of a source file, comments included, is wider than 100 columns.
+"""usage: lines.py [--long]: fails where a line of a source file, comments included, is wider than
+100 columns.
 
-Also counts files over 800 lines and Rust functions over 80 lines, which do not fail; --long names them.
+Also counts files over 800 lines and Rust functions over 80 lines, which do not fail; --long names
+them.
 """
 
 import pathlib

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# usage: models.sh [--quick|--full] [filter...]: the models of what threads share, under loom, with their planted
-# bugs. --full interrupts threads more often.
+# usage: models.sh [--quick|--full] [filter...]: the models of what threads share, under loom, with
+# their planted bugs. --full interrupts threads more often.
 set -euo pipefail
 source "$(dirname "$0")/../tools/tools.sh"
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# usage: properties.sh [SECONDS] [FILTER...]: the property tests of memory again and again, on new random programs
-# each time, for 300 seconds; optimised, with every assertion. A program that fails is made smaller
-# and printed.
+# usage: properties.sh [SECONDS] [FILTER...]: the property tests of memory again and again, on new
+# random programs each time, for 300 seconds; optimised, with every assertion. A program that fails
+# is made smaller and printed.
 set -euo pipefail
 source "$(dirname "$0")/../tools/tools.sh"
 
@@ -9,11 +9,13 @@ seconds=300
 [[ ${1:-} =~ ^[0-9]+$ ]] && { seconds=$1; shift; }
 filters=("$@")
 [ ${#filters[@]} -gt 0 ] ||
-    filters=(memory::tests::{direct,exported,extent,guarantee,model,pinned_model,scopes,segments,settings,starts})
+    filters=(memory::tests::{direct,exported,extent,guarantee,model,pinned_model}
+        memory::tests::{scopes,segments,settings,starts})
 
 export CARGO_TARGET_DIR=$root/target/properties CARGO_PROFILE_RELEASE_DEBUG_ASSERTIONS=true
 # What cargo says last is the program that it built.
-program=$(cargo test --locked --release --lib --no-run 2>&1 | sed -n 's/.*Executable .*(\(.*\))/\1/p')
+program=$(cargo test --locked --release --lib --no-run 2>&1 |
+    sed -n 's/.*Executable .*(\(.*\))/\1/p')
 [ -x "$program" ] || { echo "the tests were not built"; exit 1; }
 
 logs=$CARGO_TARGET_DIR/logs

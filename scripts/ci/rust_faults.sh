@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# usage: rust_faults.sh: the whole fault loop of tests/faults, a process for each scenario, as many at a
-# time as there are cores. The logs are in target/faults/loop; the last line adds them up.
+# usage: rust_faults.sh: the whole fault loop of tests/faults, a process for each scenario, as many
+# at a time as there are cores. The logs are in target/faults/loop; the last line adds them up.
 set -euo pipefail
 source "$(dirname "$0")/../tools/tools.sh"
 
@@ -19,7 +19,10 @@ status=0
     status=1
 # A process that crashed has no last line.
 sed -n '/^FAILED\|^signal\|^hangs\|^    [^ ]/p' "$logs"/*.log | head -60
-awk -v status="$status" '/injections in/ { injections += $1; runs += $4; failed += $(NF - 1); loops++ }
-    END { printf "%d injections in %d runs of %d scenarios, %d failed\n", injections, runs, loops, failed }' \
-    "$logs"/*.log
+awk -v status="$status" '
+    /injections in/ { injections += $1; runs += $4; failed += $(NF - 1); loops++ }
+    END {
+        printf "%d injections in %d runs of %d scenarios, %d failed\n",
+            injections, runs, loops, failed
+    }' "$logs"/*.log
 exit "$status"

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# usage: sanitize_rust.sh [filter...]: the Rust unit tests under AddressSanitizer, leaks included. The
-# stable compiler has the sanitizer, behind a switch; a target makes build scripts go without it.
+# usage: sanitize_rust.sh [filter...]: the Rust unit tests under AddressSanitizer, leaks included.
+# The stable compiler has the sanitizer, behind a switch; a target makes build scripts go without
+# it.
 set -euo pipefail
 source "$(dirname "$0")/../tools/tools.sh"
 export RUSTC_BOOTSTRAP=1 RUSTFLAGS=-Zsanitizer=address ASAN_OPTIONS=detect_leaks=1

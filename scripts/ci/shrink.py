@@ -1,7 +1,8 @@
 """Finds a seed of the adversarial schedule that a program fails under, and the few operations that
 must be late for it.
 
-    python3 scripts/ci/shrink.py [--seeds 0-999] [--options devices=2] [--timeout 60] -- PROGRAM ARGS...
+    python3 scripts/ci/shrink.py [--seeds 0-999] [--options devices=2] [--timeout 60]
+                                 -- PROGRAM ARGS...
 
 The program runs on the simulated machine and takes its options from the environment (TCUDA_SIM).
 It fails when it ends with a status other than 0 and 77, with a signal, or not at all. The exit
@@ -124,8 +125,8 @@ def report(by_number, late):
             touched = ", which touches the same bytes" if operation["conflicts"] else ""
             print(f"      overtaken by {describe(overtaker)}{touched}")
         elif "ran_after" in operation:
-            print(f"      ran when #{operation['ran_after']} was queued; nothing overtook it but the "
-                  "host, which did not wait")
+            print(f"      ran when #{operation['ran_after']} was queued; nothing overtook it but "
+                  "the host, which did not wait")
         else:
             print("      had not run when the program ended")
 

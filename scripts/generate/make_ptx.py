@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """Makes kernels/*.ptx from kernels/*.cu.
 
-Always with NVRTC 11.8 for compute_52, whose PTX (7.8) every driver since R520 accepts and newer GPUs
-compile for themselves; kernels named *_sm80.cu are for compute_80. A driver takes 60 ms and more to
-compile anything, so that some kernels have machine code as well, in kernels/*.cubin: of sm_80 for all
-GPUs 8.x, of sm_90 for 9.x. The compiler is a PyPI wheel, put under target/tools.
+Always with NVRTC 11.8 for compute_52, whose PTX (7.8) every driver since R520 accepts and newer
+GPUs compile for themselves; kernels named *_sm80.cu are for compute_80. A driver takes 60 ms and
+more to compile anything, so that some kernels have machine code as well, in kernels/*.cubin: of
+sm_80 for all GPUs 8.x, of sm_90 for 9.x. The compiler is a PyPI wheel, put under target/tools.
 
   make_ptx.py             writes the files
   make_ptx.py --check     compares them instead; exit status 1: one is out of date
@@ -40,8 +40,10 @@ def fetch(requirement, path):
         # Into a folder of our own first: two runs may be at this point at the same time.
         part = folder.with_name(f"{folder.name}.{os.getpid()}")
         command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps"]
-        command += ["--disable-pip-version-check", "--retries", "1", "--target", str(part), requirement]
-        result = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        command += ["--disable-pip-version-check", "--retries", "1"]
+        command += ["--target", str(part), requirement]
+        result = subprocess.run(
+            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         if result.returncode != 0:
             print(f"skipped: cannot fetch {requirement}\n{result.stdout}", file=sys.stderr)
             sys.exit(SKIPPED)
@@ -75,7 +77,8 @@ class Compiler:
 
     def compile(self, source, include=None):
         target = 80 if source.stem.endswith("_sm80") else 52
-        ptx = self.build(source, include, f"compute_{target}", lambda program: self.text(program, "PTX"))
+        ptx = self.build(
+            source, include, f"compute_{target}", lambda program: self.text(program, "PTX"))
         # Without the compiler's banner, so that the file begins with what a driver reads first.
         ptx = ptx[ptx.index(".version"):].rstrip() + "\n"
         if not ptx.startswith(f"{HEADER}{target}\n"):
@@ -113,12 +116,15 @@ def assemble(paths):
             result = subprocess.run(command, capture_output=True, text=True)
             if result.returncode != 0:
                 sys.exit(f"{path.name} for sm_{gpu}:\n{result.stdout}{result.stderr}")
-            facts = [line for line in result.stderr.splitlines() if "registers" in line or "spill" in line]
-            print(f"{path.name} for sm_{gpu}:", "; ".join(f.split(":", 1)[-1].strip() for f in facts))
+            facts = [line for line in result.stderr.splitlines()
+                     if "registers" in line or "spill" in line]
+            facts = "; ".join(fact.split(":", 1)[-1].strip() for fact in facts)
+            print(f"{path.name} for sm_{gpu}:", facts)
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--check", action="store_true", help="compare instead of writing")
     parser.add_argument("--assemble", action="store_true", help="try the files with ptxas")
     options = parser.parse_args()
@@ -137,7 +143,8 @@ def main():
         if ptx != old:
             stale = True
             difference = difflib.unified_diff(
-                old.splitlines(True), ptx.splitlines(True), f"{path.name} (checked in)", f"{path.name} (new)"
+                old.splitlines(True), ptx.splitlines(True), f"{path.name} (checked in)",
+                f"{path.name} (new)"
             )
             sys.stderr.writelines(difference)
             print(f"{path.name} is out of date: run scripts/generate/make_ptx.py", file=sys.stderr)
@@ -149,7 +156,8 @@ def main():
                 path.write_bytes(code)
             elif not path.exists() or path.read_bytes() != code:
                 stale = True
-                print(f"{path.name} is out of date: run scripts/generate/make_ptx.py", file=sys.stderr)
+                print(f"{path.name} is out of date: run scripts/generate/make_ptx.py",
+                      file=sys.stderr)
     if stale:
         sys.exit(1)
     if options.assemble:

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# usage: differential_gpu.sh LIBDIR TRACES OUT [option...]: the same operations on PyTorch's own allocator
-# and on ours, on one GPU, side by side in one process; the statistics must be equal after each of
-# them.
+# usage: differential_gpu.sh LIBDIR TRACES OUT [option...]: the same operations on PyTorch's own
+# allocator and on ours, on one GPU, side by side in one process; the statistics must be equal after
+# each of them.
 #
 # LIBDIR has a release build of libtcuda.so, TRACES the files of data/traces, OUT gets the program
 # and differential.json. Needs g++, CUDA's headers and a python3 that has PyTorch; tcuda is not
@@ -22,16 +22,19 @@ out=$(cd "$out" && pwd)
 
 command -v g++ >/dev/null || skip "g++ is not installed"
 torch=$(python3 -c 'import os, torch; torch.cuda.is_available() or exit(1)
-print(os.path.dirname(torch.__file__))' 2>/dev/null) || skip "python3 has no PyTorch that sees a GPU"
+print(os.path.dirname(torch.__file__))' 2>/dev/null) ||
+    skip "python3 has no PyTorch that sees a GPU"
 # The runtime that PyTorch itself would load.
 runtime=$(ldd "$torch/lib/libc10_cuda.so" | sed -n 's/.*libcudart[^ ]* => \([^ ]*\) .*/\1/p')
 [ -e "$runtime" ] || skip "PyTorch's libcudart was not found"
 # The toolkit's headers are whole; those of PyTorch's wheels may lack crt/.
 includes=()
 for folder in "$(dirname "$(command -v nvcc || echo /usr/bin/nvcc)")/../include" \
-    "${CUDA_HOME:-/usr/local/cuda}/include" /usr/local/cuda*/include "$(dirname "$runtime")/../include" \
+    "${CUDA_HOME:-/usr/local/cuda}/include" /usr/local/cuda*/include \
+    "$(dirname "$runtime")/../include" \
     "$torch"/../nvidia/*/include; do
-    [ ! -e "$folder/cuda_runtime.h" ] || [ ! -e "$folder/crt/host_config.h" ] || includes+=("$folder")
+    [ ! -e "$folder/cuda_runtime.h" ] || [ ! -e "$folder/crt/host_config.h" ] ||
+        includes+=("$folder")
 done
 [ ${#includes[@]} -gt 0 ] || skip "CUDA's headers are not installed"
 

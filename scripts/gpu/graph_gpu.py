@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
-"""Compares graphs with PyTorch's on a GPU: the random numbers that replays give, and the memory that
-captures hold.
+"""Compares graphs with PyTorch's on a GPU: the random numbers that replays give, and the memory
+that captures hold.
 
   graph_gpu.py LIBRARY [--out FOLDER] [--replays N]
 
-LIBRARY is libtcuda.so. Each program of fills is captured by both, from the same state of the default
-generator; after each replay the bytes and the generators' states must be the same. In between both
-fill eagerly, and seeds and offsets are set. Then eight programs that allocate are captured into one
+LIBRARY is libtcuda.so. Each program of fills is captured by both, from the same state of the
+default generator; after each replay the bytes and the generators' states must be the same. In
+between both fill eagerly, and seeds and offsets are set. Then eight programs that allocate are
+captured into one
 pool. The table comes last; exit status 1: something differs, 77: no PyTorch or no GPU.
 """
 
@@ -65,7 +66,8 @@ class Graphs(Library):
         self.call("tcuda_graph_capture_begin", graph, None, pool, 0)
         body()
         self.call("tcuda_graph_capture_end", graph)
-        self.call("tcuda_stream_exchange", before, ctypes.byref(ctypes.c_void_p()), ctypes.byref(device))
+        self.call("tcuda_stream_exchange", before, ctypes.byref(ctypes.c_void_p()),
+                  ctypes.byref(device))
         return graph
 
     def replay(self, graph):
@@ -83,7 +85,8 @@ class Graphs(Library):
 def compare_program(torch, ours, steps, replays, seed):
     """Differing replays of one program."""
     choose = random.Random(seed)
-    theirs = [torch.zeros(numel, dtype=getattr(torch, kind), device="cuda") for _, _, kind, numel in steps]
+    theirs = [torch.zeros(numel, dtype=getattr(torch, kind), device="cuda")
+              for _, _, kind, numel in steps]
     own = [tensor.clone() for tensor in theirs]
     torch_generator = torch.cuda.default_generators[0]
     state = (choose.getrandbits(64), 4 * choose.randrange(1 << 20))
@@ -113,7 +116,8 @@ def compare_program(torch, ours, steps, replays, seed):
         ours.replay(graph)
         torch.cuda.synchronize()
         ours.wait()
-        same = all(torch.equal(a.view(torch.uint8), b.view(torch.uint8)) for a, b in zip(theirs, own))
+        same = all(torch.equal(a.view(torch.uint8), b.view(torch.uint8))
+                   for a, b in zip(theirs, own))
         same &= torch.equal(*eager) and torch_state(torch_generator) == ours.state()
         differing += not same
     ours.call("tcuda_graph_destroy", graph)
@@ -121,9 +125,10 @@ def compare_program(torch, ours, steps, replays, seed):
 
 
 def sizes_of(index):
-    """What the program of one capture allocates: a stack of layers, whose results live to its end."""
+    """What the program of one capture allocates: layers, whose results live to its end."""
     choose = random.Random(index)
-    return [choose.choice((1, 2, 3, 5, 8, 13)) * choose.choice((4096, 300_000, MIB)) for _ in range(60)]
+    return [choose.choice((1, 2, 3, 5, 8, 13)) * choose.choice((4096, 300_000, MIB))
+            for _ in range(60)]
 
 
 def capture_torch():
@@ -158,7 +163,8 @@ def capture_ours(ours):
         for size in sizes_of(index):
             block = ctypes.c_void_p()
             ours.call("tcuda_malloc", ctypes.c_size_t(size), -1, None, ctypes.byref(block))
-            ours.call("tcuda_fill", block, ctypes.byref(zero), ctypes.c_size_t(1), ctypes.c_size_t(size), None)
+            ours.call("tcuda_fill", block, ctypes.byref(zero), ctypes.c_size_t(1),
+                      ctypes.c_size_t(size), None)
             live.append(block)
             if len(live) > 4:
                 ours.call("tcuda_free", live.pop(len(live) % 4))
@@ -181,7 +187,8 @@ def capture_ours(ours):
 def held_by_torch(settings):
     environment = dict(os.environ, PYTORCH_CUDA_ALLOC_CONF=settings, PYTORCH_ALLOC_CONF=settings)
     command = [sys.executable, __file__, "--capture-torch", "-"]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True, timeout=120)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True,
+                          timeout=120)
     return int(done.stdout.split()[-1])
 
 
@@ -207,7 +214,8 @@ def main():
     for number, (name, steps) in enumerate(PROGRAMS.items()):
         differing = compare_program(torch, ours, steps, options.replays, number)
         failed += differing
-        rows.append({"program": name, "fills": len(steps), "replays": options.replays, "differ": differing})
+        rows.append({"program": name, "fills": len(steps), "replays": options.replays,
+                     "differ": differing})
     held, left = capture_ours(ours)
     memory = {"tcuda": held, "left_by_tcuda": left, "torch": held_by_torch("backend:native")}
     memory["torch_expandable"] = held_by_torch("expandable_segments:True")

@@ -4,17 +4,19 @@
   jit_gpu.py LIBRARY [--budget SECONDS] [--out FOLDER] [--only TEXT] [--part NAME] [--jobs N]
 
 LIBRARY is libtcuda.so. Functions, types and ways in which tensors lie get the same inputs by both,
-infinities and NaNs among them. Parts, in this order: "corpus", one function with every pair of types in
-every layout; "functions", the others with one pair for each kind of numbers, side by side and turned;
-"rest", all that is left. PyTorch compiles for each pair of types and some of the layouts, which takes
-most of the time: what has not begun when the budget is spent is left out and counted; --jobs N shares the
-pairs among N processes, which take the GPUs in turn. Each case is a line of FOLDER/jit_cases.jsonl, and
-each pair of types a line of the output. What PyTorch cannot compile is counted apart.
+infinities and NaNs among them. Parts, in this order: "corpus", one function with every pair of
+types in every layout; "functions", the others with one pair for each kind of numbers, side by side
+and turned; "rest", all that is left. PyTorch compiles for each pair of types and some of the
+layouts, which takes most of the time: what has not begun when the budget is spent is left out and
+counted; --jobs N shares the pairs among N processes, which take the GPUs in turn. Each case is a
+line of FOLDER/jit_cases.jsonl, and each pair of types a line of the output. What PyTorch cannot
+compile is counted apart.
 
-"fused": sums of two products, as in those of complex numbers, which differ only in which product the
-compiler fused with the sum. It chooses anew for each kernel, in PyTorch's as in ours, so that PyTorch's own
-layouts differ in these elements as well; both values are checked to be among those that fused operations
-give exactly. NaNs equal NaNs. The table comes last; exit status 1: something else differs.
+"fused": sums of two products, as in those of complex numbers, which differ only in which product
+the compiler fused with the sum. It chooses anew for each kernel, in PyTorch's as in ours, so that
+PyTorch's own layouts differ in these elements as well; both values are checked to be among those
+that fused operations give exactly. NaNs equal NaNs. The table comes last; exit status 1: something
+else differs.
 """
 
 import argparse
@@ -48,23 +50,27 @@ FUNCTIONS = [
      "T(0.70710678118654752440))); }", 1, {}, "f"),
     ("helper", "template <typename T> T square(T x) { return x * x; }\n"
      "template <typename T> T helper(T x, T y) { return square(x) - square(y); }", 2, {}, "fic"),
-    ("exponentials", "template <typename T> T f(T x) { return std::exp(x) + std::tanh(x); }", 1, {}, "f"),
+    ("exponentials", "template <typename T> T f(T x) { return std::exp(x) + std::tanh(x); }",
+     1, {}, "f"),
     ("logarithms", "template <typename T> T f(T x) { return std::log(std::abs(x)) * std::log1p("
      "std::abs(x)); }", 1, {}, "f"),
     ("waves", "template <typename T> T f(T x) { return std::sin(x) * std::cos(x); }", 1, {}, "f"),
-    ("powers", "template <typename T> T f(T x, T y) { return std::pow(std::abs(x), y); }", 2, {}, "f"),
+    ("powers", "template <typename T> T f(T x, T y) { return std::pow(std::abs(x), y); }",
+     2, {}, "f"),
     ("complex_exp", "template <typename T> T f(T x) { return std::exp(x); }", 1, {}, "c"),
     ("complex_sqrt", "template <typename T> T f(T x) { return std::sqrt(x); }", 1, {}, "c"),
     ("complex_log", "template <typename T> T f(T x) { return std::log(x); }", 1, {}, "c"),
     ("complex_abs", "template <typename T> T f(T x) { return std::abs(x); }", 1, {}, "c"),
-    ("four", "template <typename T> T f(T a, T b, T c, T d) { return a * b + c * d; }", 4, {}, "fi"),
+    ("four", "template <typename T> T f(T a, T b, T c, T d) { return a * b + c * d; }",
+     4, {}, "fi"),
 ]
 MULTIPLE = ("template <typename T> void f(T x, T y, T by, T& sum, T& difference) "
             "{ sum = x + by * y; difference = x - y; }", {"by": 2.0})
 TYPES = {
-    "f": [("float32",) * 2, ("float64",) * 2, ("float16",) * 2, ("bfloat16",) * 2, ("float16", "float32"),
-          ("float16", "bfloat16"), ("int32", "float16"), ("int64", "float32"), ("bool", "float32"),
-          ("float32", "float64"), ("uint8", "bfloat16")],
+    "f": [("float32",) * 2, ("float64",) * 2, ("float16",) * 2, ("bfloat16",) * 2,
+          ("float16", "float32"), ("float16", "bfloat16"), ("int32", "float16"),
+          ("int64", "float32"), ("bool", "float32"), ("float32", "float64"),
+          ("uint8", "bfloat16")],
     "i": [(name,) * 2 for name in ("uint8", "int8", "int16", "int32", "int64")]
          + [("uint8", "int8"), ("int16", "int64"), ("bool", "int32")],
     "c": [("complex64",) * 2, ("complex128",) * 2, ("float32", "complex64"), ("complex32",) * 2],
@@ -113,7 +119,8 @@ class Library:
         listed = (Scalar * max(1, len(scalars)))(*(Scalar.of(*item) for item in scalars.items()))
         options = Options(ctypes.sizeof(Options), listed, len(scalars))
         if outputs is None:
-            self.call("tcuda_jit_create", code.encode(), ctypes.byref(options), ctypes.byref(handle))
+            self.call("tcuda_jit_create", code.encode(), ctypes.byref(options),
+                      ctypes.byref(handle))
         else:
             self.call("tcuda_jit_create_multi", code.encode(), outputs, ctypes.byref(options),
                       ctypes.byref(handle))
@@ -144,14 +151,16 @@ def numbers(torch, dtype, count, seed):
     values = torch.randn(count, generator=generator, device="cuda", dtype=torch.float64) * 4
     if dtype.startswith("complex"):
         other = torch.randn(count, generator=generator, device="cuda", dtype=torch.float64) * 4
-        special = [complex(0, 0), complex(1, float("inf")), complex(float("nan"), 1), complex(-1, 0)]
+        special = [complex(0, 0), complex(1, float("inf")), complex(float("nan"), 1),
+                   complex(-1, 0)]
         values = torch.complex(values, other)
         values[:4] = torch.tensor(special, device="cuda", dtype=torch.complex128)
         # There is no conversion to complex32 on every version.
         if dtype == "complex32":
             return torch.view_as_complex(torch.view_as_real(values).to(torch.float16))
         return values.to(kind)
-    values[:6] = torch.tensor([0, -0.0, float("inf"), -float("inf"), float("nan"), 1e-8], device="cuda")
+    special = [0, -0.0, float("inf"), -float("inf"), float("nan"), 1e-8]
+    values[:6] = torch.tensor(special, device="cuda")
     return values.to(kind)
 
 
@@ -168,8 +177,10 @@ def layouts(torch, dtypes, inputs):
     yield "one element", all_of(lambda which, t: t if which == 0 else t[7:8], 3000)
     yield "without dimensions", all_of(lambda which, t: t if which == 0 else t[9], 3000)
     yield "rows and columns", all_of(
-        lambda which, t: t.view(30, 40) if which == 0 else t[:30, None] if which % 2 else t[:40], 1200)
-    yield "transposed", all_of(lambda which, t: t.view(30, 40) if which else t.view(40, 30).t(), 1200)
+        lambda which, t: t.view(30, 40) if which == 0 else t[:30, None] if which % 2 else t[:40],
+        1200)
+    yield "transposed", all_of(
+        lambda which, t: t.view(30, 40) if which else t.view(40, 30).t(), 1200)
     yield "with gaps", all_of(lambda which, t: t.view(100, 40)[::2, which % 3::3][:, :12], 4000)
 
 
@@ -190,8 +201,8 @@ def rounded(exact, is_single):
         return float(exact)
     # By way of a double it would be rounded twice.
     near, = struct.unpack("<I", struct.pack("<f", float(exact)))
-    numbers = [(struct.unpack("<f", struct.pack("<I", n))[0], n & 1) for n in (near - 1, near, near + 1)
-               if 0 <= n < 1 << 32]
+    numbers = [(struct.unpack("<f", struct.pack("<I", n))[0], n & 1)
+               for n in (near - 1, near, near + 1) if 0 <= n < 1 << 32]
     finite = [(number, odd) for number, odd in numbers if math.isfinite(number)]
     return min(finite, key=lambda pair: (abs(fractions.Fraction(pair[0]) - exact), pair[1]))[0]
 
@@ -201,7 +212,8 @@ def sums_of_products(p, q, r, s, is_single):
     exact = fractions.Fraction
     one, two = exact(p) * exact(q), exact(r) * exact(s)
     near = exact(rounded(one, is_single)), exact(rounded(two, is_single))
-    return {rounded(value, is_single) for value in (near[0] + near[1], one + near[1], near[0] + two)}
+    return {rounded(value, is_single)
+            for value in (near[0] + near[1], one + near[1], near[0] + two)}
 
 
 def fused_products(a, b, is_single):
@@ -234,7 +246,8 @@ def is_fused_otherwise(torch, name, tensors, found, expected):
 
     for *values, f, e in zip(*map(parts, (*tensors, found, expected))):
         # Zeros differ by their signs as well.
-        if all(struct.pack("<d", p) == struct.pack("<d", q) or p != p and q != q for p, q in zip(f, e)):
+        if all(struct.pack("<d", p) == struct.pack("<d", q) or p != p and q != q
+               for p, q in zip(f, e)):
             continue
         if not all(map(math.isfinite, itertools.chain(f, e, *values))):
             return False
@@ -327,7 +340,8 @@ def compare_share(options, lines):
     index, jobs = map(int, options.share.split("/"))
     left_out = 0
     for number, (part, function, dtypes, wanted) in enumerate(groups(functions)):
-        if number % jobs != index or options.only not in function.name or options.part not in ("", part):
+        is_chosen = options.only in function.name and options.part in ("", part)
+        if number % jobs != index or not is_chosen:
             continue
         if time.monotonic() - begin > options.budget:
             left_out += 1
@@ -341,7 +355,8 @@ def compare_share(options, lines):
                     "result": result, "what": what}
             print(json.dumps(case), file=lines, flush=True)
         summary = ", ".join(f"{number} {result}" for result, number in found.items())
-        print(f"{time.monotonic() - begin:6.1f} s {part:10}{function.name:14}{types:24}{summary}", flush=True)
+        print(f"{time.monotonic() - begin:6.1f} s {part:10}{function.name:14}{types:24}{summary}",
+              flush=True)
     for function in functions:
         if function.made:
             ours.call("tcuda_jit_destroy", function.made[0])
@@ -356,9 +371,11 @@ def share_among(options, folder):
     for index in range(options.jobs):
         path = pathlib.Path(folder) / f"{index}.jsonl"
         command = [sys.executable, __file__, options.library, "--share", f"{index}/{options.jobs}",
-                   "--lines", path, "--budget", options.budget, "--only", options.only, "--part", options.part]
+                   "--lines", path, "--budget", options.budget, "--only", options.only,
+                   "--part", options.part]
         visible = {"CUDA_VISIBLE_DEVICES": str(index % gpus)} if gpus > 1 else {}
-        started.append((path, subprocess.Popen([str(word) for word in command], env={**os.environ, **visible})))
+        started.append((path, subprocess.Popen(
+            [str(word) for word in command], env={**os.environ, **visible})))
     for index, (_, process) in enumerate(started):
         if process.wait():
             raise SystemExit(f"process {index} of {options.jobs} ended with {process.returncode}")
@@ -366,10 +383,12 @@ def share_among(options, folder):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("library", type=pathlib.Path)
     parser.add_argument("--budget", type=float, default=150, help="seconds; 150")
-    parser.add_argument("--out", type=pathlib.Path, help="folder for jit_cases.jsonl and jit_cases.json")
+    parser.add_argument(
+        "--out", type=pathlib.Path, help="folder for jit_cases.jsonl and jit_cases.json")
     parser.add_argument("--only", default="", help="functions with this in their names")
     parser.add_argument("--part", default="", help="corpus, functions or rest alone")
     parser.add_argument("--jobs", type=int, default=1, help="processes; 1")
@@ -389,7 +408,8 @@ def main():
         counts["all"][case["result"]] += 1
     if options.out:
         options.out.mkdir(parents=True, exist_ok=True)
-        (options.out / "jit_cases.jsonl").write_text("".join(json.dumps(case) + "\n" for case in cases))
+        (options.out / "jit_cases.jsonl").write_text(
+            "".join(json.dumps(case) + "\n" for case in cases))
         record = {"counts": counts, "left_out": left_out}
         (options.out / "jit_cases.json").write_text(json.dumps(record, indent=1))
     results = ("same", "fused", "other", "failed", "torch cannot")

@@ -3,11 +3,12 @@
 
   math_gpu.py --make FILE   without a GPU: writes the PTX, made as those of kernels/
   math_gpu.py FILE [--out FOLDER]
-                            on a machine with a GPU and PyTorch 2.11+cu130: every 32-bit input of the
-                            functions of floats, 2^28 samples of those of doubles
+                            on a machine with a GPU and PyTorch 2.11+cu130: every 32-bit input of
+                            the functions of floats, 2^28 samples of those of doubles
 
 Of each function the number of inputs whose results differ in a bit, and the first of them. What the
-compiler makes of C comes from the NVRTC that PyTorch itself brings. Exit status 1: something differs.
+compiler makes of C comes from the NVRTC that PyTorch itself brings. Exit status 1: something
+differs.
 """
 
 import argparse
@@ -55,7 +56,8 @@ class Module:
         out, first = ctypes.c_uint64(tensor.data_ptr()), ctypes.c_uint32(start)
         parameters = (ctypes.c_void_p * 2)(ctypes.addressof(out), ctypes.addressof(first))
         grid = tensor.numel() // BLOCK
-        status = self.cuda.cuLaunchKernel(function, grid, 1, 1, BLOCK, 1, 1, 0, None, parameters, None)
+        status = self.cuda.cuLaunchKernel(
+            function, grid, 1, 1, BLOCK, 1, 1, 0, None, parameters, None)
         check(status, name)
 
 
@@ -113,7 +115,8 @@ def with_torch(torch, name, start, count):
 
 def compare(torch, ours, theirs, name, wide, total):
     kind = torch.int64 if wide else torch.int32
-    a, b = torch.empty(CHUNK, dtype=kind, device="cuda"), torch.empty(CHUNK, dtype=kind, device="cuda")
+    a = torch.empty(CHUNK, dtype=kind, device="cuda")
+    b = torch.empty(CHUNK, dtype=kind, device="cuda")
     differ, first = 0, []
     for start in range(0, total, CHUNK):
         ours.launch(f"ours_{name}", a, start)
@@ -146,7 +149,8 @@ NARROW = {"sqrt": "spelled for -0 and normal numbers only"}
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("ptx", type=pathlib.Path)
     parser.add_argument("--make", action="store_true", help="write the PTX instead")
     parser.add_argument("--out", type=pathlib.Path, help="folder for math.json")
@@ -171,7 +175,8 @@ def main():
         rows.append({"function": name, "inputs": total, "differ": differ, "first": first})
         note = NARROW.get(name, "")
         seconds = time.time() - begin
-        print(f"{name:24} {total:>11} inputs  {differ:>11} differ  {seconds:5.1f} s  {note}  {first[:3]}")
+        print(f"{name:24} {total:>11} inputs  {differ:>11} differ  {seconds:5.1f} s  {note}"
+              f"  {first[:3]}")
     facts = {"torch": torch.__version__, "compiler": compiler, "gpu": torch.cuda.get_device_name()}
     if options.out:
         options.out.mkdir(parents=True, exist_ok=True)

@@ -3,10 +3,11 @@
 
   random_gpu.py LIBRARY [--out FOLDER] [--rounds N] [--only TEXT]
 
-LIBRARY is libtcuda.so. For every distribution, its parameters, type, shape, seed and offset, PyTorch's
-generator and one of ours begin alike; both fill a view of their own memory, and the memory, around the
-view too, and the offsets afterwards must be the same. Then chains of fills on one generator, whose
-state goes back and forth. The table comes last; exit status 1: something differs.
+LIBRARY is libtcuda.so. For every distribution, its parameters, type, shape, seed and offset,
+PyTorch's generator and one of ours begin alike; both fill a view of their own memory, and the
+memory, around the view too, and the offsets afterwards must be the same. Then chains of fills on
+one generator, whose state goes back and forth. The table comes last; exit status 1: something
+differs.
 """
 
 import argparse
@@ -180,8 +181,10 @@ def fills():
     yield "integers", (-5, 5), FLOATS + SIGNED
     yield "integers", (0, 1), FLOATS + INTEGERS + ("bool",)
     yield "integers", (0, 2), FLOATS + INTEGERS + UNSIGNED + ("bool",)
-    yield "integers", (0, 65535), ("uint16", "uint32", "uint64", "int32", "int64", "float32", "float64")
-    yield "integers", (0, (1 << 28) - 1), ("int32", "int64", "uint32", "uint64", "float64", "bfloat16")
+    yield "integers", (0, 65535), (
+        "uint16", "uint32", "uint64", "int32", "int64", "float32", "float64")
+    yield "integers", (0, (1 << 28) - 1), (
+        "int32", "int64", "uint32", "uint64", "float64", "bfloat16")
     yield "integers", (0, 1 << 28), ("int32", "int64", "uint32", "uint64", "float64", "bfloat16")
     yield "integers", (-(1 << 31), 1 << 31), ("int32", "int64", "float64", "bfloat16")
     yield "integers", (0, (1 << 32) - 1), ("uint32", "uint64", "int64", "float64")
@@ -219,7 +222,8 @@ def views(base, numel):
     yield "channels last", lambda a: (
         a[: 2 * 3 * side * side].view(2, side, side, 3).permute(0, 3, 1, 2)
     )
-    yield "steps", lambda a: a[: side * side * 4 * side].view(side, 2 * side, 2 * side)[:, ::2, 1::2]
+    steps = side * side * 4 * side
+    yield "steps", lambda a: a[:steps].view(side, 2 * side, 2 * side)[:, ::2, 1::2]
     yield "one element", lambda a: a[5:6].view(())
 
 
@@ -251,7 +255,8 @@ class Comparison:
         return pair, [buffer.view(kind) for buffer in pair]
 
     def start(self):
-        seed = self.random.choice([0, 42, 67280421310721, self.random.getrandbits(64), (1 << 64) - 1])
+        seed = self.random.choice(
+            [0, 42, 67280421310721, self.random.getrandbits(64), (1 << 64) - 1])
         offset = self.random.choice([0, 4, 1 << 20, (1 << 34) - 8, 4 * self.random.getrandbits(40)])
         set_torch_state(self.torch, self.theirs, seed, offset)
         self.ours.set_state(seed, offset)
@@ -385,7 +390,8 @@ def report(comparison, out, facts):
     if out:
         out.mkdir(parents=True, exist_ok=True)
         rows = [
-            {"fill": name, "type": dtype, "combinations": row[0], "elements": row[1], "wrong": row[2]}
+            {"fill": name, "type": dtype, "combinations": row[0], "elements": row[1],
+             "wrong": row[2]}
             for (name, dtype), row in comparison.rows.items()
         ]
         text = json.dumps({**facts, "rows": rows, "wrong": comparison.wrong[:1000]}, indent=1)
@@ -394,7 +400,8 @@ def report(comparison, out, facts):
 
 
 def main(library=Library):
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("library", type=pathlib.Path)
     parser.add_argument("--out", type=pathlib.Path, help="folder for random.json")
     parser.add_argument("--rounds", type=int, default=6, help="sizes for each fill and type")

@@ -3,9 +3,9 @@
 
     scripts/gpu/telemetry_gpu.py target/release/libtcuda.so [--rounds N]
 
-Each round asks nvidia-smi, tcuda and nvidia-smi again, for every visible device, by its UUID: an idle
-round, and rounds while the device fills memory. A value fails when it is outside of what the two answers
-span, by more than it moves in between. Run it as well with CUDA_VISIBLE_DEVICES=1,0 and
+Each round asks nvidia-smi, tcuda and nvidia-smi again, for every visible device, by its UUID: an
+idle round, and rounds while the device fills memory. A value fails when it is outside of what the
+two answers span, by more than it moves in between. Run it as well with CUDA_VISIBLE_DEVICES=1,0 and
 CUDA_DEVICE_ORDER=PCI_BUS_ID, where ordinals are not nvidia-smi's.
 """
 
@@ -16,8 +16,8 @@ import sys
 import time
 import uuid
 
-FIELDS = ["uuid", "utilization.gpu", "utilization.memory", "temperature.gpu", "power.draw", "clocks.sm",
-          "memory.used", "memory.reserved"]
+FIELDS = ["uuid", "utilization.gpu", "utilization.memory", "temperature.gpu", "power.draw",
+          "clocks.sm", "memory.used", "memory.reserved"]
 # Name, index in FIELDS, type of the output, factor to nvidia-smi's unit, what it may move
 # meanwhile.
 VALUES = [
@@ -81,7 +81,8 @@ def main():
         name = tcuda.uuid_of(device)
         for around in range(options.rounds):
             for _ in range(0 if around == 0 else 2000):
-                tcuda.call("tcuda_fill", block, byte, ctypes.c_size_t(1), ctypes.c_size_t(1 << 30), None)
+                tcuda.call("tcuda_fill", block, byte, ctypes.c_size_t(1),
+                           ctypes.c_size_t(1 << 30), None)
             before = ask_smi()[name]
             seen = [tcuda.value(value, device, kind) for value, _, kind, _, _ in VALUES]
             after = ask_smi()[name]

@@ -91,7 +91,8 @@ def check_statistics(table, part, torch, tcuda):
     # How long a block waits for other streams depends on who looks when, and with it the peaks.
     differing = [f"{key} {theirs[key]} {ours[key]}" for key in ours if ours[key] != theirs[key]]
     totals = [key for key in ours if not key.endswith(".peak")]
-    table.check(f"{part}: statistics as PyTorch's own", all(ours[key] == theirs[key] for key in totals),
+    table.check(f"{part}: statistics as PyTorch's own",
+                all(ours[key] == theirs[key] for key in totals),
                 f"{len(ours) - len(differing)} of {len(ours)} equal {'; '.join(differing[:4])}")
 
 
@@ -135,11 +136,13 @@ def check_snapshot(table, part, folder, result):
         except Exception as error:  # each view is a row
             table.check(f"{part}: _memory_viz {name}", False, f"{type(error).__name__}: {error}")
     page = (folder / "snapshot.html").stat().st_size
-    table.check(f"{part}: page", page > 10_000, f"{page} bytes in snapshot.html; {torch.__version__}")
+    table.check(f"{part}: page", page > 10_000,
+                f"{page} bytes in snapshot.html; {torch.__version__}")
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("library", type=pathlib.Path)
     parser.add_argument("out", type=pathlib.Path)
     parser.add_argument("--steps", type=int, default=12)
@@ -153,7 +156,8 @@ def main():
             table.check(f"{part}: on PyTorch's allocator", False, why)
             continue
         tcuda, why, after = run(options, "tcuda", part)
-        table.check(f"{part}: on tcuda", tcuda is not None, why or f"{after:.1f} s, {before:.1f} s before")
+        table.check(f"{part}: on tcuda", tcuda is not None,
+                    why or f"{after:.1f} s, {before:.1f} s before")
         if tcuda is None:
             continue
         device = f"{torch['device']}, PyTorch {torch['torch']}"

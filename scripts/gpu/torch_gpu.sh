@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# usage: torch_gpu.sh LIBDIR TRACES OUT: everything that needs PyTorch and a GPU, in about four minutes.
+# usage: torch_gpu.sh LIBDIR TRACES OUT: everything that needs PyTorch and a GPU: about 4 minutes.
 #
 # LIBDIR has a release build of libtcuda.so, TRACES the files of data/traces, OUT gets what the
 # parts write. A part that fails, or that cannot run here, leaves the others alone; a table comes
