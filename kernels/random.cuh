@@ -258,7 +258,8 @@ static __device__ __forceinline__ void strided(u8 *address, const Philox &philox
     u32 bytes = bytes_of<Distributions...>(shape.element);
     for (u32 wave = slice; wave < target.waves; wave += target.slices) {
         u64 values[4] = {};
-        draw<Distributions...>(shape.element, scalars, words_of(keys, offset / 4 + wave, t), values);
+        draw<Distributions...>(
+            shape.element, scalars, words_of(keys, offset / 4 + wave, t), values);
 #pragma unroll
         for (u32 i = 0; i < 4; i++) {
             u32 li = (wave * draws + i) * target.threads + t;

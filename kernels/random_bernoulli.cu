@@ -110,8 +110,9 @@ static __device__ __forceinline__ void each(u8 *address, const u8 *probabilities
 #pragma unroll
             for (u32 i = 0; i < 4; i++)
                 if (i < left)
-                    Store::one(address + place(pair.dims, pair.size, pair.stride, li + i, sizeof(Bits)),
-                               out[i]);
+                    Store::one(
+                        address + place(pair.dims, pair.size, pair.stride, li + i, sizeof(Bits)),
+                        out[i]);
         }
     }
 }

@@ -87,7 +87,8 @@ static __device__ __forceinline__ float exponential_log(float u)
 
 static __device__ __forceinline__ double exponential_log(double u)
 {
-    return u >= bits_double(0x3fefffffffffffff) ? bits_double(0xbca0000000000000) : log_of_uniform(u);
+    return u >= bits_double(0x3fefffffffffffff) ? bits_double(0xbca0000000000000)
+        : log_of_uniform(u);
 }
 
 // -log(u)/rate; words: -1/rate, a division of the type in which torch computes.
@@ -296,7 +297,8 @@ struct BernoulliF64 {
     typedef F64 Element;
     static constexpr int DRAWS = 2;
     u64 threshold, one;
-    __device__ __forceinline__ BernoulliF64(const Scalars &s) : threshold(s.word[0]), one(s.word[1]) {}
+    __device__ __forceinline__ BernoulliF64(const Scalars &s)
+        : threshold(s.word[0]), one(s.word[1]) {}
     __device__ __forceinline__ void operator()(const Words &words, Raw *out) const
     {
         out[0] = (words.x ^ (u64)words.y << 21) < threshold ? one : 0;

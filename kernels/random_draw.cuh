@@ -107,7 +107,8 @@ static __constant__ u64 SIN64[] = {
 };
 
 template <int COUNT>
-static __device__ __forceinline__ double polynomial(const u64 (&coefficients)[COUNT], int terms, double x)
+static __device__ __forceinline__ double polynomial(const u64 (&coefficients)[COUNT], int terms,
+    double x)
 {
     double p = bits_double(coefficients[0]);
 #pragma unroll

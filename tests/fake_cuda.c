@@ -1,7 +1,9 @@
 /* A libcuda.so.1 without a GPU, to drive the real loader. What it lacks is chosen when it is
- * compiled (WITHOUT_...), what it answers by its environment: FAKE_CUDA_VERSION  what
- * cuDriverGetVersion says; 12090 FAKE_CUDA_INIT     what cuInit returns; 0 FAKE_CUDA_COUNT    what
- * cuDeviceGetCount returns; 0 cuMemMap exists nowhere in it. */
+ * compiled (WITHOUT_...), what it answers by its environment:
+ *   FAKE_CUDA_VERSION  what cuDriverGetVersion says; 12090
+ *   FAKE_CUDA_INIT     what cuInit returns; 0
+ *   FAKE_CUDA_COUNT    what cuDeviceGetCount returns; 0
+ * cuMemMap exists nowhere in it. */
 #include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -16,7 +18,8 @@ enum { INVALID_VALUE = 1, STUB_LIBRARY = 34 };
 API int cuInit(unsigned flags) { (void)flags; return STUB_LIBRARY; }
 API int cuDriverGetVersion(int *version) { (void)version; return STUB_LIBRARY; }
 API int cuDeviceGetCount(int *count) { (void)count; return STUB_LIBRARY; }
-API int cuGetProcAddress_v2(const char *name, void **address, int version, uint64_t flags, int *status)
+API int cuGetProcAddress_v2(const char *name, void **address, int version, uint64_t flags,
+    int *status)
 {
     (void)name, (void)address, (void)version, (void)flags, (void)status;
     return STUB_LIBRARY;
@@ -116,7 +119,8 @@ API int cuGetProcAddress(const char *name, void **address, int version, uint64_t
     return flags ? INVALID_VALUE : lookup(name, address, version);
 }
 #ifndef WITHOUT_LOOKUP_V2
-API int cuGetProcAddress_v2(const char *name, void **address, int version, uint64_t flags, int *status)
+API int cuGetProcAddress_v2(const char *name, void **address, int version, uint64_t flags,
+    int *status)
 {
     int code = flags ? INVALID_VALUE : lookup(name, address, version);
     *status = *address ? 0 : 1;

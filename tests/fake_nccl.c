@@ -93,8 +93,8 @@ EXPORT int ncclGetVersion(int *version)
 
 EXPORT const char *ncclGetErrorString(int result)
 {
-    static const char *const texts[] = { "no error", "unhandled cuda error", "unhandled system error",
-        "internal error", "invalid argument", "invalid usage",
+    static const char *const texts[] = { "no error", "unhandled cuda error",
+        "unhandled system error", "internal error", "invalid argument", "invalid usage",
         "remote process exited or there was a network error", "NCCL operation in progress" };
     return result >= 0 && result < 8 ? texts[result] : "unknown result code";
 }
@@ -180,7 +180,8 @@ static comm *make(const unique_id *id, int rank, int ranks, int *result)
         fail(CUDA_FAILED, "a call of the driver failed");
     } else {
         *result = room_enter(room, rank, made->device);
-        if (*result != SUCCESS) fail(*result, "the rank is none, or it or its device is there already");
+        if (*result != SUCCESS)
+            fail(*result, "the rank is none, or it or its device is there already");
     }
     if (*result == SUCCESS) {
         made->room = room;
@@ -230,7 +231,8 @@ EXPORT int ncclCommInitRank(comm **out, int ranks, unique_id id, int rank)
 }
 
 #ifndef WITHOUT_RECV
-EXPORT int ncclCommInitRankConfig(comm **out, int ranks, unique_id id, int rank, const struct config *config)
+EXPORT int ncclCommInitRankConfig(comm **out, int ranks, unique_id id, int rank,
+    const struct config *config)
 {
     CALLED("ncclCommInitRank");
     if (config->size < sizeof *config || config->magic != 0xcafebeef || config->version < 21400
@@ -388,14 +390,16 @@ static int note(operation wanted, int result)
             __VA_ARGS__ }, wanted_); \
     } while (0)
 
-EXPORT int ncclAllReduce(void *from, void *to, size_t count, int type, int op, comm *comm, void *stream)
+EXPORT int ncclAllReduce(void *from, void *to, size_t count, int type, int op, comm *comm,
+    void *stream)
 {
     const size_t bytes = BYTES(count, type);
     NOTE("ncclAllReduce", .verb = ALL_REDUCE, .op = op, .from = from, .to = to, .in_bytes = bytes,
         .out_bytes = bytes);
 }
 
-EXPORT int ncclBroadcast(void *from, void *to, size_t count, int type, int root, comm *comm, void *stream)
+EXPORT int ncclBroadcast(void *from, void *to, size_t count, int type, int root, comm *comm,
+    void *stream)
 {
     const size_t bytes = BYTES(count, type);
     NOTE("ncclBroadcast", .verb = BROADCAST, .peer = root, .from = from, .to = to,

@@ -105,7 +105,8 @@ int room_enter(room *room, int rank, int device)
     int result = SUCCESS;
     pthread_mutex_lock(&room->lock);
     for (int other = 0; other < room->ranks; other++)
-        if (room->processes[other] == getpid() && room->devices[other] == device) result = WRONG_USE;
+        if (room->processes[other] == getpid() && room->devices[other] == device)
+            result = WRONG_USE;
     if (rank < 0 || rank >= room->ranks || room->processes[rank] != 0) result = WRONG_ARGUMENT;
     if (result == SUCCESS) {
         room->processes[rank] = getpid();

@@ -74,7 +74,8 @@ static void finish(void *data)
     switch (op->verb) {
     case SEND: break;
     case RECV:
-        fits = room_get(comm->room, op->peer, comm->rank, op->number, op->out, out, &comm->given_up);
+        fits = room_get(comm->room, op->peer, comm->rank, op->number, op->out, out,
+            &comm->given_up);
         break;
     case BROADCAST:
         fits = room_get(comm->room, op->peer, -1, op->number, op->out, out, &comm->given_up);

@@ -330,7 +330,8 @@ fn planted(path: &str, text: &str) -> Source {
 
 #[test]
 fn a_planted_import_is_found() {
-    let text = "use crate::{base::error, memory::{Block, arena::bins}};\nfn f() -> super::super::ffi::X {}";
+    let text = "use crate::{base::error, memory::{Block, arena::bins}};\n\
+        fn f() -> super::super::ffi::X {}";
     let found = broken(&[planted("gpu/device.rs", text)]);
     assert_eq!(
         found.into_iter().collect::<Vec<_>>(),

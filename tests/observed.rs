@@ -16,11 +16,13 @@ const NOT_RECORDED: &str = "
     device_properties device_can_access_peer device_enable_peer_access
     sync_debug_mode_get sync_debug_mode_set arch_list gencode_flags
     stream_create stream_from_external stream_current stream_default stream_set_current
-    stream_exchange stream_device tensor_device_of stream_priority stream_id stream_native stream_priority_range
+    stream_exchange stream_device tensor_device_of stream_priority stream_id stream_native
+    stream_priority_range
     stream_is_capturing
     event_create event_device event_native
     allocation_pointer allocation_bytes allocation_device allocation_stream
-    memory_info memory_stats memory_stat memory_stat_keys memory_stats_json memory_allocated memory_max_allocated
+    memory_info memory_stats memory_stat memory_stat_keys memory_stats_json memory_allocated
+    memory_max_allocated
     memory_reserved memory_max_reserved memory_reset_peak memory_reset_accumulated
     memory_stats_push memory_stats_pop memory_summary memory_processes memory_process_list
     memory_fraction_get memory_fraction_set memory_on_out_of_memory observer_destroy

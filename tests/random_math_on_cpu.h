@@ -62,7 +62,8 @@ static inline double tan64(double a) { return std::tan(a); }
 static inline double double_of_long(i64 a) { return (double)a; }
 
 /* What has no place becomes the nearest that has one; a NaN is 0. */
-template <class To> static inline To saturated(float a, float least, float most, To lowest, To highest)
+template <class To>
+static inline To saturated(float a, float least, float most, To lowest, To highest)
 {
     if (!(a == a))
         return 0;
@@ -90,7 +91,8 @@ static inline u32 half_of(float a)
         return sign | 0x7c00;
     int exponent = magnitude < 0x1p-14 ? -14 : std::ilogb(magnitude);
     // In units of the last place; it may round up into the next exponent, whose bits follow.
-    return sign | (u32)((exponent + 14) * 1024 + (int)std::nearbyint(std::ldexp(magnitude, 10 - exponent)));
+    return sign
+        | (u32)((exponent + 14) * 1024 + (int)std::nearbyint(std::ldexp(magnitude, 10 - exponent)));
 }
 static inline float of_half(u32 bits)
 {

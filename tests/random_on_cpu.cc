@@ -18,13 +18,15 @@ static void call(void (*kernel)(u8 *, Philox, Target, Scalars), u32 grid, u32 bl
     launch(grid, block, kernel, *(u8 **)p[0], *(Philox *)p[1], *(Target *)p[2], *(Scalars *)p[3]);
 }
 
-static void call(void (*kernel)(u8 *, Philox, Target, Scalars, Shape), u32 grid, u32 block, void **p)
+static void call(void (*kernel)(u8 *, Philox, Target, Scalars, Shape), u32 grid, u32 block,
+    void **p)
 {
     launch(grid, block, kernel, *(u8 **)p[0], *(Philox *)p[1], *(Target *)p[2], *(Scalars *)p[3],
            *(Shape *)p[4]);
 }
 
-static void call(void (*kernel)(u8 *, const u8 *, Philox, Scalars, Pair), u32 grid, u32 block, void **p)
+static void call(void (*kernel)(u8 *, const u8 *, Philox, Scalars, Pair), u32 grid, u32 block,
+    void **p)
 {
     launch(grid, block, kernel, *(u8 **)p[0], *(const u8 **)p[1], *(Philox *)p[2], *(Scalars *)p[3],
            *(Pair *)p[4]);

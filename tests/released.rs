@@ -26,7 +26,8 @@ fn nothing_released_is_gone_or_changed() {
 #[test]
 fn removals_and_changes_are_found_and_additions_are_not() {
     let released = "enum e { A = 0, B = 1 } e;\n#define N 3\n\
-        typedef struct s { size_t struct_size; int x; } s;\ntypedef struct f { int x; } f;\nint g(int a);\n";
+        typedef struct s { size_t struct_size; int x; } s;\n\
+        typedef struct f { int x; } f;\nint g(int a);\n";
     let cases = [
         ("int g(int a);\n", "", 1),
         ("int g(int a);", "int g(long a);", 1),

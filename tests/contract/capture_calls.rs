@@ -93,7 +93,8 @@ fn calls(bench: &Bench) -> Vec<Call<'_>> {
         Unsafe cuMemHostRegister(page.cast(), 4096, 0);
         Unsafe cuMemHostUnregister(registered.cast());
         Safe cuMemGetInfo(out(0).cast(), out(1).cast());
-        Safe cuPointerGetAttribute(out(0), CUpointer_attribute::CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, memory);
+        Safe cuPointerGetAttribute(
+            out(0), CUpointer_attribute::CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, memory);
         Safe cuStreamCreateWithPriority(out(0).cast(), 1, 0);
         Safe cuStreamDestroy(handle(idle));
         Unsafe cuStreamQuery(stream());
@@ -119,7 +120,9 @@ fn calls(bench: &Bench) -> Vec<Call<'_>> {
         Safe cuLaunchHostFunc(stream(), Some(count), null_mut());
         Unsafe cuMemAllocAsync(out(0).cast(), 64, stream());
         Unsafe cuMemFreeAsync(pooled, stream());
-        Safe cuMemGetAllocationGranularity(out(0).cast(), &properties(0), CUmemAllocationGranularity_flags::CU_MEM_ALLOC_GRANULARITY_MINIMUM);
+        Safe cuMemGetAllocationGranularity(
+            out(0).cast(), &properties(0),
+            CUmemAllocationGranularity_flags::CU_MEM_ALLOC_GRANULARITY_MINIMUM);
         Safe cuMemAddressReserve(out(0).cast(), UNIT, 0, 0, 0);
         Safe cuMemAddressFree(spare, UNIT);
         Safe cuMemCreate(out(0).cast(), UNIT, &properties(0), 0);
@@ -130,16 +133,20 @@ fn calls(bench: &Bench) -> Vec<Call<'_>> {
         Safe cuMemUnmap(whole, UNIT);
         Safe cuDeviceGetDefaultMemPool(out(0).cast(), 0);
         Unsafe cuMemPoolCreate(out(0).cast(), &pool_properties(0));
-        Unsafe cuMemPoolSetAttribute(pool, CUmemPool_attribute::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, out(0));
-        Unsafe cuMemPoolGetAttribute(pool, CUmemPool_attribute::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, out(0));
+        Unsafe cuMemPoolSetAttribute(
+            pool, CUmemPool_attribute::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, out(0));
+        Unsafe cuMemPoolGetAttribute(
+            pool, CUmemPool_attribute::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, out(0));
         Unsafe cuMemPoolSetAccess(pool, &access(0, 3), 1);
         Unsafe cuMemPoolTrimTo(pool, 0);
         Unsafe cuMemPoolDestroy(pool);
         Safe cuModuleLoadData(out(0).cast(), crate::kernels::PTX.as_ptr().cast());
         Safe cuModuleGetFunction(out(0).cast(), module, c"contract_nothing".as_ptr());
         Unsafe cuModuleUnload(module);
-        Safe cuFuncGetAttribute(out(0).cast(), CUfunction_attribute::CU_FUNC_ATTRIBUTE_NUM_REGS, writer);
-        Safe cuFuncSetAttribute(writer, CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, 1024);
+        Safe cuFuncGetAttribute(
+            out(0).cast(), CUfunction_attribute::CU_FUNC_ATTRIBUTE_NUM_REGS, writer);
+        Safe cuFuncSetAttribute(
+            writer, CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, 1024);
         Safe cuOccupancyMaxActiveBlocksPerMultiprocessor(out(0).cast(), writer, 64, 0);
         Safe cuCtxGetCurrent(out(0).cast());
         Safe cuCtxGetDevice(out(0).cast());
@@ -147,7 +154,8 @@ fn calls(bench: &Bench) -> Vec<Call<'_>> {
         Safe cuDevicePrimaryCtxGetState(0, out(0).cast(), out(1).cast());
         Safe cuDevicePrimaryCtxRetain(out(0).cast(), 0);
         Safe cuDevicePrimaryCtxRelease(0);
-        Safe cuDeviceGetAttribute(out(0).cast(), CUdevice_attribute::CU_DEVICE_ATTRIBUTE_WARP_SIZE, 0);
+        Safe cuDeviceGetAttribute(
+            out(0).cast(), CUdevice_attribute::CU_DEVICE_ATTRIBUTE_WARP_SIZE, 0);
         Unsafe cuGraphInstantiateWithFlags(out(0).cast(), graphs[0], 0);
         Safe cuGraphLaunch(execs[0], stream());
         Unsafe cuGraphExecDestroy(execs[1]);
@@ -291,7 +299,8 @@ fn legacy_calls(bench: &Bench, number: usize) -> Vec<NamedCall<'_>> {
         cuStreamWaitEvent(handle(stream), event, 0);
         cuLaunchHostFunc(handle(stream), Some(count), null_mut());
         cuStreamIsCapturing(handle(stream), target.cast());
-        cuStreamGetCaptureInfo(handle(stream), target.cast(), null_mut(), null_mut(), null_mut(), null_mut());
+        cuStreamGetCaptureInfo(
+            handle(stream), target.cast(), null_mut(), null_mut(), null_mut(), null_mut());
         cuStreamGetId(handle(stream), target.cast());
         cuStreamGetPriority(handle(stream), target.cast());
         cuStreamGetCtx(handle(stream), target.cast());

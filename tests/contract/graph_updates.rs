@@ -7,8 +7,8 @@ use std::ptr::null_mut;
 use tcuda::driver::sys::*;
 
 pub const ROWS: &[Row] = crate::rows!["graph updates":
-    update_takes_parameters_over, update_of_another_shape, update_by_its_own, update_beside_a_launch,
-    printed_graphs,
+    update_takes_parameters_over, update_of_another_shape, update_by_its_own,
+    update_beside_a_launch, printed_graphs,
 ];
 
 /// Captures calls into a graph.

@@ -8,8 +8,9 @@ use tcuda::driver::sys::*;
 
 pub const ROWS: &[Row] = crate::rows!["launches":
     grids, blocks, shared_memory, largest_shapes, nothing_to_launch, no_parameters,
-    needless_parameters, parameters_are_read_at_once, parameters_in_a_buffer, buffers_of_other_sizes,
-    lists_that_are_wrong, both_kinds_of_parameters, on_the_default_streams, in_stream_order,
+    needless_parameters, parameters_are_read_at_once, parameters_in_a_buffer,
+    buffers_of_other_sizes, lists_that_are_wrong, both_kinds_of_parameters,
+    on_the_default_streams, in_stream_order,
     behind_an_event, ordered_by_the_legacy_stream, they_do_not_wait, of_a_thread_without_a_context,
 ];
 

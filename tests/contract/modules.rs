@@ -192,7 +192,8 @@ fn shared_memory_of_a_block(bench: &Bench) {
     bench.is("set", value, 65_536);
     launch(65_536, 0);
     launch(65_537, 1);
-    cu!(bench, cuOccupancyMaxActiveBlocksPerMultiprocessor(&mut blocks, function, 128, 65_536) => 0);
+    cu!(bench, cuOccupancyMaxActiveBlocksPerMultiprocessor(
+        &mut blocks, function, 128, 65_536) => 0);
     bench.is("blocks", blocks, 3);
     cu!(bench, cuFuncSetAttribute(function, MOST, 232_448) => 0);
     launch(232_448, 0);

@@ -7,7 +7,8 @@ use tcuda::driver::sys::*;
 
 pub const ROWS: &[Row] = crate::rows!["streams":
     create, priorities_are_clamped, destroy_the_defaults, ids, ids_are_not_recycled, contexts_of,
-    fixed_handles, states, destroyed_with_pending_work, synchronize_waits, wait_event_arguments, null_outputs, per_thread_streams_differ,
+    fixed_handles, states, destroyed_with_pending_work, synchronize_waits, wait_event_arguments,
+    null_outputs, per_thread_streams_differ,
     capture_status_of_idle_streams, destroying_does_not_wait,
 ];
 

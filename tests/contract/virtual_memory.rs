@@ -8,7 +8,8 @@ use tcuda::driver::sys::*;
 pub const ROWS: &[Row] = crate::rows!["virtual memory":
     granularity, reserve, reserve_at, free_addresses, create, release, map_bad_arguments,
     map_over_another, map_twice, map_part_of_a_handle, map_after_release, unmap_rules,
-    unmap_two_at_once, unmap_over_the_end, unmap_over_a_neighbour, the_handle_keeps_its_bytes, no_access_before_grant, set_access_rules,
+    unmap_two_at_once, unmap_over_the_end, unmap_over_a_neighbour, the_handle_keeps_its_bytes,
+    no_access_before_grant, set_access_rules,
     set_access_over_two, set_access_flags, get_access, read_only, access_ends_with_the_mapping,
     copies_over_two_mappings, copies_into_a_hole, unmapping_does_not_wait, large_reservations,
     revoked_access, free_addresses_with_a_mapping,

@@ -47,8 +47,8 @@ struct Settings {
 
 struct Tally {
     long operations = 0, comparisons = 0, blocks = 0, ooms = 0;
-    // In tight runs: requests that one side could serve and the other could not, and those for which
-    // one had to reclaim and the other had not.
+    // In tight runs: requests that one side could serve and the other could not, and those for
+    // which one had to reclaim and the other had not.
     long only_tcuda = 0, only_torch = 0, retries_of_tcuda = 0, retries_of_torch = 0;
 };
 

@@ -119,7 +119,10 @@ private:
         body(tcuda);
     }
 
-    int resolve(int device, int stream) { return stream == CURRENT_STREAM ? current[device] : stream; }
+    int resolve(int device, int stream)
+    {
+        return stream == CURRENT_STREAM ? current[device] : stream;
+    }
 
     // In which of tcuda's memory a block of a stream is: that up to 64 KiB, or 1 MiB in segments,
     // or the other; there apart whether PyTorch has it in its small pool, so that what is allocated
@@ -173,7 +176,9 @@ private:
         for (int device = 0; device < settings.machine.devices; device++) {
             for (const size_t one : waiting[device]) {
                 const size_t bytes = least_of(one);
-                both([&](Side &side) { give_back(side, side.allocate(bytes, device, int(one / 3))); });
+                both([&](Side &side) {
+                    give_back(side, side.allocate(bytes, device, int(one / 3)));
+                });
             }
             note_order(device);
         }

@@ -7,8 +7,8 @@
 #include <cstdint>
 #include <memory>
 
-// On a GPU both work beside each other on the same device; without one, each has a machine of its own
-// that the test rules: it holds events back, and knows when memory is short.
+// On a GPU both work beside each other on the same device; without one, each has a machine of its
+// own that the test rules: it holds events back, and knows when memory is short.
 #ifdef DIFFERENTIAL_ON_GPU
 inline constexpr bool ON_GPU = true;
 #else
@@ -22,8 +22,9 @@ struct Stat {
 };
 
 // The first five do not depend on the layout of memory, the others do.
-inline constexpr const char *stat_names[] = {"allocation", "allocated_bytes", "active", "active_bytes",
-    "requested_bytes", "segment", "reserved_bytes", "inactive_split", "inactive_split_bytes"};
+inline constexpr const char *stat_names[] = {"allocation", "allocated_bytes", "active",
+    "active_bytes", "requested_bytes", "segment", "reserved_bytes", "inactive_split",
+    "inactive_split_bytes"};
 enum { EVERYWHERE = 5, STATS = 9 };
 inline constexpr const char *pool_names[] = {"all", "small_pool", "large_pool"};
 
@@ -58,8 +59,8 @@ enum { STREAMS = 6, CURRENT_STREAM = -1 };
 class Side {
 public:
     virtual ~Side() = default;
-    // `stream` is CURRENT_STREAM, 0 for the default stream, or one of the device's others. NULL: out
-    // of memory; every other failure ends the program.
+    // `stream` is CURRENT_STREAM, 0 for the default stream, or one of the device's others. NULL:
+    // out of memory; every other failure ends the program.
     virtual void *allocate(size_t bytes, int device, int stream) = 0;
     virtual void free(void *block) = 0;
     virtual void record_stream(void *block, int block_device, int device, int stream) = 0;

@@ -19,12 +19,13 @@ void Table::print(const Settings &settings) const
     }
     const unsigned long long seed = settings.seed;
     if (settings.segments)
-        std::printf("Compared: every statistic of every device after every operation, in segments of "
-                    "cudaMalloc.\n--seed %llu\n",
+        std::printf("Compared: every statistic of every device after every operation, in "
+                    "segments of cudaMalloc.\n--seed %llu\n",
             seed);
     else
-        std::printf("Compared: allocation, allocated_bytes, active, active_bytes and requested_bytes in "
-                    "3 pools,\neach current, peak, allocated and freed; num_ooms and "
+        std::printf("Compared: allocation, allocated_bytes, active, active_bytes and "
+                    "requested_bytes in 3 pools,\n"
+                    "each current, peak, allocated and freed; num_ooms and "
                     "num_alloc_retries; of every device\nafter every operation. --seed %llu\n",
             seed);
     if (settings.tight) {

@@ -141,4 +141,7 @@ private:
 
 } // namespace
 
-std::unique_ptr<Side> make_tcuda(const Machine &machine) { return std::make_unique<Tcuda>(machine); }
+std::unique_ptr<Side> make_tcuda(const Machine &machine)
+{
+    return std::make_unique<Tcuda>(machine);
+}

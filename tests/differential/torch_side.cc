@@ -123,4 +123,7 @@ private:
 
 } // namespace
 
-std::unique_ptr<Side> make_torch(const Machine &machine) { return std::make_unique<Torch>(machine); }
+std::unique_ptr<Side> make_torch(const Machine &machine)
+{
+    return std::make_unique<Torch>(machine);
+}

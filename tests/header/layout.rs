@@ -255,7 +255,8 @@ fn integers_only(code: &str) -> String {
         });
     let arguments = arguments.collect::<Vec<_>>().join(", ");
     format!(
-        "/* Refuses a double for an integer: arguments in the wrong order do not compile. A host that defines\n\
+        "/* Refuses a double for an integer: arguments in the wrong order do not compile. A host \
+         that defines\n\
          \x20* or wraps the function writes its name in parentheses: ({name})(...). */\n\
          #define {name}({}) \\\n    {name}({arguments})\n",
         names.join(", ")

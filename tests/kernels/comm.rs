@@ -102,7 +102,10 @@ proptest! {
 
     #[test]
     fn ranges_go_to_all_targets(
-        odds in prop::collection::vec(prop_oneof![Just(0usize), Just(4), Just(8), 0..16usize], 2..6),
+        odds in prop::collection::vec(
+            prop_oneof![Just(0usize), Just(4), Just(8), 0..16usize],
+            2..6,
+        ),
         lengths in prop::collection::vec(prop_oneof![0..100usize, 1000..9000usize], 1..40),
         large: bool,
         grid in prop::option::of(1..9u32),

@@ -1,5 +1,5 @@
-//! The ranks of locks, unchecked: threads of a model share one thread of the machine, and with it the
-//! thread-local state that the library's own check keeps.
+//! The ranks of locks, unchecked: threads of a model share one thread of the machine, and with it
+//! the thread-local state that the library's own check keeps.
 
 /// The place of a lock in the order of locks.
 #[derive(Clone, Copy)]

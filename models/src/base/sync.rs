@@ -306,7 +306,8 @@ pub fn heavy_fence() -> bool {
 loom::lazy_static! {
     /// The kernel's table of the threads that sleep on each word. Its lock makes the comparison and
     /// falling asleep one step, as in the kernel.
-    static ref SLEEPERS: Mutex<HashMap<usize, Arc<loom::sync::Condvar>>> = Mutex::new(HashMap::new());
+    static ref SLEEPERS: Mutex<HashMap<usize, Arc<loom::sync::Condvar>>> =
+        Mutex::new(HashMap::new());
 }
 
 fn address(word: &AtomicU32) -> usize {

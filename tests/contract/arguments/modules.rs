@@ -8,7 +8,8 @@ use tcuda::driver::sys::*;
 
 pub const ROWS: &[Row] = crate::rows!["arguments":
     cuModuleLoadData, cuModuleUnload, cuModuleGetFunction, cuFuncGetAttribute,
-    cuFuncSetAttribute, cuFuncGetParamInfo, cuOccupancyMaxActiveBlocksPerMultiprocessor, cuLaunchKernel,
+    cuFuncSetAttribute, cuFuncGetParamInfo, cuOccupancyMaxActiveBlocksPerMultiprocessor,
+    cuLaunchKernel,
 ];
 
 fn cuModuleLoadData(bench: &Bench) {
@@ -79,11 +80,13 @@ fn cuOccupancyMaxActiveBlocksPerMultiprocessor(bench: &Bench) {
     cu!(bench, cuOccupancyMaxActiveBlocksPerMultiprocessor(null_mut(), function, 32, 0) => 1);
     cu!(bench, cuOccupancyMaxActiveBlocksPerMultiprocessor(&mut blocks, null_mut(), 32, 0) => 400);
     for size in [0, -1, i32::MIN] {
-        cu!(bench, cuOccupancyMaxActiveBlocksPerMultiprocessor(&mut blocks, function, size, 0) => 1);
+        cu!(bench, cuOccupancyMaxActiveBlocksPerMultiprocessor(
+            &mut blocks, function, size, 0) => 1);
     }
     bench.is("untouched", blocks, 77);
     for size in [1025, i32::MAX] {
-        cu!(bench, cuOccupancyMaxActiveBlocksPerMultiprocessor(&mut blocks, function, size, 0) => 0);
+        cu!(bench, cuOccupancyMaxActiveBlocksPerMultiprocessor(
+            &mut blocks, function, size, 0) => 0);
         bench.is("none", blocks, 0);
     }
 }

@@ -7,8 +7,9 @@ use tcuda::driver::sys::*;
 
 pub const ROWS: &[Row] = crate::rows!["arguments":
     cuStreamCreateWithPriority, cuStreamDestroy, cuStreamQuery, cuStreamSynchronize,
-    cuStreamWaitEvent, cuStreamGetPriority, cuStreamGetFlags, cuStreamGetCtx, cuStreamGetId, cuLaunchHostFunc,
-    cuStreamIsCapturing, cuStreamGetCaptureInfo, cuThreadExchangeStreamCaptureMode, cuEventCreate,
+    cuStreamWaitEvent, cuStreamGetPriority, cuStreamGetFlags, cuStreamGetCtx, cuStreamGetId,
+    cuLaunchHostFunc, cuStreamIsCapturing, cuStreamGetCaptureInfo,
+    cuThreadExchangeStreamCaptureMode, cuEventCreate,
     cuEventDestroy, cuEventRecord, cuEventRecordWithFlags, cuEventQuery, cuEventSynchronize,
     cuEventElapsedTime,
 ];
