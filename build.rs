@@ -1,6 +1,6 @@
 //! SONAME, no unloading, the thread block in C (stable Rust has no initial-exec TLS), and the
-//! images of the kernels, compressed: a tenth of the library instead of half of it, and what all are
-//! built for.
+//! images of the kernels, compressed: a tenth of the library instead of half of it, and what all
+//! are built for.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -62,8 +62,8 @@ fn store_bytes(name: &str, mut image: Vec<u8>) -> io::Result<()> {
     fs::write(Path::new(&out).join(name), stored)
 }
 
-/// What the kernels are built for, of the images themselves: "sm_80" of x.sm_80.cubin, "compute_52" of
-/// PTX with that target; in PyTorch's order.
+/// What the kernels are built for, of the images themselves: "sm_80" of x.sm_80.cubin, "compute_52"
+/// of PTX with that target; in PyTorch's order.
 fn architectures() -> io::Result<()> {
     let mut found = BTreeSet::new();
     for entry in fs::read_dir("kernels")? {

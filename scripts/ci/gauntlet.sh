@@ -12,7 +12,7 @@ while [ $# -gt 0 ]; do
     --quick) quick=1 ;;
     --list) list=1 ;;
     --only) only=,${2:?--only needs the names of steps}, && shift ;;
-    *) sed -n '2,4s/^# //p' "$0" && exit 2 ;;
+    *) sed -n '2,5s/^# //p' "$0" && exit 2 ;;
     esac
     shift
 done
