@@ -1,4 +1,4 @@
-//! Copies of a tensor on several devices.
+//! Copies of a tensor on several devices: broadcast.
 
 use super::Tensors;
 use super::check::{self, Home};
@@ -19,13 +19,13 @@ use crate::tensor::{Sizes, Tensor, compact};
 
 const NO_ROOM: Error = Error::OutOfHostMemory("the outputs of a broadcast");
 
-/// Where copies go of what does not lie side by side.
+/// Copies of a tensor that is not contiguous.
 struct Copies<'t> {
     src: (Home, &'t Tensor),
     dsts: Vec<(Home, Tensor)>,
 }
 
-/// A copy of a tensor on each device; on its own, itself.
+/// Broadcasts a tensor to new outputs, one per device. On the tensor's own device it is the tensor.
 pub fn broadcast<'a>(runtime: &'a Runtime, src: &Tensor, devices: &[i32]) -> Result<Outs<'a>> {
     let home = Home::of(runtime, src)?;
     let mut members = Members::new(runtime);
@@ -79,7 +79,7 @@ pub fn broadcast<'a>(runtime: &'a Runtime, src: &Tensor, devices: &[i32]) -> Res
     Ok(outs)
 }
 
-/// A copy of a tensor in each output.
+/// Broadcasts a tensor to outputs of the caller.
 pub fn broadcast_into(runtime: &Runtime, src: &Tensor, outs: Tensors<'_>) -> Result<()> {
     let home = Home::of(runtime, src)?;
     let mut members = Members::new(runtime);
@@ -93,7 +93,7 @@ pub fn broadcast_into(runtime: &Runtime, src: &Tensor, outs: Tensors<'_>) -> Res
     }
 }
 
-/// Looks at the outputs of a broadcast; gives where they are, if the elements of each lie side by side.
+/// Checks the outputs. Returns their memory if all are contiguous.
 #[inline(never)]
 fn checked<'a>(
     runtime: &Runtime,
@@ -149,7 +149,7 @@ fn tell_sent(team: &Team, operation: &'static str, flat: &Flat, dsts: &[(Home, u
 }
 
 impl Copies<'_> {
-    /// The next place that it goes to, to be set.
+    /// Adds a destination, to be set by the caller.
     #[inline(never)]
     fn next(&mut self, home: Home) -> Result<&mut Tensor> {
         self.dsts.try_reserve(1).map_err(|_| NO_ROOM)?;
@@ -158,14 +158,14 @@ impl Copies<'_> {
         Ok(&mut self.dsts[last].1)
     }
 
-    /// Queues them. What goes to several devices as one range goes to all together.
+    /// Queues the copies. Ranges to several devices become one broadcast.
     fn run(&self, team: &Team) -> Result<()> {
         let (home, src) = self.src;
         let Some(root) = home.device() else { return self.move_all(team, home, src) };
         let is_far = |to: &Home| to.device().is_some_and(|device| device != root);
         let num_far = self.dsts.iter().filter(|(to, _)| is_far(to)).count();
         let is_packed = num_far > 1 && !self.dsts.iter().all(|(_, dst)| is_range(src, dst));
-        // Its elements are gathered once, not for each.
+        // Gathers its elements once, instead of for each destination.
         let packed = if is_packed { Some(pack(team, (home, root), src)?) } else { None };
         let src = packed.as_ref().map_or(src, |packed| &packed.1);
         self.move_all(team, home, src)
@@ -193,7 +193,8 @@ impl Copies<'_> {
         moves.run(team)
     }
 
-    /// What goes as a range from device to device, with where that begins and its bytes, and all other moves.
+    /// Collects the ranges between devices in `ranges`, and the other moves in `moves`. Returns the
+    /// source and length of the ranges.
     #[inline(never)]
     fn sort(
         &self,
@@ -223,7 +224,7 @@ fn is_range(src: &Tensor, dst: &Tensor) -> bool {
     matches!(Form::of(src, dst), Ok(form) if form.as_ref().is_none_or(Form::is_range))
 }
 
-/// A copy of a tensor on its own device whose elements lie side by side.
+/// A contiguous copy of a tensor on its own device.
 #[inline(never)]
 fn pack<'a>(
     team: &'a Team,

@@ -1,4 +1,4 @@
-//! What PyTorch checks before a verb does anything, and what it takes for a device.
+//! PyTorch's checks of the arguments of collectives, and its meaning of device numbers.
 
 use crate::base::error::{Error, Result, Trait, Which};
 use crate::base::text::Text;
@@ -10,19 +10,19 @@ use crate::runtime::Runtime;
 use crate::tensor::{Dtype, Place, Tensor, dtype::code};
 use std::fmt::{self, Write};
 
-/// Where a tensor's memory is, for who moves it.
+/// The kind of memory of a tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Home {
-    /// On a device.
+    /// Memory of a device.
     Device(i32),
-    /// Pinned memory of the host.
+    /// Pinned host memory.
     Pinned,
-    /// Other memory of the host.
+    /// Pageable host memory.
     Pageable,
 }
 
 impl Home {
-    /// Where a tensor says that it is; an error if that is not so.
+    /// The kind that the tensor declares; an error if it is wrong.
     pub fn of(runtime: &Runtime, tensor: &Tensor) -> Result<Home> {
         let home = match tensor.place {
             Place::Cuda(_) | Place::Managed(_) => {
@@ -31,7 +31,7 @@ impl Home {
             Place::CudaHost => Home::Pinned,
             Place::Cpu => Home::Pageable,
         };
-        // The host is about to read or write it itself, perhaps.
+        // The host itself may read or write the memory.
         match crate::ops::copy::device_of(runtime, tensor.address)? {
             Some(device) if tensor.numel > 0 => Err(Error::HostTensor { memory: device }),
             _ => {
@@ -43,7 +43,7 @@ impl Home {
         }
     }
 
-    /// The device, if it is on one.
+    /// The device, if it is device memory.
     pub fn device(self) -> Option<i32> {
         match self {
             Home::Device(device) => Some(device),
@@ -52,12 +52,12 @@ impl Home {
     }
 }
 
-/// The stream of a device that is current on this thread.
+/// The current stream of a device on this thread.
 pub fn current(runtime: &Runtime, device: i32) -> Result<&Stream> {
     runtime.device(device)?.streams.current().on_this_thread(runtime)
 }
 
-/// Where an output is to be: on a device, on its current stream, or on the host.
+/// The destination of an output: a device on its current stream, or the host.
 pub fn target(runtime: &Runtime, device: i32) -> Result<Target<'_>> {
     if device == CPU {
         return Ok(Target::Host);
@@ -66,7 +66,7 @@ pub fn target(runtime: &Runtime, device: i32) -> Result<Target<'_>> {
     Ok(Target::Device(device, device.streams.current().on_this_thread(runtime)?))
 }
 
-/// A dimension that may count from the end.
+/// Converts a dimension that may count from the end.
 pub fn dimension(dim: i32, ndim: usize) -> Result<usize> {
     let ndim = ndim as i64;
     let index = if dim < 0 { i64::from(dim) + ndim } else { i64::from(dim) };
@@ -80,7 +80,7 @@ pub fn dimension(dim: i32, ndim: usize) -> Result<usize> {
     })
 }
 
-/// A list that must have an element.
+/// An error if a list is empty.
 pub fn require_some(name: &'static str, len: usize) -> Result<()> {
     match len {
         0 => Err(Error::OutOfRange { name, value: 0, allowed: "use 1 or more" }),
@@ -88,7 +88,7 @@ pub fn require_some(name: &'static str, len: usize) -> Result<()> {
     }
 }
 
-/// An error unless a tensor has this type.
+/// An error unless the tensor has this type.
 pub fn require_dtype(which: Which, tensor: &Tensor, expected: Dtype) -> Result<()> {
     if tensor.dtype == expected {
         return Ok(());
@@ -101,7 +101,7 @@ pub fn require_dtype(which: Which, tensor: &Tensor, expected: Dtype) -> Result<(
     })
 }
 
-/// An error unless a tensor has this shape.
+/// An error unless the tensor has this shape.
 pub fn require_shape(which: Which, tensor: &Tensor, expected: &[i64]) -> Result<()> {
     if tensor.shape() == expected {
         return Ok(());
@@ -114,7 +114,7 @@ pub fn require_shape(which: Which, tensor: &Tensor, expected: &[i64]) -> Result<
     })
 }
 
-/// An error unless each element of a tensor that is written has an address of its own.
+/// An error if two elements of an output share an address.
 pub fn require_apart(tensor: &Tensor) -> Result<()> {
     if !tensor.is_compact() && tensor.has_overlaps() {
         return Err(Error::Invalid(
@@ -125,7 +125,7 @@ pub fn require_apart(tensor: &Tensor) -> Result<()> {
     Ok(())
 }
 
-/// Room for a text; what is longer is cut there.
+/// A text buffer of fixed size.
 struct Line {
     bytes: [u8; 128],
     len: usize,
@@ -144,7 +144,7 @@ impl Write for Line {
 
 fn written(what: &dyn fmt::Display) -> Text<40> {
     let mut line = Line { bytes: [0; 128], len: 0 };
-    // What does not fit is longer than a text that is shortened.
+    // A longer text is cut, which [`Text`] would do too.
     let _ = write!(line, "{what}");
     Text::new(std::str::from_utf8(&line.bytes[..line.len]).unwrap_or(""))
 }

@@ -1,4 +1,4 @@
-//! Many tensors at once: where they lie in blocks that several share, and how they get there.
+//! Many tensors in one call: their layout in shared blocks, and the transfer of the blocks.
 
 use super::Tensors;
 use super::check::{self, Home};
@@ -16,34 +16,34 @@ use crate::runtime::Runtime;
 use crate::tensor::bundle::Site;
 use crate::tensor::{Place, Tensor};
 
-/// PyTorch's: the most bytes of a block.
+/// The largest block, as in PyTorch.
 const BUFFER_BYTES: u64 = 10 << 20;
-/// Tensors in a block begin at multiples of this.
+/// Alignment of tensors in a block.
 const ALIGNMENT: u64 = 512;
 const NO_ROOM: Error = Error::OutOfHostMemory("the tensors of a collective");
 const PARTS_OF_BYTES: Error =
     Error::Invalid("a tensor is no whole number of bytes; pass one of more elements");
 
-/// A tensor, as far as its copies depend on it: all that it takes not to read it again.
+/// A tensor in the layout; has all that its copies need, so that the tensor is not read again.
 pub(super) struct Laid {
-    /// Where it is itself.
+    /// The tensor's own site.
     own: Site,
     read_only: bool,
     is_compact: bool,
-    /// Where its sizes and strides begin among all.
+    /// Index of its first size in the layout.
     start: usize,
     ndim: usize,
     bytes: u64,
-    /// In which block it lies, and where there; `None`: it has no elements, or stays where it is.
+    /// Its block, and the offset in it; `None`: it has no elements, or is not copied.
     site: Option<(usize, u64)>,
 }
 
-/// Where tensors lie.
+/// The layout of tensors in blocks.
 pub(super) struct Layout {
     pub(super) tensors: Vec<Laid>,
-    /// Of each tensor its sizes, then its strides.
+    /// For each tensor its sizes, then its strides.
     sizes: Vec<i64>,
-    /// Of each block its bytes, and how many tensors lie in it.
+    /// For each block its bytes, and its number of tensors.
     pub(super) blocks: Vec<(u64, usize)>,
     most: u64,
 }
@@ -54,13 +54,13 @@ impl Layout {
         let mut layout =
             Layout { tensors: Vec::new(), sizes: Vec::new(), blocks: Vec::new(), most };
         layout.tensors.try_reserve_exact(tensors).map_err(|_| NO_ROOM)?;
-        // Of two dimensions, most of them.
+        // An estimate: most tensors have at most two dimensions.
         layout.sizes.try_reserve(4 * tensors).map_err(|_| NO_ROOM)?;
         Ok(layout)
     }
 
-    /// The next tensor: in the last block, unless that would get too large. One that `is_own` stays where it
-    /// is: a block in which no tensor lies would never be freed.
+    /// Adds a tensor to the last block, or to a new one if that would get too large. A tensor that
+    /// `is_own` gets no place, because a block without tensors would never be freed.
     pub(super) fn add(&mut self, tensor: &Tensor, is_own: bool) -> Result<()> {
         let (start, ndim) = (self.sizes.len(), tensor.shape().len());
         self.sizes.try_reserve(2 * ndim).map_err(|_| NO_ROOM)?;
@@ -101,12 +101,12 @@ impl Layout {
         &self.sizes[laid.start + laid.ndim..laid.start + 2 * laid.ndim]
     }
 
-    /// Sizes of all tensors.
+    /// Number of sizes of all tensors.
     pub(super) fn num_sizes(&self) -> usize {
         self.sizes.len() / 2
     }
 
-    /// Blocks of this layout, as outputs of a draft: their numbers there, and where they are.
+    /// Allocates the blocks in a draft. Returns the index and address of each.
     pub(super) fn allocate(
         &self,
         draft: &mut Draft<'_>,
@@ -120,7 +120,7 @@ impl Layout {
         Ok(blocks)
     }
 
-    /// A tensor in such a block, its elements side by side.
+    /// Adds an output for a tensor: contiguous, in its block. Returns its address.
     pub(super) fn slice(
         &self,
         draft: &mut Draft<'_>,
@@ -137,7 +137,8 @@ impl Layout {
     }
 }
 
-/// Where a tensor is. On the device of a target it is used on its stream from now on.
+/// The memory kind of a tensor. If it is on the target's device, its use on the target's stream is
+/// recorded.
 pub(super) fn home_of(runtime: &Runtime, tensor: &Tensor, target: Target<'_>) -> Result<Home> {
     let Target::Device(device, stream) = target else { return Home::of(runtime, tensor) };
     let own = Home::Device(device.ordinal());
@@ -154,7 +155,7 @@ pub(super) fn home_of(runtime: &Runtime, tensor: &Tensor, target: Target<'_>) ->
     Ok(home)
 }
 
-/// Copies of many tensors on each device; on the one where they are, they themselves.
+/// Broadcasts many tensors to each device. On the tensors' own device the outputs are the tensors.
 pub fn broadcast_coalesced<'a>(
     runtime: &'a Runtime,
     tensors: Tensors<'_>,
@@ -216,7 +217,7 @@ pub fn broadcast_coalesced<'a>(
     send(&team, tensors, &layout, first, &copies)?;
     sanitizer_events::tell(&team, "tcuda_comm_broadcast_coalesced", |told| {
         for index in (0..tensors.len).filter(|_| !copies.is_empty()) {
-            // It was looked at before.
+            // The checks have succeeded before.
             if (tensors.read)(index, &mut tensor).is_ok()
                 && let Ok(home) = Home::of(runtime, &tensor)
             {
@@ -235,7 +236,7 @@ pub fn broadcast_coalesced<'a>(
     Ok(outs)
 }
 
-/// Where copies of all blocks are.
+/// The destination of a copy of all blocks, with the index and address of each.
 type Copied = (Home, Vec<(u32, u64)>);
 
 /// Queues copies of all tensors into the blocks.
@@ -247,7 +248,7 @@ fn send(
     copies: &[Copied],
 ) -> Result<()> {
     let root = first.home().device();
-    // Of several copies on one device the others are made there.
+    // Of several copies on one device, one is sent; the others are copied on the device.
     let mut seen = Devices::default();
     let (mut far, mut rest) = (Vec::new(), Vec::new());
     far.try_reserve_exact(copies.len()).map_err(|_| NO_ROOM)?;
@@ -274,7 +275,7 @@ fn send(
             };
             parts.extend(far.iter().map(part));
         }
-        // Tensors are in the order of their blocks.
+        // The tensors are in the order of their blocks.
         let mut rest = pieces.as_slice();
         for (block, (bytes, tensors)) in layout.blocks.iter().enumerate() {
             let (own, others) = rest.split_at(*tensors);
@@ -289,7 +290,7 @@ fn send(
     if rest.is_empty() { Ok(()) } else { move_each(team, root, tensors, layout, &rest) }
 }
 
-/// What is sent, block by block; what does not lie side by side is packed first.
+/// The pieces to send, block by block. Tensors that are not contiguous are packed first.
 #[inline(never)]
 fn pieces<'a>(
     team: &Team<'a>,
@@ -317,7 +318,7 @@ fn pieces<'a>(
     Ok((pieces, scratch))
 }
 
-/// A block without fast ways: packed on its device, then sent to one after the other.
+/// Sends a block on the fallback path: packs it on its device, then sends it to each destination.
 fn send_block(team: &Team<'_>, root: i32, block: &Block) -> Result<()> {
     let packed;
     let src = match block.pieces {
@@ -337,7 +338,7 @@ fn send_block(team: &Team<'_>, root: i32, block: &Block) -> Result<()> {
     block.parts.iter().try_for_each(send)
 }
 
-/// Tensor by tensor.
+/// Copies each tensor separately.
 #[inline(never)]
 fn move_each(
     team: &Team<'_>,
@@ -355,7 +356,7 @@ fn move_each(
     moves.run(team)
 }
 
-/// A tensor of a device, or of the host, goes to several places, where its elements lie side by side.
+/// Adds moves of a tensor to several contiguous destinations. `root`: its device; `None`: the host.
 #[inline(never)]
 fn add_moves(
     team: &Team<'_>,

@@ -1,4 +1,4 @@
-//! Whose context is current while a call queues its work.
+//! The current context of the thread while a call queues its work.
 
 use crate::base::error::Result;
 use crate::driver::sys::CUcontext;
@@ -7,31 +7,32 @@ use crate::gpu::stream::Stream;
 use crate::runtime::Runtime;
 use std::cell::Cell;
 
-/// What is current on this thread.
+/// The known state of this thread's current context.
 #[derive(Clone, Copy)]
 enum Current {
-    /// What the caller had; nobody has asked.
+    /// The caller's context, not queried yet.
     Callers,
-    /// The same, and it is this one.
+    /// The caller's context, which is this one.
     Known(CUcontext),
-    /// This one, over the caller's.
+    /// This context was pushed over the caller's.
     Pushed(CUcontext),
 }
 
-/// The context of one device after the other, over the caller's: pushed once and changed from there, so
-/// that queueing on several devices takes a call of the driver for each that follows another.
+/// Switches between the contexts of several devices. The first switch pushes a context, and later
+/// ones replace it, so that each switch takes one driver call.
 pub struct Contexts<'a> {
     runtime: &'a Runtime,
     current: Cell<Current>,
 }
 
 impl<'a> Contexts<'a> {
-    /// The caller's is current.
+    /// The caller's context is current.
     pub fn new(runtime: &'a Runtime) -> Contexts<'a> {
         Contexts { runtime, current: Cell::new(Current::Callers) }
     }
 
-    /// That of a stream, where the driver needs it. Others of the call are likely to follow.
+    /// Makes a stream's context current if the driver needs it. Other streams of the call probably
+    /// follow.
     #[inline]
     pub fn enter_for(&self, stream: &Stream) -> Result<()> {
         if !stream.needs_context() {
@@ -41,7 +42,7 @@ impl<'a> Contexts<'a> {
         self.change(context)
     }
 
-    /// That of a device. Where it is the first, it may well be the caller's.
+    /// Makes a device's context current. The caller's context may already be the right one.
     #[inline]
     pub fn enter(&self, device: &Device) -> Result<()> {
         let context = device.context()?;
@@ -60,7 +61,7 @@ impl<'a> Contexts<'a> {
             Current::Known(current) | Current::Pushed(current) if current == context => {
                 return Ok(());
             }
-            // SAFETY: retained until shutdown; it takes the place of the one that was pushed.
+            // SAFETY: retained until shutdown; replaces the pushed context.
             Current::Pushed(_) => unsafe { driver.cuCtxSetCurrent(context) }?,
             // SAFETY: retained until shutdown.
             Current::Callers | Current::Known(_) => unsafe { driver.cuCtxPushCurrent(context) }?,
@@ -69,7 +70,7 @@ impl<'a> Contexts<'a> {
         Ok(())
     }
 
-    /// The caller's is current again.
+    /// Restores the caller's context.
     #[inline]
     pub fn leave(&self) {
         if let Current::Pushed(context) = self.current.replace(Current::Callers) {

@@ -1,4 +1,4 @@
-//! Tensors whose elements lie side by side: nearly all of them, and as little as a verb must know.
+//! Contiguous tensors: the common case, described by an address and a length.
 
 use super::check::Home;
 use super::moves::Moves;
@@ -10,22 +10,21 @@ use crate::collectives::dispatch;
 use crate::memory;
 use crate::tensor::Tensor;
 
-/// Bytes side by side, and whose they are: of a tensor that has elements, each of whole bytes, the last
-/// dimension's first.
+/// The bytes of a contiguous tensor in row-major order, which has elements of whole bytes.
 #[derive(Clone, Copy)]
 pub struct Flat {
-    /// Where they are.
+    /// The memory kind.
     pub home: Home,
-    /// The first.
+    /// The first address.
     pub address: u64,
-    /// Start of the memory, as its host knows it.
+    /// Start of the memory, as the host knows it.
     pub data: u64,
-    /// How many.
+    /// Number of bytes.
     pub bytes: u64,
 }
 
 impl Flat {
-    /// A tensor's, if it is such a one.
+    /// The bytes of a tensor, if it is contiguous and not empty.
     pub fn of(home: Home, tensor: &Tensor) -> Option<Flat> {
         let (address, data) = (tensor.address, tensor.data);
         let is_flat = tensor.numel > 0 && tensor.dtype.element_bytes().is_some();
@@ -33,7 +32,7 @@ impl Flat {
         Some(Flat { home, address, data, bytes })
     }
 
-    /// Says that they are used on the stream on which their device takes part.
+    /// Records that the team's stream of their device uses them.
     pub fn record(&self, team: &Team) -> Result<()> {
         match self.home.device() {
             Some(device) => memory::record_around(self.address, self.data, team.stream(device)),
@@ -41,14 +40,14 @@ impl Flat {
         }
     }
 
-    /// Do two meet?
+    /// Do two ranges overlap?
     pub fn meets(&self, other: &Flat) -> bool {
         self.home == other.home
             && self.address < other.address.saturating_add(other.bytes)
             && other.address < self.address.saturating_add(self.bytes)
     }
 
-    /// Queues copies of them. What goes to devices goes to all of these together.
+    /// Queues copies of the bytes. Copies to devices become one broadcast.
     pub fn send(&self, team: &Team, dsts: &[(Home, u64)]) -> Result<()> {
         let (mut parts, mut moves) = (Few::<Part, MOST>::new(), Moves::default());
         let from = (self.home, self.address);

@@ -1,4 +1,4 @@
-//! The fast ways, unless a test wants to see the plain one.
+//! Selects between the fast paths and the fallback.
 
 use super::path::{self, Block, Part, Rows, Strided, Sum};
 use super::team::Team;
@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 static PLAIN_ONLY: AtomicBool = AtomicBool::new(false);
 
-/// Leaves the fast ways out, for tests: what a verb does must not depend on them.
+/// Disables the fast paths, for tests of the fallback.
 #[doc(hidden)]
 pub fn use_plain_only(plain_only: bool) {
     PLAIN_ONLY.store(plain_only, Ordering::Relaxed);
@@ -17,27 +17,27 @@ fn are_open() -> bool {
     !PLAIN_ONLY.load(Ordering::Relaxed)
 }
 
-/// [`path::broadcast`].
+/// [`path::broadcast`], if the fast paths are enabled.
 pub fn broadcast(team: &Team, bytes: u64, src: Part, dsts: &[Part]) -> Result<bool> {
     Ok(are_open() && path::broadcast(team, bytes, src, dsts)?)
 }
 
-/// [`path::broadcast_blocks`].
+/// [`path::broadcast_blocks`], if the fast paths are enabled.
 pub fn broadcast_blocks(team: &Team, root: i32, blocks: &[Block]) -> Result<bool> {
     Ok(are_open() && path::broadcast_blocks(team, root, blocks)?)
 }
 
-/// [`path::copies`].
+/// [`path::copies`], if the fast paths are enabled.
 pub fn copies(team: &Team, rows: &[Rows]) -> Result<bool> {
     Ok(are_open() && path::copies(team, rows)?)
 }
 
-/// [`path::strided`].
+/// [`path::strided`], if the fast paths are enabled.
 pub fn strided(team: &Team, pieces: &[Strided]) -> Result<bool> {
     Ok(are_open() && path::strided(team, pieces)?)
 }
 
-/// [`path::sum`]: on one device it is the only way.
+/// [`path::sum`], if the fast paths are enabled. Sums on one device have no fallback.
 pub fn sum(team: &Team, items: &[Sum]) -> Result<bool> {
     let is_local = |item: &Sum| item.sources.iter().all(|part| part.device == item.dst.device);
     Ok((are_open() || items.iter().all(is_local)) && path::sum(team, items)?)

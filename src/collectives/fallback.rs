@@ -1,5 +1,5 @@
-//! From any memory to any other, in any layout: always right, and slower than the fast ways. It asks
-//! for no peer access and no kernels.
+//! The fallback: moves elements between any memories in any layout. It needs no peer access and no
+//! kernels, and is slower than the fast paths.
 
 use super::check::Home;
 use super::moves::Move;
@@ -15,22 +15,22 @@ use crate::ops::copy;
 use crate::runtime::Runtime;
 use crate::sanitizer::{self, Touch};
 
-/// So many calls of the driver at most are made where it would take memory to make fewer.
+/// The most driver calls for a move before it is packed in scratch memory instead.
 const FEW: u64 = 8;
 
-/// Memory for the time of a call, of a device or of the pinned host's. Dropped, it is free in the order
-/// of what was queued for it.
+/// Device memory or pinned memory for the duration of a call. When dropped, it is freed in the
+/// order of the queued work.
 pub struct Scratch<'a> {
     runtime: &'a Runtime,
-    /// Where it begins.
+    /// The first address.
     pub address: u64,
     bytes: u64,
-    /// On a device, in the order of which stream.
+    /// The stream that orders it; `None` for pinned memory.
     stream: Option<&'a Stream>,
 }
 
 impl<'a> Scratch<'a> {
-    /// On a device, for its stream.
+    /// Allocates device memory on the team's stream of the device.
     pub fn on(team: &Team<'a>, device: i32, bytes: u64) -> Result<Scratch<'a>> {
         let runtime = team.runtime();
         let device = runtime.device(device)?;
@@ -39,7 +39,7 @@ impl<'a> Scratch<'a> {
         Ok(Scratch { runtime, address, bytes, stream: Some(stream) })
     }
 
-    /// Pinned.
+    /// Allocates pinned memory.
     pub fn pinned(runtime: &'a Runtime, bytes: u64) -> Result<Scratch<'a>> {
         let address = runtime.host.allocate(runtime, bytes as usize)? as u64;
         Ok(Scratch { runtime, address, bytes, stream: None })
@@ -48,11 +48,12 @@ impl<'a> Scratch<'a> {
 
 impl Drop for Scratch<'_> {
     fn drop(&mut self) {
-        // Nobody is there to be told, and it was just allocated.
+        // A failure cannot be reported here.
         let _ = match self.stream {
             None => self.runtime.host.free(self.runtime, self.address as usize),
             Some(stream) => {
-                // Whoever has the memory next without that stream's order may still meet this.
+                // The next owner of the memory may conflict with this write if it ignores the
+                // stream's order.
                 let touch = Touch::write(self.address, self.bytes);
                 sanitizer::operation(self.runtime, stream, "scratch of tcuda_comm", &[touch]);
                 memory::free(self.runtime, self.address)
@@ -76,7 +77,7 @@ pub fn run(team: &Team, moved: &Move) -> Result<()> {
     }
 }
 
-/// Copies rows, as many as there are, on a stream.
+/// Copies all rows of a form on a stream.
 fn copy_all(team: &Team, form: &Form, stream: &Stream) -> Result<()> {
     let runtime = team.runtime();
     form.for_each_rows(&mut |part| {
@@ -90,7 +91,7 @@ fn copy_all(team: &Team, form: &Form, stream: &Stream) -> Result<()> {
     })
 }
 
-/// Within a device's memory, in order with its stream.
+/// Copies within a device's memory, on its stream.
 #[inline(never)]
 fn on_device(team: &Team, device: i32, form: &Form) -> Result<()> {
     if form.num_rows() > FEW
@@ -106,13 +107,13 @@ fn on_device(team: &Team, device: i32, form: &Form) -> Result<()> {
     copy_all(team, form, team.stream(device))
 }
 
-/// From one device to another.
+/// Copies between two devices.
 #[inline(never)]
 fn between(team: &Team, from: i32, to: i32, form: &Form) -> Result<()> {
     if form.num_rows() <= FEW {
         return send(team, from, to, form);
     }
-    // What crosses lies side by side: packed where it is, unpacked where it goes.
+    // The transfer is contiguous: packed on the source device, unpacked on the destination.
     let bytes = form.bytes();
     let packed = Scratch::on(team, from, bytes)?;
     pack(team, from, form, packed.address)?;
@@ -124,7 +125,7 @@ fn between(team: &Team, from: i32, to: i32, form: &Form) -> Result<()> {
     unpack(team, to, form, arrived.address)
 }
 
-// Forms are large: each step has its own for as long as it takes.
+// Each step has its own form, in a function of its own, because forms need much stack.
 #[inline(never)]
 fn pack(team: &Team, device: i32, form: &Form, to: u64) -> Result<()> {
     on_device(team, device, &form.packing(to)?)
@@ -140,7 +141,7 @@ fn is_compact_at_end(form: &Form) -> Result<bool> {
     Ok(form.unpacking(0)?.is_range())
 }
 
-/// Sends what was packed to where it goes, or to where it is unpacked from.
+/// Sends packed elements to the destination, or to where they are unpacked from.
 #[inline(never)]
 fn send_packed(
     team: &Team,
@@ -155,12 +156,12 @@ fn send_packed(
     }
 }
 
-/// The bytes of a form, side by side in both memories.
+/// The bytes of a form, as one contiguous range.
 fn range(src: u64, dst: u64, form: &Form) -> Form {
     Form::range(src, dst, form.bytes())
 }
 
-/// Copies bytes from one device to another.
+/// Copies contiguous bytes between two devices.
 pub fn send_range(
     team: &Team,
     (from, src): (i32, u64),
@@ -170,8 +171,8 @@ pub fn send_range(
     send(team, from, to, &Form::range(src, dst, bytes))
 }
 
-/// Copies between two devices on the stream of the first, which the other waits for, and the first
-/// before for it.
+/// Copies between two devices on the stream of the source device. It is ordered after the stream of
+/// the destination device, which then waits for it.
 fn send(team: &Team, from: i32, to: i32, form: &Form) -> Result<()> {
     if team.is_capturing() && !team.reaches(from, to)? {
         return Err(Error::Capturing {
@@ -184,7 +185,7 @@ fn send(team: &Team, from: i32, to: i32, form: &Form) -> Result<()> {
     team.leave();
     came_after?;
     let queued = copy_all(team, form, stream);
-    // What was queued is waited for also where not all of it was.
+    // The work that was queued is waited for even after a failure.
     let released = team.release(stream, other);
     team.leave();
     if released.is_err() {
@@ -197,8 +198,8 @@ fn send(team: &Team, from: i32, to: i32, form: &Form) -> Result<()> {
     queued.and(released)
 }
 
-/// By a kernel of a device, where the other memory is pinned and the device has it at the same
-/// addresses; false: not so.
+/// Copies with a kernel, if the host memory is pinned and mapped on the device at the same address.
+/// False: it is not.
 #[inline(never)]
 fn through_kernel(
     team: &Team,
@@ -216,13 +217,13 @@ fn through_kernel(
     let piece = Strided { src, dst, element: elements.element, dims: elements.dims() };
     let is_done = dispatch::strided(team, &[piece])?;
     if is_done {
-        // The driver does not say that it is in use: the kernel does not name it as memory.
+        // A kernel does not reveal that it uses pinned memory, so that the use is recorded here.
         runtime.host.used(runtime, first, team.stream(device));
     }
     Ok(is_done)
 }
 
-/// From the host to a device.
+/// Copies from the host to a device.
 #[inline(never)]
 fn from_host(team: &Team, host: Home, device: i32, form: &Form) -> Result<()> {
     let stream = team.stream(device);
@@ -240,7 +241,7 @@ fn from_host(team: &Team, host: Home, device: i32, form: &Form) -> Result<()> {
             in_host(&form.packing(packed.address)?);
             copy_all(team, &range(packed.address, target, form), stream)?;
         }
-        // Read when the stream gets there.
+        // The stream reads pinned memory later.
         _ => copy_all(team, &form.packing(target)?, stream)?,
     }
     match arrived {
@@ -249,7 +250,7 @@ fn from_host(team: &Team, host: Home, device: i32, form: &Form) -> Result<()> {
     }
 }
 
-/// From a device to the host.
+/// Copies from a device to the host.
 #[inline(never)]
 fn to_host(team: &Team, device: i32, host: Home, form: &Form) -> Result<()> {
     let stream = team.stream(device);
@@ -282,7 +283,7 @@ fn to_host(team: &Team, device: i32, host: Home, form: &Form) -> Result<()> {
     Ok(())
 }
 
-/// What the host itself does cannot be captured.
+/// An error in a capture: work of the host itself cannot be captured.
 fn refuse_capture(team: &Team) -> Result<()> {
     if team.is_capturing() {
         return Err(Error::Capturing {
@@ -293,17 +294,17 @@ fn refuse_capture(team: &Team) -> Result<()> {
     Ok(())
 }
 
-/// Waits for a stream; in a capture nothing has begun.
+/// Waits for a stream; in a capture no work runs yet.
 fn wait(team: &Team, stream: &Stream) -> Result<()> {
     if team.is_capturing() {
         return Ok(());
     }
-    // It was judged where the memory of the host was looked at.
+    // The check of the host tensor has checked the sync debug mode.
     let _meant = sync_debug::meant();
     stream.synchronize(team.runtime())
 }
 
-/// Within the host's memory, at once.
+/// Copies within host memory, at once.
 fn in_host(form: &Form) {
     copy_in_host(form.src, form.dst, form.width as usize, form.dims());
 }
@@ -311,7 +312,7 @@ fn in_host(form: &Form) {
 fn copy_in_host(src: u64, dst: u64, width: usize, dims: &[(u64, i64, i64)]) {
     let Some(((size, src_stride, dst_stride), inner)) = dims.split_last() else {
         let (from, to) = (src as *const u8, dst as *mut u8);
-        // SAFETY: both views are the host's by its word, and do not overlap.
+        // SAFETY: both views are host memory, as the caller guarantees, and do not overlap.
         unsafe { std::ptr::copy_nonoverlapping(from, to, width) };
         return;
     };

@@ -1,4 +1,4 @@
-//! Joining tensors along a dimension.
+//! Concatenation of tensors along a dimension: gather.
 
 use super::Tensors;
 use super::check::{self, Home};
@@ -12,14 +12,14 @@ use crate::gpu::stream::Stream;
 use crate::runtime::Runtime;
 use crate::tensor::{Dtype, MAX_DIMS, Sizes, Tensor, compact, dtype::code};
 
-/// What tensors are together along a dimension, and where they are.
+/// The concatenation of tensors: its shape and layout, and their memory.
 struct Joined {
     shape: Sizes,
     strides: Sizes,
     dim: usize,
     dtype: Dtype,
     homes: Few<Home, MOST>,
-    /// Those that lie side by side.
+    /// The tensors that are contiguous.
     flats: Few<Flat, MOST>,
 }
 
@@ -35,7 +35,7 @@ impl Joined {
         }
     }
 
-    /// PyTorch's checks, and the layout that it gives the result.
+    /// Reads and checks the tensors, and determines PyTorch's layout of the result.
     #[inline(never)]
     fn set(&mut self, runtime: &Runtime, tensors: Tensors<'_>, dim: i32) -> Result<()> {
         check::require_some("count", tensors.len)?;
@@ -77,7 +77,7 @@ impl Joined {
         Ok(())
     }
 
-    /// Do the tensors lie one after the other in one whose elements lie side by side?
+    /// Is each tensor one contiguous range of a contiguous result?
     fn are_ranges(&self) -> bool {
         self.flats.len() == self.homes.len() && self.shape[..self.dim].iter().all(|size| *size == 1)
     }
@@ -86,8 +86,8 @@ impl Joined {
         self.flats.iter().map(|flat| flat.bytes).sum()
     }
 
-    /// Queues them as ranges of an output, and waits for those that went to memory of the host if that is
-    /// the call's own.
+    /// Queues the tensors as ranges of an output. If `is_own`, the output is of this call, and the
+    /// host waits for ranges in host memory.
     fn run(
         &self,
         teams: &Teams<'_>,
@@ -114,7 +114,7 @@ enum Format {
 }
 
 impl Format {
-    /// Which one the strides of a tensor are taken for.
+    /// The memory format of a tensor.
     fn of(tensor: &Tensor) -> Format {
         let (shape, strides) = (tensor.shape(), tensor.strides());
         let order: &[usize] = match shape.len() {
@@ -126,7 +126,7 @@ impl Format {
         let rises = strides[1] != 0
             && order.iter().all(|dim| {
                 let (size, stride) = (shape[*dim], strides[*dim]);
-                // What could be either is contiguous.
+                // Ambiguous strides count as contiguous.
                 let is_either = *dim == 0 && least == strides[1];
                 let fits = size != 0 && stride >= least && !is_either;
                 least = stride.saturating_mul(size.max(1));
@@ -148,7 +148,7 @@ impl Format {
     }
 }
 
-/// The teams by which tensors go to an output, and which of them each goes by.
+/// The teams for tensors that move to an output, and the team of each.
 fn teams_of<'a>(
     runtime: &'a Runtime,
     homes: &[Home],
@@ -182,7 +182,7 @@ fn parts(
     Ok(pieces)
 }
 
-/// Tensors, joined.
+/// Concatenates tensors into a new output.
 pub fn gather<'a>(
     runtime: &'a Runtime,
     tensors: Tensors<'_>,
@@ -207,7 +207,7 @@ pub fn gather<'a>(
     Ok(outs)
 }
 
-/// The output, and its parts.
+/// The pieces of the output, and the output.
 #[inline(never)]
 fn draft_parts<'a>(
     mut draft: Draft<'a>,
@@ -222,7 +222,7 @@ fn draft_parts<'a>(
     Ok((parts(tensors, joined, by, (target.home(), &out))?, outs))
 }
 
-/// Do elements lie side by side by these sizes and strides?
+/// Are these the strides of a contiguous tensor?
 #[inline(never)]
 fn is_compact((shape, strides): (&[i64], &[i64])) -> bool {
     let mut expected = [0; MAX_DIMS];
@@ -230,7 +230,7 @@ fn is_compact((shape, strides): (&[i64], &[i64])) -> bool {
     expected[..shape.len()] == *strides
 }
 
-/// Tensors, joined in an output.
+/// Concatenates tensors into an output of the caller.
 pub fn gather_into(runtime: &Runtime, tensors: Tensors<'_>, dim: i32, out: &Tensor) -> Result<()> {
     let mut joined = Joined::none();
     joined.set(runtime, tensors, dim)?;

@@ -1,4 +1,4 @@
-//! The kernels of kernels/comm_*.cu as Rust functions, for the simulated machine.
+//! The kernels of `kernels/comm_*.cu` as Rust functions, for the simulated machine.
 
 use super::path::Number;
 use super::path::table::{FEW, MANY};
@@ -6,10 +6,10 @@ use crate::random::kernels::Memory;
 use crate::random::number::{bfloat_of, half_of, of_bfloat, of_half};
 use crate::sim;
 
-/// What a kernel does with a table of entries, for its whole grid.
+/// Runs a kernel for its whole grid, with the words of its table.
 pub type Body = fn(&[u64], &dyn Memory) -> Result<(), i32>;
 
-/// Bytes that are moved at a time.
+/// Bytes that are copied at a time.
 const PART: usize = 1 << 10;
 
 fn low(word: u64) -> u64 {
@@ -81,7 +81,7 @@ fn strided(words: &[u64], memory: &dyn Memory) -> Result<(), i32> {
     Ok(())
 }
 
-/// Adds numbers to others, of one type.
+/// Adds the second numbers to the first; both are of one type.
 type Add = fn(&mut [u8], &[u8]);
 
 fn each<const SIZE: usize>(
@@ -96,7 +96,7 @@ fn each<const SIZE: usize>(
     }
 }
 
-/// Bytes of a number, and how it is added.
+/// Bytes of a number, and the function that adds it.
 fn arithmetic(number: Number) -> (u64, Add) {
     macro_rules! by {
         ($number:ty) => {
@@ -159,10 +159,10 @@ fn sum(number: Number, words: &[u64], memory: &dyn Memory) -> Result<(), i32> {
     Ok(())
 }
 
-/// The kernels' names and bodies.
+/// The kernels: names and bodies.
 macro_rules! kernels {
     ($($name:literal $body:expr;)*) => {
-        /// The body of a kernel, and the words of its table.
+        /// The number of words of a kernel's table, and its body.
         pub fn find(name: &str) -> Option<(usize, Body)> {
             match name {
                 $(concat!("tcuda_comm_", $name) => Some((FEW, $body)),)*
@@ -171,7 +171,7 @@ macro_rules! kernels {
             }
         }
 
-        /// Makes the kernels known to the simulated machine.
+        /// Registers the kernels with the simulated machine.
         pub fn register_simulated() {
             $(sim::register_kernel(concat!("tcuda_comm_", $name), &[8 * FEW], |launch| {
                 run(launch, $body)

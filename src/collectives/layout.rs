@@ -1,31 +1,31 @@
-//! How the elements of one view lie in two memories: in as few dimensions as they can be told by, the
-//! bytes that lie side by side in both first.
+//! The form of a copy: the addresses of elements in two memories, in as few dimensions as possible,
+//! with the contiguous bytes as the innermost part.
 
 use super::path::{Dim, Rows};
 use crate::base::error::{Error, Result};
 use crate::base::inline_vec::Few;
 use crate::tensor::Tensor;
 
-/// The most dimensions of elements that a kernel takes.
+/// The most dimensions of elements that a kernel supports.
 pub const MOST_ELEMENT_DIMS: usize = 25;
 
-/// Dimensions of most forms; of the others they are in host memory.
+/// Dimensions that are stored without heap memory.
 const FEW_DIMS: usize = 4;
 
-/// Elements of a view, and where each goes in another.
+/// The elements of a view, and where each goes in another view.
 pub struct Form {
-    /// The first byte that is read.
+    /// Address of the first byte to read.
     pub src: u64,
-    /// Where it goes: the lowest address that is written.
+    /// Address where it is written: the lowest address that is written.
     pub dst: u64,
-    /// Bytes that lie side by side in both.
+    /// Bytes that are contiguous in both memories.
     pub width: u64,
-    /// (size, bytes from one to the next in the source, the same where it is written, which rises); the
-    /// one that is written most densely first.
+    /// (size, source stride, destination stride), in bytes. Destination strides rise: the densest
+    /// dimension is the first.
     dims: Few<Dim, FEW_DIMS>,
 }
 
-/// A dimension while it is looked at, in bits.
+/// A dimension in bits, while a form is built.
 #[derive(Clone, Copy, Default)]
 struct Bits {
     size: i128,
@@ -38,18 +38,18 @@ const PARTS_OF_BYTES: Error = Error::Invalid(
      reads and writes",
 );
 
-/// A number of bits, in bytes.
+/// Converts bits to bytes.
 fn bytes(bits: i128) -> Result<i64> {
     match bits.rem_euclid(8) {
-        // Views are checked to have addresses.
+        // The range of a view was checked.
         0 => i64::try_from(bits / 8).map_err(|_| PARTS_OF_BYTES),
         _ => Err(PARTS_OF_BYTES),
     }
 }
 
 impl Form {
-    /// How the elements of `src` go to those of `dst`, of the same shape and type; `None`: there are
-    /// none. Every element of `dst` has an address of its own.
+    /// The form of a copy from `src` to `dst`, which have the same shape and type. `None`: no
+    /// elements. Each element of `dst` must have a unique address.
     #[inline(never)]
     pub fn of(src: &Tensor, dst: &Tensor) -> Result<Option<Form>> {
         debug_assert!(src.shape() == dst.shape() && src.dtype == dst.dtype);
@@ -70,7 +70,7 @@ impl Form {
             let size = i128::from(*size);
             let (mut from, mut to) = (i128::from(*from) * element, i128::from(*to) * element);
             if to < 0 {
-                // From the other end.
+                // Start at the other end, so that the stride is positive.
                 src_shift += (size - 1) * from;
                 dst_shift += (size - 1) * to;
                 (from, to) = (-from, -to);
@@ -101,12 +101,12 @@ impl Form {
         Ok(Some(form))
     }
 
-    /// Bytes that lie side by side in both.
+    /// The form of contiguous bytes.
     pub fn range(src: u64, dst: u64, bytes: u64) -> Form {
         Form { src, dst, width: bytes, dims: Few::new() }
     }
 
-    /// Rows, as [`View::rows`] tells them.
+    /// The form of rows of bytes.
     pub fn of_rows(rows: &Rows) -> Result<Form> {
         let mut form = Form::range(rows.src.address, rows.dst.address, rows.width);
         if rows.rows > 1 {
@@ -115,32 +115,32 @@ impl Form {
         Ok(form)
     }
 
-    /// The dimensions of what lies side by side, the one that is written most densely first.
+    /// The dimensions around the contiguous bytes, the densest in the destination first.
     pub fn dims(&self) -> &[Dim] {
         &self.dims
     }
 
-    /// All of it.
+    /// A view of the whole form.
     fn view(&self) -> View<'_> {
         View { src: self.src, dst: self.dst, width: self.width, dims: &self.dims }
     }
 
-    /// Is it one range of bytes in both?
+    /// Is it contiguous in both memories?
     pub fn is_range(&self) -> bool {
         self.dims.is_empty()
     }
 
-    /// Is every element where it goes already?
+    /// Are source and destination of every element the same?
     pub fn stays(&self) -> bool {
         self.src == self.dst && self.dims().iter().all(|dim| dim.1 == dim.2)
     }
 
-    /// The first byte that is read, and how many there are up to the last.
+    /// The first byte that is read, and the bytes up to the last one.
     pub fn read(&self) -> (u64, u64) {
         self.reach(self.src, |dim| dim.1)
     }
 
-    /// The same of those that are written.
+    /// The first byte that is written, and the bytes up to the last one.
     pub fn written(&self) -> (u64, u64) {
         self.reach(self.dst, |dim| dim.2)
     }
@@ -155,29 +155,28 @@ impl Form {
         (first, bytes)
     }
 
-    /// All bytes.
+    /// Bytes of all elements.
     pub fn bytes(&self) -> u64 {
         self.dims().iter().map(|dim| dim.0).product::<u64>() * self.width
     }
 
-    /// The same as one rectangle: see [`View::rows`].
+    /// The form as one set of rows: see [`View::rows`].
     pub fn rows(&self) -> Option<(u64, u64, u64)> {
         self.view().rows()
     }
 
-    /// From the source to where the same elements lie side by side, in the order in which they are
-    /// written.
+    /// The form that packs: from the source to contiguous memory at `to`, in destination order.
     pub fn packing(&self, to: u64) -> Result<Form> {
         self.joined(self.src, to, |dim, packed| (dim.0, dim.1, packed))
     }
 
-    /// The other half: from there to where they are written.
+    /// The form that unpacks: from contiguous memory at `from` to the destination.
     pub fn unpacking(&self, from: u64) -> Result<Form> {
         self.joined(from, self.dst, |dim, packed| (dim.0, packed, dim.2))
     }
 
-    /// The same with other dimensions, made from each and from its distance in bytes that lie side by side;
-    /// takes together what became one.
+    /// A form with changed dimensions, merged where possible. `change` gets each dimension and its
+    /// packed stride in bytes.
     fn joined(&self, src: u64, dst: u64, change: impl Fn(&Dim, i64) -> Dim) -> Result<Form> {
         let mut joined = Form::range(src, dst, self.width);
         let mut packed = self.width as i64;
@@ -194,8 +193,8 @@ impl Form {
         Ok(joined)
     }
 
-    /// The same as elements of 1, 2, 4, 8 or 16 bytes, as large as all addresses and distances are
-    /// multiples of; `None`: in more dimensions than a kernel takes.
+    /// The form in elements of 1, 2, 4, 8 or 16 bytes: the largest that all addresses and strides
+    /// are multiples of. `None`: too many dimensions for a kernel.
     #[inline(never)]
     pub fn elements(&self) -> Result<Option<Elements>> {
         let all = self.dims().iter().fold(self.src | self.dst | self.width, |all, dim| {
@@ -209,13 +208,12 @@ impl Form {
         Ok(Some(elements).filter(|elements| elements.dims.len() <= MOST_ELEMENT_DIMS))
     }
 
-    /// Calls `body` with parts that are rows of one distance, as far as two dimensions reach, and with
-    /// single rows where they do not.
+    /// Calls `body` with parts that are rows of constant pitch, or single rows.
     pub fn for_each_rows(&self, body: &mut dyn FnMut(View<'_>) -> Result<()>) -> Result<()> {
         self.view().for_each_rows(body)
     }
 
-    /// How many calls of `body` [`Form::for_each_rows`] makes.
+    /// Number of calls that [`Form::for_each_rows`] makes to `body`.
     pub fn num_rows(&self) -> u64 {
         let first = View { dims: &self.dims[..self.dims.len().min(1)], ..self.view() };
         let inner = usize::from(first.rows().is_some() && !self.is_range());
@@ -223,20 +221,21 @@ impl Form {
     }
 }
 
-/// A part of a form: some of its dimensions.
+/// A part of a form, with some of its dimensions.
 #[derive(Clone, Copy)]
 pub struct View<'a> {
-    /// The first byte that is read.
+    /// Address of the first byte to read.
     pub src: u64,
-    /// Where it goes.
+    /// Address where it is written.
     pub dst: u64,
-    /// Bytes that lie side by side in both.
+    /// Bytes that are contiguous in both memories.
     pub width: u64,
     dims: &'a [Dim],
 }
 
 impl View<'_> {
-    /// Rows whose distance is at least their length: how many, and the distances.
+    /// (number of rows, source pitch, destination pitch), if each pitch is at least the length of a
+    /// row.
     pub fn rows(&self) -> Option<(u64, u64, u64)> {
         match *self.dims {
             [] => Some((1, self.width, self.width)),
@@ -249,7 +248,7 @@ impl View<'_> {
     }
 
     fn for_each_rows(self, body: &mut dyn FnMut(View<'_>) -> Result<()>) -> Result<()> {
-        // The last is taken apart: the others are the denser ones.
+        // Iterates over the last dimension, because the others are denser.
         let ((size, src, dst), dims) = match self.dims.split_last() {
             Some((last, dims)) if self.rows().is_none() => (*last, dims),
             _ => return body(self),
@@ -272,13 +271,13 @@ pub struct Elements {
 }
 
 impl Elements {
-    /// Its dimensions.
+    /// The dimensions.
     pub fn dims(&self) -> &[Dim] {
         &self.dims
     }
 }
 
-/// Does a dimension go on where another ends, in both memories?
+/// Can one dimension be merged with the next outer one, in both memories?
 fn follows(inner: &Bits, outer: &Bits) -> bool {
     inner.size * inner.src == outer.src && inner.size * inner.dst == outer.dst
 }

@@ -1,4 +1,4 @@
-//! Who takes part in a call, on which streams, and whose memory is used there.
+//! The devices that take part in a call, the stream of each, and the memory that they use.
 
 use super::check::{self, Home};
 use super::team::{Devices, MOST, Team};
@@ -18,7 +18,7 @@ pub struct Members<'a> {
 }
 
 impl<'a> Members<'a> {
-    /// Nobody yet.
+    /// No members.
     pub fn new(runtime: &'a Runtime) -> Members<'a> {
         Members { runtime, streams: Few::new() }
     }
@@ -27,12 +27,12 @@ impl<'a> Members<'a> {
         self.streams.iter().find(|stream| stream.device() == device).copied()
     }
 
-    /// Can a device take part on a stream: does it not on another?
+    /// Does its device take part on this stream, or not at all yet?
     pub fn accepts(&self, stream: &Stream) -> bool {
         self.of(stream.device()).is_none_or(|known| std::ptr::eq(known, stream))
     }
 
-    /// A device takes part on a stream, unless it does already.
+    /// Adds the stream's device, unless the device takes part already.
     pub fn add(&mut self, stream: &'a Stream) -> Result<()> {
         match self.of(stream.device()) {
             Some(_) => Ok(()),
@@ -40,7 +40,7 @@ impl<'a> Members<'a> {
         }
     }
 
-    /// A device takes part on its current stream, unless it does already.
+    /// Adds a device on its current stream, unless it takes part already.
     pub fn add_device(&mut self, device: i32) -> Result<()> {
         match self.of(device) {
             Some(_) => Ok(()),
@@ -48,18 +48,18 @@ impl<'a> Members<'a> {
         }
     }
 
-    /// The device that a tensor is on takes part.
+    /// Adds the device of a tensor.
     pub fn add_home(&mut self, home: Home) -> Result<()> {
         home.device().map_or(Ok(()), |device| self.add_device(device))
     }
 
-    /// The device that an output is to be on takes part.
+    /// Adds the device of an output.
     pub fn add_target(&mut self, target: Target<'a>) -> Result<()> {
         target.stream().map_or(Ok(()), |stream| self.add(stream))
     }
 
-    /// All of them. In a capture those join it that have not: what is allocated on their streams from
-    /// then on is the capture's.
+    /// Makes the team. In a capture the other streams join it, so that later allocations on them
+    /// belong to the capture.
     pub fn team(&self) -> Result<Team<'a>> {
         let team = Team::new(self.runtime, &self.streams)?;
         team.begin()?;
@@ -67,19 +67,19 @@ impl<'a> Members<'a> {
     }
 }
 
-/// Waits for the streams of some devices, where the host is to have what they write. In a capture it has
-/// that after a launch.
+/// Waits for the streams of devices that write host memory. In a capture it does not wait, because
+/// a launch of the graph writes the memory.
 pub fn wait_for(team: &Team<'_>, devices: Devices) -> Result<()> {
     if team.is_capturing() {
         return Ok(());
     }
-    // It was judged where the outputs were made.
+    // The allocation of the outputs has checked the sync debug mode.
     let _meant = sync_debug::meant();
     devices.iter().try_for_each(|device| team.stream(device).wait_for_host(team.runtime()))
 }
 
-/// Says that the memory of a tensor is used on the stream on which its device takes part. It may
-/// belong to another, and be freed before the work is done.
+/// Records that a tensor's memory is used on its device's stream of the team. Its block may belong
+/// to another stream, and be freed before the work completes.
 pub fn record(team: &Team<'_>, home: Home, tensor: &Tensor) -> Result<()> {
     match home.device() {
         Some(device) if tensor.numel > 0 => {

@@ -1,4 +1,5 @@
-//! Collectives of one process: torch.cuda.comm's verbs over tensors of several devices.
+//! Collectives within one process: the operations of `torch.cuda.comm` on tensors of several
+//! devices.
 
 pub mod broadcast;
 pub mod check;
@@ -32,17 +33,17 @@ use crate::base::error::{Error, Result};
 use crate::gpu::stream::Stream;
 use crate::tensor::Tensor;
 
-/// A list of tensors that are read when they are needed.
+/// A list of tensors that are read on demand.
 #[derive(Clone, Copy)]
 pub struct Tensors<'a> {
-    /// How many there are.
+    /// Number of tensors.
     pub len: usize,
-    /// Sets the one of a number.
+    /// Sets the argument to the tensor with this index.
     pub read: &'a dyn Fn(usize, &mut Tensor) -> Result<()>,
 }
 
 impl Tensors<'_> {
-    /// All of them, where they are not simple.
+    /// Reads all tensors.
     fn all(&self) -> Result<Vec<Tensor>> {
         let mut all = Vec::new();
         all.try_reserve_exact(self.len).map_err(|_| NO_ROOM)?;
@@ -59,11 +60,11 @@ const NO_ROOM: Error = Error::OutOfHostMemory("the tensors of a collective call"
 /// How a tensor is split.
 #[derive(Clone, Copy)]
 pub struct Split<'a> {
-    /// Sizes of the pieces; `None`: equal ones, or those of the outputs.
+    /// Sizes of the pieces; `None`: equal sizes, or the sizes of the outputs.
     pub sizes: Option<&'a [i64]>,
-    /// Along which dimension; negative: counted from the end.
+    /// The dimension; negative: counted from the end.
     pub dim: i32,
-    /// Streams that stand for current ones; none, or one for each piece.
+    /// Streams to use instead of the current ones: none, or one entry per piece.
     pub streams: &'a [Option<&'a Stream>],
 }
 

@@ -1,5 +1,5 @@
-//! Moving elements between memories: all that a verb has to move, by the fast ways where these can, else
-//! one after the other.
+//! Moves of elements between memories. They use the fast paths where possible, and otherwise the
+//! fallback, one after the other.
 
 use super::check::Home;
 use super::path::{Part, Rows, Strided};
@@ -11,23 +11,23 @@ use crate::collectives::layout::{Elements, Form};
 use crate::collectives::{dispatch, sanitizer_events};
 use crate::tensor::Tensor;
 
-/// Elements that go from one memory to another.
+/// Elements that move from one memory to another.
 pub struct Move {
-    /// Where they are.
+    /// The memory that they are read from.
     pub src: Home,
-    /// Where they go.
+    /// The memory that they are written to.
     pub dst: Home,
-    /// Which, in what order.
+    /// Their addresses and order.
     pub form: Form,
 }
 
 impl Move {
-    /// The devices, where both sides are on one.
+    /// Source and destination device, if both sides are on devices.
     fn devices(&self) -> Option<(i32, i32)> {
         Some((self.src.device()?, self.dst.device()?))
     }
 
-    /// As a rectangle.
+    /// The move as rows of bytes, if it has that form.
     fn rows(src: Home, dst: Home, form: &Form) -> Option<Rows> {
         let (from, to) = (src.device()?, dst.device()?);
         let (rows, src_pitch, dst_pitch) = form.rows()?;
@@ -42,20 +42,20 @@ impl Move {
     }
 }
 
-/// Moves of a call.
+/// The moves of a call.
 #[derive(Default)]
 pub struct Moves {
-    /// Between devices.
+    /// Rows of bytes between devices.
     rows: Few<Rows, MOST_ROWS>,
-    /// All others.
+    /// All other moves.
     list: Vec<Move>,
 }
 
 const NO_ROOM: Error = Error::OutOfHostMemory("what a collective moves");
 
 impl Moves {
-    /// The elements of one view go to those of another, of the same shape and type; nothing where both
-    /// are the same.
+    /// Adds a move of all elements of one view to another of the same shape and type. Adds nothing
+    /// if they are the same memory.
     pub fn add(&mut self, (from, src): (Home, &Tensor), (to, dst): (Home, &Tensor)) -> Result<()> {
         match Form::of(src, dst)? {
             Some(form) if from == to && form.stays() => Ok(()),
@@ -64,7 +64,7 @@ impl Moves {
         }
     }
 
-    /// The same in another form.
+    /// Adds a move in this form.
     #[inline(never)]
     pub fn add_form(&mut self, src: Home, dst: Home, form: Form) -> Result<()> {
         if let Some(rows) = Move::rows(src, dst, &form) {
@@ -75,7 +75,7 @@ impl Moves {
         Ok(())
     }
 
-    /// Bytes that lie side by side in both; nothing where they stay.
+    /// Adds a move of contiguous bytes. Adds nothing if they are the same memory.
     pub fn add_range(
         &mut self,
         (from, src): (Home, u64),
@@ -92,12 +92,12 @@ impl Moves {
         }
     }
 
-    /// Is there nothing to move?
+    /// Are there no moves?
     pub fn is_empty(&self) -> bool {
         self.rows.is_empty() && self.list.is_empty()
     }
 
-    /// What kernels can move in any order.
+    /// The moves between devices that a kernel for strided elements can do.
     #[inline(never)]
     fn strided(&self) -> Result<Vec<(Part, Part, Elements)>> {
         let mut strided = Vec::new();
@@ -112,7 +112,7 @@ impl Moves {
         Ok(strided)
     }
 
-    /// Queues all of it. What is in pageable memory of the host is read or written when this returns.
+    /// Queues all moves. For pageable host memory the copy is complete on return.
     pub fn run(&self, team: &Team) -> Result<()> {
         if !self.rows.is_empty() && !dispatch::copies(team, &self.rows)? {
             self.rows.iter().try_for_each(|rows| run_rows(team, rows))?;

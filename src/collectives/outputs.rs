@@ -1,5 +1,4 @@
-//! Tensors that a verb fills in: their memory while it is not yet certain that all goes well, and then
-//! the host's.
+//! The outputs of a collective: while they are made, and until the host receives them.
 
 use super::check::Home;
 use crate::base::error::{Error, Result};
@@ -12,17 +11,17 @@ use crate::tensor::order::strides_of_copy;
 use crate::tensor::owned::{self, Block};
 use crate::tensor::{Dtype, MAX_DIMS, Parts, Place, Tensor};
 
-/// Where an output is to be.
+/// The destination of an output.
 #[derive(Clone, Copy)]
 pub enum Target<'a> {
-    /// In pinned memory.
+    /// Pinned host memory.
     Host,
-    /// On a device, in memory of a stream's.
+    /// Memory of a device, allocated on a stream.
     Device(&'a Device, &'a Stream),
 }
 
 impl<'a> Target<'a> {
-    /// On which it is allocated and written, on a device.
+    /// The stream on which it is allocated and written; `None` for the host.
     pub fn stream(&self) -> Option<&'a Stream> {
         match self {
             Target::Host => None,
@@ -30,7 +29,7 @@ impl<'a> Target<'a> {
         }
     }
 
-    /// Where what is made there is.
+    /// The memory kind of outputs there.
     pub fn home(&self) -> Home {
         match self {
             Target::Host => Home::Pinned,
@@ -46,7 +45,7 @@ impl<'a> Target<'a> {
     }
 }
 
-/// Is a tensor where an output is to be?
+/// Is the tensor already where the output is to be?
 pub fn is_at(home: Home, target: Target<'_>) -> bool {
     match target {
         Target::Host => home.device().is_none(),
@@ -54,14 +53,14 @@ pub fn is_at(home: Home, target: Target<'_>) -> bool {
     }
 }
 
-/// Outputs that are being made. Dropped, they give their memory back.
+/// Outputs that are being made. Dropping it frees their memory.
 pub struct Draft<'a> {
     runtime: &'a Runtime,
     bundle: Bundle,
 }
 
 impl<'a> Draft<'a> {
-    /// None yet, with host memory for so many.
+    /// No outputs, with host memory for this many tensors, sizes and blocks.
     pub fn new(
         runtime: &'a Runtime,
         tensors: usize,
@@ -71,7 +70,7 @@ impl<'a> Draft<'a> {
         Ok(Draft { runtime, bundle: Bundle::with_room(tensors, sizes, blocks)? })
     }
 
-    /// A block for outputs: its number, and where it is.
+    /// Allocates a block for outputs. Returns its index and its address.
     pub fn block(&mut self, target: Target<'_>, bytes: u64) -> Result<(u32, u64)> {
         let runtime = self.runtime;
         let block = match target {
@@ -88,13 +87,13 @@ impl<'a> Draft<'a> {
         };
         let added = self.bundle.add_block(block);
         if added.is_err() {
-            // Nobody has used it.
+            // No work uses it yet.
             let _ = block.free_in(runtime);
         }
         Ok((added?, block.address()))
     }
 
-    /// An output in a block of its own, with strides by which its elements fill it: `out` becomes that.
+    /// Adds an output in a block of its own, and sets `out` to it. Its strides must be dense.
     pub fn dense(
         &mut self,
         target: Target<'_>,
@@ -102,7 +101,7 @@ impl<'a> Draft<'a> {
         sizes: (&[i64], &[i64]),
         out: &mut Tensor,
     ) -> Result<()> {
-        // Any address will do to find the size.
+        // The size does not depend on the address.
         let (place, shape, strides) = (target.place(), sizes.0, Some(sizes.1));
         out.assign(Parts { data: 1, byte_offset: 0, place, dtype, shape, strides })?;
         let (first, end) = out.range()?;
@@ -111,7 +110,7 @@ impl<'a> Draft<'a> {
         Ok(())
     }
 
-    /// The same with the strides of a copy of a tensor.
+    /// Adds an output with the strides of a copy of `tensor`, and sets `out` to it.
     #[inline(never)]
     pub fn copy_of(&mut self, target: Target<'_>, tensor: &Tensor, out: &mut Tensor) -> Result<()> {
         let (shape, mut strides) = (tensor.shape(), [0; MAX_DIMS]);
@@ -120,7 +119,7 @@ impl<'a> Draft<'a> {
         self.dense(target, tensor.dtype, (shape, strides), out)
     }
 
-    /// The same where it is known how many bytes that takes: where it is.
+    /// Adds an output in a block of its own of `bytes` bytes. Returns its address.
     pub fn range(
         &mut self,
         target: Target<'_>,
@@ -136,7 +135,7 @@ impl<'a> Draft<'a> {
         Ok(address)
     }
 
-    /// An output in a block that was made before.
+    /// Adds an output in an existing block.
     pub fn slice(
         &mut self,
         target: Target<'_>,
@@ -149,7 +148,7 @@ impl<'a> Draft<'a> {
         self.bundle.add(site, sizes, block, false)
     }
 
-    /// The same with elements that lie side by side.
+    /// Adds a contiguous output in an existing block.
     pub fn compact(
         &mut self,
         target: Target<'_>,
@@ -162,18 +161,18 @@ impl<'a> Draft<'a> {
         self.bundle.add_compact(site, shape, block)
     }
 
-    /// An output that is an input, or a part of it.
+    /// Adds an output that is an input, or a part of one.
     pub fn alias(&mut self, tensor: &Tensor) -> Result<()> {
         let sizes = (tensor.shape(), tensor.strides());
         self.alias_of(Site::of(tensor), sizes, tensor.read_only)
     }
 
-    /// The same by where it is, its sizes and its strides.
+    /// The same for a site with sizes and strides.
     pub fn alias_of(&mut self, site: Site, sizes: (&[i64], &[i64]), read_only: bool) -> Result<()> {
         self.bundle.add(site, sizes, None, read_only)
     }
 
-    /// All are made.
+    /// Registers the outputs.
     pub fn finish(mut self) -> Result<Outs<'a>> {
         let len = self.bundle.len();
         let start = match len {
@@ -186,7 +185,7 @@ impl<'a> Draft<'a> {
 
 fn free(runtime: &Runtime, bundle: &Bundle) {
     for block in bundle.blocks() {
-        // What failed before is the error to tell.
+        // The caller reports an earlier error.
         let _ = block.free_in(runtime);
     }
 }
@@ -197,8 +196,8 @@ impl Drop for Draft<'_> {
     }
 }
 
-/// Outputs that are made, and not yet the host's. Dropped, they give their memory back, in the order of
-/// what was queued for them.
+/// Registered outputs that the host has not received. Dropping it frees their memory, in the order
+/// of the queued work.
 pub struct Outs<'a> {
     runtime: &'a Runtime,
     start: Option<usize>,
@@ -206,17 +205,17 @@ pub struct Outs<'a> {
 }
 
 impl Outs<'_> {
-    /// How many there are.
+    /// Number of outputs.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Are there none?
+    /// Are there no outputs?
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// They are the host's from now on, which gets them through `body`, one by one.
+    /// Passes each output to the host through `body`. The host then owns them.
     pub fn hand_over(mut self, body: impl FnMut(MemberView)) {
         if let Some(start) = self.start.take() {
             owned::for_each_of_bundle(start, body);

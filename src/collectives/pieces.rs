@@ -1,4 +1,4 @@
-//! Splitting a tensor along a dimension.
+//! Splitting a tensor along a dimension: scatter.
 
 use super::check::{self, Home};
 use super::team::MOST;
@@ -15,10 +15,10 @@ use crate::tensor::{Sizes, Tensor};
 const NO_DIMENSION: Error =
     Error::Invalid("a tensor without dimensions cannot be split; give it one, of size 1");
 
-/// PyTorch's sizes of `count` pieces: all alike but the last; perhaps fewer pieces.
+/// PyTorch's chunk sizes: all equal except the last; there may be fewer than `count` chunks.
 fn equal_sizes(size: i64, count: usize) -> Result<Few<i64, MOST>> {
     let most = i64::try_from(count).unwrap_or(i64::MAX).max(1);
-    // Nothing is split into as many nothings.
+    // A dimension of size 0 has `count` empty chunks.
     let each = size / most + i64::from(size % most > 0);
     let pieces = if each == 0 { most } else { size / each + i64::from(size % each > 0) };
     let mut sizes = Few::new();
@@ -41,7 +41,7 @@ fn require_sum(sizes: impl Iterator<Item = i64>, size: i64, name: &'static str) 
     Err(Error::Sizes { name, sum, size })
 }
 
-/// Pieces of a tensor, one on each device; on its own, a view of it.
+/// Scatters a tensor to new outputs, one per device. On the tensor's own device it is a view.
 pub fn scatter<'a>(
     runtime: &'a Runtime,
     tensor: &Tensor,
@@ -115,13 +115,13 @@ pub fn scatter<'a>(
     Ok(outs)
 }
 
-/// The whole of a tensor as the next piece, to be narrowed, and its output, to be set. There is room.
+/// Adds a piece that is the whole tensor, to be narrowed, with an empty output. There is space.
 #[inline(never)]
 fn add_piece(pieces: &mut Vec<Piece>, (home, tensor): (Home, &Tensor), to: Home, team: usize) {
     pieces.push(Piece { src: (home, *tensor), dst: (to, Tensor::none()), team });
 }
 
-/// The next piece, and its output.
+/// Adds the next piece and its output.
 #[inline(never)]
 fn draft_piece(
     draft: &mut Draft<'_>,
@@ -142,7 +142,7 @@ fn draft_piece(
     draft.copy_of(target, piece, out)
 }
 
-/// Pieces of a tensor, in the outputs, whose sizes say which.
+/// Scatters a tensor to outputs of the caller, whose sizes select the pieces.
 pub fn scatter_into(
     runtime: &Runtime,
     tensor: &Tensor,
@@ -190,7 +190,7 @@ pub fn scatter_into(
     teams.run(&pieces, "tcuda_comm_scatter_into")
 }
 
-/// The sizes of the outputs along a dimension, and where they are, with PyTorch's checks.
+/// Checks the outputs; stores their sizes along the dimension, and their memory.
 #[inline(never)]
 fn check_outs(
     runtime: &Runtime,
@@ -216,10 +216,10 @@ fn check_outs(
     require_sum(sizes.iter().copied(), whole, "the sizes of outs")
 }
 
-/// A tensor of which all pieces lie side by side.
+/// A tensor all of whose pieces are contiguous.
 struct Cut {
     whole: Flat,
-    /// Bytes of one element along the dimension.
+    /// Bytes per index of the dimension.
     each: u64,
 }
 
@@ -236,7 +236,7 @@ impl Cut {
     }
 }
 
-/// The same target on the stream that was named for a piece, which must be of its device.
+/// The same target with the stream that the caller named for a piece, which must be of its device.
 fn on_stream<'a>(
     runtime: &'a Runtime,
     target: Target<'a>,

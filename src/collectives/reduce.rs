@@ -19,10 +19,11 @@ use crate::tensor::order::strides_of_copy;
 use crate::tensor::{Dtype, MAX_DIMS, Parts, Place, Tensor, dtype::code};
 
 pub(super) const NO_ROOM: Error = Error::OutOfHostMemory("what is added");
-/// Memory that is used at a time where what other devices have must be copied before it is added.
+/// Bytes of scratch memory at a time, if tensors of other devices must be copied before they are
+/// added.
 const AT_A_TIME: u64 = 64 << 20;
 
-/// Numbers that can be added, and how many make an element.
+/// The number type of an element type, and how many numbers an element has.
 pub fn number_of(dtype: Dtype) -> Result<(Number, u64)> {
     let number = match (dtype.code, dtype.bits) {
         (code::BOOL, 8) => Number::Bool,
@@ -45,13 +46,13 @@ pub fn number_of(dtype: Dtype) -> Result<(Number, u64)> {
     Ok((number, u64::from(dtype.lanes) * parts))
 }
 
-/// Which of the tensors is added first: the last of those on the destination, else the first.
+/// Index of the tensor that is added first: the last one on the destination, otherwise 0.
 pub fn root_of(homes: impl Iterator<Item = Home>, target: Target<'_>) -> usize {
     let on_it = homes.enumerate().filter(|(_, home)| is_at(*home, target));
     on_it.last().map_or(0, |(root, _)| root)
 }
 
-/// Who adds: the destination; for the host the first device that has a tensor.
+/// The device that adds: the destination, or for the host the first device that has a tensor.
 fn adder_of(runtime: &Runtime, homes: &[Home], target: Target<'_>) -> Result<i32> {
     let first = || homes.iter().find_map(|home| home.device());
     match target.home().device().or_else(first) {
@@ -60,14 +61,14 @@ fn adder_of(runtime: &Runtime, homes: &[Home], target: Target<'_>) -> Result<i32
     }
 }
 
-/// Tensors of a sum, after PyTorch's checks.
+/// The tensors of a sum, after PyTorch's checks.
 struct Checked {
     first: Tensor,
     homes: Few<Home, MOST>,
-    /// All of them, where they lie side by side on devices, aligned; else none.
+    /// All tensors if each is contiguous, aligned and on a device; otherwise empty.
     flats: Few<Flat, MOST>,
     number: Number,
-    /// Numbers.
+    /// Numbers in each tensor.
     elements: u64,
 }
 
@@ -82,7 +83,7 @@ impl Checked {
         }
     }
 
-    /// With PyTorch's checks.
+    /// Reads and checks the tensors.
     #[inline(never)]
     fn set(&mut self, runtime: &Runtime, tensors: Tensors<'_>) -> Result<()> {
         check::require_some("count", tensors.len)?;
@@ -115,7 +116,7 @@ impl Checked {
         Ok(())
     }
 
-    /// Queues the sum of what lies side by side, the root first.
+    /// Queues the sum of contiguous tensors. The root is added first.
     fn add(&self, team: &Team, root: usize, dst: Part, operation: &'static str) -> Result<()> {
         let (flats, mut sources) = (&*self.flats, Few::<Part, MOST>::new());
         for flat in std::iter::once(&flats[root]).chain(others(flats, root)) {
@@ -133,13 +134,13 @@ impl Checked {
     }
 }
 
-/// All but the root.
+/// All except the root.
 fn others(flats: &[Flat], root: usize) -> impl Iterator<Item = &Flat> {
     let is_other = move |(index, _): &(usize, &Flat)| *index != root;
     flats.iter().enumerate().filter(is_other).map(|(_, flat)| flat)
 }
 
-/// Everyone whose memory is used, and the one who adds.
+/// The team of all devices whose memory is used, and the device that adds.
 fn team_of<'a>(
     runtime: &'a Runtime,
     homes: &[Home],
@@ -153,7 +154,7 @@ fn team_of<'a>(
     Ok((members.team()?, adder))
 }
 
-/// The sum of tensors.
+/// Adds tensors into a new output.
 pub fn reduce_add<'a>(
     runtime: &'a Runtime,
     tensors: Tensors<'_>,
@@ -175,7 +176,7 @@ pub fn reduce_add<'a>(
     }
     let (team, adder) = team_of(runtime, &checked.homes, target)?;
     if let ([_, _, ..], Target::Device(..)) = (&*checked.flats, target) {
-        // What lies side by side keeps its strides.
+        // A contiguous result keeps the strides of the root.
         let sizes = (first.shape(), first.strides());
         let address = draft.range(target, first.dtype, sizes, checked.flats[root].bytes)?;
         let outs = draft.finish()?;
@@ -189,7 +190,7 @@ pub fn reduce_add<'a>(
     Ok(outs)
 }
 
-/// The same of tensors of any layout.
+/// [`reduce_add`] for tensors of any layout.
 #[inline(never)]
 fn reduce_add_any<'a>(
     (team, adder): (&Team<'_>, i32),
@@ -206,7 +207,7 @@ fn reduce_add_any<'a>(
     Ok(outs)
 }
 
-/// The sum of tensors, in an output.
+/// Adds tensors into an output of the caller.
 pub fn reduce_add_into(runtime: &Runtime, tensors: Tensors<'_>, out: &Tensor) -> Result<()> {
     let mut checked = Checked::none();
     checked.set(runtime, tensors)?;
@@ -236,7 +237,7 @@ pub fn reduce_add_into(runtime: &Runtime, tensors: Tensors<'_>, out: &Tensor) ->
     add(&team, adder, &tensors.all()?, &checked.homes, root, (home, out), operation)
 }
 
-/// Adds tensors on a device, the root first, into an output.
+/// Adds tensors of any layout on a device into an output. The root is added first.
 #[inline(never)]
 fn add(
     team: &Team,
@@ -266,20 +267,20 @@ fn add(
     Ok(())
 }
 
-/// What is added up in one go, on one device.
+/// Sums that one device computes in one go.
 pub struct Adding<'t, 'a> {
     team: &'t Team<'a>,
     adder: i32,
-    /// Of all items, one after the other.
+    /// The sources of all items, one item after the other.
     sources: Vec<Part>,
     items: Vec<Item>,
     scratch: Vec<Scratch<'a>>,
-    /// What has another layout, or is on the host: before and after.
+    /// Copies of tensors in another layout or on the host: before the sums, and after them.
     before: Moves,
     after: Moves,
 }
 
-/// One sum: of so many of the sources.
+/// One sum, and its number of sources.
 struct Item {
     number: Number,
     elements: u64,
@@ -288,7 +289,7 @@ struct Item {
 }
 
 impl<'t, 'a> Adding<'t, 'a> {
-    /// Nothing yet.
+    /// No sums.
     pub fn new(team: &'t Team<'a>, adder: i32) -> Adding<'t, 'a> {
         Adding {
             team,
@@ -301,13 +302,13 @@ impl<'t, 'a> Adding<'t, 'a> {
         }
     }
 
-    /// Takes host memory for so much.
+    /// Reserves host memory for this many sources and items.
     pub fn reserve(&mut self, sources: usize, items: usize) -> Result<()> {
         self.sources.try_reserve_exact(sources).map_err(|_| NO_ROOM)?;
         self.items.try_reserve_exact(items).map_err(|_| NO_ROOM)
     }
 
-    /// Memory on a device for a tensor's elements, and where it begins; kept until all is queued.
+    /// Allocates device memory for the elements of a tensor, until all is queued.
     fn scratch(&mut self, device: i32, tensor: &Tensor) -> Result<u64> {
         let bytes = tensor.numel * tensor.dtype.element_bits() / 8;
         let scratch = Scratch::on(self.team, device, bytes)?;
@@ -317,7 +318,7 @@ impl<'t, 'a> Adding<'t, 'a> {
         Ok(address)
     }
 
-    /// A place for the sum in which its elements lie side by side.
+    /// Sets `place` to device memory for the sum, in a dense layout.
     #[inline(never)]
     fn place_for_sum(&mut self, out: &Tensor, place: &mut Tensor) -> Result<()> {
         let (data, dtype) = (self.scratch(self.adder, out)?, out.dtype);
@@ -329,17 +330,17 @@ impl<'t, 'a> Adding<'t, 'a> {
         place.assign(Parts { data, byte_offset: 0, place: on, dtype, shape, strides })
     }
 
-    /// A place in which the elements of another lie just as in the sum, and its lowest address.
+    /// Sets `like` to memory with the same layout as the sum. Returns its lowest address.
     fn place_like(&mut self, device: i32, sum: &Tensor, like: &mut Tensor) -> Result<u64> {
         let lowest = self.scratch(device, sum)?;
-        // The first element need not be the lowest.
+        // The first element may not have the lowest address.
         let address = lowest.wrapping_add(sum.address.wrapping_sub(sum.range()?.0));
         *like = *sum;
         (like.address, like.data, like.place) = (address, lowest, Place::Cuda(device));
         Ok(lowest)
     }
 
-    /// A sum of two or more tensors of one shape and type.
+    /// Adds the sum of two or more tensors of one shape and type.
     #[inline(never)]
     pub fn item<'s>(
         &mut self,
@@ -350,7 +351,7 @@ impl<'t, 'a> Adding<'t, 'a> {
             return Ok(());
         }
         let (number, each) = number_of(out.dtype)?;
-        // The sum lies side by side, where it is to be if that is possible.
+        // The sum is dense. It is computed in the output if possible.
         let num_sources = sources.clone().count();
         let is_aligned = |address: u64| address.is_multiple_of(number.bytes());
         let is_in_place = home == Home::Device(self.adder)
@@ -388,7 +389,7 @@ impl<'t, 'a> Adding<'t, 'a> {
         Ok(())
     }
 
-    /// Queues all of it.
+    /// Queues all sums, with the copies before and after.
     pub fn run(&self) -> Result<()> {
         self.before.run(self.team)?;
         let mut sums = Vec::new();
@@ -405,12 +406,12 @@ impl<'t, 'a> Adding<'t, 'a> {
     }
 }
 
-/// Do the elements of a tensor fill the bytes from the first to the last?
+/// Is the tensor dense: do its elements fill all bytes from the first to the last?
 fn lies_side_by_side(tensor: &Tensor) -> Result<bool> {
     Ok(Form::of(tensor, tensor)?.is_none_or(|form| form.is_range()))
 }
 
-/// Is the output the memory of a source, other than just that of the first?
+/// Does the output overlap a source? The first source may be exactly the output.
 fn meets<'s>(
     sources: impl Iterator<Item = (Home, &'s Tensor)>,
     (home, out): (Home, &Tensor),
@@ -429,7 +430,7 @@ fn meets<'s>(
     Ok(false)
 }
 
-/// Queues sums, by the fast ways where these can.
+/// Queues sums, on the fast path if possible.
 pub fn add_all(team: &Team, sums: &[Sum]) -> Result<()> {
     if sums.is_empty() || dispatch::sum(team, sums)? {
         return Ok(());
@@ -437,12 +438,13 @@ pub fn add_all(team: &Team, sums: &[Sum]) -> Result<()> {
     sums.iter().try_for_each(|sum| add_on_one(team, sum))
 }
 
-/// Adds on the device of the sum: what others have is copied there before, some at a time.
+/// Adds on the device of the sum. Sources of other devices are copied there first, in limited
+/// portions.
 fn add_on_one(team: &Team, sum: &Sum) -> Result<()> {
     let device = sum.dst.device;
     let far = sum.sources.iter().filter(|part| part.device != device).count() as u64;
     let each = sum.number.bytes();
-    // Whole vectors at a time, so that all parts are aligned as the whole is.
+    // A multiple of 256 elements, so that each portion has the alignment of the whole.
     let most = (AT_A_TIME / far.max(1) / each).max(1).next_multiple_of(256);
     let elements = most.min(sum.elements);
     let pitch = (elements * each).next_multiple_of(256);

@@ -1,7 +1,7 @@
-//! What the stream sanitizer hears of a collective call: who takes part, what it reads and writes.
+//! Reports collective calls to the stream sanitizer: the streams of a call, and the memory that it
+//! reads and writes.
 //!
-//! What the library does inside of it, on whatever streams, is its own affair; hosts may rely on
-//! the order of docs/collectives.md, and on no more.
+//! Internal streams are not reported. The host may rely only on the order in `docs/collectives.md`.
 
 use super::check::Home;
 use super::team::Team;
@@ -12,27 +12,27 @@ use crate::gpu::stream::Stream;
 use crate::sanitizer::{self, Mode, Touch};
 use crate::tensor::Tensor;
 
-/// Which bytes.
+/// The bytes of an access.
 enum Bytes {
     /// First byte and length.
     Range(u64, u64),
-    /// A place in the list of tensors.
+    /// Index in the list of tensors.
     Tensor(usize),
 }
 
-/// What a call touches, collected while somebody watches.
+/// The accesses of a call, collected while the sanitizer is on.
 pub struct Told {
     operation: &'static str,
-    /// Of each the device that has it, `None` for pinned memory.
+    /// For each access its device; `None` for pinned memory.
     touched: Vec<(Option<i32>, Mode, Bytes)>,
-    /// Those whose elements do not lie side by side.
+    /// Tensors that are not contiguous.
     tensors: Vec<Tensor>,
-    /// Pageable memory was written, which the call has waited for.
+    /// The call writes pageable memory, and so has waited.
     has_waited: bool,
 }
 
 impl Told {
-    /// Nothing yet, if anybody watches.
+    /// An empty list, if the sanitizer is on.
     #[inline]
     pub fn begin(operation: &'static str) -> Option<Told> {
         let told =
@@ -40,7 +40,7 @@ impl Told {
         sanitizer::is_on().then(told)
     }
 
-    /// Without host memory for it, it is not watched: the order is told all the same.
+    /// Without host memory the access is not checked, but the order is still reported.
     fn add(&mut self, home: Home, mode: Mode, bytes: Bytes) {
         if self.touched.try_reserve(1).is_ok() {
             self.touched.push((home.device(), mode, bytes));
@@ -66,12 +66,12 @@ impl Told {
         }
     }
 
-    /// A tensor is read.
+    /// Records a read of a tensor.
     pub fn read(&mut self, home: Home, tensor: &Tensor) {
         self.tensor(home, tensor, Mode::Read);
     }
 
-    /// One is written.
+    /// Records a write of a tensor.
     pub fn written(&mut self, home: Home, tensor: &Tensor) {
         self.tensor(home, tensor, Mode::Write);
     }
@@ -83,22 +83,22 @@ impl Told {
         }
     }
 
-    /// Bytes that lie side by side are read.
+    /// Records a read of contiguous bytes.
     pub fn read_flat(&mut self, flat: &Flat) {
         self.range((flat.home, flat.address), flat.bytes, Mode::Read);
     }
 
-    /// A range is read.
+    /// Records a read of a range.
     pub fn read_range(&mut self, home: Home, address: u64, bytes: u64) {
         self.range((home, address), bytes, Mode::Read);
     }
 
-    /// A range is written.
+    /// Records a write of a range.
     pub fn written_range(&mut self, home: Home, address: u64, bytes: u64) {
         self.range((home, address), bytes, Mode::Write);
     }
 
-    /// Bytes that lie side by side go somewhere else, unless they are there.
+    /// Records a copy of contiguous bytes, unless source and destination are the same.
     pub fn sent(&mut self, flat: &Flat, to: (Home, u64)) {
         if (flat.home, flat.address) != to {
             self.read_flat(flat);
@@ -106,7 +106,7 @@ impl Told {
         }
     }
 
-    /// The elements of one go to another, unless they are there.
+    /// Records a copy between tensors, unless they are the same memory.
     pub fn moved(&mut self, (from, src): (Home, &Tensor), (to, dst): (Home, &Tensor)) {
         match Form::of(src, dst) {
             Ok(Some(form)) if from != to || !form.stays() => {
@@ -117,13 +117,13 @@ impl Told {
         }
     }
 
-    /// Everything is queued.
+    /// Reports the call, after all work is queued.
     #[cold]
     pub fn tell(&self, team: &Team<'_>) {
         let devices = team.devices();
         let Some(first) = devices.iter().next() else { return };
         let mut touches = Vec::new();
-        // Without host memory for it as in `add`.
+        // Without host memory accesses are omitted, as in `add`.
         let _ = touches.try_reserve_exact(self.touched.len());
         let mut ends = [0; MAX_DEVICES];
         for (end, device) in ends.iter_mut().zip(devices.iter()) {
@@ -155,7 +155,7 @@ impl Told {
     }
 }
 
-/// Tells of a call whose work is queued; `touched` says what that was.
+/// Reports a call whose work is queued. `touched` records its accesses.
 #[inline]
 pub fn tell(team: &Team<'_>, operation: &'static str, touched: impl FnOnce(&mut Told)) {
     if let Some(mut told) = Told::begin(operation) {

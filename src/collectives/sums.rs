@@ -1,4 +1,4 @@
-//! Sums of many tensors at once.
+//! Sums of many tensors in one call.
 
 use super::Tensors;
 use super::check::{self, Home};
@@ -20,7 +20,7 @@ use crate::tensor::{Place, Tensor};
 const OPERATION: &str = "tcuda_comm_reduce_add_coalesced";
 const NO_ROOM: Error = Error::OutOfHostMemory("the tensors of a collective");
 
-/// Lists of tensors, one of each device, one after the other.
+/// Lists of tensors, one list per device, concatenated.
 #[derive(Clone, Copy)]
 struct Lists<'a> {
     tensors: Tensors<'a>,
@@ -29,13 +29,13 @@ struct Lists<'a> {
 }
 
 impl Lists<'_> {
-    /// Where among all tensors those of a number are.
+    /// Indices of the tensors with this number in each list.
     fn column(&self, number: usize) -> impl Iterator<Item = usize> + use<> {
         (number..self.tensors.len).step_by(self.num_tensors)
     }
 }
 
-/// Tensors of several devices that are added up, and which of them comes first.
+/// The tensors of one sum, and which of them is added first.
 struct Column {
     tensors: Vec<(Home, Tensor)>,
     root: usize,
@@ -48,7 +48,7 @@ impl Column {
         Ok(Column { tensors, root: 0 })
     }
 
-    /// Those of a number in each list, with PyTorch's checks.
+    /// Reads and checks the tensors with this number in each list.
     #[inline(never)]
     fn read(
         &mut self,
@@ -72,7 +72,7 @@ impl Column {
         Ok(())
     }
 
-    /// In the order in which they are added.
+    /// The tensors in the order in which they are added.
     fn in_order(&self) -> impl Iterator<Item = (Home, &Tensor)> + Clone {
         let others = self.tensors.iter().enumerate().filter(|(index, _)| *index != self.root);
         let first = std::iter::once(&self.tensors[self.root]);
@@ -80,9 +80,9 @@ impl Column {
     }
 }
 
-/// All columns, as far as they lie side by side on devices.
+/// The columns of all sums, while all tensors are contiguous and on devices.
 struct Columns {
-    /// Column by column, the root first.
+    /// Column by column; in each the root is the first.
     sources: Vec<Part>,
     numbers: Vec<(Number, u64)>,
     are_flat: bool,
@@ -96,8 +96,8 @@ impl Columns {
         Ok(Columns { sources, numbers, are_flat: true })
     }
 
-    /// All of them, with PyTorch's checks: who takes part, and where the sums lie. Gives the first device that
-    /// has a tensor, and all that have one.
+    /// Reads and checks all tensors. Adds their devices to `members`, and the sums to `layout`.
+    /// Returns the first device that has a tensor, and all such devices.
     #[inline(never)]
     fn read<'a>(
         &mut self,
@@ -146,7 +146,7 @@ impl Columns {
         Ok((first_device, devices))
     }
 
-    /// The next column.
+    /// Adds the next column.
     fn add(&mut self, flats: &[Option<Flat>], root: usize, first: &Tensor) -> Result<()> {
         let (number, each) = number_of(first.dtype)?;
         self.numbers.push((number, first.numel * each));
@@ -163,7 +163,7 @@ impl Columns {
     }
 }
 
-/// Sums of many tensors.
+/// Adds many tensors into new outputs.
 pub fn reduce_add_coalesced<'a>(
     runtime: &'a Runtime,
     tensors: Tensors<'_>,
@@ -180,7 +180,7 @@ pub fn reduce_add_coalesced<'a>(
     let mut columns = Columns::with_room(tensors.len, num_tensors)?;
     let lists = Lists { tensors, num_devices, num_tensors };
     let (first, mut writers) = columns.read(runtime, lists, target, &mut members, &mut layout)?;
-    // For the host the first device adds that has a tensor.
+    // For the host, the first device that has a tensor adds.
     let adder = match target.home().device().or(first) {
         Some(adder) => adder,
         None => runtime.device(CURRENT)?.ordinal(),
@@ -199,7 +199,7 @@ pub fn reduce_add_coalesced<'a>(
     Ok(outs)
 }
 
-/// Adds columns that lie side by side on devices.
+/// Adds columns of contiguous tensors on devices.
 #[inline(never)]
 fn add_flat<'a>(
     (team, adder): (&Team<'_>, i32),
@@ -233,7 +233,7 @@ fn add_flat<'a>(
     Ok(outs)
 }
 
-/// Adds columns of any layout, one after the other.
+/// Adds columns of tensors of any layout, one after the other.
 #[inline(never)]
 fn add_any<'a>(
     (team, adder): (&Team<'_>, i32),
@@ -292,7 +292,7 @@ fn add_column(
     }
 }
 
-/// The current stream of the device that a tensor says it is on.
+/// The current stream of the device that the tensor declares.
 fn own_target<'a>(runtime: &'a Runtime, tensor: &Tensor) -> Result<Target<'a>> {
     match tensor.place {
         Place::Cuda(device) => check::target(runtime, device),

@@ -1,9 +1,9 @@
-//! The devices that take part in a collective call, their streams, and who waits for whom.
+//! The team of a collective call: its devices, their streams, and the waits between them.
 //!
-//! A device's part is ordered on one stream of it. Work that touches memory of several devices runs
-//! on some of these streams, between waits: it comes after all that matters on the others, and they
-//! come after it. Nobody asks whether a stream is idle: that takes as long as to wait for it
-//! (docs/collectives.md counts the calls).
+//! The work of a device is ordered on one of its streams. Work that accesses memory of several
+//! devices runs on workers between two rounds of waits. First the workers wait for the streams of
+//! these devices, and afterwards these streams wait for the workers. No stream is queried for
+//! idleness, because a query costs as much as a wait (`docs/collectives.md` counts the calls).
 
 use super::contexts::Contexts;
 use super::path::Part;
@@ -27,42 +27,42 @@ use std::sync::atomic::Ordering;
 pub struct Devices(u64);
 
 impl Devices {
-    /// One device.
+    /// A set of one device.
     pub fn one(device: i32) -> Devices {
         Devices(1 << (device as u32 % MAX_DEVICES as u32))
     }
 
-    /// With another.
+    /// The set with one more device.
     pub fn with(self, device: i32) -> Devices {
         Devices(self.0 | Devices::one(device).0)
     }
 
-    /// Takes one in.
+    /// Adds a device.
     pub fn add(&mut self, device: i32) {
         *self = self.with(device);
     }
 
-    /// Without one.
+    /// The set without a device.
     pub fn without(self, device: i32) -> Devices {
         Devices(self.0 & !Devices::one(device).0)
     }
 
-    /// Is it one of them?
+    /// Is the device in the set?
     pub fn has(self, device: i32) -> bool {
         self.0 & Devices::one(device).0 != 0
     }
 
-    /// How many.
+    /// Number of devices.
     pub fn len(self) -> usize {
         self.0.count_ones() as usize
     }
 
-    /// None?
+    /// Is the set empty?
     pub fn is_empty(self) -> bool {
         self.0 == 0
     }
 
-    /// Each of them, the lowest first.
+    /// The devices, in ascending order.
     pub fn iter(self) -> impl Iterator<Item = i32> + Clone {
         let mut rest = self.0;
         std::iter::from_fn(move || {
@@ -81,35 +81,35 @@ impl FromIterator<i32> for Devices {
     }
 }
 
-/// A stream that gets work of a call, and the devices whose memory that touches.
+/// A stream that runs work of a call, and the devices whose memory the work accesses.
 #[derive(Clone, Copy)]
 pub struct Worker<'a> {
-    /// A member's, or one of the library's own.
+    /// A member's stream, or an internal stream.
     pub stream: &'a Stream,
-    /// Theirs.
+    /// The devices whose memory it accesses.
     pub touches: Devices,
 }
 
-/// Devices, streams or tensors of a call that need no host memory.
+/// Capacity for devices, streams or tensors of a call without heap memory.
 pub const MOST: usize = 16;
 
-/// The same of rows, which are large: those of eight devices.
+/// Capacity for rows without heap memory. Rows are large, so that it is that of eight devices.
 pub const MOST_ROWS: usize = 8;
 
-/// Pieces of memory of others that a question remembers.
+/// Number of foreign memory ranges that [`Team::can_all_use`] remembers.
 const KNOWN: usize = 8;
 
-/// From more waits than this on, streams come after the work of several devices through one of
-/// them. A wait for another device's event costs the host 1.3 us, and a device that waits for two
-/// such events, one after the other, about 8 us more than for one (H200).
+/// The most waits before streams of several devices wait through one of them. A wait for another
+/// device's event costs the host 1.3 us. A device that waits for two such events in sequence takes
+/// about 8 us longer than for one (H200).
 const MOST_PAIRS: usize = 12;
 
-/// Do all of them touch the memory of the same devices?
+/// Do all workers access the memory of the same devices?
 fn are_alike(workers: &[Worker]) -> bool {
     workers.iter().all(|worker| worker.touches == workers[0].touches)
 }
 
-/// The first of each device: waits among streams of one device cost little.
+/// The first worker of each device; waits between streams of one device are cheap.
 fn leaders<'w, 'a>(workers: &'w [Worker<'a>]) -> impl Iterator<Item = &'w Worker<'a>> + Clone {
     let is_first = |index: usize| {
         let device = workers[index].stream.device();
@@ -118,7 +118,7 @@ fn leaders<'w, 'a>(workers: &'w [Worker<'a>]) -> impl Iterator<Item = &'w Worker
     (0..workers.len()).filter(move |index| is_first(*index)).map(|index| &workers[index])
 }
 
-/// The others of its device.
+/// The other workers of the leader's device.
 fn followers<'w, 'a>(
     workers: &'w [Worker<'a>],
     leader: &'w Worker<'a>,
@@ -129,7 +129,7 @@ fn followers<'w, 'a>(
     workers.iter().filter(is_other)
 }
 
-/// Streams, and an event that was recorded on each.
+/// Streams, with the event that was recorded on each.
 type Recorded<'s, 'a> = Few<(&'s Stream, &'a Device, CUevent), MOST>;
 
 /// The devices and streams of a call.
@@ -137,13 +137,13 @@ pub struct Team<'a> {
     runtime: &'a Runtime,
     streams: Few<&'a Stream, MOST>,
     devices: Devices,
-    /// Whose streams are captured.
+    /// Devices whose streams are captured.
     captured: Cell<Devices>,
     contexts: Contexts<'a>,
 }
 
 impl<'a> Team<'a> {
-    /// `members`: the stream on which a device's part is ordered, each device once.
+    /// `members`: the stream of each device; no device twice.
     pub fn new(runtime: &'a Runtime, members: &[&'a Stream]) -> Result<Team<'a>> {
         let mut team = Team {
             runtime,
@@ -160,8 +160,8 @@ impl<'a> Team<'a> {
             }
             team.streams.push(stream)?;
             team.devices.add(device);
-            // The legacy stream is never captured; the driver refuses its use where a capture would
-            // have to know of that.
+            // The legacy stream is never captured. The driver rejects its use if a capture would
+            // need it.
             if !stream.is_default() && team.is_captured(stream)? {
                 captured.add(device);
             }
@@ -175,12 +175,12 @@ impl<'a> Team<'a> {
         stream::is_capturing(self.runtime.driver(), stream.native())
     }
 
-    /// Makes the context of a device current, in which work is queued, until [`Team::leave`].
+    /// Makes a device's context current until [`Team::leave`].
     pub fn enter(&self, device: &Device) -> Result<()> {
         self.contexts.enter(device)
     }
 
-    /// Gives the caller its context back.
+    /// Restores the caller's context.
     pub fn leave(&self) {
         self.contexts.leave();
     }
@@ -190,25 +190,25 @@ impl<'a> Team<'a> {
         self.runtime
     }
 
-    /// Who takes part.
+    /// The devices of the team.
     pub fn devices(&self) -> Devices {
         self.devices
     }
 
-    /// The stream of a device; of one that takes no part, the current one.
+    /// The stream of a device; the current stream for a device outside the team.
     pub fn stream(&self, device: i32) -> &'a Stream {
         debug_assert!(self.devices.has(device), "device {device} takes no part");
         let known = self.streams.iter().find(|stream| stream.device() == device);
         known.copied().unwrap_or_else(|| self.runtime.devices[device as usize].streams.current())
     }
 
-    /// Is any of the streams captured?
+    /// Is any stream captured?
     pub fn is_capturing(&self) -> bool {
         !self.captured.get().is_empty()
     }
 
-    /// Can kernels and copies of device `from` use the memory of device `to`? Lets them, where that
-    /// was not done before.
+    /// Can kernels and copies of device `from` access memory of device `to`? Enables peer access at
+    /// first use.
     pub fn reaches(&self, from: i32, to: i32) -> Result<bool> {
         if from == to {
             return Ok(true);
@@ -233,7 +233,7 @@ impl<'a> Team<'a> {
             match device.enable_peer(peer) {
                 Ok(()) => false,
                 Err(Error::NotSupported { .. }) => true,
-                // Some machines allow a device eight peers.
+                // Some machines limit a device to eight peers.
                 Err(Error::Cuda(CudaError {
                     code: code::PEER_ACCESS_UNSUPPORTED | code::TOO_MANY_PEERS,
                     ..
@@ -247,16 +247,16 @@ impl<'a> Team<'a> {
         Ok(!refused)
     }
 
-    /// Can device `by` use memory of device `owner` at an address?
+    /// Can device `by` access memory of device `owner` at this address?
     pub fn can_use(&self, by: i32, owner: i32, address: u64) -> Result<bool> {
         self.can_all_use(Devices::one(by), [Part { device: owner, address }].into_iter())
     }
 
-    /// Can all of some devices use all these parts? Memory that is not the library's own may be
-    /// mapped for its owner alone, and a kernel that touches it would cost the context.
+    /// Can all devices `by` access all parts? Memory of other libraries may be mapped for its owner
+    /// alone, and a kernel that accessed it would corrupt the context.
     pub fn can_all_use(&self, by: Devices, parts: impl Iterator<Item = Part>) -> Result<bool> {
         let mut reached = Devices::default();
-        // Of tensors of others many lie in one piece of memory.
+        // Many foreign tensors are often in one range of memory.
         let (mut known, mut others) = ([(0, 0); KNOWN], 0);
         for part in parts {
             if !reached.has(part.device) {
@@ -278,7 +278,7 @@ impl<'a> Team<'a> {
             let _context = self.runtime.device(part.device)?.enter()?;
             let is_plain = CUpointer_attribute::CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE;
             if self.asked::<u32>(is_plain, part.address)? == Some(1) {
-                // The driver's own: whoever reaches the device has it.
+                // Memory of `cuMemAlloc`: every device with peer access can use it.
                 if others > 0 {
                     known[others % KNOWN] = self.range_around(part.address)?;
                 }
@@ -297,7 +297,7 @@ impl<'a> Team<'a> {
         Ok(true)
     }
 
-    /// The piece of memory that an address is in, and how long it is.
+    /// The start and length of the memory range that contains an address.
     fn range_around(&self, address: u64) -> Result<(u64, u64)> {
         use CUpointer_attribute::*;
         let start = self.asked::<u64>(CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, address)?;
@@ -305,7 +305,7 @@ impl<'a> Team<'a> {
         Ok(start.zip(bytes).unwrap_or_default())
     }
 
-    /// What the driver says of memory, in the current context; `None`: it knows nothing.
+    /// A pointer attribute, queried in the current context; `None`: unknown to the driver.
     fn asked<T: Default>(&self, attribute: CUpointer_attribute, address: u64) -> Result<Option<T>> {
         let mut value = T::default();
         let data = std::ptr::from_mut(&mut value).cast::<c_void>();
@@ -319,8 +319,8 @@ impl<'a> Team<'a> {
         }
     }
 
-    /// Where some of the streams are captured, the others join that capture: what is queued on them
-    /// from now on belongs to it. Comes before anything is queued.
+    /// If some streams are captured, the others join the capture. Must come before any work is
+    /// queued.
     pub fn begin(&self) -> Result<()> {
         let captured = self.captured.get();
         let Some(first) = captured.iter().next() else { return Ok(()) };
@@ -335,21 +335,21 @@ impl<'a> Team<'a> {
         Ok(())
     }
 
-    /// Makes a stream come after what the streams of some devices hold, before it gets work.
+    /// Makes a stream wait for the streams of some devices, before it gets work.
     pub fn come_after(&self, stream: &'a Stream, devices: Devices) -> Result<()> {
         self.line_up(&[Worker { stream, touches: devices }])
     }
 
-    /// Makes the streams of some devices come after what `stream` holds, work that was queued.
-    /// Where that fails the host waits: nobody may use the memory before.
+    /// Makes the streams of some devices wait for the work queued on `stream`. If that fails the
+    /// host waits, because the memory must not be used earlier.
     pub fn release(&self, stream: &'a Stream, devices: Devices) -> Result<()> {
         self.let_go(&[Worker { stream, touches: devices }])
     }
 
-    /// Makes streams that get work come after all that matters to them.
+    /// Makes workers wait for all streams that matter to them.
     pub fn line_up(&self, workers: &[Worker<'a>]) -> Result<()> {
         let Some(first) = workers.first() else { return Ok(()) };
-        // Through one of them there are fewer waits than pairs.
+        // With one worker in between there are fewer waits than pairs.
         if are_alike(workers) && leaders(workers).nth(1).is_some() {
             self.come_after_members(&workers[..1])?;
             let others = leaders(workers).skip(1).map(|worker| worker.stream);
@@ -363,8 +363,8 @@ impl<'a> Team<'a> {
         })
     }
 
-    /// Makes the streams of devices come after the work that touches their memory. Where that fails
-    /// the host waits: nobody may use the memory before.
+    /// Makes the streams of devices wait for the workers that access their memory. If that fails
+    /// the host waits, because the memory must not be used earlier.
     pub fn let_go(&self, workers: &[Worker<'a>]) -> Result<()> {
         let outcome = self.try_let_go(workers);
         if outcome.is_err() && !self.is_capturing() {
@@ -402,8 +402,8 @@ impl<'a> Team<'a> {
         })
     }
 
-    /// Where streams could not be joined: what was queued may use these parts although the streams
-    /// of their devices do not come after it. Their blocks stay until it is over.
+    /// Called if ordering streams failed: queued work may still use these parts. Their blocks are
+    /// kept until the work completes.
     pub fn keep(&self, workers: &[Worker<'a>], parts: impl Iterator<Item = Part> + Clone) {
         for worker in workers {
             for part in parts.clone() {
@@ -412,7 +412,7 @@ impl<'a> Team<'a> {
         }
     }
 
-    /// Makes workers come after what the streams of the devices hold whose memory they touch.
+    /// Makes workers wait for the streams of all devices whose memory they access.
     fn come_after_members(&self, workers: &[Worker<'a>]) -> Result<()> {
         let touched = leaders(workers).flat_map(|worker| worker.touches.iter()).collect();
         let records = Devices::iter(touched).map(|device| self.stream(device));
@@ -427,9 +427,9 @@ impl<'a> Team<'a> {
         self.wait_for(worker.stream, worker.touches.iter().map(|device| self.stream(device)))
     }
 
-    /// Makes streams wait for what others hold now, each for those that `concerns` it. All are
-    /// recorded before any waits: else they would come after each other. What needs one context is
-    /// done together.
+    /// Makes each `waits` stream wait for those `records` streams for which `concerns` is true. All
+    /// events are recorded before any wait, so that streams do not wait for each other in turn.
+    /// Calls in one context are grouped.
     fn join<'b>(
         &self,
         records: impl Iterator<Item = &'b Stream>,
@@ -458,7 +458,7 @@ impl<'a> Team<'a> {
         outcome
     }
 
-    /// Records an event, which is to be given back.
+    /// Records an event on a stream; the caller returns it to the pool.
     fn record<'b>(&self, stream: &'b Stream, events: &mut Recorded<'b, 'a>) -> Result<()> {
         let device = self.runtime.device(stream.device())?;
         let event = device.events.take_untimed(device)?;
@@ -476,7 +476,7 @@ impl<'a> Team<'a> {
         stream.wait_here(self.runtime, event)
     }
 
-    /// Makes streams wait for what another holds now, with one event for all of them.
+    /// Makes streams wait for the present work of another stream, with one event.
     fn wait_for<'b>(
         &self,
         stream: &'b Stream,

@@ -1,4 +1,4 @@
-//! Pieces that go from one memory to another, and the teams by which they go.
+//! Pieces that move between memories, and the teams that order them.
 
 use super::check::{self, Home};
 use super::members::{self, Members, wait_for};
@@ -14,28 +14,28 @@ use crate::tensor::Tensor;
 
 pub(super) const NO_ROOM: Error = Error::OutOfHostMemory("the pieces of a tensor");
 
-/// What goes from one memory to another, by which of the teams.
+/// A move of a piece of a tensor, and the team that orders it.
 pub struct Piece {
-    /// From here.
+    /// The source.
     pub src: (Home, Tensor),
-    /// To here.
+    /// The destination.
     pub dst: (Home, Tensor),
-    /// By this one.
+    /// Index of the team.
     pub team: usize,
 }
 
-/// The same of bytes that lie side by side in both.
+/// A move of contiguous bytes, and the team that orders it.
 #[derive(Clone, Copy)]
 pub struct Range {
-    /// These bytes.
+    /// The source.
     pub src: Flat,
-    /// To here.
+    /// The destination.
     pub dst: (Home, u64),
-    /// By this one.
+    /// Index of the team.
     pub team: usize,
 }
 
-/// A list of which there is one, nearly always.
+/// A list that needs no heap memory for one element, which is the usual case.
 struct OneOrMore<T> {
     first: Option<T>,
     more: Vec<T>,
@@ -65,7 +65,7 @@ impl<T> OneOrMore<T> {
     }
 }
 
-/// The teams of a call: more than one where pieces go to one device on several of its streams.
+/// The teams of a call. There are several if pieces use several streams of one device.
 pub struct Teams<'a> {
     runtime: &'a Runtime,
     members: OneOrMore<Members<'a>>,
@@ -73,13 +73,13 @@ pub struct Teams<'a> {
 }
 
 impl<'a> Teams<'a> {
-    /// None yet.
+    /// No teams.
     pub fn new(runtime: &'a Runtime) -> Teams<'a> {
         Teams { runtime, members: OneOrMore::new(), teams: OneOrMore::new() }
     }
 
-    /// The one by which a piece goes from `src` to a device on a stream, if it goes to one: the first in
-    /// which both devices are on their streams.
+    /// Index of the team for a piece from `src` to a device on stream `to`. It is the first team
+    /// whose streams of these devices are the same, or a new one.
     pub fn join(&mut self, src: Home, to: Option<&'a Stream>) -> Result<usize> {
         let own = to.map(|stream| stream.device());
         let from = match src.device().filter(|device| Some(*device) != own) {
@@ -106,7 +106,7 @@ impl<'a> Teams<'a> {
         Ok(place)
     }
 
-    /// They are complete.
+    /// Makes the teams, after all pieces have joined.
     pub fn begin(&mut self) -> Result<()> {
         self.members.iter().try_for_each(|members| self.teams.push(members.team()?))
     }
@@ -132,7 +132,7 @@ impl<'a> Teams<'a> {
         Ok(())
     }
 
-    /// The same of ranges, whose destinations are recorded already, or of blocks of the call's own.
+    /// Queues ranges. Their destinations are already recorded, or in blocks of the call.
     pub fn run_ranges(&self, ranges: &[Range], operation: &'static str) -> Result<()> {
         for (index, team) in self.teams.iter().enumerate() {
             let mut moves = Moves::default();
@@ -154,19 +154,19 @@ impl<'a> Teams<'a> {
         Ok(())
     }
 
-    /// Says that an output is used by a team.
+    /// Records that a team uses an output.
     pub fn record(&self, team: usize, output: &Flat) -> Result<()> {
         self.teams.iter().nth(team).map_or(Ok(()), |team| output.record(team))
     }
 
-    /// Waits for those that went to memory of the host that the call has allocated. In a capture they
-    /// are there after a launch.
+    /// Waits for pieces that moved to host memory of the call. In a capture it does not wait,
+    /// because a launch of the graph fills the memory.
     pub fn wait_for_host(&self, pieces: &[Piece]) -> Result<()> {
         let pieces = pieces.iter().map(|piece| (piece.src.0, piece.dst.0, piece.team));
         self.wait_for_all(pieces)
     }
 
-    /// The same of ranges.
+    /// [`Teams::wait_for_host`] for ranges.
     pub fn wait_for_ranges(&self, ranges: &[Range]) -> Result<()> {
         self.wait_for_all(ranges.iter().map(|range| (range.src.home, range.dst.0, range.team)))
     }
@@ -181,12 +181,12 @@ impl<'a> Teams<'a> {
     }
 }
 
-/// A list of pieces, with room for all.
+/// An empty list with space for all pieces.
 pub fn with_room(count: usize) -> Result<Vec<Piece>> {
     let mut list = Vec::new();
     list.try_reserve_exact(count).map_err(|_| NO_ROOM)?;
     Ok(list)
 }
 
-/// Ranges of a call.
+/// The ranges of a call.
 pub type Ranges = Few<Range, MOST>;

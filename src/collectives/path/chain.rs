@@ -1,10 +1,10 @@
-//! Large broadcasts by copy engines.
+//! Large broadcasts with copy engines.
 //!
-//! What is broadcast is dealt in chunks to the other devices. The owner of a chunk reads it from
-//! the root and writes it to the rest, on one of its lanes: so what an owner does is in order by
-//! itself, and no event is needed but before and after all. The root's link carries everything
-//! once, and so does each other's; the root always has somebody who reads, since reading what all
-//! share takes longer than writing.
+//! The data is divided into chunks, which are assigned to the other devices in turn. The owner of a
+//! chunk reads it from the root and writes it to the rest, on one of its lanes. So the work of an
+//! owner is in order without events, except before and after the broadcast. Each link carries the
+//! data once. The root always has a reader, because reading over the shared link takes longer than
+//! writing.
 
 use super::limits::{LANES, MOST_LANES, chunk};
 use super::{Part, all_devices, in_order};
@@ -13,8 +13,8 @@ use crate::base::inline_vec::Few;
 use crate::collectives::team::{Devices, MOST, Team, Worker};
 use crate::gpu::stream::Stream;
 
-/// A lane of each of some devices, one after the other, then the next of each: their own streams
-/// where those are captured.
+/// The first lane of each device, then the second of each, and so on. In a capture the team's
+/// streams are the lanes.
 fn lanes<'a>(
     team: &Team<'a>,
     devices: impl Iterator<Item = i32> + Clone,
@@ -38,16 +38,16 @@ fn lanes<'a>(
     Ok(lanes)
 }
 
-/// Copies between devices of which the stream's own reaches the others.
+/// Copies between devices. The stream's device must have access to both.
 pub(super) fn copy(team: &Team, stream: &Stream, dst: u64, src: u64, bytes: u64) -> Result<()> {
     let runtime = team.runtime();
     team.enter(runtime.device(stream.device())?)?;
-    // SAFETY: the caller's promise about the ranges; the stream is alive.
+    // SAFETY: the caller guarantees the ranges; the stream is alive.
     unsafe { runtime.driver().cuMemcpyAsync(dst, src, bytes as usize, stream.native()) }?;
     Ok(())
 }
 
-/// Copies bytes to several devices, which reach each other and the root.
+/// Copies bytes to several devices that have access to each other and to the root.
 pub(super) fn broadcast(team: &Team, bytes: u64, src: Part, dsts: &[Part]) -> Result<bool> {
     let touches = all_devices(dsts.iter().copied()).with(src.device);
     let workers = lanes(team, dsts.iter().map(|dst| dst.device), touches)?;
@@ -70,8 +70,8 @@ pub(super) fn broadcast(team: &Team, bytes: u64, src: Part, dsts: &[Part]) -> Re
     })
 }
 
-/// Runs `body`, which copies the same to other devices, and then to places on the root's own
-/// device, on a lane beside that. False as `body` says, with nothing queued.
+/// Runs `body`, which copies the same bytes to other devices. Meanwhile a lane copies them to
+/// `near` on the root's own device. Returns false like `body`, with nothing queued.
 pub(super) fn beside(
     team: &Team,
     bytes: u64,
@@ -97,7 +97,7 @@ pub(super) fn beside(
     }
     let lane = device.streams.lane(device, 0)?;
     let event = device.events.take_untimed(device)?;
-    // What was on the stream before; what `body` queues there is not waited for.
+    // The lane waits for earlier work of the stream, but not for what `body` queues.
     let done = stream.record(runtime, event).and_then(|()| body());
     let ordered = match done {
         Ok(true) => team.wait(lane, event),

@@ -1,8 +1,8 @@
-//! Rows of bytes from part to part: scatter and gather.
+//! Copies of rows of bytes between devices: scatter and gather.
 //!
-//! Most calls have a device that all rows come from, or go to: their hub. Small ones are one kernel
-//! there. Otherwise each row is copied on the stream of its other device, so that as many engines
-//! work as there are devices, and nobody waits but for the hub.
+//! Most calls have a hub: one device that all rows come from or go to. A small call is one kernel
+//! on the hub. Otherwise each row is copied on the stream of its other device, so that the engines
+//! of all devices work in parallel, and only the hub waits.
 
 use super::chain::copy;
 use super::limits::{SMALL_COPIES, WIDE_ROW};
@@ -14,28 +14,28 @@ use crate::base::inline_vec::Few;
 use crate::collectives::team::{Devices, MOST, Team, Worker};
 use crate::ops::copy::{self, copy_2d_plain};
 
-/// The driver's longest distance of two rows.
+/// The driver's maximum pitch.
 const MOST_PITCH: u64 = i32::MAX as u64;
 
 /// How rows are copied.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Way {
-    /// As one range.
+    /// As one contiguous range.
     Flat,
-    /// As a rectangle, by an engine.
+    /// As one 2D copy by an engine.
     Wide,
-    /// One after the other, by an engine.
+    /// Row by row, by an engine.
     Each,
     Kernel,
 }
 
 impl Rows {
-    /// A plain range.
+    /// Rows that are one contiguous range.
     pub fn flat(src: Part, dst: Part, bytes: u64) -> Rows {
         Rows { src, dst, width: bytes, rows: 1, src_pitch: 0, dst_pitch: 0 }
     }
 
-    /// All of its bytes.
+    /// Bytes of all rows.
     pub fn bytes(&self) -> u64 {
         self.width.saturating_mul(self.rows)
     }
@@ -54,7 +54,7 @@ impl Rows {
         }
     }
 
-    /// Parts that fit into a table.
+    /// Splits the rows into parts that fit into a table.
     fn parts(self) -> impl Iterator<Item = Rows> {
         let most = (MOST_ITEMS / self.width.max(1)).max(1);
         (0..self.rows).step_by(most as usize).map(move |row| {
@@ -72,7 +72,8 @@ impl Rows {
     }
 }
 
-/// The device that all of these come from, or go to, if there is one; else the first.
+/// The device that all pairs come from or go to, if there is one; otherwise the source of the
+/// first.
 pub(super) fn hub(mut pairs: impl Iterator<Item = (Part, Part)> + Clone) -> i32 {
     let Some((src, dst)) = pairs.clone().next() else { return 0 };
     let comes = pairs.clone().all(|pair| pair.0.device == src.device);
@@ -80,7 +81,7 @@ pub(super) fn hub(mut pairs: impl Iterator<Item = (Part, Part)> + Clone) -> i32 
     if goes && !comes { dst.device } else { src.device }
 }
 
-/// Who copies from part to part where the hub does not do all.
+/// The device that copies a pair, if the hub does not do all copies.
 pub(super) fn other_of(hub: i32, src: Part, dst: Part, is_alone: bool) -> i32 {
     match is_alone {
         true => hub,
@@ -89,7 +90,7 @@ pub(super) fn other_of(hub: i32, src: Part, dst: Part, is_alone: bool) -> i32 {
     }
 }
 
-/// Who works where, and what that touches; `None`: somebody does not reach what he should.
+/// The workers of all pairs; `None`: a device lacks access to memory that it would use.
 pub(super) fn workers<'a>(
     team: &Team<'a>,
     hub: i32,
@@ -111,7 +112,7 @@ pub(super) fn workers<'a>(
     Ok(Some(workers))
 }
 
-/// The hub alone, if it reaches everything.
+/// The hub as the only worker, if it has access to all parts.
 pub(super) fn alone<'a>(
     team: &Team<'a>,
     hub: i32,
@@ -154,7 +155,7 @@ pub fn copies(team: &Team, rows: &[Rows]) -> Result<bool> {
                 by_kernel(team, *worker, left, bytes)
             })
         }),
-        // The hub may reach them, where they do not reach it.
+        // The hub may have access to the others even if they have none to it.
         None => match alone(team, hub, pairs.clone())? {
             Some(worker) => in_order(team, &[worker], parts(), || {
                 by_engine(team, worker, rows.iter())?;

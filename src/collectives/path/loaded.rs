@@ -1,5 +1,5 @@
-//! What a device has for collective calls: kernels, each loaded at its first use, and nothing else,
-//! so that the first call waits for no kernel but its own.
+//! The kernels of a device for collectives. Each is loaded at its first use, so that the first call
+//! loads no other kernel.
 
 use super::Number;
 use crate::base::error::{Error, Result};
@@ -14,26 +14,26 @@ use once_cell::sync::OnceCell;
 use std::ffi::CStr;
 use std::sync::atomic::AtomicU64;
 
-/// A kernel; each is there twice, for short tables and for long ones.
+/// A kernel. Each exists in two variants, for short tables and for long ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kernel {
-    /// Ranges, each to several places.
+    /// Copies ranges, each to several places.
     Spread,
-    /// Rows of bytes.
+    /// Copies rows of bytes.
     Rows,
-    /// Elements in any order.
+    /// Copies elements with strides.
     Strided,
-    /// Sums.
+    /// Adds.
     Sum(Number),
 }
 
-/// A kernel's name and image, for short tables and for long ones.
+/// Names and images of a kernel, for short tables and for long ones.
 struct Image {
     names: [&'static CStr; 2],
     stored: [&'static [u8]; 2],
 }
 
-/// Kernels.
+/// Number of kernels.
 const COUNT: usize = 12;
 
 macro_rules! images {
@@ -77,7 +77,7 @@ static MACHINES: [Machine; 3] = {
 };
 
 impl Kernel {
-    /// Its file in [`MACHINES`].
+    /// Index of its file in [`MACHINES`].
     fn file(self) -> usize {
         match self {
             Kernel::Spread | Kernel::Rows | Kernel::Strided => 0,
@@ -95,22 +95,22 @@ impl Kernel {
         }
     }
 
-    /// Its name, for short tables or long ones.
+    /// Its name in the variant for short or long tables.
     pub fn name(self, is_long: bool) -> &'static CStr {
         IMAGES[self.index()].names[usize::from(is_long)]
     }
 }
 
-/// What a device has for collective calls.
+/// The collective state of a device: its kernels, and its unreachable peers.
 pub struct Loaded {
     driver: &'static Driver,
-    /// By files, where there is machine code for the device; else by kernels. Loaded by whoever
-    /// finds a function, who holds `loading`.
+    /// Modules by file, if there is machine code for the device; otherwise `modules` by kernel.
+    /// Loaded while `loading` is held.
     machines: [OnceCell<Option<usize>>; MACHINES.len()],
     modules: [[OnceCell<usize>; 2]; COUNT],
     loading: Lock,
     functions: [[OnceCell<usize>; 2]; COUNT],
-    /// Other devices that it cannot reach, a bit each.
+    /// Bit set of devices that refused peer access.
     pub(crate) refused_peers: AtomicU64,
 }
 
@@ -126,7 +126,7 @@ impl Loaded {
         }
     }
 
-    /// A kernel.
+    /// The function of a kernel; loads it at first use.
     pub fn function(&self, device: &Device, kernel: Kernel, is_long: bool) -> Result<CUfunction> {
         let (index, long) = (kernel.index(), usize::from(is_long));
         if let Some(function) = self.functions[index][long].get() {
@@ -137,7 +137,7 @@ impl Loaded {
             let _relaxed = Relaxed::enter(self.driver);
             let _context = device.enter()?;
             let file = kernel.file();
-            // A module stays when its kernel cannot be found: who tries again needs it.
+            // The module stays loaded even if the kernel is not found, because a retry needs it.
             let machine = self.machines[file].get_or_try_init(|| MACHINES[file].load(device))?;
             let module = match machine {
                 Some(module) => *module,
@@ -155,11 +155,11 @@ impl Loaded {
         Ok(*function as CUfunction)
     }
 
-    /// Unloads what was loaded; the device's context is current and nothing runs.
+    /// Unloads all modules. The device's context must be current, and nothing runs.
     pub(crate) fn close(&self) {
         let machines = self.machines.iter().filter_map(OnceCell::get).flatten();
         for module in self.modules.iter().flatten().filter_map(OnceCell::get).chain(machines) {
-            // SAFETY: ours, and nothing of it is in use.
+            // SAFETY: loaded here, and not in use.
             let _ = unsafe { self.driver.cuModuleUnload(*module as CUmodule) };
         }
     }

@@ -1,7 +1,7 @@
-//! The fast ways of collective calls: between devices that reach each other's memory.
+//! The fast paths of collectives, for devices with peer access to each other's memory.
 //!
-//! Each function gives false where it cannot do it, with nothing queued: the caller has another
-//! way.
+//! A function returns false if it cannot do the work, with nothing queued. The caller then takes
+//! the fallback.
 
 mod chain;
 mod copies;
@@ -22,51 +22,50 @@ pub use spread::{broadcast, broadcast_blocks, broadcast_many};
 pub use strided::strided;
 pub use sum::sum;
 
-/// Memory of a device; never of the host, unless it is pinned and this is where the device has it.
+/// Memory of a device, or pinned host memory at an address that the device can access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Part {
-    /// The device that has it.
+    /// The device that owns it.
     pub device: i32,
-    /// The first byte.
+    /// The first address.
     pub address: u64,
 }
 
-/// Rows of bytes, from one part to another. What a call writes overlaps nothing else of the call.
+/// Rows of bytes, copied from one part to another. The destinations of a call overlap nothing else.
 #[derive(Clone, Copy, Debug)]
 pub struct Rows {
-    /// From here.
+    /// The source.
     pub src: Part,
-    /// To here.
+    /// The destination.
     pub dst: Part,
     /// Bytes of a row.
     pub width: u64,
-    /// How many rows; 1: a plain range, and the pitches do not matter.
+    /// Number of rows; 1: a contiguous range, whose pitches are ignored.
     pub rows: u64,
-    /// Bytes from a row to the next.
+    /// Source pitch in bytes.
     pub src_pitch: u64,
-    /// The same where it is written.
+    /// Destination pitch in bytes.
     pub dst_pitch: u64,
 }
 
-/// A dimension: its size, and the bytes from an element to the next in the source and where it is
-/// written.
+/// A dimension: (size, source stride, destination stride), strides in bytes.
 pub type Dim = (u64, i64, i64);
 
-/// Elements in any order.
+/// A copy of elements with strides.
 #[derive(Clone, Copy, Debug)]
 pub struct Strided<'a> {
-    /// The first element.
+    /// Address of the first element.
     pub src: Part,
-    /// Where it goes.
+    /// Address where it is written.
     pub dst: Part,
     /// Bytes of an element: 1, 2, 4, 8 or 16.
     pub element: u64,
-    /// At most 25. The first changes fastest: it should be the one whose neighbours lie closest.
+    /// At most 25. The first changes fastest and should have the smallest stride.
     pub dims: &'a [Dim],
 }
 
-/// What is added: sums of complex numbers are those of their parts, and those of integers do not
-/// depend on whether they have a sign.
+/// The number type of a sum. Complex numbers are added part by part; signed and unsigned integers
+/// are added alike.
 #[allow(missing_docs, reason = "their names are their description")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Number {
@@ -81,48 +80,48 @@ pub enum Number {
     F64,
 }
 
-/// `dst` becomes ((s0 + s1) + s2) + ..., rounded to the type after each step.
+/// `dst` becomes ((s0 + s1) + s2) + ..., rounded to the number type after each step.
 #[derive(Clone, Copy, Debug)]
 pub struct Sum<'a> {
-    /// What they are.
+    /// The number type.
     pub number: Number,
-    /// How many.
+    /// Number of elements.
     pub elements: u64,
-    /// What is added, in this order.
+    /// The sources, in the order of the additions.
     pub sources: &'a [Part],
-    /// May be the first source, or memory that is none.
+    /// May be the first source, or memory that is no source.
     pub dst: Part,
 }
 
-/// A piece of many that are sent to all other devices.
+/// One of many pieces that are sent to all other devices.
 #[derive(Clone, Copy, Debug)]
 pub struct Piece {
-    /// Its first byte, on the root.
+    /// Address on the root.
     pub src: u64,
-    /// Where it goes, from the start of a block; pieces are in rising order.
+    /// Offset in a block; pieces are sorted by it.
     pub offset: u64,
-    /// Its length.
+    /// Number of bytes.
     pub bytes: u64,
 }
 
-/// Pieces, and where they go: a block of one layout on each of the other devices.
+/// Pieces, and their destinations: a block of one layout on each other device.
 #[derive(Clone, Copy, Debug)]
 pub struct Block<'a> {
-    /// What it is made of.
+    /// The pieces of the block.
     pub pieces: &'a [Piece],
-    /// Where it is; of all blocks of a call, on the same devices in the same order.
+    /// The destinations. All blocks of a call have the same devices in the same order.
     pub parts: &'a [Part],
-    /// Its length.
+    /// Number of bytes.
     pub bytes: u64,
 }
 
-/// Whose memory it is.
+/// The devices that own these parts.
 fn all_devices(parts: impl Iterator<Item = Part>) -> Devices {
     parts.map(|part| part.device).collect()
 }
 
-/// Runs `queue`, which uses these parts, between waits of and for those who work. What was queued
-/// is in order also where the rest of it failed.
+/// Runs `queue` between the waits of and for the workers. `parts` is the memory that it uses. Work
+/// that was queued is ordered even if `queue` fails.
 fn in_order<'a>(
     team: &Team<'a>,
     workers: &[Worker<'a>],

@@ -1,8 +1,8 @@
-//! Broadcasts by kernels, which write what they read to several devices at once.
+//! Broadcasts with kernels that write to several devices at once.
 //!
-//! Small ones are one kernel on the root. Larger ones are cut into a range for each other device,
-//! its owner, which reads that over its link and writes it to all the others: so every link carries
-//! about as much as is broadcast, once, in one pass and with no wait between the devices.
+//! A small broadcast is one kernel on the root. A larger one is divided into a range for each other
+//! device, its owner. The owner reads its range over its link and writes it to all others. So each
+//! link carries about the size of the broadcast once, without waits between the devices.
 
 use super::limits::{LARGE_BROADCAST, LINE, SMALL_BROADCAST};
 use super::table::{MOST_ITEMS, Table};
@@ -18,7 +18,7 @@ pub fn broadcast(team: &Team, bytes: u64, src: Part, dsts: &[Part]) -> Result<bo
     }
     let block =
         Block { pieces: &[Piece { src: src.address, offset: 0, bytes }], parts: dsts, bytes };
-    // To one other an engine is as quick as a kernel.
+    // For a single destination a copy engine is as fast as a kernel.
     if dsts.len() > 1 && is_small(team, src.device, &[block])? {
         return by_root(team, src.device, &[block]);
     }
@@ -29,7 +29,7 @@ pub fn broadcast(team: &Team, bytes: u64, src: Part, dsts: &[Part]) -> Result<bo
     chain::beside(team, bytes, src, &near, || broadcast_far(team, bytes, src, &far))
 }
 
-/// The same to other devices.
+/// Copies bytes to other devices.
 fn broadcast_far(team: &Team, bytes: u64, src: Part, dsts: &[Part]) -> Result<bool> {
     let block =
         Block { pieces: &[Piece { src: src.address, offset: 0, bytes }], parts: dsts, bytes };
@@ -44,7 +44,7 @@ fn broadcast_far(team: &Team, bytes: u64, src: Part, dsts: &[Part]) -> Result<bo
     copies(team, &rows)
 }
 
-/// Copies pieces of device `root` into a block of each other device, all of one layout.
+/// Copies pieces of device `root` into a block on each other device; the blocks have one layout.
 pub fn broadcast_many(
     team: &Team,
     root: i32,
@@ -55,7 +55,7 @@ pub fn broadcast_many(
     broadcast_blocks(team, root, &[Block { pieces, parts: blocks, bytes: block_bytes }])
 }
 
-/// The same of several blocks, which go as one.
+/// Copies pieces into several blocks on each other device, as one transfer.
 pub fn broadcast_blocks(team: &Team, root: i32, blocks: &[Block]) -> Result<bool> {
     let Some(first) = blocks.first().filter(|block| !block.parts.is_empty()) else {
         return Ok(true);
@@ -76,12 +76,12 @@ pub fn broadcast_blocks(team: &Team, root: i32, blocks: &[Block]) -> Result<bool
     }
 }
 
-/// Where all blocks are.
+/// All destinations of the blocks.
 fn parts_of(blocks: &[Block]) -> impl Iterator<Item = Part> + Clone {
     blocks.iter().flat_map(|block| block.parts.iter().copied())
 }
 
-/// And what they are made of.
+/// All destinations and sources of the blocks.
 fn all_parts(root: i32, blocks: &[Block]) -> impl Iterator<Item = Part> + Clone {
     let pieces = blocks.iter().flat_map(|block| block.pieces);
     pieces.map(move |piece| Part { device: root, address: piece.src }).chain(parts_of(blocks))
@@ -91,19 +91,19 @@ fn bytes_of(blocks: &[Block]) -> u64 {
     blocks.iter().fold(0, |all, block| all.saturating_add(block.bytes))
 }
 
-/// The devices that work with the memory of blocks and of their pieces.
+/// The devices whose memory the broadcast accesses.
 fn touched(root: i32, blocks: &[Block]) -> Devices {
     all_devices(parts_of(blocks)).with(root)
 }
 
-/// Is it so little that the root does it alone, which can?
+/// Is it small enough for the root alone, and does the root have access to all destinations?
 fn is_small(team: &Team, root: i32, blocks: &[Block]) -> Result<bool> {
     let targets = blocks.first().map_or(0, |block| block.parts.len() as u64);
     Ok(bytes_of(blocks).saturating_mul(targets) <= SMALL_BROADCAST.get()
         && team.can_all_use(Devices::one(root), parts_of(blocks))?)
 }
 
-/// Can each of the others read the root's memory, and write that of all others?
+/// Can each other device read the root's memory and write the memory of all others?
 fn can_own(team: &Team, root: i32, blocks: &[Block]) -> Result<bool> {
     let Some(first) = blocks.first() else { return Ok(false) };
     let owners = all_devices(first.parts.iter().copied());
@@ -117,7 +117,7 @@ fn can_own(team: &Team, root: i32, blocks: &[Block]) -> Result<bool> {
         && team.can_all_use(owners, all_parts(root, blocks))?)
 }
 
-/// One kernel, on the root.
+/// Copies with one kernel, on the root.
 fn by_root(team: &Team, root: i32, blocks: &[Block]) -> Result<bool> {
     let workers = [Worker { stream: team.stream(root), touches: touched(root, blocks) }];
     in_order(team, &workers, all_parts(root, blocks), || {
@@ -125,7 +125,7 @@ fn by_root(team: &Team, root: i32, blocks: &[Block]) -> Result<bool> {
     })
 }
 
-/// A kernel on each of the others, for a range each of all blocks.
+/// Copies with one kernel on each other device, which handles one range of all blocks.
 fn by_owners(team: &Team, root: i32, blocks: &[Block]) -> Result<bool> {
     let (owners, touches) = (blocks[0].parts, touched(root, blocks));
     let of_owner = |own: &Part| Worker { stream: team.stream(own.device), touches };
@@ -151,7 +151,7 @@ fn by_owners(team: &Team, root: i32, blocks: &[Block]) -> Result<bool> {
     })
 }
 
-/// The range of bytes, or of something else, of one of several owners.
+/// The range of one owner, out of `count` equal ranges.
 pub(super) fn share(whole: u64, index: usize, count: usize) -> (u64, u64) {
     let cut = |index| match index {
         0 => 0,
@@ -161,8 +161,8 @@ pub(super) fn share(whole: u64, index: usize, count: usize) -> (u64, u64) {
     (cut(index), cut(index + 1))
 }
 
-/// Writes what of a block's pieces lies in a range of its layout to all places, that of number
-/// `first` first, so that not all devices write to the same one at a time.
+/// Copies a range of a block's layout to all destinations. Destination `first` comes first, so that
+/// not all devices write to the same one at a time.
 fn spread(
     team: &Team,
     device: i32,

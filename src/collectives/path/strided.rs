@@ -1,5 +1,5 @@
-//! Elements in any order, from part to part, by kernels: in one launch on the hub, or one for each
-//! other device, as rows of bytes are copied.
+//! Copies of strided elements between devices with kernels: one launch on the hub, or one on each
+//! other device, like copies of rows.
 
 use super::copies::{alone, hub, other_of, workers};
 use super::limits::SMALL_COPIES;
@@ -9,14 +9,14 @@ use super::{Dim, Strided, in_order};
 use crate::base::error::Result;
 use crate::collectives::team::{Team, Worker};
 
-/// The most dimensions that a piece has.
+/// The most dimensions of a piece.
 const MOST_DIMS: usize = 25;
 
-/// A piece as the kernel takes it: its elements are as long as alignment and steps allow.
+/// A piece with the largest elements that alignment and strides allow.
 #[derive(Clone, Copy)]
 struct Shape {
     element: u64,
-    /// One more, for elements that are less aligned than they are long.
+    /// One more dimension, for elements that are less aligned than their size.
     dims: [Dim; MOST_DIMS + 1],
     len: usize,
 }
@@ -37,14 +37,14 @@ impl Shape {
         &self.dims[..self.len]
     }
 
-    /// Everything that must be a multiple of the bytes of an element, but what leads from one to
-    /// the next in the first `skip` dimensions.
+    /// The bits of all values that must be multiples of the element size, except the strides of the
+    /// first `skip` dimensions.
     fn odds(&self, piece: &Strided, skip: usize) -> u64 {
         let steps = self.dims().iter().skip(skip).fold(0, |all, dim| all | dim.1 | dim.2);
         piece.src.address | piece.dst.address | steps as u64
     }
 
-    /// Makes parts of an element elements, where it is not aligned.
+    /// Splits misaligned elements into smaller ones.
     fn narrow(&mut self, piece: &Strided) {
         let odds = self.odds(piece, 0) | self.element;
         let aligned = odds & odds.wrapping_neg();
@@ -55,7 +55,7 @@ impl Shape {
         }
     }
 
-    /// Makes two elements one.
+    /// Merges pairs of elements into larger ones.
     fn widen(&mut self, piece: &Strided) -> bool {
         let (wide, step) = (2 * self.element, self.element as i64);
         let first = if self.len > 0 { self.dims[0] } else { return false };
@@ -76,8 +76,8 @@ impl Shape {
         self.dims().iter().fold(1, |all, dim| all.saturating_mul(dim.0))
     }
 
-    /// Calls `body` with parts of at most [`MOST_ITEMS`] elements, and how far they are from the
-    /// first. Cut in place: a copy for each dimension would take too much of the stack.
+    /// Calls `body` with parts of at most [`MOST_ITEMS`] elements and their addresses. Modifies
+    /// itself meanwhile, because a copy per dimension would need too much stack.
     fn for_each_part(
         &mut self,
         (src, dst): (u64, u64),
@@ -87,7 +87,7 @@ impl Shape {
         if elements <= MOST_ITEMS {
             return if elements == 0 { Ok(()) } else { body(self, src, dst) };
         }
-        // The slowest one is cut; alone it may be too long for one table all the same.
+        // Cuts the slowest dimension. It may be too long for one table even alone.
         let last = self.len - 1;
         let (size, from, to) = self.dims[last];
         let most = (MOST_ITEMS / (elements / size)).max(1);
@@ -110,7 +110,7 @@ impl Strided<'_> {
     }
 }
 
-/// Copies elements.
+/// Copies strided elements.
 pub fn strided(team: &Team, pieces: &[Strided]) -> Result<bool> {
     let there = pieces.iter().filter(|piece| piece.bytes() > 0);
     let pairs = there.clone().map(|piece| (piece.src, piece.dst));

@@ -1,10 +1,10 @@
-//! Sums of what is on several devices: ((s0 + s1) + s2) + ..., to the bit the same on every way.
+//! Sums of memory on several devices: ((s0 + s1) + s2) + ..., bit for bit the same on every path.
 //!
-//! Small ones are one kernel on the destination, which reads over the links. Larger ones are cut
-//! into a range for each other device, its owner, which adds that up from wherever it is and writes
-//! it to the destination: so each link carries about as much as the sum has, once. Copy engines
-//! would fill the links better, but need scratch memory and more calls, and came to no more (H200:
-//! 361 GB/s against 374).
+//! A small sum is one kernel on the destination, which reads over the links. A larger one is
+//! divided into a range for each other device, its owner, which adds its range and writes it to the
+//! destination. So each link carries about the size of the sum once. Copy engines would use the
+//! links better, but need scratch memory and more calls, and were not faster (H200: 361 GB/s
+//! against 374).
 
 use super::limits::{LINE, SMALL_SUM};
 use super::spread::share;
@@ -17,7 +17,7 @@ use crate::gpu::stream::Stream;
 use std::iter::Peekable;
 
 impl Number {
-    /// All of them.
+    /// All number types.
     pub const ALL: [Number; 9] = {
         use Number::*;
         [Bool, Int8, Int16, Int32, Int64, F16, BF16, F32, F64]
@@ -33,13 +33,13 @@ impl Sum<'_> {
         }
     }
 
-    /// Everything that it reads and writes.
+    /// All memory that it reads and writes.
     fn parts(&self) -> impl Iterator<Item = Part> + Clone {
         self.sources.iter().copied().chain([self.dst])
     }
 }
 
-/// Adds up. Where all parts are of one device it never gives false.
+/// Computes sums. Never returns false if all parts are on one device.
 pub fn sum(team: &Team, items: &[Sum]) -> Result<bool> {
     let there = || items.iter().filter(|item| item.bytes() > 0);
     let Some(first) = there().next() else { return Ok(true) };
@@ -47,7 +47,7 @@ pub fn sum(team: &Team, items: &[Sum]) -> Result<bool> {
     let bytes = there().fold(0u64, |all, item| all.saturating_add(item.bytes()));
     let root = first.dst.device;
     let mut owners = devices.without(root);
-    // With one other the destination has all of its link for itself.
+    // With one other device, the destination has the whole link for itself.
     if owners.len() < 2 {
         owners = Devices::one(root);
     }
@@ -66,7 +66,7 @@ pub fn sum(team: &Team, items: &[Sum]) -> Result<bool> {
     by_owners(team, owners, devices, items, bytes)
 }
 
-/// A kernel on each owner, for a range each.
+/// Adds with one kernel on each owner, which handles one range.
 fn by_owners(
     team: &Team,
     owners: Devices,
@@ -88,7 +88,7 @@ fn by_owners(
     })
 }
 
-/// Adds up what of the items of one type lies in a range of all of them.
+/// Adds the part of all items of one type that is in a range of the whole.
 fn add(
     team: &Team,
     stream: &Stream,
@@ -100,7 +100,7 @@ fn add(
     let mut start = 0;
     let ranges = items.iter().filter_map(|item| {
         let bytes = item.bytes();
-        // Both sides of a cut come to the same here.
+        // Owners on both sides of a cut compute the same value.
         let cut = |at: u64| match at.saturating_sub(start) {
             inside if inside >= bytes => bytes,
             inside => inside / LINE * LINE,
@@ -129,7 +129,7 @@ fn add(
     Ok(())
 }
 
-/// Takes what fits.
+/// Consumes parts while they fit.
 fn add_while<T>(parts: &mut Peekable<impl Iterator<Item = T>>, mut fits: impl FnMut(&T) -> bool) {
     while parts.next_if(|part| fits(part)).is_some() {}
 }

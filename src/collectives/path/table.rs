@@ -1,5 +1,5 @@
-//! The parameters of the kernels of kernels/comm_*.cu: a table of entries, of which each block of
-//! threads takes tiles.
+//! The parameters of the kernels in `kernels/comm_*.cu`: a table of entries, which are divided into
+//! tiles for the thread blocks.
 
 use super::loaded::Kernel;
 use super::{Dim, Number, Rows};
@@ -11,41 +11,41 @@ use crate::gpu::stream::Stream;
 use std::ffi::c_void;
 use std::mem::MaybeUninit;
 
-/// Words of a short table, and of a long one; as kernels/comm.cuh has them.
+/// Words of a short table, as in `kernels/comm.cuh`.
 pub const FEW: usize = 60;
-/// The same of a long one.
+/// Words of a long table.
 pub const MANY: usize = 504;
 
-/// Threads of a block; the kernels are compiled for no more.
+/// Threads per thread block; the kernels are compiled for at most this many.
 pub const BLOCK: u32 = 256;
 
-/// Vectors of a thread, where there are many: as many loads as it has in flight.
+/// Vectors per thread for large work: the loads that a thread has in flight.
 const VECTORS: u64 = 4;
 
-/// From so many vectors on: with fewer, a thread has one each, so that there are more blocks.
+/// With fewer vectors than this, each thread has one, so that there are more thread blocks.
 const MANY_VECTORS: u64 = 1 << 18;
 
-/// Blocks that keep any GPU busy; with more tiles they go on.
+/// The most thread blocks, which occupy any GPU; each then loops over tiles.
 const MOST_BLOCKS: u32 = 1024;
 
-/// The most items of an entry: tiles are counted with 32 bits.
+/// The most items of an entry, because tiles are counted with 32 bits.
 pub const MOST_ITEMS: u64 = 1 << 30;
 
-/// A range of bytes in vectors, as kernels/comm.cuh has it.
+/// A range of bytes divided into vectors, as in `kernels/comm.cuh`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Span {
     /// Bytes of a vector: 16, 4 or 1.
     pub vector: u64,
-    /// Bytes before the first whole one.
+    /// Bytes before the first aligned vector.
     pub head: u64,
-    /// Whole vectors.
+    /// Number of aligned vectors.
     pub vectors: u64,
-    /// Bytes after the last.
+    /// Bytes after the last vector.
     pub tail: u64,
 }
 
 impl Span {
-    /// `differences`: everything in which addresses differ that are used alike.
+    /// `differences`: the bits in which addresses differ that are accessed together.
     pub fn new(dst: u64, differences: u64, bytes: u64) -> Span {
         let vector = match differences {
             _ if differences.is_multiple_of(16) => 16,
@@ -58,27 +58,27 @@ impl Span {
     }
 }
 
-/// What a kernel is to do. The caller sees to it that it fits.
+/// The table of a kernel launch. The caller checks that entries fit.
 pub struct Table {
     kernel: Kernel,
-    /// Written up to `end`, and the last `used` of them; the first two when it is closed.
+    /// Initialised up to `end`, and the last `used` words. The first two are written by `close`.
     words: [MaybeUninit<u64>; MANY],
-    /// Where the next entry goes; of elements, where its number goes.
+    /// Index of the next entry; for strided elements, of its offset.
     end: usize,
     entries: u32,
-    /// The high half of the first word: targets, or sources of a sum.
+    /// High half of the first word: the number of targets, or of sources of a sum.
     places: u32,
-    /// Everything in which the targets differ from the first.
+    /// The bits in which the targets differ from the first.
     apart: u64,
     tile: u64,
     tiles: u64,
-    /// Words of entries of elements.
+    /// Words of the entries of strided elements.
     used: usize,
 }
 
 impl Table {
-    /// Nothing yet; `bytes` will be moved in all, which decides how the work is cut. In host memory: it is large,
-    /// and made deep in a call.
+    /// An empty table. `bytes`: the size of the whole work, which decides how it is divided. In
+    /// heap memory, because it is large for the stack.
     pub fn new(kernel: Kernel, bytes: u64) -> Result<Box<Table>> {
         let write = |place| {
             let each = if bytes / 16 < MANY_VECTORS { 1 } else { VECTORS };
@@ -95,11 +95,11 @@ impl Table {
             });
             Ok(())
         };
-        // SAFETY: that writes all fields but the words, which need not be initialised.
+        // SAFETY: writes all fields except the words, which may be uninitialised.
         unsafe { try_box_at("what a collective moves", write) }
     }
 
-    /// Of ranges that go to several places: the others less the first.
+    /// A table for ranges that go to several places: `first` and `others`.
     pub fn with_targets(
         bytes: u64,
         first: u64,
@@ -115,25 +115,25 @@ impl Table {
         Ok(table)
     }
 
-    /// Takes out what was added, of one with targets.
+    /// Removes all entries of a table with targets.
     pub fn begin_again(&mut self) {
         self.end = self.places as usize + 1;
         (self.entries, self.tiles) = (0, 0);
     }
 
-    /// Of sums of so many.
+    /// A table for sums of `sources` sources each.
     pub fn of_sums(number: Number, bytes: u64, sources: usize) -> Result<Box<Table>> {
         let mut table = Table::new(Kernel::Sum(number), bytes)?;
         table.places = sources as u32;
         Ok(table)
     }
 
-    /// Has it no entries?
+    /// Does it have no entries?
     pub fn is_empty(&self) -> bool {
         self.entries == 0
     }
 
-    /// Is there room for an entry of so many words?
+    /// Is there space for an entry of this many words?
     fn has_room(&self, words: usize) -> bool {
         self.end + words <= MANY
     }
@@ -148,14 +148,14 @@ impl Table {
         self.entries += 1;
     }
 
-    /// The first tile of so many items, as the high half of a word.
+    /// Assigns tiles to an entry. Returns its first tile in the high half of a word.
     fn take_tiles(&mut self, items: u64) -> u64 {
         let first = self.tiles << 32;
         self.tiles += items.div_ceil(self.tile).max(1);
         first
     }
 
-    /// A range, of at most [`MOST_ITEMS`] bytes; false: there is no room.
+    /// Adds a range of at most [`MOST_ITEMS`] bytes. False: no space.
     pub fn add_range(&mut self, src: u64, dst: u64, bytes: u64) -> bool {
         if !self.has_room(3) {
             return false;
@@ -166,7 +166,7 @@ impl Table {
         true
     }
 
-    /// Rows, of at most [`MOST_ITEMS`] bytes; false: there is no room.
+    /// Adds rows of at most [`MOST_ITEMS`] bytes. False: no space.
     pub fn add_rows(&mut self, rows: &Rows) -> bool {
         if !self.has_room(6) {
             return false;
@@ -179,13 +179,14 @@ impl Table {
         true
     }
 
-    /// Elements, at most [`MOST_ITEMS`] of them; false: there is no room.
+    /// Adds at most [`MOST_ITEMS`] strided elements. False: no space.
     pub fn add_strided(&mut self, src: u64, dst: u64, element: u64, dims: &[Dim]) -> bool {
         let words = 4 + 3 * dims.len();
         if !self.has_room(1 + self.used + words) {
             return false;
         }
-        // Entries are of different lengths: they grow down from the end, until the table is closed.
+        // Entries differ in length. They grow down from the end of the words, until the table is
+        // closed.
         let elements: u64 = dims.iter().map(|dim| dim.0).product();
         let first = self.take_tiles(elements);
         self.used += words;
@@ -200,8 +201,8 @@ impl Table {
         true
     }
 
-    /// A sum, of at most [`MOST_ITEMS`] elements; false: there is no room. All sums of a table have
-    /// as many sources.
+    /// Adds a sum of at most [`MOST_ITEMS`] elements. False: no space. All sums of a table have the
+    /// same number of sources.
     pub fn add_sum(
         &mut self,
         dst: u64,
@@ -225,7 +226,7 @@ impl Table {
         true
     }
 
-    /// The table as the kernel reads it, and whether it is a long one.
+    /// Completes the table. Returns its words, and whether it is a long one.
     pub fn close(&mut self) -> (&[u64], bool) {
         self.words[0].write(u64::from(self.places) << 32 | u64::from(self.entries));
         self.words[1].write(self.tile | self.tiles << 32);
@@ -233,7 +234,7 @@ impl Table {
             let (from, by) = (MANY - self.used, MANY - self.used - self.end);
             self.words.copy_within(from.., self.end);
             for entry in &mut self.words[2..self.end] {
-                // SAFETY: entries were written up to here.
+                // SAFETY: the entries up to here were written.
                 *unsafe { entry.assume_init_mut() } -= by as u64;
             }
             self.end += self.used;
@@ -241,14 +242,14 @@ impl Table {
         }
         let is_long = self.end > FEW;
         let words = if is_long { MANY } else { FEW };
-        // What follows the entries is unowned, but the driver copies all of it.
+        // The rest is unused, but the driver copies it.
         self.words[self.end..words].fill(MaybeUninit::new(0));
-        // SAFETY: the words up to the last entry were written, and the rest of them just now.
+        // SAFETY: the words of entries were written, and the rest was filled just now.
         let words = unsafe { std::slice::from_raw_parts(self.words.as_ptr().cast(), words) };
         (words, is_long)
     }
 
-    /// Blocks.
+    /// Number of thread blocks.
     pub fn grid(&self) -> u32 {
         self.tiles.clamp(1, u64::from(MOST_BLOCKS)) as u32
     }
@@ -262,7 +263,7 @@ impl Table {
         let function: CUfunction = device.comm.function(device, kernel, is_long)?;
         team.enter(device)?;
         let mut parameters = [words.as_ptr().cast_mut().cast::<c_void>()];
-        // SAFETY: the kernel has this one parameter, which the driver copies; the caller promises
+        // SAFETY: the kernel has this one parameter, which the driver copies; the caller guarantees
         // the ranges, and the stream is alive.
         unsafe {
             device.driver().cuLaunchKernel(
@@ -284,7 +285,7 @@ impl Table {
 }
 
 impl Number {
-    /// Bytes of one.
+    /// Bytes of a number.
     pub fn bytes(self) -> u64 {
         match self {
             Number::Bool | Number::Int8 => 1,
