@@ -12,7 +12,7 @@ use std::fmt::{self, Write};
 
 /// The kind of memory of a tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Home {
+pub enum MemoryKind {
     /// Memory of a device.
     Device(i32),
     /// Pinned host memory.
@@ -21,24 +21,24 @@ pub enum Home {
     Pageable,
 }
 
-impl Home {
+impl MemoryKind {
     /// The kind that the tensor declares; an error if it is wrong.
-    pub fn of(runtime: &Runtime, tensor: &Tensor) -> Result<Home> {
-        let home = match tensor.place {
+    pub fn of(runtime: &Runtime, tensor: &Tensor) -> Result<MemoryKind> {
+        let kind = match tensor.place {
             Place::Cuda(_) | Place::Managed(_) => {
-                return tensor.require_on(runtime).map(Home::Device);
+                return tensor.require_on(runtime).map(MemoryKind::Device);
             }
-            Place::CudaHost => Home::Pinned,
-            Place::Cpu => Home::Pageable,
+            Place::CudaHost => MemoryKind::Pinned,
+            Place::Cpu => MemoryKind::Pageable,
         };
         // The host itself may read or write the memory.
         match crate::ops::copy::device_of(runtime, tensor.address)? {
             Some(device) if tensor.numel > 0 => Err(Error::HostTensor { memory: device }),
             _ => {
-                if home == Home::Pageable && tensor.numel > 0 {
+                if kind == MemoryKind::Pageable && tensor.numel > 0 {
                     sync_debug::before_uncaptured(runtime, sync_debug::PAGEABLE_COPY)?;
                 }
-                Ok(home)
+                Ok(kind)
             }
         }
     }
@@ -46,8 +46,8 @@ impl Home {
     /// The device, if it is device memory.
     pub fn device(self) -> Option<i32> {
         match self {
-            Home::Device(device) => Some(device),
-            Home::Pinned | Home::Pageable => None,
+            MemoryKind::Device(device) => Some(device),
+            MemoryKind::Pinned | MemoryKind::Pageable => None,
         }
     }
 }
@@ -115,7 +115,7 @@ pub fn require_shape(which: Which, tensor: &Tensor, expected: &[i64]) -> Result<
 }
 
 /// An error if two elements of an output share an address.
-pub fn require_apart(tensor: &Tensor) -> Result<()> {
+pub fn require_no_overlap(tensor: &Tensor) -> Result<()> {
     if !tensor.is_compact() && tensor.has_overlaps() {
         return Err(Error::Invalid(
             "two elements of a tensor that is to be written have one address: give it strides that \
@@ -184,7 +184,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn texts_say_what_was_expected() {
+    fn mismatch_texts_are_formatted() {
         assert_eq!(written(&Shape(&[])).as_str(), "[]");
         assert_eq!(written(&Shape(&[2, 3])).as_str(), "[2, 3]");
         let long = written(&Shape(&[i64::MAX; 64]));

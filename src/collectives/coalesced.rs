@@ -1,14 +1,14 @@
 //! Many tensors in one call: their layout in shared blocks, and the transfer of the blocks.
 
 use super::Tensors;
-use super::check::{self, Home};
+use super::check::{self, MemoryKind};
 use super::members::{Members, wait_for};
 use super::moves::Moves;
 use super::path::{Block, Part, Piece};
 use super::team::{Devices, Team};
 use crate::base::error::{Error, Result, Which};
 use crate::collectives::fallback::{self, Scratch};
-use crate::collectives::outputs::{Draft, Outs, Target, is_at};
+use crate::collectives::outputs::{Draft, Outputs, Target, is_at};
 use crate::collectives::{dispatch, sanitizer_events};
 use crate::gpu::device::CPU;
 use crate::memory;
@@ -25,7 +25,7 @@ const PARTS_OF_BYTES: Error =
     Error::Invalid("a tensor is no whole number of bytes; pass one of more elements");
 
 /// A tensor in the layout; has all that its copies need, so that the tensor is not read again.
-pub(super) struct Laid {
+pub(super) struct PlacedTensor {
     /// The tensor's own site.
     own: Site,
     read_only: bool,
@@ -40,7 +40,7 @@ pub(super) struct Laid {
 
 /// The layout of tensors in blocks.
 pub(super) struct Layout {
-    pub(super) tensors: Vec<Laid>,
+    pub(super) tensors: Vec<PlacedTensor>,
     /// For each tensor its sizes, then its strides.
     sizes: Vec<i64>,
     /// For each block its bytes, and its number of tensors.
@@ -75,7 +75,7 @@ impl Layout {
         self.tensors.try_reserve(1).map_err(|_| NO_ROOM)?;
         let (own, read_only) = (Site::of(tensor), tensor.read_only);
         let is_compact = tensor.is_compact();
-        self.tensors.push(Laid { own, read_only, is_compact, start, ndim, bytes, site });
+        self.tensors.push(PlacedTensor { own, read_only, is_compact, start, ndim, bytes, site });
         Ok(())
     }
 
@@ -93,12 +93,12 @@ impl Layout {
         Ok((self.blocks.len() - 1, 0))
     }
 
-    fn shape(&self, laid: &Laid) -> &[i64] {
-        &self.sizes[laid.start..laid.start + laid.ndim]
+    fn shape(&self, placed: &PlacedTensor) -> &[i64] {
+        &self.sizes[placed.start..placed.start + placed.ndim]
     }
 
-    fn strides(&self, laid: &Laid) -> &[i64] {
-        &self.sizes[laid.start + laid.ndim..laid.start + 2 * laid.ndim]
+    fn strides(&self, placed: &PlacedTensor) -> &[i64] {
+        &self.sizes[placed.start + placed.ndim..placed.start + 2 * placed.ndim]
     }
 
     /// Number of sizes of all tensors.
@@ -126,33 +126,37 @@ impl Layout {
         draft: &mut Draft<'_>,
         target: Target<'_>,
         blocks: &[(u32, u64)],
-        laid: &Laid,
+        placed: &PlacedTensor,
     ) -> Result<u64> {
-        let (block, address) = match laid.site {
+        let (block, address) = match placed.site {
             Some((block, offset)) => (Some(blocks[block].0), blocks[block].1 + offset),
             None => (None, 0),
         };
-        draft.compact(target, laid.own.dtype, self.shape(laid), block, address)?;
+        draft.compact(target, placed.own.dtype, self.shape(placed), block, address)?;
         Ok(address)
     }
 }
 
 /// The memory kind of a tensor. If it is on the target's device, its use on the target's stream is
 /// recorded.
-pub(super) fn home_of(runtime: &Runtime, tensor: &Tensor, target: Target<'_>) -> Result<Home> {
-    let Target::Device(device, stream) = target else { return Home::of(runtime, tensor) };
-    let own = Home::Device(device.ordinal());
+pub(super) fn kind_of(
+    runtime: &Runtime,
+    tensor: &Tensor,
+    target: Target<'_>,
+) -> Result<MemoryKind> {
+    let Target::Device(device, stream) = target else { return MemoryKind::of(runtime, tensor) };
+    let own = MemoryKind::Device(device.ordinal());
     if tensor.numel > 0 && tensor.place == Place::Cuda(device.ordinal()) {
         let range = tensor.range()?;
         if memory::use_inside(device.ordinal(), tensor.address, range, stream)? {
             return Ok(own);
         }
     }
-    let home = Home::of(runtime, tensor)?;
-    if home == own && tensor.numel > 0 {
+    let kind = MemoryKind::of(runtime, tensor)?;
+    if kind == own && tensor.numel > 0 {
         memory::record_around(tensor.address, tensor.data, stream)?;
     }
-    Ok(home)
+    Ok(kind)
 }
 
 /// Broadcasts many tensors to each device. On the tensors' own device the outputs are the tensors.
@@ -161,7 +165,7 @@ pub fn broadcast_coalesced<'a>(
     tensors: Tensors<'_>,
     devices: &[i32],
     buffer_bytes: u64,
-) -> Result<Outs<'a>> {
+) -> Result<Outputs<'a>> {
     check::require_some("num_devices", devices.len())?;
     let mut members = Members::new(runtime);
     let mut targets = Vec::new();
@@ -176,23 +180,23 @@ pub fn broadcast_coalesced<'a>(
     let mut tensor = Tensor::none();
     for index in 0..tensors.len {
         (tensors.read)(index, &mut tensor)?;
-        let home = home_of(runtime, &tensor, first)?;
-        if !is_at(home, first) {
+        let kind = kind_of(runtime, &tensor, first)?;
+        if !is_at(kind, first) {
             if index > 0 {
                 return Err(Error::Elsewhere {
                     which: Which::of("tensors", index),
-                    place: home.device().unwrap_or(CPU),
-                    expected: first.home().device().unwrap_or(CPU),
+                    place: kind.device().unwrap_or(CPU),
+                    expected: first.kind().device().unwrap_or(CPU),
                 });
             }
-            first = check::target(runtime, home.device().unwrap_or(CPU))?;
+            first = check::target(runtime, kind.device().unwrap_or(CPU))?;
             members.add_target(first)?;
-            home_of(runtime, &tensor, first)?;
+            kind_of(runtime, &tensor, first)?;
         }
         layout.add(&tensor, false)?;
     }
     let team = members.team()?;
-    let is_own = |target: &Target<'_>| first.home() == target.home();
+    let is_own = |target: &Target<'_>| first.kind() == target.kind();
     let others = targets.iter().filter(|target| !is_own(target)).count();
     let all = |each: usize| each.saturating_mul(devices.len());
     let num_blocks = layout.blocks.len().saturating_mul(others);
@@ -201,43 +205,43 @@ pub fn broadcast_coalesced<'a>(
     copies.try_reserve_exact(others).map_err(|_| NO_ROOM)?;
     for target in &targets {
         if is_own(target) {
-            for laid in &layout.tensors {
-                let sizes = (layout.shape(laid), layout.strides(laid));
-                draft.alias_of(laid.own, sizes, laid.read_only)?;
+            for placed in &layout.tensors {
+                let sizes = (layout.shape(placed), layout.strides(placed));
+                draft.alias_of(placed.own, sizes, placed.read_only)?;
             }
             continue;
         }
         let blocks = layout.allocate(&mut draft, *target)?;
-        for laid in &layout.tensors {
-            layout.slice(&mut draft, *target, &blocks, laid)?;
+        for placed in &layout.tensors {
+            layout.slice(&mut draft, *target, &blocks, placed)?;
         }
-        copies.push((target.home(), blocks));
+        copies.push((target.kind(), blocks));
     }
     let outs = draft.finish()?;
     send(&team, tensors, &layout, first, &copies)?;
-    sanitizer_events::tell(&team, "tcuda_comm_broadcast_coalesced", |told| {
+    sanitizer_events::report(&team, "tcuda_comm_broadcast_coalesced", |events| {
         for index in (0..tensors.len).filter(|_| !copies.is_empty()) {
             // The checks have succeeded before.
             if (tensors.read)(index, &mut tensor).is_ok()
-                && let Ok(home) = Home::of(runtime, &tensor)
+                && let Ok(kind) = MemoryKind::of(runtime, &tensor)
             {
-                told.read(home, &tensor);
+                events.read(kind, &tensor);
             }
         }
-        let blocks = |(home, blocks): &Copied| {
+        let blocks = |(kind, blocks): &Copied| {
             let blocks = blocks.iter().zip(&layout.blocks);
-            blocks.for_each(|((_, at), (bytes, _))| told.written_range(*home, *at, *bytes));
+            blocks.for_each(|((_, at), (bytes, _))| events.written_range(*kind, *at, *bytes));
         };
         copies.iter().for_each(blocks);
     });
-    if copies.iter().any(|(home, _)| home.device().is_none()) {
-        wait_for(&team, first.home().device().into_iter().collect())?;
+    if copies.iter().any(|(kind, _)| kind.device().is_none()) {
+        wait_for(&team, first.kind().device().into_iter().collect())?;
     }
     Ok(outs)
 }
 
 /// The destination of a copy of all blocks, with the index and address of each.
-type Copied = (Home, Vec<(u32, u64)>);
+type Copied = (MemoryKind, Vec<(u32, u64)>);
 
 /// Queues copies of all tensors into the blocks.
 fn send(
@@ -247,7 +251,7 @@ fn send(
     first: Target<'_>,
     copies: &[Copied],
 ) -> Result<()> {
-    let root = first.home().device();
+    let root = first.kind().device();
     // Of several copies on one device, one is sent; the others are copied on the device.
     let mut seen = Devices::default();
     let (mut far, mut rest) = (Vec::new(), Vec::new());
@@ -255,7 +259,7 @@ fn send(
     rest.try_reserve_exact(copies.len()).map_err(|_| NO_ROOM)?;
     for copy in copies {
         match copy.0 {
-            Home::Device(device) if root.is_some() && !seen.has(device) => {
+            MemoryKind::Device(device) if root.is_some() && !seen.has(device) => {
                 seen.add(device);
                 far.push((device, copy));
             }
@@ -301,18 +305,18 @@ fn pieces<'a>(
     let (mut pieces, mut scratch) = (Vec::new(), Vec::new());
     let mut packing = Moves::default();
     pieces.try_reserve_exact(tensors.len).map_err(|_| NO_ROOM)?;
-    for (index, laid) in layout.tensors.iter().enumerate() {
-        let Some((_, offset)) = laid.site else { continue };
-        let mut src = laid.own.data.wrapping_add(laid.own.byte_offset);
-        if !laid.is_compact {
-            let room = Scratch::on(team, root, laid.bytes)?;
+    for (index, placed) in layout.tensors.iter().enumerate() {
+        let Some((_, offset)) = placed.site else { continue };
+        let mut src = placed.own.data.wrapping_add(placed.own.byte_offset);
+        if !placed.is_compact {
+            let room = Scratch::on(team, root, placed.bytes)?;
             src = room.address;
-            let to = [(Home::Device(root), src)].into_iter();
+            let to = [(MemoryKind::Device(root), src)].into_iter();
             add_moves(team, Some(root), (tensors, index), &mut packing, to)?;
             scratch.try_reserve(1).map_err(|_| NO_ROOM)?;
             scratch.push(room);
         }
-        pieces.push(Piece { src, offset, bytes: laid.bytes });
+        pieces.push(Piece { src, offset, bytes: placed.bytes });
     }
     packing.run(team)?;
     Ok((pieces, scratch))
@@ -348,8 +352,8 @@ fn move_each(
     copies: &[&Copied],
 ) -> Result<()> {
     let mut moves = Moves::default();
-    for (index, laid) in layout.tensors.iter().enumerate() {
-        let Some((block, offset)) = laid.site else { continue };
+    for (index, placed) in layout.tensors.iter().enumerate() {
+        let Some((block, offset)) = placed.site else { continue };
         let places = copies.iter().map(|(to, blocks)| (*to, blocks[block].1 + offset));
         add_moves(team, root, (tensors, index), &mut moves, places)?;
     }
@@ -363,17 +367,17 @@ fn add_moves(
     root: Option<i32>,
     (tensors, index): (Tensors<'_>, usize),
     moves: &mut Moves,
-    places: impl Iterator<Item = (Home, u64)>,
+    places: impl Iterator<Item = (MemoryKind, u64)>,
 ) -> Result<()> {
     let (mut tensor, mut copy) = (Tensor::none(), Tensor::none());
     (tensors.read)(index, &mut tensor)?;
-    let home = match root {
-        Some(root) => Home::Device(root),
-        None => Home::of(team.runtime(), &tensor)?,
+    let kind = match root {
+        Some(root) => MemoryKind::Device(root),
+        None => MemoryKind::of(team.runtime(), &tensor)?,
     };
     for (to, address) in places {
         tensor.set_contiguous(address, &mut copy)?;
-        moves.add((home, &tensor), (to, &copy))?;
+        moves.add((kind, &tensor), (to, &copy))?;
     }
     Ok(())
 }

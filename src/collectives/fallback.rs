@@ -1,7 +1,7 @@
 //! The fallback: moves elements between any memories in any layout. It needs no peer access and no
 //! kernels, and is slower than the fast paths.
 
-use super::check::Home;
+use super::check::MemoryKind;
 use super::moves::Move;
 use super::path::{Part, Strided};
 use super::team::{Devices, Team, Worker};
@@ -16,7 +16,7 @@ use crate::runtime::Runtime;
 use crate::sanitizer::{self, Touch};
 
 /// The most driver calls for a move before it is packed in scratch memory instead.
-const FEW: u64 = 8;
+const MAX_CALLS: u64 = 8;
 
 /// Device memory or pinned memory for the duration of a call. When dropped, it is freed in the
 /// order of the queued work.
@@ -66,10 +66,12 @@ impl Drop for Scratch<'_> {
 pub fn run(team: &Team, moved: &Move) -> Result<()> {
     let form = &moved.form;
     match (moved.src, moved.dst) {
-        (Home::Device(from), Home::Device(to)) if from == to => on_device(team, from, form),
-        (Home::Device(from), Home::Device(to)) => between(team, from, to, form),
-        (Home::Device(device), host) => to_host(team, device, host, form),
-        (host, Home::Device(device)) => from_host(team, host, device, form),
+        (MemoryKind::Device(from), MemoryKind::Device(to)) if from == to => {
+            on_device(team, from, form)
+        }
+        (MemoryKind::Device(from), MemoryKind::Device(to)) => between(team, from, to, form),
+        (MemoryKind::Device(device), host) => to_host(team, device, host, form),
+        (host, MemoryKind::Device(device)) => from_host(team, host, device, form),
         (_, _) => {
             in_host(form);
             Ok(())
@@ -94,7 +96,7 @@ fn copy_all(team: &Team, form: &Form, stream: &Stream) -> Result<()> {
 /// Copies within a device's memory, on its stream.
 #[inline(never)]
 fn on_device(team: &Team, device: i32, form: &Form) -> Result<()> {
-    if form.num_rows() > FEW
+    if form.num_rows() > MAX_CALLS
         && let Some(elements) = form.elements()?
     {
         let at = |address| Part { device, address };
@@ -110,7 +112,7 @@ fn on_device(team: &Team, device: i32, form: &Form) -> Result<()> {
 /// Copies between two devices.
 #[inline(never)]
 fn between(team: &Team, from: i32, to: i32, form: &Form) -> Result<()> {
-    if form.num_rows() <= FEW {
+    if form.num_rows() <= MAX_CALLS {
         return send(team, from, to, form);
     }
     // The transfer is contiguous: packed on the source device, unpacked on the destination.
@@ -181,9 +183,9 @@ fn send(team: &Team, from: i32, to: i32, form: &Form) -> Result<()> {
         });
     }
     let (stream, other) = (team.stream(from), Devices::one(to));
-    let came_after = team.come_after(stream, other);
+    let ordered = team.order_after(stream, other);
     team.leave();
-    came_after?;
+    ordered?;
     let queued = copy_all(team, form, stream);
     // The work that was queued is waited for even after a failure.
     let released = team.release(stream, other);
@@ -193,7 +195,7 @@ fn send(team: &Team, from: i32, to: i32, form: &Form) -> Result<()> {
             Part { device: from, address: form.read().0 },
             Part { device: to, address: form.written().0 },
         ];
-        team.keep(&[Worker { stream, touches: other }], parts.into_iter());
+        team.keep_blocks(&[Worker { stream, touches: other }], parts.into_iter());
     }
     queued.and(released)
 }
@@ -225,9 +227,9 @@ fn through_kernel(
 
 /// Copies from the host to a device.
 #[inline(never)]
-fn from_host(team: &Team, host: Home, device: i32, form: &Form) -> Result<()> {
+fn from_host(team: &Team, host: MemoryKind, device: i32, form: &Form) -> Result<()> {
     let stream = team.stream(device);
-    if form.num_rows() <= FEW {
+    if form.num_rows() <= MAX_CALLS {
         return copy_all(team, form, stream);
     }
     let bytes = form.bytes();
@@ -235,7 +237,7 @@ fn from_host(team: &Team, host: Home, device: i32, form: &Form) -> Result<()> {
         if is_compact_at_end(form)? { None } else { Some(Scratch::on(team, device, bytes)?) };
     let target = arrived.as_ref().map_or(form.dst, |scratch| scratch.address);
     match host {
-        Home::Pageable => {
+        MemoryKind::Pageable => {
             refuse_capture(team)?;
             let packed = Scratch::pinned(team.runtime(), bytes)?;
             in_host(&form.packing(packed.address)?);
@@ -252,14 +254,14 @@ fn from_host(team: &Team, host: Home, device: i32, form: &Form) -> Result<()> {
 
 /// Copies from a device to the host.
 #[inline(never)]
-fn to_host(team: &Team, device: i32, host: Home, form: &Form) -> Result<()> {
+fn to_host(team: &Team, device: i32, host: MemoryKind, form: &Form) -> Result<()> {
     let stream = team.stream(device);
-    let is_pageable = host == Home::Pageable;
-    if form.num_rows() <= FEW {
+    let is_pageable = host == MemoryKind::Pageable;
+    if form.num_rows() <= MAX_CALLS {
         copy_all(team, form, stream)?;
         return if is_pageable { wait(team, stream) } else { Ok(()) };
     }
-    if host == Home::Pinned && through_kernel(team, device, form.written(), form)? {
+    if host == MemoryKind::Pinned && through_kernel(team, device, form.written(), form)? {
         return Ok(());
     }
     let bytes = form.bytes();

@@ -10,7 +10,7 @@ fn form(src: &Tensor, dst: &Tensor) -> Form {
     Form::of(src, dst).unwrap().unwrap()
 }
 
-/// Address pairs of all bytes.
+/// (source, destination) address of each byte.
 fn bytes_of(form: View<'_>) -> Vec<(u64, u64)> {
     let mut found = vec![(form.src, form.dst)];
     for (size, src, dst) in form.dims {
@@ -33,7 +33,7 @@ fn bytes_of(form: View<'_>) -> Vec<(u64, u64)> {
     found
 }
 
-/// The same by counting elements.
+/// The same, computed element by element.
 fn expected(src: &Tensor, dst: &Tensor) -> Vec<(u64, u64)> {
     let bytes = src.dtype.element_bytes().unwrap();
     let mut found = Vec::new();
@@ -52,11 +52,11 @@ fn expected(src: &Tensor, dst: &Tensor) -> Vec<(u64, u64)> {
 }
 
 #[test]
-fn what_lies_side_by_side_in_both_is_one_range() {
+fn contiguous_in_both_is_one_range() {
     let (src, dst) = (view(1000, 32, &[2, 3, 4], None), view(5000, 32, &[2, 3, 4], None));
     let plain = form(&src, &dst);
     assert!(plain.is_range() && plain.width == 96 && plain.rows() == Some((1, 96, 96)));
-    // Also in another order, backwards, and with sizes of 1.
+    // Also with permuted dimensions, negative strides, and sizes of 1.
     let turned = |data| view(data, 32, &[4, 1, 2, 3], Some(&[6, 77, 3, 1]));
     assert!(form(&turned(1000), &turned(5000)).is_range());
     let backwards = |data| view(data, 32, &[2, 3], Some(&[-3, -1]));
@@ -71,7 +71,7 @@ fn a_part_of_a_matrix_is_rows() {
     let rows = form(&src, &dst);
     assert_eq!((rows.rows(), rows.width), (Some((5, 28, 8)), 8));
     assert_eq!(rows.num_rows(), 1);
-    // What repeats, or overlaps, is none.
+    // Repeated or overlapping rows are not a set of rows.
     let repeated = form(&view(1000, 32, &[5, 2], Some(&[0, 1])), &dst);
     assert_eq!(repeated.rows(), None);
     assert_eq!(repeated.num_rows(), 5);
@@ -88,7 +88,8 @@ fn every_layout_moves_each_byte_once() {
     };
     for _ in 0..3000 {
         let shape = shapes[next(7) as usize];
-        // Written: each dimension beyond all that are denser, in any order and direction.
+        // Destination strides: each dimension extends beyond all denser ones, in any order and
+        // direction.
         let mut order: Vec<usize> = (0..shape.len()).collect();
         for index in (1..order.len()).rev() {
             order.swap(index, next(index as u64 + 1) as usize);
@@ -113,7 +114,7 @@ fn every_layout_moves_each_byte_once() {
         let form = form(&src, &dst);
         assert_eq!(bytes_of(form.view()), expected(&src, &dst));
         assert_eq!(form.bytes(), src.numel * u64::from(bits) / 8);
-        // Both ways through memory where they lie side by side.
+        // Both halves through contiguous memory.
         let (there, back) = (form.packing(3 << 20).unwrap(), form.unpacking(3 << 20).unwrap());
         assert_eq!((there.bytes(), back.bytes()), (form.bytes(), form.bytes()));
         let (mut there, mut back) = (bytes_of(there.view()), bytes_of(back.view()));
@@ -147,7 +148,7 @@ fn every_layout_moves_each_byte_once() {
 }
 
 #[test]
-fn parts_of_bytes_are_refused_and_whole_ones_are_not() {
+fn elements_below_a_byte_are_refused_unless_whole() {
     let (src, dst) = (view(1000, 4, &[2, 6], None), view(5000, 4, &[2, 6], None));
     assert_eq!(form(&src, &dst).width, 6);
     let column = view(1000, 4, &[2, 1], Some(&[6, 1]));
@@ -160,7 +161,7 @@ fn parts_of_bytes_are_refused_and_whole_ones_are_not() {
 
 #[test]
 fn forms_have_more_dimensions_than_kernels_take() {
-    let shape = [2; MOST_ELEMENT_DIMS + 1];
+    let shape = [2; MAX_ELEMENT_DIMS + 1];
     let reversed: Vec<i64> = (0..shape.len()).map(|dim| 1 << dim).collect();
     let src = view(1 << 40, 32, &shape, Some(&reversed));
     let form = form(&src, &view(2 << 40, 32, &shape, None));

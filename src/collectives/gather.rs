@@ -1,36 +1,36 @@
 //! Concatenation of tensors along a dimension: gather.
 
 use super::Tensors;
-use super::check::{self, Home};
-use super::team::MOST;
+use super::check::{self, MemoryKind};
+use super::team::INLINE_CAPACITY;
 use super::teams::{Piece, Range, Ranges, Teams, with_room};
 use crate::base::error::{Result, Which};
 use crate::base::inline_vec::Few;
-use crate::collectives::contiguous::Flat;
-use crate::collectives::outputs::{Draft, Outs, Target};
+use crate::collectives::contiguous::ContiguousBytes;
+use crate::collectives::outputs::{Draft, Outputs, Target};
 use crate::gpu::stream::Stream;
 use crate::runtime::Runtime;
 use crate::tensor::{Dtype, MAX_DIMS, Sizes, Tensor, compact, dtype::code};
 
 /// The concatenation of tensors: its shape and layout, and their memory.
-struct Joined {
+struct Concatenation {
     shape: Sizes,
     strides: Sizes,
     dim: usize,
     dtype: Dtype,
-    homes: Few<Home, MOST>,
+    kinds: Few<MemoryKind, INLINE_CAPACITY>,
     /// The tensors that are contiguous.
-    flats: Few<Flat, MOST>,
+    flats: Few<ContiguousBytes, INLINE_CAPACITY>,
 }
 
-impl Joined {
-    fn none() -> Joined {
-        Joined {
+impl Concatenation {
+    fn none() -> Concatenation {
+        Concatenation {
             shape: Sizes::new(),
             strides: Sizes::new(),
             dim: 0,
             dtype: Dtype::new(code::UINT, 8),
-            homes: Few::new(),
+            kinds: Few::new(),
             flats: Few::new(),
         }
     }
@@ -43,7 +43,7 @@ impl Joined {
         (tensors.read)(0, &mut first)?;
         first.require_dimension();
         let dim = check::dimension(dim, first.shape().len())?;
-        let Joined { shape, strides, homes, flats, .. } = self;
+        let Concatenation { shape, strides, kinds, flats, .. } = self;
         shape.fill(first.shape().iter().copied())?;
         let (mut format, mut whole) = (Format::of(&first), 0i64);
         for index in 0..tensors.len {
@@ -64,9 +64,9 @@ impl Joined {
             if Format::of(tensor) != format {
                 format = Format::Contiguous;
             }
-            let home = Home::of(runtime, tensor)?;
-            homes.push(home)?;
-            if let Some(flat) = Flat::of(home, tensor) {
+            let kind = MemoryKind::of(runtime, tensor)?;
+            kinds.push(kind)?;
+            if let Some(flat) = ContiguousBytes::of(kind, tensor) {
                 flats.push(flat)?;
             }
         }
@@ -79,7 +79,7 @@ impl Joined {
 
     /// Is each tensor one contiguous range of a contiguous result?
     fn are_ranges(&self) -> bool {
-        self.flats.len() == self.homes.len() && self.shape[..self.dim].iter().all(|size| *size == 1)
+        self.flats.len() == self.kinds.len() && self.shape[..self.dim].iter().all(|size| *size == 1)
     }
 
     fn bytes(&self) -> u64 {
@@ -92,7 +92,7 @@ impl Joined {
         &self,
         teams: &Teams<'_>,
         by: &[usize],
-        (to, mut address): (Home, u64),
+        (to, mut address): (MemoryKind, u64),
         is_own: bool,
         operation: &'static str,
     ) -> Result<()> {
@@ -151,11 +151,11 @@ impl Format {
 /// The teams for tensors that move to an output, and the team of each.
 fn teams_of<'a>(
     runtime: &'a Runtime,
-    homes: &[Home],
+    kinds: &[MemoryKind],
     stream: Option<&'a Stream>,
-) -> Result<(Teams<'a>, Few<usize, MOST>)> {
+) -> Result<(Teams<'a>, Few<usize, INLINE_CAPACITY>)> {
     let mut teams = Teams::new(runtime);
-    let by = homes.iter().map(|home| teams.join(*home, stream));
+    let by = kinds.iter().map(|kind| teams.join(*kind, stream));
     let mut places = Few::new();
     by.into_iter().try_for_each(|place| places.push(place?))?;
     teams.begin()?;
@@ -165,13 +165,13 @@ fn teams_of<'a>(
 #[inline(never)]
 fn parts(
     tensors: Tensors<'_>,
-    joined: &Joined,
+    joined: &Concatenation,
     by: &[usize],
-    (to, out): (Home, &Tensor),
+    (to, out): (MemoryKind, &Tensor),
 ) -> Result<Vec<Piece>> {
     let (mut pieces, mut start) = (with_room(tensors.len)?, 0);
-    for (index, (home, team)) in joined.homes.iter().zip(by).enumerate() {
-        pieces.push(Piece { src: (*home, Tensor::none()), dst: (to, *out), team: *team });
+    for (index, (kind, team)) in joined.kinds.iter().zip(by).enumerate() {
+        pieces.push(Piece { src: (*kind, Tensor::none()), dst: (to, *out), team: *team });
         let Piece { src: (_, tensor), dst: (_, part), .. } = &mut pieces[index];
         (tensors.read)(index, tensor)?;
         tensor.require_dimension();
@@ -188,17 +188,17 @@ pub fn gather<'a>(
     tensors: Tensors<'_>,
     dim: i32,
     destination: i32,
-) -> Result<Outs<'a>> {
-    let mut joined = Joined::none();
+) -> Result<Outputs<'a>> {
+    let mut joined = Concatenation::none();
     joined.set(runtime, tensors, dim)?;
     let target = check::target(runtime, destination)?;
-    let (teams, by) = teams_of(runtime, &joined.homes, target.stream())?;
+    let (teams, by) = teams_of(runtime, &joined.kinds, target.stream())?;
     let mut draft = Draft::new(runtime, 1, joined.shape.len(), 1)?;
     let sizes: (&[i64], &[i64]) = (&joined.shape, &joined.strides);
     if joined.are_ranges() && is_compact(sizes) {
         let address = draft.range(target, joined.dtype, sizes, joined.bytes())?;
         let outs = draft.finish()?;
-        joined.run(&teams, &by, (target.home(), address), true, "tcuda_comm_gather")?;
+        joined.run(&teams, &by, (target.kind(), address), true, "tcuda_comm_gather")?;
         return Ok(outs);
     }
     let (pieces, outs) = draft_parts(draft, target, tensors, &joined, &by)?;
@@ -213,13 +213,13 @@ fn draft_parts<'a>(
     mut draft: Draft<'a>,
     target: Target<'_>,
     tensors: Tensors<'_>,
-    joined: &Joined,
+    joined: &Concatenation,
     by: &[usize],
-) -> Result<(Vec<Piece>, Outs<'a>)> {
+) -> Result<(Vec<Piece>, Outputs<'a>)> {
     let mut out = Tensor::none();
     draft.dense(target, joined.dtype, (&joined.shape, &joined.strides), &mut out)?;
     let outs = draft.finish()?;
-    Ok((parts(tensors, joined, by, (target.home(), &out))?, outs))
+    Ok((parts(tensors, joined, by, (target.kind(), &out))?, outs))
 }
 
 /// Are these the strides of a contiguous tensor?
@@ -232,19 +232,19 @@ fn is_compact((shape, strides): (&[i64], &[i64])) -> bool {
 
 /// Concatenates tensors into an output of the caller.
 pub fn gather_into(runtime: &Runtime, tensors: Tensors<'_>, dim: i32, out: &Tensor) -> Result<()> {
-    let mut joined = Joined::none();
+    let mut joined = Concatenation::none();
     joined.set(runtime, tensors, dim)?;
     let which = Which::all("out");
     check::require_dtype(which, out, joined.dtype)?;
     check::require_shape(which, out, &joined.shape)?;
-    check::require_apart(out)?;
-    let to = Home::of(runtime, out)?;
+    check::require_no_overlap(out)?;
+    let to = MemoryKind::of(runtime, out)?;
     let stream = match to.device() {
         Some(device) => Some(check::current(runtime, device)?),
         None => None,
     };
-    let (teams, by) = teams_of(runtime, &joined.homes, stream)?;
-    match Flat::of(to, out).filter(|_| joined.are_ranges()) {
+    let (teams, by) = teams_of(runtime, &joined.kinds, stream)?;
+    match ContiguousBytes::of(to, out).filter(|_| joined.are_ranges()) {
         Some(flat) => {
             by.iter().try_for_each(|team| teams.record(*team, &flat))?;
             joined.run(&teams, &by, (to, flat.address), false, "tcuda_comm_gather_into")

@@ -8,12 +8,12 @@ fn format(shape: &[i64], strides: &[i64]) -> Format {
 }
 
 #[test]
-fn formats_are_told_as_pytorch_tells_them() {
+fn memory_formats_are_pytorchs() {
     let is_last = |shape: &[i64], strides: &[i64]| format(shape, strides) == Format::ChannelsLast;
     assert!(is_last(&[2, 3, 4, 5], &[60, 1, 15, 3]));
     assert!(!is_last(&[2, 3, 4, 5], &[60, 20, 5, 1]));
     assert!(is_last(&[2, 3, 4, 5, 6], &[360, 1, 90, 18, 3]));
-    // Of one channel, or one pixel: contiguous where it could be either.
+    // With one channel or one pixel: contiguous if it could be either.
     assert!(!is_last(&[7, 1, 1, 1], &[1, 1, 1, 1]));
     assert!(is_last(&[7, 1, 4, 1], &[4, 1, 1, 1]));
     assert!(!is_last(&[7, 1, 4, 1], &[4, 4, 1, 1]));

@@ -7,10 +7,10 @@ use crate::base::inline_vec::Few;
 use crate::tensor::Tensor;
 
 /// The most dimensions of elements that a kernel supports.
-pub const MOST_ELEMENT_DIMS: usize = 25;
+pub const MAX_ELEMENT_DIMS: usize = 25;
 
 /// Dimensions that are stored without heap memory.
-const FEW_DIMS: usize = 4;
+const INLINE_DIMS: usize = 4;
 
 /// The elements of a view, and where each goes in another view.
 pub struct Form {
@@ -22,7 +22,7 @@ pub struct Form {
     pub width: u64,
     /// (size, source stride, destination stride), in bytes. Destination strides rise: the densest
     /// dimension is the first.
-    dims: Few<Dim, FEW_DIMS>,
+    dims: Few<Dim, INLINE_DIMS>,
 }
 
 /// A dimension in bits, while a form is built.
@@ -61,7 +61,7 @@ impl Form {
             return Ok(Some(Form::range(src.address, dst.address, bytes)));
         }
         let element = i128::from(src.dtype.element_bits());
-        let mut found = Few::<Bits, FEW_DIMS>::new();
+        let mut found = Few::<Bits, INLINE_DIMS>::new();
         let (mut src_shift, mut dst_shift) = (0i128, 0i128);
         for ((size, from), to) in src.shape().iter().zip(src.strides()).zip(dst.strides()) {
             if *size == 1 {
@@ -131,7 +131,7 @@ impl Form {
     }
 
     /// Are source and destination of every element the same?
-    pub fn stays(&self) -> bool {
+    pub fn is_identity(&self) -> bool {
         self.src == self.dst && self.dims().iter().all(|dim| dim.1 == dim.2)
     }
 
@@ -205,7 +205,7 @@ impl Form {
         let inner = (inner.0 > 1).then_some(inner);
         let mut elements = Elements { element, dims: Few::new() };
         elements.dims.fill(inner.into_iter().chain(self.dims().iter().copied()))?;
-        Ok(Some(elements).filter(|elements| elements.dims.len() <= MOST_ELEMENT_DIMS))
+        Ok(Some(elements).filter(|elements| elements.dims.len() <= MAX_ELEMENT_DIMS))
     }
 
     /// Calls `body` with parts that are rows of constant pitch, or single rows.
@@ -267,7 +267,7 @@ impl View<'_> {
 pub struct Elements {
     /// Bytes of an element.
     pub element: u64,
-    dims: Few<Dim, { FEW_DIMS + 1 }>,
+    dims: Few<Dim, { INLINE_DIMS + 1 }>,
 }
 
 impl Elements {

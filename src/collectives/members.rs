@@ -1,7 +1,7 @@
 //! The devices that take part in a call, the stream of each, and the memory that they use.
 
-use super::check::{self, Home};
-use super::team::{Devices, MOST, Team};
+use super::check::{self, MemoryKind};
+use super::team::{Devices, INLINE_CAPACITY, Team};
 use crate::base::error::Result;
 use crate::base::inline_vec::Few;
 use crate::collectives::outputs::Target;
@@ -14,7 +14,7 @@ use crate::tensor::Tensor;
 /// The streams of a call, one for each device.
 pub struct Members<'a> {
     runtime: &'a Runtime,
-    streams: Few<&'a Stream, MOST>,
+    streams: Few<&'a Stream, INLINE_CAPACITY>,
 }
 
 impl<'a> Members<'a> {
@@ -49,8 +49,8 @@ impl<'a> Members<'a> {
     }
 
     /// Adds the device of a tensor.
-    pub fn add_home(&mut self, home: Home) -> Result<()> {
-        home.device().map_or(Ok(()), |device| self.add_device(device))
+    pub fn add_kind(&mut self, kind: MemoryKind) -> Result<()> {
+        kind.device().map_or(Ok(()), |device| self.add_device(device))
     }
 
     /// Adds the device of an output.
@@ -80,8 +80,8 @@ pub fn wait_for(team: &Team<'_>, devices: Devices) -> Result<()> {
 
 /// Records that a tensor's memory is used on its device's stream of the team. Its block may belong
 /// to another stream, and be freed before the work completes.
-pub fn record(team: &Team<'_>, home: Home, tensor: &Tensor) -> Result<()> {
-    match home.device() {
+pub fn record(team: &Team<'_>, kind: MemoryKind, tensor: &Tensor) -> Result<()> {
+    match kind.device() {
         Some(device) if tensor.numel > 0 => {
             memory::record_around(tensor.address, tensor.data, team.stream(device))
         }

@@ -1,9 +1,9 @@
 //! Moves of elements between memories. They use the fast paths where possible, and otherwise the
 //! fallback, one after the other.
 
-use super::check::Home;
+use super::check::MemoryKind;
 use super::path::{Part, Rows, Strided};
-use super::team::{MOST_ROWS, Team};
+use super::team::{INLINE_ROWS, Team};
 use crate::base::error::{Error, Result};
 use crate::base::inline_vec::Few;
 use crate::collectives::fallback;
@@ -14,9 +14,9 @@ use crate::tensor::Tensor;
 /// Elements that move from one memory to another.
 pub struct Move {
     /// The memory that they are read from.
-    pub src: Home,
+    pub src: MemoryKind,
     /// The memory that they are written to.
-    pub dst: Home,
+    pub dst: MemoryKind,
     /// Their addresses and order.
     pub form: Form,
 }
@@ -28,7 +28,7 @@ impl Move {
     }
 
     /// The move as rows of bytes, if it has that form.
-    fn rows(src: Home, dst: Home, form: &Form) -> Option<Rows> {
+    fn rows(src: MemoryKind, dst: MemoryKind, form: &Form) -> Option<Rows> {
         let (from, to) = (src.device()?, dst.device()?);
         let (rows, src_pitch, dst_pitch) = form.rows()?;
         Some(Rows {
@@ -46,7 +46,7 @@ impl Move {
 #[derive(Default)]
 pub struct Moves {
     /// Rows of bytes between devices.
-    rows: Few<Rows, MOST_ROWS>,
+    rows: Few<Rows, INLINE_ROWS>,
     /// All other moves.
     list: Vec<Move>,
 }
@@ -56,9 +56,13 @@ const NO_ROOM: Error = Error::OutOfHostMemory("what a collective moves");
 impl Moves {
     /// Adds a move of all elements of one view to another of the same shape and type. Adds nothing
     /// if they are the same memory.
-    pub fn add(&mut self, (from, src): (Home, &Tensor), (to, dst): (Home, &Tensor)) -> Result<()> {
+    pub fn add(
+        &mut self,
+        (from, src): (MemoryKind, &Tensor),
+        (to, dst): (MemoryKind, &Tensor),
+    ) -> Result<()> {
         match Form::of(src, dst)? {
-            Some(form) if from == to && form.stays() => Ok(()),
+            Some(form) if from == to && form.is_identity() => Ok(()),
             Some(form) => self.add_form(from, to, form),
             None => Ok(()),
         }
@@ -66,7 +70,7 @@ impl Moves {
 
     /// Adds a move in this form.
     #[inline(never)]
-    pub fn add_form(&mut self, src: Home, dst: Home, form: Form) -> Result<()> {
+    pub fn add_form(&mut self, src: MemoryKind, dst: MemoryKind, form: Form) -> Result<()> {
         if let Some(rows) = Move::rows(src, dst, &form) {
             return self.rows.push(rows);
         }
@@ -78,13 +82,13 @@ impl Moves {
     /// Adds a move of contiguous bytes. Adds nothing if they are the same memory.
     pub fn add_range(
         &mut self,
-        (from, src): (Home, u64),
-        (to, dst): (Home, u64),
+        (from, src): (MemoryKind, u64),
+        (to, dst): (MemoryKind, u64),
         bytes: u64,
     ) -> Result<()> {
         match (from, to) {
             _ if bytes == 0 || (from, src) == (to, dst) => Ok(()),
-            (Home::Device(from), Home::Device(to)) => {
+            (MemoryKind::Device(from), MemoryKind::Device(to)) => {
                 let src = Part { device: from, address: src };
                 self.rows.push(Rows::flat(src, Part { device: to, address: dst }, bytes))
             }
@@ -136,20 +140,20 @@ impl Moves {
 #[inline(never)]
 pub fn run_one(
     team: &Team,
-    src: (Home, &Tensor),
-    dst: (Home, &Tensor),
+    src: (MemoryKind, &Tensor),
+    dst: (MemoryKind, &Tensor),
     operation: &'static str,
 ) -> Result<()> {
     let mut moves = Moves::default();
     moves.add(src, dst)?;
     moves.run(team)?;
-    sanitizer_events::tell(team, operation, |told| told.moved(src, dst));
+    sanitizer_events::report(team, operation, |events| events.moved(src, dst));
     Ok(())
 }
 
 #[inline(never)]
 fn run_rows(team: &Team, rows: &Rows) -> Result<()> {
-    let (src, dst) = (Home::Device(rows.src.device), Home::Device(rows.dst.device));
+    let (src, dst) = (MemoryKind::Device(rows.src.device), MemoryKind::Device(rows.dst.device));
     fallback::run(team, &Move { src, dst, form: Form::of_rows(rows)? })
 }
 

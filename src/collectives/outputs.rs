@@ -1,6 +1,6 @@
 //! The outputs of a collective: while they are made, and until the host receives them.
 
-use super::check::Home;
+use super::check::MemoryKind;
 use crate::base::error::{Error, Result};
 use crate::gpu::device::Device;
 use crate::gpu::stream::Stream;
@@ -30,10 +30,10 @@ impl<'a> Target<'a> {
     }
 
     /// The memory kind of outputs there.
-    pub fn home(&self) -> Home {
+    pub fn kind(&self) -> MemoryKind {
         match self {
-            Target::Host => Home::Pinned,
-            Target::Device(device, _) => Home::Device(device.ordinal()),
+            Target::Host => MemoryKind::Pinned,
+            Target::Device(device, _) => MemoryKind::Device(device.ordinal()),
         }
     }
 
@@ -46,10 +46,10 @@ impl<'a> Target<'a> {
 }
 
 /// Is the tensor already where the output is to be?
-pub fn is_at(home: Home, target: Target<'_>) -> bool {
+pub fn is_at(kind: MemoryKind, target: Target<'_>) -> bool {
     match target {
-        Target::Host => home.device().is_none(),
-        Target::Device(device, _) => home == Home::Device(device.ordinal()),
+        Target::Host => kind.device().is_none(),
+        Target::Device(device, _) => kind == MemoryKind::Device(device.ordinal()),
     }
 }
 
@@ -173,13 +173,13 @@ impl<'a> Draft<'a> {
     }
 
     /// Registers the outputs.
-    pub fn finish(mut self) -> Result<Outs<'a>> {
+    pub fn finish(mut self) -> Result<Outputs<'a>> {
         let len = self.bundle.len();
         let start = match len {
             0 => None,
             _ => Some(owned::insert_bundle(&mut self.bundle)?),
         };
-        Ok(Outs { runtime: self.runtime, start, len })
+        Ok(Outputs { runtime: self.runtime, start, len })
     }
 }
 
@@ -198,13 +198,13 @@ impl Drop for Draft<'_> {
 
 /// Registered outputs that the host has not received. Dropping it frees their memory, in the order
 /// of the queued work.
-pub struct Outs<'a> {
+pub struct Outputs<'a> {
     runtime: &'a Runtime,
     start: Option<usize>,
     len: usize,
 }
 
-impl Outs<'_> {
+impl Outputs<'_> {
     /// Number of outputs.
     pub fn len(&self) -> usize {
         self.len
@@ -216,14 +216,14 @@ impl Outs<'_> {
     }
 
     /// Passes each output to the host through `body`. The host then owns them.
-    pub fn hand_over(mut self, body: impl FnMut(MemberView)) {
+    pub fn pass_to_host(mut self, body: impl FnMut(MemberView)) {
         if let Some(start) = self.start.take() {
             owned::for_each_of_bundle(start, body);
         }
     }
 }
 
-impl Drop for Outs<'_> {
+impl Drop for Outputs<'_> {
     fn drop(&mut self) {
         if let Some(bundle) = self.start.take().and_then(owned::withdraw_bundle) {
             free(self.runtime, &bundle);

@@ -1,13 +1,13 @@
 //! Splitting a tensor along a dimension: scatter.
 
-use super::check::{self, Home};
-use super::team::MOST;
+use super::check::{self, MemoryKind};
+use super::team::INLINE_CAPACITY;
 use super::teams::{Piece, Range, Ranges, Teams, with_room};
 use super::{Split, Tensors};
 use crate::base::error::{Error, Result, Which};
 use crate::base::inline_vec::Few;
-use crate::collectives::contiguous::Flat;
-use crate::collectives::outputs::{Draft, Outs, Target, is_at};
+use crate::collectives::contiguous::ContiguousBytes;
+use crate::collectives::outputs::{Draft, Outputs, Target, is_at};
 use crate::runtime::Runtime;
 use crate::tensor::bundle::Site;
 use crate::tensor::{Sizes, Tensor};
@@ -16,7 +16,7 @@ const NO_DIMENSION: Error =
     Error::Invalid("a tensor without dimensions cannot be split; give it one, of size 1");
 
 /// PyTorch's chunk sizes: all equal except the last; there may be fewer than `count` chunks.
-fn equal_sizes(size: i64, count: usize) -> Result<Few<i64, MOST>> {
+fn equal_sizes(size: i64, count: usize) -> Result<Few<i64, INLINE_CAPACITY>> {
     let most = i64::try_from(count).unwrap_or(i64::MAX).max(1);
     // A dimension of size 0 has `count` empty chunks.
     let each = size / most + i64::from(size % most > 0);
@@ -47,7 +47,7 @@ pub fn scatter<'a>(
     tensor: &Tensor,
     devices: &[i32],
     split: Split<'a>,
-) -> Result<Outs<'a>> {
+) -> Result<Outputs<'a>> {
     check::require_some("count", devices.len())?;
     let ndim = tensor.shape().len();
     if ndim == 0 {
@@ -64,19 +64,19 @@ pub fn scatter<'a>(
         }
     };
     require_sum(sizes.iter().copied(), whole, "chunk_sizes")?;
-    let home = Home::of(runtime, tensor)?;
+    let kind = MemoryKind::of(runtime, tensor)?;
     let mut teams = Teams::new(runtime);
-    let mut targets = Few::<(Target<'a>, usize), MOST>::new();
+    let mut targets = Few::<(Target<'a>, usize), INLINE_CAPACITY>::new();
     for (index, device) in devices.iter().enumerate() {
         let target = on_stream(runtime, check::target(runtime, *device)?, split, index)?;
-        let is_moved = index < sizes.len() && !is_at(home, target);
-        let team = if is_moved { teams.join(home, target.stream())? } else { 0 };
+        let is_moved = index < sizes.len() && !is_at(kind, target);
+        let team = if is_moved { teams.join(kind, target.stream())? } else { 0 };
         targets.push((target, team))?;
     }
     teams.begin()?;
     let mut draft =
         Draft::new(runtime, sizes.len(), sizes.len().saturating_mul(ndim), sizes.len())?;
-    if let Some(cut) = Cut::of(home, tensor, dim).filter(|_| !sizes.contains(&0)) {
+    if let Some(cut) = Cut::of(kind, tensor, dim).filter(|_| !sizes.contains(&0)) {
         let mut ranges = Ranges::new();
         let (mut shape, strides, mut start) = (Sizes::new(), tensor.strides(), 0);
         shape.fill(tensor.shape().iter().copied())?;
@@ -84,14 +84,14 @@ pub fn scatter<'a>(
             let src = cut.piece(start, *size);
             start += *size;
             shape[dim] = *size;
-            if is_at(home, *target) {
+            if is_at(kind, *target) {
                 let (data, byte_offset) = (src.data, src.address.wrapping_sub(src.data));
                 let site = Site { data, byte_offset, place: tensor.place, dtype: tensor.dtype };
                 draft.alias_of(site, (&shape, strides), tensor.read_only)?;
                 continue;
             }
             let address = draft.range(*target, tensor.dtype, (&shape, strides), src.bytes)?;
-            ranges.push(Range { src, dst: (target.home(), address), team: *team })?;
+            ranges.push(Range { src, dst: (target.kind(), address), team: *team })?;
         }
         let outs = draft.finish()?;
         teams.run_ranges(&ranges, "tcuda_comm_scatter")?;
@@ -103,7 +103,7 @@ pub fn scatter<'a>(
         draft_piece(
             &mut draft,
             &mut pieces,
-            (home, tensor),
+            (kind, tensor),
             (dim, start, *size),
             (*target, *team),
         )?;
@@ -117,8 +117,13 @@ pub fn scatter<'a>(
 
 /// Adds a piece that is the whole tensor, to be narrowed, with an empty output. There is space.
 #[inline(never)]
-fn add_piece(pieces: &mut Vec<Piece>, (home, tensor): (Home, &Tensor), to: Home, team: usize) {
-    pieces.push(Piece { src: (home, *tensor), dst: (to, Tensor::none()), team });
+fn add_piece(
+    pieces: &mut Vec<Piece>,
+    (kind, tensor): (MemoryKind, &Tensor),
+    to: MemoryKind,
+    team: usize,
+) {
+    pieces.push(Piece { src: (kind, *tensor), dst: (to, Tensor::none()), team });
 }
 
 /// Adds the next piece and its output.
@@ -126,15 +131,15 @@ fn add_piece(pieces: &mut Vec<Piece>, (home, tensor): (Home, &Tensor), to: Home,
 fn draft_piece(
     draft: &mut Draft<'_>,
     pieces: &mut Vec<Piece>,
-    (home, tensor): (Home, &Tensor),
+    (kind, tensor): (MemoryKind, &Tensor),
     (dim, start, size): (usize, i64, i64),
     (target, team): (Target<'_>, usize),
 ) -> Result<()> {
-    add_piece(pieces, (home, tensor), target.home(), team);
+    add_piece(pieces, (kind, tensor), target.kind(), team);
     let last = pieces.len() - 1;
     let Piece { src: (_, piece), dst: (_, out), .. } = &mut pieces[last];
     piece.narrow(dim, start, size)?;
-    if is_at(home, target) {
+    if is_at(kind, target) {
         draft.alias(piece)?;
         pieces.truncate(last);
         return Ok(());
@@ -155,33 +160,33 @@ pub fn scatter_into(
         return Err(NO_DIMENSION);
     }
     let dim = check::dimension(split.dim, ndim)?;
-    let home = Home::of(runtime, tensor)?;
-    let mut sizes = Few::<i64, MOST>::new();
-    let mut flats = Few::<(Home, Option<Flat>), MOST>::new();
+    let kind = MemoryKind::of(runtime, tensor)?;
+    let mut sizes = Few::<i64, INLINE_CAPACITY>::new();
+    let mut flats = Few::<(MemoryKind, Option<ContiguousBytes>), INLINE_CAPACITY>::new();
     check_outs(runtime, (tensor, dim), outs, &mut sizes, &mut flats)?;
     let mut teams = Teams::new(runtime);
-    let mut places = Few::<usize, MOST>::new();
+    let mut places = Few::<usize, INLINE_CAPACITY>::new();
     for (index, (to, _)) in flats.iter().enumerate() {
         let target = check::target(runtime, to.device().unwrap_or(crate::gpu::device::CPU))?;
         let target = on_stream(runtime, target, split, index)?;
-        places.push(teams.join(home, target.stream())?)?;
+        places.push(teams.join(kind, target.stream())?)?;
     }
     teams.begin()?;
     let are_flat = flats.iter().all(|(_, flat)| flat.is_some());
-    if let Some(cut) = Cut::of(home, tensor, dim).filter(|_| are_flat) {
+    if let Some(cut) = Cut::of(kind, tensor, dim).filter(|_| are_flat) {
         let (mut ranges, mut start) = (Ranges::new(), 0);
         let outs = flats.iter().filter_map(|(_, flat)| *flat);
         for ((out, team), size) in outs.zip(places.iter()).zip(sizes.iter()) {
             let src = cut.piece(start, *size);
             start += *size;
             teams.record(*team, &out)?;
-            ranges.push(Range { src, dst: (out.home, out.address), team: *team })?;
+            ranges.push(Range { src, dst: (out.kind, out.address), team: *team })?;
         }
         return teams.run_ranges(&ranges, "tcuda_comm_scatter_into");
     }
     let (mut pieces, mut start) = (with_room(outs.len)?, 0i64);
     for (index, ((to, _), team)) in flats.iter().zip(places.iter()).enumerate() {
-        add_piece(&mut pieces, (home, tensor), *to, *team);
+        add_piece(&mut pieces, (kind, tensor), *to, *team);
         let Piece { src: (_, piece), dst: (_, out), .. } = &mut pieces[index];
         piece.narrow(dim, start, sizes[index])?;
         (outs.read)(index, out)?;
@@ -196,8 +201,8 @@ fn check_outs(
     runtime: &Runtime,
     (tensor, dim): (&Tensor, usize),
     outs: Tensors<'_>,
-    sizes: &mut Few<i64, MOST>,
-    flats: &mut Few<(Home, Option<Flat>), MOST>,
+    sizes: &mut Few<i64, INLINE_CAPACITY>,
+    flats: &mut Few<(MemoryKind, Option<ContiguousBytes>), INLINE_CAPACITY>,
 ) -> Result<()> {
     let whole = tensor.shape()[dim];
     let (mut shape, mut out) = (Sizes::new(), Tensor::none());
@@ -208,31 +213,31 @@ fn check_outs(
         check::require_dtype(which, &out, tensor.dtype)?;
         shape[dim] = out.shape().get(dim).copied().unwrap_or(whole);
         check::require_shape(which, &out, &shape)?;
-        check::require_apart(&out)?;
+        check::require_no_overlap(&out)?;
         sizes.push(shape[dim])?;
-        let to = Home::of(runtime, &out)?;
-        flats.push((to, Flat::of(to, &out)))?;
+        let to = MemoryKind::of(runtime, &out)?;
+        flats.push((to, ContiguousBytes::of(to, &out)))?;
     }
     require_sum(sizes.iter().copied(), whole, "the sizes of outs")
 }
 
 /// A tensor all of whose pieces are contiguous.
 struct Cut {
-    whole: Flat,
+    whole: ContiguousBytes,
     /// Bytes per index of the dimension.
     each: u64,
 }
 
 impl Cut {
-    fn of(home: Home, tensor: &Tensor, dim: usize) -> Option<Cut> {
-        let whole = Flat::of(home, tensor)?;
+    fn of(kind: MemoryKind, tensor: &Tensor, dim: usize) -> Option<Cut> {
+        let whole = ContiguousBytes::of(kind, tensor)?;
         let is_first = tensor.shape()[..dim].iter().all(|size| *size == 1);
         is_first.then_some(Cut { whole, each: whole.bytes / tensor.shape()[dim] as u64 })
     }
 
-    fn piece(&self, start: i64, size: i64) -> Flat {
+    fn piece(&self, start: i64, size: i64) -> ContiguousBytes {
         let address = self.whole.address + start as u64 * self.each;
-        Flat { address, bytes: size as u64 * self.each, ..self.whole }
+        ContiguousBytes { address, bytes: size as u64 * self.each, ..self.whole }
     }
 }
 
@@ -251,7 +256,7 @@ fn on_stream<'a>(
         _ => Err(Error::PieceDevice {
             index,
             stream: stream.device(),
-            piece: target.home().device().unwrap_or(crate::gpu::device::CPU),
+            piece: target.kind().device().unwrap_or(crate::gpu::device::CPU),
         }),
     }
 }

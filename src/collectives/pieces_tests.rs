@@ -5,7 +5,7 @@ fn pieces_are_pytorchs() {
     let sizes = |size, count| equal_sizes(size, count).unwrap().to_vec();
     assert_eq!(sizes(12, 4), [3, 3, 3, 3]);
     assert_eq!(sizes(13, 4), [4, 4, 4, 1]);
-    // Fewer than asked for.
+    // Fewer pieces than requested.
     assert_eq!(sizes(5, 4), [2, 2, 1]);
     assert_eq!(sizes(3, 5), [1, 1, 1]);
     assert_eq!(sizes(0, 3), [0, 0, 0]);

@@ -1,17 +1,17 @@
 //! Sums of tensors of several devices.
 
 use super::Tensors;
-use super::check::{self, Home};
+use super::check::{self, MemoryKind};
 use super::members::{self, Members, wait_for};
 use super::moves::{self, Moves};
 use super::path::{Number, Part, Sum};
-use super::team::{MOST, Team};
+use super::team::{INLINE_CAPACITY, Team};
 use crate::base::error::{Error, Result, Which};
 use crate::base::inline_vec::Few;
-use crate::collectives::contiguous::Flat;
+use crate::collectives::contiguous::ContiguousBytes;
 use crate::collectives::fallback::{self, Scratch};
 use crate::collectives::layout::Form;
-use crate::collectives::outputs::{Draft, Outs, Target, is_at};
+use crate::collectives::outputs::{Draft, Outputs, Target, is_at};
 use crate::collectives::{dispatch, sanitizer_events};
 use crate::gpu::device::CURRENT;
 use crate::runtime::Runtime;
@@ -21,7 +21,7 @@ use crate::tensor::{Dtype, MAX_DIMS, Parts, Place, Tensor, dtype::code};
 pub(super) const NO_ROOM: Error = Error::OutOfHostMemory("what is added");
 /// Bytes of scratch memory at a time, if tensors of other devices must be copied before they are
 /// added.
-const AT_A_TIME: u64 = 64 << 20;
+const SCRATCH_BYTES: u64 = 64 << 20;
 
 /// The number type of an element type, and how many numbers an element has.
 pub fn number_of(dtype: Dtype) -> Result<(Number, u64)> {
@@ -47,15 +47,15 @@ pub fn number_of(dtype: Dtype) -> Result<(Number, u64)> {
 }
 
 /// Index of the tensor that is added first: the last one on the destination, otherwise 0.
-pub fn root_of(homes: impl Iterator<Item = Home>, target: Target<'_>) -> usize {
-    let on_it = homes.enumerate().filter(|(_, home)| is_at(*home, target));
+pub fn root_of(kinds: impl Iterator<Item = MemoryKind>, target: Target<'_>) -> usize {
+    let on_it = kinds.enumerate().filter(|(_, kind)| is_at(*kind, target));
     on_it.last().map_or(0, |(root, _)| root)
 }
 
 /// The device that adds: the destination, or for the host the first device that has a tensor.
-fn adder_of(runtime: &Runtime, homes: &[Home], target: Target<'_>) -> Result<i32> {
-    let first = || homes.iter().find_map(|home| home.device());
-    match target.home().device().or_else(first) {
+fn adder_of(runtime: &Runtime, kinds: &[MemoryKind], target: Target<'_>) -> Result<i32> {
+    let first = || kinds.iter().find_map(|kind| kind.device());
+    match target.kind().device().or_else(first) {
         Some(device) => Ok(device),
         None => Ok(runtime.device(CURRENT)?.ordinal()),
     }
@@ -64,9 +64,9 @@ fn adder_of(runtime: &Runtime, homes: &[Home], target: Target<'_>) -> Result<i32
 /// The tensors of a sum, after PyTorch's checks.
 struct Checked {
     first: Tensor,
-    homes: Few<Home, MOST>,
+    kinds: Few<MemoryKind, INLINE_CAPACITY>,
     /// All tensors if each is contiguous, aligned and on a device; otherwise empty.
-    flats: Few<Flat, MOST>,
+    flats: Few<ContiguousBytes, INLINE_CAPACITY>,
     number: Number,
     /// Numbers in each tensor.
     elements: u64,
@@ -76,7 +76,7 @@ impl Checked {
     fn none() -> Checked {
         Checked {
             first: Tensor::none(),
-            homes: Few::new(),
+            kinds: Few::new(),
             flats: Few::new(),
             number: Number::Bool,
             elements: 0,
@@ -87,7 +87,7 @@ impl Checked {
     #[inline(never)]
     fn set(&mut self, runtime: &Runtime, tensors: Tensors<'_>) -> Result<()> {
         check::require_some("count", tensors.len)?;
-        let Checked { first, homes, flats, .. } = self;
+        let Checked { first, kinds, flats, .. } = self;
         let mut next = Tensor::none();
         (tensors.read)(0, first)?;
         for index in 0..tensors.len {
@@ -101,14 +101,16 @@ impl Checked {
             };
             check::require_dtype(which, tensor, first.dtype)?;
             check::require_shape(which, tensor, first.shape())?;
-            let home = Home::of(runtime, tensor)?;
-            homes.push(home)?;
-            if let Some(flat) = Flat::of(home, tensor).filter(|flat| flat.home.device().is_some()) {
+            let kind = MemoryKind::of(runtime, tensor)?;
+            kinds.push(kind)?;
+            if let Some(flat) =
+                ContiguousBytes::of(kind, tensor).filter(|flat| flat.kind.device().is_some())
+            {
                 flats.push(flat)?;
             }
         }
         let (number, each) = number_of(first.dtype)?;
-        let is_aligned = |flat: &Flat| flat.address.is_multiple_of(number.bytes());
+        let is_aligned = |flat: &ContiguousBytes| flat.address.is_multiple_of(number.bytes());
         if !(flats.len() == tensors.len && flats.iter().all(is_aligned)) {
             flats.clear();
         }
@@ -118,38 +120,42 @@ impl Checked {
 
     /// Queues the sum of contiguous tensors. The root is added first.
     fn add(&self, team: &Team, root: usize, dst: Part, operation: &'static str) -> Result<()> {
-        let (flats, mut sources) = (&*self.flats, Few::<Part, MOST>::new());
+        let (flats, mut sources) = (&*self.flats, Few::<Part, INLINE_CAPACITY>::new());
         for flat in std::iter::once(&flats[root]).chain(others(flats, root)) {
             flat.record(team)?;
-            let device = flat.home.device().unwrap_or(dst.device);
+            let device = flat.kind.device().unwrap_or(dst.device);
             sources.push(Part { device, address: flat.address })?;
         }
         let (number, elements) = (self.number, self.elements);
         add_all(team, &[Sum { number, elements, sources: &sources, dst }])?;
-        sanitizer_events::tell(team, operation, |told| {
-            flats.iter().for_each(|flat| told.read_flat(flat));
-            told.written_range(Home::Device(dst.device), dst.address, elements * number.bytes());
+        sanitizer_events::report(team, operation, |events| {
+            flats.iter().for_each(|flat| events.read_flat(flat));
+            events.written_range(
+                MemoryKind::Device(dst.device),
+                dst.address,
+                elements * number.bytes(),
+            );
         });
         Ok(())
     }
 }
 
 /// All except the root.
-fn others(flats: &[Flat], root: usize) -> impl Iterator<Item = &Flat> {
-    let is_other = move |(index, _): &(usize, &Flat)| *index != root;
+fn others(flats: &[ContiguousBytes], root: usize) -> impl Iterator<Item = &ContiguousBytes> {
+    let is_other = move |(index, _): &(usize, &ContiguousBytes)| *index != root;
     flats.iter().enumerate().filter(is_other).map(|(_, flat)| flat)
 }
 
 /// The team of all devices whose memory is used, and the device that adds.
 fn team_of<'a>(
     runtime: &'a Runtime,
-    homes: &[Home],
+    kinds: &[MemoryKind],
     target: Target<'a>,
 ) -> Result<(Team<'a>, i32)> {
     let mut members = Members::new(runtime);
     members.add_target(target)?;
-    homes.iter().try_for_each(|home| members.add_home(*home))?;
-    let adder = adder_of(runtime, homes, target)?;
+    kinds.iter().try_for_each(|kind| members.add_kind(*kind))?;
+    let adder = adder_of(runtime, kinds, target)?;
     members.add_device(adder)?;
     Ok((members.team()?, adder))
 }
@@ -159,22 +165,22 @@ pub fn reduce_add<'a>(
     runtime: &'a Runtime,
     tensors: Tensors<'_>,
     destination: i32,
-) -> Result<Outs<'a>> {
+) -> Result<Outputs<'a>> {
     let mut checked = Checked::none();
     checked.set(runtime, tensors)?;
     let target = check::target(runtime, destination)?;
-    let root = root_of(checked.homes.iter().copied(), target);
+    let root = root_of(checked.kinds.iter().copied(), target);
     if root > 0 {
         (tensors.read)(root, &mut checked.first)?;
     }
     let first = &checked.first;
     let ndim = first.shape().len();
     let mut draft = Draft::new(runtime, 1, ndim, 1)?;
-    if tensors.len == 1 && is_at(checked.homes[root], target) {
+    if tensors.len == 1 && is_at(checked.kinds[root], target) {
         draft.alias(first)?;
         return draft.finish();
     }
-    let (team, adder) = team_of(runtime, &checked.homes, target)?;
+    let (team, adder) = team_of(runtime, &checked.kinds, target)?;
     if let ([_, _, ..], Target::Device(..)) = (&*checked.flats, target) {
         // A contiguous result keeps the strides of the root.
         let sizes = (first.shape(), first.strides());
@@ -198,12 +204,12 @@ fn reduce_add_any<'a>(
     (checked, root): (&Checked, usize),
     mut draft: Draft<'a>,
     target: Target<'_>,
-) -> Result<Outs<'a>> {
+) -> Result<Outputs<'a>> {
     let mut out = Tensor::none();
     draft.copy_of(target, &checked.first, &mut out)?;
     let outs = draft.finish()?;
-    let out = (target.home(), &out);
-    add(team, adder, &tensors.all()?, &checked.homes, root, out, "tcuda_comm_reduce_add")?;
+    let out = (target.kind(), &out);
+    add(team, adder, &tensors.all()?, &checked.kinds, root, out, "tcuda_comm_reduce_add")?;
     Ok(outs)
 }
 
@@ -214,27 +220,27 @@ pub fn reduce_add_into(runtime: &Runtime, tensors: Tensors<'_>, out: &Tensor) ->
     let which = Which::all("out");
     check::require_dtype(which, out, checked.first.dtype)?;
     check::require_shape(which, out, checked.first.shape())?;
-    check::require_apart(out)?;
-    let home = Home::of(runtime, out)?;
-    let target = match home.device() {
+    check::require_no_overlap(out)?;
+    let kind = MemoryKind::of(runtime, out)?;
+    let target = match kind.device() {
         Some(device) => check::target(runtime, device)?,
         None => Target::Host,
     };
-    let root = root_of(checked.homes.iter().copied(), target);
-    let (team, adder) = team_of(runtime, &checked.homes, target)?;
-    members::record(&team, home, out)?;
+    let root = root_of(checked.kinds.iter().copied(), target);
+    let (team, adder) = team_of(runtime, &checked.kinds, target)?;
+    members::record(&team, kind, out)?;
     let operation = "tcuda_comm_reduce_add_into";
-    if let (flats @ [_, _, ..], Some(own)) = (&*checked.flats, Flat::of(home, out)) {
+    if let (flats @ [_, _, ..], Some(own)) = (&*checked.flats, ContiguousBytes::of(kind, out)) {
         let is_aligned = own.address.is_multiple_of(checked.number.bytes());
         let first = &flats[root];
-        let is_apart = !others(flats, root).any(|flat| flat.meets(&own))
-            && (!first.meets(&own) || first.address == own.address);
-        if home == Home::Device(adder) && is_aligned && is_apart {
+        let is_apart = !others(flats, root).any(|flat| flat.overlaps(&own))
+            && (!first.overlaps(&own) || first.address == own.address);
+        if kind == MemoryKind::Device(adder) && is_aligned && is_apart {
             let dst = Part { device: adder, address: own.address };
             return checked.add(&team, root, dst, operation);
         }
     }
-    add(&team, adder, &tensors.all()?, &checked.homes, root, (home, out), operation)
+    add(&team, adder, &tensors.all()?, &checked.kinds, root, (kind, out), operation)
 }
 
 /// Adds tensors of any layout on a device into an output. The root is added first.
@@ -243,32 +249,32 @@ fn add(
     team: &Team,
     adder: i32,
     tensors: &[Tensor],
-    homes: &[Home],
+    kinds: &[MemoryKind],
     root: usize,
-    (home, out): (Home, &Tensor),
+    (kind, out): (MemoryKind, &Tensor),
     operation: &'static str,
 ) -> Result<()> {
-    for (home, tensor) in homes.iter().zip(tensors) {
-        members::record(team, *home, tensor)?;
+    for (kind, tensor) in kinds.iter().zip(tensors) {
+        members::record(team, *kind, tensor)?;
     }
     if let [only] = tensors {
-        return moves::run_one(team, (homes[0], only), (home, out), operation);
+        return moves::run_one(team, (kinds[0], only), (kind, out), operation);
     }
     let order = || std::iter::once(root).chain((0..tensors.len()).filter(|index| *index != root));
-    let mut adding = Adding::new(team, adder);
-    adding.reserve(tensors.len(), 1)?;
-    let sources = order().map(|index| (homes[index], &tensors[index]));
-    adding.item(sources, (home, out))?;
-    adding.run()?;
-    sanitizer_events::tell(team, operation, |told| {
-        homes.iter().zip(tensors).for_each(|(home, tensor)| told.read(*home, tensor));
-        told.written(home, out);
+    let mut batch = SumBatch::new(team, adder);
+    batch.reserve(tensors.len(), 1)?;
+    let sources = order().map(|index| (kinds[index], &tensors[index]));
+    batch.item(sources, (kind, out))?;
+    batch.run()?;
+    sanitizer_events::report(team, operation, |events| {
+        kinds.iter().zip(tensors).for_each(|(kind, tensor)| events.read(*kind, tensor));
+        events.written(kind, out);
     });
     Ok(())
 }
 
 /// Sums that one device computes in one go.
-pub struct Adding<'t, 'a> {
+pub struct SumBatch<'t, 'a> {
     team: &'t Team<'a>,
     adder: i32,
     /// The sources of all items, one item after the other.
@@ -288,10 +294,10 @@ struct Item {
     dst: Part,
 }
 
-impl<'t, 'a> Adding<'t, 'a> {
+impl<'t, 'a> SumBatch<'t, 'a> {
     /// No sums.
-    pub fn new(team: &'t Team<'a>, adder: i32) -> Adding<'t, 'a> {
-        Adding {
+    pub fn new(team: &'t Team<'a>, adder: i32) -> SumBatch<'t, 'a> {
+        SumBatch {
             team,
             adder,
             sources: Vec::new(),
@@ -344,8 +350,8 @@ impl<'t, 'a> Adding<'t, 'a> {
     #[inline(never)]
     pub fn item<'s>(
         &mut self,
-        sources: impl Iterator<Item = (Home, &'s Tensor)> + Clone,
-        (home, out): (Home, &Tensor),
+        sources: impl Iterator<Item = (MemoryKind, &'s Tensor)> + Clone,
+        (kind, out): (MemoryKind, &Tensor),
     ) -> Result<()> {
         if out.numel == 0 {
             return Ok(());
@@ -354,29 +360,29 @@ impl<'t, 'a> Adding<'t, 'a> {
         // The sum is dense. It is computed in the output if possible.
         let num_sources = sources.clone().count();
         let is_aligned = |address: u64| address.is_multiple_of(number.bytes());
-        let is_in_place = home == Home::Device(self.adder)
+        let is_in_place = kind == MemoryKind::Device(self.adder)
             && is_aligned(out.address)
-            && lies_side_by_side(out)?
-            && !meets(sources.clone(), (home, out))?;
+            && is_dense(out)?
+            && !overlaps(sources.clone(), (kind, out))?;
         let (mut kept, mut like) = (Tensor::none(), Tensor::none());
         let sum = match is_in_place {
             true => out,
             false => {
                 self.place_for_sum(out, &mut kept)?;
-                self.after.add((Home::Device(self.adder), &kept), (home, out))?;
+                self.after.add((MemoryKind::Device(self.adder), &kept), (kind, out))?;
                 &kept
             }
         };
         let dst = Form::of(sum, sum)?.map_or(sum.address, |form| form.dst);
-        for (home, source) in sources {
+        for (kind, source) in sources {
             let form =
                 Form::of(source, sum)?.filter(|form| form.is_range() && is_aligned(form.src));
-            let part = match (home.device(), form) {
+            let part = match (kind.device(), form) {
                 (Some(device), Some(form)) => Part { device, address: form.src },
                 (device, _) => {
                     let device = device.unwrap_or(self.adder);
                     let address = self.place_like(device, sum, &mut like)?;
-                    self.before.add((home, source), (Home::Device(device), &like))?;
+                    self.before.add((kind, source), (MemoryKind::Device(device), &like))?;
                     Part { device, address }
                 }
             };
@@ -407,22 +413,23 @@ impl<'t, 'a> Adding<'t, 'a> {
 }
 
 /// Is the tensor dense: do its elements fill all bytes from the first to the last?
-fn lies_side_by_side(tensor: &Tensor) -> Result<bool> {
+fn is_dense(tensor: &Tensor) -> Result<bool> {
     Ok(Form::of(tensor, tensor)?.is_none_or(|form| form.is_range()))
 }
 
 /// Does the output overlap a source? The first source may be exactly the output.
-fn meets<'s>(
-    sources: impl Iterator<Item = (Home, &'s Tensor)>,
-    (home, out): (Home, &Tensor),
+fn overlaps<'s>(
+    sources: impl Iterator<Item = (MemoryKind, &'s Tensor)>,
+    (kind, out): (MemoryKind, &Tensor),
 ) -> Result<bool> {
     let (first, end) = out.range()?;
     for (index, (own, source)) in sources.enumerate() {
         let (own_first, own_end) = source.range()?;
-        if own != home || own_end <= first || end <= own_first {
+        if own != kind || own_end <= first || end <= own_first {
             continue;
         }
-        let is_itself = Form::of(source, out)?.is_none_or(|form| form.is_range() && form.stays());
+        let is_itself =
+            Form::of(source, out)?.is_none_or(|form| form.is_range() && form.is_identity());
         if index > 0 || !is_itself {
             return Ok(true);
         }
@@ -445,7 +452,7 @@ fn add_on_one(team: &Team, sum: &Sum) -> Result<()> {
     let far = sum.sources.iter().filter(|part| part.device != device).count() as u64;
     let each = sum.number.bytes();
     // A multiple of 256 elements, so that each portion has the alignment of the whole.
-    let most = (AT_A_TIME / far.max(1) / each).max(1).next_multiple_of(256);
+    let most = (SCRATCH_BYTES / far.max(1) / each).max(1).next_multiple_of(256);
     let elements = most.min(sum.elements);
     let pitch = (elements * each).next_multiple_of(256);
     let scratch = Scratch::on(team, device, pitch * far)?;

@@ -1,7 +1,7 @@
 use super::*;
 
 #[test]
-fn what_can_be_added_is_known_by_its_type() {
+fn number_types_follow_from_dtypes() {
     let known = |code, bits| number_of(Dtype::new(code, bits)).ok();
     assert_eq!(known(code::FLOAT, 32), Some((Number::F32, 1)));
     assert_eq!(known(code::COMPLEX, 64), Some((Number::F32, 2)));

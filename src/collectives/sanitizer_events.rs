@@ -3,9 +3,9 @@
 //!
 //! Internal streams are not reported. The host may rely only on the order in `docs/collectives.md`.
 
-use super::check::Home;
+use super::check::MemoryKind;
 use super::team::Team;
-use crate::collectives::contiguous::Flat;
+use crate::collectives::contiguous::ContiguousBytes;
 use crate::collectives::layout::Form;
 use crate::gpu::device::MAX_DEVICES;
 use crate::gpu::stream::Stream;
@@ -21,7 +21,7 @@ enum Bytes {
 }
 
 /// The accesses of a call, collected while the sanitizer is on.
-pub struct Told {
+pub struct SanitizerEvents {
     operation: &'static str,
     /// For each access its device; `None` for pinned memory.
     touched: Vec<(Option<i32>, Mode, Bytes)>,
@@ -31,85 +31,89 @@ pub struct Told {
     has_waited: bool,
 }
 
-impl Told {
+impl SanitizerEvents {
     /// An empty list, if the sanitizer is on.
     #[inline]
-    pub fn begin(operation: &'static str) -> Option<Told> {
-        let told =
-            || Told { operation, touched: Vec::new(), tensors: Vec::new(), has_waited: false };
-        sanitizer::is_on().then(told)
+    pub fn begin(operation: &'static str) -> Option<SanitizerEvents> {
+        let events = || SanitizerEvents {
+            operation,
+            touched: Vec::new(),
+            tensors: Vec::new(),
+            has_waited: false,
+        };
+        sanitizer::is_on().then(events)
     }
 
     /// Without host memory the access is not checked, but the order is still reported.
-    fn add(&mut self, home: Home, mode: Mode, bytes: Bytes) {
+    fn add(&mut self, kind: MemoryKind, mode: Mode, bytes: Bytes) {
         if self.touched.try_reserve(1).is_ok() {
-            self.touched.push((home.device(), mode, bytes));
+            self.touched.push((kind.device(), mode, bytes));
         }
     }
 
-    fn tensor(&mut self, home: Home, tensor: &Tensor, mode: Mode) {
+    fn tensor(&mut self, kind: MemoryKind, tensor: &Tensor, mode: Mode) {
         if tensor.numel == 0 {
             return;
         }
-        if home == Home::Pageable {
+        if kind == MemoryKind::Pageable {
             self.has_waited |= mode == Mode::Write;
             return;
         }
         if tensor.is_compact()
             && let Ok((first, end)) = tensor.range()
         {
-            return self.add(home, mode, Bytes::Range(first, end - first));
+            return self.add(kind, mode, Bytes::Range(first, end - first));
         }
         if self.tensors.try_reserve(1).is_ok() {
             self.tensors.push(*tensor);
-            self.add(home, mode, Bytes::Tensor(self.tensors.len() - 1));
+            self.add(kind, mode, Bytes::Tensor(self.tensors.len() - 1));
         }
     }
 
     /// Records a read of a tensor.
-    pub fn read(&mut self, home: Home, tensor: &Tensor) {
-        self.tensor(home, tensor, Mode::Read);
+    pub fn read(&mut self, kind: MemoryKind, tensor: &Tensor) {
+        self.tensor(kind, tensor, Mode::Read);
     }
 
     /// Records a write of a tensor.
-    pub fn written(&mut self, home: Home, tensor: &Tensor) {
-        self.tensor(home, tensor, Mode::Write);
+    pub fn written(&mut self, kind: MemoryKind, tensor: &Tensor) {
+        self.tensor(kind, tensor, Mode::Write);
     }
 
-    fn range(&mut self, (home, address): (Home, u64), bytes: u64, mode: Mode) {
-        match home {
-            Home::Pageable => self.has_waited |= mode == Mode::Write,
-            _ => self.add(home, mode, Bytes::Range(address, bytes)),
+    fn range(&mut self, (kind, address): (MemoryKind, u64), bytes: u64, mode: Mode) {
+        match kind {
+            MemoryKind::Pageable => self.has_waited |= mode == Mode::Write,
+            _ => self.add(kind, mode, Bytes::Range(address, bytes)),
         }
     }
 
     /// Records a read of contiguous bytes.
-    pub fn read_flat(&mut self, flat: &Flat) {
-        self.range((flat.home, flat.address), flat.bytes, Mode::Read);
+    pub fn read_flat(&mut self, flat: &ContiguousBytes) {
+        self.range((flat.kind, flat.address), flat.bytes, Mode::Read);
     }
 
     /// Records a read of a range.
-    pub fn read_range(&mut self, home: Home, address: u64, bytes: u64) {
-        self.range((home, address), bytes, Mode::Read);
+    pub fn read_range(&mut self, kind: MemoryKind, address: u64, bytes: u64) {
+        self.range((kind, address), bytes, Mode::Read);
     }
 
     /// Records a write of a range.
-    pub fn written_range(&mut self, home: Home, address: u64, bytes: u64) {
-        self.range((home, address), bytes, Mode::Write);
+    pub fn written_range(&mut self, kind: MemoryKind, address: u64, bytes: u64) {
+        self.range((kind, address), bytes, Mode::Write);
     }
 
     /// Records a copy of contiguous bytes, unless source and destination are the same.
-    pub fn sent(&mut self, flat: &Flat, to: (Home, u64)) {
-        if (flat.home, flat.address) != to {
+    pub fn sent(&mut self, flat: &ContiguousBytes, to: (MemoryKind, u64)) {
+        if (flat.kind, flat.address) != to {
             self.read_flat(flat);
             self.range(to, flat.bytes, Mode::Write);
         }
     }
 
     /// Records a copy between tensors, unless they are the same memory.
-    pub fn moved(&mut self, (from, src): (Home, &Tensor), (to, dst): (Home, &Tensor)) {
+    pub fn moved(&mut self, (from, src): (MemoryKind, &Tensor), (to, dst): (MemoryKind, &Tensor)) {
         match Form::of(src, dst) {
-            Ok(Some(form)) if from != to || !form.stays() => {
+            Ok(Some(form)) if from != to || !form.is_identity() => {
                 self.read(from, src);
                 self.written(to, dst);
             }
@@ -119,7 +123,7 @@ impl Told {
 
     /// Reports the call, after all work is queued.
     #[cold]
-    pub fn tell(&self, team: &Team<'_>) {
+    pub fn report(&self, team: &Team<'_>) {
         let devices = team.devices();
         let Some(first) = devices.iter().next() else { return };
         let mut touches = Vec::new();
@@ -127,7 +131,7 @@ impl Told {
         let _ = touches.try_reserve_exact(self.touched.len());
         let mut ends = [0; MAX_DEVICES];
         for (end, device) in ends.iter_mut().zip(devices.iter()) {
-            let own = |home: Option<i32>| home.map_or(first, |home| home) == device;
+            let own = |kind: Option<i32>| kind.map_or(first, |kind| kind) == device;
             for (_, mode, bytes) in self.touched.iter().filter(|touched| own(touched.0)) {
                 if touches.len() < touches.capacity() {
                     touches.push(match *bytes {
@@ -157,9 +161,13 @@ impl Told {
 
 /// Reports a call whose work is queued. `touched` records its accesses.
 #[inline]
-pub fn tell(team: &Team<'_>, operation: &'static str, touched: impl FnOnce(&mut Told)) {
-    if let Some(mut told) = Told::begin(operation) {
-        touched(&mut told);
-        told.tell(team);
+pub fn report(
+    team: &Team<'_>,
+    operation: &'static str,
+    touched: impl FnOnce(&mut SanitizerEvents),
+) {
+    if let Some(mut events) = SanitizerEvents::begin(operation) {
+        touched(&mut events);
+        events.report(team);
     }
 }

@@ -1,18 +1,18 @@
 //! Sums of many tensors in one call.
 
 use super::Tensors;
-use super::check::{self, Home};
-use super::coalesced::{Layout, home_of};
+use super::check::{self, MemoryKind};
+use super::coalesced::{Layout, kind_of};
 use super::members::{self, Members, wait_for};
 use super::moves::Moves;
 use super::path::{Number, Part, Sum};
-use super::reduce::{Adding, add_all, number_of, root_of};
-use super::team::{Devices, MOST, Team};
+use super::reduce::{SumBatch, add_all, number_of, root_of};
+use super::team::{Devices, INLINE_CAPACITY, Team};
 use crate::base::error::{Error, Result, Which};
 use crate::base::inline_vec::Few;
-use crate::collectives::contiguous::Flat;
-use crate::collectives::outputs::{Draft, Outs, Target, is_at};
-use crate::collectives::sanitizer_events::{self, Told};
+use crate::collectives::contiguous::ContiguousBytes;
+use crate::collectives::outputs::{Draft, Outputs, Target, is_at};
+use crate::collectives::sanitizer_events::{self, SanitizerEvents};
 use crate::gpu::device::CURRENT;
 use crate::runtime::Runtime;
 use crate::tensor::{Place, Tensor};
@@ -37,7 +37,7 @@ impl Lists<'_> {
 
 /// The tensors of one sum, and which of them is added first.
 struct Column {
-    tensors: Vec<(Home, Tensor)>,
+    tensors: Vec<(MemoryKind, Tensor)>,
     root: usize,
 }
 
@@ -66,17 +66,17 @@ impl Column {
                 check::require_dtype(which, &tensor, first.dtype)?;
                 check::require_shape(which, &tensor, first.shape())?;
             }
-            self.tensors.push((Home::of(runtime, &tensor)?, tensor));
+            self.tensors.push((MemoryKind::of(runtime, &tensor)?, tensor));
         }
-        self.root = root_of(self.tensors.iter().map(|(home, _)| *home), target);
+        self.root = root_of(self.tensors.iter().map(|(kind, _)| *kind), target);
         Ok(())
     }
 
     /// The tensors in the order in which they are added.
-    fn in_order(&self) -> impl Iterator<Item = (Home, &Tensor)> + Clone {
+    fn with_ordering(&self) -> impl Iterator<Item = (MemoryKind, &Tensor)> + Clone {
         let others = self.tensors.iter().enumerate().filter(|(index, _)| *index != self.root);
         let first = std::iter::once(&self.tensors[self.root]);
-        first.chain(others.map(|(_, other)| other)).map(|(home, tensor)| (*home, tensor))
+        first.chain(others.map(|(_, other)| other)).map(|(kind, tensor)| (*kind, tensor))
     }
 }
 
@@ -110,9 +110,12 @@ impl Columns {
         let tensors = lists.tensors;
         let (mut first_device, mut devices) = (None, Devices::default());
         let (mut first, mut next) = (Tensor::none(), Tensor::none());
-        let (mut homes, mut flats) = (Few::<Home, MOST>::new(), Few::<Option<Flat>, MOST>::new());
+        let (mut kinds, mut flats) = (
+            Few::<MemoryKind, INLINE_CAPACITY>::new(),
+            Few::<Option<ContiguousBytes>, INLINE_CAPACITY>::new(),
+        );
         for number in 0..lists.num_tensors {
-            homes.clear();
+            kinds.clear();
             flats.clear();
             for index in lists.column(number) {
                 let tensor = match index == number {
@@ -128,31 +131,36 @@ impl Columns {
                         &next
                     }
                 };
-                let home = home_of(runtime, tensor, own_target(runtime, tensor)?)?;
-                members.add_home(home)?;
-                first_device = first_device.or(home.device());
-                home.device().into_iter().for_each(|device| devices.add(device));
-                homes.push(home)?;
-                flats.push(Flat::of(home, tensor))?;
+                let kind = kind_of(runtime, tensor, own_target(runtime, tensor)?)?;
+                members.add_kind(kind)?;
+                first_device = first_device.or(kind.device());
+                kind.device().into_iter().for_each(|device| devices.add(device));
+                kinds.push(kind)?;
+                flats.push(ContiguousBytes::of(kind, tensor))?;
             }
-            let root = root_of(homes.iter().copied(), target);
+            let root = root_of(kinds.iter().copied(), target);
             if root > 0 {
                 (tensors.read)(number + root * lists.num_tensors, &mut first)?;
             }
             self.add(&flats, root, &first)?;
-            let is_own = lists.num_devices == 1 && homes.iter().all(|home| is_at(*home, target));
+            let is_own = lists.num_devices == 1 && kinds.iter().all(|kind| is_at(*kind, target));
             layout.add(&first, is_own)?;
         }
         Ok((first_device, devices))
     }
 
     /// Adds the next column.
-    fn add(&mut self, flats: &[Option<Flat>], root: usize, first: &Tensor) -> Result<()> {
+    fn add(
+        &mut self,
+        flats: &[Option<ContiguousBytes>],
+        root: usize,
+        first: &Tensor,
+    ) -> Result<()> {
         let (number, each) = number_of(first.dtype)?;
         self.numbers.push((number, first.numel * each));
         let others = (0..flats.len()).filter(|index| *index != root);
         for index in std::iter::once(root).chain(others) {
-            match flats[index].and_then(|flat| flat.home.device().zip(Some(flat.address))) {
+            match flats[index].and_then(|flat| flat.kind.device().zip(Some(flat.address))) {
                 Some((device, address)) if address.is_multiple_of(number.bytes()) => {
                     self.sources.push(Part { device, address });
                 }
@@ -170,7 +178,7 @@ pub fn reduce_add_coalesced<'a>(
     num_devices: usize,
     destination: i32,
     buffer_bytes: u64,
-) -> Result<Outs<'a>> {
+) -> Result<Outputs<'a>> {
     check::require_some("num_devices", num_devices)?;
     let num_tensors = tensors.len / num_devices;
     let target = check::target(runtime, destination)?;
@@ -181,7 +189,7 @@ pub fn reduce_add_coalesced<'a>(
     let lists = Lists { tensors, num_devices, num_tensors };
     let (first, mut writers) = columns.read(runtime, lists, target, &mut members, &mut layout)?;
     // For the host, the first device that has a tensor adds.
-    let adder = match target.home().device().or(first) {
+    let adder = match target.kind().device().or(first) {
         Some(adder) => adder,
         None => runtime.device(CURRENT)?.ordinal(),
     };
@@ -207,27 +215,27 @@ fn add_flat<'a>(
     num_devices: usize,
     (mut draft, target): (Draft<'a>, Target<'_>),
     layout: &Layout,
-) -> Result<Outs<'a>> {
+) -> Result<Outputs<'a>> {
     let blocks = layout.allocate(&mut draft, target)?;
     let mut sums = Vec::new();
     sums.try_reserve_exact(layout.tensors.len()).map_err(|_| NO_ROOM)?;
     let sources = columns.sources.chunks_exact(num_devices);
     let all = layout.tensors.iter().zip(&columns.numbers).zip(sources);
-    for ((laid, (number, elements)), sources) in all {
-        let address = layout.slice(&mut draft, target, &blocks, laid)?;
+    for ((placed, (number, elements)), sources) in all {
+        let address = layout.slice(&mut draft, target, &blocks, placed)?;
         let dst = Part { device: adder, address };
         sums.push(Sum { number: *number, elements: *elements, sources, dst });
     }
     let outs = draft.finish()?;
     add_all(team, &sums)?;
-    sanitizer_events::tell(team, OPERATION, |told| {
+    sanitizer_events::report(team, OPERATION, |events| {
         for Sum { number, elements, sources, dst } in &sums {
             let bytes = elements * number.bytes();
             let mut read = |part: &Part| {
-                told.read_range(Home::Device(part.device), part.address, bytes);
+                events.read_range(MemoryKind::Device(part.device), part.address, bytes);
             };
             sources.iter().for_each(&mut read);
-            told.written_range(Home::Device(dst.device), dst.address, bytes);
+            events.written_range(MemoryKind::Device(dst.device), dst.address, bytes);
         }
     });
     Ok(outs)
@@ -240,34 +248,34 @@ fn add_any<'a>(
     lists: Lists<'_>,
     (mut draft, target): (Draft<'a>, Target<'_>),
     layout: &Layout,
-) -> Result<Outs<'a>> {
+) -> Result<Outputs<'a>> {
     let mut column = Column::with_room(lists.num_devices)?;
-    let mut adding = Adding::new(team, adder);
-    adding.reserve(lists.tensors.len, lists.num_tensors)?;
+    let mut batch = SumBatch::new(team, adder);
+    batch.reserve(lists.tensors.len, lists.num_tensors)?;
     let mut moves = Moves::default();
     let mut blocks = None;
-    let mut told = Told::begin(OPERATION);
-    for (number, laid) in layout.tensors.iter().enumerate() {
+    let mut events = SanitizerEvents::begin(OPERATION);
+    for (number, placed) in layout.tensors.iter().enumerate() {
         column.read(team.runtime(), lists, number, target)?;
-        for (home, tensor) in &column.tensors {
-            members::record(team, *home, tensor)?;
+        for (kind, tensor) in &column.tensors {
+            members::record(team, *kind, tensor)?;
         }
-        let (home, first) = &column.tensors[column.root];
-        if lists.num_devices == 1 && is_at(*home, target) {
+        let (kind, first) = &column.tensors[column.root];
+        if lists.num_devices == 1 && is_at(*kind, target) {
             draft.alias(first)?;
             continue;
         }
         if blocks.is_none() {
             blocks = Some(layout.allocate(&mut draft, target)?);
         }
-        let address = layout.slice(&mut draft, target, blocks.as_deref().unwrap_or(&[]), laid)?;
-        add_column(&column, (target, address), (&mut moves, &mut adding), &mut told)?;
+        let address = layout.slice(&mut draft, target, blocks.as_deref().unwrap_or(&[]), placed)?;
+        add_column(&column, (target, address), (&mut moves, &mut batch), &mut events)?;
     }
     let outs = draft.finish()?;
     moves.run(team)?;
-    adding.run()?;
-    if let Some(told) = &told {
-        told.tell(team);
+    batch.run()?;
+    if let Some(events) = &events {
+        events.report(team);
     }
     Ok(outs)
 }
@@ -276,19 +284,19 @@ fn add_any<'a>(
 fn add_column(
     column: &Column,
     (target, address): (Target<'_>, u64),
-    (moves, adding): (&mut Moves, &mut Adding<'_, '_>),
-    told: &mut Option<Told>,
+    (moves, batch): (&mut Moves, &mut SumBatch<'_, '_>),
+    events: &mut Option<SanitizerEvents>,
 ) -> Result<()> {
-    let (home, first) = &column.tensors[column.root];
+    let (kind, first) = &column.tensors[column.root];
     let mut out = Tensor::none();
     first.set_contiguous(address, &mut out)?;
-    if let Some(told) = told {
-        column.tensors.iter().for_each(|(home, tensor)| told.read(*home, tensor));
-        told.written(target.home(), &out);
+    if let Some(events) = events {
+        column.tensors.iter().for_each(|(kind, tensor)| events.read(*kind, tensor));
+        events.written(target.kind(), &out);
     }
     match column.tensors.len() {
-        1 => moves.add((*home, first), (target.home(), &out)),
-        _ => adding.item(column.in_order(), (target.home(), &out)),
+        1 => moves.add((*kind, first), (target.kind(), &out)),
+        _ => batch.item(column.with_ordering(), (target.kind(), &out)),
     }
 }
 

@@ -91,10 +91,10 @@ pub struct Worker<'a> {
 }
 
 /// Capacity for devices, streams or tensors of a call without heap memory.
-pub const MOST: usize = 16;
+pub const INLINE_CAPACITY: usize = 16;
 
 /// Capacity for rows without heap memory. Rows are large, so that it is that of eight devices.
-pub const MOST_ROWS: usize = 8;
+pub const INLINE_ROWS: usize = 8;
 
 /// Number of foreign memory ranges that [`Team::can_all_use`] remembers.
 const KNOWN: usize = 8;
@@ -102,7 +102,7 @@ const KNOWN: usize = 8;
 /// The most waits before streams of several devices wait through one of them. A wait for another
 /// device's event costs the host 1.3 us. A device that waits for two such events in sequence takes
 /// about 8 us longer than for one (H200).
-const MOST_PAIRS: usize = 12;
+const MAX_DIRECT_WAITS: usize = 12;
 
 /// Do all workers access the memory of the same devices?
 fn are_alike(workers: &[Worker]) -> bool {
@@ -130,12 +130,12 @@ fn followers<'w, 'a>(
 }
 
 /// Streams, with the event that was recorded on each.
-type Recorded<'s, 'a> = Few<(&'s Stream, &'a Device, CUevent), MOST>;
+type Recorded<'s, 'a> = Few<(&'s Stream, &'a Device, CUevent), INLINE_CAPACITY>;
 
 /// The devices and streams of a call.
 pub struct Team<'a> {
     runtime: &'a Runtime,
-    streams: Few<&'a Stream, MOST>,
+    streams: Few<&'a Stream, INLINE_CAPACITY>,
     devices: Devices,
     /// Devices whose streams are captured.
     captured: Cell<Devices>,
@@ -218,7 +218,7 @@ impl<'a> Team<'a> {
             return Ok(true);
         }
         let bit = 1u64 << (to as u32 % MAX_DEVICES as u32);
-        if device.comm.refused_peers.load(Ordering::Relaxed) & bit != 0 {
+        if device.comm.unreachable_peers.load(Ordering::Relaxed) & bit != 0 {
             return Ok(false);
         }
         let refused = if !device.can_access(peer)? {
@@ -242,7 +242,7 @@ impl<'a> Team<'a> {
             }
         };
         if refused {
-            device.comm.refused_peers.fetch_or(bit, Ordering::Relaxed);
+            device.comm.unreachable_peers.fetch_or(bit, Ordering::Relaxed);
         }
         Ok(!refused)
     }
@@ -277,7 +277,7 @@ impl<'a> Team<'a> {
             }
             let _context = self.runtime.device(part.device)?.enter()?;
             let is_plain = CUpointer_attribute::CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE;
-            if self.asked::<u32>(is_plain, part.address)? == Some(1) {
+            if self.attribute::<u32>(is_plain, part.address)? == Some(1) {
                 // Memory of `cuMemAlloc`: every device with peer access can use it.
                 if others > 0 {
                     known[others % KNOWN] = self.range_around(part.address)?;
@@ -289,7 +289,7 @@ impl<'a> Team<'a> {
                 const READ_AND_WRITE: u32 = 3;
                 let flags = CUpointer_attribute::CU_POINTER_ATTRIBUTE_ACCESS_FLAGS;
                 let _context = self.runtime.device(device)?.enter()?;
-                if self.asked::<u32>(flags, part.address)? != Some(READ_AND_WRITE) {
+                if self.attribute::<u32>(flags, part.address)? != Some(READ_AND_WRITE) {
                     return Ok(false);
                 }
             }
@@ -300,13 +300,17 @@ impl<'a> Team<'a> {
     /// The start and length of the memory range that contains an address.
     fn range_around(&self, address: u64) -> Result<(u64, u64)> {
         use CUpointer_attribute::*;
-        let start = self.asked::<u64>(CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, address)?;
-        let bytes = self.asked::<u64>(CU_POINTER_ATTRIBUTE_RANGE_SIZE, address)?;
+        let start = self.attribute::<u64>(CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, address)?;
+        let bytes = self.attribute::<u64>(CU_POINTER_ATTRIBUTE_RANGE_SIZE, address)?;
         Ok(start.zip(bytes).unwrap_or_default())
     }
 
     /// A pointer attribute, queried in the current context; `None`: unknown to the driver.
-    fn asked<T: Default>(&self, attribute: CUpointer_attribute, address: u64) -> Result<Option<T>> {
+    fn attribute<T: Default>(
+        &self,
+        attribute: CUpointer_attribute,
+        address: u64,
+    ) -> Result<Option<T>> {
         let mut value = T::default();
         let data = std::ptr::from_mut(&mut value).cast::<c_void>();
         // SAFETY: the value has the attribute's type; the driver only looks the address up.
@@ -336,26 +340,26 @@ impl<'a> Team<'a> {
     }
 
     /// Makes a stream wait for the streams of some devices, before it gets work.
-    pub fn come_after(&self, stream: &'a Stream, devices: Devices) -> Result<()> {
-        self.line_up(&[Worker { stream, touches: devices }])
+    pub fn order_after(&self, stream: &'a Stream, devices: Devices) -> Result<()> {
+        self.order_workers_after_members(&[Worker { stream, touches: devices }])
     }
 
     /// Makes the streams of some devices wait for the work queued on `stream`. If that fails the
     /// host waits, because the memory must not be used earlier.
     pub fn release(&self, stream: &'a Stream, devices: Devices) -> Result<()> {
-        self.let_go(&[Worker { stream, touches: devices }])
+        self.order_members_after_workers(&[Worker { stream, touches: devices }])
     }
 
     /// Makes workers wait for all streams that matter to them.
-    pub fn line_up(&self, workers: &[Worker<'a>]) -> Result<()> {
+    pub fn order_workers_after_members(&self, workers: &[Worker<'a>]) -> Result<()> {
         let Some(first) = workers.first() else { return Ok(()) };
         // With one worker in between there are fewer waits than pairs.
         if are_alike(workers) && leaders(workers).nth(1).is_some() {
-            self.come_after_members(&workers[..1])?;
+            self.order_workers_after_touched(&workers[..1])?;
             let others = leaders(workers).skip(1).map(|worker| worker.stream);
             self.wait_for(first.stream, others)?;
         } else {
-            self.come_after_members(workers)?;
+            self.order_workers_after_touched(workers)?;
         }
         leaders(workers).try_for_each(|leader| {
             let others = followers(workers, leader).map(|worker| worker.stream);
@@ -365,8 +369,8 @@ impl<'a> Team<'a> {
 
     /// Makes the streams of devices wait for the workers that access their memory. If that fails
     /// the host waits, because the memory must not be used earlier.
-    pub fn let_go(&self, workers: &[Worker<'a>]) -> Result<()> {
-        let outcome = self.try_let_go(workers);
+    pub fn order_members_after_workers(&self, workers: &[Worker<'a>]) -> Result<()> {
+        let outcome = self.try_order_members_after_workers(workers);
         if outcome.is_err() && !self.is_capturing() {
             let _needed = sync_debug::needed();
             for worker in workers {
@@ -376,7 +380,7 @@ impl<'a> Team<'a> {
         outcome
     }
 
-    fn try_let_go(&self, workers: &[Worker<'a>]) -> Result<()> {
+    fn try_order_members_after_workers(&self, workers: &[Worker<'a>]) -> Result<()> {
         let Some(first) = workers.first() else { return Ok(()) };
         for leader in leaders(workers) {
             for follower in followers(workers, leader) {
@@ -384,14 +388,14 @@ impl<'a> Team<'a> {
             }
         }
         let pairs: usize = leaders(workers).map(|worker| worker.touches.len() - 1).sum();
-        if are_alike(workers) && pairs > MOST_PAIRS {
+        if are_alike(workers) && pairs > MAX_DIRECT_WAITS {
             for worker in leaders(workers).skip(1) {
                 self.wait_for(worker.stream, [first.stream].into_iter())?;
             }
-            return self.let_members_go(first);
+            return self.order_members_after(first);
         }
         if leaders(workers).nth(1).is_none() {
-            return self.let_members_go(first);
+            return self.order_members_after(first);
         }
         let members = leaders(workers).flat_map(|worker| worker.touches.iter()).collect();
         let records = leaders(workers).map(|worker| worker.stream);
@@ -404,7 +408,7 @@ impl<'a> Team<'a> {
 
     /// Called if ordering streams failed: queued work may still use these parts. Their blocks are
     /// kept until the work completes.
-    pub fn keep(&self, workers: &[Worker<'a>], parts: impl Iterator<Item = Part> + Clone) {
+    pub fn keep_blocks(&self, workers: &[Worker<'a>], parts: impl Iterator<Item = Part> + Clone) {
         for worker in workers {
             for part in parts.clone() {
                 let _ = memory::record_around(part.address, part.address, worker.stream);
@@ -413,7 +417,7 @@ impl<'a> Team<'a> {
     }
 
     /// Makes workers wait for the streams of all devices whose memory they access.
-    fn come_after_members(&self, workers: &[Worker<'a>]) -> Result<()> {
+    fn order_workers_after_touched(&self, workers: &[Worker<'a>]) -> Result<()> {
         let touched = leaders(workers).flat_map(|worker| worker.touches.iter()).collect();
         let records = Devices::iter(touched).map(|device| self.stream(device));
         let waits = leaders(workers).map(|worker| worker.stream);
@@ -423,7 +427,7 @@ impl<'a> Team<'a> {
         })
     }
 
-    fn let_members_go(&self, worker: &Worker<'a>) -> Result<()> {
+    fn order_members_after(&self, worker: &Worker<'a>) -> Result<()> {
         self.wait_for(worker.stream, worker.touches.iter().map(|device| self.stream(device)))
     }
 

@@ -1,12 +1,12 @@
 //! Pieces that move between memories, and the teams that order them.
 
-use super::check::{self, Home};
+use super::check::{self, MemoryKind};
 use super::members::{self, Members, wait_for};
 use super::moves::Moves;
-use super::team::{Devices, MOST, Team};
+use super::team::{Devices, INLINE_CAPACITY, Team};
 use crate::base::error::{Error, Result};
 use crate::base::inline_vec::Few;
-use crate::collectives::contiguous::Flat;
+use crate::collectives::contiguous::ContiguousBytes;
 use crate::collectives::sanitizer_events;
 use crate::gpu::stream::Stream;
 use crate::runtime::Runtime;
@@ -17,9 +17,9 @@ pub(super) const NO_ROOM: Error = Error::OutOfHostMemory("the pieces of a tensor
 /// A move of a piece of a tensor, and the team that orders it.
 pub struct Piece {
     /// The source.
-    pub src: (Home, Tensor),
+    pub src: (MemoryKind, Tensor),
     /// The destination.
-    pub dst: (Home, Tensor),
+    pub dst: (MemoryKind, Tensor),
     /// Index of the team.
     pub team: usize,
 }
@@ -28,9 +28,9 @@ pub struct Piece {
 #[derive(Clone, Copy)]
 pub struct Range {
     /// The source.
-    pub src: Flat,
+    pub src: ContiguousBytes,
     /// The destination.
-    pub dst: (Home, u64),
+    pub dst: (MemoryKind, u64),
     /// Index of the team.
     pub team: usize,
 }
@@ -80,7 +80,7 @@ impl<'a> Teams<'a> {
 
     /// Index of the team for a piece from `src` to a device on stream `to`. It is the first team
     /// whose streams of these devices are the same, or a new one.
-    pub fn join(&mut self, src: Home, to: Option<&'a Stream>) -> Result<usize> {
+    pub fn join(&mut self, src: MemoryKind, to: Option<&'a Stream>) -> Result<usize> {
         let own = to.map(|stream| stream.device());
         let from = match src.device().filter(|device| Some(*device) != own) {
             Some(device) => Some(check::current(self.runtime, device)?),
@@ -122,10 +122,10 @@ impl<'a> Teams<'a> {
                 moves.add((*from, src), (*to, dst))?;
             }
             moves.run(team)?;
-            sanitizer_events::tell(team, operation, |told| {
+            sanitizer_events::report(team, operation, |events| {
                 for piece in pieces.iter().filter(|piece| piece.team == index) {
                     let ((from, src), (to, dst)) = (&piece.src, &piece.dst);
-                    told.moved((*from, src), (*to, dst));
+                    events.moved((*from, src), (*to, dst));
                 }
             });
         }
@@ -139,23 +139,23 @@ impl<'a> Teams<'a> {
             let mut recorded = None;
             for Range { src, dst, .. } in ranges.iter().filter(|range| range.team == index) {
                 // Pieces of one tensor are in one block.
-                if recorded != Some((src.home, src.data)) {
+                if recorded != Some((src.kind, src.data)) {
                     src.record(team)?;
-                    recorded = Some((src.home, src.data));
+                    recorded = Some((src.kind, src.data));
                 }
-                moves.add_range((src.home, src.address), *dst, src.bytes)?;
+                moves.add_range((src.kind, src.address), *dst, src.bytes)?;
             }
             moves.run(team)?;
-            sanitizer_events::tell(team, operation, |told| {
+            sanitizer_events::report(team, operation, |events| {
                 let own = ranges.iter().filter(|range| range.team == index);
-                own.for_each(|range| told.sent(&range.src, range.dst));
+                own.for_each(|range| events.sent(&range.src, range.dst));
             });
         }
         Ok(())
     }
 
     /// Records that a team uses an output.
-    pub fn record(&self, team: usize, output: &Flat) -> Result<()> {
+    pub fn record(&self, team: usize, output: &ContiguousBytes) -> Result<()> {
         self.teams.iter().nth(team).map_or(Ok(()), |team| output.record(team))
     }
 
@@ -168,10 +168,13 @@ impl<'a> Teams<'a> {
 
     /// [`Teams::wait_for_host`] for ranges.
     pub fn wait_for_ranges(&self, ranges: &[Range]) -> Result<()> {
-        self.wait_for_all(ranges.iter().map(|range| (range.src.home, range.dst.0, range.team)))
+        self.wait_for_all(ranges.iter().map(|range| (range.src.kind, range.dst.0, range.team)))
     }
 
-    fn wait_for_all(&self, moved: impl Iterator<Item = (Home, Home, usize)> + Clone) -> Result<()> {
+    fn wait_for_all(
+        &self,
+        moved: impl Iterator<Item = (MemoryKind, MemoryKind, usize)> + Clone,
+    ) -> Result<()> {
         for (index, team) in self.teams.iter().enumerate() {
             let own = moved.clone().filter(|(_, to, by)| to.device().is_none() && *by == index);
             let devices: Devices = own.filter_map(|(from, ..)| from.device()).collect();
@@ -189,4 +192,4 @@ pub fn with_room(count: usize) -> Result<Vec<Piece>> {
 }
 
 /// The ranges of a call.
-pub type Ranges = Few<Range, MOST>;
+pub type Ranges = Few<Range, INLINE_CAPACITY>;

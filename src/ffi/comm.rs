@@ -7,8 +7,8 @@ use super::tensor::{EMPTY, given, read_view, read_writable, tcuda_tensor};
 use crate::base::error::{Error, Result};
 use crate::base::inline_vec::Few;
 use crate::collectives;
-use crate::collectives::outputs::Outs;
-use crate::collectives::team::MOST;
+use crate::collectives::outputs::Outputs;
+use crate::collectives::team::INLINE_CAPACITY;
 use crate::collectives::{Split, Tensors};
 use crate::gpu::stream::Stream;
 use crate::tensor::Tensor;
@@ -31,7 +31,7 @@ fn collect<T, U: Copy>(
     count: usize,
     name: &'static str,
     make: impl Fn(*const T) -> Result<U>,
-) -> Result<Few<U, MOST>> {
+) -> Result<Few<U, INLINE_CAPACITY>> {
     require_list(list, count, name)?;
     let mut made = Few::new();
     for index in 0..count {
@@ -60,7 +60,11 @@ fn writables(
     Ok(move |index: usize, to: &mut Tensor| read_writable(to, list.wrapping_add(index), name))
 }
 
-fn numbers<T: Copy>(list: *const T, count: usize, name: &'static str) -> Result<Few<T, MOST>> {
+fn numbers<T: Copy>(
+    list: *const T,
+    count: usize,
+    name: &'static str,
+) -> Result<Few<T, INLINE_CAPACITY>> {
     collect(list, count, name, |number| {
         // SAFETY: an element of a list of the caller's, of any alignment.
         Ok(unsafe { number.read_unaligned() })
@@ -72,7 +76,7 @@ fn streams(
     list: *const *mut tcuda_stream,
     count: usize,
     call: &Call,
-) -> Result<Few<Option<&Stream>, MOST>> {
+) -> Result<Few<Option<&Stream>, INLINE_CAPACITY>> {
     if list.is_null() {
         return Ok(Few::new());
     }
@@ -107,7 +111,7 @@ fn places(outs: *mut tcuda_tensor, count: usize, name: &'static str) -> Result<P
 impl Places {
     /// Writes the tensors, which are the host's from now on. Elements that are left over are
     /// zeroed.
-    fn set(self, outs: Outs<'_>) {
+    fn set(self, outs: Outputs<'_>) {
         let mut index = 0;
         let mut set = |tensor: tcuda_tensor| {
             if index < self.count {
@@ -118,7 +122,7 @@ impl Places {
             index += 1;
         };
         let left_over = self.count.saturating_sub(outs.len());
-        outs.hand_over(|tensor| set(given(&tensor)));
+        outs.pass_to_host(|tensor| set(given(&tensor)));
         (0..left_over).for_each(|_| set(EMPTY));
     }
 }

@@ -3,7 +3,7 @@
 use crate::base::error::{Error, Result};
 use crate::base::once::Once;
 use crate::base::rank::Rank;
-use crate::collectives::path::limits::MOST_LANES;
+use crate::collectives::path::limits::MAX_LANES;
 use crate::gpu::device::Device;
 use crate::gpu::stream::{Stream, Streams};
 use crate::runtime::Runtime;
@@ -16,7 +16,7 @@ pub(crate) struct Sides {
     /// On which the driver frees what several streams used.
     unifying: Once<Box<Stream>>,
     /// On which collective calls copy; see `collectives/path/chain.rs`.
-    lanes: [Once<Box<Stream>>; MOST_LANES],
+    lanes: [Once<Box<Stream>>; MAX_LANES],
     /// A pooled stream, on which graphs are captured; NULL until the first.
     capture: AtomicPtr<Stream>,
 }
@@ -26,7 +26,7 @@ impl Sides {
         Sides {
             work: Once::new(Rank::ONCE),
             unifying: Once::new(Rank::ONCE),
-            lanes: [const { Once::new(Rank::ONCE) }; MOST_LANES],
+            lanes: [const { Once::new(Rank::ONCE) }; MAX_LANES],
             capture: AtomicPtr::default(),
         }
     }
@@ -59,9 +59,9 @@ impl Streams {
         Ok(self.sides.unifying.get_or_try_init(|| self.create(device, 0, 0))?)
     }
 
-    /// A stream for copies of collective calls, whose number is below [`MOST_LANES`].
+    /// A stream for copies of collective calls, whose number is below [`MAX_LANES`].
     pub(crate) fn lane(&self, device: &Device, lane: usize) -> Result<&Stream> {
-        let lane = &self.sides.lanes[lane % MOST_LANES];
+        let lane = &self.sides.lanes[lane % MAX_LANES];
         Ok(lane.get_or_try_init(|| self.create(device, 0, 0))?)
     }
 

@@ -6,11 +6,11 @@
 //! data once. The root always has a reader, because reading over the shared link takes longer than
 //! writing.
 
-use super::limits::{LANES, MOST_LANES, chunk};
-use super::{Part, all_devices, in_order};
+use super::limits::{LANES, MAX_LANES, chunk};
+use super::{Part, all_devices, with_ordering};
 use crate::base::error::Result;
 use crate::base::inline_vec::Few;
-use crate::collectives::team::{Devices, MOST, Team, Worker};
+use crate::collectives::team::{Devices, INLINE_CAPACITY, Team, Worker};
 use crate::gpu::stream::Stream;
 
 /// The first lane of each device, then the second of each, and so on. In a capture the team's
@@ -19,10 +19,10 @@ fn lanes<'a>(
     team: &Team<'a>,
     devices: impl Iterator<Item = i32> + Clone,
     touches: Devices,
-) -> Result<Few<Worker<'a>, MOST>> {
+) -> Result<Few<Worker<'a>, INLINE_CAPACITY>> {
     let count = match team.is_capturing() {
         true => 1,
-        false => LANES.get().clamp(1, MOST_LANES as u64) as usize,
+        false => LANES.get().clamp(1, MAX_LANES as u64) as usize,
     };
     let mut lanes = Few::new();
     for lane in 0..count {
@@ -52,7 +52,7 @@ pub(super) fn broadcast(team: &Team, bytes: u64, src: Part, dsts: &[Part]) -> Re
     let touches = all_devices(dsts.iter().copied()).with(src.device);
     let workers = lanes(team, dsts.iter().map(|dst| dst.device), touches)?;
     let parts = dsts.iter().copied().chain([src]);
-    in_order(team, &workers, parts, || {
+    with_ordering(team, &workers, parts, || {
         let (mut at, mut turn) = (0, 0);
         while at < bytes {
             let length = chunk(bytes - at, dsts.len() as u64);
@@ -72,7 +72,7 @@ pub(super) fn broadcast(team: &Team, bytes: u64, src: Part, dsts: &[Part]) -> Re
 
 /// Runs `body`, which copies the same bytes to other devices. Meanwhile a lane copies them to
 /// `near` on the root's own device. Returns false like `body`, with nothing queued.
-pub(super) fn beside(
+pub(super) fn with_near_copies(
     team: &Team,
     bytes: u64,
     src: Part,
@@ -110,10 +110,10 @@ pub(super) fn beside(
     ordered?;
     let queued = queue(lane);
     let worker = [Worker { stream: lane, touches: Devices::one(src.device) }];
-    let joined = team.let_go(&worker);
+    let joined = team.order_members_after_workers(&worker);
     team.leave();
     if joined.is_err() {
-        team.keep(&worker, near.iter().copied().chain([src]));
+        team.keep_blocks(&worker, near.iter().copied().chain([src]));
     }
     queued.and(joined).map(|()| true)
 }

@@ -7,21 +7,21 @@
 use super::chain::copy;
 use super::limits::{SMALL_COPIES, WIDE_ROW};
 use super::loaded::Kernel;
-use super::table::{MOST_ITEMS, Table};
-use super::{Part, Rows, in_order};
+use super::table::{MAX_ITEMS, Table};
+use super::{Part, Rows, with_ordering};
 use crate::base::error::Result;
 use crate::base::inline_vec::Few;
-use crate::collectives::team::{Devices, MOST, Team, Worker};
+use crate::collectives::team::{Devices, INLINE_CAPACITY, Team, Worker};
 use crate::ops::copy::{self, copy_2d_plain};
 
 /// The driver's maximum pitch.
-const MOST_PITCH: u64 = i32::MAX as u64;
+const MAX_PITCH: u64 = i32::MAX as u64;
 
 /// How rows are copied.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Way {
+enum CopyMethod {
     /// As one contiguous range.
-    Flat,
+    ContiguousBytes,
     /// As one 2D copy by an engine.
     Wide,
     /// Row by row, by an engine.
@@ -40,23 +40,23 @@ impl Rows {
         self.width.saturating_mul(self.rows)
     }
 
-    fn way(&self) -> Way {
+    fn method(&self) -> CopyMethod {
         let is_dense = self.src_pitch == self.width && self.dst_pitch == self.width;
         let pitch = self.src_pitch.max(self.dst_pitch);
         if self.rows == 1 || is_dense {
-            Way::Flat
-        } else if self.width >= WIDE_ROW.get() && pitch <= MOST_PITCH {
-            Way::Wide
-        } else if self.width > MOST_ITEMS {
-            Way::Each
+            CopyMethod::ContiguousBytes
+        } else if self.width >= WIDE_ROW.get() && pitch <= MAX_PITCH {
+            CopyMethod::Wide
+        } else if self.width > MAX_ITEMS {
+            CopyMethod::Each
         } else {
-            Way::Kernel
+            CopyMethod::Kernel
         }
     }
 
     /// Splits the rows into parts that fit into a table.
     fn parts(self) -> impl Iterator<Item = Rows> {
-        let most = (MOST_ITEMS / self.width.max(1)).max(1);
+        let most = (MAX_ITEMS / self.width.max(1)).max(1);
         (0..self.rows).step_by(most as usize).map(move |row| {
             let at = |part: Part, pitch: u64| Part {
                 address: part.address.wrapping_add(row.wrapping_mul(pitch)),
@@ -95,9 +95,9 @@ pub(super) fn workers<'a>(
     team: &Team<'a>,
     hub: i32,
     pairs: impl Iterator<Item = (Part, Part)> + Clone,
-) -> Result<Option<Few<Worker<'a>, MOST>>> {
+) -> Result<Option<Few<Worker<'a>, INLINE_CAPACITY>>> {
     let is_alone = pairs.clone().count() == 1;
-    let mut workers: Few<Worker<'a>, MOST> = Few::new();
+    let mut workers: Few<Worker<'a>, INLINE_CAPACITY> = Few::new();
     for (src, dst) in pairs {
         let device = other_of(hub, src, dst, is_alone);
         if !team.can_all_use(Devices::one(device), [src, dst].into_iter())? {
@@ -135,31 +135,34 @@ pub fn copies(team: &Team, rows: &[Rows]) -> Result<bool> {
     }
     let hub = hub(pairs.clone());
     let parts = || pairs.clone().flat_map(|(src, dst)| [src, dst]);
-    let is_range = pairs.clone().count() == 1 && rows.iter().all(|rows| rows.way() == Way::Flat);
+    let is_range = pairs.clone().count() == 1
+        && rows.iter().all(|rows| rows.method() == CopyMethod::ContiguousBytes);
     if bytes <= SMALL_COPIES.get()
         && !is_range
         && let Some(worker) = alone(team, hub, pairs.clone())?
     {
-        return in_order(team, &[worker], parts(), || by_kernel(team, worker, rows.iter(), bytes));
+        return with_ordering(team, &[worker], parts(), || {
+            by_kernel(team, worker, rows.iter(), bytes)
+        });
     }
     let is_alone = pairs.clone().count() == 1;
     match workers(team, hub, pairs.clone())? {
-        Some(workers) => in_order(team, &workers, parts(), || {
+        Some(workers) => with_ordering(team, &workers, parts(), || {
             workers.iter().try_for_each(|worker| {
                 let device = worker.stream.device();
                 let own = rows.iter().filter(|rows| {
                     rows.bytes() > 0 && other_of(hub, rows.src, rows.dst, is_alone) == device
                 });
                 by_engine(team, *worker, own.clone())?;
-                let left = own.filter(|rows| rows.way() == Way::Kernel);
+                let left = own.filter(|rows| rows.method() == CopyMethod::Kernel);
                 by_kernel(team, *worker, left, bytes)
             })
         }),
         // The hub may have access to the others even if they have none to it.
         None => match alone(team, hub, pairs.clone())? {
-            Some(worker) => in_order(team, &[worker], parts(), || {
+            Some(worker) => with_ordering(team, &[worker], parts(), || {
                 by_engine(team, worker, rows.iter())?;
-                let left = rows.iter().filter(|rows| rows.way() == Way::Kernel);
+                let left = rows.iter().filter(|rows| rows.method() == CopyMethod::Kernel);
                 by_kernel(team, worker, left, bytes)
             }),
             None => Ok(false),
@@ -186,14 +189,14 @@ fn by_engine<'r>(team: &Team, worker: Worker, rows: impl Iterator<Item = &'r Row
     let (runtime, stream) = (team.runtime(), worker.stream);
     for rows in rows.filter(|rows| rows.bytes() > 0) {
         let (src, dst) = (rows.src.address, rows.dst.address);
-        match rows.way() {
-            Way::Kernel => (),
-            Way::Flat => copy(team, stream, dst, src, rows.bytes())?,
-            Way::Each => (0..rows.rows).try_for_each(|row| {
+        match rows.method() {
+            CopyMethod::Kernel => (),
+            CopyMethod::ContiguousBytes => copy(team, stream, dst, src, rows.bytes())?,
+            CopyMethod::Each => (0..rows.rows).try_for_each(|row| {
                 let (src, dst) = (src + row * rows.src_pitch, dst + row * rows.dst_pitch);
                 copy(team, stream, dst, src, rows.width)
             })?,
-            Way::Wide => {
+            CopyMethod::Wide => {
                 team.enter(runtime.device(stream.device())?)?;
                 let dst = copy::Rows { address: dst, pitch: rows.dst_pitch };
                 let src = copy::Rows { address: src, pitch: rows.src_pitch };

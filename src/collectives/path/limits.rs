@@ -40,16 +40,16 @@ pub static LARGE_BROADCAST: Limit = Limit::new(128 << 20);
 
 /// The smallest chunk for a copy engine. The last chunks have this size, because no other work
 /// hides them.
-pub static LEAST_CHUNK: Limit = Limit::new(2 << 20);
+pub static MIN_CHUNK: Limit = Limit::new(2 << 20);
 
 /// The largest chunk. Smaller chunks take more calls; larger ones delay the first wait.
-pub static MOST_CHUNK: Limit = Limit::new(64 << 20);
+pub static MAX_CHUNK: Limit = Limit::new(64 << 20);
 
-/// Number of copy streams per device, so that reads and writes overlap; 1 to [`MOST_LANES`].
+/// Number of copy streams per device, so that reads and writes overlap; 1 to [`MAX_LANES`].
 pub static LANES: Limit = Limit::new(2);
 
 /// The maximum of [`LANES`].
-pub const MOST_LANES: usize = 4;
+pub const MAX_LANES: usize = 4;
 
 /// The least width of rows that copy engines do: 380 GB/s. They reach 186 GB/s with 64 bytes, and
 /// 47 with 16.
@@ -57,8 +57,8 @@ pub static WIDE_ROW: Limit = Limit::new(256);
 
 /// Size of the next chunk, a multiple of a line. It is large while much is left.
 pub(super) fn chunk(left: u64, owners: u64) -> u64 {
-    let least = LEAST_CHUNK.get().max(LINE);
-    let wanted = (left / (2 * owners.max(1))).min(MOST_CHUNK.get()).max(least);
+    let least = MIN_CHUNK.get().max(LINE);
+    let wanted = (left / (2 * owners.max(1))).min(MAX_CHUNK.get()).max(least);
     (wanted / LINE * LINE).min(left)
 }
 

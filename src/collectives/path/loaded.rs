@@ -111,7 +111,7 @@ pub struct Loaded {
     loading: Lock,
     functions: [[OnceCell<usize>; 2]; COUNT],
     /// Bit set of devices that refused peer access.
-    pub(crate) refused_peers: AtomicU64,
+    pub(crate) unreachable_peers: AtomicU64,
 }
 
 impl Loaded {
@@ -122,7 +122,7 @@ impl Loaded {
             loading: Lock::new(Rank::ONCE),
             modules: [const { [const { OnceCell::new() }; 2] }; COUNT],
             functions: [const { [const { OnceCell::new() }; 2] }; COUNT],
-            refused_peers: AtomicU64::new(0),
+            unreachable_peers: AtomicU64::new(0),
         }
     }
 

@@ -122,23 +122,23 @@ fn all_devices(parts: impl Iterator<Item = Part>) -> Devices {
 
 /// Runs `queue` between the waits of and for the workers. `parts` is the memory that it uses. Work
 /// that was queued is ordered even if `queue` fails.
-fn in_order<'a>(
+fn with_ordering<'a>(
     team: &Team<'a>,
     workers: &[Worker<'a>],
     parts: impl Iterator<Item = Part> + Clone,
     queue: impl FnOnce() -> Result<()>,
 ) -> Result<bool> {
     team.begin()?;
-    let lined_up = team.line_up(workers);
-    if lined_up.is_err() {
+    let ordered = team.order_workers_after_members(workers);
+    if ordered.is_err() {
         team.leave();
     }
-    lined_up?;
+    ordered?;
     let queued = queue();
-    let joined = team.let_go(workers);
+    let joined = team.order_members_after_workers(workers);
     team.leave();
     if joined.is_err() {
-        team.keep(workers, parts);
+        team.keep_blocks(workers, parts);
     }
     queued.and(joined).map(|()| true)
 }

@@ -5,11 +5,11 @@
 //! link carries about the size of the broadcast once, without waits between the devices.
 
 use super::limits::{LARGE_BROADCAST, LINE, SMALL_BROADCAST};
-use super::table::{MOST_ITEMS, Table};
-use super::{Block, Part, Piece, Rows, all_devices, chain, copies, in_order};
+use super::table::{MAX_ITEMS, Table};
+use super::{Block, Part, Piece, Rows, all_devices, chain, copies, with_ordering};
 use crate::base::error::Result;
 use crate::base::inline_vec::Few;
-use crate::collectives::team::{Devices, MOST, MOST_ROWS, Team, Worker};
+use crate::collectives::team::{Devices, INLINE_CAPACITY, INLINE_ROWS, Team, Worker};
 
 /// Copies bytes to several places.
 pub fn broadcast(team: &Team, bytes: u64, src: Part, dsts: &[Part]) -> Result<bool> {
@@ -23,10 +23,11 @@ pub fn broadcast(team: &Team, bytes: u64, src: Part, dsts: &[Part]) -> Result<bo
         return by_root(team, src.device, &[block]);
     }
     let is_far = |dst: &&Part| dst.device != src.device;
-    let (mut far, mut near) = (Few::<Part, MOST>::new(), Few::<Part, MOST>::new());
+    let (mut far, mut near) =
+        (Few::<Part, INLINE_CAPACITY>::new(), Few::<Part, INLINE_CAPACITY>::new());
     far.fill(dsts.iter().filter(is_far).copied())?;
     near.fill(dsts.iter().filter(|dst| !is_far(dst)).copied())?;
-    chain::beside(team, bytes, src, &near, || broadcast_far(team, bytes, src, &far))
+    chain::with_near_copies(team, bytes, src, &near, || broadcast_far(team, bytes, src, &far))
 }
 
 /// Copies bytes to other devices.
@@ -39,7 +40,7 @@ fn broadcast_far(team: &Team, bytes: u64, src: Part, dsts: &[Part]) -> Result<bo
             false => chain::broadcast(team, bytes, src, dsts),
         };
     }
-    let mut rows = Few::<Rows, MOST_ROWS>::new();
+    let mut rows = Few::<Rows, INLINE_ROWS>::new();
     rows.fill(dsts.iter().map(|dst| Rows::flat(src, *dst, bytes)))?;
     copies(team, &rows)
 }
@@ -63,7 +64,7 @@ pub fn broadcast_blocks(team: &Team, root: i32, blocks: &[Block]) -> Result<bool
     if let ([Block { pieces: [piece], .. }], parts) = (blocks, first.parts) {
         let src = Part { device: root, address: piece.src };
         let at = |part: &Part| Part { address: part.address + piece.offset, ..*part };
-        let mut dsts = Few::<Part, MOST>::new();
+        let mut dsts = Few::<Part, INLINE_CAPACITY>::new();
         dsts.fill(parts.iter().map(at))?;
         return broadcast(team, piece.bytes, src, &dsts);
     }
@@ -120,7 +121,7 @@ fn can_own(team: &Team, root: i32, blocks: &[Block]) -> Result<bool> {
 /// Copies with one kernel, on the root.
 fn by_root(team: &Team, root: i32, blocks: &[Block]) -> Result<bool> {
     let workers = [Worker { stream: team.stream(root), touches: touched(root, blocks) }];
-    in_order(team, &workers, all_parts(root, blocks), || {
+    with_ordering(team, &workers, all_parts(root, blocks), || {
         blocks.iter().try_for_each(|block| spread(team, root, block, 0, (0, block.bytes)))
     })
 }
@@ -129,10 +130,10 @@ fn by_root(team: &Team, root: i32, blocks: &[Block]) -> Result<bool> {
 fn by_owners(team: &Team, root: i32, blocks: &[Block]) -> Result<bool> {
     let (owners, touches) = (blocks[0].parts, touched(root, blocks));
     let of_owner = |own: &Part| Worker { stream: team.stream(own.device), touches };
-    let mut workers = Few::<Worker, MOST>::new();
+    let mut workers = Few::<Worker, INLINE_CAPACITY>::new();
     workers.fill(owners.iter().map(of_owner))?;
     let whole = bytes_of(blocks);
-    in_order(team, &workers, all_parts(root, blocks), || {
+    with_ordering(team, &workers, all_parts(root, blocks), || {
         workers.iter().enumerate().try_for_each(|(index, worker)| {
             let (from, to) = share(whole, index, workers.len());
             let (mut start, device) = (0, worker.stream.device());
@@ -179,11 +180,11 @@ fn spread(
         let mut at = piece.offset.max(from);
         let end = (piece.offset + piece.bytes).min(to);
         while at < end {
-            let bytes = (end - at).min(MOST_ITEMS);
+            let bytes = (end - at).min(MAX_ITEMS);
             let src = piece.src + (at - piece.offset);
             if !table.add_range(src, own + at, bytes) {
                 table.launch(team, stream)?;
-                table.begin_again();
+                table.clear_entries();
                 table.add_range(src, own + at, bytes);
             }
             at += bytes;

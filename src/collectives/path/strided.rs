@@ -4,26 +4,27 @@
 use super::copies::{alone, hub, other_of, workers};
 use super::limits::SMALL_COPIES;
 use super::loaded::Kernel;
-use super::table::{MOST_ITEMS, Table};
-use super::{Dim, Strided, in_order};
+use super::table::{MAX_ITEMS, Table};
+use super::{Dim, Strided, with_ordering};
 use crate::base::error::Result;
 use crate::collectives::team::{Team, Worker};
 
 /// The most dimensions of a piece.
-const MOST_DIMS: usize = 25;
+const MAX_STRIDED_DIMS: usize = 25;
 
 /// A piece with the largest elements that alignment and strides allow.
 #[derive(Clone, Copy)]
 struct Shape {
     element: u64,
     /// One more dimension, for elements that are less aligned than their size.
-    dims: [Dim; MOST_DIMS + 1],
+    dims: [Dim; MAX_STRIDED_DIMS + 1],
     len: usize,
 }
 
 impl Shape {
     fn new(piece: &Strided) -> Shape {
-        let mut shape = Shape { element: piece.element, dims: [(0, 0, 0); MOST_DIMS + 1], len: 0 };
+        let mut shape =
+            Shape { element: piece.element, dims: [(0, 0, 0); MAX_STRIDED_DIMS + 1], len: 0 };
         for dim in piece.dims.iter().filter(|dim| dim.0 != 1) {
             shape.dims[shape.len] = *dim;
             shape.len += 1;
@@ -76,7 +77,7 @@ impl Shape {
         self.dims().iter().fold(1, |all, dim| all.saturating_mul(dim.0))
     }
 
-    /// Calls `body` with parts of at most [`MOST_ITEMS`] elements and their addresses. Modifies
+    /// Calls `body` with parts of at most [`MAX_ITEMS`] elements and their addresses. Modifies
     /// itself meanwhile, because a copy per dimension would need too much stack.
     fn for_each_part(
         &mut self,
@@ -84,13 +85,13 @@ impl Shape {
         body: &mut dyn FnMut(&Shape, u64, u64) -> Result<()>,
     ) -> Result<()> {
         let elements = self.elements();
-        if elements <= MOST_ITEMS {
+        if elements <= MAX_ITEMS {
             return if elements == 0 { Ok(()) } else { body(self, src, dst) };
         }
         // Cuts the slowest dimension. It may be too long for one table even alone.
         let last = self.len - 1;
         let (size, from, to) = self.dims[last];
-        let most = (MOST_ITEMS / (elements / size)).max(1);
+        let most = (MAX_ITEMS / (elements / size)).max(1);
         let mut at = 0;
         while at < size {
             self.dims[last].0 = most.min(size - at);
@@ -115,7 +116,7 @@ pub fn strided(team: &Team, pieces: &[Strided]) -> Result<bool> {
     let there = pieces.iter().filter(|piece| piece.bytes() > 0);
     let pairs = there.clone().map(|piece| (piece.src, piece.dst));
     let bytes = there.clone().fold(0u64, |all, piece| all.saturating_add(piece.bytes()));
-    if bytes == 0 || there.clone().any(|piece| piece.dims.len() > MOST_DIMS) {
+    if bytes == 0 || there.clone().any(|piece| piece.dims.len() > MAX_STRIDED_DIMS) {
         return Ok(bytes == 0);
     }
     let parts = || pairs.clone().flat_map(|(src, dst)| [src, dst]);
@@ -123,7 +124,7 @@ pub fn strided(team: &Team, pieces: &[Strided]) -> Result<bool> {
     if bytes > SMALL_COPIES.get()
         && let Some(workers) = workers(team, hub, pairs.clone())?
     {
-        return in_order(team, &workers, parts(), || {
+        return with_ordering(team, &workers, parts(), || {
             workers.iter().try_for_each(|worker| {
                 let device = worker.stream.device();
                 let is_own =
@@ -134,7 +135,7 @@ pub fn strided(team: &Team, pieces: &[Strided]) -> Result<bool> {
     }
     match alone(team, hub, pairs.clone())? {
         Some(worker) => {
-            in_order(team, &[worker], parts(), || by_kernel(team, worker, there, bytes))
+            with_ordering(team, &[worker], parts(), || by_kernel(team, worker, there, bytes))
         }
         None => Ok(false),
     }
@@ -169,7 +170,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_too_long_for_a_table_is_cut() {
+    fn long_pieces_are_split() {
         let dims = [(1 << 29, 16, 16), (3, 1 << 40, 1 << 41), (2, 1 << 44, 1 << 45)];
         let part = Part { device: 0, address: 0 };
         let mut shape = Shape::new(&Strided { src: part, dst: part, element: 16, dims: &dims });

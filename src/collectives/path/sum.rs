@@ -8,11 +8,11 @@
 
 use super::limits::{LINE, SMALL_SUM};
 use super::spread::share;
-use super::table::{MOST_ITEMS, Table};
-use super::{Number, Part, Sum, all_devices, in_order};
+use super::table::{MAX_ITEMS, Table};
+use super::{Number, Part, Sum, all_devices, with_ordering};
 use crate::base::error::Result;
 use crate::base::inline_vec::Few;
-use crate::collectives::team::{Devices, MOST, Team, Worker};
+use crate::collectives::team::{Devices, INLINE_CAPACITY, Team, Worker};
 use crate::gpu::stream::Stream;
 use std::iter::Peekable;
 
@@ -75,9 +75,9 @@ fn by_owners(
     bytes: u64,
 ) -> Result<bool> {
     let of_owner = |owner| Worker { stream: team.stream(owner), touches };
-    let mut workers = Few::<Worker, MOST>::new();
+    let mut workers = Few::<Worker, INLINE_CAPACITY>::new();
     workers.fill(owners.iter().map(of_owner))?;
-    in_order(team, &workers, items.iter().flat_map(Sum::parts), || {
+    with_ordering(team, &workers, items.iter().flat_map(Sum::parts), || {
         workers.iter().enumerate().try_for_each(|(index, worker)| {
             let range = share(bytes, index, workers.len());
             Number::ALL
@@ -109,7 +109,7 @@ fn add(
         start += bytes;
         (item.number == number && range.0 < range.1).then_some((item, range))
     });
-    let most = MOST_ITEMS * size;
+    let most = MAX_ITEMS * size;
     let parts = ranges.flat_map(|(item, (from, to))| {
         let parts = (from..to).step_by(most as usize);
         parts.map(move |at| (item, at, most.min(to - at)))

@@ -26,10 +26,10 @@ const VECTORS: u64 = 4;
 const MANY_VECTORS: u64 = 1 << 18;
 
 /// The most thread blocks, which occupy any GPU; each then loops over tiles.
-const MOST_BLOCKS: u32 = 1024;
+const MAX_BLOCKS: u32 = 1024;
 
 /// The most items of an entry, because tiles are counted with 32 bits.
-pub const MOST_ITEMS: u64 = 1 << 30;
+pub const MAX_ITEMS: u64 = 1 << 30;
 
 /// A range of bytes divided into vectors, as in `kernels/comm.cuh`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -116,7 +116,7 @@ impl Table {
     }
 
     /// Removes all entries of a table with targets.
-    pub fn begin_again(&mut self) {
+    pub fn clear_entries(&mut self) {
         self.end = self.places as usize + 1;
         (self.entries, self.tiles) = (0, 0);
     }
@@ -155,7 +155,7 @@ impl Table {
         first
     }
 
-    /// Adds a range of at most [`MOST_ITEMS`] bytes. False: no space.
+    /// Adds a range of at most [`MAX_ITEMS`] bytes. False: no space.
     pub fn add_range(&mut self, src: u64, dst: u64, bytes: u64) -> bool {
         if !self.has_room(3) {
             return false;
@@ -166,7 +166,7 @@ impl Table {
         true
     }
 
-    /// Adds rows of at most [`MOST_ITEMS`] bytes. False: no space.
+    /// Adds rows of at most [`MAX_ITEMS`] bytes. False: no space.
     pub fn add_rows(&mut self, rows: &Rows) -> bool {
         if !self.has_room(6) {
             return false;
@@ -179,7 +179,7 @@ impl Table {
         true
     }
 
-    /// Adds at most [`MOST_ITEMS`] strided elements. False: no space.
+    /// Adds at most [`MAX_ITEMS`] strided elements. False: no space.
     pub fn add_strided(&mut self, src: u64, dst: u64, element: u64, dims: &[Dim]) -> bool {
         let words = 4 + 3 * dims.len();
         if !self.has_room(1 + self.used + words) {
@@ -201,7 +201,7 @@ impl Table {
         true
     }
 
-    /// Adds a sum of at most [`MOST_ITEMS`] elements. False: no space. All sums of a table have the
+    /// Adds a sum of at most [`MAX_ITEMS`] elements. False: no space. All sums of a table have the
     /// same number of sources.
     pub fn add_sum(
         &mut self,
@@ -251,7 +251,7 @@ impl Table {
 
     /// Number of thread blocks.
     pub fn grid(&self) -> u32 {
-        self.tiles.clamp(1, u64::from(MOST_BLOCKS)) as u32
+        self.tiles.clamp(1, u64::from(MAX_BLOCKS)) as u32
     }
 
     /// Launches the kernel on a stream.

@@ -1,7 +1,7 @@
-//! Every way on the simulated machine: results to the bit, whatever the order in which work runs.
+//! All paths on the simulated machine: results are equal bit for bit in every order of the work.
 
 use super::limits::{
-    LARGE_BROADCAST, LEAST_CHUNK, Limit, MOST_CHUNK, SMALL_BROADCAST, SMALL_COPIES, SMALL_SUM,
+    LARGE_BROADCAST, Limit, MAX_CHUNK, MIN_CHUNK, SMALL_BROADCAST, SMALL_COPIES, SMALL_SUM,
     WIDE_ROW,
 };
 use super::*;
@@ -17,7 +17,7 @@ mod captures;
 mod orders;
 mod sweep;
 
-/// Limits as a test wants them, until it is dropped.
+/// Sets limits for a test, and restores them when dropped.
 struct Limits(Vec<(&'static Limit, u64)>);
 
 impl Limits {
@@ -43,7 +43,7 @@ fn on_machine<R>(options: &str, body: impl FnOnce(&Runtime) -> R) -> R {
     result
 }
 
-/// Default streams of even devices, pooled ones of the others.
+/// Default streams for even devices, pooled streams for odd ones.
 fn streams(runtime: &Runtime) -> Vec<&Stream> {
     let stream = |device: &crate::gpu::device::Device| device.ordinal() % 2 == 0;
     chosen(runtime, stream)
@@ -68,7 +68,7 @@ fn chosen(
     streams
 }
 
-/// Bytes that nobody takes for others.
+/// Bytes that differ from those of every other seed.
 fn pattern(seed: u64, bytes: usize) -> Vec<u8> {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let mut next = || {
@@ -78,7 +78,7 @@ fn pattern(seed: u64, bytes: usize) -> Vec<u8> {
     (0..bytes).map(|_| next()).collect()
 }
 
-fn malloc(runtime: &Runtime, stream: &Stream, bytes: usize) -> u64 {
+fn allocate(runtime: &Runtime, stream: &Stream, bytes: usize) -> u64 {
     let device = runtime.device(stream.device()).unwrap();
     device.memory.allocate(runtime, device, stream, bytes as u64).unwrap()
 }
@@ -101,22 +101,22 @@ fn get(runtime: &Runtime, stream: &Stream, address: u64, bytes: usize) -> Vec<u8
     out
 }
 
-/// Memory of a call, with work before and after it on its stream: what is in it comes late, and as
-/// soon as the call is over somebody else writes there, or has copied it away.
+/// Memory of a call, with work before and after the call on its stream. Its contents arrive late.
+/// Right after the call other work copies the contents away and overwrites them.
 struct Buffer<'a> {
     runtime: &'a Runtime,
     stream: &'a Stream,
     address: u64,
     bytes: usize,
-    /// What it has when the call may use it, then what it has after the call.
+    /// Contents before the call, then contents after the call.
     twin: u64,
 }
 
 impl<'a> Buffer<'a> {
     fn new(runtime: &'a Runtime, stream: &'a Stream, odd: usize, contents: &[u8]) -> Buffer<'a> {
         let bytes = contents.len();
-        let address = malloc(runtime, stream, bytes + odd + 64) + odd as u64;
-        let twin = malloc(runtime, stream, bytes.max(1));
+        let address = allocate(runtime, stream, bytes + odd + 64) + odd as u64;
+        let twin = allocate(runtime, stream, bytes.max(1));
         put(runtime, stream, address, &vec![0xee; bytes]);
         put(runtime, stream, twin, contents);
         Buffer { runtime, stream, address, bytes, twin }
@@ -133,18 +133,18 @@ impl<'a> Buffer<'a> {
         copy::copy(self.runtime, dst, src, self.bytes as u64, self.stream).unwrap();
     }
 
-    /// Queues what comes before the call.
+    /// Queues the work before the call.
     fn before(&self) {
         self.copy(self.address, self.twin);
     }
 
-    /// Queues what comes after it: the contents are taken away, and something else is written.
+    /// Queues the work after the call: copies the contents away, and overwrites them.
     fn after(&self) {
         self.copy(self.twin, self.address);
         copy::fill(self.runtime, self.address, &[0xdd], self.bytes as u64, self.stream).unwrap();
     }
 
-    /// What was there after the call.
+    /// The contents right after the call.
     fn seen(&self) -> Vec<u8> {
         get(self.runtime, self.stream, self.twin, self.bytes)
     }
@@ -158,7 +158,7 @@ impl Drop for Buffer<'_> {
     }
 }
 
-/// Calls, between what comes before and after on all streams.
+/// Makes a call, between the work before and after it on all streams.
 fn call(buffers: &[Buffer], body: impl FnOnce() -> Result<bool>) -> bool {
     buffers.iter().for_each(Buffer::before);
     let done = body().unwrap();
@@ -166,11 +166,11 @@ fn call(buffers: &[Buffer], body: impl FnOnce() -> Result<bool>) -> bool {
     done
 }
 
-/// Everything by one kernel; by a kernel on each device; by engines, in many chunks.
-fn ways() -> [Vec<(&'static Limit, u64)>; 3] {
+/// Limits for these paths: one kernel; a kernel on each device; copy engines with many chunks.
+fn paths() -> [Vec<(&'static Limit, u64)>; 3] {
     let with = |small, large| {
         let small = [&SMALL_BROADCAST, &SMALL_SUM, &SMALL_COPIES].map(|limit| (limit, small));
-        let chunks = [(&LEAST_CHUNK, 512), (&MOST_CHUNK, 2048), (&WIDE_ROW, 64)];
+        let chunks = [(&MIN_CHUNK, 512), (&MAX_CHUNK, 2048), (&WIDE_ROW, 64)];
         let all = small.into_iter().chain([(&LARGE_BROADCAST, large)]).chain(chunks);
         all.collect::<Vec<_>>()
     };

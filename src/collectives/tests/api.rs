@@ -1,4 +1,4 @@
-//! The calls of the library as C makes them; a status that is not OK is an error with its sentence.
+//! The C functions of the library. A status other than OK becomes an error with its message.
 
 use crate::ffi::comm::*;
 use crate::ffi::copy::{tcuda_copy, tcuda_fill};
@@ -14,7 +14,7 @@ use crate::ffi::tensor::*;
 use std::ffi::{CStr, CString, c_void};
 use std::ptr::{null, null_mut};
 
-/// Why something went wrong.
+/// Describes a failure.
 pub type Outcome<T> = Result<T, String>;
 
 fn done(call: &str, status: tcuda_status) -> Outcome<()> {
@@ -29,7 +29,7 @@ fn done(call: &str, status: tcuda_status) -> Outcome<()> {
 macro_rules! call {
     ($function:ident($($argument:expr),*)) => {{
         #[allow(unused_unsafe, reason = "some functions take no pointers")]
-        // SAFETY: handles are checked by the library; outputs are writable, ranges are the test's own.
+        // SAFETY: the library checks handles; outputs are writable, and ranges belong to the test.
         let status = unsafe { $function($($argument),*) };
         done(stringify!($function), status)
     }};
@@ -89,7 +89,7 @@ pub fn current(device: i32) -> Outcome<Stream> {
     call!(tcuda_stream_current(device, &mut stream)).map(|()| Stream(stream as usize))
 }
 
-/// Makes a stream current for its device; the current device stays.
+/// Makes a stream current for its device. The current device does not change.
 pub fn make_current(stream: Stream) -> Outcome<()> {
     let mut device = 0;
     call!(tcuda_device_current(&mut device))?;
@@ -174,12 +174,12 @@ pub fn release(tensor: &mut tcuda_tensor) -> Outcome<()> {
     call!(tcuda_tensor_release(tensor))
 }
 
-/// Outputs as a call leaves them: what it wrote, or nothing if it failed.
+/// The outputs of a call; checks that a failed call wrote none.
 fn outs(
     count: usize,
     call: impl FnOnce(*mut tcuda_tensor) -> Outcome<()>,
 ) -> Outcome<Vec<tcuda_tensor>> {
-    // SAFETY: integers and pointers, of which any bytes are a value.
+    // SAFETY: integers and pointers, for which any bytes are valid.
     let untouched: tcuda_tensor =
         unsafe { std::mem::transmute([0xA5u8; size_of::<tcuda_tensor>()]) };
     let mut outs = vec![untouched; count + 1];

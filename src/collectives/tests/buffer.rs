@@ -1,4 +1,4 @@
-//! Memory in which a tensor lies, with a pattern around and between its elements.
+//! The memory of a tensor, with a pattern around and between its elements.
 
 use super::api::{self, Outcome, Stream};
 use super::random::Random;
@@ -6,7 +6,7 @@ use super::reference::{Array, Kind, element_bytes, numel, offsets};
 use crate::ffi::tensor::*;
 use std::ffi::c_void;
 
-/// Where memory is.
+/// The kind of memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
     Device(i32),
@@ -15,7 +15,7 @@ pub enum Place {
 }
 
 impl Place {
-    /// As the verbs name it: a device, or the host.
+    /// The number for the C functions: a device, or that of the host.
     pub fn number(self) -> i32 {
         match self {
             Place::Device(device) => device,
@@ -33,24 +33,24 @@ impl Place {
     }
 }
 
-/// How elements lie in memory.
+/// The layout of elements in memory.
 #[derive(Clone, Debug)]
 pub struct Layout {
     pub shape: Vec<i64>,
     pub strides: Vec<i64>,
     /// Elements before the one whose indices are all 0.
     first: usize,
-    /// Elements in all.
+    /// Number of elements that the memory holds.
     whole: usize,
 }
 
-/// What may be odd about a layout.
+/// The irregularity of a layout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shape {
     Compact,
-    /// In another order of dimensions, with gaps, backwards: each element has a place of its own.
+    /// Permuted dimensions, gaps and negative strides; each element has a unique address.
     Odd,
-    /// The same, and some dimensions repeat: to be read only.
+    /// The same, with some repeated dimensions; for reading only.
     Repeats,
 }
 
@@ -93,25 +93,25 @@ impl Layout {
         }
     }
 
-    /// The place of each element, in elements from the beginning.
+    /// The position of each element in memory, in elements.
     fn places(&self) -> impl Iterator<Item = usize> {
         let first = self.first as i64;
         offsets(&self.shape, &self.strides).into_iter().map(move |offset| (first + offset) as usize)
     }
 }
 
-/// What is around elements.
+/// The byte around elements.
 const AROUND: u8 = 0xC7;
 
-/// A block with a tensor in it.
+/// A block that contains a tensor.
 pub struct Buffer {
     pub place: Place,
     pub kind: Kind,
     pub layout: Layout,
-    /// Of the block.
+    /// Bytes of the block.
     pub address: usize,
     pub bytes: usize,
-    /// Whose memory it is, and in whose order it is written.
+    /// The stream that owns the memory and orders writes to it.
     pub stream: Stream,
     is_based: bool,
     sizes: Box<[i64]>,
@@ -141,7 +141,7 @@ impl Buffer {
         Ok(Buffer { place, kind, layout, address, bytes, stream, is_based, sizes, pageable })
     }
 
-    /// The tensor in it.
+    /// The tensor in the block.
     pub fn tensor(&mut self) -> tcuda_tensor {
         let (code, bits, lanes) = self.kind;
         let first = self.layout.first * element_bytes(self.kind);
@@ -158,7 +158,7 @@ impl Buffer {
         }
     }
 
-    /// The block with these elements in it.
+    /// An image of the block with these elements.
     pub fn image(&self, array: &Array) -> Vec<u8> {
         let element = element_bytes(self.kind);
         let mut image = vec![AROUND; self.bytes];
@@ -168,7 +168,7 @@ impl Buffer {
         image
     }
 
-    /// The elements in an image of the block; an error if anything else of it was written.
+    /// The elements in an image of the block; an error if a byte around them was overwritten.
     pub fn read(&self, image: &[u8]) -> Outcome<Array> {
         let element = element_bytes(self.kind);
         let (mut bytes, mut is_element) = (Vec::new(), vec![false; self.layout.whole]);
@@ -186,7 +186,7 @@ impl Buffer {
         Ok(Array { kind: self.kind, shape: self.layout.shape.clone(), bytes })
     }
 
-    /// The elements that a source has where dimensions repeat.
+    /// The elements of a source with repeated dimensions.
     pub fn repeated(&self, array: &Array) -> Array {
         match self.read(&self.image(array)) {
             Ok(array) => array,
@@ -194,10 +194,10 @@ impl Buffer {
         }
     }
 
-    /// The bytes of a block of the host.
+    /// The bytes of a block in host memory.
     pub fn host(&mut self) -> &mut [u8] {
         let start = std::ptr::with_exposed_provenance_mut::<u8>(self.address);
-        // SAFETY: a block of the host of so many bytes, this buffer's own.
+        // SAFETY: a block of this many bytes in host memory, owned by this buffer.
         unsafe { std::slice::from_raw_parts_mut(start, self.bytes) }
     }
 
@@ -213,14 +213,14 @@ impl Buffer {
     }
 }
 
-/// What the library filled in, as the host reads it.
+/// A tensor that the library filled in, as the host reads it.
 pub struct Filled {
     pub kind: Kind,
     pub shape: Vec<i64>,
     pub strides: Vec<i64>,
-    /// First byte of any element.
+    /// The first byte of any element.
     pub lowest: usize,
-    /// Bytes from there to the end of the last.
+    /// Bytes from there to the end of the last element.
     pub span: usize,
     first: usize,
 }
@@ -228,7 +228,7 @@ pub struct Filled {
 impl Filled {
     pub fn of(tensor: &tcuda_tensor) -> Filled {
         let list = |from: *mut i64| -> Vec<i64> {
-            // SAFETY: the library's own sizes and strides, so many of them.
+            // SAFETY: the library's sizes and strides, which have this many entries.
             (0..tensor.ndim as usize)
                 .map(|index| unsafe { from.wrapping_add(index).read() })
                 .collect()
@@ -250,12 +250,12 @@ impl Filled {
         Filled { kind, shape, strides, lowest: zero - below * element, span, first: below }
     }
 
-    /// Its elements lie side by side, in some order.
+    /// Is it dense, in any order of the dimensions?
     pub fn is_dense(&self) -> bool {
         self.span == numel(&self.shape) * element_bytes(self.kind)
     }
 
-    /// Its elements, of the bytes from the lowest on.
+    /// The elements, from the bytes that begin at `lowest`.
     pub fn read(&self, bytes: &[u8]) -> Array {
         let element = element_bytes(self.kind);
         let mut found = Vec::new();

@@ -1,15 +1,16 @@
-//! Calls that write to the host's own outs: as they are, or in a capture that is replayed with new inputs.
+//! Calls that write to outputs of the caller: directly, or in a capture that is replayed with new
+//! inputs.
 
 use super::api::{self, Outcome};
 use super::buffer::Place;
 use super::reference::Array;
 use super::run::World;
 
-/// How often a graph is launched.
+/// Number of launches of a graph.
 const REPLAYS: usize = 3;
 
 impl World<'_> {
-    /// Makes a call whose outs are `expected` of the sources.
+    /// Makes a call whose outputs must be `expected` of the sources.
     pub fn into(
         &mut self,
         mut parts: Vec<Array>,
@@ -17,7 +18,8 @@ impl World<'_> {
         expected: &dyn Fn(&[Array]) -> Vec<Array>,
     ) -> Outcome<()> {
         if self.case.captured {
-            // What is made at first use cannot be made in a capture, nor what other ways made.
+            // First-use work, such as enabling peer access, is impossible in a capture and is done
+            // before.
             let members = self.members();
             for (device, peer) in members.iter().flat_map(|a| members.iter().map(move |b| (*a, *b)))
             {
@@ -39,7 +41,7 @@ impl World<'_> {
         outs.try_for_each(|(index, out)| self.expect_out(index, out))
     }
 
-    /// The devices that take part, the first of them where the capture begins.
+    /// The devices that take part. The capture begins on the first.
     fn members(&self) -> Vec<i32> {
         let mut members = Vec::new();
         for place in self.case.list.iter().chain([&self.case.root]) {
@@ -71,7 +73,7 @@ impl World<'_> {
         api::capture_end(graph)
     }
 
-    /// Launched after what all devices hold; they come after it.
+    /// Launches the graph after the present work of all devices, which then wait for it.
     fn replay(&mut self) -> Outcome<()> {
         let Some(graph) = self.graph else { return Ok(()) };
         let members = self.members();

@@ -1,4 +1,5 @@
-//! What is drawn: a machine, a verb and its tensors. Everything else follows from the seed of the case.
+//! Random cases: a machine, an operation and its tensors. The seed of a case determines all the
+//! rest.
 
 use super::buffer::Place;
 use super::number;
@@ -6,7 +7,7 @@ use super::reference::Kind;
 use proptest::prelude::*;
 use proptest::sample::select;
 
-/// A verb and its form.
+/// An operation of the C interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verb {
     Broadcast,
@@ -53,37 +54,37 @@ impl Verb {
     }
 }
 
-/// A call, and where it is made.
+/// A call and its environment.
 #[derive(Clone, Debug)]
 pub struct Case {
     pub verb: Verb,
     pub devices: i32,
     pub peers: &'static str,
     pub schedule: String,
-    /// Only what is right everywhere, without the fast paths.
-    pub plain: bool,
-    /// Which of the limits between ways.
+    /// Use the fallback only.
+    pub fallback_only: bool,
+    /// Index of the set of limits.
     pub limits: usize,
     pub kind: Kind,
     pub shape: Vec<i64>,
     pub dim: usize,
-    /// Where the source is, or what the inputs are brought to.
+    /// Place of the source, or destination of the inputs.
     pub root: Place,
-    /// Where the outs go, or the inputs are.
+    /// Places of the outputs, or of the inputs.
     pub list: Vec<Place>,
-    /// Of a coalesced verb.
+    /// Number of tensors, for coalesced operations.
     pub tensors: usize,
     pub buffer_bytes: usize,
-    /// Are the devices' current streams others than the default ones?
+    /// Are the current streams of the devices not the default ones?
     pub own_streams: bool,
-    /// Is the memory of other streams than the current ones?
+    /// Does memory belong to streams other than the current ones?
     pub foreign: bool,
-    /// May tensors have odd strides?
-    pub odd: bool,
-    /// Pieces of any sizes, not of the same; with streams.
+    /// May tensors have irregular strides?
+    pub irregular: bool,
+    /// Pieces of arbitrary sizes, and with streams.
     pub any_sizes: bool,
     pub with_streams: bool,
-    /// Writes to the host's own outs: in a capture, of which the replays count.
+    /// Writes outputs of the caller in a capture; the replays are checked.
     pub captured: bool,
     pub seed: u64,
 }
@@ -135,7 +136,7 @@ fn schedule() -> impl Strategy<Value = String> {
     ]
 }
 
-/// From a number to a place: mostly devices.
+/// Maps a number to a place, mostly to a device.
 fn place(number: u32, devices: i32, hosts: bool) -> Place {
     match number % 16 {
         0 if hosts => Place::Pinned,
@@ -149,14 +150,14 @@ prop_compose! {
         devices in prop_oneof![2 => Just(1), 14 => 2..=4i32, 3 => 5..=8i32, 1 => 9..=16i32],
         peers in select(vec!["full", "full", "none", "pairs"]),
         schedule in schedule(),
-        plain in prop::bool::weighted(0.3),
+        fallback_only in prop::bool::weighted(0.3),
         limits in 0..3usize,
     ) -> (i32, &'static str, String, bool, usize) {
-        (devices, peers, schedule, plain, limits)
+        (devices, peers, schedule, fallback_only, limits)
     }
 }
 
-/// A call with these verbs.
+/// A call of one of these operations.
 pub fn case(verbs: &'static [Verb]) -> impl Strategy<Value = Case> {
     let tensors =
         (select(KINDS.to_vec()), shape(), any::<u8>(), 1..20usize, select(vec![0, 1, 600, 2500]));
@@ -165,10 +166,10 @@ pub fn case(verbs: &'static [Verb]) -> impl Strategy<Value = Case> {
     let rest = (any::<[bool; 6]>(), any::<u64>());
     (select(verbs), machine(), tensors, places, rest).prop_map(
         |(verb, machine, tensors, places, rest)| {
-            let (devices, peers, schedule, plain, limits) = machine;
+            let (devices, peers, schedule, fallback_only, limits) = machine;
             let (mut kind, mut shape, dim, mut count, buffer_bytes) = tensors;
             let (root, list, each, hosts) = places;
-            let ([own_streams, foreign, odd, any_sizes, with_streams, captured], seed) = rest;
+            let ([own_streams, foreign, irregular, any_sizes, with_streams, captured], seed) = rest;
             if verb.adds() && !number::has_sum(kind) {
                 kind = KINDS[seed as usize % 16];
             }
@@ -180,12 +181,12 @@ pub fn case(verbs: &'static [Verb]) -> impl Strategy<Value = Case> {
             }
             let mut root = place(root, devices, hosts);
             let mut list: Vec<Place> = match each {
-                // Each device once, or any.
+                // Each device once, or arbitrary devices.
                 true => (0..devices).map(Place::Device).collect(),
                 false => list.into_iter().map(|number| place(number, devices, hosts)).collect(),
             };
             if verb.is_coalesced() {
-                // Tensors of devices, of which the first has the tensors of a broadcast.
+                // On devices; those of a broadcast are all on the first.
                 list.retain(|place| matches!(place, Place::Device(_)));
                 if list.is_empty() {
                     list.push(Place::Device(0));
@@ -198,7 +199,7 @@ pub fn case(verbs: &'static [Verb]) -> impl Strategy<Value = Case> {
                 list[index] = root;
             }
             let dim = usize::from(dim) % shape.len().max(1);
-            // Streams that cannot be captured, memory of the host, and copies that name contexts.
+            // Excludes streams that cannot be captured, host memory, and copies that need contexts.
             let is_device = |place: &Place| matches!(place, Place::Device(_));
             let captured = captured
                 && verb.writes_into()
@@ -211,7 +212,7 @@ pub fn case(verbs: &'static [Verb]) -> impl Strategy<Value = Case> {
                 devices,
                 peers,
                 schedule,
-                plain,
+                fallback_only,
                 limits,
                 kind,
                 shape,
@@ -222,7 +223,7 @@ pub fn case(verbs: &'static [Verb]) -> impl Strategy<Value = Case> {
                 buffer_bytes,
                 own_streams,
                 foreign,
-                odd,
+                irregular,
                 any_sizes,
                 with_streams,
                 captured,

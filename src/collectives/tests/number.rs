@@ -1,8 +1,8 @@
-//! Additions of every type that has one, each rounded as the type's own: written down from the formats.
+//! Reference additions for each number type, rounded to the type, derived from the formats.
 
 use super::reference::{Kind, element_bytes};
 
-/// Exponent and fraction bits of a 16-bit float.
+/// A 16-bit floating-point format: its exponent and fraction bits.
 #[derive(Clone, Copy)]
 struct Format {
     exponent: u32,
@@ -17,7 +17,7 @@ impl Format {
         (1 << (self.exponent - 1)) - 1
     }
 
-    /// Its value, exactly.
+    /// The exact value.
     fn value(self, bits: u16) -> f64 {
         let sign = if bits >> 15 == 1 { -1.0 } else { 1.0 };
         let exponent = i32::from(bits >> self.fraction) & ((1 << self.exponent) - 1);
@@ -33,21 +33,21 @@ impl Format {
         sign * magnitude
     }
 
-    /// The nearest to a value, the even one of two that are as near.
+    /// The nearest number to a value; ties to even.
     fn nearest(self, value: f64) -> u16 {
         let sign = if value.is_sign_negative() { 1u16 << 15 } else { 0 };
         let infinity = ((1u16 << self.exponent) - 1) << self.fraction;
         if value.is_nan() {
             return infinity | 1;
         }
-        // Magnitudes rise with their bits: the last that is not above, by halving.
+        // Magnitudes rise with their bits: bisects for the last one that is not above.
         let value = value.abs();
         let (mut low, mut high) = (0u16, infinity);
         while high - low > 1 {
             let middle = low + (high - low) / 2;
             if self.value(middle) <= value { low = middle } else { high = middle }
         }
-        // Beyond the largest, the next would be one step on.
+        // Beyond the largest number the next one would be one step larger.
         let largest = self.value(infinity - 1);
         let above = if high == infinity {
             largest + (largest - self.value(infinity - 2))
@@ -59,7 +59,7 @@ impl Format {
         sign | if rises { high } else { low }
     }
 
-    /// In a float, then rounded, as PyTorch adds.
+    /// Adds as floats and rounds, like PyTorch.
     fn add(self, a: u16, b: u16) -> u16 {
         let sum = self.value(a) as f32 + self.value(b) as f32;
         self.nearest(f64::from(sum))
@@ -76,12 +76,12 @@ macro_rules! each {
     }};
 }
 
-/// Can it be added?
+/// Can numbers of this kind be added?
 pub fn has_sum((code, _, lanes): Kind) -> bool {
     lanes == 1 && matches!(code, 0 | 1 | 2 | 4 | 5 | 6)
 }
 
-/// Sums of two lists.
+/// Adds two lists element by element.
 pub fn add(kind: Kind, a: &[u8], b: &[u8]) -> Vec<u8> {
     match (kind.0, kind.1) {
         (0 | 1, 8) => each!(u8, a, b, u8::wrapping_add),
@@ -108,7 +108,7 @@ fn is_nan(kind: Kind, bytes: &[u8]) -> bool {
     }
 }
 
-/// The same bytes, but for the payloads of NaNs.
+/// Are the bytes equal, except for NaN payloads?
 pub fn is_same(kind: Kind, a: &[u8], b: &[u8]) -> bool {
     if a.len() != b.len() {
         return false;
@@ -121,7 +121,7 @@ pub fn is_same(kind: Kind, a: &[u8], b: &[u8]) -> bool {
     pairs.into_iter().all(|(a, b)| a == b || (is_nan(kind, a) && is_nan(kind, b)))
 }
 
-/// Numbers of which sums are interesting, from random bits.
+/// Numbers for interesting sums, from random bits.
 pub fn draw(kind: Kind, random: &mut impl FnMut() -> u64, count: usize) -> Vec<u8> {
     let bytes = element_bytes(kind) * count;
     let number = if kind.0 == 5 { element_bytes(kind) / 2 } else { element_bytes(kind).max(1) };
@@ -142,7 +142,7 @@ pub fn draw(kind: Kind, random: &mut impl FnMut() -> u64, count: usize) -> Vec<u
     made
 }
 
-/// Of a size at which additions round.
+/// A number of a magnitude at which additions round.
 fn plain(bits: u64) -> f64 {
     (bits as i64 >> 40) as f64 * 2f64.powi((bits & 7) as i32 - 20)
 }
@@ -161,7 +161,7 @@ fn the_formats_are_right() {
             assert!(again == bits || (value.is_nan() && format.value(again).is_nan()), "{bits:#x}");
         }
     }
-    // A bfloat16 is a float's upper half.
+    // A bfloat16 is the upper half of a float.
     for bits in (0..u32::MAX).step_by(65_537 * 3) {
         let value = f32::from_bits(bits);
         if !value.is_nan() {

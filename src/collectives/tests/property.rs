@@ -11,7 +11,7 @@ fn environment(name: &str) -> Option<u64> {
     std::env::var(name).ok()?.parse().ok()
 }
 
-/// A case; an error where it panics as well, after which the library is off.
+/// Runs a case. A panic is an error too; afterwards the library is shut down.
 fn try_case(case: &Case) -> Result<(), String> {
     match catch_unwind(AssertUnwindSafe(|| run(case, None))) {
         Ok(outcome) => outcome.map(drop),

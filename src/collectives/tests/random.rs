@@ -1,4 +1,4 @@
-//! Random numbers that a seed repeats.
+//! Reproducible random numbers.
 
 /// The generator splitmix64.
 #[derive(Clone, Debug)]
@@ -12,7 +12,7 @@ impl Random {
         mixed ^ (mixed >> 31)
     }
 
-    /// From 0 to `limit` - 1.
+    /// A number from 0 to `limit - 1`.
     pub fn below(&mut self, limit: usize) -> usize {
         (self.next() % limit.max(1) as u64) as usize
     }

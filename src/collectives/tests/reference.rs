@@ -1,11 +1,11 @@
-//! The verbs on plain lists of the host: too simple to be wrong, and nothing shared with the library.
+//! Reference implementations on plain host arrays: simple, and independent of the library.
 
 use super::number;
 
-/// Code, bits and lanes, in DLPack's numbers.
+/// Code, bits and lanes of an element type, as in DLPack.
 pub type Kind = (u8, u8, u16);
 
-/// Elements, the last dimension's side by side.
+/// A contiguous array in row-major order.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Array {
     pub kind: Kind,
@@ -22,7 +22,7 @@ pub fn numel(shape: &[i64]) -> usize {
     shape.iter().product::<i64>() as usize
 }
 
-/// The distance of each element from the first, in elements, in the order of `shape`.
+/// Offset of each element in elements, in row-major order of `shape`.
 pub fn offsets(shape: &[i64], strides: &[i64]) -> Vec<i64> {
     let mut offsets = vec![0];
     for (size, stride) in shape.iter().zip(strides) {
@@ -35,7 +35,7 @@ pub fn offsets(shape: &[i64], strides: &[i64]) -> Vec<i64> {
 }
 
 impl Array {
-    /// `length` of the places along `dim`, from `start` on.
+    /// `length` indices along `dim`, from `start`.
     pub fn narrow(&self, dim: usize, start: i64, length: i64) -> Array {
         let element = element_bytes(self.kind);
         let inner = numel(&self.shape[dim + 1..]) * element;
@@ -50,7 +50,7 @@ impl Array {
         Array { kind: self.kind, shape, bytes }
     }
 
-    /// All of them, one after the other along `dim`.
+    /// Concatenates arrays along `dim`.
     pub fn join(parts: &[Array], dim: usize) -> Array {
         let mut shape = parts[0].shape.clone();
         shape[dim] = parts.iter().map(|part| part.shape[dim]).sum();
@@ -64,7 +64,7 @@ impl Array {
         Array { kind: parts[0].kind, shape, bytes }
     }
 
-    /// The first plus the second, plus the third, and so on: each step is rounded.
+    /// The sum ((a + b) + c) + ..., rounded after each step.
     pub fn sum(parts: &[&Array]) -> Array {
         let mut sum = parts[0].clone();
         for part in &parts[1..] {
@@ -73,7 +73,7 @@ impl Array {
         sum
     }
 
-    /// The same numbers? Any NaN is any other.
+    /// Are the numbers equal? All NaNs count as equal.
     pub fn is_same(&self, other: &Array) -> bool {
         self.kind == other.kind
             && self.shape == other.shape
@@ -81,7 +81,7 @@ impl Array {
     }
 }
 
-/// What PyTorch's chunk makes of a dimension: equal parts, rounded up, so that there may be fewer.
+/// PyTorch's `chunk`: equal parts, rounded up, so that there may be fewer.
 pub fn equal_parts(size: i64, parts: usize) -> Vec<i64> {
     if size == 0 {
         return vec![0; parts];
@@ -96,14 +96,14 @@ pub fn equal_parts(size: i64, parts: usize) -> Vec<i64> {
     sizes
 }
 
-/// The order in which PyTorch adds: the last that is on the destination, then the others.
+/// PyTorch's order of additions: the last tensor on the destination, then the others.
 pub fn order_of_sum(places: &[i32], destination: i32) -> Option<Vec<usize>> {
     let root = places.iter().rposition(|place| *place == destination)?;
     let others = (0..places.len()).filter(|index| *index != root);
     Some(std::iter::once(root).chain(others).collect())
 }
 
-/// Which tensors share a block: take_tensors.
+/// Groups of tensors that share a block, as PyTorch's `take_tensors` makes them.
 pub fn groups(tensors: &[(Kind, usize)], limit: usize) -> Vec<Vec<usize>> {
     let mut open: Vec<(Kind, Vec<usize>, usize)> = Vec::new();
     let mut full = Vec::new();

@@ -1,5 +1,5 @@
-//! What PyTorch refuses is refused, with what was wrong in the sentence; nothing is queued or allocated,
-//! and the outputs stay as they were (`api.rs` looks at those that the library would fill in).
+//! Calls that PyTorch refuses are refused, with the reason in the message. Nothing is queued or
+//! allocated, and outputs are unchanged (`api.rs` checks outputs that the library would fill in).
 
 use super::api::{self, Outcome, Stream};
 use super::buffer::{Buffer, Layout, Place, Shape};
@@ -15,7 +15,7 @@ use std::panic::Location;
 const FLOAT: Kind = (2, 32, 1);
 const FLOAT8: Kind = (10, 8, 1);
 
-/// Tensors of a test, in memory of their own.
+/// Tensors of a test, each in its own memory.
 struct Bench {
     buffers: Vec<Buffer>,
     random: Random,
@@ -28,7 +28,7 @@ fn count(calls: &[Call]) -> u64 {
     calls.iter().map(|call| driver.count(Some(*call as usize))).sum()
 }
 
-/// Calls that queue work.
+/// Number of driver calls that queue work.
 fn queued() -> u64 {
     use Call::*;
     count(&[
@@ -56,7 +56,8 @@ impl Bench {
         self.tensor(Place::Device(device), FLOAT, shape)
     }
 
-    /// The call fails like this, and says all of `words`; nothing was queued, nothing is kept.
+    /// Checks that the call fails with this status, and its message has all `words`. Checks that
+    /// nothing was queued and nothing is left.
     #[track_caller]
     fn refuses<R: Debug>(&self, call: impl FnOnce() -> Outcome<R>, status: &str, words: &[&str]) {
         let line = Location::caller().line();
@@ -96,7 +97,7 @@ fn on_machine(body: impl FnOnce(&mut Bench)) {
 
 const INVALID: &str = "InvalidArgument";
 
-/// A tensor without Debug.
+/// Drops the tensors of an outcome, which have no `Debug`.
 fn none<R>(outcome: Outcome<R>) -> Outcome<()> {
     outcome.map(drop)
 }
@@ -155,9 +156,9 @@ fn sums_refuse_what_cannot_be_added() {
         bench.refuses(|| none(api::reduce_add(&[a, b], 9)), "InvalidDevice", &["9"]);
         let ints = bench.tensor(Place::Device(1), (0, 32, 1), &[2, 3]);
         bench.refuses(|| none(api::reduce_add(&[a, ints], 0)), INVALID, &[]);
-        let odd = bench.tensor(Place::Device(0), FLOAT8, &[4]);
+        let irregular = bench.tensor(Place::Device(0), FLOAT8, &[4]);
         let too = bench.tensor(Place::Device(1), FLOAT8, &[4]);
-        bench.refuses(|| none(api::reduce_add(&[odd, too], 0)), INVALID, &[]);
+        bench.refuses(|| none(api::reduce_add(&[irregular, too], 0)), INVALID, &[]);
         bench.refuses(|| api::reduce_add_into(&[a, b], &long), INVALID, &["[2, 3]", "[2, 4]"]);
         bench.refuses(|| api::reduce_add_into(&[a, b], &ints), INVALID, &[]);
         bench.refuses(|| api::reduce_add_into(&[], &a), INVALID, &[]);
@@ -166,7 +167,7 @@ fn sums_refuse_what_cannot_be_added() {
             INVALID,
             &["[2, 4]"],
         );
-        // A second list with another tensor of the wrong shape.
+        // The second list has a tensor of the wrong shape.
         let list = [a, a, b, long];
         bench.refuses(|| none(api::reduce_add_coalesced(&list, 2, 0, 0)), INVALID, &["[2, 4]"]);
     });
@@ -236,7 +237,7 @@ fn gathers_refuse_what_does_not_fit() {
 }
 
 #[test]
-fn nothing_to_do_is_done() {
+fn empty_calls_succeed() {
     on_machine(|bench| {
         let src = bench.on(0, &[2, 3]);
         assert_eq!(api::broadcast(&src, &[]).map(|outs| outs.len()), Ok(0));

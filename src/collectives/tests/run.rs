@@ -1,5 +1,5 @@
-//! One call on a machine of its own, in the middle of work that is late: what it reads is written just
-//! before it, what it wrote is read just after it, and then all of that memory is written anew.
+//! Runs one call on a machine of its own, in the middle of late work. Its inputs are written just
+//! before it, its outputs are read just after it, and then all this memory is overwritten.
 
 use super::api::{self, Graph, Outcome, Stream};
 use super::buffer::{Buffer, Filled, Layout, Place, Shape};
@@ -10,24 +10,24 @@ use super::reference::{Array, Kind, element_bytes, numel};
 use crate::driver::{Call, inject};
 use crate::ffi::tensor::tcuda_tensor;
 
-/// A driver call of the verb that is not made although it says so.
+/// A driver call that is omitted but reports success.
 #[derive(Clone, Copy, Debug)]
-pub struct Missing {
+pub struct Omitted {
     pub call: Call,
-    /// The first is 1.
+    /// 1 for the first call.
     pub number: u64,
 }
 
-/// What a run found, if all was right.
+/// What a successful run has counted.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Facts {
     pub waits: u64,
     pub records: u64,
-    /// Was a call left out?
-    pub was_missing: bool,
+    /// Was a call omitted?
+    pub was_omitted: bool,
 }
 
-/// What is to be compared when everything is over.
+/// A comparison to make at the end of the run.
 struct Pending {
     what: String,
     expected: Array,
@@ -35,26 +35,26 @@ struct Pending {
 }
 
 enum Read {
-    /// Elements that are here already.
+    /// Elements that were read already.
     Now(Array),
-    /// What the library filled in, from a copy in pinned memory.
+    /// A tensor that the library filled in, from a copy in pinned memory.
     Filled(Filled, usize),
-    /// A block of the test's, from a copy in pinned memory.
+    /// A block of the test, from a copy in pinned memory.
     Image(usize, usize),
-    /// A block of the host's.
+    /// A block in host memory.
     Host(usize),
 }
 
-/// Everything of a run.
+/// The state of a run.
 pub struct World<'a> {
     pub case: &'a Case,
     pub random: Random,
-    missing: Option<Missing>,
+    omitted: Option<Omitted>,
     pub facts: Facts,
     currents: Vec<Stream>,
     foreign: Vec<Stream>,
     made: Vec<Stream>,
-    /// Pinned memory that is in use until the end.
+    /// Pinned memory that is used until the end.
     staged: Vec<usize>,
     pub sources: Vec<Buffer>,
     pub outs: Vec<Buffer>,
@@ -67,13 +67,13 @@ pub struct World<'a> {
 const GUARD: usize = 3000;
 
 impl<'a> World<'a> {
-    pub fn new(case: &'a Case, missing: Option<Missing>) -> Outcome<World<'a>> {
+    pub fn new(case: &'a Case, omitted: Option<Omitted>) -> Outcome<World<'a>> {
         let Case { devices, peers, schedule, .. } = case;
         api::select(&format!("devices={devices},memory=96MiB,peers={peers},schedule={schedule}"))?;
         let mut world = World {
             case,
             random: Random(case.seed),
-            missing,
+            omitted,
             facts: Facts::default(),
             currents: Vec::new(),
             foreign: Vec::new(),
@@ -123,16 +123,20 @@ impl<'a> World<'a> {
         Array { kind, shape: shape.to_vec(), bytes }
     }
 
-    fn layout(&mut self, shape: &[i64], odd: Shape) -> Layout {
-        let kind = if self.case.odd && self.random.below(3) > 0 { odd } else { Shape::Compact };
+    fn layout(&mut self, shape: &[i64], irregular: Shape) -> Layout {
+        let kind = if self.case.irregular && self.random.below(3) > 0 {
+            irregular
+        } else {
+            Shape::Compact
+        };
         Layout::choose(shape, kind, &mut self.random)
     }
 
-    /// Writes a block in the order of a stream, late, or at once if it is the host's.
+    /// Writes a block late, in the order of its stream; host memory is written at once.
     fn write(&mut self, buffer: &mut Buffer, image: &[u8]) -> Outcome<()> {
         if let Place::Device(_) = buffer.place {
             let staged = self.pinned(image.len())?;
-            // SAFETY: pinned memory of so many bytes, this run's own.
+            // SAFETY: pinned memory of this many bytes, owned by this run.
             unsafe { (staged as *mut u8).copy_from_nonoverlapping(image.as_ptr(), image.len()) };
             api::fill(buffer.address, 0x11, buffer.bytes, buffer.stream)?;
             return api::copy(buffer.address, staged, buffer.bytes, buffer.stream);
@@ -141,7 +145,7 @@ impl<'a> World<'a> {
         Ok(())
     }
 
-    /// A source with random elements, as its layout has them.
+    /// Adds a source with random elements. Returns them as its layout has them.
     pub fn source(&mut self, place: Place, kind: Kind, shape: &[i64]) -> Outcome<Array> {
         let (array, layout) = (self.draw(kind, shape), self.layout(shape, Shape::Repeats));
         let stream = match place {
@@ -159,7 +163,7 @@ impl<'a> World<'a> {
         Ok(array)
     }
 
-    /// Gives every source other elements, in the order of its stream.
+    /// Overwrites each source with new elements, in the order of its stream.
     pub fn write_sources_anew(&mut self) -> Outcome<Vec<Array>> {
         let mut sources = std::mem::take(&mut self.sources);
         let mut arrays = Vec::new();
@@ -177,7 +181,7 @@ impl<'a> World<'a> {
         if stream == after { Ok(()) } else { api::wait_stream(stream, after) }
     }
 
-    /// An out of the caller's, to be written on `stream`; the current one of its device if NULL.
+    /// Adds an output of the caller, which is written on `stream`; NULL: the current stream.
     pub fn out(&mut self, place: Place, kind: Kind, shape: &[i64], stream: Stream) -> Outcome<()> {
         let layout = self.layout(shape, Shape::Odd);
         let stream = match place {
@@ -200,7 +204,7 @@ impl<'a> World<'a> {
         self.outs.iter_mut().map(Buffer::tensor).collect()
     }
 
-    /// Blocks come and go on every stream, with work that is late.
+    /// Allocates and frees blocks on each stream, with late work in between.
     fn churn(&mut self) -> Outcome<()> {
         let (each, tensors) =
             (numel(&self.case.shape) * element_bytes(self.case.kind), self.case.tensors.min(4));
@@ -208,8 +212,8 @@ impl<'a> World<'a> {
         let streams: Vec<(i32, Stream)> = (0..).zip(self.currents.iter().copied()).collect();
         for (device, stream) in streams {
             let mut blocks = Vec::new();
-            // Among them what all parts need together, and what tensors need that lie in one block: small blocks come
-            // again for just their size.
+            // Among them sizes that the call will allocate: small blocks are only reused for the
+            // same size.
             let whole = self.case.list.len().max(1) * bytes.max(1);
             let aligned = (tensors * each.next_multiple_of(512)).max(1);
             for bytes in [512, 2 * bytes + 512, whole, aligned, bytes.max(1), bytes + 4000] {
@@ -219,18 +223,18 @@ impl<'a> World<'a> {
             }
             blocks.into_iter().try_for_each(api::free)?;
         }
-        // What the host gets of pinned memory it may write at once.
+        // The host may write pinned memory as soon as it gets it.
         let mut blocks = Vec::new();
         for bytes in [512, bytes.max(1), 4096, 2 * bytes + 512] {
             let block = api::host_malloc(bytes)?;
-            // SAFETY: pinned memory of so many bytes, this test's own.
+            // SAFETY: pinned memory of this many bytes, owned by this test.
             unsafe { (block as *mut u8).write_bytes(0x99, bytes) };
             blocks.push(block);
         }
         blocks.into_iter().try_for_each(api::host_free)
     }
 
-    /// Memory beside what the call writes, and work that is late.
+    /// Allocates guards beside the outputs, and queues late work.
     pub fn prepare(&mut self) -> Outcome<()> {
         for device in 0..self.case.devices {
             let stream = self.current(device);
@@ -242,7 +246,7 @@ impl<'a> World<'a> {
         self.churn()
     }
 
-    /// Makes the call, between work that is late.
+    /// Makes the call, between late work.
     pub fn call<R>(&mut self, call: impl FnOnce(&mut World<'a>) -> Outcome<R>) -> Outcome<R> {
         if self.graph.is_none() {
             self.prepare()?;
@@ -253,21 +257,21 @@ impl<'a> World<'a> {
             driver.map_or(0, |driver| driver.count(Some(call as usize)))
         };
         let before = (count(Call::cuStreamWaitEvent), count(Call::cuEventRecord), inject::fired());
-        if let Some(missing) = self.missing {
-            // A call that gives 0 without being made.
-            assert!(inject::set(Some(missing.call as usize), missing.number, 0, false));
+        if let Some(omitted) = self.omitted {
+            // Selects an omitted call, which reports success.
+            assert!(inject::set(Some(omitted.call as usize), omitted.number, 0, false));
         }
         let outcome = call(self);
-        if let Some(missing) = self.missing {
-            inject::set(Some(missing.call as usize), 0, 0, false);
+        if let Some(omitted) = self.omitted {
+            inject::set(Some(omitted.call as usize), 0, 0, false);
         }
         self.facts.waits = count(Call::cuStreamWaitEvent) - before.0;
         self.facts.records = count(Call::cuEventRecord) - before.1;
-        self.facts.was_missing = inject::fired() > before.2;
+        self.facts.was_omitted = inject::fired() > before.2;
         outcome
     }
 
-    /// Reads a tensor that the library filled in, on a stream or the current one; releases it at the end.
+    /// Reads an output of the library on a stream or the current one, and releases it at the end.
     pub fn expect(
         &mut self,
         what: String,
@@ -298,7 +302,7 @@ impl<'a> World<'a> {
         Ok(())
     }
 
-    /// Does it lie in one of the sources?
+    /// Is it in the memory of a source?
     pub fn is_alias(&self, out: &tcuda_tensor) -> bool {
         let address = out.data as usize + out.byte_offset as usize;
         self.sources
@@ -306,7 +310,7 @@ impl<'a> World<'a> {
             .any(|source| (source.address..source.address + source.bytes.max(1)).contains(&address))
     }
 
-    /// Reads an out of the caller's.
+    /// Reads an output of the caller.
     pub fn expect_out(&mut self, index: usize, expected: Array) -> Outcome<()> {
         let (place, address, bytes) =
             (self.outs[index].place, self.outs[index].address, self.outs[index].bytes);
@@ -314,7 +318,7 @@ impl<'a> World<'a> {
             Place::Device(_) => {
                 let (stream, copy) = (self.outs[index].stream, self.pinned(bytes)?);
                 api::copy(copy, address, bytes, stream)?;
-                // Whoever writes late writes into this.
+                // A late write of the call would hit this fill.
                 api::fill(address, 0x44, bytes, stream)?;
                 Read::Image(index, copy)
             }
@@ -329,32 +333,34 @@ impl<'a> World<'a> {
         Ok(())
     }
 
-    /// The memory of sources is written anew at once, or is somebody else's.
-    fn spoil(&mut self) -> Outcome<()> {
+    /// Overwrites or frees the sources right after the call.
+    fn overwrite_sources(&mut self) -> Outcome<()> {
         for index in 0..self.sources.len() {
             let (address, bytes) = (self.sources[index].address, self.sources[index].bytes);
             let device = match self.sources[index].place {
                 Place::Device(device) => device,
                 Place::Pageable => {
-                    // It was read before the call was over.
+                    // The call has read pageable memory before it returned.
                     self.sources[index].host().fill(0x22);
                     continue;
                 }
                 Place::Pinned => {
-                    // It is given out again only when nobody reads it any more.
+                    // The block is only reused when all reads are complete.
                     api::host_free(address)?;
                     self.sources[index].address = api::host_malloc(bytes)?;
                     self.sources[index].host().fill(0x33);
                     continue;
                 }
             };
-            // Its own stream was not told that another one uses it: the library was.
+            // The stream that owns the block has no record of the other stream; only the library
+            // has.
             let stream = self.foreign[device as usize];
             let is_aliased = self.filled.iter().any(|out| {
                 (address..address + bytes).contains(&(out.data as usize + out.byte_offset as usize))
             });
             if is_aliased && stream != self.current(device) {
-                // The host reads the alias on the current stream, which it has not recorded itself.
+                // The host reads the alias on the current stream, which the library has not
+                // recorded.
                 continue;
             }
             if stream == self.current(device) && self.random.one_in(2) {
@@ -369,15 +375,15 @@ impl<'a> World<'a> {
         Ok(())
     }
 
-    /// Waits, compares, and gives everything back.
+    /// Waits, compares the results, and frees everything.
     pub fn end(&mut self) -> Outcome<Facts> {
         for index in 0..self.guards.len() {
             let (guard, copy) = self.guards[index];
             api::copy(copy, guard, GUARD, self.currents[index])?;
         }
-        self.spoil()?;
+        self.overwrite_sources()?;
         self.churn()?;
-        // What runs late runs when it is waited for: in another order each time.
+        // Late work runs when it is waited for: in another order for each seed.
         let first = self.random.below(self.case.devices as usize) as i32;
         for device in 0..self.case.devices {
             api::synchronize((first + device) % self.case.devices)?;
@@ -393,7 +399,7 @@ impl<'a> World<'a> {
         }
         self.graph.take().map_or(Ok(()), api::destroy_graph)?;
         let mut filled = std::mem::take(&mut self.filled);
-        // In any order.
+        // In random order.
         (1..filled.len()).for_each(|index| filled.swap(index, self.random.below(index + 1)));
         filled.iter_mut().try_for_each(api::release)?;
         self.sources.iter_mut().chain(&mut self.outs).try_for_each(Buffer::free)?;
@@ -452,6 +458,6 @@ impl<'a> World<'a> {
 }
 
 fn host_bytes<'a>(address: usize, bytes: usize) -> &'a [u8] {
-    // SAFETY: memory of the host, of so many bytes, which nobody writes any more.
+    // SAFETY: host memory of this many bytes, which is not written any more.
     unsafe { std::slice::from_raw_parts(address as *const u8, bytes) }
 }

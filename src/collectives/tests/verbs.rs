@@ -1,17 +1,17 @@
-//! Each verb: its tensors, the call, and what must come of it.
+//! Each operation: its tensors, the call, and the expected results.
 
 use super::api::{self, Outcome, Stream};
 use super::buffer::Place;
 use super::case::{Case, Verb};
 use super::reference::{self, Array, Kind, equal_parts, order_of_sum};
-use super::run::{Facts, Missing, World};
+use super::run::{Facts, Omitted, World};
 use super::switches;
 use crate::ffi::tensor::tcuda_tensor;
 
-/// Makes the call of a case on a machine of its own; an error says what was wrong.
-pub fn run(case: &Case, missing: Option<Missing>) -> Outcome<Facts> {
-    let _switches = switches::set(case.plain, case.limits);
-    let outcome = World::new(case, missing).and_then(|mut world| {
+/// Runs a case on a machine of its own; an error describes what was wrong.
+pub fn run(case: &Case, omitted: Option<Omitted>) -> Outcome<Facts> {
+    let _switches = switches::set(case.fallback_only, case.limits);
+    let outcome = World::new(case, omitted).and_then(|mut world| {
         match case.verb {
             Verb::Broadcast | Verb::BroadcastInto => broadcast(&mut world),
             Verb::BroadcastCoalesced => broadcast_coalesced(&mut world),
@@ -35,7 +35,7 @@ fn numbers(list: &[Place]) -> Vec<i32> {
     list.iter().map(|place| place.number()).collect()
 }
 
-/// What is where it should be anyway is not copied.
+/// Checks that an output is an alias exactly if the input is already at the destination.
 fn check_alias(world: &World, out: &tcuda_tensor, same: bool, what: &str) -> Outcome<()> {
     let is_empty = reference::numel(&world.case.shape) == 0;
     if is_empty || world.is_alias(out) == same {
@@ -97,7 +97,7 @@ fn broadcast_coalesced(world: &mut World) -> Outcome<()> {
         let (device, tensor) = (index / expected.len(), index % expected.len());
         let what = format!("tensor {tensor} on device {}", devices[device]);
         if expected[tensor].bytes.is_empty() {
-            // Wherever it is.
+            // On any device.
         } else {
             let same = device == 0 || devices[device] == devices[0] && world.is_alias(&out);
             check_alias(world, &out, same, &what)?;
@@ -158,7 +158,7 @@ fn reduce_add_coalesced(world: &mut World) -> Outcome<()> {
     Ok(())
 }
 
-/// Sizes that come to the whole, some of them 0.
+/// Random sizes with this sum; some are 0.
 fn any_sizes(world: &mut World, size: i64, count: usize) -> Vec<i64> {
     let mut left = size;
     let mut sizes = Vec::new();
@@ -187,7 +187,7 @@ fn scatter(world: &mut World) -> Outcome<()> {
                 && world.random.below(3) > 0
             {
                 *stream = world.stream(*device)?;
-                // On the source's own device the host orders the two.
+                // On the source's own device the host orders the two streams.
                 if case.root == *place {
                     api::wait_stream(*stream, world.current(*device))?;
                 }
@@ -245,7 +245,7 @@ fn expect_chunks(
         if !part.bytes.is_empty() {
             check_alias(world, &made[index], is_own, &what)?;
         }
-        // An alias is as it was written: on the current stream.
+        // An alias is read on the stream on which it was written: the current one.
         let stream = if is_own { Stream::CURRENT } else { streams[index] };
         world.expect(what, made[index], part, stream)?;
     }

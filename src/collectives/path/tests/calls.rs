@@ -1,13 +1,13 @@
-//! How many calls of the driver a collective takes, and what is refused.
+//! The number of driver calls of a collective, and refused calls.
 
 use super::*;
 use crate::driver::NAMES;
 
-/// What makes contexts current.
+/// Calls that make contexts current.
 const CONTEXTS: [&str; 4] =
     ["cuCtxGetCurrent", "cuCtxPushCurrent", "cuCtxSetCurrent", "cuCtxPopCurrent"];
 
-/// Calls of the driver by name that `body` makes.
+/// The driver calls that `body` makes, by name.
 fn counted(runtime: &Runtime, body: impl FnOnce()) -> Vec<(&'static str, u64)> {
     let count = || (0..NAMES.len()).map(|call| runtime.driver().count(Some(call)));
     let before: Vec<u64> = count().collect();
@@ -16,13 +16,13 @@ fn counted(runtime: &Runtime, body: impl FnOnce()) -> Vec<(&'static str, u64)> {
     NAMES.iter().copied().zip(made).filter(|(_, made)| *made > 0).collect()
 }
 
-/// Pooled streams of all devices, and a buffer on each.
+/// Runs `body` with a pooled stream and a buffer for each device.
 fn with_buffers(devices: usize, body: impl Fn(&Runtime, &[&Stream], &[Part])) {
     on_machine(&format!("devices={devices},memory=64MiB"), |runtime| {
         let streams = pooled(runtime);
         let parts = streams.iter().map(|stream| Part {
             device: stream.device(),
-            address: malloc(runtime, stream, 4 << 20),
+            address: allocate(runtime, stream, 4 << 20),
         });
         let parts: Vec<Part> = parts.collect();
         body(runtime, &streams, &parts);
@@ -30,7 +30,7 @@ fn with_buffers(devices: usize, body: impl Fn(&Runtime, &[&Stream], &[Part])) {
     });
 }
 
-/// What a call makes from the second time on: records, waits, launches and copies.
+/// Calls that `body` makes from its second run on: records, waits, launches and copies.
 fn made(devices: usize, body: impl Fn(&Team, &[Part])) -> [u64; 4] {
     made_with(&[], devices, body)
 }
@@ -50,7 +50,7 @@ fn made_with(
         let of = |name| calls.iter().find(|call| call.0 == name).map_or(0, |call| call.1);
         let found =
             ["cuEventRecord", "cuStreamWaitEvent", "cuLaunchKernel", "cuMemcpyAsync"].map(of);
-        // Besides, each stream is asked whether it is captured, and contexts are made current.
+        // In addition, each stream is queried for a capture, and contexts are made current.
         let contexts = CONTEXTS.map(of);
         let others = of("cuStreamIsCapturing") + contexts.iter().sum::<u64>();
         assert_eq!(of("cuStreamIsCapturing"), devices as u64);
@@ -83,8 +83,8 @@ fn scatters(bytes: u64) -> impl Fn(&Team, &[Part]) {
     }
 }
 
-/// The floor of a call on n devices by one of them: n - 1 records and waits before, one record and
-/// n - 1 waits after.
+/// The minimum for a call that one of n devices does: n - 1 records and n - 1 waits before it, one
+/// record and n - 1 waits after it.
 #[test]
 fn small_calls_take_no_more_than_they_must() {
     for devices in [2, 3, 4, 8] {
@@ -98,8 +98,8 @@ fn small_calls_take_no_more_than_they_must() {
     }
 }
 
-/// All work for all: through one of them before; after, each for each, or through one where they
-/// are many.
+/// All devices work for all. Before, workers wait through one of them. After, each waits for each,
+/// or through one if there are many.
 #[test]
 fn larger_calls_are_joined_with_few_waits() {
     let limits =
@@ -111,7 +111,7 @@ fn larger_calls_are_joined_with_few_waits() {
     }
     // 7 owners: 7 + 1 + 6 + 1 records, 7 + 6 + 6 + 7 waits.
     assert_eq!(made_with(&limits, 8, sums(1 << 20)), [15, 26, 7, 0]);
-    // Who copies waits for the hub, and the hub for him.
+    // The copying device waits for the hub, and the hub for it.
     for devices in [3, 4, 8] {
         let others = devices as u64 - 1;
         assert_eq!(
@@ -119,16 +119,16 @@ fn larger_calls_are_joined_with_few_waits() {
             [1 + others, 2 * others, 0, others]
         );
     }
-    // Chunks of 2 MiB, each read by one and written to the other, on two lanes of each: what is
-    // ordered among lanes of one device costs little.
+    // Chunks of 2 MiB, each read by one device and written to the other, on two lanes per device.
+    // Waits between lanes of one device are cheap.
     assert_eq!(
         made_with(&limits, 3, broadcasts(4 << 20)),
         [3 + 1 + 2 + 2 + 2, 3 + 1 + 2 + 2 + 6, 0, 4]
     );
 }
 
-/// On default streams: one context is pushed, each device that follows another changes it, and it is
-/// taken away at the end. None of these streams is asked whether it is captured.
+/// On default streams one context is pushed, replaced for each further device, and popped at the
+/// end. These streams are not queried for captures.
 #[test]
 fn default_streams_take_one_context_after_the_other() {
     for devices in [2, 3, 4, 8] {
@@ -136,7 +136,7 @@ fn default_streams_take_one_context_after_the_other() {
             let streams = chosen(runtime, |_| true);
             let part = |stream: &&Stream| Part {
                 device: stream.device(),
-                address: malloc(runtime, stream, 4096),
+                address: allocate(runtime, stream, 4096),
             };
             let parts: Vec<Part> = streams.iter().map(part).collect();
             let body = || sums(4096)(&Team::new(runtime, &streams).unwrap(), &parts);

@@ -1,21 +1,25 @@
-//! Collectives in captures: of one stream, which the others join, and replayed with other inputs.
+//! Collectives in captures that begin on one stream, which the others join; replayed with other
+//! inputs.
 
 use super::*;
 use crate::base::error::Error;
 use crate::graph::Graph;
 
-/// Every verb, captured on the stream of one device and replayed several times, on machines of any
-/// schedule, by one kernel, by kernels on all devices and by engines.
+/// Captures each operation on the stream of one device and replays it several times, on machines of
+/// each schedule, with one kernel, with kernels on all devices, and with copy engines.
 #[test]
-fn what_is_captured_can_be_replayed() {
+fn captured_collectives_can_be_replayed() {
     const BYTES: usize = 6_000;
     let schedules = ["immediate", "threads", "adversarial:1", "adversarial:2", "adversarial:3"];
-    for (way, schedule) in ways().iter().flat_map(|way| schedules.map(|name| (way, name))) {
+    for (limits_of_path, schedule) in
+        paths().iter().flat_map(|limits_of_path| schedules.map(|name| (limits_of_path, name)))
+    {
         on_machine(&format!("devices=3,memory=256MiB,schedule={schedule}"), |runtime| {
-            let _limits = Limits::set(way);
+            let _limits = Limits::set(limits_of_path);
             let streams = pooled(runtime);
-            // Of each device: what is sent, and what comes: a copy, a sum, and all parts together.
-            let block = |stream: &&Stream| malloc(runtime, stream, 5 * BYTES);
+            // For each device: the input, and the outputs: a copy, a sum, and all parts
+            // concatenated.
+            let block = |stream: &&Stream| allocate(runtime, stream, 5 * BYTES);
             let blocks: Vec<u64> = streams.iter().map(block).collect();
             let part = |device: usize, place: usize| Part {
                 device: device as i32,
@@ -24,7 +28,7 @@ fn what_is_captured_can_be_replayed() {
             let graph = Graph::new(false);
             graph.capture_begin(runtime, streams[1], None, 0).unwrap();
             let team = Team::new(runtime, &streams).unwrap();
-            // Peers could not be enabled in a capture; here they never were.
+            // Peer access cannot be enabled in a capture, and was not enabled before.
             let dsts = [part(1, 1), part(2, 1)];
             let refused = broadcast(&team, BYTES as u64, part(0, 0), &dsts);
             assert!(matches!(refused, Err(Error::Capturing { .. })), "{refused:?}");
@@ -75,7 +79,7 @@ fn what_is_captured_can_be_replayed() {
     }
 }
 
-/// A replay runs on the current stream of its device, here the default one.
+/// The replay runs on the current stream of its device, here the default stream.
 fn graph_is_done(runtime: &Runtime, streams: &[&Stream]) {
     runtime.devices[1].synchronize().unwrap();
     streams.iter().for_each(|stream| stream.synchronize(runtime).unwrap());

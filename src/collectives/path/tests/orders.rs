@@ -1,10 +1,10 @@
-//! Results, for every way, order and alignment.
+//! Results for each path, order of work, and alignment.
 
 use super::*;
 
 const SCHEDULES: [&str; 2] = ["immediate", "threads"];
 
-/// Machines with so many devices, of every schedule, a few seeds each.
+/// Runs `body` on machines with this many devices, for each schedule and a few seeds.
 fn machines(devices: usize, seeds: u64, body: impl Fn(&Runtime, u64)) {
     let seeds = (0..seeds).map(|seed| (format!("adversarial:{seed}"), seed + 10));
     let schedules = SCHEDULES.iter().zip(0..).map(|(name, seed)| (name.to_string(), seed));
@@ -14,7 +14,7 @@ fn machines(devices: usize, seeds: u64, body: impl Fn(&Runtime, u64)) {
     }
 }
 
-/// An alignment that the number of a buffer gives.
+/// An alignment that depends on the seed and the number of the buffer.
 fn odd(seed: u64, index: usize) -> usize {
     match seed % 4 {
         0 => 0,
@@ -25,9 +25,9 @@ fn odd(seed: u64, index: usize) -> usize {
 }
 
 fn broadcast_among(devices: usize, bytes: usize, seeds: u64) {
-    for way in ways() {
+    for limits_of_path in paths() {
         machines(devices, seeds, |runtime, seed| {
-            let _limits = Limits::set(&way);
+            let _limits = Limits::set(&limits_of_path);
             let streams = streams(runtime);
             let root = seed as usize % devices;
             let buffers: Vec<Buffer> = (0..devices)
@@ -38,7 +38,7 @@ fn broadcast_among(devices: usize, bytes: usize, seeds: u64) {
                 .collect();
             let others = (0..devices).filter(|device| *device != root);
             let mut dsts: Vec<Part> = others.map(|device| buffers[device].part()).collect();
-            // Sometimes another place on the root as well, among the others.
+            // For some seeds the root has a destination too.
             let near = Buffer::new(runtime, streams[root], 3, &vec![0x66; bytes]);
             if seed % 2 == 1 {
                 dsts.insert(seed as usize / 2 % devices, near.part());
@@ -51,9 +51,17 @@ fn broadcast_among(devices: usize, bytes: usize, seeds: u64) {
             near.after();
             assert!(done);
             let wanted = pattern(root as u64, bytes);
-            assert!(seed % 2 == 0 || near.seen() == wanted, "{way:?}", way = way[0].1);
+            assert!(
+                seed % 2 == 0 || near.seen() == wanted,
+                "{limits_of_path:?}",
+                limits_of_path = limits_of_path[0].1
+            );
             for buffer in &buffers {
-                assert!(buffer.seen() == wanted, "{way:?}", way = way[0].1);
+                assert!(
+                    buffer.seen() == wanted,
+                    "{limits_of_path:?}",
+                    limits_of_path = limits_of_path[0].1
+                );
             }
         });
     }
@@ -71,9 +79,9 @@ fn all_devices_get_what_the_root_has() {
 #[test]
 fn all_devices_get_all_pieces() {
     for devices in [2, 3, 5] {
-        for way in ways() {
+        for limits_of_path in paths() {
             machines(devices, 3, |runtime, seed| {
-                let _limits = Limits::set(&way);
+                let _limits = Limits::set(&limits_of_path);
                 let streams = streams(runtime);
                 let root = seed as usize % devices;
                 let lengths: Vec<usize> =
@@ -104,7 +112,7 @@ fn all_devices_get_all_pieces() {
                     if seed % 3 == 0 {
                         return broadcast_many(&team, root as i32, &list, &parts, bytes as u64);
                     }
-                    // As three blocks, which lie one after the other.
+                    // As three blocks, one after the other.
                     let cuts = [0, list.len() / 5, list.len() / 2, list.len()];
                     let end = |cut: usize| list.get(cut).map_or(bytes as u64, |piece| piece.offset);
                     let made = cuts.windows(2).map(|cut| {
@@ -139,13 +147,13 @@ fn all_devices_get_all_pieces() {
     }
 }
 
-/// Rows of a matrix on one device, and chunks of columns of it on all.
+/// Rows of a matrix on one device, and chunks of its columns on all devices.
 fn columns_among(devices: usize, seeds: u64, gathers: bool, is_strided: bool) {
     let (rows, widths) = (23, [40, 64, 3, 100, 17]);
     let width: usize = (0..devices).map(|device| widths[device % 5]).sum();
-    for way in ways() {
+    for limits_of_path in paths() {
         machines(devices, seeds, |runtime, seed| {
-            let _limits = Limits::set(&way);
+            let _limits = Limits::set(&limits_of_path);
             let streams = streams(runtime);
             let hub = seed as usize % devices;
             let whole = pattern(1, rows * width);
@@ -239,8 +247,8 @@ fn elements_are_scattered_and_gathered() {
     }
 }
 
-/// Small whole numbers, whose sums depend on the order all the same: of the floating types one is
-/// so large that it swallows what comes after it.
+/// Small integers whose sums depend on the order: for floating types one number is so large that
+/// later ones are rounded off.
 fn numbers(number: Number, seed: u64, count: usize) -> Vec<u8> {
     let bytes = pattern(seed, 8 * count);
     let value = |at: usize| i64::from(bytes[8 * at] as i8) - i64::from(bytes[8 * at + 1] & 1);
@@ -262,7 +270,7 @@ fn numbers(number: Number, seed: u64, count: usize) -> Vec<u8> {
         .collect()
 }
 
-/// What a sum should be, by the plainest loop.
+/// The expected sum, computed naively.
 fn added(number: Number, sources: &[Vec<u8>]) -> Vec<u8> {
     use crate::random::number::{bfloat_of, half_of, of_bfloat, of_half};
     let mut sums = sources[0].clone();
@@ -293,12 +301,12 @@ fn added(number: Number, sources: &[Vec<u8>]) -> Vec<u8> {
 }
 
 fn sums_among(devices: usize, number: Number, counts: &[usize], seeds: u64) {
-    for way in ways() {
+    for limits_of_path in paths() {
         machines(devices, seeds, |runtime, seed| {
-            let _limits = Limits::set(&way);
+            let _limits = Limits::set(&limits_of_path);
             let streams = streams(runtime);
             let root = seed as usize % devices;
-            // The root's first, the others as they come; every other sum replaces the root's own.
+            // The root's source is the first. In every other case the sum replaces it.
             let order: Vec<usize> =
                 [root].into_iter().chain((0..devices).filter(|device| *device != root)).collect();
             let mut buffers = Vec::new();

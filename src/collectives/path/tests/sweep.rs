@@ -1,6 +1,6 @@
-//! Which way is quicker from where on: the limits, on the GPUs of this machine.
+//! Measures the crossover points of the paths, for the limits, on the GPUs of this machine.
 //!
-//! cargo test --release --lib comm::path::tests::sweep -- --ignored --nocapture
+//! cargo test --release --lib collectives::path::tests::sweep -- --ignored --nocapture
 
 use super::super::limits::LANES;
 use super::*;
@@ -8,7 +8,7 @@ use std::time::Instant;
 
 const NEVER: u64 = u64::MAX;
 
-/// Microseconds of a call until all devices are done, the median of some; and of the call alone.
+/// Median microseconds of a call until all devices are idle, and of the call alone.
 fn timed(runtime: &Runtime, body: &dyn Fn()) -> (f64, f64) {
     let run = || {
         let start = Instant::now();
@@ -25,11 +25,14 @@ fn timed(runtime: &Runtime, body: &dyn Fn()) -> (f64, f64) {
     times[times.len() / 2]
 }
 
-/// A line: what, how much, and the times of each way.
-fn line(what: &str, bytes: u64, ways: &[(&str, (f64, f64))]) {
+/// Prints a line: the operation, its size, and the time of each path.
+fn line(what: &str, bytes: u64, paths: &[(&str, (f64, f64))]) {
     print!("{what:22} {:>9} KiB", bytes >> 10);
-    for (way, (whole, host)) in ways {
-        print!("  {way} {whole:8.1} us {:5.0} GB/s host {host:6.1}", bytes as f64 / whole / 1e3);
+    for (limits_of_path, (whole, host)) in paths {
+        print!(
+            "  {limits_of_path} {whole:8.1} us {:5.0} GB/s host {host:6.1}",
+            bytes as f64 / whole / 1e3
+        );
     }
     println!();
 }
@@ -46,7 +49,7 @@ fn sweep() {
     let parts = |_: u32| {
         let part = |stream: &&Stream| Part {
             device: stream.device(),
-            address: malloc(runtime, stream, most as usize),
+            address: allocate(runtime, stream, most as usize),
         };
         streams.iter().map(part).collect::<Vec<Part>>()
     };
@@ -104,7 +107,7 @@ fn sweep() {
     }) {
         for bytes in [64 << 20, 256 << 20, most] {
             let body = |team: &Team| assert!(broadcast(team, bytes, sent[0], &got[1..]).unwrap());
-            let chunks = [(&LEAST_CHUNK, least << 20), (&MOST_CHUNK, largest << 20)];
+            let chunks = [(&MIN_CHUNK, least << 20), (&MAX_CHUNK, largest << 20)];
             let [least_chunk, most_chunk] = chunks;
             let limits = [(&LANES, lanes), (&LARGE_BROADCAST, 0), least_chunk, most_chunk];
             line(
