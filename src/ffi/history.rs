@@ -7,7 +7,7 @@ use crate::base::error::{Error, Result};
 use crate::base::text::Text;
 use crate::base::thread::try_box;
 use crate::base::waiting;
-use crate::memory::trace::frames::{DEEPEST, Named};
+use crate::memory::trace::frames::{MAX_DEPTH, Named};
 use crate::memory::trace::history::{
     self, DEFAULT_EVENTS, FramesFor, MOST_EVENTS, Recorder, Source,
 };
@@ -118,13 +118,13 @@ pub(super) fn capture_by(
     take: &mut dyn FnMut(&mut dyn Iterator<Item = Named<'_>>),
 ) {
     let none = tcuda_frame { name: std::ptr::null(), filename: std::ptr::null(), line: 0 };
-    let mut frames = [none; DEEPEST];
+    let mut frames = [none; MAX_DEPTH];
     let depth = match function {
         // SAFETY: the host's own function with its own data, and room for so many frames.
-        Some(function) => unsafe { function(user_data, frames.as_mut_ptr(), DEEPEST) },
+        Some(function) => unsafe { function(user_data, frames.as_mut_ptr(), MAX_DEPTH) },
         None => 0,
     };
-    take(&mut frames[..depth.min(DEEPEST)].iter().map(|frame| Named {
+    take(&mut frames[..depth.min(MAX_DEPTH)].iter().map(|frame| Named {
         name: bytes_of(frame.name),
         filename: bytes_of(frame.filename),
         line: frame.line,

@@ -94,7 +94,7 @@ impl GraphResources {
         other.own = Content { functions: functions.share()?, recording: recording.clone() };
         other.pools.extend(self.pools.iter().map(Pool::share));
         other.pinned.extend(&self.pinned);
-        runtime.host.keep_again(&other.pinned);
+        runtime.host.add_graph_to_pinned(&other.pinned);
         Ok(other)
     }
 
@@ -153,7 +153,7 @@ impl GraphResources {
                 let _ = memory::wait_for(runtime, stream);
             }
         }
-        runtime.host.unkeep(runtime, &self.pinned, streams());
+        runtime.host.remove_graph_from_pinned(runtime, &self.pinned, streams());
         true
     }
 

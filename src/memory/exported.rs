@@ -190,7 +190,7 @@ impl ArenaState {
             let (base, range_bytes) = (segment.address, segment.bytes);
             return Ok(Exported { address, bytes, device, base, range_bytes, handles });
         }
-        let (begin, pieces) = self.segment.behind(block.start, block.end());
+        let (begin, pieces) = self.segment.handles_behind(block.start, block.end());
         for piece in pieces {
             if piece.0 == 0 {
                 return Err(Error::InvalidState(
@@ -232,7 +232,7 @@ impl DeviceMemory {
         state.forget_processes(id);
         state.end_lending(id);
         if state.blocks[id].uses != 0 {
-            return self.free_used_here(runtime, arena, id);
+            return self.free_used_locally(runtime, arena, id);
         }
         self.free_unused(runtime, arena, id);
     }
@@ -246,7 +246,7 @@ impl DeviceMemory {
         }
         match state.blocks[id].uses {
             0 => self.free_unused(runtime, arena, id),
-            _ => self.free_used_here(runtime, arena, id),
+            _ => self.free_used_locally(runtime, arena, id),
         }
         true
     }

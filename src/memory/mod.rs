@@ -154,7 +154,7 @@ impl DeviceMemory {
     fn allowance(&self) -> Counters {
         let mut allowance = [MOST_UNSEEN_BLOCKS; COUNTERS];
         for counter in [ALLOCATED_BYTES, ACTIVE_BYTES, INACTIVE_SPLIT_BYTES, REQUESTED_BYTES] {
-            allowance[counter] = self.little() as i64;
+            allowance[counter] = self.few_bytes() as i64;
         }
         allowance
     }
@@ -258,7 +258,7 @@ impl DeviceMemory {
             }
         }
         if bytes < TOO_LARGE {
-            let wanted = self.asked(bytes, self.policy.is_segmented());
+            let wanted = self.driver_bytes(bytes, self.policy.is_segmented());
             self.run_observers(device, wanted);
         }
         Err(self.refuse(runtime, device, bytes, self.policy.is_segmented()))

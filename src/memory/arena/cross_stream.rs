@@ -359,7 +359,7 @@ impl DeviceMemory {
             // SAFETY: as above.
             let state = unsafe { other.state() };
             let before = state.reserved();
-            let grown = state.grow_for(&self.virtual_memory, other, index, missing);
+            let grown = state.grow_for_stream(&self.virtual_memory, other, index, missing);
             self.count_segment(other, before);
             self.count_split(other);
             grown?;

@@ -249,7 +249,7 @@ impl DeviceMemory {
             && state.foreign.is_empty()
             && state.segment.views.is_empty()
             && !state.segment.has_sleeping()
-            && state.segment.bytes() <= self.little()
+            && state.segment.bytes() <= self.few_bytes()
             && self.ended.has_room(arena.class, most)
     }
 

@@ -10,7 +10,7 @@ use super::bins::WHOLE_WALK;
 use super::block::UNIT;
 use crate::base::error::Result;
 use crate::memory::arena::{Arena, Request};
-use crate::memory::fallback::reclaim::waiting_bytes;
+use crate::memory::fallback::reclaim::pending_bytes;
 use crate::memory::pools::pool::PoolId;
 use crate::memory::{DeviceMemory, Relaxed};
 use crate::runtime::Runtime;
@@ -25,8 +25,8 @@ impl DeviceMemory {
         arena: &Arena,
         request: Request,
     ) -> Result<Option<u64>> {
-        let little = self.little();
-        if waiting_bytes(arena) > little || arena.pool() != PoolId::DEFAULT {
+        let little = self.few_bytes();
+        if pending_bytes(arena) > little || arena.pool() != PoolId::DEFAULT {
             return Ok(None);
         }
         // SAFETY: the lock is held, and this is the only reference.

@@ -190,8 +190,8 @@ impl DriverPool {
                 Level::Warning,
                 format_args!(
                     "tcuda_free was called on an uncaptured allocation during graph capture \
-                     (address = {address:#x}); it is freed after the capture. If the graph uses it, \
-                     freeing it is an error."
+                     (address = {address:#x}); it is freed after the capture. If the graph uses \
+                     it, freeing it is an error."
                 ),
             );
         }
@@ -303,8 +303,8 @@ impl DeviceMemory {
             log::write(
                 Level::Warning,
                 format_args!(
-                    "Attempting uncaptured free of a captured allocation with address {address:#x}: \
-                     what later launches of its graph put there can no longer be read"
+                    "Attempting uncaptured free of a captured allocation with address \
+                     {address:#x}: what later launches of its graph put there can no longer be read"
                 ),
             );
         }

@@ -66,7 +66,7 @@ impl ArenaState {
     }
 
     /// Maps memory at the end so that a block of `units` fits. Maps more than is missing if the
-    /// arena has been larger before (`growth_again`).
+    /// arena has been larger before (`regrowth`).
     fn grow_beyond(
         &mut self,
         memory: &VirtualMemory,
@@ -75,8 +75,8 @@ impl ArenaState {
         (step, limit): (u32, u64),
     ) -> Result<()> {
         let wanted = self.missing_at_end(units, step);
-        let again = (self.segment.growth_again(memory) / UNIT) as u32;
-        if self.pieces() == 0
+        let again = (self.segment.regrowth(memory) / UNIT) as u32;
+        if self.idle_pieces() == 0
             && again > wanted
             && self.grow_at_end(memory, base, again, limit).is_ok()
         {
@@ -117,7 +117,7 @@ impl ArenaState {
             true => (self.segment.views.slot_start, units.next_multiple_of(step)),
             false => (self.end(), self.missing_at_end(units, step)),
         };
-        u64::from(end) + u64::from(missing) > self.segment.views.floor(limit)
+        u64::from(end) + u64::from(missing) > self.segment.views.primary_limit(limit)
     }
 
     /// The units to map at the end so that a block of `units` fits there.
@@ -127,7 +127,7 @@ impl ArenaState {
     }
 
     /// Free bytes below the wilderness, in pieces that were too small for the requests.
-    pub(in crate::memory) fn pieces(&self) -> u64 {
+    pub(in crate::memory) fn idle_pieces(&self) -> u64 {
         let end = if self.wilderness == NONE { 0 } else { self.blocks[self.wilderness].bytes() };
         (self.free_bytes - end) as u64
     }
@@ -141,11 +141,11 @@ impl ArenaState {
         limit: u64,
     ) -> Result<()> {
         self.blocks.prepare(1)?;
-        let limit = self.segment.views.floor(limit);
+        let limit = self.segment.views.primary_limit(limit);
         if self.is_below_slot() || u64::from(self.end()) + u64::from(units) > limit {
             return Err(Error::DriverOutOfMemory { call: "cuMemMap" });
         }
-        let growth = (u64::from(units) * UNIT, self.pieces());
+        let growth = (u64::from(units) * UNIT, self.idle_pieces());
         self.segment.map(memory, base, self.end(), growth)?;
         self.extend(units);
         Ok(())
@@ -153,7 +153,7 @@ impl ArenaState {
 
     /// Maps `units`, a multiple of the granularity, at the end, as a free block that is ordered on
     /// a foreign stream (`foreign_free.rs`).
-    pub(in crate::memory) fn grow_for(
+    pub(in crate::memory) fn grow_for_stream(
         &mut self,
         memory: &VirtualMemory,
         arena: &Arena,
@@ -161,11 +161,11 @@ impl ArenaState {
         units: u32,
     ) -> Result<()> {
         self.blocks.prepare(1)?;
-        let limit = self.segment.views.floor(arena.slot_units());
+        let limit = self.segment.views.primary_limit(arena.slot_units());
         if self.is_below_slot() || u64::from(self.end()) + u64::from(units) > limit {
             return Err(Error::DriverOutOfMemory { call: "cuMemMap" });
         }
-        let growth = (u64::from(units) * UNIT, self.pieces());
+        let growth = (u64::from(units) * UNIT, self.idle_pieces());
         self.segment.map(memory, arena.base, self.end(), growth)?;
         let wilderness = std::mem::replace(&mut self.wilderness, NONE);
         if wilderness != NONE {
@@ -218,7 +218,7 @@ impl ArenaState {
         units: u32,
     ) -> Result<()> {
         let start = self.blocks[hole].start;
-        let growth = (u64::from(units) * UNIT, self.pieces());
+        let growth = (u64::from(units) * UNIT, self.idle_pieces());
         self.segment.map(memory, base, start, growth)?;
         let filled =
             if units == self.blocks[hole].units { hole } else { self.split_hole(hole, units) };
@@ -274,7 +274,7 @@ impl ArenaState {
         while id != NONE && before - self.segment.bytes() < wanted {
             let next = self.blocks[id].next;
             if self.blocks[id].state == State::Free {
-                self.punch(memory, base, id)?;
+                self.make_hole(memory, base, id)?;
             }
             id = next;
         }
@@ -283,7 +283,7 @@ impl ArenaState {
     }
 
     /// Turns the whole mappings inside a free block into a hole.
-    fn punch(&mut self, memory: &VirtualMemory, base: u64, id: u32) -> Result<()> {
+    fn make_hole(&mut self, memory: &VirtualMemory, base: u64, id: u32) -> Result<()> {
         let (start, end) = (self.blocks[id].start, self.blocks[id].end());
         let (from, to) = self.segment.whole_within(start, end);
         if from == to {

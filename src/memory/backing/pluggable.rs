@@ -54,8 +54,9 @@ impl Nested {
         let nested = NESTED.get();
         if nested >= MOST_NESTED {
             return Err(Error::InvalidState(
-                "a function of the pluggable allocator calls tcuda, which calls it again, 8 times: have it \
-                 allocate elsewhere, or return without a call of tcuda where it is called by itself",
+                "a function of the pluggable allocator calls tcuda, which calls it again, 8 times: \
+                 have it allocate elsewhere, or return without a call of tcuda where it is called \
+                 by itself",
             ));
         }
         let waiting = waiting::in_host_function();

@@ -25,41 +25,41 @@ use crate::memory::trace::ring::Action;
 const LARGEST: u64 = 256 << 20;
 /// A handle above this size is at most a 128th of its arena.
 const LARGE: u64 = 64 << 20;
-const OF_LARGE_ARENA: u32 = 7;
+const LARGE_ARENA_SHIFT: u32 = 7;
 /// Without a limit, the fractions below make no handle smaller than this.
 const SMALL: u64 = 8 << 20;
 /// The largest handle as a fraction, in shifts: of the arena's size, or of the growth; the larger
 /// result counts.
-const PARTS: (u32, u32) = (6, 4);
+const SHIFTS: (u32, u32) = (6, 4);
 /// The fractions if memory is idle in pieces.
-const PARTS_WHEN_SCATTERED: (u32, u32) = (7, 4);
+const SHIFTS_WHEN_SCATTERED: (u32, u32) = (7, 4);
 /// Memory counts as idle in pieces if the pieces are more than this fraction of the arena.
-const MUCH_IN_PIECES: u64 = 200;
+const SCATTERED_FRACTION: u64 = 200;
 /// The fractions if a limit is set.
-const PARTS_WHEN_LIMITED: (u32, u32) = (8, 6);
+const SHIFTS_WHEN_LIMITED: (u32, u32) = (8, 6);
 /// The fractions after memory has run out.
-const PARTS_WHEN_SHORT: (u32, u32) = (10, 10);
+const SHIFTS_WHEN_SHORT: (u32, u32) = (10, 10);
 /// An arena that grows again grows by this fraction of itself, as a shift, if that is more than is
 /// missing.
-const AGAIN: u32 = 6;
+const REGROWTH_SHIFT: u32 = 6;
 /// An arena that grows again uses handles as large as those of an arena of this many times its
 /// size. Memory at low addresses stays in use for long, so that large handles there are seldom
 /// idle.
-const SOONER: u64 = 2;
+const REGROWTH_FACTOR: u64 = 2;
 /// The same factor for growth by `LARGE` or more: such memory mostly holds one block, which is in
 /// use or idle as a whole.
-const SOONER_BY_MUCH: u64 = 16;
+const LARGE_REGROWTH_FACTOR: u64 = 16;
 /// A handle is at most this fraction, as a shift, of the room below the limit: the last memory is
 /// the most contended.
-const OF_ROOM: u32 = 4;
+const ROOM_SHIFT: u32 = 4;
 
 /// The inputs of the choice of handle sizes.
 #[derive(Clone, Copy)]
 struct Growth {
     /// The bytes that the arena grows by.
     bytes: u64,
-    /// The arena's size after the growth. If it grows again: its earlier size, up to `SOONER` times
-    /// as much.
+    /// The arena's size after the growth. If it grows again: its earlier size, up to
+    /// `REGROWTH_FACTOR` times as much.
     total: u64,
     /// Is much of it idle in pieces?
     is_scattered: bool,
@@ -69,17 +69,17 @@ struct Growth {
 impl Growth {
     /// The sizes of the new handles, in address order. All are multiples of the granularity.
     fn handle_sizes(self, limit: &Limit) -> impl Iterator<Item = u64> + Clone + use<> {
-        let (parts, smallest) = match (limit.was_short(), limit.is_set(), self.is_scattered) {
-            (true, ..) => (PARTS_WHEN_SHORT, 0),
-            (_, true, _) => (PARTS_WHEN_LIMITED, 0),
-            (.., true) => (PARTS_WHEN_SCATTERED, 0),
-            _ => (PARTS, SMALL),
+        let (shifts, smallest) = match (limit.was_short(), limit.is_set(), self.is_scattered) {
+            (true, ..) => (SHIFTS_WHEN_SHORT, 0),
+            (_, true, _) => (SHIFTS_WHEN_LIMITED, 0),
+            (.., true) => (SHIFTS_WHEN_SCATTERED, 0),
+            _ => (SHIFTS, SMALL),
         };
-        let largest = (self.total >> parts.0).max(self.bytes >> parts.1).clamp(smallest, LARGE);
-        let largest = largest.max(self.total >> parts.0.max(OF_LARGE_ARENA)).min(LARGEST);
+        let largest = (self.total >> shifts.0).max(self.bytes >> shifts.1).clamp(smallest, LARGE);
+        let largest = largest.max(self.total >> shifts.0.max(LARGE_ARENA_SHIFT)).min(LARGEST);
         let (mut left, mut room) = (self.bytes, limit.room().max(self.bytes));
         std::iter::from_fn(move || {
-            let largest = largest.min(room >> OF_ROOM).max(self.granularity);
+            let largest = largest.min(room >> ROOM_SHIFT).max(self.granularity);
             let size = left.min(1 << largest.ilog2());
             left -= size;
             room -= size;
@@ -166,12 +166,13 @@ impl Segment {
 
     /// The bytes by which an arena that gave memory back may grow if fewer are missing: a multiple
     /// of the granularity. 0 if a limit is set or memory has run out.
-    pub(in crate::memory) fn growth_again(&self, memory: &VirtualMemory) -> u64 {
+    pub(in crate::memory) fn regrowth(&self, memory: &VirtualMemory) -> u64 {
         let limit = &memory.limit;
         if limit.is_set() || limit.was_short() {
             return 0;
         }
-        let more = self.most.saturating_sub(self.bytes).min(self.bytes >> AGAIN).min(LARGEST);
+        let more =
+            self.most.saturating_sub(self.bytes).min(self.bytes >> REGROWTH_SHIFT).min(LARGEST);
         more - more % memory.granularity()
     }
 
@@ -227,7 +228,7 @@ impl Segment {
 
     /// The handles behind some units, each with its length, and the first unit of the first one.
     /// Handles are listed whole, because only whole handles can be shared.
-    pub(in crate::memory) fn behind(
+    pub(in crate::memory) fn handles_behind(
         &self,
         start: u32,
         end: u32,
@@ -272,10 +273,10 @@ impl Segment {
         let granularity = memory.granularity();
         let at = self.mappings.partition_point(|mapping| mapping.start < start);
         let now = self.bytes + bytes;
-        let sooner = if bytes >= LARGE { SOONER_BY_MUCH } else { SOONER };
-        let had = if pieces == 0 { self.most.min(now.saturating_mul(sooner)) } else { 0 };
-        let total = now.max(had);
-        let is_scattered = pieces > self.bytes / MUCH_IN_PIECES;
+        let factor = if bytes >= LARGE { LARGE_REGROWTH_FACTOR } else { REGROWTH_FACTOR };
+        let earlier = if pieces == 0 { self.most.min(now.saturating_mul(factor)) } else { 0 };
+        let total = now.max(earlier);
+        let is_scattered = pieces > self.bytes / SCATTERED_FRACTION;
         let growth = Growth { bytes, total, is_scattered, granularity };
         let mut sizes = growth.handle_sizes(&memory.limit);
         let count = sizes.clone().count();

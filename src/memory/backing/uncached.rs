@@ -218,7 +218,7 @@ fn insert(address: u64, mut block: Block, stack: u32) -> std::result::Result<u64
             && matches!(block.origin, Origin::DriverPool { .. })
     };
     if is_cached || known.is_some_and(|known| !is_left(known)) {
-        return Err((GIVEN_TWICE, block));
+        return Err((ADDRESS_IN_USE, block));
     }
     let left = known.map_or(0, |known| known.bytes);
     if let Some(known) = known {
@@ -238,7 +238,7 @@ fn insert(address: u64, mut block: Block, stack: u32) -> std::result::Result<u64
     Ok(left)
 }
 
-const GIVEN_TWICE: Error = Error::InvalidState(
+const ADDRESS_IN_USE: Error = Error::InvalidState(
     "the pluggable allocator gave an address that is in use already; it must give each once until \
      it is freed",
 );

@@ -320,7 +320,7 @@ impl VirtualMemory {
     /// Creates a handle and maps it, without access.
     pub(in crate::memory) fn create_mapped(&self, address: u64, bytes: u64) -> Result<u64> {
         let properties = self.properties()?.properties;
-        self.release_the_rest();
+        self.retry_releases();
         let mut handle = 0;
         // SAFETY: `handle` is writable, the properties are whole.
         unsafe { self.driver.cuMemCreate(&mut handle, bytes as usize, &properties, 0) }?;
@@ -333,14 +333,19 @@ impl VirtualMemory {
     }
 
     /// Maps a handle a second time, without access.
-    pub(in crate::memory) fn map_again(&self, address: u64, bytes: u64, handle: u64) -> Result<()> {
+    pub(in crate::memory) fn map_second(
+        &self,
+        address: u64,
+        bytes: u64,
+        handle: u64,
+    ) -> Result<()> {
         // SAFETY: the addresses are of our reservation and unmapped, the handle has this size.
         unsafe { self.driver.cuMemMap(address, bytes as usize, 0, handle, 0) }?;
         Ok(())
     }
 
     /// Unmaps whole second mappings.
-    pub(in crate::memory) fn unmap_again(&self, address: u64, bytes: u64) -> Result<()> {
+    pub(in crate::memory) fn unmap_second(&self, address: u64, bytes: u64) -> Result<()> {
         // SAFETY: whole mappings of ours, no longer in use.
         unsafe { self.driver.cuMemUnmap(address, bytes as usize) }?;
         Ok(())
@@ -361,12 +366,12 @@ impl VirtualMemory {
 
     /// Releases an unmapped handle, after those of earlier failures.
     fn release(&self, handle: u64) {
-        self.release_the_rest();
+        self.retry_releases();
         self.try_release(handle);
     }
 
     /// Tries again to release the handles of earlier failures.
-    pub(in crate::memory) fn release_the_rest(&self) {
+    pub(in crate::memory) fn retry_releases(&self) {
         for place in &self.unreleased {
             if place.load(Ordering::Relaxed) == 0 {
                 continue;
@@ -442,7 +447,7 @@ impl VirtualMemory {
     /// transient failure leaves nothing behind.
     pub(in crate::memory) fn close(&self) {
         for _ in 0..2 {
-            self.release_the_rest();
+            self.retry_releases();
         }
         let adding = ADDING.lock();
         REGISTRY.remove(self.ordinal, |base, bytes| {

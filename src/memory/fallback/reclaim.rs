@@ -24,7 +24,7 @@ use crate::runtime::Runtime;
 
 /// Up to this fraction of the device's memory, pending blocks may wait some microseconds longer
 /// than necessary.
-const LITTLE: u64 = 128;
+const FEW_BYTES: u64 = 128;
 
 impl DeviceMemory {
     /// Completes deferred frees, then takes a block. The caller holds the arena's lock.
@@ -57,14 +57,14 @@ impl DeviceMemory {
     /// May an allocation skip polling other streams? The caller holds the arena's lock.
     #[inline]
     pub(in crate::memory) fn should_skip(&self, arena: &Arena, repeats: bool) -> bool {
-        let is_little = || waiting_bytes(arena) <= self.little();
+        let are_few = || pending_bytes(arena) <= self.few_bytes();
         // SAFETY: the lock is held, and this is the only reference.
-        unsafe { arena.state() }.deferred.poll_policy.should_skip(repeats, is_little)
+        unsafe { arena.state() }.deferred.poll_policy.should_skip(repeats, are_few)
     }
 
     /// The bytes that count as few for this device.
-    pub(in crate::memory) fn little(&self) -> u64 {
-        self.total / LITTLE
+    pub(in crate::memory) fn few_bytes(&self) -> u64 {
+        self.total / FEW_BYTES
     }
 
     /// Merges the blocks of the quick lists with their neighbours. The caller holds the arena's
@@ -110,7 +110,7 @@ impl DeviceMemory {
     /// Removes all unused memory from an arena, after the work that may use it. Mapped memory is
     /// given back at once; segments are added to `detached`, and the caller frees them. The caller
     /// holds the arena's lock.
-    pub(in crate::memory) fn unload(
+    pub(in crate::memory) fn release_unused(
         &self,
         runtime: &Runtime,
         arena: &Arena,
@@ -172,8 +172,8 @@ impl DeviceMemory {
         let pass = |event: CUevent| self.has_passed(arena, event, wait);
         let event = match stream.standing() {
             Standing::Alive(_named) => match record_end(runtime, device, stream)? {
-                Some(event) => return self.is_at_end(device, arena, stream, event, wait),
-                None => return self.is_past_end(arena, stream, wait),
+                Some(event) => return self.is_end_complete(device, arena, stream, event, wait),
+                None => return self.is_earlier_end_complete(arena, stream, wait),
             },
             Standing::Lost if wait => return self.wait_for_context_of(arena, stream),
             Standing::Lost => return Ok(false),
@@ -196,7 +196,7 @@ impl DeviceMemory {
 
     /// Is an event, which was just recorded at the end of an arena's stream, complete? If not, it
     /// is kept for the time when the stream is captured. The caller holds the arena's lock.
-    fn is_at_end(
+    fn is_end_complete(
         &self,
         device: &Device,
         arena: &Arena,
@@ -220,7 +220,7 @@ impl DeviceMemory {
 
     /// Is the work complete that a stream held before its capture began? False if that is not
     /// known. The caller holds the arena's lock.
-    fn is_past_end(&self, arena: &Arena, stream: &Stream, wait: bool) -> Result<bool> {
+    fn is_earlier_end_complete(&self, arena: &Arena, stream: &Stream, wait: bool) -> Result<bool> {
         // SAFETY: the lock is held, and this is the only reference.
         match unsafe { arena.state() }.end {
             Some(end) if end.is_of(arena, stream) && arena.is_left() => {
@@ -256,13 +256,13 @@ impl DeviceMemory {
         if self.free_lent(runtime, arena, id) {
             return Ok(());
         }
-        self.free_used_here(runtime, arena, id);
+        self.free_used_locally(runtime, arena, id);
         Ok(())
     }
 
     /// Frees a block that other streams use and no other process has. The caller holds the arena's
     /// lock.
-    pub(in crate::memory) fn free_used_here(&self, runtime: &Runtime, arena: &Arena, id: u32) {
+    pub(in crate::memory) fn free_used_locally(&self, runtime: &Runtime, arena: &Arena, id: u32) {
         // SAFETY: the lock is held, and this is the only reference.
         let state = unsafe { arena.state() };
         if state.blocks[id].uses == IN_VIEW {
@@ -365,7 +365,7 @@ impl DeviceMemory {
                     false => continue,
                 };
                 while id != NONE {
-                    id = self.pass(runtime, arena, id);
+                    id = self.complete_free(runtime, arena, id);
                 }
             }
             timer.exclude(began);
@@ -375,7 +375,7 @@ impl DeviceMemory {
     /// Completes the free of a pending block, and of those that follow it, after all streams that
     /// it waited for are done. Returns the next block that is not free then. The caller holds the
     /// arena's lock.
-    fn pass(&self, runtime: &Runtime, arena: &Arena, id: u32) -> u32 {
+    fn complete_free(&self, runtime: &Runtime, arena: &Arena, id: u32) -> u32 {
         // SAFETY: the lock is held, and this is the only reference.
         let state = unsafe { arena.state() };
         let freed = match flags::is_watched() {
@@ -389,7 +389,7 @@ impl DeviceMemory {
         };
         // SAFETY: as above; poisoning has kept no reference.
         let state = unsafe { arena.state() };
-        let before = state.segment.views.have(id).then(|| {
+        let before = state.segment.views.contain(id).then(|| {
             state.record_view_end(arena.base, id);
             state.reserved()
         });
@@ -476,7 +476,7 @@ impl DeviceMemory {
 }
 
 /// Bytes of the pending blocks of an arena. The caller holds its lock.
-pub(in crate::memory) fn waiting_bytes(arena: &Arena) -> u64 {
+pub(in crate::memory) fn pending_bytes(arena: &Arena) -> u64 {
     // SAFETY: the lock is held and we are not parked.
     unsafe { arena.account() }.waiting_bytes() as u64
 }

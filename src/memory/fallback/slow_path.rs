@@ -38,7 +38,7 @@ impl DeviceMemory {
         if runtime.ipc.needs_collection() {
             runtime.ipc.try_collect(runtime);
             let _guard = arena.lock.enter()?;
-            if let Some(address) = self.take_of_any(arena, request, WHOLE_WALK)? {
+            if let Some(address) = self.take_of_either_kind(arena, request, WHOLE_WALK)? {
                 return Ok(address);
             }
         }
@@ -53,14 +53,14 @@ impl DeviceMemory {
             Err(error) if is_out_of_memory(&error) => error,
             other => return other,
         };
-        if self.run_observers(device, self.asked(size, arena.segmented)) {
+        if self.run_observers(device, self.driver_bytes(size, arena.segmented)) {
             failure = match self.try_fallbacks(runtime, device, arena, request) {
                 Err(error) if is_out_of_memory(&error) => error,
                 other => return other,
             };
         }
         if self.rejects(&failure) {
-            return Err(self.reject(runtime, device, self.asked(size, arena.segmented)));
+            return Err(self.reject(runtime, device, self.driver_bytes(size, arena.segmented)));
         }
         Err(self.refuse(runtime, device, size, arena.segmented))
     }
@@ -78,7 +78,7 @@ impl DeviceMemory {
             && self.virtual_memory.limit.claimed() > most
         {
             if !arena.segmented
-                && let Some(address) = self.take_anywhere(arena, request)?
+                && let Some(address) = self.take_from_mapped(arena, request)?
             {
                 return Ok(address);
             }
@@ -159,7 +159,7 @@ impl DeviceMemory {
             if !may(arena.pool()) {
                 return Ok(());
             }
-            let released = self.unload(runtime, arena, &mut detached);
+            let released = self.release_unused(runtime, arena, &mut detached);
             if outcome.is_ok() {
                 outcome = released;
             }
@@ -172,7 +172,7 @@ impl DeviceMemory {
     }
 
     /// Allocates from an arena of either kind. The caller holds its lock.
-    pub(in crate::memory) fn take_of_any(
+    pub(in crate::memory) fn take_of_either_kind(
         &self,
         arena: &Arena,
         request: Request,
@@ -185,7 +185,7 @@ impl DeviceMemory {
     }
 
     /// Allocates from the mapped memory, searching all of it.
-    fn take_anywhere(&self, arena: &Arena, request: Request) -> Result<Option<u64>> {
+    fn take_from_mapped(&self, arena: &Arena, request: Request) -> Result<Option<u64>> {
         let _guard = arena.lock.enter()?;
         self.take::<true>(arena, request, WHOLE_WALK)
     }
@@ -342,7 +342,7 @@ impl DeviceMemory {
         segmented: bool,
     ) -> Error {
         self.with_ledger(None, |stats| stats.ledger.count(|all| all.num_ooms += 1));
-        let error = self.out_of_memory(runtime, device, self.asked(bytes, segmented), false);
+        let error = self.out_of_memory(runtime, device, self.driver_bytes(bytes, segmented), false);
         if let Error::OutOfMemory(OutOfMemory { free, .. }) = error {
             let bytes = bytes.checked_next_multiple_of(UNIT).unwrap_or(bytes);
             history::out_of_memory(self.ordinal, bytes, free);
@@ -351,7 +351,7 @@ impl DeviceMemory {
     }
 
     /// The number of bytes that the driver is asked for if no memory is available for a block.
-    pub(in crate::memory) fn asked(&self, bytes: u64, segmented: bool) -> u64 {
+    pub(in crate::memory) fn driver_bytes(&self, bytes: u64, segmented: bool) -> u64 {
         let granularity = self.virtual_memory.granularity();
         let wanted = match segmented {
             true => self.policy.rules(false).segment_bytes(bytes),

@@ -70,14 +70,14 @@ impl HostMemory {
     }
 
     /// Counts one more graph that uses blocks which another graph uses already.
-    pub fn keep_again(&self, blocks: &[usize]) {
+    pub fn add_graph_to_pinned(&self, blocks: &[usize]) {
         blocks.iter().for_each(|address| self.kept.add(*address, true));
     }
 
     /// A graph that used these blocks was destroyed. Blocks that the host has freed become free
     /// after the present work of the streams. The other blocks wait for these streams once they are
     /// freed.
-    pub fn unkeep<'a>(
+    pub fn remove_graph_from_pinned<'a>(
         &self,
         runtime: &Runtime,
         blocks: &[usize],

@@ -1,10 +1,10 @@
 //! The caching allocator of pinned host memory, which copies need to be asynchronous.
 //!
 //! [`heap`] has the blocks of a size class, split from segments that [`source`] obtains.
-//! [`directory`] maps an address to its segment. [`settle`] completes deferred frees. [`grow_ahead`]
-//! obtains segments before they are needed. Each thread uses its own heaps. If they have no free
-//! block, it searches the heaps of other threads before it calls the driver. Only the return of
-//! memory to the driver waits for the device.
+//! [`directory`] maps an address to its segment. [`settle`] completes deferred frees.
+//! [`grow_ahead`] obtains segments before they are needed. Each thread uses its own heaps. If they
+//! have no free block, it searches the heaps of other threads before it calls the driver. Only the
+//! return of memory to the driver waits for the device.
 
 mod directory;
 mod events;

@@ -34,7 +34,7 @@ impl HostMemory {
             let Some(batch) = heap.deferred.batches.get_mut(index) else { break };
             let passed = if is_behind { Ok(false) } else { self.has_passed(runtime, batch) };
             match passed {
-                Ok(true) => self.pass(runtime, heap, index),
+                Ok(true) => self.complete_batch(runtime, heap, index),
                 Ok(false) => index += 1,
                 Err(error) => {
                     outcome = outcome.and(Err(error));
@@ -46,7 +46,7 @@ impl HostMemory {
     }
 
     /// Frees the blocks of a batch whose stream is done with them.
-    fn pass(&self, runtime: &Runtime, heap: &mut Heap, index: usize) {
+    fn complete_batch(&self, runtime: &Runtime, heap: &mut Heap, index: usize) {
         let mut batch = heap.deferred.batches.remove(index);
         // SAFETY: streams that batches name stay (`mark_streams`).
         let device = unsafe { &*batch.stream }.device();

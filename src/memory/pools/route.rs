@@ -396,7 +396,7 @@ impl DeviceMemory {
         let _relaxed = Relaxed::enter(self.driver);
         let mut detached = DetachedSegments::new();
         let released = self.each_arena(|arena| match arena.pool() == pool && !pool.is_alive() {
-            true => self.unload(runtime, arena, &mut detached),
+            true => self.release_unused(runtime, arena, &mut detached),
             false => Ok(()),
         });
         let given = self.give_back(runtime.device(self.ordinal)?, detached);
@@ -421,7 +421,7 @@ impl DeviceMemory {
             }
             // SAFETY: `each_arena` holds the lock, and this is the only reference.
             unsafe { arena.state() }.prepare_lending()?;
-            found = self.take_of_any(arena, request, WHOLE_WALK)?;
+            found = self.take_of_either_kind(arena, request, WHOLE_WALK)?;
             // SAFETY: as above.
             let state = unsafe { arena.state() };
             // Pools of segments cannot sleep, so that their blocks need no mark.

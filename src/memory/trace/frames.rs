@@ -197,7 +197,7 @@ impl Default for Stacks {
 }
 
 /// The largest number of frames of a stack from one source.
-pub const DEEPEST: usize = 128;
+pub const MAX_DEPTH: usize = 128;
 
 /// Below this number of bytes, no search for unreferenced stacks runs.
 const LEAST: usize = 256 << 10;
@@ -216,9 +216,9 @@ impl Stacks {
     /// Stores a stack, innermost frame first, and returns its id. 0: it is empty, or there is no
     /// host memory.
     pub fn intern(&mut self, named: &mut dyn Iterator<Item = Named<'_>>, native: &[usize]) -> u32 {
-        let mut list = [0; 2 * DEEPEST];
+        let mut list = [0; 2 * MAX_DEPTH];
         let mut len = 0;
-        for frame in named.take(DEEPEST) {
+        for frame in named.take(MAX_DEPTH) {
             let Some(name) = self.texts.intern(frame.name) else { return 0 };
             let Some(filename) = self.texts.intern(frame.filename) else { return 0 };
             let frame = Frame { name, filename, line: frame.line, address: 0 };
@@ -226,7 +226,7 @@ impl Stacks {
             list[len] = id;
             len += 1;
         }
-        for address in native.iter().take(DEEPEST) {
+        for address in native.iter().take(MAX_DEPTH) {
             let frame = Frame { name: 0, filename: 0, line: 0, address: *address };
             let Some(id) = self.frames.intern(&[frame]) else { return 0 };
             list[len] = id;
@@ -500,7 +500,7 @@ mod tests {
 
     #[test]
     fn native_frames_are_found_and_resolved() {
-        let mut found = [0; DEEPEST];
+        let mut found = [0; MAX_DEPTH];
         let len = addresses(&mut found);
         assert!(len > 3, "{len}");
         let mut stacks = Stacks::new();

@@ -124,7 +124,7 @@ fn recorder<'a>() -> Option<&'a Recorder> {
 #[inline(always)]
 pub fn before_allocation(stream: &Stream) {
     if is_on() {
-        gather(FramesFor::State, stream.native() as u64);
+        capture_stack(FramesFor::State, stream.native() as u64);
     }
 }
 
@@ -132,7 +132,7 @@ pub fn before_allocation(stream: &Stream) {
 #[inline(always)]
 pub fn before_host_allocation() {
     if is_on() {
-        gather(FramesFor::State, 0);
+        capture_stack(FramesFor::State, 0);
     }
 }
 
@@ -140,20 +140,20 @@ pub fn before_host_allocation() {
 #[inline(always)]
 pub fn before_free() {
     if is_on() {
-        gather(FramesFor::All, 0);
+        capture_stack(FramesFor::All, 0);
     }
 }
 
 /// Captures the stack of this thread, if the recorder wants frames for `needed`.
 #[cold]
-fn gather(needed: FramesFor, stream: u64) {
+fn capture_stack(needed: FramesFor, stream: u64) {
     PENDING.set(Pending { stack: 0, stream });
     let Some(recorder) = recorder() else { return };
     let is_wanted = recorder.frames_for >= needed && (recorder.events || needed != FramesFor::All);
     if !is_wanted || IN_SOURCE.get() {
         return;
     }
-    let mut native = [0; frames::DEEPEST];
+    let mut native = [0; frames::MAX_DEPTH];
     let len = if recorder.native { frames::addresses(&mut native) } else { 0 };
     let native = &native[..len];
     let mut pin = Pin::NONE;

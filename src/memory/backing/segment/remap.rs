@@ -91,7 +91,7 @@ impl Views {
     }
 
     /// Is a block in a view?
-    pub(in crate::memory) fn have(&self, id: u32) -> bool {
+    pub(in crate::memory) fn contain(&self, id: u32) -> bool {
         self.of(id).is_some()
     }
 
@@ -106,7 +106,7 @@ impl Views {
     }
 
     /// One past the last unit that primary mappings may use.
-    pub(in crate::memory) fn floor(&self, slot_units: u64) -> u64 {
+    pub(in crate::memory) fn primary_limit(&self, slot_units: u64) -> u64 {
         let lowest = self.list.iter().rev().find(|view| view.start >= self.slot_start);
         lowest.map_or(slot_units, |view| view.start.into())
     }
@@ -219,7 +219,7 @@ impl View {
 
     fn unmap(&self, memory: &VirtualMemory, base: u64) -> Result<()> {
         let (address, bytes) = self.range(base);
-        if bytes == 0 { Ok(()) } else { memory.unmap_again(address, bytes) }
+        if bytes == 0 { Ok(()) } else { memory.unmap_second(address, bytes) }
     }
 }
 
@@ -315,7 +315,7 @@ impl Segment {
         let mut outcome = Ok(());
         for mapping in self.mappings().iter().filter(|mapping| mapping.mark == Mark::Chosen) {
             let address = base + u64::from(start + view.units) * UNIT;
-            outcome = memory.map_again(address, u64::from(mapping.units) * UNIT, mapping.handle);
+            outcome = memory.map_second(address, u64::from(mapping.units) * UNIT, mapping.handle);
             if outcome.is_err() {
                 break;
             }

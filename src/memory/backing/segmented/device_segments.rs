@@ -31,9 +31,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 const NO_ROOM: Error = Error::OutOfHostMemory("the list of segments to give back");
 
-const NOT_ITS_OWN: Error = Error::InvalidState(
-    "the pool's allocator gave memory that tcuda has already; its memory must come from the driver, \
-     or from anywhere but tcuda",
+const ALREADY_OWNED: Error = Error::InvalidState(
+    "the pool's allocator gave memory that tcuda has already; its memory must come from the \
+     driver, or from anywhere but tcuda",
 );
 
 fn bytes_of(fit: &Fit) -> u64 {
@@ -49,7 +49,8 @@ struct Detached {
     heap: Option<Heap>,
 }
 
-// SAFETY: streams are shared by all threads, and those that are marked here stay alive (`mark_streams_of_stranded`).
+// SAFETY: streams are shared by all threads, and those that are marked here stay alive
+// (`mark_streams_of_stranded`).
 unsafe impl Send for Detached {}
 
 impl Detached {
@@ -241,7 +242,7 @@ impl DeviceMemory {
         let is_mapped =
             [address, last].into_iter().any(|at| virtual_memory::device_of(at).is_some());
         if is_mapped || uncached::has(address) {
-            return Err(NOT_ITS_OWN);
+            return Err(ALREADY_OWNED);
         }
         // SAFETY: the lock is held, and this is the only reference.
         let state = unsafe { arena.state() };
@@ -249,7 +250,7 @@ impl DeviceMemory {
         let added = table::add(arena, address, bytes, attached.start);
         if !matches!(added, Ok(true)) {
             *allocation = Some(state.detach(attached.id));
-            return added.and(Err(NOT_ITS_OWN));
+            return added.and(Err(ALREADY_OWNED));
         }
         history::segment_of(arena, Action::SegmentAlloc, address, bytes);
         self.with_ledger(Some(arena), |stats| {

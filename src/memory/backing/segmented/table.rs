@@ -62,7 +62,8 @@ fn find(address: u64) -> Option<Entry> {
 pub fn arena_of(address: u64) -> Option<(&'static Arena, u64)> {
     waiting::assert_awake();
     let Entry { arena, start, address: first, .. } = find(address)?;
-    // SAFETY: an arena that ends has no segments left, and lives as long as a call may have found it.
+    // SAFETY: an arena that ends has no segments left, and lives as long as a call may have found
+    // it.
     Some((unsafe { &*arena }, u64::from(start) * UNIT + (address - first)))
 }
 
