@@ -91,7 +91,7 @@ pub struct DeviceMemory {
     /// The number of stream waits that cross-stream reuse has added.
     waits: AtomicU64,
     /// Arenas of streams and pools that have ended.
-    ended: crate::memory::arena::ended::Ended,
+    ended: crate::memory::arena::ended::EndedArenas,
 }
 
 type DeviceStats = crate::memory::stats::device_stats::DeviceStats<Arena>;
@@ -125,7 +125,7 @@ impl DeviceMemory {
             has_uncached: AtomicBool::new(false),
             pool: DriverPool::new(driver),
             waits: AtomicU64::new(0),
-            ended: crate::memory::arena::ended::Ended::new(),
+            ended: crate::memory::arena::ended::EndedArenas::new(),
         };
         memory.configure(settings);
         Ok(memory)

@@ -41,7 +41,7 @@ impl DeviceMemory {
             heap @ Some(_) => {
                 let address = state.address(arena.base, id);
                 let _context = runtime.device(arena.device).ok().and_then(suballocations::context);
-                suballocations::block_goes(heap, address);
+                suballocations::report_free(heap, address);
             }
             None => self.poison(runtime, arena, id),
         }

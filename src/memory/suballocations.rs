@@ -35,7 +35,7 @@ pub(super) fn segment(address: u64, bytes: u64) -> Option<Heap> {
 }
 
 /// Reports that a segment is gone.
-pub(super) fn segment_goes(device: &Device, heap: Option<Heap>) {
+pub(super) fn report_segment_end(device: &Device, heap: Option<Heap>) {
     if let Some(heap) = heap {
         let _context = device.enter();
         nvtx::remove_heap(heap);
@@ -51,7 +51,7 @@ pub(super) fn block(heap: Option<Heap>, address: u64, bytes: u64) {
 }
 
 /// Reports that a block is freed.
-pub(super) fn block_goes(heap: Option<Heap>, address: u64) {
+pub(super) fn report_free(heap: Option<Heap>, address: u64) {
     if heap.is_some() {
         nvtx::remove_region(address);
     }

@@ -51,7 +51,7 @@ impl DeviceMemory {
     /// A block that is free in this stream's order, in the arena of another stream that served it
     /// last. Makes no driver call.
     #[inline]
-    pub(in crate::memory) fn share_again(
+    pub(in crate::memory) fn reuse_again(
         &self,
         arena: &Arena,
         request: Request,
@@ -163,7 +163,7 @@ impl DeviceMemory {
         {
             return true;
         }
-        let held = self.most_held(None, request);
+        let held = self.highest_need(None, request);
         // A stream that needs little, such as a stream of copies, soon has memory of its own.
         let is_often = arena.small_waits.load(Ordering::Relaxed) >= TIMES;
         let is_little = growth < self.virtual_memory.limit.claimed() / LITTLE;
@@ -173,7 +173,7 @@ impl DeviceMemory {
 
     /// The most bytes that were allocated at a time since the cache was emptied, this request
     /// included. `own` is an arena whose lock the caller holds, if it holds one.
-    pub(in crate::memory) fn most_held(&self, own: Option<&Arena>, request: Request) -> u64 {
+    pub(in crate::memory) fn highest_need(&self, own: Option<&Arena>, request: Request) -> u64 {
         self.with_ledger(own, |stats| {
             let current = stats.sums(ClassCounters::current)[ALL][ALLOCATED_BYTES];
             stats.ledger.highest.max(current + i64::from(request.units) * UNIT as i64) as u64

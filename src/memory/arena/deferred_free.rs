@@ -19,7 +19,7 @@ use crate::gpu::stream::Stream;
 use crate::gpu::waits::Stamp;
 use crate::memory::arena::foreign_free::Owner;
 use crate::memory::arena::poll_policy::PollPolicy;
-use crate::memory::arena::stream_uses::{FEW, Followed, NO_ROOM};
+use crate::memory::arena::stream_uses::{MOST_STREAMS, NO_ROOM, StreamSet};
 use crate::memory::arena::{Arena, ArenaState};
 use crate::memory::stats::ledger::Class;
 use std::sync::atomic::Ordering;
@@ -27,7 +27,7 @@ use std::sync::atomic::Ordering;
 /// The leader that was enqueued last, with the blocks that follow it.
 struct Leader {
     /// The streams in whose batches it is.
-    streams: Followed,
+    streams: StreamSet,
     /// The last block that follows it, or itself; [`NONE`]: no more blocks may follow.
     last: u32,
     /// When it was enqueued, and those that follow it.
@@ -66,7 +66,7 @@ thread_local! {
 }
 
 /// Blocks whose waits are over, merged into one.
-pub(in crate::memory) struct Ended {
+pub(in crate::memory) struct CompletedBlocks {
     pub class: Class,
     /// How many blocks they were.
     pub blocks: i64,
@@ -92,7 +92,8 @@ unsafe impl Send for DeferredFrees {}
 
 impl DeferredFrees {
     pub(in crate::memory) fn new() -> DeferredFrees {
-        let leader = Leader { streams: [std::ptr::null(); FEW], last: NONE, stamp: Stamp::NOBODY };
+        let leader =
+            Leader { streams: [std::ptr::null(); MOST_STREAMS], last: NONE, stamp: Stamp::NOBODY };
         DeferredFrees {
             batches: Vec::new(),
             overflow: 0,
@@ -228,7 +229,7 @@ impl ArenaState {
     /// Enqueues a block, and makes it the leader.
     #[inline(never)]
     fn lead(&mut self, id: u32) {
-        let followed = self.uses.few(self.blocks[id].uses);
+        let followed = self.uses.stream_set(self.blocks[id].uses);
         let stamp = Stamp::now();
         let is_whole = self.enqueue(id, stamp);
         self.deferred.overflow += u32::from(!is_whole);
@@ -250,10 +251,10 @@ impl ArenaState {
 
     /// A block whose waits are over, not merged.
     #[inline]
-    pub(in crate::memory) fn end_alone(&self, arena: &Arena, id: u32) -> Ended {
+    pub(in crate::memory) fn complete_alone(&self, arena: &Arena, id: u32) -> CompletedBlocks {
         let block = &self.blocks[id];
         let (class, bytes) = (arena.class_of(block.units), block.bytes());
-        Ended {
+        CompletedBlocks {
             class,
             blocks: 1,
             bytes,
@@ -265,9 +266,9 @@ impl ArenaState {
     /// Merges a block whose waits are over with those that follow it, as long as each starts where
     /// the one before ends and counts in the same class. Such blocks often came from one place.
     #[inline]
-    pub(in crate::memory) fn end_together(&mut self, arena: &Arena, id: u32) -> Ended {
-        let Ended { class, mut blocks, bytes: _, mut requested, mut next } =
-            self.end_alone(arena, id);
+    pub(in crate::memory) fn complete_merged(&mut self, arena: &Arena, id: u32) -> CompletedBlocks {
+        let CompletedBlocks { class, mut blocks, bytes: _, mut requested, mut next } =
+            self.complete_alone(arena, id);
         let Block { mut units, next: mut above, uses, .. } = self.blocks[id];
         // Blocks of other streams are not merged here, and no blocks of an arena with remapped
         // memory.
@@ -296,13 +297,13 @@ impl ArenaState {
             self.blocks[above].previous = id;
             self.active_blocks -= blocks - 1;
         }
-        Ended { class, blocks, bytes: i64::from(units) * UNIT as i64, requested, next }
+        CompletedBlocks { class, blocks, bytes: i64::from(units) * UNIT as i64, requested, next }
     }
 
     /// Counts that one of the streams that a block waits for is done with it. True: it was the
     /// last.
     #[inline]
-    pub(in crate::memory) fn is_past_all(&mut self, id: u32) -> bool {
+    pub(in crate::memory) fn end_one_wait(&mut self, id: u32) -> bool {
         let block = &mut self.blocks[id];
         block.waits = block.waits.saturating_sub(1);
         block.waits == 0 && !self.uses.has(block.uses)

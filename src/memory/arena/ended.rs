@@ -27,12 +27,12 @@ use crate::runtime::Runtime;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Members that are inspected when an arena is needed.
-const LOOKS: usize = 8;
+const INSPECTED: usize = 8;
 /// The most spares of a class. A device has at most one for each GiB.
 const MOST_SPARES: usize = 16;
 
 /// The ended arenas of a device.
-pub struct Ended {
+pub struct EndedArenas {
     /// The member that is inspected next. Changes under the ledger's lock.
     hand: AtomicUsize,
     /// Threads that walk through the members by index. No member is removed meanwhile.
@@ -49,10 +49,10 @@ impl Drop for Walk<'_> {
     }
 }
 
-impl Ended {
+impl EndedArenas {
     /// No spares.
-    pub const fn new() -> Ended {
-        Ended {
+    pub const fn new() -> EndedArenas {
+        EndedArenas {
             hand: AtomicUsize::new(0),
             walks: AtomicUsize::new(0),
             spares: Mutex::new(Rank::LEAF, [[0; MOST_SPARES]; 2]),
@@ -112,7 +112,7 @@ impl Arena {
     }
 
     /// Removes it from its stream.
-    fn leave_stream(&self) {
+    fn detach_from_stream(&self) {
         let own = std::ptr::from_ref(self).cast_mut();
         if let Some(stream) = self.stream() {
             stream.served.store(next_serial(), Ordering::Release);
@@ -141,7 +141,7 @@ impl DeviceMemory {
     /// Inspects a few members, and ends those that have ended. The caller holds no lock.
     pub(in crate::memory) fn scan_for_ended(&self, runtime: &Runtime, device: &Device) {
         device.streams.forget_ended(runtime, false);
-        let mut found = [std::ptr::null::<Arena>(); LOOKS];
+        let mut found = [std::ptr::null::<Arena>(); INSPECTED];
         self.stats.with_members(|arenas| {
             for place in found.iter_mut().take(arenas.len()) {
                 let hand = self.ended.hand.load(Ordering::Relaxed) % arenas.len();
@@ -222,7 +222,7 @@ impl DeviceMemory {
             let device = runtime.device(self.ordinal)?;
             let is_of_pool = arena.pool().is_alive();
             if is_of_pool || self.may_be_spare(arena) {
-                self.set_free(device, arena, is_of_pool);
+                self.make_available(device, arena, is_of_pool);
                 return Ok(());
             }
             match arena.segmented {
@@ -255,9 +255,9 @@ impl DeviceMemory {
 
     /// Makes an unused arena available to a stream of its pool, or to any stream. The caller holds
     /// its lock.
-    fn set_free(&self, device: &Device, arena: &Arena, is_of_pool: bool) {
+    fn make_available(&self, device: &Device, arena: &Arena, is_of_pool: bool) {
         self.stats.with_own(arena, |_| {
-            arena.leave_stream();
+            arena.detach_from_stream();
             let role = match is_of_pool {
                 true => Role::Idle,
                 false if self.ended.replace(arena.class, 0, arena.address()) => Role::Spare,
@@ -298,7 +298,7 @@ impl DeviceMemory {
             if self.ended.walks.load(Ordering::Acquire) != 0 {
                 return None;
             }
-            arena.leave_stream();
+            arena.detach_from_stream();
             self.ended.replace(arena.class, arena.address(), 0);
             let own = std::ptr::from_ref(arena).cast_mut();
             for member in &stats.members {

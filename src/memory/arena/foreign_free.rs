@@ -389,11 +389,11 @@ impl ArenaState {
                 }
             }
         }
-        self.memory_came(to);
+        self.invalidate_waits(to);
     }
 
     /// Invalidates earlier waits on this owner's free memory.
-    fn memory_came(&mut self, to: Owner) {
+    fn invalidate_waits(&mut self, to: Owner) {
         match to {
             Owner::Arena => self.foreign.returns += 1,
             Owner::Stream(index) => self.foreign.list[index].frees += 1,
@@ -413,7 +413,7 @@ impl ArenaState {
                 }
                 id = self.blocks[id].next;
             }
-            self.memory_came(to);
+            self.invalidate_waits(to);
         }
         for from in 0..self.foreign.list.len() {
             let owner = Owner::Stream(from);

@@ -9,8 +9,8 @@ use crate::memory::arena::deferred_free::{Batch, DeferredFrees};
 use crate::memory::exported;
 
 /// The most streams of a block that can follow another.
-pub(in crate::memory) const FEW: usize = 4;
-pub(in crate::memory) type Followed = [*const Stream; FEW];
+pub(in crate::memory) const MOST_STREAMS: usize = 4;
+pub(in crate::memory) type StreamSet = [*const Stream; MOST_STREAMS];
 
 /// A use of a block by one stream. It is in the list of the block while that lives, then in the
 /// stream's batch.
@@ -183,9 +183,9 @@ impl Uses {
         Some(node.block)
     }
 
-    /// The streams of a list, if they are at most [`FEW`].
-    pub(in crate::memory) fn few(&self, head: u32) -> Option<Followed> {
-        let (mut streams, mut next) = ([std::ptr::null(); FEW], head);
+    /// The streams of a list, if they are at most [`MOST_STREAMS`].
+    pub(in crate::memory) fn stream_set(&self, head: u32) -> Option<StreamSet> {
+        let (mut streams, mut next) = ([std::ptr::null(); MOST_STREAMS], head);
         for place in &mut streams {
             let Some(node) = self.node(next) else { break };
             (*place, next) = (node.stream, node.next);
@@ -195,7 +195,7 @@ impl Uses {
 
     /// Makes a list vacant if these are its streams, in this order. Returns its end.
     #[inline(always)]
-    pub(in crate::memory) fn give_back(&mut self, head: u32, streams: &Followed) -> Option<u32> {
+    pub(in crate::memory) fn give_back(&mut self, head: u32, streams: &StreamSet) -> Option<u32> {
         let (mut last, mut next) = (0, head);
         for stream in streams {
             let Some(node) = self.nodes.get((next as usize).wrapping_sub(1)) else {

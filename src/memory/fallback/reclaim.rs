@@ -9,7 +9,7 @@ use crate::gpu::stream::{Stream, finished};
 use crate::gpu::sync_debug;
 use crate::memory::arena::bins::SHORT_WALK;
 use crate::memory::arena::block::NONE;
-use crate::memory::arena::deferred_free::Ended;
+use crate::memory::arena::deferred_free::CompletedBlocks;
 use crate::memory::arena::foreign_free::Owner;
 use crate::memory::arena::poll_policy::PollTimer;
 use crate::memory::arena::{Arena, Request, StreamEnd};
@@ -360,7 +360,7 @@ impl DeviceMemory {
             // SAFETY: as above, for as long as it takes the next block.
             while let Some(id) = unsafe { arena.state() }.uses.pop(&mut batch) {
                 // SAFETY: as above.
-                let mut id = match unsafe { arena.state() }.is_past_all(id) {
+                let mut id = match unsafe { arena.state() }.end_one_wait(id) {
                     true => id,
                     false => continue,
                 };
@@ -379,9 +379,9 @@ impl DeviceMemory {
         // SAFETY: the lock is held, and this is the only reference.
         let state = unsafe { arena.state() };
         let freed = match flags::is_watched() {
-            false => state.end_together(arena, id),
+            false => state.complete_merged(arena, id),
             true => {
-                let freed = state.end_alone(arena, id);
+                let freed = state.complete_alone(arena, id);
                 history::free_completed(arena, state, id);
                 self.end_block(runtime, arena, id);
                 freed
@@ -395,7 +395,7 @@ impl DeviceMemory {
         });
         state.free_pending(id, self.now());
         let split = state.split();
-        let Ended { class, blocks, bytes, requested, next } = freed;
+        let CompletedBlocks { class, blocks, bytes, requested, next } = freed;
         // SAFETY: the lock is held and we are not parked.
         if !unsafe { arena.account() }.end_active(class, [blocks, bytes, requested], split) {
             let mut change = [0; COUNTERS];

@@ -42,7 +42,7 @@ impl DeviceMemory {
                 return Ok(address);
             }
         }
-        if let Some(address) = self.share_again(arena, request)? {
+        if let Some(address) = self.reuse_again(arena, request)? {
             return Ok(address);
         }
         if let Some(address) = self.reuse_view(arena, request)? {

@@ -365,7 +365,7 @@ impl DeviceMemory {
         self.prepare(kind.1)?;
         self.scan_for_ended(runtime, device);
         self.stats.with_members(|arenas| {
-            self.by_pool.lock().know(pool)?;
+            self.by_pool.lock().register(pool)?;
             let of_kind =
                 || arenas.iter().map(|arena| &***arena).filter(|arena| arena.kind() == kind);
             let is_idle = |arena: &Arena| arena.role() == Role::Idle && arena.is_unused();

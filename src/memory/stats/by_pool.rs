@@ -36,7 +36,7 @@ impl ByPool {
     }
 
     /// Makes sure that a pool, which is alive, can be counted.
-    pub fn know(&mut self, pool: PoolId) -> Result<()> {
+    pub fn register(&mut self, pool: PoolId) -> Result<()> {
         if self.find(pool).is_ok() {
             return Ok(());
         }

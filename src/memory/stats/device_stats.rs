@@ -173,7 +173,7 @@ impl<M: Member> GuardedStats<M> {
         let is_enough = self.with(Some(own), |stats| {
             // SAFETY: all accounts are frozen.
             unsafe { own.with_account(|account| account.add(changes)) };
-            stats.share_out(Some((own, changes)))
+            stats.distribute(Some((own, changes)))
         });
         self.is_scarce.store(!is_enough, Ordering::Relaxed);
     }
@@ -249,13 +249,13 @@ impl<M: Member> DeviceStats<M> {
     /// Counts a change of the uncached blocks, and raises the peaks to it.
     pub fn count_uncached(&mut self, class: Class, change: &Counters) {
         self.ledger.uncached.add(&only(class, *change));
-        self.share_out(None);
+        self.distribute(None);
     }
 
     /// Undoes such a change.
     pub fn undo_uncached(&mut self, class: Class, change: &Counters) {
         self.ledger.uncached.undo(&only(class, *change));
-        self.share_out(None);
+        self.distribute(None);
     }
 
     /// Raises the peaks to the present sums, and distributes anew what is left below them, among
@@ -265,7 +265,7 @@ impl<M: Member> DeviceStats<M> {
     /// last request, as long as there is enough for one more. If the peak is low, equal parts would
     /// be too little for any member. The rest is then distributed in equal parts. `requester` is
     /// the member with the present request, and its changes. True: there was enough for all.
-    pub fn share_out(&mut self, requester: Option<(&M, &Changes)>) -> bool {
+    pub fn distribute(&mut self, requester: Option<(&M, &Changes)>) -> bool {
         let sums = self.sums(ClassCounters::current);
         self.ledger.raise(&sums);
         if let Some((requester, changes)) = requester {
@@ -327,11 +327,11 @@ impl<M: Member> DeviceStats<M> {
     /// Allows peaks to be too low, by at most this much, from now on.
     pub fn allow(&mut self, allowance: Counters) {
         self.ledger.allow(allowance);
-        self.share_out(None);
+        self.distribute(None);
     }
 
     /// Called before peaks are read: raises them to the present sums.
-    pub fn see(&mut self) {
+    pub fn raise_peaks(&mut self) {
         if !self.ledger.is_exact() {
             let sums = self.sums(ClassCounters::current);
             self.ledger.raise(&sums);
@@ -342,14 +342,14 @@ impl<M: Member> DeviceStats<M> {
     pub fn reset_peak(&mut self) {
         let sums = self.sums(ClassCounters::current);
         self.ledger.reset_peak(&sums);
-        self.share_out(None);
+        self.distribute(None);
     }
 
     /// Called after the cache was emptied: the highest need begins again.
     pub fn forget_highest(&mut self) {
         let sums = self.sums(ClassCounters::current);
         self.ledger.forget_highest(&sums);
-        self.share_out(None);
+        self.distribute(None);
     }
 
     /// Resets every total to 0.
@@ -365,13 +365,13 @@ impl<M: Member> DeviceStats<M> {
         let [current, increased, decreased] = self.totals();
         let opened = self.ledger.open_scope(owner, [&current, &increased, &decreased]);
         // The scope's peaks are lower than those below which the headroom was distributed.
-        self.share_out(None);
+        self.distribute(None);
         opened
     }
 
     /// Closes the newest scope of a thread, and returns what happened in it; none: it has none.
     pub fn close_scope(&mut self, owner: u64) -> Option<Statistics> {
-        self.see();
+        self.raise_peaks();
         let [current, increased, decreased] = self.totals();
         self.ledger.close_scope(owner, [&current, &increased, &decreased])
     }

@@ -33,7 +33,7 @@ impl DeviceMemory {
     /// Fills in all statistics except those that the driver counts.
     fn read_statistics(&self, to: &mut Statistics) {
         self.with_ledger(None, |stats| {
-            stats.see();
+            stats.raise_peaks();
             stats.statistics(to);
         });
         to.max_split_size = self.policy.max_split_size();

@@ -342,7 +342,7 @@ impl DeviceMemory {
         let (segments, blocks) = (snapshot.segments.len(), snapshot.blocks.len());
         loop {
             let list = |stats: &mut DeviceStats| {
-                stats.see();
+                stats.raise_peaks();
                 stats.list(snapshot, self.ordinal, pool, with_history)
             };
             match self.with_ledger(None, list)? {

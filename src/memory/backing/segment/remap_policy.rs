@@ -78,7 +78,7 @@ impl DeviceMemory {
         if spared < (u64::from(request.units) * UNIT / LEAST_SPARED).max(claimed / 1024) {
             return Ok(None);
         }
-        let held = self.most_held(Some(arena), request);
+        let held = self.highest_need(Some(arena), request);
         if claimed + growth <= held + held / 1000 * SLACK * (1 + evictions) {
             return Ok(None);
         }

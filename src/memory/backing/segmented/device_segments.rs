@@ -64,7 +64,7 @@ impl Detached {
     fn give(&mut self, device: &Device) -> Result<()> {
         // SAFETY: NULL, or a stream that is marked, and so stays alive.
         let stream = unsafe { self.stream.as_ref() }.unwrap_or(device.streams.default());
-        suballocations::segment_goes(device, self.heap.take());
+        suballocations::report_segment_end(device, self.heap.take());
         source_of(&self.source).free(device, stream, self.address, self.bytes)
     }
 }
@@ -224,7 +224,7 @@ impl DeviceMemory {
             match error {
                 Error::OutOfHostMemory(_) => drop(self.give(device, segment)),
                 // The memory is in use elsewhere, and is not freed here.
-                _ => suballocations::segment_goes(device, segment.heap.take()),
+                _ => suballocations::report_segment_end(device, segment.heap.take()),
             }
         }
         Err(error)
