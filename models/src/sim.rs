@@ -24,7 +24,7 @@ mod kernel {
     pub struct Launch;
 
     impl Launch {
-        pub fn again(&self) -> Launch {
+        pub fn for_next_launch(&self) -> Launch {
             Launch
         }
     }

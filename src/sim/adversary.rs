@@ -7,7 +7,7 @@
 use super::config::ConfigError;
 use super::copy;
 use super::helper::Helpers;
-use super::lanes::{Callback, Pending, State};
+use super::lanes::{Callback, Pending, ScheduleState};
 use super::queue::{Action, Point, Stream};
 use super::trace::Trace;
 use super::{Machine, lock, schedule};
@@ -20,7 +20,7 @@ pub(super) struct Adversary {
     strategy: Strategy,
     /// Numbers of the only operations that may be delayed; `None`: all.
     late: Option<Vec<u64>>,
-    pub(super) state: Mutex<State>,
+    pub(super) state: Mutex<ScheduleState>,
     /// Signals that a callback or an operation on another thread has finished.
     pub(super) progress: Condvar,
     pub(super) helpers: Helpers,
@@ -38,7 +38,7 @@ impl Adversary {
         Ok(Adversary {
             strategy: Strategy::new(seed.unwrap_or(0)),
             late,
-            state: Mutex::new(State::new(trace)),
+            state: Mutex::new(ScheduleState::new(trace)),
             progress: Condvar::new(),
             helpers: Helpers::default(),
             scheduler: ThreadScheduler::new(seed.is_some()),
@@ -62,7 +62,7 @@ impl Adversary {
     }
 
     /// Takes the lock for a call of the host.
-    fn enter(&self) -> MutexGuard<'_, State> {
+    fn enter(&self) -> MutexGuard<'_, ScheduleState> {
         let mut state = lock(&self.state);
         state.calls += 1;
         if state.callbacks == 0 { state } else { self.settle(state) }
@@ -132,13 +132,16 @@ impl Adversary {
     }
 
     /// Notes progress of another process, which a wait may need.
-    pub(super) fn passed_elsewhere(&self) {
+    pub(super) fn note_remote_progress(&self) {
         lock(&self.state).finished += 1;
         self.progress.notify_all();
     }
 
     /// Waits for an operation that is running on another thread.
-    fn await_progress<'a>(&'a self, state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+    fn await_progress<'a>(
+        &'a self,
+        state: MutexGuard<'a, ScheduleState>,
+    ) -> MutexGuard<'a, ScheduleState> {
         let finished = state.finished;
         drop(state);
         let took_turn = self.scheduler.pass(&self.strategy, Reason::Wait);
@@ -167,9 +170,9 @@ impl Adversary {
     pub(super) fn step<'a>(
         &'a self,
         machine: &Arc<Machine>,
-        mut state: MutexGuard<'a, State>,
+        mut state: MutexGuard<'a, ScheduleState>,
         index: usize,
-    ) -> MutexGuard<'a, State> {
+    ) -> MutexGuard<'a, ScheduleState> {
         let (submitted, offered) = (state.submitted, state.offered.is_some());
         if state.trace.is_some() {
             state.overtake(index);
@@ -186,11 +189,11 @@ impl Adversary {
             let stream = Arc::clone(&lane.stream);
             state.offered = Some(Callback { lane: index, stream, action });
             state.callbacks += 1;
-            return self.call_back(machine, state);
+            return self.run_offered_callback(machine, state);
         }
         if let Some(rest) = front.rest.take() {
             schedule::run(machine, &lane.stream, action);
-            front.put_off(submitted, rest);
+            front.defer_rest(submitted, rest);
             return state;
         }
         if let Action::Copy(copy) = &mut action
@@ -198,7 +201,7 @@ impl Adversary {
             && copy::read_now(machine, lane.stream.device, copy)
         {
             front.plan.tear = Tear::Whole;
-            front.put_off(submitted, action);
+            front.defer_rest(submitted, action);
             return state;
         }
         let journal = match &mut action {
@@ -207,7 +210,7 @@ impl Adversary {
         };
         schedule::run(machine, &lane.stream, action);
         if let Some(writes) = journal.and_then(|journal| journal.undo()) {
-            front.put_off(submitted, Action::Writes(writes));
+            front.defer_rest(submitted, Action::Writes(writes));
             return state;
         }
         state.finish(index);

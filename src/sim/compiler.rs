@@ -113,7 +113,7 @@ fn with_dynamic_memory(source: &str) -> String {
 }
 
 /// The whole source: the prelude, the program, and the kernel's description.
-fn whole(program: &Program<'_>) -> Result<String, Failure> {
+fn full_source(program: &Program<'_>) -> Result<String, Failure> {
     let text = |text: &CStr| text.to_str().map(str::to_owned).map_err(|_| malformed());
     let (source, entry, title) =
         (text(program.source)?, text(program.entry)?, text(program.title)?);
@@ -164,6 +164,7 @@ fn malformed() -> Failure {
 /// std panics if it gets none.
 fn run(arguments: &[&OsStr], messages: &Path) -> Result<ExitStatus, Failure> {
     // A process with elevated privileges must not choose programs by its environment.
+    // SAFETY: getauxval has no preconditions.
     if unsafe { libc::getauxval(libc::AT_SECURE) } != 0 {
         return Err(Failure::NoCompiler);
     }
@@ -195,7 +196,7 @@ fn failed(what: &'static str) -> impl Fn(std::io::Error) -> Failure {
 /// Compiles a program to a shared object.
 pub fn compile(program: &Program<'_>) -> Result<Image, Failure> {
     let _reserve = reserve::hold().ok_or(Failure::OutOfHostMemory)?;
-    let text = whole(program)?;
+    let text = full_source(program)?;
     let making = "making a directory for it";
     let scratch = Scratch::new().map_err(|code| Failure::Host { what: making, code })?;
     let (source, object) = (scratch.file("kernel.cc"), scratch.file("kernel.so"));

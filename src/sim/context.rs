@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, RwLock};
 const FIRST: usize = 1 << 36;
 const STRIDE: usize = 64;
 /// Maximum depth of a thread's context stack.
-const DEEPEST: usize = 64;
+const MAX_DEPTH: usize = 64;
 /// `CU_CTX_SCHED_...` flags that `cuDevicePrimaryCtxGetState` reports.
 const FLAGS: c_uint = 0;
 
@@ -69,7 +69,7 @@ impl Context {
         }
         streams.retain(|(_, stream)| !stream.destroyed.load(Ordering::Relaxed));
         let stream = Stream::new(self.device, Kind::Blocking, 0);
-        self.adopt(&stream);
+        self.add_stream(&stream);
         // If this cannot be registered, the stream lives until the machine is powered off.
         let own = Arc::downgrade(&stream);
         worker::at_end(move || own.upgrade().iter().for_each(|stream| stream.destroy()));
@@ -77,7 +77,7 @@ impl Context {
         stream
     }
 
-    pub(super) fn adopt(&self, stream: &Arc<Stream>) {
+    pub(super) fn add_stream(&self, stream: &Arc<Stream>) {
         let mut members = write(&self.members);
         members.retain(|member| !member.destroyed.load(Ordering::Relaxed) || !member.is_idle());
         members.push(Arc::clone(stream));
@@ -104,13 +104,13 @@ struct Thread {
 
 /// The context stack; the current context is last.
 struct Stack {
-    handles: [usize; DEEPEST],
+    handles: [usize; MAX_DEPTH],
     depth: usize,
 }
 
 impl Stack {
     const fn new() -> Stack {
-        Stack { handles: [0; DEEPEST], depth: 0 }
+        Stack { handles: [0; MAX_DEPTH], depth: 0 }
     }
 
     fn last(&self) -> Option<usize> {

@@ -7,7 +7,7 @@
 //! making a call. If no call comes for a while, the watcher runs queued operations one by one.
 
 use super::adversary::Adversary;
-use super::lanes::{Callback, State};
+use super::lanes::{Callback, ScheduleState};
 use super::worker::{Parker, Worker};
 use super::{Machine, code, lock, require, schedule};
 use crate::sim::thread_state;
@@ -16,18 +16,18 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Interval between two checks of an unfinished callback.
-const LOOK: Duration = Duration::from_micros(100);
+const CHECK_INTERVAL: Duration = Duration::from_micros(100);
 /// A callback that computes for more ticks than this (10 ms each) is no longer waited for.
-const LONG: u64 = 10;
+const LONG_TICKS: u64 = 10;
 /// Time without a call after which the watcher runs queued work.
-const FORGOTTEN: Duration = Duration::from_millis(200);
+const QUIET_TIME: Duration = Duration::from_millis(200);
 /// The same time if events are shared: the host may make no call because it waits for another
 /// process, which waits for this work.
-const AWAITED: Duration = Duration::from_millis(5);
-/// Interval before the next check if a thread is still on its way to a call.
-const AGAIN: Duration = Duration::from_millis(10);
+const SHARED_QUIET_TIME: Duration = Duration::from_millis(5);
+/// The same time after a check that found a thread still running.
+const RECHECK_TIME: Duration = Duration::from_millis(10);
 /// Interval at which the watcher then runs one operation, until a call comes.
-const STEP: Duration = Duration::from_millis(1);
+const STEP_INTERVAL: Duration = Duration::from_millis(1);
 
 /// The helper threads of a machine.
 #[derive(Default)]
@@ -41,17 +41,17 @@ pub(super) struct Helpers {
     /// Wakes the watcher: there is queued work, or the machine is powered off.
     pub(super) watch: Parker,
     /// True if events are shared with another process, in either direction.
-    has_partners: AtomicBool,
+    has_shared_events: AtomicBool,
 }
 
 impl Helpers {
     /// Notes that events are shared with another process.
     pub(super) fn share_events(&self) {
-        self.has_partners.store(true, Ordering::Relaxed);
+        self.has_shared_events.store(true, Ordering::Relaxed);
     }
 
-    fn patience(&self) -> Duration {
-        if self.has_partners.load(Ordering::Relaxed) { AWAITED } else { FORGOTTEN }
+    fn quiet_time(&self) -> Duration {
+        if self.has_shared_events.load(Ordering::Relaxed) { SHARED_QUIET_TIME } else { QUIET_TIME }
     }
 }
 
@@ -65,22 +65,22 @@ pub(super) struct Helper {
     /// CPU ticks it had used when it was first seen running.
     ticks: Option<u64>,
     /// True if it has computed too long; calls no longer wait for it.
-    left_alone: bool,
+    is_ignored: bool,
 }
 
 impl Helper {
     fn new(id: i32, parker: &Arc<Parker>) -> Helper {
-        Helper { parker: Arc::clone(parker), id, busy: false, ticks: None, left_alone: false }
+        Helper { parker: Arc::clone(parker), id, busy: false, ticks: None, is_ignored: false }
     }
 
     /// True if a call must wait for it before continuing.
     fn is_awaited(&mut self) -> bool {
-        if !self.busy || self.left_alone {
+        if !self.busy || self.is_ignored {
             return false;
         }
         let Some(ticks) = thread_state::running(self.id) else { return false };
-        self.left_alone = ticks - *self.ticks.get_or_insert(ticks) >= LONG;
-        !self.left_alone
+        self.is_ignored = ticks - *self.ticks.get_or_insert(ticks) >= LONG_TICKS;
+        !self.is_ignored
     }
 }
 
@@ -101,7 +101,7 @@ impl Adversary {
         thread.map(|thread| lock(&self.helpers.threads).push(thread)).is_some()
     }
 
-    /// Starts the watcher, if there is none.
+    /// Starts the watcher if there is none.
     pub(super) fn start_watcher(&self, machine: &Arc<Machine>) {
         let mut state = lock(&self.state);
         if !state.watched {
@@ -119,11 +119,11 @@ impl Adversary {
 
     /// Has a callback thread run the offered callback; returns when the callback has finished or
     /// sleeps.
-    pub(super) fn call_back<'a>(
+    pub(super) fn run_offered_callback<'a>(
         &'a self,
         machine: &Arc<Machine>,
-        mut state: MutexGuard<'a, State>,
-    ) -> MutexGuard<'a, State> {
+        mut state: MutexGuard<'a, ScheduleState>,
+    ) -> MutexGuard<'a, ScheduleState> {
         if !state.watched {
             state.watched = self.start(machine, "sim watcher", Adversary::watch);
         }
@@ -138,33 +138,36 @@ impl Adversary {
     }
 
     /// Waits until every callback has finished or sleeps.
-    pub(super) fn settle<'a>(&'a self, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+    pub(super) fn settle<'a>(
+        &'a self,
+        mut state: MutexGuard<'a, ScheduleState>,
+    ) -> MutexGuard<'a, ScheduleState> {
         let start = Instant::now();
-        let mut looks = 0;
+        let mut idle_checks = 0;
         self.scheduler.begin_short_sleep();
-        while state.callbacks > 0 && looks < 2 {
-            let waited = self.progress.wait_timeout(state, LOOK);
+        while state.callbacks > 0 && idle_checks < 2 {
+            let waited = self.progress.wait_timeout(state, CHECK_INTERVAL);
             state = waited.unwrap_or_else(PoisonError::into_inner).0;
             if start.elapsed() > thread_state::LONGEST {
-                state.helpers.iter_mut().for_each(|helper| helper.left_alone = helper.busy);
+                state.helpers.iter_mut().for_each(|helper| helper.is_ignored = helper.busy);
             }
             let awaited = state.offered.is_some()
                 || self.helpers.on_the_way.load(Ordering::SeqCst) > 0
                 || self
                     .scheduler
                     .with_scheduler_locked(|| state.helpers.iter_mut().any(Helper::is_awaited));
-            looks = if awaited { 0 } else { looks + 1 };
+            idle_checks = if awaited { 0 } else { idle_checks + 1 };
         }
         self.scheduler.end_short_sleep();
         state
     }
 
     /// Runs the callback that is offered, without the lock.
-    fn take_up<'a>(
+    fn run_callback<'a>(
         &'a self,
         machine: &Arc<Machine>,
-        mut state: MutexGuard<'a, State>,
-    ) -> MutexGuard<'a, State> {
+        mut state: MutexGuard<'a, ScheduleState>,
+    ) -> MutexGuard<'a, ScheduleState> {
         let Some(Callback { lane, stream, action }) = state.offered.take() else { return state };
         self.helpers.on_the_way.fetch_add(1, Ordering::SeqCst);
         drop(state);
@@ -192,7 +195,7 @@ impl Adversary {
         while !state.closed {
             if state.offered.is_some() {
                 state.helpers[own].busy = true;
-                state = self.take_up(machine, state);
+                state = self.run_callback(machine, state);
                 state.helpers[own] = Helper::new(id, &parker);
             } else {
                 drop(state);
@@ -208,7 +211,7 @@ impl Adversary {
         let id = unsafe { libc::gettid() };
         self.scheduler.end_short_sleep();
         let mut state = lock(&self.state);
-        let (mut calls, mut patience) = (state.calls, self.helpers.patience());
+        let (mut calls, mut quiet_time) = (state.calls, self.helpers.quiet_time());
         while !state.closed {
             if !state.is_busy() {
                 state.unwatched = true;
@@ -219,18 +222,18 @@ impl Adversary {
             }
             drop(state);
             let start = Instant::now();
-            self.scheduler.park(id, &self.helpers.watch, Some(patience));
-            let timed_out = start.elapsed() >= patience;
+            self.scheduler.park(id, &self.helpers.watch, Some(quiet_time));
+            let timed_out = start.elapsed() >= quiet_time;
             // Not under the lock: a calling thread that waits for it would look asleep.
             let quiet = if timed_out { self.scheduler.quiet_stamp(id) } else { None };
             state = lock(&self.state);
             let is_quiet = quiet.is_some_and(|stamp| self.scheduler.is_unchanged(stamp));
             if state.calls != calls || self.scheduler.has_callers() {
-                (calls, patience) = (state.calls, self.helpers.patience());
+                (calls, quiet_time) = (state.calls, self.helpers.quiet_time());
             } else if timed_out && !is_quiet {
-                patience = patience.min(AGAIN);
+                quiet_time = quiet_time.min(RECHECK_TIME);
             } else if timed_out && let Some(index) = state.any() {
-                patience = STEP;
+                quiet_time = STEP_INTERVAL;
                 state = self.step(machine, state, index);
                 self.scheduler.note_activity();
                 self.progress.notify_all();

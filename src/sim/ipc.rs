@@ -23,7 +23,7 @@ const LAZY_PEERS: c_uint = 1;
 /// The contents of a handle.
 #[derive(Clone, Copy, Default)]
 #[repr(C)]
-struct Words {
+struct HandleData {
     magic: u64,
     process: u32,
     file: i32,
@@ -39,9 +39,9 @@ struct Words {
     sum: u64,
 }
 
-const _: () = assert!(size_of::<Words>() == 64 && size_of::<CUipcMemHandle>() == 64);
+const _: () = assert!(size_of::<HandleData>() == 64 && size_of::<CUipcMemHandle>() == 64);
 
-impl Words {
+impl HandleData {
     fn sum(&self) -> u64 {
         let ends = (u64::from(self.process) << 32) | u64::from(self.file as u32);
         let all = [self.magic, ends, self.offset, self.id, self.device, self.start, self.bytes];
@@ -53,14 +53,14 @@ impl Words {
     fn bytes(mut self) -> [c_char; 64] {
         self.sum = self.sum();
         // SAFETY: 64 bytes without padding, either way.
-        unsafe { std::mem::transmute::<Words, [c_char; 64]>(self) }
+        unsafe { std::mem::transmute::<HandleData, [c_char; 64]>(self) }
     }
 
     /// Decodes a handle of another process. A handle of this process cannot be opened. Invalid
     /// handles return the status `unknown`.
-    fn of(bytes: [c_char; 64], magic: u64, unknown: c_int) -> Result<Words, i32> {
+    fn of(bytes: [c_char; 64], magic: u64, unknown: c_int) -> Result<HandleData, i32> {
         // SAFETY: 64 bytes, and any bytes are valid integers.
-        let words = unsafe { std::mem::transmute::<[c_char; 64], Words>(bytes) };
+        let words = unsafe { std::mem::transmute::<[c_char; 64], HandleData>(bytes) };
         require(words.magic == magic && words.sum == words.sum(), unknown)?;
         require(words.process != std::process::id(), code::INVALID_CONTEXT)?;
         Ok(words)
@@ -80,7 +80,7 @@ pub(super) unsafe extern "C" fn get_memory(handle: *mut CUipcMemHandle, ptr: CUd
         let (base, mapping) = space.mapping(start).ok_or(code::INVALID_VALUE)?;
         let allocation = &mapping.allocation;
         let slot = shared::publish(allocation).ok_or(code::OUT_OF_MEMORY)?;
-        let words = Words {
+        let words = HandleData {
             magic: MEMORY,
             process: std::process::id(),
             file: allocation.physical.file,
@@ -103,7 +103,7 @@ pub(super) unsafe extern "C" fn open_memory(
     entry(|machine| {
         let device = machine.current()?.device;
         require(!ptr.is_null() && flags == LAZY_PEERS, code::INVALID_VALUE)?;
-        let words = Words::of(handle.reserved, MEMORY, code::INVALID_VALUE)?;
+        let words = HandleData::of(handle.reserved, MEMORY, code::INVALID_VALUE)?;
         require(words.device == device as u64, code::INVALID_VALUE)?;
         let file =
             shared::open_again(words.process, words.file).map_err(|_| code::INVALID_VALUE)?;
@@ -144,14 +144,14 @@ pub(super) unsafe extern "C" fn get_event(handle: *mut CUipcEventHandle, event: 
         require(!handle.is_null(), code::INVALID_VALUE)?;
         let event = event::get(machine, event)?;
         let shared = event.shared.as_ref().ok_or(code::INVALID_HANDLE)?;
-        let words = Words {
+        let words = HandleData {
             magic: EVENT,
             process: std::process::id(),
             file: machine.devices[event.device].physical.file,
             offset: shared.offset as u64,
             id: shared.number(),
             device: event.device as u64,
-            ..Words::default()
+            ..HandleData::default()
         };
         // Another process may wait for the event while this one makes no call.
         schedule::share_events(machine);
@@ -163,7 +163,7 @@ pub(super) unsafe extern "C" fn open_event(event: *mut CUevent, handle: CUipcEve
     entry(|machine| {
         let device = machine.current()?.device;
         require(!event.is_null(), code::INVALID_VALUE)?;
-        let words = Words::of(handle.reserved, EVENT, code::MAP_FAILED)?;
+        let words = HandleData::of(handle.reserved, EVENT, code::MAP_FAILED)?;
         require(words.device == device as u64, code::INVALID_VALUE)?;
         let opened = Arc::new(open_shared(machine, device, &words)?);
         schedule::share_events(machine);
@@ -172,7 +172,7 @@ pub(super) unsafe extern "C" fn open_event(event: *mut CUevent, handle: CUipcEve
     })
 }
 
-fn open_shared(_: &Machine, device: usize, words: &Words) -> Result<Event, i32> {
+fn open_shared(_: &Machine, device: usize, words: &HandleData) -> Result<Event, i32> {
     let file = shared::open_again(words.process, words.file).map_err(|_| code::INVALID_VALUE)?;
     let Some(bytes) = shared::memory_of(file) else {
         shared::close(file);

@@ -206,7 +206,7 @@ impl Launch {
     }
 
     /// A copy for another launch of a graph.
-    pub(super) fn again(&self) -> Launch {
+    pub(super) fn for_next_launch(&self) -> Launch {
         let (running, parameters) = (OnceLock::new(), self.parameters.clone());
         Launch { running, parameters, journal: None, ..*self }
     }

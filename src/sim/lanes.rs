@@ -11,7 +11,7 @@ use std::sync::atomic::Ordering;
 
 /// All queued operations, and the counters of the schedule.
 #[derive(Default)]
-pub(super) struct State {
+pub(super) struct ScheduleState {
     /// Number of calls of the host that took this lock.
     pub(super) calls: u64,
     /// Number of unfinished callbacks, and the callback that no thread has taken yet.
@@ -41,7 +41,7 @@ pub(super) struct State {
     /// Number of searches; each search visits a lane once.
     search: u64,
     /// Lanes that the current search has yet to visit.
-    ahead: Vec<usize>,
+    to_visit: Vec<usize>,
 }
 
 /// A callback that may run.
@@ -77,9 +77,9 @@ pub(super) struct Pending {
     pub(super) record: Option<Box<Record>>,
 }
 
-impl State {
-    pub(super) fn new(trace: Option<Trace>) -> State {
-        State { trace, ..State::default() }
+impl ScheduleState {
+    pub(super) fn new(trace: Option<Trace>) -> ScheduleState {
+        ScheduleState { trace, ..ScheduleState::default() }
     }
 
     /// The lane of a stream, created at its first use.
@@ -130,7 +130,7 @@ impl State {
                 continue;
             }
             if front.due <= self.submitted && front.is_ready() {
-                best = better(best, (front.plan.key, front.position, *index));
+                best = lower(best, (front.plan.key, front.position, *index));
             }
         }
         best.map(|(_, _, index)| index)
@@ -141,10 +141,10 @@ impl State {
     pub(super) fn needed(&mut self, points: &[Point]) -> Option<usize> {
         self.search += 1;
         let lane_of = |point: &Point| point.stream.lane.load(Ordering::Relaxed);
-        self.ahead.clear();
-        self.ahead.extend(points.iter().filter(|point| !point.is_reached()).map(lane_of));
+        self.to_visit.clear();
+        self.to_visit.extend(points.iter().filter(|point| !point.is_reached()).map(lane_of));
         let mut best = None;
-        while let Some(index) = self.ahead.pop() {
+        while let Some(index) = self.to_visit.pop() {
             let Some(lane) = self.lanes.get_mut(index) else { continue };
             if lane.running || lane.searched == self.search {
                 continue;
@@ -153,9 +153,9 @@ impl State {
             let Some(front) = lane.pending.front_mut() else { continue };
             if front.is_ready() {
                 let late = u64::from(front.due > self.submitted);
-                best = better(best, (late << 63 | front.plan.key >> 1, front.position, index));
+                best = lower(best, (late << 63 | front.plan.key >> 1, front.position, index));
             } else {
-                self.ahead.extend(front.waits.iter().map(lane_of));
+                self.to_visit.extend(front.waits.iter().map(lane_of));
             }
         }
         best.map(|(_, _, index)| index)
@@ -173,7 +173,7 @@ impl State {
             let lane = &mut self.lanes[*index];
             let Some(front) = lane.pending.front_mut() else { continue };
             if !lane.running && front.is_ready() {
-                best = better(best, (front.plan.key, front.position, *index));
+                best = lower(best, (front.plan.key, front.position, *index));
             }
         }
         best.map(|(_, _, index)| index)
@@ -218,7 +218,7 @@ impl State {
 
 impl Pending {
     /// Queues the second step after the first has run; other operations may run before it.
-    pub(super) fn put_off(&mut self, submitted: u64, rest: Action) {
+    pub(super) fn defer_rest(&mut self, submitted: u64, rest: Action) {
         self.action = rest;
         self.due = submitted + self.plan.delay.max(1 + self.plan.key % 8);
         self.plan.key = !self.plan.key;
@@ -232,7 +232,7 @@ impl Pending {
 }
 
 /// The lower of two candidates: key, position, lane.
-fn better(
+fn lower(
     best: Option<(u64, u64, usize)>,
     candidate: (u64, u64, usize),
 ) -> Option<(u64, u64, usize)> {

@@ -121,6 +121,7 @@ impl Physical {
                 return None;
             }
             // A core dump would allocate every hole of the file.
+            // SAFETY: the range is the mapping above.
             let _ = unsafe { libc::madvise(address, self.bytes + META, libc::MADV_DONTDUMP) };
             Some(address.expose_provenance())
         })

@@ -5,7 +5,7 @@ use super::copy::Fill;
 use super::handles::Handles;
 use super::physical::POISONED_BYTES;
 use super::queue::{Action, Stream};
-use super::segment::{BLOCK, Free, SEGMENT, State, count};
+use super::segment::{BLOCK, Free, PoolState, SEGMENT, count};
 use super::unit::Block;
 use super::virtual_memory::{check_handle_types, location, rights};
 use super::{
@@ -28,7 +28,7 @@ pub(super) struct Pool {
     handle: AtomicUsize,
     /// Bit `d`: device `d` can access its memory.
     mask: AtomicU32,
-    state: Mutex<State>,
+    state: Mutex<PoolState>,
 }
 
 impl Pool {
@@ -38,7 +38,7 @@ impl Pool {
             default,
             handle: AtomicUsize::new(0),
             mask: AtomicU32::new(1 << device),
-            state: Mutex::new(State::new()),
+            state: Mutex::new(PoolState::new()),
         }
     }
 

@@ -34,7 +34,7 @@ pub(super) struct Stream {
     /// Position of the last queued operation; `completed` is that of the last finished one.
     submitted: AtomicU64,
     completed: AtomicU64,
-    state: Mutex<State>,
+    state: Mutex<StreamState>,
     /// Signals that an operation has finished.
     progress: Condvar,
     /// Wakes the idle worker: there is work, or the queue is closed.
@@ -42,7 +42,7 @@ pub(super) struct Stream {
 }
 
 #[derive(Default)]
-struct State {
+struct StreamState {
     pending: VecDeque<Operation>,
     /// True while an operation runs on the thread that queued it.
     running: bool,
@@ -107,12 +107,12 @@ pub(super) struct Operation {
 
 impl Action {
     /// A copy for another launch of a graph.
-    pub(super) fn again(&self) -> Action {
+    pub(super) fn for_next_launch(&self) -> Action {
         match self {
             Action::Copy(copy) => Action::Copy(copy.clone()),
             Action::Fill(fill) => Action::Fill(*fill),
             Action::HostFunction(host) => Action::HostFunction(*host),
-            Action::Kernel(launch) => Action::Kernel(Box::new(launch.again())),
+            Action::Kernel(launch) => Action::Kernel(Box::new(launch.for_next_launch())),
             // These are created while others run, and are never recorded in a graph.
             Action::Nothing | Action::Record(_) | Action::Writes(_) => Action::Nothing,
         }
@@ -160,7 +160,7 @@ impl Stream {
             lane: AtomicUsize::new(usize::MAX),
             submitted: AtomicU64::new(0),
             completed: AtomicU64::new(0),
-            state: Mutex::new(State::default()),
+            state: Mutex::new(StreamState::default()),
             progress: Condvar::new(),
             work: Condvar::new(),
         })
@@ -193,9 +193,9 @@ impl Stream {
     /// Waits for progress, at most until the operation at `position` has finished.
     fn await_progress<'a>(
         &'a self,
-        mut state: MutexGuard<'a, State>,
+        mut state: MutexGuard<'a, StreamState>,
         position: u64,
-    ) -> MutexGuard<'a, State> {
+    ) -> MutexGuard<'a, StreamState> {
         state.awaited = Some(state.awaited.map_or(position, |first| first.min(position)));
         self.progress.wait(state).unwrap_or_else(PoisonError::into_inner)
     }

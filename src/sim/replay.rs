@@ -163,7 +163,7 @@ fn own_stream<'a>(
 ) -> &'a Arc<Stream> {
     made.get_or_insert_with(|| {
         let stream = Stream::new(device, Kind::NonBlocking, 0);
-        machine.context_of(&stream).adopt(&stream);
+        machine.context_of(&stream).add_stream(&stream);
         stream
     })
 }
@@ -176,7 +176,7 @@ fn queue(
     work: &Work,
 ) -> Result<Point, i32> {
     let action = match work {
-        Work::Action(action) => action.again(),
+        Work::Action(action) => action.for_next_launch(),
         Work::Record(event) => return event.record_at(machine, stream, waits),
         Work::Wait(event) => {
             waits.extend(event.point().filter(|point| !point.is_reached()));

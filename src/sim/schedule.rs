@@ -76,9 +76,9 @@ pub(super) fn poll(machine: &Arc<Machine>, point: &Point) {
 }
 
 /// Notes that another process has reached a record.
-pub(super) fn passed_elsewhere(machine: &Machine) {
+pub(super) fn note_remote_progress(machine: &Machine) {
     if let ScheduleKind::Adversarial(_) = machine.config.schedule {
-        machine.adversary.passed_elsewhere();
+        machine.adversary.note_remote_progress();
     }
 }
 

@@ -16,7 +16,7 @@ const OPPORTUNISTIC: usize = 1;
 const INTERNAL_DEPENDENCIES: usize = 2;
 
 /// The memory and counters of a pool.
-pub(super) struct State {
+pub(super) struct PoolState {
     /// Segments by address; a block never crosses the end of its segment.
     pub(super) segments: BTreeMap<usize, usize>,
     pub(super) free: BTreeMap<usize, Free>,
@@ -49,9 +49,9 @@ pub(super) fn count(counter: &mut [u64; 2], bytes: usize) {
     counter[1] = counter[1].max(counter[0]);
 }
 
-impl State {
-    pub(super) fn new() -> State {
-        State {
+impl PoolState {
+    pub(super) fn new() -> PoolState {
+        PoolState {
             segments: BTreeMap::new(),
             free: BTreeMap::new(),
             used_blocks: BTreeMap::new(),

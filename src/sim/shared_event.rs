@@ -130,7 +130,7 @@ impl SharedEvent {
         let reached = if lost { self.recorded() } else { self.word(2).load(Ordering::Acquire) };
         if reached > self.remote_stream.completed() {
             self.remote_stream.finish(reached);
-            schedule::passed_elsewhere(machine);
+            schedule::note_remote_progress(machine);
         }
         self.remote_stream.completed()
     }

@@ -44,7 +44,7 @@ pub(super) unsafe extern "C" fn create(
         // CUDA clamps a priority to the valid range.
         let priority = priority.clamp(device::GREATEST_PRIORITY, device::LEAST_PRIORITY);
         let created = Stream::new(context.device, kind, priority);
-        context.adopt(&created);
+        context.add_stream(&created);
         let handle = write(&machine.streams).insert(created);
         put!(stream, ptr::without_provenance_mut(handle))
     })

@@ -164,6 +164,7 @@ impl ThreadScheduler {
     pub(super) fn new(counts: bool) -> ThreadScheduler {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         // Looked up by name, since not every C library has it.
+        // SAFETY: the name ends with NUL.
         let alone = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"__libc_single_threaded".as_ptr()) };
         // SAFETY: a char of the C library, which is never unloaded.
         let alone = unsafe { alone.cast::<AtomicU8>().as_ref() };

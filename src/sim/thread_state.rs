@@ -44,7 +44,7 @@ struct Thread {
     /// The time when it was first seen running, and its CPU ticks then.
     runs: Option<(Instant, u64)>,
     /// True if it has computed too long; it is not waited for until it sleeps.
-    left_alone: bool,
+    is_ignored: bool,
 }
 
 /// Value of `slept` for a thread that can never become a stranger.
@@ -189,18 +189,18 @@ impl ThreadStates {
             }
             match thread.check(index < OPEN_THREADS, counts) {
                 Observation::Asleep(times) => {
-                    (thread.runs, thread.left_alone) = (None, false);
+                    (thread.runs, thread.is_ignored) = (None, false);
                     if thread.slept < STRANGER_CHECKS {
                         thread.slept += 1;
                     }
                     seen.push((thread.id, times));
                 }
                 Observation::Gone => is_stale = true,
-                Observation::Running(_) if thread.left_alone => {}
+                Observation::Running(_) if thread.is_ignored => {}
                 Observation::Running(ticks) => {
                     let (since, before) = *thread.runs.get_or_insert((Instant::now(), ticks));
                     if ticks - before >= self.patience || since.elapsed() > LONGEST {
-                        thread.left_alone = true;
+                        thread.is_ignored = true;
                         self.patience = (self.patience / 2).max(LEAST_PATIENCE);
                     } else {
                         is_quiet = false;
@@ -227,12 +227,12 @@ pub(super) fn running(id: i32) -> Option<u64> {
 
 impl Thread {
     fn new(id: i32) -> Thread {
-        Thread { id, slept: 0, files: None, runs: None, left_alone: false }
+        Thread { id, slept: 0, files: None, runs: None, is_ignored: false }
     }
 
     /// Resets the observations: the thread waits at the scheduler.
     fn note_arrival(&mut self) {
-        (self.runs, self.left_alone, self.slept) = (None, false, CALLER);
+        (self.runs, self.is_ignored, self.slept) = (None, false, CALLER);
     }
 
     /// True if the thread has not ended.
@@ -323,7 +323,7 @@ mod tests {
             while thread_states.check(&[], true).is_none() {
                 assert!(start.elapsed() < 2 * LONGEST, "it is left alone in the end");
             }
-            assert!(thread_states.threads[0].left_alone);
+            assert!(thread_states.threads[0].is_ignored);
             stop.store(true, Ordering::Relaxed);
         });
     }
