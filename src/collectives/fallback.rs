@@ -289,8 +289,8 @@ fn to_host(team: &Team, device: i32, host: MemoryKind, form: &Form) -> Result<()
 fn refuse_capture(team: &Team) -> Result<()> {
     if team.is_capturing() {
         return Err(Error::Capturing {
-            operation: "a collective call with pageable memory whose elements do not lie side by side",
-            why: "pass pinned memory, or one whose elements lie side by side",
+            operation: "a collective call with pageable memory that is not contiguous",
+            why: "pass pinned memory, or a contiguous tensor",
         });
     }
     Ok(())

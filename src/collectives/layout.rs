@@ -34,8 +34,8 @@ struct Bits {
 }
 
 const PARTS_OF_BYTES: Error = Error::Invalid(
-    "elements of less than a byte must lie side by side in whole bytes, in all that a collective \
-     reads and writes",
+    "elements of less than a byte must be contiguous and fill whole bytes, in all tensors that a \
+     collective reads and writes",
 );
 
 /// Converts bits to bytes.

@@ -12,9 +12,9 @@
 //! streams. A captured stream cannot tell where its launches end, so what such a graph held stays
 //! until the next graph is destroyed or the cache is emptied.
 //!
-//! **Polling and captures.** The allocator holds a stream's `capture` lock while it polls the stream
-//! or records an event on it. A capture of this library takes the same lock to begin, so neither
-//! sees the other halfway.
+//! **Polling and captures.** The allocator holds a stream's `capture` lock while it polls the
+//! stream or records an event on it. A capture of this library takes the same lock to begin, so
+//! neither sees the other halfway.
 //!
 //! **Host functions** are counted by the captures, templates and executables that contain them, and
 //! by the calls that launches will make. The driver gets numbers, so a launch that the library does

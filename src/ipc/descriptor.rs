@@ -88,7 +88,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_descriptor_is_known_as_long_as_it_is_open() {
+    fn open_descriptors_are_tracked() {
         // SAFETY: makes a descriptor.
         let made = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC) };
         let own = Descriptor::of(made.into(), "an event").unwrap();

@@ -42,7 +42,7 @@ pub struct Iteration {
 
 const NO_ROOM: Error = Error::OutOfHostMemory("the parts of a call");
 const TOO_MANY: Error = Error::Invalid(
-    "the tensors have more than 25 dimensions of which no two are as one: PyTorch takes no more",
+    "the tensors have more than 25 dimensions that cannot be merged: PyTorch supports no more",
 );
 const MISMATCH: Error = Error::Invalid(
     "the shapes of the inputs do not broadcast: from the last dimension on, two sizes must be equal, \

@@ -32,7 +32,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_known_answers() {
+    fn philox_matches_known_answers() {
         let at_offset =
             |seed, subsequence, offset: u64| block(seed, subsequence, offset / BLOCK_WORDS);
         let answers: [(u64, u64, u64, [u32; 4]); 7] = [

@@ -371,7 +371,7 @@ mod tests {
     }
 
     #[test]
-    fn certain_and_impossible() {
+    fn thresholds_at_the_extremes() {
         for dtype in [Dtype::F32, Dtype::F64] {
             assert_eq!(threshold(0.0, dtype), Some(0));
             assert_eq!(threshold(1.5, dtype), None);

@@ -164,7 +164,7 @@ impl Tensor {
         Ok(tensor)
     }
 
-    /// Sets the view to these fields, like [`Tensor::new`]. On failure it has no dimensions.
+    /// Sets the view to these fields, like [`Tensor::new`]. On failure it must be set again before use.
     pub fn assign(&mut self, parts: Parts<'_>) -> Result<()> {
         let Parts { data, byte_offset, place, dtype, shape, strides } = parts;
         let head = Head { data, byte_offset, place, dtype, ndim: shape.len() };

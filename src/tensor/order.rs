@@ -150,7 +150,7 @@ const PARTS_OF_BYTES: Error = Error::Invalid(
      more",
 );
 const TOO_MANY: Error = Error::Invalid(
-    "the tensor has more than 25 dimensions of which no two are as one: PyTorch takes no more",
+    "the tensor has more than 25 dimensions that cannot be merged: PyTorch supports no more",
 );
 
 impl Tensor {

@@ -137,7 +137,7 @@ fn broadcasts_refuse_other_shapes() {
 }
 
 #[test]
-fn coalesced_broadcasts_want_one_device() {
+fn coalesced_broadcasts_need_one_device() {
     on_machine(|bench| {
         let (a, b) = (bench.on(0, &[4]), bench.on(1, &[4]));
         bench.refuses(|| none(api::broadcast_coalesced(&[a, b], &[0, 1], 0)), INVALID, &["1"]);

@@ -63,7 +63,7 @@ impl Drop for Switches {
 /// Only contexts may outlive a shutdown.
 pub fn left_in_driver() -> Outcome<()> {
     let Some(left) = LEFT.lock().unwrap_or_else(PoisonError::into_inner).take() else {
-        return Err("no object looked at the shutdown".into());
+        return Err("the shutdown was not observed".into());
     };
     let left = LiveObjects { contexts: 0, workers: 0, ..left };
     if left == LiveObjects::default() {

@@ -86,7 +86,7 @@ fn scatters(bytes: u64) -> impl Fn(&Team, &[Part]) {
 /// The minimum for a call that one of n devices does: n - 1 records and n - 1 waits before it, one
 /// record and n - 1 waits after it.
 #[test]
-fn small_calls_take_no_more_than_they_must() {
+fn small_calls_make_the_fewest_driver_calls() {
     for devices in [2, 3, 4, 8] {
         let others = devices as u64 - 1;
         let by_kernel = [others + 1, 2 * others, 1, 0];
@@ -130,7 +130,7 @@ fn larger_calls_are_joined_with_few_waits() {
 /// On default streams one context is pushed, replaced for each further device, and popped at the
 /// end. These streams are not queried for captures.
 #[test]
-fn default_streams_take_one_context_after_the_other() {
+fn default_streams_switch_one_pushed_context() {
     for devices in [2, 3, 4, 8] {
         on_machine(&format!("devices={devices},memory=64MiB"), |runtime| {
             let streams = chosen(runtime, |_| true);
