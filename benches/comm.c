@@ -180,8 +180,7 @@ int comm_prepare(int which, size_t bytes)
     return comm_sync();
 }
 
-/* Memory of another library in the place of an input, or of an output (is_out), of the same size.
- */
+/* Memory of another library in the place of an input, or an output (is_out), of equal size. */
 void comm_replace(int index, int is_out, void *data)
 {
     (is_out ? outs : inputs)[index].data = data;

@@ -146,7 +146,7 @@ static void statistics(long count)
         CHECK(tcuda_memory_stats(TCUDA_CURRENT_DEVICE, &stats));
 }
 
-/* Nobody listens. */
+/* No tool listens. */
 static void nvtx_range(long count)
 {
     int32_t depth;

@@ -67,8 +67,7 @@ static struct CUgraph_st *end(tcuda_stream *stream, size_t expected)
     return graph;
 }
 
-/* What is allocated and freed in a capture is nodes of its graph, also where two streams used it.
- */
+/* Allocations and frees in a capture are nodes of its graph, also where two streams used one. */
 static void a_graph_has_its_own_memory(void)
 {
     tcuda_stream *const stream = create_stream(0), *const other = create_stream(0);
@@ -157,8 +156,8 @@ static void what_a_graph_leaves_can_be_freed(void)
     CHECK_OK(tcuda_stream_destroy(stream));
 }
 
-/* What a graph allocates, nobody frees and no launch has made goes with it: its address may be
- * another's. */
+/* A block that a graph allocates, but that is not freed and that no launch has made, ends with the
+ * graph: its address may be another's. */
 static void what_went_with_a_graph_may_come_again(void)
 {
     tcuda_stream *const stream = create_stream(0);

@@ -185,7 +185,7 @@ static void captured_streams_are_known_by_their_handles(void)
     CHECK_EQ(driver.destroy(stranger), 0);
 }
 
-/* The handle means another stream on each thread, so that without a number nobody knows which. */
+/* The handle means another stream on each thread, so that without a number it is unknown which. */
 static void a_threads_own_stream_is_not_known_while_it_is_captured(void)
 {
     struct CUstream_st *const own = (struct CUstream_st *)(uintptr_t)2;
@@ -264,7 +264,7 @@ static void what_is_recorded_runs_at_each_launch(void)
 
 static void ignore(void *user_data) { (void)user_data; }
 
-/* Nobody tells when a graph of another's is gone: its captures get no host functions. */
+/* There is no notice that a foreign graph is gone: its captures get no host functions. */
 static void host_functions_are_refused(void)
 {
     tcuda_stream *stream = create_stream(TCUDA_CURRENT_DEVICE);

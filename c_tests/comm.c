@@ -1,5 +1,5 @@
-/* Collectives: copies on several devices, in values, which outputs are the inputs themselves, who
- * frees what, the order of streams, and what is refused. With one device some of it is left out. */
+/* Collectives: copies on several devices, in values, which outputs are the inputs themselves, what
+ * is freed, the order of streams, and what is refused. With one device some of it is left out. */
 #define _POSIX_C_SOURCE 200809L
 
 #include "comm.h"

@@ -65,8 +65,7 @@ static const void *start_of(const tcuda_tensor *tensor)
     return (const unsigned char *)tensor->data + tensor->byte_offset;
 }
 
-/* ---- A verb: makes its tensors, is called, in captures too, and knows what must come of it ----
- */
+/* ---- A verb: makes its tensors, is called, in captures too, and checks the result ---- */
 
 typedef struct verb {
     void (*call)(void);
@@ -147,8 +146,7 @@ static void check_whole(uint32_t number)
             number + part, 1);
 }
 
-/* What the library allocated in the capture is the graph's: it is copied to memory of ours there.
- */
+/* What the library allocated in the capture is the graph's: it is copied to our memory there. */
 static void keep(size_t tensor, int32_t device)
 {
     CHECK_OK(tcuda_copy(out[device].tensor.data, start_of(&outs[tensor]), BYTES, streams[device]));
@@ -241,12 +239,11 @@ static void a_verb_is_replayed(const verb *v)
     tcuda_graph *const graph = create_graph(0);
     begin(graph, streams[0]);
     v->call();
-    /* Nobody waits for the capture's streams but through it: they come together in its first one.
-     */
+    /* Only the capture itself waits for its streams: they come together in its first one. */
     fork_streams();
     end(graph);
     release_outs();
-    /* Whoever gets memory now gets none that the graph writes. */
+    /* New allocations get no memory that the graph writes. */
     void *others[MOST][4];
     for (int32_t device = 0; device < devices; device++)
         for (size_t i = 0; i < 4; i++) {

@@ -208,8 +208,7 @@ static void many_sums_at_once(int32_t destination, size_t buffer_bytes)
     }
 }
 
-/* Of one list, what is at its destination stays there, and takes no memory; the others are copied.
- */
+/* Of one list, what is at its destination stays, and takes no memory; the others are copied. */
 static void sums_of_one_list_take_no_more_memory(void)
 {
     const int64_t shape[] = { 17, 5 }, nothing[] = { 0, 5 };

@@ -342,8 +342,7 @@ static void collectives_are_captured(void)
     end();
 }
 
-/* A block that a collective uses on another stream than its own is not reused before that is done.
- */
+/* A block that a collective uses on another stream is not reused before that is done. */
 static void blocks_wait_for_the_collective(void)
 {
     tcuda_stream *other = create_stream(0);

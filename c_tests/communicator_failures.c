@@ -1,6 +1,5 @@
 /* Communicators where something goes wrong: wrong arguments, ranks that never come, failures of
- * NCCL's, and ends in the middle of it all. Each case is a process, with an environment of its own.
- */
+ * NCCL's, and ends in the middle of it all. Each case is a process with its own environment. */
 #include "communicator.h"
 
 static int n;
@@ -147,7 +146,7 @@ static void groups_are_closed_whatever_happens(void)
     CHECK_OK(tcuda_communicator_destroy(own[0]));
     CHECK_STATUS(TCUDA_STATUS_INVALID_STATE, tcuda_communicator_group_end());
     destroy_all(n - 1, own + 1);
-    /* A group that nobody ends, and a shutdown. */
+    /* A group that is not ended, and a shutdown. */
     CHECK_OK(tcuda_communicator_group_begin());
     CHECK_OK(tcuda_free(data));
     done();
@@ -381,7 +380,7 @@ static void ranks_must_differ(void)
     done();
 }
 
-/* Work that fails is told by query, and its destroy does not wait for what never comes. */
+/* Query reports work that failed, and its destroy does not wait for what never comes. */
 static void what_failed_meanwhile_is_told(void)
 {
     start();

@@ -1,4 +1,4 @@
-/* What is told where NCCL is missing, too old, or not for this machine. Each case is a process,
+/* What is reported where NCCL is missing, too old, or not for this machine. Each case is a process,
  * since a library is opened once. */
 #include "communicator.h"
 

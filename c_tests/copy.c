@@ -1,5 +1,4 @@
-/* Copies and fills: every direction, size, offset and value; nothing beside the range is touched.
- */
+/* Copies and fills: every direction, size, offset and value; nothing beside the range changes. */
 #define _POSIX_C_SOURCE 200809L
 
 #include <sys/wait.h>

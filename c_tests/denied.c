@@ -173,7 +173,7 @@ static void turns_without_descriptors(void)
     threads_take_turns();
 }
 
-/* ---- A limit on files is none on the simulated machine's memory, or is told ---- */
+/* ---- A limit on files is none on the simulated machine's memory, or is reported ---- */
 
 static void files_are_short(void)
 {

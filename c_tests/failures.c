@@ -1,5 +1,4 @@
-/* How failures are told, and made: names, last errors, the log, the choice of a backend, injection.
- */
+/* How failures are reported and made: names, last errors, the log, backends, injection. */
 #define _POSIX_C_SOURCE 200809L
 
 #include <sys/wait.h>
@@ -142,14 +141,14 @@ static void log_callbacks_are_let_go_once(void)
     CHECK(strstr(tcuda_last_error(), "5") != NULL);
     CHECK_STATUS(TCUDA_STATUS_INVALID_ARGUMENT,
         tcuda_set_log_callback(-1, take_line, &logs[2], log_is_destroyed));
-    /* Nobody calls it, so that nothing keeps its data. */
+    /* It is never called, so that nothing keeps its data. */
     CHECK_OK(tcuda_set_log_callback(TCUDA_LOG_DEBUG, NULL, &logs[3], log_is_destroyed));
     CHECK_OK(tcuda_shutdown(NULL));
     CHECK_EQ(logs[0].destroyed, 1);
     CHECK_EQ(logs[1].destroyed, 1);
     CHECK_EQ(logs[2].destroyed, 0);
     CHECK_EQ(logs[3].destroyed, 1);
-    /* A warning is no error: the second one would not have been told. */
+    /* A warning is no error: the second one would not have been logged. */
     CHECK_OK(tcuda_set_log_callback(TCUDA_LOG_ERROR, take_line, &logs[2], NULL));
     create_stream(0);
     CHECK_OK(tcuda_shutdown(NULL));
@@ -317,7 +316,7 @@ static void driver_functions_can_be_made_to_fail(void)
     CHECK_OK(tcuda_backend_inject(NULL, 1, UNKNOWN, 0));
     CHECK_STATUS(TCUDA_STATUS_CUDA_ERROR, tcuda_device_synchronize(0));
     CHECK_OK(tcuda_device_synchronize(0));
-    /* What is sticky on a GPU is told as such. */
+    /* What is sticky on a GPU is reported as such. */
     CHECK_OK(tcuda_backend_inject("cuCtxSynchronize", 1, 700, 0));
     CHECK_STATUS(TCUDA_STATUS_DEVICE_LOST, tcuda_device_synchronize(0));
     CHECK_OK(tcuda_device_synchronize(0));

@@ -142,7 +142,7 @@ static void *stays_inside(void *unused)
     return unused;
 }
 
-/* The child cannot know what that call has left: it says so, and waits for nobody. */
+/* The child cannot know what that call has left: it says so, and does not wait. */
 static void forks_beside_a_call_that_stays(void)
 {
     int status = 0;

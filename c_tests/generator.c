@@ -1,5 +1,4 @@
-/* Generators: seeds before and after initialisation, states as torch's, handles, threads, captures.
- */
+/* Generators: seeds before and after initialisation, torch's states, handles, threads, captures. */
 #define _POSIX_C_SOURCE 200809L
 
 #include "support.h"

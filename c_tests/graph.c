@@ -266,7 +266,7 @@ static void parameters_are_taken_over(void)
     for (int i = 0; i < 3; i++)
         CHECK_OK(tcuda_graph_update(graph, source));
     CHECK_OK(tcuda_graph_destroy(source));
-    /* What it writes now is the memory of `source`, which nobody else gets. */
+    /* What it writes now is the memory of `source`, which no other allocation gets. */
     CHECK_OK(tcuda_free(own));
     CHECK_OK(tcuda_memory_empty_cache());
     fill_bytes(bytes, 1, PAGE, stream);
@@ -317,7 +317,7 @@ static void captures_can_be_broken_and_aborted(void)
     fill_bytes(bytes, 2, PAGE, branch);
     CHECK_STATUS(TCUDA_STATUS_CAPTURING, tcuda_graph_capture_end(graph));
     CHECK(!is_capturing(stream) && !is_capturing(branch));
-    /* Whoever destroys a graph aborts its capture. */
+    /* Destroying a graph aborts its capture. */
     begin(graph, stream);
     CHECK_OK(tcuda_graph_destroy(graph));
     CHECK(!is_capturing(stream));

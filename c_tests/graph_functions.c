@@ -135,8 +135,7 @@ static void are_taken_over(void)
     CHECK_OK(tcuda_stream_destroy(stream));
 }
 
-/* The input is the output, and a function is called beside it: in each warm-up, then at each call.
- */
+/* The input is the output, and a function is called beside it: in each warm-up and at each call. */
 static int32_t forward(void *user_data, const tcuda_tensor *inputs, size_t num_inputs,
     tcuda_stream *stream, tcuda_tensor *outputs, size_t num_outputs)
 {
@@ -184,7 +183,7 @@ static void run_in_callables(void)
     CHECK_OK(tcuda_free(bytes));
 }
 
-/* A graph, a capture and launches that nobody has ended. */
+/* A graph, a capture and launches that were not ended. */
 static void wait_for_shutdown(void)
 {
     tcuda_stream *stream = create_stream(TCUDA_CURRENT_DEVICE);

@@ -1,4 +1,4 @@
-/* The memory of graphs: private pools, pinned memory, and what is nobody's before the last
+/* The memory of graphs: private pools, pinned memory, and what stays reserved until the last
  * replay is over. */
 #include "graph.h"
 
@@ -44,7 +44,7 @@ static void memory_comes_from_the_pool(void)
     CHECK_OK(tcuda_free(of_branch));
     CHECK_OK(tcuda_free(large));
 
-    /* Nobody else gets it, and it does not go. */
+    /* No other allocation gets it, and it is not released. */
     const uint64_t held = reserved();
     CHECK(held >= before + 30 * MIB);
     CHECK_OK(tcuda_memory_empty_cache());
@@ -166,7 +166,7 @@ static void pinned_memory_is_kept_as_long_as_graphs(void)
     CHECK_OK(tcuda_stream_destroy(other));
 }
 
-/* The memory of a graph that is gone is nobody's before its last replay is over, wherever that
+/* The memory of a graph that is gone stays reserved until its last replay is over, wherever that
  * ran. */
 static void memory_waits_for_the_last_replay(void)
 {
@@ -203,7 +203,7 @@ static void memory_waits_for_the_last_replay(void)
     CHECK_OK(tcuda_stream_destroy(elsewhere));
 }
 
-/* The same while the stream on which it runs is captured, where nobody can wait for it: what it
+/* The same while the stream on which it runs is captured, where no wait for it is possible: what it
  * held stays until that is over. */
 static void memory_waits_beside_captures(void)
 {

@@ -272,7 +272,7 @@ static size_t frames_of(void *user_data, tcuda_frame *frames, size_t capacity)
     CHECK(capacity >= 2);
     from->calls++;
     if (from->comes_back) {
-        /* No lock is held, so that whoever calls back does not wait for itself. */
+        /* No lock is held, so that a callback that calls the library does not deadlock. */
         size_t bytes = 0;
         CHECK_OK(tcuda_memory_allocated(0, &bytes));
     }

@@ -1,6 +1,5 @@
 /* Frames are stored while an entry of the history or a live block names them: a program whose
- * stacks are all distinct keeps as many as its ring has entries, whatever it has recorded before.
- */
+ * stacks are all distinct keeps as many as its ring has entries, whatever it recorded before. */
 #define _POSIX_C_SOURCE 200809L
 #include "support.h"
 

@@ -86,7 +86,7 @@ static void a_freed_block_waits_for_the_copy_that_uses_it(void)
     CHECK_OK(tcuda_copy(memory, source + 1, BYTES - 1, stream));
     CHECK_OK(tcuda_host_free(source));
     is_refused(source);
-    /* A block that nobody uses is there again at once. */
+    /* A block that no stream uses can be reused at once. */
     CHECK_OK(tcuda_host_free(bystander));
     unsigned char *const again = pinned(BYTES), *const next = pinned(BYTES);
     CHECK(again == bystander || !runs_late());

@@ -98,7 +98,7 @@ static void a_steady_state_calls_no_driver(void)
     CHECK_EQ(after, before);
 }
 
-/* A stream that is held back keeps its own block, whoever else frees and allocates. */
+/* A stream that is held back keeps its own block, whatever others free and allocate. */
 static void recorded_blocks_wait_for_their_streams(void)
 {
     tcuda_stream *const slow = create_stream(TCUDA_CURRENT_DEVICE);

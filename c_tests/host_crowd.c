@@ -1,5 +1,5 @@
-/* Pinned memory on many threads: whoever frees it, it is nobody else's meanwhile, and all is
- * counted. */
+/* Pinned memory on many threads: any thread may free a block, until then no other one gets it, and
+ * all is counted. */
 #define _POSIX_C_SOURCE 200809L
 
 #include "support.h"

@@ -116,7 +116,7 @@ static void memory_of_the_system_is_registered(void)
     CHECK_EQ(calls_of("cuMemHostUnregister") - unregistered, 1);
 }
 
-/* Threads of this process, where nobody else starts any. */
+/* Threads of this process, where nothing else starts any. */
 static size_t count_threads(void)
 {
     size_t count = 0;

@@ -226,7 +226,7 @@ static void imports_twice(int line)
     CHECK_STATUS(TCUDA_STATUS_INVALID_POINTER, tcuda_ipc_close((char *)ptr + 512, NULL));
     CHECK_OK(tcuda_ipc_close(ptr, NULL));
     CHECK_STATUS(TCUDA_STATUS_INVALID_POINTER, tcuda_ipc_close(ptr, NULL));
-    /* Nobody has it any more, so that the owner may use it for something else. */
+    /* No process has it any more, so that the owner may use it for something else. */
     CHECK_STATUS(TCUDA_STATUS_INVALID_ARGUMENT, tcuda_ipc_import(&handle, NULL, &again, NULL));
     CHECK(again == NULL);
     nod(line);
@@ -405,7 +405,7 @@ static void wrong_arguments_are_refused(void)
     CHECK_OK(tcuda_free(block));
     CHECK_STATUS(TCUDA_STATUS_INVALID_POINTER, tcuda_ipc_export(block, NULL, &handle));
     CHECK_OK(tcuda_ipc_collect());
-    /* What nobody has imported stays here until the shutdown: a receiver may be on its way. */
+    /* What no process has imported stays here until the shutdown: a receiver may be on its way. */
     block = allocate(small, 0, NULL);
     handle = export_block(block, NULL);
     CHECK_OK(tcuda_free(block));

@@ -119,8 +119,7 @@ static inline tcuda_ipc_handle hear_handle(int line)
     return handle;
 }
 
-/* Descriptors of this process, without those by which the simulated machine looks at its threads.
- */
+/* Descriptors of this process, without those that the simulated machine has of its threads. */
 static inline size_t open_files(void)
 {
     char path[300], target[300];

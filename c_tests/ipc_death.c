@@ -14,7 +14,7 @@ static void never(int line)
         pause();
 }
 
-/* ---- Who imports dies ---- */
+/* ---- The importer dies ---- */
 
 /* Before it has asked for anything. */
 static void dies_with_a_handle(int line)
@@ -113,7 +113,7 @@ static void importer_leaves_a_child(void)
     survives_an_importer(leaves_a_child, true);
 }
 
-/* ---- Who exports dies ---- */
+/* ---- The exporter dies ---- */
 
 static void exports_and_dies(int line)
 {
@@ -129,7 +129,7 @@ static void exports_and_dies(int line)
     never(line);
 }
 
-/* What is written after that is for this process alone, and harms nobody. */
+/* What is written after that is for this process alone, and harms no other. */
 static void check_orphan(void *ptr)
 {
     CHECK_EQ(count_other_bytes(ptr, 1, bytes, NULL), 0);
@@ -174,7 +174,7 @@ static void exporter_dies_unheard(void)
     exit(finish());
 }
 
-/* Its child answers nobody, and is not waited for. */
+/* Its child answers no process, and is not waited for. */
 static void exports_and_leaves_a_child(int line)
 {
     void *block = allocate(bytes, 0, NULL);

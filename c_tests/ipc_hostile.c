@@ -68,7 +68,7 @@ static bool say(int to, const void *what, size_t length, const int *files, int c
     return sendmsg(to, &message, MSG_NOSIGNAL) == (ssize_t)length;
 }
 
-/* ---- Who asks is a stranger ---- */
+/* ---- The client is a stranger ---- */
 
 static int connect_to(const tcuda_ipc_handle *handle)
 {
@@ -120,8 +120,8 @@ static void talks_nonsense(int line)
     hangs_up_on(&handle, &question, sizeof question, 100);
     /* More than a message of its own ever has. */
     hangs_up_on(&handle, noise, 8, 200);
-    /* A handle with one bit changed, closing what was never opened, and descriptors that nobody
-     * wants. */
+    /* A handle with one bit changed, closing what was never opened, and unexpected
+     * descriptors. */
     const int asks = connect_to(&handle);
     question.what = IMPORT;
     question.handle.bytes[400] ^= 1;
@@ -134,8 +134,7 @@ static void talks_nonsense(int line)
         CHECK(say(asks, &question, sizeof question, NULL, 0));
         question.handle = handle;
     }
-    /* It gets a block once, without and with descriptors, and lets go of it more often than that.
-     */
+    /* It gets a block once, without and with descriptors, and releases it more often than that. */
     question.what = IMPORT_MAPPED;
     CHECK(say(asks, &question, sizeof question, NULL, 0));
     CHECK_EQ(hear_back(asks, &answer, sizeof answer), sizeof answer);
@@ -204,7 +203,7 @@ static void strangers_ask(void)
     exit(finish());
 }
 
-/* ---- Who answers is a stranger ---- */
+/* ---- The server is a stranger ---- */
 
 enum { HANGS_UP, SHORT, LONG, NO, PROMISES, MORE_THAN_ROOM, NEVER_ENDS, NO_SIZES, TOO_LARGE,
     OVERFLOWS, NO_MEMORY, TOO_MANY, PARTS_AND_END, FORMS };

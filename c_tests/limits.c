@@ -106,8 +106,7 @@ static void handles_that_the_system_refuses(int resource)
     }
 }
 
-/* A file that may not grow is an error, and no end of the process: the system has a signal for it.
- */
+/* A file that may not grow is an error, and does not end the process by a signal. */
 static void files_that_the_system_refuses(void)
 {
     char path[64];

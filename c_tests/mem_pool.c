@@ -1,4 +1,4 @@
-/* Private pools: who is routed there, what stays apart, and when memory goes. */
+/* Private pools: which threads use them, what stays apart, and when memory goes. */
 #define _POSIX_C_SOURCE 200809L
 
 #include "support.h"
@@ -283,7 +283,7 @@ static void a_pool_may_die_in_its_sleep(void)
     CHECK_OK(tcuda_free(other));
     CHECK_OK(tcuda_mem_pool_destroy(pool));
     CHECK_OK(tcuda_free(block));
-    /* What has no memory serves nobody. */
+    /* A pool without memory serves no request. */
     pool = create_pool(0);
     other = allocate_in(pool, 5 * MIB, NULL);
     fill_bytes(other, 9, 5 * MIB, NULL);

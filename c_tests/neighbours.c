@@ -37,7 +37,7 @@ static void the_context_of_another_says_which_device_is_current(void)
     void *context = NULL;
     CHECK_EQ(driver.retain(&context, device), 0);
     CHECK_EQ(driver.set_current(context), 0);
-    /* Whose it is cannot be told: then it says nothing. */
+    /* It is unknown which device it belongs to: then it says nothing. */
     CHECK_OK(tcuda_backend_inject("cuDevicePrimaryCtxGetState", 1, 999, 1));
     CHECK_EQ(current_device(), 0);
     CHECK_OK(tcuda_backend_inject("cuDevicePrimaryCtxGetState", 0, 0, 0));

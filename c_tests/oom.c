@@ -226,7 +226,7 @@ static void observers_may_free(void)
     CHECK_OK(tcuda_stream_create(0, 0, &stream));
     (void)free_memory(&total);
 
-    /* Nobody freed anything. */
+    /* No observer freed anything. */
     tcuda_memory_statistics before = statistics();
     fails_for_want(total + 2 * mib);
     did_what_it_may(&first);
@@ -250,7 +250,7 @@ static void observers_may_free(void)
     did_what_it_may(&first);
     CHECK_OK(tcuda_free(block));
 
-    /* Once: who says so for ever gets one more attempt. */
+    /* Once: an observer that always says so gets one more attempt. */
     before = statistics();
     fails_for_want(total + 2 * mib);
     CHECK_EQ(first.asked, 3);

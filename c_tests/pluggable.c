@@ -159,7 +159,7 @@ static void what_is_wrong_is_told(void)
     CHECK_EQ(finish(), EXIT_SUCCESS);
 }
 
-/* It is told just what the host said, and nothing is rounded. */
+/* It gets the very values of the host, and nothing is rounded. */
 static void an_allocator_gets_what_the_host_asks(void)
 {
     tcuda_pluggable_allocator *const allocator = begin_own();
@@ -243,7 +243,7 @@ static void null_is_out_of_memory(void)
     CHECK_OK(tcuda_memory_on_out_of_memory(fill_again, NULL, NULL, NULL));
     CHECK_OK(tcuda_free(allocate(100, 0, NULL)));
     CHECK_EQ(statistics().num_ooms, 1);
-    /* One that gives a block twice is told so, and the first holder keeps it. */
+    /* If it returns a block twice, the call fails, and the first holder keeps it. */
     atomic_store(&own.repeats, true);
     void *const block = allocate(7, 0, NULL);
     CHECK_STATUS(TCUDA_STATUS_INVALID_STATE, tcuda_malloc(8, 0, NULL, &ptr));

@@ -288,7 +288,7 @@ static void sleeping_memory_is_not_used(void)
     CHECK_OK(tcuda_memory_empty_cache());
 }
 
-/* What a pool lent is not taken away from who has it. */
+/* Memory that a pool lent is not taken away from its user. */
 static void pools_that_lent_do_not_sleep(bool on_other_stream)
 {
     tcuda_mem_pool *const pool = create_pool(TCUDA_MEM_POOL_USE_ON_OOM);

@@ -1,6 +1,6 @@
-/* The environment of a program that runs with the privileges of another is its caller's, who must
- * not choose what it loads, nor what fails in it: such a program does not believe the variables of
- * tcuda. The program runs a copy of itself that changes its group, which gives nobody anything. */
+/* The environment of a program that runs with the privileges of another is its caller's, which must
+ * not choose what it loads, nor what fails in it: such a program ignores the variables of tcuda.
+ * The program runs a copy of itself that changes its group, which adds no privileges. */
 #define _GNU_SOURCE /* getauxval */
 
 #include <fcntl.h>

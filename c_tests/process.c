@@ -215,7 +215,7 @@ static void the_child_of_a_user_is_refused(void)
     drop_things(of_the_parent);
 }
 
-/* Who has called the library, and started no driver, is no obstacle. */
+/* A process that has called the library, but started no driver, may fork. */
 static void asks_and_forks(void)
 {
     CHECK(!is_initialized());

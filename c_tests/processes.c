@@ -1,4 +1,4 @@
-/* Who has memory of a GPU: torch's text and the list. */
+/* Which processes have memory of a GPU: torch's text and the list. */
 #define _POSIX_C_SOURCE 200809L
 
 #include <inttypes.h>

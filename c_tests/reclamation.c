@@ -62,8 +62,7 @@ static size_t bytes_of_malloc(void)
 }
 
 /* On a machine that does much else, threads are taken off the processor inside calls: what others
- * destroy meanwhile is kept, and a shutdown waits for them. Run for long, only what stays counts.
- */
+ * destroy meanwhile is kept, and a shutdown waits for them. In a long run what stays counts. */
 static bool runs_long(void)
 {
     return seconds > 60;
@@ -382,8 +381,7 @@ static void make_beside_wait(const struct wait *wait)
         for (const struct kind *kind = kinds; kind < kinds + KINDS; kind++) {
             handle made = { NULL };
             atomic_store(&doing, kind->name);
-            /* The end of a pool looks at all memory, and waits for a thread that gives some back.
-             */
+            /* The end of a pool looks at all memory, and waits for a thread that frees some. */
             if (wait->body == empty_cache && kind->make == make_pool)
                 continue;
             CHECK_OK(kind->make(&made));

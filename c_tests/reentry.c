@@ -1,5 +1,4 @@
-/* Hosts that call back from where they are called: functions of the log, and what frees their data.
- */
+/* Hosts that call back from where they are called: log functions, and what frees their data. */
 #define _POSIX_C_SOURCE 200809L
 
 #include "support.h"

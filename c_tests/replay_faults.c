@@ -16,7 +16,7 @@ typedef enum fault {
     LATE_WRITE,     /* a block is overwritten while it is live */
     LAST_BYTE,      /* only the very last byte of a block is wrong */
     SWAPPED_UNITS,  /* the bytes of another place of the same block */
-    SAME_BLOCK,     /* a live block is given out again */
+    SAME_BLOCK,     /* a live block is returned again */
     OVERLAP_END,    /* a new block begins inside a live one */
     OVERLAP_AROUND, /* a new block contains a live one */
     MISALIGNED,

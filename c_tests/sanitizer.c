@@ -103,7 +103,7 @@ static void an_access_without_a_wait_is_reported(void)
     CHECK_STR(report.current.frames, "");
     CHECK(strstr(report.missing, "must wait for stream") != NULL);
     CHECK(strstr(report.missing, "tcuda_event_wait") != NULL);
-    /* The same pair is told of once. */
+    /* The same pair is reported once. */
     access_by(second, ptr + HALF, HALF, TCUDA_ACCESS_READ);
     CHECK_EQ(count_of_reports(), 1);
     CHECK_OK(tcuda_free(ptr));
@@ -237,7 +237,7 @@ static void reports_are_handed_over(void)
     CHECK_STR(all.last.previous.frames, "layer (model.py:11)\nmain");
     CHECK_STR(report_of(1).current.frames, "layer (model.py:12)\nmain");
     CHECK(strstr(report_of(0).allocation, "layer (model.py:7)\nmain") != NULL);
-    /* The third one is counted, and neither told nor kept. */
+    /* The third one is counted, and neither logged nor kept. */
     tcuda_sanitizer_report none = TCUDA_INIT(tcuda_sanitizer_report);
     CHECK_STATUS(TCUDA_STATUS_INVALID_ARGUMENT, tcuda_sanitizer_report_get(2, &none));
     char text[2000];

@@ -140,7 +140,7 @@ static const struct row WORK[] = {
     RACES(tcuda_kernel_launch, kernel_writes),
 };
 
-/* ---- Who waits for whom ---- */
+/* ---- What waits for what ---- */
 
 #define BETWEEN(name, before, it, after) \
     static void name(bool call) \
@@ -284,7 +284,7 @@ static const struct row SLEEP[] = {
     ORDERS(tcuda_mem_pool_sleep, mem_pool_sleep),
 };
 
-/* ---- Memory: who had it before, and who is waited for ---- */
+/* ---- Memory: what used it before, and what is waited for ---- */
 
 /* A block used on its own stream, and once more on the same: a stream that does not come after the
  * second allocation meets the first use. */

@@ -204,7 +204,7 @@ static void segments_come_from_another_allocator(void)
     CHECK_OK(tcuda_device_of(large, &device));
     CHECK_EQ(device, 0);
     CHECK_STATUS(TCUDA_STATUS_INVALID_STATE, tcuda_mem_pool_sleep(pool, 0));
-    /* Want of memory is want of memory, whoever has none. */
+    /* Out of memory is the same failure, the driver's or the allocator's. */
     const uint64_t ooms = statistic("num_ooms");
     void *ptr = NULL;
     is_empty = true;

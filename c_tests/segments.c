@@ -223,7 +223,7 @@ static void the_driver_may_refuse(void)
     CHECK_EQ(statistic("num_alloc_retries"), 2);
     CHECK_EQ(statistic("reserved_bytes.all.current"), 20 * MIB);
     CHECK_OK(tcuda_free(block));
-    /* What the driver will not take back is in nobody's count, and is tried again. */
+    /* What the driver will not take back is not counted, and is tried again. */
     size_t unused = 0, before = 0, total = 0;
     CHECK_OK(tcuda_backend_faults(NULL));
     CHECK_OK(tcuda_memory_info(0, &before, &total));

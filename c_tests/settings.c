@@ -1,4 +1,4 @@
-/* Settings of the allocator: by the environment, at run time, and what a wrong text is told. */
+/* Settings of the allocator: by the environment, at run time, and the errors of wrong texts. */
 #include "support.h"
 
 static const size_t mib = 1 << 20;

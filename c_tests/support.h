@@ -41,7 +41,7 @@ static inline bool on_simulator(void)
 }
 
 /* Does queued work run after the call that queues it? The simulated machine does it at once unless
- * it is told otherwise; then a stream cannot be held back, and those checks are left out. */
+ * its options say otherwise; then a stream cannot be held back, and those checks are left out. */
 static inline bool runs_late(void)
 {
     const char *options = getenv("TCUDA_SIM");

@@ -1,4 +1,4 @@
-/* Waits that are easily overlooked: told of, or refused. */
+/* Waits that are easily overlooked: warned of, or refused. */
 #define _POSIX_C_SOURCE 200809L
 
 #include "support.h"

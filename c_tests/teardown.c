@@ -46,7 +46,7 @@ static tcuda_stream *use_the_library(void)
     return stream;
 }
 
-/* Never returns: somebody else ends the process. The alarm ends it if nobody does. */
+/* Never returns: another thread ends the process. The alarm ends it if none does. */
 static void wait_for_the_end(void)
 {
     for (;;)
@@ -150,7 +150,7 @@ static void leaves_quickly_without_shutdown(void)
     quick_exit(EXIT_SUCCESS);
 }
 
-/* The exit handler waits for those who are inside; what they get from then on is a new library, or
+/* The exit handler waits for the calls in progress; what they get from then on is a new library, or
  * a status. */
 static void *calls_regardless(void *unused)
 {
@@ -304,8 +304,7 @@ static void *ends_with_destructors(void *unused)
     return NULL;
 }
 
-/* On a stack that is gone afterwards, with the thread's own state: whoever still looks at it fails.
- */
+/* On a stack that is gone afterwards, with the thread's own state: a later access fails. */
 static void run_on_a_passing_stack(void *(*body)(void *))
 {
     enum { BYTES = 1 << 20 };

@@ -1,4 +1,4 @@
-/* Tensors: DLPack's layout, capsules in both directions, and who frees what, how often and when. */
+/* Tensors: DLPack's layout, capsules in both directions, and what is freed, how often and when. */
 #define _POSIX_C_SOURCE 200809L
 
 #include <stddef.h>

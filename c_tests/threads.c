@@ -6,7 +6,7 @@
 
 enum { THREADS = 8, PHASES = 4, STEPS = 6000, ADVERSARY_STEPS = 1500, HELD = 64, MAILBOXES = 32 };
 
-/* A live block; whoever has the record may free the block. */
+/* A live block; the thread that has the record may free the block. */
 typedef struct block {
     uintptr_t start;
     size_t bytes;
@@ -84,7 +84,7 @@ static int by_start(const void *a, const void *b)
     return (x->start > y->start) - (x->start < y->start);
 }
 
-/* Between phases nobody is at work: what is live is known. */
+/* Between phases no thread is at work: what is live is known. */
 static void everything_is_exact(void)
 {
     static block *live[THREADS * HELD + MAILBOXES];

@@ -1,5 +1,5 @@
 /* The functions that PyTorch calls for its memory: called as PyTorch calls them, with native
- * streams, ids of pools by value, and nobody who looks at what failed. */
+ * streams, ids of pools by value, and no check of what failed. */
 #define _POSIX_C_SOURCE 200809L
 
 #include "torch.h"
@@ -249,7 +249,7 @@ static void a_failure_that_nobody_hears_is_told_once(void)
                     "PTRDIFF_MAX\n");
 }
 
-/* A child cannot use the driver of its parent: it is told, and does not crash. */
+/* A child cannot use the driver of its parent: it gets an error, and does not crash. */
 static void a_child_is_refused(void)
 {
     void *block = torch_malloc(1000, 0, NULL);

@@ -70,8 +70,7 @@ static void streams_of_others_are_found_again(void)
     expect_silence();
 }
 
-/* A capture that begins as PyTorch begins one: the pool first, on a stream that tcuda may not know.
- */
+/* A capture that begins as PyTorch begins one: the pool first, on a stream unknown to tcuda. */
 static void begin_capture(struct CUstream_st *stream, uint64_t id0, uint64_t id1)
 {
     tcuda_torch_begin_allocate_to_pool(0, id0, id1, NULL);
@@ -109,7 +108,7 @@ static void a_capture_has_memory_of_its_own(void)
     CHECK(pool != 0);
     void *small = torch_malloc(100, 0, stream);
     CHECK_EQ(pool_of(small), pool);
-    /* What is freed in a capture is there again in it, and for nobody else. */
+    /* What is freed in a capture is there again in it, and nowhere else. */
     torch_free(inside);
     void *beside = torch_malloc(5 * MIB, 0, other);
     CHECK_EQ(pool_of(beside), 0);

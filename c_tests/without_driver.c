@@ -79,7 +79,7 @@ static void nothing_of_that_initialises(void)
     CHECK_EQ(finish(), EXIT_SUCCESS);
 }
 
-/* Who sets the options of the simulated machine wants it. */
+/* Setting the options of the simulated machine selects it. */
 static void the_simulated_machine_is_named(void)
 {
     has_no_driver();

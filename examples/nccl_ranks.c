@@ -93,7 +93,7 @@ static int32_t count_devices(void)
     return count;
 }
 
-/* ---- Started by somebody: mpirun, srun, torchrun ---- */
+/* ---- Started by a launcher: mpirun, srun, torchrun ---- */
 
 /* A number of the environment, by the first of these names; -1: there is none. */
 static int number_of(const char *const *names)

@@ -19,7 +19,7 @@ SKIPPED = 77
 
 # ---- The allocator: all that a program of one's own needs ----
 
-# What PyTorch can be told beside malloc and free: the method of its allocator, and our function.
+# What PyTorch accepts beside malloc and free: the method of its allocator, and our function.
 HOOKS = {
     "set_init_fn": "tcuda_torch_init",
     "set_reset_fn": "tcuda_torch_reset",

@@ -2,8 +2,8 @@
  * back.
  *
  * peers.py has tcuda load it in place of libcuda (TCUDA_CUDA_DRIVER_PATH) while it plays traces.
- * Whoever asks it for a function of the driver gets the driver's, but for the ones below: they call
- * the driver's between two looks at the clock. */
+ * A caller that asks it for a function of the driver gets the driver's, except for the ones below:
+ * they call the driver's between two readings of the clock. */
 
 #define _GNU_SOURCE /* RTLD_NEXT */
 

@@ -24,7 +24,8 @@ namespace {
 using namespace bench;
 
 /// Blocks of one size that one thread allocates and another one frees: a record of each that both
-/// write, a log of those that come back, which who allocates reads when it has none, and no lock.
+/// write, a log of those that come back, which the allocating thread reads when it has none, and no
+/// lock.
 struct Logged : Bare {
     struct Block {
         uint64_t requested, in_use, unused[3];
@@ -65,11 +66,11 @@ private:
     }
 
     static inline Block blocks[BLOCKS];
-    /// Who allocates.
+    /// The allocating thread.
     alignas(64) static inline uint32_t spare[BLOCKS];
     static inline uint32_t count;
     static inline uint64_t seen;
-    /// Who frees.
+    /// The freeing thread.
     alignas(64) static inline uint32_t log[BLOCKS];
     alignas(64) static inline std::atomic<uint64_t> came;
     static inline uint64_t freed;

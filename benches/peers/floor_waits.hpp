@@ -8,8 +8,8 @@ namespace bench {
 
 /// The streams are CUDA's, and between two batches the driver is called, which leaves little of an
 /// allocator in a processor's caches. With ASKS each stream is asked once before what waits for it
-/// is free: whoever is not told of each wait must, since the host may have waited for something
-/// else.
+/// is free: an allocator that does not see each wait must ask, since the host may have waited for
+/// something else.
 template <bool ASKS> struct Waited : Whole {
     static void start()
     {

@@ -11,7 +11,7 @@ namespace bench {
 /// Calls of C by address: a block is looked up in a table; counts, bytes and requested bytes of
 /// blocks and of free ones are exact with their peaks and totals, of each class and of all; other
 /// streams that use a block are noted, and it waits for them. Still one thread, one arena, no check
-/// of what is given, and nobody asks a stream (floor_waits.hpp does): what waits is free when the
+/// of the arguments, and no stream is queried (floor_waits.hpp does): what waits is free when the
 /// device was waited for.
 struct Whole : BestFit {
     static void start()

@@ -1,4 +1,4 @@
-// The GPU itself, by the driver's functions: kernels that spin and events, whoever allocates.
+// The GPU itself, by the driver's functions: kernels that spin and events, for every peer.
 #pragma once
 
 #include "measure.hpp"

@@ -43,9 +43,9 @@ inline double ns_since(Clock::time_point start)
 }
 
 /// Time per operation(i), the best of many batches; i runs on from batch to batch. The batches are
-/// long beside the clock, whatever the operation costs, and short enough that some meet nobody
-/// else: where a machine is shared, whoever has the other half of a core takes a third of its
-/// speed.
+/// long beside the clock, whatever the operation costs, and short enough that some run
+/// undisturbed: where a machine is shared, a process on the other half of a core takes a third of
+/// its speed.
 template <class Operation> double best_ns(Operation operation)
 {
     const double long_enough = quick ? 1e6 : 4e6;

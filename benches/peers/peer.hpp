@@ -12,7 +12,7 @@
 
 namespace bench {
 
-/// Bytes that a peer has from the driver, and the most that its host had of them; 0: not told.
+/// Bytes that a peer has from the driver, and the most that its host had of them; 0: unknown.
 struct Usage {
     uint64_t reserved = 0, peak_reserved = 0, peak_allocated = 0, peak_requested = 0;
 };
@@ -26,9 +26,9 @@ concept Peer = requires(typename P::Stream stream, void *block, size_t bytes) {
     /// The driver's handle of a stream.
     { P::native(stream) } -> std::convertible_to<void *>;
     { P::allocate(bytes, stream) } -> std::same_as<void *>;
-    /// Block, bytes and stream are those of `allocate`: some peers want to be told.
+    /// Block, bytes and stream are those of `allocate`: some peers need them.
     P::release(block, bytes, stream);
-    /// Another stream, the last, uses a block: before it is given out again its work is over.
+    /// Another stream, the last, uses a block: before it is allocated again its work is over.
     P::record(block, stream, stream);
     P::synchronize();
     /// Gives what is unused back to the driver, if the peer can: `empties`.

@@ -105,7 +105,7 @@ def machine(options):
 
 
 class Results:
-    """What the programs said: rows by group, name, figure and peer; lists; and who was left out."""
+    """What the programs said: rows by group, name, figure and peer; lists; and what is left out."""
 
     def __init__(self):
         self.samples = {}

@@ -1,6 +1,6 @@
-// A core for the workloads of one thread, away from whoever else has the machine.
+// A core for the workloads of one thread, away from the machine's other processes.
 //
-// The other half of a core, in somebody else's hands for some seconds, takes a third of its speed
+// The other half of a core, used by another process for some seconds, takes a third of its speed
 // from code that does several things at once, and none from a chain of arithmetic. Peers that run
 // one after the other do not meet that equally.
 #pragma once

@@ -1,4 +1,4 @@
-/* A libcublas without a GPU, for the simulated machine: it keeps what it is told. */
+/* A libcublas without a GPU, for the simulated machine: it keeps what it is given. */
 #include "cublas.h"
 
 #define API __attribute__((visibility("default")))

@@ -1,4 +1,4 @@
-/* Handles of cuBLAS on the simulated machine, by a stand-in that keeps what it is told. */
+/* Handles of cuBLAS on the simulated machine, by a stand-in that keeps what it is given. */
 #include <dlfcn.h>
 #include <stdlib.h>
 

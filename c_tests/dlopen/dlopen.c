@@ -116,7 +116,7 @@ static bool runs_late(void)
     return !simulated || (options != NULL && strstr(options, "schedule=") != NULL);
 }
 
-static atomic_int gate; /* 0: closed; 1: open; 2: somebody went through */
+static atomic_int gate; /* 0: closed; 1: open; 2: a thread went through */
 
 static void waits_at_the_gate(void *unused)
 {

@@ -43,7 +43,7 @@ ALONE = re.compile(
 # Handles that cannot be made where a library is missing; then what is stale is one that never was.
 ABSENT = {"tcuda_communicator"}
 # Have a status and work in the child of a process that initialised: how it learns that others do
-# not, seeds, which torch ignores there, and what is only told to a tool.
+# not, seeds, which torch ignores there, and what only a tool receives.
 IN_A_CHILD = {"tcuda_last_error_message", "tcuda_is_initialized", "tcuda_is_available",
               "tcuda_random_manual_seed", "tcuda_random_manual_seed_all", "tcuda_random_seed",
               "tcuda_random_seed_all", "tcuda_nvtx_mark", "tcuda_nvtx_range_push",

@@ -229,8 +229,7 @@ static inline int live_handles(void)
     return 1;
 }
 
-/* In the child of this process, which has initialised: every function says so, and writes nothing.
- */
+/* In the child of this process, which has initialised: every function fails, and writes nothing. */
 static inline int run_forked(const struct function *functions, int function_count)
 {
     const struct spoiled valid = { 0, -2, "arguments in a forked child", NOTHING, NO_CRASH };

@@ -70,8 +70,7 @@ static const char *find(const char *list, const char *name)
 
 /* ---- The calls ---- */
 
-/* Whatever has no output. It ignores its arguments, which the calling conventions of Linux allow.
- */
+/* Whatever has no output. It ignores its arguments, as the calling conventions of Linux allow. */
 static int yes(void) { return state(); }
 
 static int makes(uintptr_t *object)

@@ -190,8 +190,8 @@ static void count_destroyed(void *counts)
     ((callback_counts *)counts)->destroyed++;
 }
 
-/* Any call may tell the failure of earlier work: a callback that has run was taken all the same,
- * and who was told otherwise would free its data again. */
+/* Any call may report the failure of earlier work: a callback that has run was accepted all the
+ * same, and a host that got an error instead would free its data again. */
 static void calls_although_it_fails(void)
 {
     callback_counts counts = { 0, 0 };
@@ -202,7 +202,7 @@ static void calls_although_it_fails(void)
     CHECK(counts.calls == 1 && counts.destroyed == 1);
 }
 
-/* The host was told that it keeps its data: they are not touched again. */
+/* The error means that the host keeps its data: they are not touched again. */
 static void calls_long_after_it_failed(void)
 {
     callback_counts counts = { 0, 0 };

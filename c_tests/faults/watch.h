@@ -51,7 +51,7 @@ static void (*watch_libc_disarm)(void);
 /* Calls in which a fault fired: those that said so, and those that worked nevertheless. */
 static atomic_ullong watch_told, watch_absorbed;
 
-/* All faults so far; when nobody can be asked, those of libc. */
+/* All faults so far; where the library cannot be asked, those of libc. */
 static uint64_t watch_fired(void)
 {
     uint64_t fired = 0;

@@ -1,5 +1,4 @@
-/* Loses a block on purpose: the leak checker must say so, or it is not there for the other tests.
- */
+/* Loses a block on purpose: the leak checker must say so, or the other tests cannot rely on it. */
 #include <stdlib.h>
 
 #include "check.h"

@@ -1,4 +1,4 @@
-/* A tool that listens to NVTX's marks and ranges, and keeps a list of what it is told. */
+/* A tool that listens to NVTX's marks and ranges, and keeps a list of what it receives. */
 #ifndef LISTENER_H
 #define LISTENER_H
 
@@ -22,7 +22,7 @@ typedef struct told {
     char message[60];
 } told;
 
-/* What it was told since the last look. */
+/* What it has received since the last call. */
 typedef struct listener_view {
     size_t count;
     size_t num_errors; /* calls that make no sense */

@@ -21,7 +21,7 @@ int main(int argc, char **argv)
     char *block = allocate(3000, 0, stream);
     char *freed = allocate(3000, 0, stream);
     CHECK_OK(tcuda_free(freed));
-    /* All are in one segment, of which the last part is nobody's. */
+    /* All are in one segment, of which the last part is unused. */
     CHECK(block == first + 3072 && freed == block + 3072);
     write_with_a_kernel(block, 3000, stream);
     if (strcmp(argv[1], "beside") == 0)

@@ -1,4 +1,4 @@
-/* Marks and ranges, as a tool hears of them. */
+/* Marks and ranges, as a tool receives them. */
 #include <dlfcn.h>
 #include <stdlib.h>
 
@@ -8,7 +8,7 @@
 static listener_take_fn take;
 static listener_view view;
 
-/* What the tool was told since the last time, but of the library's own ranges. */
+/* What the tool has received since the last call, but of the library's own ranges. */
 static size_t told_now(void)
 {
     take(&view);

@@ -1,4 +1,4 @@
-/* A tool that listens to NVTX's memory extension and keeps a list of what it is told. */
+/* A tool that listens to NVTX's memory extension and keeps a list of what it receives. */
 #ifndef TOOL_H
 #define TOOL_H
 

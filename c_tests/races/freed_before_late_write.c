@@ -1,5 +1,5 @@
-/* A writer on another stream is queued, the block is freed without a wait, and whoever gets the
- * memory next finds its bytes changed. */
+/* A writer on another stream is queued, the block is freed without a wait, and the next
+ * owner of the memory finds its bytes changed. */
 #include "race.h"
 
 RACE("freed memory", MACHINE);

@@ -1,4 +1,4 @@
-/* A block is freed while another stream uses it, which nobody told the allocator. */
+/* A block is freed while another stream uses it, which was not recorded. */
 #include "race.h"
 
 RACE("freed memory", MACHINE);

@@ -1,4 +1,4 @@
-/* Pinned memory is freed while a copy of the driver's own reads it, which nobody told the cache. */
+/* Pinned memory is freed while a copy of the driver's own reads it, which was not recorded. */
 #include "race.h"
 
 RACE("pinned buffer", MACHINE);

@@ -1,5 +1,4 @@
-/* One thread waits for the event of another, which may not have recorded it yet: that is no wait.
- */
+/* One thread waits for the event of another, which may not have recorded it: that is no wait. */
 #include "race.h"
 
 #include <semaphore.h>

@@ -50,8 +50,7 @@ static row *row_of(census *in, const char *name)
     return added;
 }
 
-/* Numbers of processes, inodes and the like become '#', so that things of one kind have one name.
- */
+/* Numbers of processes, inodes and the like become '#', so that those of one kind have one name. */
 static void generalize(char *name)
 {
     char *to = name;

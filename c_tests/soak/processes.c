@@ -92,7 +92,7 @@ static void shared_round(int64_t number)
     end_step("collect");
 }
 
-/* Exported, and nobody comes. */
+/* Exported, and never imported. */
 static void withdraw_round(int64_t number)
 {
     (void)number;

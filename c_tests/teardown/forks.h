@@ -40,8 +40,7 @@ static void a_child_begins_anew(void)
     begins_anew();
 }
 
-/* A driver that was started cannot be used by a child, also after a shutdown; a simulated one can.
- */
+/* A child cannot use a driver that was started, even after a shutdown; a simulated one can. */
 static void a_child_begins_anew_after_shutdown(void)
 {
     begins_anew();

@@ -41,7 +41,7 @@ typedef struct replay_trace {
     replay_origin *origins; /* of each event */
     size_t num_events, num_allocs;
     uint32_t num_slots, num_streams;
-    /* Peaks that the recorded program reached, from the header lines; 0: not told. */
+    /* Peaks that the recorded program reached, from the header lines; 0: unknown. */
     uint64_t recorded_allocated, recorded_reserved;
 } replay_trace;
 

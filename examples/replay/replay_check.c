@@ -2,7 +2,7 @@
  *
  * The first, the last and one random 512-byte unit of each block get a tag when it is allocated.
  * Before the free, the tagged units are copied away, on the block's own stream, so that the order
- * of the stream alone must keep them valid: whoever gets the memory next may overwrite them only
+ * of the stream alone must keep them valid: the next owner of the memory may overwrite them only
  * after that copy. Waiting after each copy would hide just the faults that are looked for, so the
  * copies gather in one staging block on the device, which comes to the host when it is full. */
 

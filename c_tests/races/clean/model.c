@@ -1,5 +1,5 @@
 /* See model.h. Each buffer knows which streams used it since it was last written, and has an event
- * behind each use; whoever uses it next waits for those, in one of the ways that tcuda offers. */
+ * behind each use; the next use waits for those, in one of the ways that tcuda offers. */
 #include "model.h"
 
 #include <pthread.h>
@@ -300,7 +300,7 @@ static void allocate(model *m, buffer *b)
     end(m, b, b->writer, true);
 }
 
-/* Says who uses the block, or makes its owner wait for them. */
+/* Records the streams that use the block, or makes its owner wait for them. */
 static void let_go(model *m, const buffer *b)
 {
     for (int other = 0; other < m->plan->streams; other++) {
