@@ -27,10 +27,9 @@ int room_enter(room *room, int rank, int device);
 /* Waits until all are there, or `given_up`. */
 bool room_wait_for_all(room *room, const atomic_int *given_up);
 void room_leave(room *room, int rank);
-/* Wakes those who wait, so that they look whether they have given up. */
+/* Wakes the ranks that wait, so that they check whether they have given up. */
 void room_wake(room *room);
-/* A copy of some bytes for one rank, or (-1) for `readers` of them; false: there is no room left.
- */
+/* A copy of some bytes for one rank, or (-1) for `readers` of them; false: no room is left. */
 bool room_put(room *room, int from, int to, uint64_t number, const void *bytes, size_t size,
     int readers);
 /* Waits for a message and copies it; false: given up, or it has another size. */

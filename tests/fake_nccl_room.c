@@ -1,4 +1,4 @@
-/* A file that the ranks of a group have mapped, threads of a process or processes: who is there,
+/* A file that the ranks of a group have mapped, threads of a process or processes: which are there,
  * and the messages that are under way. */
 #define _GNU_SOURCE
 #include "fake_nccl.h"
@@ -78,7 +78,7 @@ static room *begin(room *room, int ranks, const char *name)
     return room;
 }
 
-/* The first who comes makes it. */
+/* The first rank makes it. */
 room *room_open(const unique_id *id, int ranks)
 {
     if (strncmp(id->bytes, "/dev/shm/tcuda_fake_nccl.", 25) != 0) return NULL;
@@ -112,7 +112,7 @@ int room_enter(room *room, int rank, int device)
         room->processes[rank] = getpid();
         room->devices[rank] = device;
         room->present++;
-        /* Nobody else needs its name. */
+        /* No other rank needs its name. */
         if (++room->joined == room->ranks && room->name[0] != '\0') unlink(room->name);
         pthread_cond_broadcast(&room->change);
     }

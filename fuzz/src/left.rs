@@ -2,9 +2,9 @@
 //! host memory of the library.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use tcuda::sim::{LiveObjects, live_objects};
-use tcuda::driver::{Call, inject};
 use tcuda::base::host_faults::{self, Stage};
+use tcuda::driver::{Call, inject};
+use tcuda::sim::{LiveObjects, live_objects};
 
 /// What the last shutdown left.
 #[derive(Clone, Copy, Default)]

@@ -9,13 +9,13 @@ use crate::status_of;
 use crate::world::last_error;
 use std::ffi::{CStr, CString};
 use tcuda::driver::NAMES;
-use tcuda::sim;
 use tcuda::ffi::copy::*;
 use tcuda::ffi::device::*;
 use tcuda::ffi::event::*;
 use tcuda::ffi::library::*;
 use tcuda::ffi::memory::*;
 use tcuda::ffi::stream::*;
+use tcuda::sim;
 
 /// A text as C would pass it.
 pub(super) fn text_of(data: &[u8]) -> CString {

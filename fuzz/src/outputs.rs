@@ -110,7 +110,7 @@ fn is_untouched(bytes: &[u8]) -> bool {
     }
 }
 
-/// The most that a call is told of.
+/// The most that is passed to a call.
 const ROOM: usize = 8192;
 
 /// Bytes with canaries inside and behind, for texts and structs.
@@ -133,7 +133,7 @@ pub struct TextOut {
     room: Room,
     /// Is buf NULL?
     null: bool,
-    /// What the call is told.
+    /// What is passed to the call.
     pub len: usize,
     /// How long the text is.
     pub needed: Out<usize>,

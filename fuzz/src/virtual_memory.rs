@@ -1,6 +1,6 @@
 //! Sequences of raw driver calls on the simulated machine: reserve, create, map, set access,
-//! copies, fills and a kernel, against a model that knows of each granule what is mapped there, who
-//! may use it, and what its first word holds.
+//! copies, fills and a kernel, against a model that knows of each granule what is mapped there,
+//! which devices may use it, and what its first word holds.
 
 use crate::input::Input;
 use std::ffi::c_void;
@@ -265,7 +265,7 @@ impl Machine {
             assert_eq!(done, code::ILLEGAL_ADDRESS, "a lost context works again");
             return;
         }
-        // Copies are staged by the driver, who may do what the device may not.
+        // Copies are staged by the driver, which may do what the device may not.
         let allowed = access & needs == needs;
         let may_be_staged = granule.is_some() && (1..=2).contains(&how);
         let failed = queued != 0 || done != 0;

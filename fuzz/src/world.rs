@@ -17,7 +17,7 @@ macro_rules! status_of {
     ($function:ident($($argument:expr),* $(,)?)) => {{
         #[allow(unused_unsafe, reason = "some functions take no pointers")]
         #[allow(clippy::macro_metavars_in_unsafe, reason = "the arguments are plain values")]
-        // SAFETY: pointers are NULL or lead to memory of the size that the function is told;
+        // SAFETY: pointers are NULL or lead to memory of the size that the function gets;
         // handles and device addresses may be anything, which is what is tested.
         let status = unsafe { $function($($argument),*) } as i32;
         $crate::tell(format_args!("{} = {status}", stringify!($function)));
@@ -399,7 +399,7 @@ pub unsafe extern "C" fn host_function(user_data: *mut c_void) {
     CALLS.ran.fetch_add(1, Ordering::Relaxed);
 }
 
-/// The same for one in a graph, which nobody counts.
+/// The same for one in a graph, which is not counted.
 ///
 /// # Safety
 /// For the library alone.

@@ -21,7 +21,7 @@ export RUSTFLAGS="-Cinstrument-coverage -Zcoverage-options=branch"
 export LLVM_PROFILE_FILE=$out/raw/%4m.profraw
 
 failed=0
-# run NAME COMMAND...: a test that fails is told, and its share counts all the same.
+# run NAME COMMAND...: a test that fails is reported, and its share counts all the same.
 run() {
     local name=$1 start=$SECONDS
     shift

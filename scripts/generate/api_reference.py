@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """usage: api_reference.py HEADER MAP FOLDER: pages of tcuda.h for the documentation site.
 
-Writes FOLDER/<section>.md for each section of the header: every type, constant and function with its
-comment, its parameters and its torch.cuda name; FOLDER/index.md, which lists all functions; and
+Writes FOLDER/<section>.md for each section of the header: every type, constant and function with
+its comment, its parameters and its torch.cuda name; FOLDER/index.md, which lists all functions; and
 FOLDER/torch_cuda.md, the map from names of torch.cuda to functions (MAP is data/torch_cuda.txt).
 """
 
@@ -103,8 +103,8 @@ def torch_map(text, links):
     lines = [
         "# torch.cuda in tcuda.h",
         "",
-        "Each public name of PyTorch's `torch.cuda`, and the functions that do the same, or why there",
-        "are none.",
+        "Each public name of PyTorch's `torch.cuda`, and the functions that do the same, or why",
+        "there are none.",
         "",
     ]
     for line in text.splitlines():

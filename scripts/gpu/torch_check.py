@@ -88,7 +88,7 @@ def check_statistics(table, part, torch, tcuda):
     table.check(f"{part}: statistics", lives and counted,
                 f"{ours['allocation.all.allocated']} allocations, peak "
                 f"{ours['allocated_bytes.all.peak'] / 2**20:.1f} MiB")
-    # How long a block waits for other streams depends on who looks when, and with it the peaks.
+    # How long a block waits for other streams depends on when they are queried; so do the peaks.
     differing = [f"{key} {theirs[key]} {ours[key]}" for key in ours if ours[key] != theirs[key]]
     totals = [key for key in ours if not key.endswith(".peak")]
     table.check(f"{part}: statistics as PyTorch's own",

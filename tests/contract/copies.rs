@@ -47,7 +47,7 @@ fn copies_that_are_wrong(b: &Bench) {
     let (memory, stream) = (b.allocate(64), b.stream(1));
     cu!(b, cuMemcpyAsync(0, memory, 64, stream) => 1);
     cu!(b, cuMemcpyAsync(memory, 0, 64, stream) => 1);
-    // Addresses that are nobody's are taken as the host's, and read: no rows for those.
+    // Addresses without an owner are taken as the host's, and read: no rows for those.
     cu!(b, cuMemFree(memory) => 0);
     cu!(b, cuStreamSynchronize(stream) => 0);
 }

@@ -174,7 +174,7 @@ fn attributes_of_functions(bench: &Bench) {
     cu!(bench, cuFuncGetAttribute(&mut value, CU_FUNC_ATTRIBUTE_MAX, function) => 1);
 }
 
-/// More shared memory than 48 KiB is given to a function that was told of it.
+/// More shared memory than 48 KiB is given to a function that has the attribute for it.
 fn shared_memory_of_a_block(bench: &Bench) {
     use CUfunction_attribute::*;
     const MOST: CUfunction_attribute = CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;

@@ -201,7 +201,7 @@ fn unmap_two_at_once(bench: &Bench) {
     cu!(bench, cuMemUnmap(start, 4 * UNIT) => 0);
 }
 
-/// `cuMemUnmap` does not look at reservations: into addresses that nobody has, or into the next
+/// `cuMemUnmap` does not look at reservations: into unreserved addresses, or into the next
 /// one.
 fn unmap_over_the_end(bench: &Bench) {
     bench.start();

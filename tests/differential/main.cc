@@ -150,7 +150,7 @@ void fail(const Settings &settings, const Report &report)
 {
     std::printf("differential: FAILED, program %ld of --seed %llu: %s\n", report.program,
         static_cast<unsigned long long>(settings.seed), report.wrong.c_str());
-    // Where each attempt takes a second, nobody waits for it.
+    // Not on a GPU, where each attempt takes a second.
     if (ON_GPU)
         return;
     const Program whole = make_program(settings, uint64_t(report.program));

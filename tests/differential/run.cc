@@ -156,7 +156,7 @@ private:
         std::set<size_t> arenas = waiting[device];
         if (settings.segments)
             return;
-        // What was recorded is over by now, so that who looks finds the same.
+        // What was recorded is over by now, so that each query finds the same.
         if (!arenas.empty())
             both([](Side &side) { side.settle(); });
         if (settings.strict || are_held || (arenas.size() == 1 && arenas.contains(but)))
@@ -238,7 +238,7 @@ private:
             note_retries(device, retries);
     }
 
-    // Who has to reclaim first depends on the layout, and what waits is waited for then.
+    // Which side has to reclaim first depends on the layout, and what waits is waited for then.
     void note_retries(int device, int64_t before)
     {
         const int64_t theirs = torch.statistics(device).num_alloc_retries,

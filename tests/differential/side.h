@@ -69,7 +69,7 @@ public:
     virtual void reset_accumulated(int device) = 0;
     // Makes a stream and its device current.
     virtual void set_stream(int device, int stream) = 0;
-    // While it holds, no event is found complete; whoever waits for one still gets past it.
+    // While it holds, no event is found complete; a wait for one still ends.
     virtual void hold_events(bool held) = 0;
     // Waits for a GPU, whose events are not complete at once.
     virtual void settle() = 0;

@@ -158,7 +158,7 @@ impl Drop for Memory {
     }
 }
 
-/// A finalizer has nobody to whom it could tell that it found no host memory.
+/// A finalizer has no way to report that it found no host memory.
 fn freeing_wants_no_memory(Failed(status): &Failed) {
     if *status == tcuda_status::OutOfHostMemory {
         problem(format!("freeing fails for want of host memory: {}", last_failure()));

@@ -49,7 +49,7 @@ impl Memory for Copy {
     }
 }
 
-/// A tensor in the middle of memory that nobody is to touch.
+/// A tensor in the middle of memory that must not change.
 struct Target {
     bytes: Vec<u8>,
     first: usize,
@@ -376,7 +376,7 @@ fn a_probability_for_each_element() {
                 // As aligned as what it is of.
                 let input: Vec<u64> = vec![0; p.len().div_ceil(8)];
                 let address = input.as_ptr() as u64;
-                // SAFETY: as long; nobody else looks at it.
+                // SAFETY: as long; nothing else uses it.
                 unsafe { std::ptr::copy(p.as_ptr(), address as *mut u8, p.len()) };
                 let p_view = View::new(address, p_dims.iter().copied()).unwrap();
                 let p_of = Some((&p_view, p_dtype));

@@ -236,7 +236,7 @@ impl World {
         }
         let stats = &mut self.stats[held.device as usize];
         stats.retries = retries;
-        // Other calls than those for memory may have been told to say so.
+        // Other calls than those for memory may have been made to say so.
         let is_counted = api::statistics(held.device).num_ooms != stats.ooms;
         assert!(is_counted || self.armed.is_some(), "out of memory, but not counted");
         stats.ooms += u64::from(is_counted);
@@ -279,7 +279,7 @@ impl World {
         };
         assert!(self.live.insert(address, live).is_none(), "given out twice");
         self.freed.retain(|known| *known != address);
-        // In the order of its own stream, as whoever allocates may.
+        // In the order of its own stream, as the allocating thread may.
         self.armed = None;
         let index = self.live.keys().position(|known| *known == address).unwrap();
         self.fill_on(who, index, held.queue, (address / 512) as u8 ^ held.requested as u8);

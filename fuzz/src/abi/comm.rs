@@ -138,7 +138,7 @@ fn expect() -> Expect {
     e
 }
 
-/// May its memory be gone during the call? Then nobody can make it.
+/// May its memory be gone during the call? Then it cannot be made.
 fn is_unsafe(w: &World) -> bool {
     w.mode == Mode::Threads
 }

@@ -1,4 +1,4 @@
-//! Copies and fills. Host memory is always valid: nobody can check it. Device memory is that of
+//! Copies and fills. Host memory is always valid: it cannot be checked. Device memory is that of
 //! live blocks, and now and then anything in the range of device addresses, which loses the device.
 
 use crate::expect::{Expect, status};

@@ -121,7 +121,7 @@ pub(super) fn end(w: &mut World, i: &mut Input) {
     w.judge(status_of!(tcuda_graph_end(graph as *mut _, null_mut(), -1)), &e);
 }
 
-/// What a capture records, and nobody knows how often it runs.
+/// What a capture records; how often it runs is unknown.
 fn add_function(w: &mut World, stream: *mut tcuda_stream) {
     let data = std::ptr::from_ref(&CALLS).cast_mut().cast::<c_void>();
     CALLS.owed.fetch_add(1, Ordering::Relaxed);

@@ -43,7 +43,7 @@ pub(super) fn import(w: &mut World, i: &mut Input) {
     let mut e = Expect::default();
     let stream = w.stream(i, &mut e);
     let bytes = made_up(i, b"tcudaipc\x01");
-    // On a device that nobody has, of a process that is not there.
+    // On a device that does not exist, of a process that is not there.
     e.wrong(status::INVALID_ARGUMENT);
     e.wrong(status::NO_DEVICE);
     let mut out = Out::<*mut c_void>::required(i, &mut e);

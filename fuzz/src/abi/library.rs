@@ -152,7 +152,7 @@ pub(super) fn backend_inject(w: &mut World, i: &mut Input) {
         None => e.also(&[status::INVALID_ARGUMENT]),
     }
     let forever = w.flag(i, &mut e);
-    // Rules that fire are for those who expect failures; others take back what is not there.
+    // Rules that fire are for runs that expect failures; others take back what is not there.
     let nth = if w.mode == Mode::Faults { i.one_of(&[0, 1, 2, 3, 10, 100, u64::MAX]) } else { 0 };
     let code = if i.rarely(8) { 0 } else { i.one_of(&FAILURE_CODES) };
     if code == 0 && nth != 0 {
@@ -198,7 +198,7 @@ pub(super) fn backend_faults(w: &mut World, i: &mut Input) {
     let (text, known) = text_argument(i, &RULES, RIGHT_RULES);
     let bytes = text.as_ref().map_or(&b""[..], |text| text.to_bytes());
     let quiet = bytes.is_empty() || RULES[..QUIET_RULES].contains(&bytes);
-    // Rules that fire are for those who expect failures. Nobody waits for a slow call.
+    // Rules that fire are for runs that expect failures. A slow call is not waited for.
     let fires = w.mode == Mode::Faults && (known == Some(true) || !bytes.contains(&b'w'));
     if known != Some(false) && !quiet && !fires {
         return;
@@ -225,7 +225,7 @@ pub(super) fn backend_fault_count(w: &mut World, i: &mut Input) {
     }
 }
 
-/// CUresults: of every kind that the library tells apart, and some that nobody knows.
+/// CUresults: of every kind that the library tells apart, and some that do not exist.
 pub const FAILURE_CODES: [i32; 20] =
     [2, 1, 999, 3, 4, 100, 101, 201, 214, 400, 500, 600, 700, 709, 719, 801, 901, 906, 12345, -7];
 

@@ -145,7 +145,7 @@ pub(super) fn caching_enable(w: &mut World, i: &mut Input) {
     let mut e = Expect::default();
     let enabled = w.flag(i, &mut e);
     if w.mode != Mode::Strict && e.wrong.is_empty() {
-        // Nobody would know how the blocks of others are counted, nor which the driver kept.
+        // It would be unknown how the blocks of others are counted, nor which the driver kept.
         return;
     }
     if w.judge(status_of!(tcuda_memory_caching_enable(enabled)), &e) {

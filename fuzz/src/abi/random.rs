@@ -19,12 +19,7 @@ const BOUNDS: [i64; 10] = [0, 1, 2, 100, -5, 1 << 30, 1 << 40, i64::MIN, i64::MA
 fn fill(
     w: &mut World,
     i: &mut Input,
-    call: impl FnOnce(
-        &mut Input,
-        *const tcuda_tensor,
-        *mut tcuda_generator,
-        *mut tcuda_stream,
-    ) -> i32,
+    call: impl FnOnce(&mut Input, *const tcuda_tensor, *mut tcuda_generator, *mut tcuda_stream) -> i32,
 ) {
     let mut e = Expect::default();
     let view = View::choose(w, i);

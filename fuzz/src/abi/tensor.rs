@@ -1,4 +1,4 @@
-//! Tensors, and capsules of DLPack. Whoever lends here counts what comes back.
+//! Tensors, and capsules of DLPack. The lender here counts what comes back.
 
 use crate::expect::{Expect, status};
 use crate::input::Input;
@@ -152,7 +152,7 @@ pub(super) fn to_dlpack(w: &mut World, i: &mut Input) {
     let mut view = View::choose(w, i);
     may_be_wrong(&mut e);
     let ptr = view.tensor.data as usize;
-    // What is managed belongs to nobody whom the library knows.
+    // What is managed belongs to an owner that the library does not know.
     if !view.is_right {
         return;
     }

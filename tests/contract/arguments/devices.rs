@@ -14,7 +14,7 @@ pub const ROWS: &[Row] = crate::rows!["arguments":
 ];
 
 /// Ordinals of devices that no machine has.
-const NOBODY: [i32; 4] = [-1, -2, 4096, i32::MAX];
+const ABSENT: [i32; 4] = [-1, -2, 4096, i32::MAX];
 
 fn cuInit(bench: &Bench) {
     for flags in [1, 2, 0x8000_0000, u32::MAX] {
@@ -39,7 +39,7 @@ fn cuDeviceGetCount(bench: &Bench) {
 fn cuDeviceGet(bench: &Bench) {
     bench.start();
     let mut device = 77;
-    for ordinal in NOBODY {
+    for ordinal in ABSENT {
         cu!(bench, cuDeviceGet(&mut device, ordinal) => 101);
     }
     bench.is("untouched", device, 77);
@@ -50,7 +50,7 @@ fn cuDeviceGet(bench: &Bench) {
 fn cuDeviceGetName(bench: &Bench) {
     bench.start();
     let mut name = [7; 8];
-    for device in NOBODY {
+    for device in ABSENT {
         cu!(bench, cuDeviceGetName(name.as_mut_ptr(), 8, device) => 101);
     }
     bench.is("untouched", name, [7; 8]);
@@ -61,7 +61,7 @@ fn cuDeviceGetName(bench: &Bench) {
 fn cuDeviceGetUuid(bench: &Bench) {
     bench.start();
     let mut uuid = CUuuid { bytes: [7; 16] };
-    for device in NOBODY {
+    for device in ABSENT {
         cu!(bench, cuDeviceGetUuid(&mut uuid, device) => 101);
     }
     bench.is("untouched", uuid.bytes, [7; 16]);
@@ -72,7 +72,7 @@ fn cuDeviceGetUuid(bench: &Bench) {
 fn cuDeviceTotalMem(bench: &Bench) {
     bench.start();
     let mut bytes = 77;
-    for device in NOBODY {
+    for device in ABSENT {
         cu!(bench, cuDeviceTotalMem(&mut bytes, device) => 101);
     }
     bench.is("cleared", bytes, 0);
@@ -84,7 +84,7 @@ fn cuDeviceGetAttribute(bench: &Bench) {
     use CUdevice_attribute::*;
     bench.start();
     let mut value = 77;
-    for device in NOBODY {
+    for device in ABSENT {
         cu!(bench, cuDeviceGetAttribute(&mut value, CU_DEVICE_ATTRIBUTE_WARP_SIZE, device) => 101);
     }
     bench.is("untouched", value, 77);
@@ -95,7 +95,7 @@ fn cuDeviceGetAttribute(bench: &Bench) {
 fn cuDevicePrimaryCtxRetain(bench: &Bench) {
     bench.start();
     let mut context = handle(77);
-    for device in NOBODY {
+    for device in ABSENT {
         cu!(bench, cuDevicePrimaryCtxRetain(&mut context, device) => 101);
     }
     bench.is("untouched", context.addr(), 77);
@@ -108,7 +108,7 @@ fn cuDevicePrimaryCtxRetain(bench: &Bench) {
 
 fn cuDevicePrimaryCtxRelease(bench: &Bench) {
     bench.start();
-    for device in NOBODY {
+    for device in ABSENT {
         cu!(bench, cuDevicePrimaryCtxRelease(device) => 101);
     }
     cu!(bench, cuCtxSynchronize() => 0);
@@ -118,7 +118,7 @@ fn cuDevicePrimaryCtxReset(bench: &Bench) {
     cu!(bench, cuDevicePrimaryCtxReset(0) => 3);
     cu!(bench, cuInit(0) => 0);
     cu!(bench, cuDevicePrimaryCtxReset(0) => 0);
-    for device in NOBODY {
+    for device in ABSENT {
         cu!(bench, cuDevicePrimaryCtxReset(device) => 101);
     }
 }
@@ -126,7 +126,7 @@ fn cuDevicePrimaryCtxReset(bench: &Bench) {
 fn cuDevicePrimaryCtxGetState(bench: &Bench) {
     bench.start();
     let (mut flags, mut active) = (77, 77);
-    for device in NOBODY {
+    for device in ABSENT {
         cu!(bench, cuDevicePrimaryCtxGetState(device, &mut flags, &mut active) => 101);
     }
     cu!(bench, cuDevicePrimaryCtxGetState(0, null_mut(), &mut active) => 1);
@@ -138,7 +138,7 @@ fn cuDevicePrimaryCtxGetState(bench: &Bench) {
 fn cuDeviceCanAccessPeer(bench: &Bench) {
     bench.start();
     let mut possible = 77;
-    for device in NOBODY {
+    for device in ABSENT {
         cu!(bench, cuDeviceCanAccessPeer(&mut possible, device, 0) => 101);
         cu!(bench, cuDeviceCanAccessPeer(&mut possible, 0, device) => 101);
     }

@@ -22,7 +22,7 @@ fn stand_in() {
             .args(parts.map(|part| tests.join(part)))
             .status();
         assert!(status.is_ok_and(|status| status.success()), "a C compiler is needed");
-        // SAFETY: nobody reads the environment meanwhile but the library, on this thread.
+        // SAFETY: only the library reads the environment meanwhile, on this thread.
         unsafe { std::env::set_var("TCUDA_NCCL_PATH", path) };
     });
 }

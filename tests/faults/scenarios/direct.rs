@@ -52,7 +52,7 @@ pub fn driver_pool() -> Done {
     done.and(told).and(call!(tcuda_memory_reset_peak(0)))
 }
 
-/// Blocks that were given out and not taken back.
+/// Blocks that were allocated and not freed.
 static GIVEN: AtomicU64 = AtomicU64::new(0);
 
 /// The address of a driver function, where no fault is injected.

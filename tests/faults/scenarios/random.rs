@@ -104,7 +104,7 @@ fn release(tensor: &mut tcuda_tensor) -> Done {
     first
 }
 
-/// Capsules in and out: each is ended once, whoever has it.
+/// Capsules in and out: each is ended once, on either side.
 pub fn capsules() -> Done {
     let mut number = 0f32;
     let mut size = [1];

@@ -1,4 +1,4 @@
-//! PyTorch, which hears of no failure: a block that does not come ends the scenario.
+//! PyTorch, which gets no status: a block that does not come ends the scenario.
 
 use super::captures::Capture;
 use crate::host::{Done, Failed, Stream, call, checked, fill, problem};
