@@ -185,7 +185,7 @@ impl<'a> Team<'a> {
         self.contexts.leave();
     }
 
-    /// The runtime.
+    /// The runtime of the call.
     pub fn runtime(&self) -> &'a Runtime {
         self.runtime
     }

@@ -63,7 +63,7 @@ struct Registered {
 /// Held while a template is read or destroyed: an update reads the template of another graph.
 static TEMPLATES: Mutex<()> = Mutex::new(Rank::TEMPLATES, ());
 
-/// What a graph is.
+/// The phase of the life of a graph.
 enum Phase {
     Empty,
     Capturing(Capture),
