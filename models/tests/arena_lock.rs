@@ -50,7 +50,7 @@ impl Arena {
     }
 
     /// As the statistics do.
-    fn looks(&self) {
+    fn reads(&self) {
         let _ledger = self.ledger.guard();
         self.lock.freeze();
         self.count();
@@ -113,16 +113,16 @@ fn uses_it_and_parks(arena: &Arena) {
     arena.parks();
 }
 
-fn looks_once(arena: &Arena) {
+fn reads_once(arena: &Arena) {
     let _inside = enter();
-    arena.looks();
+    arena.reads();
 }
 
-fn looks_thrice(arena: &Arena) {
+fn reads_thrice(arena: &Arena) {
     let _inside = enter();
-    arena.looks();
-    arena.looks();
-    arena.looks();
+    arena.reads();
+    arena.reads();
+    arena.reads();
 }
 
 #[test]
@@ -142,32 +142,32 @@ fn three_threads_take_turns() {
 
 #[test]
 fn the_ledger_suspends_a_bias() {
-    together(5, &[looks_thrice, uses_it_twice]);
+    together(5, &[reads_thrice, uses_it_twice]);
 }
 
 #[test]
-fn a_parked_owner_counts_as_still() {
-    together(7, &[looks_thrice, uses_it_and_parks]);
+fn a_parked_owner_counts_as_frozen() {
+    together(7, &[reads_thrice, uses_it_and_parks]);
 }
 
 /// The thread that revokes the bias holds the real lock, and waits for an owner that waits for the
 /// ledger.
 #[test]
-fn a_parked_owner_counts_as_still_where_its_bias_is_taken_away() {
-    together(6, &[looks_once, uses_it_once, uses_it_and_parks]);
+fn a_parked_owner_counts_as_frozen_where_its_bias_is_revoked() {
+    together(6, &[reads_once, uses_it_once, uses_it_and_parks]);
 }
 
 /// The ledger's holder is the owner itself.
-fn uses_it_and_looks(arena: &Arena) {
+fn uses_it_and_reads(arena: &Arena) {
     let _inside = enter();
     arena.uses();
-    arena.looks();
+    arena.reads();
     arena.uses();
 }
 
 #[test]
 fn a_bias_to_the_ledgers_holder_stays() {
-    together(5, &[uses_it_and_looks, uses_it_twice]);
+    together(5, &[uses_it_and_reads, uses_it_twice]);
 }
 
 const FOUND: &[&str] = &["Causality violation"];
@@ -180,8 +180,8 @@ fn entering_without_a_fence() {
 }
 
 #[test]
-fn taking_away_without_a_fence() {
-    fails("taking_away_without_a_fence", Bug::NoHeavyFence, FOUND, || {
+fn revoking_without_a_fence() {
+    fails("revoking_without_a_fence", Bug::NoHeavyFence, FOUND, || {
         together(4, &[uses_it_twice, uses_it_twice]);
     });
 }
@@ -189,13 +189,13 @@ fn taking_away_without_a_fence() {
 #[test]
 fn suspending_without_a_fence() {
     fails("suspending_without_a_fence", Bug::NoHeavyFence, FOUND, || {
-        together(5, &[looks_thrice, uses_it_twice]);
+        together(5, &[reads_thrice, uses_it_twice]);
     });
 }
 
 #[test]
-fn taking_away_without_waiting() {
-    fails("taking_away_without_waiting", Bug::NoWait, FOUND, || {
+fn revoking_without_waiting() {
+    fails("revoking_without_waiting", Bug::NoWait, FOUND, || {
         together(4, &[uses_it_twice, uses_it_twice]);
     });
 }
@@ -203,7 +203,7 @@ fn taking_away_without_waiting() {
 #[test]
 fn suspending_without_waiting() {
     fails("suspending_without_waiting", Bug::NoWait, FOUND, || {
-        together(5, &[looks_thrice, uses_it_twice]);
+        together(5, &[reads_thrice, uses_it_twice]);
     });
 }
 
@@ -217,9 +217,9 @@ fn leaving_without_release() {
 
 /// `owner` is a number of this type.
 #[test]
-fn putting_back_without_release() {
-    fails("putting_back_without_release", Bug::NoReleaseOf("AtomicUsize"), FOUND, || {
-        together(5, &[looks_thrice, uses_it_twice]);
+fn restoring_without_release() {
+    fails("restoring_without_release", Bug::NoReleaseOf("AtomicUsize"), FOUND, || {
+        together(5, &[reads_thrice, uses_it_twice]);
     });
 }
 

@@ -151,7 +151,7 @@ impl Device {
     }
 
     /// Like the statistics and a snapshot: returns the peak and the sum of the states.
-    fn looks(&self) -> (i64, i64) {
+    fn reads(&self) -> (i64, i64) {
         self.stats.with(None, |stats| {
             let mut statistics = Statistics::default();
             stats.statistics(&mut statistics);
@@ -204,7 +204,7 @@ fn inside(bodies: &'static [Body]) {
             .collect();
         call(&device, *last);
         others.into_iter().for_each(|other| other.join().unwrap());
-        let (_, states) = device.looks();
+        let (_, states) = device.reads();
         assert_eq!(states, device.truth.now.load(Ordering::Relaxed));
     });
 }
@@ -224,7 +224,7 @@ fn together_of(kinds: &'static [Kind], bodies: &'static [Body]) {
             .collect();
         last(&device);
         others.into_iter().for_each(|other| other.join().unwrap());
-        let (_, states) = device.looks();
+        let (_, states) = device.reads();
         assert_eq!(states, device.truth.now.load(Ordering::Relaxed));
     });
 }
@@ -241,8 +241,8 @@ fn moves_in_the_second(device: &Device) {
     device.change(1, 1);
 }
 
-fn looks_on(device: &Device) {
-    device.looks();
+fn reads_on(device: &Device) {
+    device.reads();
 }
 
 /// Opens a scope of statistics, with a reset of the device's peaks inside.
@@ -281,8 +281,8 @@ fn peaks_are_true_of_two_of_a_class() {
 }
 
 #[test]
-fn peaks_are_true_while_another_looks() {
-    together(&[moves_in_the_first, looks_on]);
+fn peaks_are_true_while_another_reads() {
+    together(&[moves_in_the_first, reads_on]);
 }
 
 #[test]
@@ -297,7 +297,7 @@ fn peaks_of_a_scope_are_true() {
 
 #[test]
 fn a_parked_arena_is_read_and_not_waited_for() {
-    together(&[waits_parked, looks_on, moves_in_the_second]);
+    together(&[waits_parked, reads_on, moves_in_the_second]);
 }
 
 #[test]
@@ -306,8 +306,8 @@ fn peaks_are_true_of_biased_arenas() {
 }
 
 #[test]
-fn peaks_are_true_of_biased_arenas_while_another_looks() {
-    inside(&[moves_in_the_first, looks_on]);
+fn peaks_are_true_of_biased_arenas_while_another_reads() {
+    inside(&[moves_in_the_first, reads_on]);
 }
 
 /// Grows past the headroom in an arena that another thread may own.
@@ -329,7 +329,7 @@ fn waits_parked_as_the_owner(device: &Device) {
 
 #[test]
 fn a_parked_owner_is_read_and_not_waited_for() {
-    inside(&[waits_parked_as_the_owner, looks_on, moves_in_the_second]);
+    inside(&[waits_parked_as_the_owner, reads_on, moves_in_the_second]);
 }
 
 /// Stays below the peak but in the other arena: that takes headroom of the first, which then lacks
@@ -341,12 +341,12 @@ fn moves_from_one_to_the_other(device: &Device) {
 }
 
 #[test]
-fn peaks_are_true_of_slack_that_moves_while_another_looks() {
-    inside(&[moves_from_one_to_the_other, looks_on]);
+fn peaks_are_true_of_headroom_that_moves_while_another_reads() {
+    inside(&[moves_from_one_to_the_other, reads_on]);
 }
 
 #[test]
-fn peaks_are_true_of_slack_that_moves_while_an_arena_changes_hands() {
+fn peaks_are_true_of_headroom_that_moves_while_an_arena_changes_hands() {
     inside(&[moves_from_one_to_the_other, moves_too]);
 }
 
@@ -355,34 +355,34 @@ const FOUND: &[&str] = &["Causality violation", "not the true peak", "lock order
 #[test]
 fn accounts_without_release() {
     fails("accounts_without_release", Bug::NoRelease, FOUND, || {
-        together(&[moves_in_the_first, looks_on]);
+        together(&[moves_in_the_first, reads_on]);
     });
 }
 
 #[test]
 fn accounts_without_acquire() {
     fails("accounts_without_acquire", Bug::NoAcquire, FOUND, || {
-        together(&[moves_in_the_first, looks_on]);
+        together(&[moves_in_the_first, reads_on]);
     });
 }
 
 /// Takes the ledger with the lock held, without parking: the two threads wait for each other.
 fn goes_unparked(device: &Device) {
     let _guard = device.arena(0).lock.guard();
-    device.looks();
+    device.reads();
 }
 
 #[test]
-fn asking_the_books_unparked() {
+fn taking_the_ledger_unparked() {
     // The ledger's holder polls forever: loom ends a run with too many steps.
     let expected = &["Model exceeded maximum number of branches", "deadlock"];
-    fails("asking_the_books_unparked", Bug::None, expected, || {
-        together(&[goes_unparked, looks_on]);
+    fails("taking_the_ledger_unparked", Bug::None, expected, || {
+        together(&[goes_unparked, reads_on]);
     });
 }
 
 /// Raises an account beyond its headroom without a grant.
-fn counts_without_asking(device: &Device) {
+fn counts_without_a_grant(device: &Device) {
     let arena = device.arena(0);
     let _guard = arena.lock.guard();
     // SAFETY: the lock is held.
@@ -392,14 +392,14 @@ fn counts_without_asking(device: &Device) {
 }
 
 #[test]
-fn counting_beyond_the_slack() {
-    fails("counting_beyond_the_slack", Bug::None, FOUND, || {
-        together(&[counts_without_asking, looks_on]);
+fn counting_beyond_the_headroom() {
+    fails("counting_beyond_the_headroom", Bug::None, FOUND, || {
+        together(&[counts_without_a_grant, reads_on]);
     });
 }
 
 /// Takes headroom of an arena without its lock.
-fn takes_slack_unguarded(device: &Device) {
+fn takes_headroom_unguarded(device: &Device) {
     let (own, other) = (device.arena(1), device.arena(0));
     let _guard = own.lock.guard();
     let count_alloc_with = |account: &mut Account| {
@@ -415,8 +415,8 @@ fn takes_slack_unguarded(device: &Device) {
 }
 
 #[test]
-fn slack_taken_without_a_lock() {
-    fails("slack_taken_without_a_lock", Bug::None, FOUND, || {
-        together(&[takes_slack_unguarded, moves_in_the_first]);
+fn headroom_taken_without_a_lock() {
+    fails("headroom_taken_without_a_lock", Bug::None, FOUND, || {
+        together(&[takes_headroom_unguarded, moves_in_the_first]);
     });
 }

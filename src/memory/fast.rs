@@ -69,8 +69,7 @@ fn allocate_plain<const BY_OWNER: bool>(
     let (class, request) = (size.arena_class(false), size.request(bytes));
     let arena = stream.arenas[class as usize].load(Ordering::Acquire);
     waiting::assert_awake();
-    // SAFETY: NULL or an arena of the stream's device, which lives as long as a call may have found
-    // it.
+    // SAFETY: NULL or an arena of the stream's device, which lives while a call may refer to it.
     let arena = unsafe { arena.as_ref() }?;
     // Zero bytes take the slow path.
     let is_plain = bytes.wrapping_sub(1) < arena.policy().plain();

@@ -166,8 +166,8 @@ impl Contention {
         self.patience.set((self.patience.get() * 2).clamp(sync::PATIENCE, sync::MOST_PATIENCE));
     }
 
-    /// Counts a suspension of the bias. True: the bias is restored. Each restoration costs the
-    /// ledger at most one system call.
+    /// Counts a suspension of the bias, which costs the ledger at most one system call. True: the
+    /// bias is restored.
     pub fn keeps_bias(&self) -> bool {
         let suspensions = self.suspensions.get() + 1;
         self.suspensions.set(suspensions);

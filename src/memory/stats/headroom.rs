@@ -10,9 +10,9 @@ pub const PARTS: usize = 3;
 
 /// The headroom of each counter.
 ///
-/// An allocated block counts as allocated and as active, and so does a freed one that no other
-/// stream uses. The headroom that the two counters have in common is in one number, which is all
-/// that the hot path reads and writes.
+/// An allocation changes the counters of allocated and of active blocks alike, and so does the free
+/// of a block that no other stream uses. The headroom that the two counters have in common is in
+/// one number, which is all that the hot path reads and writes.
 #[derive(Clone, Copy, Default)]
 #[repr(C)]
 pub struct Headroom {
