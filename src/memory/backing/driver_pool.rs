@@ -36,7 +36,7 @@ const SETTINGS: [(Attribute, u64); 4] = [
     (Attribute::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, u64::MAX),
 ];
 
-/// A pool that is set up.
+/// A memory pool of the driver that is set up.
 struct Ready {
     pool: usize,
     /// The settings before the set-up, restored at the end.
@@ -158,7 +158,7 @@ impl DriverPool {
         Ok(())
     }
 
-    /// Every peak becomes its current value.
+    /// Resets every peak to its current value.
     pub fn reset_peak(&self) -> Result<()> {
         let Some(ready) = self.ready.get() else { return Ok(()) };
         self.set(ready.pool, Attribute::CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH, 0)?;

@@ -164,7 +164,7 @@ impl OwnedSlots {
         Ok(())
     }
 
-    /// The last one.
+    /// The last slot.
     pub fn last(&self) -> Option<Slot> {
         self.list[..self.count].last().copied().flatten()
     }
@@ -175,7 +175,7 @@ impl OwnedSlots {
         self.list.into_iter().flatten()
     }
 
-    /// Takes all of them.
+    /// Removes and returns all slots.
     pub fn take(&mut self) -> impl Iterator<Item = Slot> + use<> {
         std::mem::replace(self, OwnedSlots::new()).list.into_iter().flatten()
     }

@@ -45,7 +45,7 @@ impl Origin {
     }
 }
 
-/// A block.
+/// An uncached block.
 #[derive(Debug)]
 pub(in crate::memory) struct Block {
     pub device: i32,
@@ -152,7 +152,7 @@ pub(in crate::memory) fn segment_of(address: u64) -> Result<(u64, u64)> {
     Ok(base.unwrap_or((address, bytes)))
 }
 
-/// The device of a block that begins at an address.
+/// The device of the uncached block that begins at an address.
 pub fn device_of(address: u64) -> Option<i32> {
     if !is_used() {
         return None;

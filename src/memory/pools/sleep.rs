@@ -22,7 +22,7 @@ pub(in crate::memory) struct Backup {
 
 const NO_ROOM: Error = Error::OutOfHostMemory("the contents of a pool that is to sleep");
 
-/// The contents of an arena's blocks.
+/// Copies of the contents of an arena's blocks.
 struct Contents {
     arena: *const Arena,
     blocks: Vec<Backup>,

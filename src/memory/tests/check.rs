@@ -53,20 +53,20 @@ impl ArenaState {
                     (free, free_bytes) = (free + 1, free_bytes + block.bytes());
                 }
                 State::ForeignFree => {
-                    let Owner::Stream(guest) = self.owner_of(id) else {
-                        return Err(format!("block {id} is free for no guest"));
+                    let Owner::Stream(index) = self.owner_of(id) else {
+                        return Err(format!("block {id} is free for no stream"));
                     };
                     if below != NONE
                         && self.blocks[below].state == State::ForeignFree
-                        && self.owner_of(below) == Owner::Stream(guest)
+                        && self.owner_of(below) == Owner::Stream(index)
                     {
                         return Err(format!("blocks {below} and {id} are free neighbours"));
                     }
-                    let bins = self.foreign.all().nth(guest).map(|(_, _, bins)| bins);
+                    let bins = self.foreign.all().nth(index).map(|(_, _, bins)| bins);
                     if !bins.is_some_and(|bins| bins.contains(&self.blocks, id)) {
-                        return Err(format!("block {id} is in no bin of its guest"));
+                        return Err(format!("block {id} is in no bin of its stream"));
                     }
-                    foreign[guest].1 += 1;
+                    foreign[index].1 += 1;
                     (free, free_bytes) = (free + 1, free_bytes + block.bytes());
                 }
                 State::Quick => {
@@ -76,8 +76,8 @@ impl ArenaState {
                     (free, free_bytes) = (free + 1, free_bytes + block.bytes());
                 }
                 State::Allocated | State::Pending => {
-                    if let Owner::Stream(guest) = self.owner_of(id) {
-                        foreign[guest].0 += 1;
+                    if let Owner::Stream(index) = self.owner_of(id) {
+                        foreign[index].0 += 1;
                     }
                     active += 1;
                     add_active(block, &mut sums);
@@ -90,7 +90,7 @@ impl ArenaState {
             return Err("last or wilderness is wrong".into());
         }
         if !self.foreign.all().map(|(held, free, _)| (held, free)).eq(foreign) {
-            return Err("the counts of a guest are wrong".into());
+            return Err("the counts of a foreign free list are wrong".into());
         }
         for (id, rest) in self.check_views(&mut remapped, at)? {
             (active, mapped) = (active + 1, mapped + self.blocks[id].bytes());
@@ -239,9 +239,9 @@ fn wrong_counts_are_reported() {
 fn a_miscounted_foreign_free_list_is_reported() {
     let violation = |breaks: &dyn Fn(&mut ArenaState)| {
         super::sharing("memory=1GiB", |bench| {
-            let (owner, guest) = (bench.stream(), bench.stream());
+            let (owner, other) = (bench.stream(), bench.stream());
             bench.free(bench.malloc(owner, 40 * MIB));
-            let blocks = [bench.malloc(guest, 10 * MIB), bench.malloc(guest, 10 * MIB)];
+            let blocks = [bench.malloc(other, 10 * MIB), bench.malloc(other, 10 * MIB)];
             bench.free(blocks[0]);
             bench.check();
             let arena = arena_of(blocks[0]).unwrap().0;
@@ -259,12 +259,12 @@ fn a_miscounted_foreign_free_list_is_reported() {
         let (free, _) = ids(state);
         state.blocks[free].uses = 0;
     });
-    assert!(unowned.contains("is free for no guest"), "{unowned}");
+    assert!(unowned.contains("is free for no stream"), "{unowned}");
     let not_counted = violation(&|state| {
         let (_, used) = ids(state);
         state.blocks[used].uses = 0;
     });
-    assert!(not_counted.contains("the counts of a guest"), "{not_counted}");
+    assert!(not_counted.contains("the counts of a foreign free list"), "{not_counted}");
     let not_joined = violation(&|state| {
         let (_, used) = ids(state);
         state.blocks[used].state = State::ForeignFree;
@@ -276,5 +276,5 @@ fn a_miscounted_foreign_free_list_is_reported() {
         state.blocks[used].start += 1 << 14;
         state.blocks[used].units -= 1 << 14;
     });
-    assert!(in_no_bin.contains("is in no bin of its guest"), "{in_no_bin}");
+    assert!(in_no_bin.contains("is in no bin of its stream"), "{in_no_bin}");
 }

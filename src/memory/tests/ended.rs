@@ -173,7 +173,7 @@ fn an_arena_outgrows_its_slot() {
         assert!(slots.windows(2).all(|pair| pair[0].base + pair[0].bytes <= pair[1].base));
         let is_inside = |block: &u64| slots.iter().any(|slot| block - slot.base < slot.bytes);
         assert!(large.iter().all(is_inside));
-        // Back and forth again.
+        // Then blocks are freed and allocated at random.
         let mut random = Random(9);
         let mut large = large;
         for _ in 0..2000 {

@@ -350,23 +350,23 @@ fn pools_and_captured_streams_do_not_share() {
 #[test]
 fn blocks_of_foreign_lists_wait_for_recorded_streams() {
     super::sharing(THREADS, |bench| {
-        let (owner, guest) = (bench.stream(), bench.stream());
+        let (owner, user) = (bench.stream(), bench.stream());
         let block = bench.malloc(owner, 40 * MIB);
         bench.free(block);
         owner.synchronize(bench.runtime).unwrap();
-        assert_eq!(bench.malloc(guest, 40 * MIB), block);
-        record_stream(block, guest).unwrap();
+        assert_eq!(bench.malloc(user, 40 * MIB), block);
+        record_stream(block, user).unwrap();
         bench.free(block);
         let active = || bench.memory().statistics().counters[ACTIVE][0].current;
         assert_eq!(active(), 0);
         is_invalid_pointer(super::super::free(bench.runtime, block));
-        assert_eq!(bench.malloc(guest, 40 * MIB), block);
+        assert_eq!(bench.malloc(user, 40 * MIB), block);
         record_stream(block, owner).unwrap();
         let gate = Gate::on(bench, owner);
         bench.free(block);
         assert_eq!(active(), 1);
         bench.check();
-        let next = bench.malloc(guest, 30 * MIB);
+        let next = bench.malloc(user, 30 * MIB);
         assert_ne!(next, block);
         gate.open();
         owner.synchronize(bench.runtime).unwrap();
@@ -380,12 +380,12 @@ fn blocks_of_foreign_lists_wait_for_recorded_streams() {
 #[test]
 fn memory_of_foreign_lists_is_given_back_when_their_streams_are_done() {
     super::sharing(THREADS, |bench| {
-        let (owner, guest) = (bench.stream(), bench.stream());
+        let (owner, user) = (bench.stream(), bench.stream());
         let block = bench.malloc(owner, 40 * MIB);
         bench.free(block);
-        let other = bench.malloc(guest, 40 * MIB);
+        let other = bench.malloc(user, 40 * MIB);
         assert_eq!(other, block);
-        fill(bench.runtime, other, &[7], 40 * MIB, guest).unwrap();
+        fill(bench.runtime, other, &[7], 40 * MIB, user).unwrap();
         bench.free(other);
         let arena = arena_of(block).unwrap().0;
         {
@@ -397,7 +397,7 @@ fn memory_of_foreign_lists_is_given_back_when_their_streams_are_done() {
             assert_eq!(state.owner_of(state.first), Owner::Stream(0));
         }
         bench.empty_cache();
-        assert!(guest.query(bench.runtime).unwrap());
+        assert!(user.query(bench.runtime).unwrap());
         assert_eq!(bench.reserved(), 0);
         bench.check();
     });
@@ -417,9 +417,9 @@ fn snapshots_and_records_name_the_stream_of_a_block() {
             source: None,
         };
         history::record(Some(recorder), true).unwrap();
-        let (owner, guest) = (bench.stream(), bench.stream());
+        let (owner, user) = (bench.stream(), bench.stream());
         bench.free(bench.malloc(owner, 40 * MIB));
-        let block = bench.malloc(guest, 30 * MIB);
+        let block = bench.malloc(user, 30 * MIB);
         bench.free(block);
         let snapshot = Snapshot::of(&bench.runtime.devices, None, true).unwrap();
         let events = snapshot.events_in(&snapshot.devices[0]).iter();
@@ -427,8 +427,8 @@ fn snapshots_and_records_name_the_stream_of_a_block() {
             .filter(|event| matches!(event.action, Action::Alloc | Action::FreeCompleted))
             .map(|event| event.stream as usize)
             .collect();
-        let (owner, guest) = (owner.native() as usize, guest.native() as usize);
-        assert_eq!(named, [owner, owner, guest, guest]);
+        let (owner, user) = (owner.native() as usize, user.native() as usize);
+        assert_eq!(named, [owner, owner, user, user]);
         let blocks: Vec<_> = snapshot.blocks.iter().map(|it| (it.bytes / MIB, it.state)).collect();
         assert_eq!(blocks, [(30, BlockState::Inactive), (10, BlockState::Inactive)]);
         assert_eq!((snapshot.segments.len(), snapshot.segments[0].stream), (1, owner));

@@ -41,7 +41,7 @@ const NOTHING: Span = Span { start: 0, len: 0 };
 struct Interned<T> {
     items: Vec<T>,
     spans: Vec<Span>,
-    /// Ids without a list.
+    /// The unused ids.
     vacant: Vec<u32>,
     ids: HashMap<u64, u32, BuildHasherDefault<DefaultHasher>>,
 }

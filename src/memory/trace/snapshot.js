@@ -3,7 +3,7 @@
 const D = JSON.parse(document.getElementById("data").textContent);
 const $ = id => document.getElementById(id);
 const ALLOC = 0, REQUESTED = 1, COMPLETED = 2, EVENT = 6, MOST_SHIFTS = 2e6;
-const STATES = ["free", "allocated", "freed, awaits streams"];
+const STATES = ["free", "allocated", "freed, waits for streams"];
 const HELP = {
   "of reserved is free": "memory from the driver that no block has",
   "of free is outside the largest block": "free memory that does not lie together with the largest free block",
