@@ -1,19 +1,24 @@
 //! Errors as values. The message is formatted only when it is requested, so that an error needs no
 //! allocation, also if host memory ran out.
 
+mod config;
 mod details;
 mod driver;
+mod out_of_memory;
 
-pub use details::{OutOfMemory, Trait, Users, Which};
+pub use config::{ConfigError, Problem};
+pub use details::{OTHER_WAITS, OutOfMemory, Trait, Users, Wait, Which};
 use details::{PlaceName, Present};
 pub use driver::CudaErrorText;
 pub(crate) use driver::{descriptor_hint, forget_refused, note_refused};
+pub(crate) use out_of_memory::TOO_LARGE;
+pub use out_of_memory::{OutOfMemoryText, PoolOutOfMemoryText, Size};
 
+use crate::base::ordinal::CPU;
+use crate::base::text::function_of;
 use crate::base::text::{Count, Text};
 use crate::base::thread;
 use crate::driver::{CudaError, code, compiler, cublas, nccl, nvml};
-use crate::gpu::device::CPU;
-use crate::profiling::nvtx::own::function_of;
 use std::ffi::CStr;
 
 /// The error in a forked child: PyTorch's sentence.
@@ -71,7 +76,7 @@ pub enum Error {
         /// The argument, perhaps shortened.
         key: Text,
         /// The most similar key.
-        nearest: crate::memory::Key,
+        nearest: Text,
     },
     /// Two arguments were inconsistent, or a text was not UTF-8.
     #[error("{0}")]
@@ -124,7 +129,7 @@ pub enum Error {
     },
     /// A device number above the maximum; how many devices there are is not known yet.
     #[error("device {0} does not exist; use 0 to {last}, or -1 for the current one",
-        last = crate::gpu::device::MAX_DEVICES - 1)]
+        last = crate::base::ordinal::MAX_DEVICES - 1)]
     ImpossibleDevice(i32),
     /// A seed or state from before initialisation, for a device that does not exist.
     #[error(
@@ -149,7 +154,7 @@ pub enum Error {
     InCallback(&'static str),
     /// The host would wait for the device, and sync debug mode forbids it.
     #[error("{} makes the host wait for the device, which sync debug mode 2 forbids; {}", .0.what, .0.instead)]
-    WouldSynchronize(crate::gpu::sync_debug::Wait),
+    WouldSynchronize(Wait),
     /// Not possible while a stream is captured.
     #[error("{operation} is not possible while the stream is captured: {why}")]
     Capturing {
@@ -286,10 +291,10 @@ pub enum Error {
     #[error("{0}")]
     NotReady(&'static str),
     /// Device memory ran out after all reusable memory was reclaimed.
-    #[error("{}", crate::memory::OutOfMemoryText(.0))]
+    #[error("{}", OutOfMemoryText(.0))]
     OutOfMemory(OutOfMemory),
     /// The driver's pool had no memory, or the limit of this process left no room.
-    #[error("{}", crate::memory::PoolOutOfMemoryText(.0))]
+    #[error("{}", PoolOutOfMemoryText(.0))]
     PoolOutOfMemory(OutOfMemory),
     /// The driver had no memory for something other than a block.
     #[error("{call} found no device memory; free some, or call tcuda_memory_empty_cache")]
@@ -305,7 +310,7 @@ pub enum Error {
     Fraction(f64),
     /// A text with settings of the allocator was invalid.
     #[error("{0}")]
-    Config(crate::memory::ConfigError),
+    Config(ConfigError),
     /// Host memory ran out.
     #[error("no host memory for {0}")]
     OutOfHostMemory(&'static str),
@@ -402,7 +407,7 @@ impl From<CudaError> for Error {
     fn from(error: CudaError) -> Error {
         match error.code {
             CudaError::MISSING => Error::NotSupported { what: error.call, by: "driver" },
-            CudaError::WOULD_WAIT => Error::WouldSynchronize(crate::gpu::sync_debug::OTHERS),
+            CudaError::WOULD_WAIT => Error::WouldSynchronize(OTHER_WAITS),
             code::OUT_OF_MEMORY => Error::DriverOutOfMemory { call: error.call },
             _ => Error::Cuda(error),
         }

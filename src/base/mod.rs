@@ -15,6 +15,7 @@ pub mod lifecycle;
 pub mod lock;
 pub mod log;
 pub mod once;
+pub mod ordinal;
 pub mod pin_outermost;
 pub(crate) mod place;
 pub mod progress;

@@ -41,6 +41,15 @@ impl<const CAPACITY: usize> Text<CAPACITY> {
         short
     }
 
+    /// What is displayed; cut to one byte less than the capacity.
+    pub fn of(value: &impl fmt::Display) -> Text<CAPACITY> {
+        let mut bytes = [0; CAPACITY];
+        let mut buffer = Buffer(&mut bytes, 0);
+        let _ = write!(buffer, "{value}");
+        let len = buffer.1 as u8;
+        Text { len, bytes }
+    }
+
     fn push(&mut self, text: &str) {
         let start = self.len as usize;
         let end = start + text.len();
@@ -115,6 +124,14 @@ impl Write for Buffer<'_> {
 pub fn write(bytes: &mut [u8], text: fmt::Arguments<'_>) {
     // Only the buffer's end could stop it, which the buffer handles.
     let _ = Buffer(bytes, 0).write_fmt(text);
+}
+
+/// The C function around a closure, of the path of its type, which ends like
+/// "ffi::stream::tcuda_stream_query::{{closure}}", or has that as a parameter of what the function calls.
+pub(crate) fn function_of(path: &str) -> &str {
+    let name = path.rfind("::tcuda_").and_then(|at| path.get(at + 2..)).unwrap_or(path);
+    let is_of_name = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    name.split(|c| !is_of_name(c)).next().unwrap_or(name)
 }
 
 #[cfg(test)]

@@ -179,7 +179,9 @@ pub unsafe extern "C" fn tcuda_memory_stat(
                 value.set(found);
                 Ok(())
             }
-            None => Err(Error::UnknownKey { key: Text::new(key), nearest: nearest(key) }),
+            None => {
+                Err(Error::UnknownKey { key: Text::new(key), nearest: Text::of(&nearest(key)) })
+            }
         }
     })
 }

@@ -21,13 +21,7 @@ use crate::runtime::Runtime;
 use crate::sanitizer::{self, sync_points};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-/// Stands for the thread's current device.
-pub const CURRENT: i32 = -1;
-/// Stands for host memory, where a destination may be that.
-pub const CPU: i32 = -2;
-
-/// The most devices that a process can use.
-pub const MAX_DEVICES: usize = 64;
+pub use crate::base::ordinal::{CPU, CURRENT, MAX_DEVICES};
 
 /// Refuses what names a device on no machine, while it is not known yet how many there are.
 pub fn require_possible(device: i32) -> Result<()> {

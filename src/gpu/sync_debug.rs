@@ -22,15 +22,6 @@ pub const ERROR: i32 = 2;
 
 static MODE: AtomicI32 = AtomicI32::new(DEFAULT);
 
-/// A call that waits.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Wait {
-    /// "tcuda_stream_synchronize".
-    pub what: &'static str,
-    /// What to do instead, as the end of a sentence.
-    pub instead: &'static str,
-}
-
 /// For a stream.
 pub const STREAM: Wait = Wait {
     what: "tcuda_stream_synchronize",
@@ -53,9 +44,7 @@ pub const HOST_RESULT: Wait = Wait {
 pub const POOL_SLEEP: Wait =
     Wait { what: "tcuda_mem_pool_sleep or _wake", instead: "call it where the program may wait" };
 
-/// For all that the library waits for of its own accord: memory that is given back, for example.
-pub const OTHERS: Wait =
-    Wait { what: "this call", instead: "make it when the streams that it waits for have finished" };
+pub use crate::base::error::{OTHER_WAITS as OTHERS, Wait};
 
 /// How a thread's waits are taken.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

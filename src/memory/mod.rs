@@ -15,7 +15,6 @@ pub mod pinned;
 mod pointer;
 mod poison;
 pub mod pools;
-mod report;
 pub mod stats;
 mod suballocations;
 #[cfg(test)]
@@ -25,7 +24,6 @@ mod wrong_kind;
 
 pub(crate) use crate::gpu::capture_mode::Relaxed;
 pub use crate::memory::arena::graph_launches::end_of;
-pub use crate::memory::config::config_error::{ConfigError, Problem};
 pub(crate) use crate::memory::fallback::reclaim::wait_for;
 pub(crate) use crate::memory::pools::sleep::require_awake;
 pub use crate::memory::stats::keys::{AllKeys, Json, Key, Keys, in_row, nearest, pool_in};
@@ -35,7 +33,6 @@ pub use pointer::{
     Found, cached_extent, device_of, extent, find, free, record_around, record_stream,
     unknown_pointer, use_inside,
 };
-pub use report::{OutOfMemoryText, PoolOutOfMemoryText, Size};
 pub use wrong_kind::{Kind, name_kind};
 
 use crate::base::error::{Error, Result};
@@ -70,8 +67,7 @@ pub const SMALL: u64 = 1 << 20;
 pub const SMALL_ARENA: u64 = 64 << 10;
 /// If peaks need not be exact (`exact_peaks`), peaks of blocks are too low by at most so many.
 const MOST_UNSEEN_BLOCKS: i64 = 1024;
-/// Requests from here on are refused at once, as PyTorch does.
-const TOO_LARGE: u64 = 1 << 60;
+use crate::base::error::TOO_LARGE;
 
 /// The memory of a device.
 pub struct DeviceMemory {

@@ -1,8 +1,21 @@
 //! The details of errors, besides numbers and names.
 
+/// A call that waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Wait {
+    /// "tcuda_stream_synchronize".
+    pub what: &'static str,
+    /// What to do instead, as the end of a sentence.
+    pub instead: &'static str,
+}
+
+/// For all that the library waits for of its own accord: memory that is given back, for example.
+pub const OTHER_WAITS: Wait =
+    Wait { what: "this call", instead: "make it when the streams that it waits for have finished" };
+
+use crate::base::ordinal::CPU;
 #[cfg(test)]
 use crate::base::text::Text;
-use crate::gpu::device::CPU;
 use std::fmt;
 
 /// The numbers of an allocation that ran out of memory.

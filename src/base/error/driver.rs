@@ -1,8 +1,8 @@
 //! Messages about the driver: its absence, and what its failures mean.
 
 use crate::base::environment;
+use crate::base::text::function_of;
 use crate::driver::{CudaError, code};
-use crate::profiling::nvtx::own::function_of;
 use std::fmt;
 use std::sync::atomic::{AtomicPtr, Ordering};
 

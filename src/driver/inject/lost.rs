@@ -6,9 +6,9 @@
 //! context. Drivers cannot be asked for the device of an event or handle, so these are remembered from
 //! the calls that bind them to one.
 
+use crate::base::ordinal::MAX_DEVICES;
 use crate::driver::sys::{CUDA_MEMCPY3D_PEER, CUcontext, CUmemAllocationProp, CUpointer_attribute};
 use crate::driver::{Call, Table, code};
-use crate::gpu::device::MAX_DEVICES;
 use std::ffi::c_void;
 
 /// Handles up to this mean a stream of the current context.

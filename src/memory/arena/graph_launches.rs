@@ -80,6 +80,7 @@ impl DeviceMemory {
         })?;
         if are_captured {
             // Captured streams cannot wait, but the host can.
+            // SAFETY: an event of the library, which was recorded.
             unsafe { sync_debug::wait_for_event(runtime.driver(), event) }?;
         }
         Ok(())

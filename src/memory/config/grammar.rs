@@ -1,8 +1,8 @@
 //! The grammar of TCUDA_ALLOC_CONF, which is PyTorch's: "key:value,key:[a:1,>:2]". Blanks are
 //! ignored, and numbers end where C's strtoull and strtod end. Parsing needs no host memory.
 
-use super::config_error::Problem;
 use super::settings::{Backend, INTERVALS, MOST_MIB, Settings};
+use crate::base::error::Problem;
 use crate::base::text::Text;
 
 const MIB: u64 = 1 << 20;

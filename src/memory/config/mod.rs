@@ -3,7 +3,6 @@
 //!
 //! Begin with `settings.rs`.
 
-pub(crate) mod config_error;
 pub(crate) mod grammar;
 pub mod host_settings;
 pub(crate) mod policy;

@@ -1,9 +1,9 @@
 //! The settings of the allocator, by TCUDA_ALLOC_CONF, by PyTorch's variables, or at run time.
 
-use super::config_error::ConfigError;
 use super::grammar;
 use super::host_settings::HostSettings;
 use crate::base::environment;
+use crate::base::error::ConfigError;
 use crate::base::error::{Error, Result};
 use crate::base::lock::Mutex;
 use crate::base::log::{self, Level};

@@ -1,7 +1,7 @@
 //! The text form of the settings: the meaning of each key, and the message of each mistake.
 
+use crate::base::error::ConfigError;
 use crate::base::error::Error;
-use crate::memory::config::config_error::ConfigError;
 use crate::memory::config::settings::{Backend, Settings};
 use proptest::prelude::*;
 

@@ -5,6 +5,7 @@ use super::table::Domain;
 use crate::base::environment;
 use crate::base::error::{Error, Result};
 use crate::base::text::Text;
+use crate::base::text::function_of;
 use crate::observe::flags::{self, Watcher};
 use std::ffi::CStr;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -59,14 +60,6 @@ impl Drop for Range {
 
 /// Room for the name of a function and its NUL.
 const ROOM: usize = 96;
-
-/// The C function around a closure, of the path of its type, which ends like
-/// "ffi::stream::tcuda_stream_query::{{closure}}", or has that as a parameter of what the function calls.
-pub(crate) fn function_of(path: &str) -> &str {
-    let name = path.rfind("::tcuda_").and_then(|at| path.get(at + 2..)).unwrap_or(path);
-    let is_of_name = |c: char| c.is_ascii_alphanumeric() || c == '_';
-    name.split(|c| !is_of_name(c)).next().unwrap_or(name)
-}
 
 #[cold]
 fn push(path: &str) -> bool {

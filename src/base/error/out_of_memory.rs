@@ -3,6 +3,9 @@
 use crate::base::error::{OutOfMemory, Users};
 use std::fmt;
 
+/// Requests of this size and more are refused in words of their own.
+pub(crate) const TOO_LARGE: u64 = 1 << 60;
+
 /// A size as PyTorch writes it: bytes, KiB, MiB or GiB, two decimals.
 pub struct Size(pub u64);
 
@@ -26,7 +29,7 @@ impl fmt::Display for OutOfMemoryText<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let OutOfMemory { device, wanted, total, free, limit, allocated, cached, .. } = *self.0;
         let OutOfMemory { pooled, users, rejected, .. } = *self.0;
-        if wanted >= super::TOO_LARGE {
+        if wanted >= TOO_LARGE {
             return write!(f, "CUDA out of memory. Tried to allocate more than 1EB memory.");
         }
         if rejected {
