@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn handles_of_a_destroyed_context_are_told_from_others() {
+    fn handles_of_a_destroyed_context_are_distinguished() {
         let mut handles = Handles::new(3);
         let (a, b) = (handles.insert('a'), handles.insert('b'));
         assert_eq!(handles.retire(|object| *object == 'b'), ['a']);

@@ -422,7 +422,7 @@ impl ThreadScheduler {
     /// thread needs.
     pub(super) fn with_scheduler_locked<R>(&self, look: impl FnOnce() -> R) -> R {
         let _turns = lock(&self.state);
-        let _census = lock(&self.thread_states);
+        let _thread_states = lock(&self.thread_states);
         look()
     }
 
