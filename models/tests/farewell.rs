@@ -5,14 +5,14 @@ use loom::sync::Arc;
 use loom::thread;
 use tcuda_models::base::sync::{Bug, UnsafeCell};
 use tcuda_models::explore;
-use tcuda_models::gpu::external_life::{Farewell, Standing};
+use tcuda_models::gpu::external_life::{ExternalStreamLife, EndState};
 use tcuda_models::twin::fails;
 
 /// The number of the event.
 const EVENT: usize = 16;
 
 struct Stream {
-    farewell: Farewell,
+    external_life: ExternalStreamLife,
     /// True while the driver's stream exists.
     alive: UnsafeCell<bool>,
     /// True once the driver's event is recorded.
@@ -26,10 +26,10 @@ unsafe impl Send for Stream {}
 
 impl Stream {
     fn new(handles: usize) -> Arc<Stream> {
-        let farewell = Farewell::new();
-        (0..handles).for_each(|_| farewell.add_handle());
+        let external_life = ExternalStreamLife::new();
+        (0..handles).for_each(|_| external_life.add_handle());
         let (alive, recorded) = (UnsafeCell::new(true), UnsafeCell::new(false));
-        Arc::new(Stream { farewell, alive, recorded })
+        Arc::new(Stream { external_life, alive, recorded })
     }
 
     /// Like the owner: destroys the last handle, and then the stream.
@@ -41,12 +41,12 @@ impl Stream {
 
     /// Like the destruction of a handle.
     fn drops(&self) {
-        if self.farewell.event() == 0 {
+        if self.external_life.event() == 0 {
             // SAFETY: not published yet, and no other thread records it.
             self.recorded.with_mut(|recorded| unsafe { *recorded = true });
-            self.farewell.replace_event(0, EVENT).unwrap();
+            self.external_life.replace_event(0, EVENT).unwrap();
         }
-        self.farewell.drop_handle();
+        self.external_life.drop_handle();
     }
 
     fn name(&self) {
@@ -56,14 +56,14 @@ impl Stream {
 
     /// Like the allocator with memory that was used on the stream.
     fn is_waited_for(&self) {
-        match self.farewell.standing() {
-            Standing::Alive(_named) => self.name(),
-            Standing::Gone(event) => {
+        match self.external_life.end_state() {
+            EndState::Alive(_named) => self.name(),
+            EndState::Gone(event) => {
                 assert_eq!(event, Some(EVENT));
                 // SAFETY: recorded before it was published, which is what the model checks.
                 assert!(self.recorded.with(|recorded| unsafe { *recorded }));
             }
-            Standing::Lost => panic!("an event was recorded"),
+            EndState::Lost => panic!("an event was recorded"),
         }
     }
 }
@@ -106,9 +106,9 @@ fn a_new_handle_comes() {
         let stream = Stream::new(1);
         let other = Arc::clone(&stream);
         let comer = thread::spawn(move || {
-            other.farewell.add_handle();
+            other.external_life.add_handle();
             other.name();
-            other.farewell.drop_handle();
+            other.external_life.drop_handle();
         });
         stream.drops();
         comer.join().unwrap();
@@ -140,7 +140,7 @@ const FOUND: &[&str] = &["Causality violation", "a stream that is gone"];
 
 /// Checks that the stream may be named, and names it later.
 fn names_it_later(stream: &Stream) {
-    let is_alive = matches!(stream.farewell.standing(), Standing::Alive(_));
+    let is_alive = matches!(stream.external_life.end_state(), EndState::Alive(_));
     if is_alive {
         stream.name();
     }

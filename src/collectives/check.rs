@@ -36,7 +36,7 @@ impl MemoryKind {
             Some(device) if tensor.numel > 0 => Err(Error::HostTensor { memory: device }),
             _ => {
                 if kind == MemoryKind::Pageable && tensor.numel > 0 {
-                    sync_debug::before_uncaptured(runtime, sync_debug::PAGEABLE_COPY)?;
+                    sync_debug::check_uncaptured(runtime, sync_debug::PAGEABLE_COPY)?;
                 }
                 Ok(kind)
             }

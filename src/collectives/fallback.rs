@@ -302,7 +302,7 @@ fn wait(team: &Team, stream: &Stream) -> Result<()> {
         return Ok(());
     }
     // The check of the host tensor has checked the sync debug mode.
-    let _meant = sync_debug::meant();
+    let _documented = sync_debug::documented();
     stream.synchronize(team.runtime())
 }
 

@@ -74,7 +74,7 @@ pub fn wait_for(team: &Team<'_>, devices: Devices) -> Result<()> {
         return Ok(());
     }
     // The allocation of the outputs has checked the sync debug mode.
-    let _meant = sync_debug::meant();
+    let _documented = sync_debug::documented();
     devices.iter().try_for_each(|device| team.stream(device).wait_for_host(team.runtime()))
 }
 

@@ -79,7 +79,7 @@ impl<'a> Draft<'a> {
                 Block::of_device(runtime, address)
             }
             Target::Host => {
-                sync_debug::before_uncaptured(runtime, sync_debug::HOST_RESULT)?;
+                sync_debug::check_uncaptured(runtime, sync_debug::HOST_RESULT)?;
                 let bytes = usize::try_from(bytes)
                     .map_err(|_| Error::OutOfHostMemory("a tensor in pinned memory"))?;
                 Block::of_host(runtime, runtime.host.allocate(runtime, bytes)? as u64)

@@ -372,7 +372,7 @@ impl<'a> Team<'a> {
     pub fn order_members_after_workers(&self, workers: &[Worker<'a>]) -> Result<()> {
         let outcome = self.try_order_members_after_workers(workers);
         if outcome.is_err() && !self.is_capturing() {
-            let _needed = sync_debug::needed();
+            let _required = sync_debug::required();
             for worker in workers {
                 let _ = worker.stream.synchronize(self.runtime);
             }

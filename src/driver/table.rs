@@ -96,7 +96,7 @@ macro_rules! driver_calls {
                         return Err(super::CudaError { call: stringify!($name), code });
                     }
                     if sync_debug::is_on() {
-                        sync_debug::judge_call(Call::$name, stringify!($name))?;
+                        sync_debug::check_call(Call::$name, stringify!($name))?;
                     }
                 }
                 let call = || {

@@ -272,7 +272,7 @@ pub unsafe extern "C" fn tcuda_graphed_callable_create(
     graphed: *mut *mut tcuda_graphed_callable,
 ) -> tcuda_status {
     boundary(|call| {
-        let _meant = sync_debug::meant();
+        let _documented = sync_debug::documented();
         out(graphed, "graphed")?;
         if count == 0 {
             return Err(Error::OutOfRange { name: "count", value: 0, allowed: "use 1 or more" });

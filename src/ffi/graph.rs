@@ -174,7 +174,7 @@ pub unsafe extern "C" fn tcuda_graph_begin(
             Some(stream) => stream,
             None => device.streams.for_captures(device)?,
         };
-        let _meant = sync_debug::meant();
+        let _documented = sync_debug::documented();
         device.synchronize_for_host()?;
         memory::empty_cache(runtime)?;
         runtime.host.empty_cache(runtime)?;

@@ -439,7 +439,7 @@ fn destroy_all_handles(_call: &Call) -> usize {
 #[must_use]
 pub unsafe extern "C" fn tcuda_shutdown(live_handles: *mut usize) -> tcuda_status {
     boundary(|call| {
-        let _meant = sync_debug::meant();
+        let _documented = sync_debug::documented();
         let live = runtime::shutdown(call.inside(), |_| destroy_all_handles(call))?;
         if !live_handles.is_null() {
             out(live_handles, "live_handles")?.set(live);

@@ -131,7 +131,7 @@ pub unsafe extern "C" fn tcuda_mem_pool_sleep(
     boundary(|call| {
         let keep = flag(keep_contents, "keep_contents")?;
         let pool = MEM_POOLS.get(pool as usize, "pool", call)?;
-        let _meant = sync_debug::asked(sync_debug::POOL_SLEEP)?;
+        let _documented = sync_debug::check_documented(sync_debug::POOL_SLEEP)?;
         pool.sleep(call.runtime()?, keep)
     })
 }
@@ -146,7 +146,7 @@ pub unsafe extern "C" fn tcuda_mem_pool_sleep(
 pub unsafe extern "C" fn tcuda_mem_pool_wake(pool: *mut tcuda_mem_pool) -> tcuda_status {
     boundary(|call| {
         let pool = MEM_POOLS.get(pool as usize, "pool", call)?;
-        let _meant = sync_debug::asked(sync_debug::POOL_SLEEP)?;
+        let _documented = sync_debug::check_documented(sync_debug::POOL_SLEEP)?;
         pool.wake(call.runtime()?)
     })
 }

@@ -10,7 +10,7 @@ use crate::driver::{CudaError, Driver, code};
 use crate::gpu::event::EventPool;
 use crate::gpu::stream::{Stream, Streams};
 use crate::gpu::sync_debug;
-use crate::gpu::waits::Waited;
+use crate::gpu::waits::LastSync;
 use crate::jit::store::Store;
 use crate::memory::DeviceMemory;
 use crate::memory::config::settings::Settings;
@@ -44,7 +44,7 @@ pub struct Device {
     known_context: AtomicUsize,
     peers: [AtomicBool; MAX_DEVICES],
     /// When all of its work was waited for.
-    pub(crate) waited: Waited,
+    pub(crate) last_sync: LastSync,
     /// Its streams.
     pub streams: Streams,
     /// Its recycled events.
@@ -102,7 +102,7 @@ impl Device {
                 context: Once::new(Rank::CONTEXT),
                 known_context: AtomicUsize::new(0),
                 peers: [const { AtomicBool::new(false) }; MAX_DEVICES],
-                waited: Waited::new(),
+                last_sync: LastSync::new(),
                 streams: Streams::new(driver, ordinal, generation),
                 events: EventPool::new(driver),
                 kernels: Kernels::new(driver),
@@ -237,14 +237,14 @@ impl Device {
         let _context = self.enter()?;
         // SAFETY: its context is current.
         unsafe { self.driver.cuCtxSynchronize() }?;
-        self.waited.note();
+        self.last_sync.note();
         Ok(())
     }
 
     /// The same where a call of the host's promises it.
     #[inline]
     pub fn synchronize_for_host(&self) -> Result<()> {
-        let _meant = sync_debug::meant();
+        let _documented = sync_debug::documented();
         if sanitizer::is_on() {
             let point = sanitizer::point_of_device(self.ordinal);
             return sync_points::waited(point, || self.synchronize());
@@ -372,7 +372,7 @@ impl Runtime {
 
     /// The same if that takes no look at the thread's context.
     #[inline(always)]
-    pub fn device_at_hand(&self, ordinal: i32) -> Option<&Device> {
+    pub fn device_if_known(&self, ordinal: i32) -> Option<&Device> {
         match self.devices.as_slice() {
             [only] if matches!(ordinal, 0 | CURRENT) => Some(only),
             devices => devices.get(usize::try_from(ordinal).ok()?),

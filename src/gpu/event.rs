@@ -159,7 +159,7 @@ pub struct Event {
     flags: u32,
     created: Once<Created>,
     /// Another process may have its handle.
-    is_known: AtomicBool,
+    is_exported: AtomicBool,
 }
 
 impl Event {
@@ -182,7 +182,7 @@ impl Event {
     }
 
     fn of(flags: u32) -> Event {
-        Event { flags, created: Once::new(Rank::ONCE), is_known: AtomicBool::new(false) }
+        Event { flags, created: Once::new(Rank::ONCE), is_exported: AtomicBool::new(false) }
     }
 
     /// An event of another process, by the handle that it gave.
@@ -217,7 +217,7 @@ impl Event {
             ));
         }
         let handle = ipc::handle_of(runtime.device(created.device)?, created.native as CUevent)?;
-        self.is_known.store(true, Ordering::Relaxed);
+        self.is_exported.store(true, Ordering::Relaxed);
         Ok(handle)
     }
 
@@ -249,7 +249,7 @@ impl Event {
     #[inline]
     pub fn record(&self, runtime: &Runtime, stream: &Stream) -> Result<()> {
         if sanitizer::is_on() {
-            return self.record_watched(runtime, stream);
+            return self.record_observed(runtime, stream);
         }
         self.record_now(runtime, stream)
     }
@@ -305,7 +305,7 @@ impl Event {
     #[inline]
     pub fn wait(&self, runtime: &Runtime, stream: &Stream) -> Result<()> {
         if sanitizer::is_on() {
-            return self.wait_watched(runtime, stream);
+            return self.wait_observed(runtime, stream);
         }
         self.wait_now(runtime, stream)
     }
@@ -364,7 +364,7 @@ impl Event {
     }
 
     fn synchronize_now(&self, runtime: &Runtime) -> Result<()> {
-        let _meant = sync_debug::meant();
+        let _documented = sync_debug::documented();
         let Some(created) = self.created.get() else { return Ok(()) };
         // SAFETY: the event is alive.
         unsafe { runtime.driver().cuEventSynchronize(created.native as CUevent) }?;
@@ -372,7 +372,7 @@ impl Event {
     }
 
     #[cold]
-    fn record_watched(&self, runtime: &Runtime, stream: &Stream) -> Result<()> {
+    fn record_observed(&self, runtime: &Runtime, stream: &Stream) -> Result<()> {
         self.record_now(runtime, stream)?;
         let key = self.native() as u64;
         match self.is_node(runtime, stream) {
@@ -383,7 +383,7 @@ impl Event {
     }
 
     #[cold]
-    fn wait_watched(&self, runtime: &Runtime, stream: &Stream) -> Result<()> {
+    fn wait_observed(&self, runtime: &Runtime, stream: &Stream) -> Result<()> {
         self.wait_now(runtime, stream)?;
         let Some(created) = self.created.get() else { return Ok(()) };
         let key = created.native as u64;
@@ -397,7 +397,7 @@ impl Event {
 
     /// May another process have recorded it, after whatever it has waited for?
     fn is_shared(&self, created: &Created) -> bool {
-        created.is_opened || self.is_known.load(Ordering::Relaxed)
+        created.is_opened || self.is_exported.load(Ordering::Relaxed)
     }
 
     /// What is over when it is reached, for who watches.
@@ -451,7 +451,7 @@ impl Drop for Event {
             let pool = unsafe { &*created.pool };
             let event = created.native as CUevent;
             sanitizer::event_gone(created.native as u64);
-            match (created.is_opened, self.is_known.load(Ordering::Relaxed)) {
+            match (created.is_opened, self.is_exported.load(Ordering::Relaxed)) {
                 (true, _) => pool.close_opened(event),
                 (false, true) => pool.destroy(self.driver_flags(), event),
                 (false, false) => pool.give(self.driver_flags(), event),

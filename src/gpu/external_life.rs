@@ -17,16 +17,16 @@ pub const UNKNOWN: usize = 2;
 const HANDLE: u64 = 1 << 32;
 
 /// The handles of a stream, and the event that was recorded when the last one went.
-pub struct Farewell {
+pub struct ExternalStreamLife {
     word: AtomicU64,
     /// 0: none yet.
     event: AtomicUsize,
 }
 
 /// How a stream stands.
-pub enum Standing<'a> {
+pub enum EndState<'a> {
     /// It may be named as long as this is kept; nothing may be waited for meanwhile.
-    Alive(Named<'a>),
+    Alive(StreamUse<'a>),
     /// Its owner may have destroyed it: this event stands for it, or nothing of it is left.
     Gone(Option<usize>),
     /// The same, and nothing stands for it.
@@ -34,13 +34,13 @@ pub enum Standing<'a> {
 }
 
 /// Says that the stream is named to the driver, until it is dropped.
-pub struct Named<'a>(&'a Farewell);
+pub struct StreamUse<'a>(&'a ExternalStreamLife);
 
-impl Farewell {
+impl ExternalStreamLife {
     sync::constant! {
         /// No handle, and no event.
-        pub fn new() -> Farewell {
-            Farewell { word: AtomicU64::new(0), event: AtomicUsize::new(0) }
+        pub fn new() -> ExternalStreamLife {
+            ExternalStreamLife { word: AtomicU64::new(0), event: AtomicUsize::new(0) }
         }
     }
 
@@ -67,17 +67,17 @@ impl Farewell {
     }
 
     /// May the stream be named? Where it never had an event, it is its owner's promise that it lives.
-    pub fn standing(&self) -> Standing<'_> {
+    pub fn end_state(&self) -> EndState<'_> {
         let before = self.word.fetch_add(1, Ordering::Acquire);
-        let named = Named(self);
+        let named = StreamUse(self);
         if before >= HANDLE {
-            return Standing::Alive(named);
+            return EndState::Alive(named);
         }
         match self.event() {
-            0 => Standing::Alive(named),
-            ENDED => Standing::Gone(None),
-            UNKNOWN => Standing::Lost,
-            event => Standing::Gone(Some(event)),
+            0 => EndState::Alive(named),
+            ENDED => EndState::Gone(None),
+            UNKNOWN => EndState::Lost,
+            event => EndState::Gone(Some(event)),
         }
     }
 
@@ -98,7 +98,7 @@ impl Farewell {
     }
 }
 
-impl Drop for Named<'_> {
+impl Drop for StreamUse<'_> {
     fn drop(&mut self) {
         self.0.word.fetch_sub(1, Ordering::Release);
     }

@@ -7,7 +7,7 @@
 //!
 //! A stream goes in three steps. It is over and not held: from then on only a search of this table
 //! leads to it, which takes it back. No call that may have found it before is left (`retired.rs`, by an
-//! object that is retired for it, [`Watch`]): so what names it still was written before. It is looked for
+//! object that is retired for it, [`GracePeriod`]): so what names it still was written before. It is looked for
 //! and not found: it is retired.
 
 use crate::base::error::{Error, Result};
@@ -26,14 +26,14 @@ use std::ops::Deref;
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
 /// At least so many streams come between two searches.
-const BETWEEN: usize = 64;
+const MIN_ADDED: usize = 64;
 
 const NO_ROOM: Error = Error::OutOfHostMemory("a stream");
 
 /// Searches in the tables of devices are numbered.
 static SEARCHES: AtomicU64 = AtomicU64::new(0);
 
-/// How many hold a stream, itself included, and [`WATCH`] for a [`Watch`]. It is there as long as any of
+/// How many hold a stream, itself included, and [`GRACE_PERIOD`] for a [`GracePeriod`]. It is there as long as any of
 /// them: what holds streams may go after the runtime.
 #[derive(Debug)]
 pub(crate) struct Holders(*const AtomicU32);
@@ -64,20 +64,22 @@ impl Holders {
 
     /// Does nothing hold the stream? A watch does not.
     fn are_none(&self) -> bool {
-        self.count().is_some_and(|count| count.load(Ordering::Acquire) % WATCH == 1)
+        self.count().is_some_and(|count| count.load(Ordering::Acquire) % GRACE_PERIOD == 1)
     }
 
     /// Is a call left that may have found the stream before it was watched?
-    fn are_watched(&self) -> bool {
-        self.count().is_some_and(|count| count.load(Ordering::Acquire) >= WATCH)
+    fn in_grace_period(&self) -> bool {
+        self.count().is_some_and(|count| count.load(Ordering::Acquire) >= GRACE_PERIOD)
     }
 
     /// A watch, for a stream that is not watched and was made in an era.
-    fn watch(&self, born: u64) -> Result<Box<Reclaimable<Watch>>> {
-        let watch =
-            try_box(Reclaimable::new(Watch(ManuallyDrop::new(Holders(self.0))), born), "a stream")?;
-        self.add(WATCH);
-        Ok(watch)
+    fn begin_grace_period(&self, born: u64) -> Result<Box<Reclaimable<GracePeriod>>> {
+        let period = try_box(
+            Reclaimable::new(GracePeriod(ManuallyDrop::new(Holders(self.0))), born),
+            "a stream",
+        )?;
+        self.add(GRACE_PERIOD);
+        Ok(period)
     }
 
     fn add(&self, number: u32) {
@@ -102,14 +104,14 @@ impl Drop for Holders {
 }
 
 /// In the count of holders: a watch.
-const WATCH: u32 = 1 << 31;
+const GRACE_PERIOD: u32 = 1 << 31;
 
 /// Dropped once no call is left that may have found a stream before this was retired.
-struct Watch(ManuallyDrop<Holders>);
+struct GracePeriod(ManuallyDrop<Holders>);
 
-impl Drop for Watch {
+impl Drop for GracePeriod {
     fn drop(&mut self) {
-        self.0.take(WATCH);
+        self.0.take(GRACE_PERIOD);
     }
 }
 
@@ -145,18 +147,18 @@ impl Deref for HeldStream {
 
 /// The table: lists, by what streams are known by.
 #[allow(clippy::vec_box, reason = "streams must not move when a list grows")]
-pub(crate) struct Externals {
+pub(crate) struct ExternalStreams {
     lists: Vec<Vec<Box<Reclaimable<Stream>>>>,
     count: usize,
     /// Streams that came since the last search, and so many are wanted before the next.
-    fresh: usize,
-    wanted: usize,
+    added: usize,
+    next_search: usize,
 }
 
-impl Externals {
+impl ExternalStreams {
     /// No stream.
-    pub(crate) const fn new() -> Externals {
-        Externals { lists: Vec::new(), count: 0, fresh: 0, wanted: BETWEEN }
+    pub(crate) const fn new() -> ExternalStreams {
+        ExternalStreams { lists: Vec::new(), count: 0, added: 0, next_search: MIN_ADDED }
     }
 
     /// The list of a stream: of a thread's own the driver's number says which, handles of others tell more.
@@ -168,7 +170,7 @@ impl Externals {
     }
 
     /// Streams that may be known so, the newest first.
-    pub(crate) fn like(
+    pub(crate) fn candidates(
         &self,
         native: usize,
         driver_id: Option<u64>,
@@ -196,14 +198,14 @@ impl Externals {
         self.lists[list].try_reserve(1).map_err(|_| NO_ROOM)?;
         self.lists[list].push(stream);
         self.count += 1;
-        self.fresh += 1;
+        self.added += 1;
         self.lists[list].last().map(|stream| &***stream).ok_or(NO_ROOM)
     }
 
     /// Twice as many lists; on failure everything is as it was.
     fn enlarge(&mut self) -> Result<()> {
         let length = (self.lists.len() * 2).max(16);
-        let mut larger = Externals::new();
+        let mut larger = ExternalStreams::new();
         larger.lists.try_reserve_exact(length).map_err(|_| NO_ROOM)?;
         larger.lists.resize_with(length, Vec::new);
         let mut counts: Vec<usize> = Vec::new();
@@ -246,7 +248,7 @@ impl Externals {
 
 impl Drop for Stream {
     fn drop(&mut self) {
-        let event = self.farewell.take_event();
+        let event = self.external_life.take_event();
         if let Some(driver) = self.driver.filter(|_| event > UNKNOWN) {
             // SAFETY: ours, and nobody can name it any more.
             let _ = unsafe { driver.cuEventDestroy(event as CUevent) };
@@ -271,10 +273,10 @@ impl Marker {
 
 impl Stream {
     /// Is it over, and held by nobody? The table is locked.
-    fn is_left(&self) -> bool {
+    fn is_unused(&self) -> bool {
         let has_arena = |place: &AtomicPtr<Arena>| !place.load(Ordering::Acquire).is_null();
         self.is_over()
-            && !self.farewell.has_handle()
+            && !self.external_life.has_handle()
             && self.holders.are_none()
             && !self.arenas.iter().any(has_arena)
     }
@@ -294,16 +296,16 @@ impl Streams {
     pub(crate) fn forget_ended(&self, runtime: &Runtime, anyhow: bool) {
         {
             let external = self.external.lock();
-            if external.count == 0 || !anyhow && external.fresh < external.wanted {
+            if external.count == 0 || !anyhow && external.added < external.next_search {
                 return;
             }
         }
         if self.searching.swap(true, Ordering::AcqRel) {
             return;
         }
-        if self.find_left() {
+        if self.find_unused() {
             let search = SEARCHES.fetch_add(1, Ordering::AcqRel) + 1;
-            self.look_everywhere(runtime, Marker(search));
+            self.mark_references(runtime, Marker(search));
             self.drop_unmarked(search);
         }
         thread::collect();
@@ -311,31 +313,31 @@ impl Streams {
     }
 
     /// Begins to watch those that are left; is one that was watched seen by no call any more?
-    fn find_left(&self) -> bool {
-        let mut watches = List::new();
+    fn find_unused(&self) -> bool {
+        let mut periods = List::new();
         let mut found = false;
         {
             let mut external = self.external.lock();
-            external.fresh = 0;
+            external.added = 0;
             for stream in external.all() {
-                let is_left = stream.is_left();
-                if !is_left || stream.holders.are_watched() {
-                    stream.was_left.fetch_and(is_left, Ordering::Relaxed);
-                } else if stream.was_left.load(Ordering::Relaxed) {
+                let is_unused = stream.is_unused();
+                if !is_unused || stream.holders.in_grace_period() {
+                    stream.was_unused.fetch_and(is_unused, Ordering::Relaxed);
+                } else if stream.was_unused.load(Ordering::Relaxed) {
                     found = true;
-                } else if let Ok(watch) = stream.holders.watch(stream.born()) {
-                    stream.was_left.store(true, Ordering::Relaxed);
-                    watches.push(watch);
+                } else if let Ok(period) = stream.holders.begin_grace_period(stream.born()) {
+                    stream.was_unused.store(true, Ordering::Relaxed);
+                    periods.push(period);
                 }
             }
-            external.wanted = BETWEEN.max(external.count / 2);
+            external.next_search = MIN_ADDED.max(external.count / 2);
         }
-        thread::retire_all(watches);
+        thread::retire_all(periods);
         found
     }
 
     /// Marks all streams that are named by who does not hold them.
-    fn look_everywhere(&self, runtime: &Runtime, marker: Marker) {
+    fn mark_references(&self, runtime: &Runtime, marker: Marker) {
         current::each(self.generation(), |stream| marker.mark(stream));
         for device in &runtime.devices {
             device.memory.mark_streams(marker);
@@ -346,8 +348,9 @@ impl Streams {
     fn drop_unmarked(&self, search: u64) {
         let gone = self.external.lock().take(|stream| {
             let is_marked = stream.mark.load(Ordering::Relaxed) >= search;
-            let is_seen = !stream.was_left.load(Ordering::Relaxed) || stream.holders.are_watched();
-            !is_seen && !is_marked && stream.is_left()
+            let is_seen =
+                !stream.was_unused.load(Ordering::Relaxed) || stream.holders.in_grace_period();
+            !is_seen && !is_marked && stream.is_unused()
         });
         let forget = *FORGET_HANDLE.lock();
         for stream in gone {

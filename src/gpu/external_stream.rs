@@ -30,7 +30,7 @@ enum Captured {
 impl Stream {
     /// Is it another's, and has nobody a handle of it? Its owner may have destroyed it.
     pub(crate) fn is_gone(&self) -> bool {
-        self.is_external() && !self.is_per_thread() && !self.farewell.has_handle()
+        self.is_external() && !self.is_per_thread() && !self.external_life.has_handle()
     }
 }
 
@@ -39,7 +39,7 @@ impl Stream {
     pub(crate) fn is_over(&self) -> bool {
         match self.is_per_thread() {
             true => self.thread.as_ref().is_some_and(Lifetime::has_ended),
-            false => self.is_gone() && self.farewell.event() != 0,
+            false => self.is_gone() && self.external_life.event() != 0,
         }
     }
 
@@ -118,14 +118,14 @@ impl Streams {
             return Some(stream);
         }
         let is_alive = |stream: &Stream| {
-            let has_handle = !stream.is_per_thread() && stream.farewell.has_handle();
+            let has_handle = !stream.is_per_thread() && stream.external_life.has_handle();
             driver_id.is_some() || any || has_handle
         };
         let external = self.external.lock();
-        let mut like = external.like(native as usize, driver_id);
-        let found = like.find(|stream| is_it(stream) && is_alive(stream))?;
-        found.was_left.store(false, Ordering::Relaxed);
-        Some(self.lend(found))
+        let mut candidates = external.candidates(native as usize, driver_id);
+        let found = candidates.find(|stream| is_it(stream) && is_alive(stream))?;
+        found.was_unused.store(false, Ordering::Relaxed);
+        Some(self.extend(found))
     }
 
     fn add(&self, native: CUstream, driver_id: u64) -> Result<&Stream> {
@@ -146,18 +146,18 @@ impl Streams {
         let is_it = |known: &Stream| {
             known.native() == native && known.driver_id == driver_id && known.may_be_own()
         };
-        let mut like = external.like(native as usize, Some(driver_id));
-        if let Some(known) = like.find(|known| is_it(known)) {
-            known.was_left.store(false, Ordering::Relaxed);
-            return Ok(self.lend(known));
+        let mut candidates = external.candidates(native as usize, Some(driver_id));
+        if let Some(known) = candidates.find(|known| is_it(known)) {
+            known.was_unused.store(false, Ordering::Relaxed);
+            return Ok(self.extend(known));
         }
-        drop(like);
+        drop(candidates);
         let stream = external.add(stream)?;
-        Ok(self.lend(stream))
+        Ok(self.extend(stream))
     }
 
     /// A reference that outlives the lock of the list: a stream is dropped once no call may have found it.
-    pub(crate) fn lend<'a>(&'a self, stream: &Stream) -> &'a Stream {
+    pub(crate) fn extend<'a>(&'a self, stream: &Stream) -> &'a Stream {
         // SAFETY: boxed, and there as long as this call.
         unsafe { &*std::ptr::from_ref(stream) }
     }

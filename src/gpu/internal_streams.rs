@@ -10,7 +10,7 @@ use crate::runtime::Runtime;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 /// The library's own streams of a device.
-pub(crate) struct Sides {
+pub(crate) struct InternalStreams {
     /// For work of other devices' streams on this device's memory; see `in_order_of`.
     work: Once<Box<Stream>>,
     /// On which the driver frees what several streams used.
@@ -21,9 +21,9 @@ pub(crate) struct Sides {
     capture: AtomicPtr<Stream>,
 }
 
-impl Sides {
-    pub(crate) fn new() -> Sides {
-        Sides {
+impl InternalStreams {
+    pub(crate) fn new() -> InternalStreams {
+        InternalStreams {
             work: Once::new(Rank::ONCE),
             unifying: Once::new(Rank::ONCE),
             lanes: [const { Once::new(Rank::ONCE) }; MAX_LANES],
@@ -48,7 +48,7 @@ impl Streams {
         work: impl FnOnce(&Stream) -> Result<()>,
     ) -> Result<()> {
         let device = runtime.device(self.ordinal)?;
-        let side = self.sides.work.get_or_try_init(|| self.create(device, 0, 0))?;
+        let side = self.internal.work.get_or_try_init(|| self.create(device, 0, 0))?;
         side.wait_stream(runtime, other)?;
         work(side)?;
         other.wait_stream(runtime, side)
@@ -56,18 +56,18 @@ impl Streams {
 
     /// A stream that comes after others, so that none of them waits for another.
     pub(crate) fn unifying(&self, device: &Device) -> Result<&Stream> {
-        Ok(self.sides.unifying.get_or_try_init(|| self.create(device, 0, 0))?)
+        Ok(self.internal.unifying.get_or_try_init(|| self.create(device, 0, 0))?)
     }
 
     /// A stream for copies of collective calls, whose number is below [`MAX_LANES`].
     pub(crate) fn lane(&self, device: &Device, lane: usize) -> Result<&Stream> {
-        let lane = &self.sides.lanes[lane % MAX_LANES];
+        let lane = &self.internal.lanes[lane % MAX_LANES];
         Ok(lane.get_or_try_init(|| self.create(device, 0, 0))?)
     }
 
     /// The pooled stream on which graphs are captured, the same each time.
     pub(crate) fn for_captures(&self, device: &Device) -> Result<&Stream> {
-        let place = &self.sides.capture;
+        let place = &self.internal.capture;
         if place.load(Ordering::Acquire).is_null() {
             let next = std::ptr::from_ref(self.next(device, 0)?).cast_mut();
             // Another thread's may have come first.
@@ -83,7 +83,7 @@ impl Streams {
         let (external, mut streams) = (self.external.lock(), Vec::new());
         let no_memory = |_| Error::OutOfHostMemory("a list of streams");
         streams.try_reserve_exact(external.len()).map_err(no_memory)?;
-        streams.extend(external.all().map(|stream| self.lend(stream)));
+        streams.extend(external.all().map(|stream| self.extend(stream)));
         Ok(streams)
     }
 

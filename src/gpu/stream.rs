@@ -9,10 +9,10 @@ use crate::base::thread_lifetime::Lifetime;
 use crate::driver::sys::{CUevent, CUstream, CUstreamCaptureStatus};
 use crate::driver::{CudaError, Driver, code};
 use crate::gpu::device::{ContextGuard, Device};
-use crate::gpu::external_life::{ENDED, Farewell, Standing, UNKNOWN};
-use crate::gpu::external_registry::{Externals, Holders};
-use crate::gpu::internal_streams::Sides;
-use crate::gpu::waits::Waited;
+use crate::gpu::external_life::{ENDED, EndState, ExternalStreamLife, UNKNOWN};
+use crate::gpu::external_registry::{ExternalStreams, Holders};
+use crate::gpu::internal_streams::InternalStreams;
+use crate::gpu::waits::LastSync;
 use crate::memory::arena::Arena;
 use crate::runtime::Runtime;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
@@ -38,7 +38,7 @@ pub struct Stream {
     pub(crate) driver_id: u64,
     pub(crate) external: bool,
     /// Owned handles; without any the owner of an external stream may destroy it.
-    pub(crate) farewell: Farewell,
+    pub(crate) external_life: ExternalStreamLife,
     /// Its owner names it in each call, and so keeps it alive without a handle.
     pub(crate) is_named: AtomicBool,
     /// Where its small and its large blocks come from, then the same in segments; NULL until the first.
@@ -50,7 +50,7 @@ pub struct Stream {
     /// What the driver said of its order: its flags and one; 0: it was not asked.
     flags: AtomicU32,
     /// When it was waited for.
-    pub(crate) waited: Waited,
+    pub(crate) last_sync: LastSync,
     /// Of the thread whose default stream it is.
     pub(crate) thread: Option<Lifetime>,
     /// No other stream has it, or had it.
@@ -61,7 +61,7 @@ pub struct Stream {
     pub(crate) driver: Option<&'static Driver>,
     /// How many hold it, and what searches have found (`external_registry.rs`).
     pub(crate) holders: Holders,
-    pub(crate) was_left: AtomicBool,
+    pub(crate) was_unused: AtomicBool,
     pub(crate) mark: AtomicU64,
 }
 
@@ -95,19 +95,19 @@ impl Stream {
             priority,
             driver_id,
             external: false,
-            farewell: Farewell::new(),
+            external_life: ExternalStreamLife::new(),
             is_named: AtomicBool::new(false),
             arenas: [const { AtomicPtr::new(std::ptr::null_mut()) }; 4],
             capture: Lock::new(Rank::STREAM),
             handle: AtomicUsize::new(0),
             flags: AtomicU32::new(0),
-            waited: Waited::new(),
+            last_sync: LastSync::new(),
             thread: None,
             serial: next_serial(),
             served: AtomicU64::new(next_serial()),
             driver: None,
             holders: Holders::NONE,
-            was_left: AtomicBool::new(false),
+            was_unused: AtomicBool::new(false),
             mark: AtomicU64::new(0),
         }
     }
@@ -145,49 +145,49 @@ impl Stream {
     }
 
     /// May the stream be named to the driver by who has no handle of it?
-    pub(crate) fn standing(&self) -> Standing<'_> {
-        self.farewell.standing()
+    pub(crate) fn end_state(&self) -> EndState<'_> {
+        self.external_life.end_state()
     }
 
     /// Counts an owned handle.
     pub fn add_handle(&self) {
-        self.farewell.add_handle();
+        self.external_life.add_handle();
     }
 
     /// An owned handle goes. With the last one of an external stream its present end is recorded,
     /// while the stream is alive: what waits for it later, waits for that.
     pub fn remove_handle(&self, runtime: &Runtime) -> Result<()> {
         let has_end = self.external && !self.is_per_thread();
-        let outcome = if has_end { self.record_farewell(runtime) } else { Ok(()) };
-        self.farewell.drop_handle();
+        let outcome = if has_end { self.record_end(runtime) } else { Ok(()) };
+        self.external_life.drop_handle();
         outcome
     }
 
-    fn record_farewell(&self, runtime: &Runtime) -> Result<()> {
+    fn record_end(&self, runtime: &Runtime) -> Result<()> {
         if matches!(self.is_capturing(runtime), Ok(true)) {
             return Ok(());
         }
-        let Err(error) = self.try_farewell(runtime) else { return Ok(()) };
+        let Err(error) = self.try_record_end(runtime) else { return Ok(()) };
         // Nobody could ask the stream later: it is waited for now.
-        let (known, _needed) = (self.farewell.event(), crate::gpu::sync_debug::needed());
+        let (known, _needed) = (self.external_life.event(), crate::gpu::sync_debug::required());
         if self.synchronize(runtime).is_ok() {
-            let _ = self.farewell.replace_event(0, ENDED);
+            let _ = self.external_life.replace_event(0, ENDED);
             return Ok(());
         }
-        if self.farewell.replace_event(known, UNKNOWN).is_ok() && known > UNKNOWN {
+        if self.external_life.replace_event(known, UNKNOWN).is_ok() && known > UNKNOWN {
             runtime.device(self.device)?.events.give_untimed(known as CUevent);
         }
         Err(error)
     }
 
     /// All of its context was waited for.
-    pub(crate) fn has_ended(&self) {
-        let _ = self.farewell.replace_event(UNKNOWN, ENDED);
+    pub(crate) fn note_context_synced(&self) {
+        let _ = self.external_life.replace_event(UNKNOWN, ENDED);
     }
 
-    fn try_farewell(&self, runtime: &Runtime) -> Result<()> {
+    fn try_record_end(&self, runtime: &Runtime) -> Result<()> {
         let device = runtime.device(self.device)?;
-        let known = self.farewell.event();
+        let known = self.external_life.event();
         if known > UNKNOWN {
             return self.record(runtime, known as CUevent);
         }
@@ -196,7 +196,7 @@ impl Stream {
             device.events.give_untimed(event);
             return Err(error);
         }
-        match self.farewell.replace_event(known, event as usize) {
+        match self.external_life.replace_event(known, event as usize) {
             Ok(()) => Ok(()),
             Err(first) => {
                 device.events.give_untimed(event);
@@ -264,7 +264,7 @@ impl Stream {
         let _context = self.enter(runtime)?;
         // SAFETY: as in `is_done`.
         unsafe { runtime.driver().cuStreamSynchronize(self.native()) }?;
-        self.waited.note();
+        self.last_sync.note();
         Ok(())
     }
 
@@ -377,10 +377,10 @@ pub struct Streams {
     range: Once<(i32, i32)>,
     pub(crate) pool: [[Once<Box<Stream>>; PER_PRIORITY]; MAX_PRIORITIES],
     next: [AtomicUsize; MAX_PRIORITIES],
-    pub(crate) external: Mutex<Externals>,
+    pub(crate) external: Mutex<ExternalStreams>,
     /// Does a thread look for streams that are over?
     pub(crate) searching: AtomicBool,
-    pub(crate) sides: Sides,
+    pub(crate) internal: InternalStreams,
 }
 
 impl Streams {
@@ -393,9 +393,9 @@ impl Streams {
             range: Once::new(Rank::ONCE),
             pool: [const { [const { Once::new(Rank::ONCE) }; PER_PRIORITY] }; MAX_PRIORITIES],
             next: [const { AtomicUsize::new(0) }; MAX_PRIORITIES],
-            external: Mutex::new(Rank::LEAF, Externals::new()),
+            external: Mutex::new(Rank::LEAF, ExternalStreams::new()),
             searching: AtomicBool::new(false),
-            sides: Sides::new(),
+            internal: InternalStreams::new(),
         }
     }
 
@@ -455,10 +455,10 @@ impl Streams {
 
     /// Destroys what was created; the device's context is current, nobody uses it any more.
     pub(crate) fn close(&self) {
-        for stream in self.pooled().chain(self.sides.made()) {
+        for stream in self.pooled().chain(self.internal.made()) {
             // SAFETY: ours, and at its end.
             let _ = unsafe { self.driver.cuStreamDestroy(stream.native()) };
         }
-        *self.external.lock() = Externals::new();
+        *self.external.lock() = ExternalStreams::new();
     }
 }

@@ -1,6 +1,6 @@
 //! Waits of the host for a device: said in the log, or refused.
 //!
-//! Every driver call that waits goes through [`judge_call`]. A call of the host that is documented to
+//! Every driver call that waits goes through [`check_call`]. A call of the host that is documented to
 //! wait enters [`meant`]; one that is refused before it changes anything uses [`before`] first. All other
 //! waits of the library are judged where they happen.
 
@@ -50,54 +50,54 @@ pub use crate::base::error::{OTHER_WAITS as OTHERS, Wait};
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Scope {
     /// They are said or refused.
-    Judged,
+    Checked,
     /// They are said; without them memory would be used too early or lost.
-    Needed,
+    Required,
     /// The host asked for them.
-    Meant,
+    Documented,
 }
 
 thread_local! {
-    static SCOPE: Cell<Scope> = const { Cell::new(Scope::Judged) };
+    static SCOPE: Cell<Scope> = const { Cell::new(Scope::Checked) };
     /// A wait under a lock that is to be said when the lock is given back.
-    static UNSAID: Cell<bool> = const { Cell::new(false) };
+    static DEFERRED: Cell<bool> = const { Cell::new(false) };
 }
 
 /// Until it is dropped, the waits of this thread are taken in another way.
-pub struct Entered {
+pub struct ScopeGuard {
     before: Scope,
     /// Of this thread.
     _thread: PhantomData<*const ()>,
 }
 
-impl Drop for Entered {
+impl Drop for ScopeGuard {
     fn drop(&mut self) {
         let _ = SCOPE.try_with(|scope| scope.set(self.before));
     }
 }
 
-fn enter(wanted: Scope) -> Entered {
+fn enter(wanted: Scope) -> ScopeGuard {
     let before = SCOPE.try_with(|scope| scope.replace(scope.get().max(wanted)));
-    Entered { before: before.unwrap_or(Scope::Judged), _thread: PhantomData }
+    ScopeGuard { before: before.unwrap_or(Scope::Checked), _thread: PhantomData }
 }
 
 /// The host asks for a wait by what it calls.
 #[inline]
-pub fn meant() -> Option<Entered> {
-    if is_on() { Some(enter(Scope::Meant)) } else { None }
+pub fn documented() -> Option<ScopeGuard> {
+    if is_on() { Some(enter(Scope::Documented)) } else { None }
 }
 
 /// Before a call that is about to wait: an error, or its waits are taken as meant.
 #[inline]
-pub fn asked(wait: Wait) -> Result<Option<Entered>> {
-    before(wait)?;
-    Ok(meant())
+pub fn check_documented(wait: Wait) -> Result<Option<ScopeGuard>> {
+    check(wait)?;
+    Ok(documented())
 }
 
 /// A wait that cannot be refused: what follows relies on it.
 #[inline]
-pub fn needed() -> Option<Entered> {
-    if is_on() { Some(enter(Scope::Needed)) } else { None }
+pub fn required() -> Option<ScopeGuard> {
+    if is_on() { Some(enter(Scope::Required)) } else { None }
 }
 
 /// Which driver calls wait for a device.
@@ -115,45 +115,45 @@ const fn is_refusable(call: Call) -> bool {
 
 /// Before a driver call that waits: refused, said, or nothing.
 #[cold]
-pub fn judge_call(call: Call, name: &'static str) -> CudaResult {
+pub fn check_call(call: Call, name: &'static str) -> CudaResult {
     let scope = scope();
-    if scope == Scope::Meant {
+    if scope == Scope::Documented {
         return Ok(());
     }
-    if mode() == ERROR && scope == Scope::Judged && is_refusable(call) {
+    if mode() == ERROR && scope == Scope::Checked && is_refusable(call) {
         return Err(CudaError { call: name, code: CudaError::WOULD_WAIT });
     }
     // A call of its own: the one around it may say that it waits, and would find no log then.
     if let Ok(_inside) = thread::enter() {
-        say(OTHERS);
+        warn(OTHERS);
     }
     Ok(())
 }
 
 fn scope() -> Scope {
-    SCOPE.try_with(Cell::get).unwrap_or(Scope::Meant)
+    SCOPE.try_with(Cell::get).unwrap_or(Scope::Documented)
 }
 
-/// Before a wait under a lock, where nothing can be said: refused, or said by [`say_unsaid`].
-pub fn judge_under_lock() -> Result<Option<Entered>> {
+/// Before a wait under a lock, where nothing can be said: refused, or said by [`log_deferred`].
+pub fn check_under_lock() -> Result<Option<ScopeGuard>> {
     if !is_on() {
         return Ok(None);
     }
     match scope() {
-        Scope::Meant => (),
-        Scope::Judged if mode() == ERROR => return Err(Error::WouldSynchronize(OTHERS)),
-        Scope::Judged | Scope::Needed => {
-            let _ = UNSAID.try_with(|unsaid| unsaid.set(true));
+        Scope::Documented => (),
+        Scope::Checked if mode() == ERROR => return Err(Error::WouldSynchronize(OTHERS)),
+        Scope::Checked | Scope::Required => {
+            let _ = DEFERRED.try_with(|deferred| deferred.set(true));
         }
     }
-    Ok(meant())
+    Ok(documented())
 }
 
 /// Says that there was a wait under a lock; the caller holds none.
 #[inline]
-pub fn say_unsaid() {
-    if is_on() && UNSAID.try_with(|unsaid| unsaid.replace(false)).unwrap_or(false) {
-        say(OTHERS);
+pub fn log_deferred() {
+    if is_on() && DEFERRED.try_with(|deferred| deferred.replace(false)).unwrap_or(false) {
+        warn(OTHERS);
     }
 }
 
@@ -172,18 +172,18 @@ pub unsafe fn wait_for_event(driver: &Driver, event: sys::CUevent) -> CudaResult
 
 /// Before a wait of a call that may be captured, where there is none.
 #[inline]
-pub fn before_uncaptured(runtime: &Runtime, wait: Wait) -> Result<()> {
-    if is_on() { judge_uncaptured(runtime, wait) } else { Ok(()) }
+pub fn check_uncaptured(runtime: &Runtime, wait: Wait) -> Result<()> {
+    if is_on() { judge_uncaptured_wait(runtime, wait) } else { Ok(()) }
 }
 
 #[cold]
-fn judge_uncaptured(runtime: &Runtime, wait: Wait) -> Result<()> {
+fn judge_uncaptured_wait(runtime: &Runtime, wait: Wait) -> Result<()> {
     for device in &runtime.devices {
         if device.streams.current().is_capturing(runtime)? {
             return Ok(());
         }
     }
-    judge(wait)
+    refuse_or_warn(wait)
 }
 
 /// What holds, for the whole process.
@@ -199,7 +199,7 @@ pub fn is_on() -> bool {
 
 /// Changes it.
 pub fn set(mode: i32) -> Result<()> {
-    static TOLD: AtomicBool = AtomicBool::new(false);
+    static EXPLAINED: AtomicBool = AtomicBool::new(false);
     if !(DEFAULT..=ERROR).contains(&mode) {
         return Err(Error::OutOfRange {
             name: "mode",
@@ -208,7 +208,7 @@ pub fn set(mode: i32) -> Result<()> {
         });
     }
     MODE.store(mode, Ordering::Relaxed);
-    if mode != DEFAULT && !TOLD.swap(true, Ordering::Relaxed) {
+    if mode != DEFAULT && !EXPLAINED.swap(true, Ordering::Relaxed) {
         log::warn_as_asked(format_args!(
             "sync debug mode knows the waits of this library for streams and for memory, and copies \
              from and to pageable memory; tcuda_device_synchronize, tcuda_event_synchronize and waits \
@@ -220,20 +220,20 @@ pub fn set(mode: i32) -> Result<()> {
 
 /// Before a wait of the host's: refused, told, or nothing.
 #[inline]
-pub fn before(wait: Wait) -> Result<()> {
-    if is_on() { judge(wait) } else { Ok(()) }
+pub fn check(wait: Wait) -> Result<()> {
+    if is_on() { refuse_or_warn(wait) } else { Ok(()) }
 }
 
 #[cold]
-fn judge(wait: Wait) -> Result<()> {
+fn refuse_or_warn(wait: Wait) -> Result<()> {
     if mode() == ERROR {
         return Err(Error::WouldSynchronize(wait));
     }
-    say(wait);
+    warn(wait);
     Ok(())
 }
 
-fn say(Wait { what, instead }: Wait) {
+fn warn(Wait { what, instead }: Wait) {
     log::warn_as_asked(format_args!("{what} makes the host wait for the device; {instead}"));
 }
 

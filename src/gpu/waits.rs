@@ -2,7 +2,7 @@
 //! thread knew to be queued there is over.
 //!
 //! Each thread counts its waits. Whoever lets go of something, under a lock, notes the thread and its count
-//! ([`Stamp`]); once the same thread has waited under a higher one ([`Waited`]), the work that used it is done, and all
+//! ([`SyncStamp`]); once the same thread has waited under a higher one ([`LastSync`]), the work that used it is done, and all
 //! that was let go of before, under the same lock. That this thread waited later is its program's order. A wait of
 //! another thread may have begun earlier, and is not known to say anything.
 
@@ -11,16 +11,16 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// A thread, in the upper half, and how often it had waited, in the lower.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Stamp(u64);
+pub struct SyncStamp(u64);
 
-impl Stamp {
+impl SyncStamp {
     /// Of nobody: no wait is known to come after it.
-    pub const NOBODY: Stamp = Stamp(0);
+    pub const NONE: SyncStamp = SyncStamp(0);
 
     /// Now, by this thread; of nobody before its first wait.
     #[inline(always)]
-    pub fn now() -> Stamp {
-        Stamp(thread::block().waits.load(Ordering::Relaxed))
+    pub fn now() -> SyncStamp {
+        SyncStamp(thread::block().waits.load(Ordering::Relaxed))
     }
 
     fn thread(self) -> u64 {
@@ -29,12 +29,12 @@ impl Stamp {
 }
 
 /// When a device or stream was waited for last.
-pub struct Waited(AtomicU64);
+pub struct LastSync(AtomicU64);
 
-impl Waited {
+impl LastSync {
     /// Never.
-    pub const fn new() -> Waited {
-        Waited(AtomicU64::new(0))
+    pub const fn new() -> LastSync {
+        LastSync(AtomicU64::new(0))
     }
 
     /// This thread's wait is over, and all that was queued there when it began.
@@ -53,9 +53,9 @@ impl Waited {
 
     /// Has the thread that left this stamp waited since?
     #[inline]
-    pub fn is_since(&self, stamp: Stamp) -> bool {
-        let waited = Stamp(self.0.load(Ordering::Acquire));
-        stamp != Stamp::NOBODY && waited.thread() == stamp.thread() && waited.0 > stamp.0
+    pub fn is_since(&self, stamp: SyncStamp) -> bool {
+        let waited = SyncStamp(self.0.load(Ordering::Acquire));
+        stamp != SyncStamp::NONE && waited.thread() == stamp.thread() && waited.0 > stamp.0
     }
 }
 
@@ -66,13 +66,13 @@ mod tests {
 
     #[test]
     fn what_was_noted_before_a_wait_is_over_after_it() {
-        let (one, other) = (Waited::new(), Waited::new());
+        let (one, other) = (LastSync::new(), LastSync::new());
         other.note();
-        let before = Stamp::now();
+        let before = SyncStamp::now();
         assert!(!one.is_since(before) && !other.is_since(before));
         one.note();
         assert!(one.is_since(before) && !other.is_since(before));
-        let later = Stamp::now();
+        let later = SyncStamp::now();
         assert!(!one.is_since(later), "it was waited for before that");
         other.note();
         assert!(!one.is_since(later) && other.is_since(later) && other.is_since(before));
@@ -80,15 +80,15 @@ mod tests {
 
     #[test]
     fn a_wait_of_another_thread_says_nothing() {
-        let device = Waited::new();
+        let device = LastSync::new();
         device.note();
-        let here = Stamp::now();
+        let here = SyncStamp::now();
         let there = scope(|scope| {
             let there = scope.spawn(|| {
-                assert_eq!(Stamp::now(), Stamp::NOBODY);
+                assert_eq!(SyncStamp::now(), SyncStamp::NONE);
                 (0..100).for_each(|_| device.note());
                 assert!(!device.is_since(here));
-                let stamp = Stamp::now();
+                let stamp = SyncStamp::now();
                 device.note();
                 assert!(device.is_since(stamp));
                 stamp
@@ -98,20 +98,20 @@ mod tests {
         assert!(device.is_since(there), "it is over, whoever asks");
         (0..200).for_each(|_| device.note());
         assert!(device.is_since(here) && !device.is_since(there));
-        assert!(!device.is_since(Stamp::NOBODY));
+        assert!(!device.is_since(SyncStamp::NONE));
     }
 
     #[test]
     fn who_has_waited_too_often_asks() {
-        let device = Waited::new();
+        let device = LastSync::new();
         device.note();
         let waits = &thread::block().waits;
         let next_to_last = waits.load(Ordering::Relaxed) | u64::from(u32::MAX);
         waits.store(next_to_last - 1, Ordering::Relaxed);
-        let before = Stamp::now();
+        let before = SyncStamp::now();
         device.note();
         assert!(device.is_since(before));
-        let last = Stamp::now();
+        let last = SyncStamp::now();
         device.note();
         assert!(!device.is_since(last) && last.thread() == before.thread());
     }

@@ -149,7 +149,7 @@ impl GraphResources {
         for stream in streams() {
             // The host waits if the streams cannot be ordered on the device.
             if self.order_pools_after(runtime, stream).is_err() {
-                let _needed = sync_debug::needed();
+                let _required = sync_debug::required();
                 let _ = memory::wait_for(runtime, stream);
             }
         }

@@ -52,7 +52,7 @@ pub fn allocate_on_current<const BY_OWNER: bool>(
     device: i32,
     bytes: u64,
 ) -> Option<u64> {
-    let device = runtime::existing(inside)?.device_at_hand(device)?;
+    let device = runtime::existing(inside)?.device_if_known(device)?;
     allocate_plain::<BY_OWNER>(inside, device.streams.current(), bytes)
 }
 

@@ -9,7 +9,7 @@
 use super::arena::Arena;
 use super::{DeviceMemory, Relaxed, suballocations};
 use crate::base::error::Result;
-use crate::gpu::external_life::Standing;
+use crate::gpu::external_life::EndState;
 use crate::gpu::stream::Stream;
 use crate::memory::fallback::reclaim::ordering_stream;
 use crate::observe::flags::{self, Watcher};
@@ -72,7 +72,7 @@ impl DeviceMemory {
         let _relaxed = Relaxed::enter(self.driver);
         let _context = device.enter()?;
         // A stream that the host has destroyed has no order to write in.
-        let Standing::Alive(_named) = stream.standing() else { return Ok(()) };
+        let EndState::Alive(_named) = stream.end_state() else { return Ok(()) };
         let stream = ordering_stream(device, stream);
         // A captured write would repeat at each launch of the graph, when the memory may belong to
         // another block.

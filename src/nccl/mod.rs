@@ -19,7 +19,7 @@ use crate::base::sync;
 use crate::base::thread::{self, Inside};
 use crate::driver::nccl::{Comm, Functions, code};
 use crate::driver::sys::CUevent;
-use crate::gpu::external_life::Standing;
+use crate::gpu::external_life::EndState;
 use crate::gpu::external_registry::HeldStream;
 use crate::gpu::stream::{self, Stream};
 use crate::runtime::{self, Runtime};
@@ -277,7 +277,7 @@ impl Communicator {
     fn begin_drain(&self, runtime: &Runtime) -> Result<Option<CUevent>> {
         let Some(last) = self.last() else { return Ok(None) };
         if last.is_per_thread()
-            || last.is_external() && !matches!(last.standing(), Standing::Alive(_))
+            || last.is_external() && !matches!(last.end_state(), EndState::Alive(_))
         {
             // The stream cannot be used from this thread. NCCL itself waits.
             return Ok(None);

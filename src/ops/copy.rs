@@ -183,7 +183,7 @@ fn before(runtime: &Runtime, addresses: [u64; 2], stream: &Stream) -> Result<()>
     }
     for address in addresses {
         if is_pageable(runtime, address)? {
-            return sync_debug::before(sync_debug::PAGEABLE_COPY);
+            return sync_debug::check(sync_debug::PAGEABLE_COPY);
         }
     }
     Ok(())

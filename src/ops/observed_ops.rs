@@ -34,8 +34,8 @@ impl Stream {
     /// Waits for all its work where the host asks for it, who may not want to wait.
     #[inline]
     pub fn synchronize_for_host(&self, runtime: &Runtime) -> Result<()> {
-        sync_debug::before(sync_debug::STREAM)?;
-        let _meant = sync_debug::meant();
+        sync_debug::check(sync_debug::STREAM)?;
+        let _documented = sync_debug::documented();
         self.wait_for_host(runtime)
     }
 

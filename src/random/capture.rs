@@ -216,7 +216,7 @@ impl Drop for Registration {
         }
         for stream in streams {
             let stream = &*stream;
-            let _needed = sync_debug::needed();
+            let _required = sync_debug::required();
             // Without host memory to record the use, wait for the launch that may still read the
             // words.
             if memory::record_stream(words, stream).is_err()

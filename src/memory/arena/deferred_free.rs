@@ -16,7 +16,7 @@ use crate::driver::sys::CUevent;
 use crate::gpu::device::Device;
 use crate::gpu::external_registry::Marker;
 use crate::gpu::stream::Stream;
-use crate::gpu::waits::Stamp;
+use crate::gpu::waits::SyncStamp;
 use crate::memory::arena::foreign_free::Owner;
 use crate::memory::arena::poll_policy::PollPolicy;
 use crate::memory::arena::stream_uses::{MOST_STREAMS, NO_ROOM, StreamSet};
@@ -31,7 +31,7 @@ struct Leader {
     /// The last block that follows it, or itself; [`NONE`]: no more blocks may follow.
     last: u32,
     /// When it was enqueued, and those that follow it.
-    stamp: Stamp,
+    stamp: SyncStamp,
 }
 
 /// Freed blocks that wait until one stream has passed one point.
@@ -43,7 +43,7 @@ pub(in crate::memory) struct Batch {
     pub(in crate::memory) first: u32,
     pub(in crate::memory) last: u32,
     /// When the last block was enqueued.
-    stamp: Stamp,
+    stamp: SyncStamp,
 }
 
 impl Batch {
@@ -54,8 +54,8 @@ impl Batch {
         // An external stream may be of another context, or destroyed. A per-thread stream is a
         // different stream on each thread.
         !stream.is_external()
-            && (device.waited.is_since(self.stamp)
-                || !stream.is_per_thread() && stream.waited.is_since(self.stamp))
+            && (device.last_sync.is_since(self.stamp)
+                || !stream.is_per_thread() && stream.last_sync.is_since(self.stamp))
     }
 }
 
@@ -92,8 +92,11 @@ unsafe impl Send for DeferredFrees {}
 
 impl DeferredFrees {
     pub(in crate::memory) fn new() -> DeferredFrees {
-        let leader =
-            Leader { streams: [std::ptr::null(); MOST_STREAMS], last: NONE, stamp: Stamp::NOBODY };
+        let leader = Leader {
+            streams: [std::ptr::null(); MOST_STREAMS],
+            last: NONE,
+            stamp: SyncStamp::NONE,
+        };
         DeferredFrees {
             batches: Vec::new(),
             overflow: 0,
@@ -114,7 +117,7 @@ impl DeferredFrees {
     pub(in crate::memory) fn open_batch(
         &mut self,
         stream: *const Stream,
-        now: Stamp,
+        now: SyncStamp,
     ) -> Option<&mut Batch> {
         let is_it = |batch: &Batch| batch.event.is_null() && std::ptr::eq(batch.stream, stream);
         match self.batches.iter().rposition(is_it) {
@@ -128,7 +131,7 @@ impl DeferredFrees {
     }
 
     #[cold]
-    fn add_batch(&mut self, stream: *const Stream, stamp: Stamp) -> Option<&mut Batch> {
+    fn add_batch(&mut self, stream: *const Stream, stamp: SyncStamp) -> Option<&mut Batch> {
         self.batches.try_reserve(1).ok()?;
         let event = std::ptr::null_mut();
         self.batches.push(Batch { stream, event, first: 0, last: 0, stamp });
@@ -214,7 +217,7 @@ impl ArenaState {
     #[inline(always)]
     fn follow(&mut self, id: u32) -> bool {
         let Leader { streams, last, stamp } = &mut self.deferred.leader;
-        if *last == NONE || *stamp != Stamp::now() {
+        if *last == NONE || *stamp != SyncStamp::now() {
             return false;
         }
         let block = &mut self.blocks[id];
@@ -230,7 +233,7 @@ impl ArenaState {
     #[inline(never)]
     fn lead(&mut self, id: u32) {
         let followed = self.uses.stream_set(self.blocks[id].uses);
-        let stamp = Stamp::now();
+        let stamp = SyncStamp::now();
         let is_whole = self.enqueue(id, stamp);
         self.deferred.overflow += u32::from(!is_whole);
         self.deferred.leader.last = NONE;
@@ -311,7 +314,7 @@ impl ArenaState {
 
     /// Adds a freed block to the batch of each stream that uses it; false: not to all, for lack of
     /// host memory.
-    fn enqueue(&mut self, id: u32, now: Stamp) -> bool {
+    fn enqueue(&mut self, id: u32, now: SyncStamp) -> bool {
         if self.deferred.is_empty() {
             self.deferred.poll_policy.begin();
         }
@@ -340,7 +343,7 @@ impl ArenaState {
                 if block.state == State::Pending && self.uses.has(block.uses) {
                     // The stamp may be of another thread than the one that freed the block: it is
                     // later in any case.
-                    if !self.enqueue(id, Stamp::now()) {
+                    if !self.enqueue(id, SyncStamp::now()) {
                         return;
                     }
                     self.deferred.overflow -= 1;

@@ -4,7 +4,7 @@
 use crate::base::error::Result;
 use crate::driver::sys::CUevent;
 use crate::gpu::device::Device;
-use crate::gpu::external_life::Standing;
+use crate::gpu::external_life::EndState;
 use crate::gpu::stream::Stream;
 use crate::gpu::sync_debug;
 use crate::memory::DeviceMemory;
@@ -38,7 +38,7 @@ pub fn end_of<'a>(
     device: &'a Device,
     stream: &Stream,
 ) -> Result<Option<End<'a>>> {
-    if let Standing::Alive(_named) = stream.standing() {
+    if let EndState::Alive(_named) = stream.end_state() {
         let recorded = record_end(runtime, device, stream)?;
         return Ok(recorded.map(|event| End { device, event }));
     }
@@ -69,10 +69,10 @@ impl DeviceMemory {
                 return Ok(());
             }
             let Some(stream) = arena.stream() else { return Ok(()) };
-            let standing = stream.standing();
+            let end_state = stream.end_state();
             // The default stream waits for a stream that has ended, because it is ordered after it.
-            let follower = match standing {
-                Standing::Alive(_) => ordering_stream(own, stream),
+            let follower = match end_state {
+                EndState::Alive(_) => ordering_stream(own, stream),
                 _ => own.streams.default(),
             };
             are_captured |= !follower.wait_beside_captures(runtime, event)?;

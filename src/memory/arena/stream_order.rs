@@ -3,7 +3,7 @@
 
 use crate::base::error::Result;
 use crate::gpu::device::Device;
-use crate::gpu::external_life::Standing;
+use crate::gpu::external_life::EndState;
 use crate::gpu::stream::Stream;
 use crate::memory::DeviceMemory;
 use crate::memory::arena::foreign_free::Owner;
@@ -116,7 +116,7 @@ impl DeviceMemory {
         may_wait: bool,
     ) -> Result<bool> {
         let Requester { runtime, device, stream, .. } = requester;
-        let Standing::Alive(_named) = from.standing() else {
+        let EndState::Alive(_named) = from.end_state() else {
             // The event that was recorded at its end is queried; no stream waits for it.
             return self.is_over(runtime, other, from, false);
         };

@@ -4,7 +4,7 @@
 use crate::base::error::{Error, Result};
 use crate::gpu::external_registry::Marker;
 use crate::gpu::stream::Stream;
-use crate::gpu::waits::Stamp;
+use crate::gpu::waits::SyncStamp;
 use crate::memory::arena::deferred_free::{Batch, DeferredFrees};
 use crate::memory::exported;
 
@@ -154,7 +154,7 @@ impl Uses {
     pub(in crate::memory) fn enqueue(
         &mut self,
         deferred: &mut DeferredFrees,
-        stamp: Stamp,
+        stamp: SyncStamp,
         head: u32,
     ) -> (u16, u32) {
         let (mut waits, mut next) = (0, head);

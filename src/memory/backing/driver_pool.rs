@@ -15,7 +15,7 @@ use crate::base::rank::Rank;
 use crate::driver::Driver;
 use crate::driver::sys::{CUdevice_attribute, CUevent, CUmemPool_attribute, CUmemoryPool};
 use crate::gpu::device::{Device, MAX_DEVICES};
-use crate::gpu::external_life::Standing;
+use crate::gpu::external_life::EndState;
 use crate::gpu::stream::Stream;
 use crate::gpu::sync_debug;
 use crate::memory::backing::uncached::{Block, Origin};
@@ -229,7 +229,7 @@ fn is_in_capture(runtime: &Runtime, block: &Block) -> Result<bool> {
         return Ok(false);
     }
     for stream in std::iter::once(block.stream()).chain(block.uses()) {
-        if let Standing::Alive(_named) = stream.standing()
+        if let EndState::Alive(_named) = stream.end_state()
             && ordering(runtime, stream)?.is_capturing(runtime)?
         {
             return Ok(true);
@@ -244,13 +244,13 @@ fn ordering<'a>(runtime: &'a Runtime, stream: &'a Stream) -> Result<&'a Stream> 
 
 /// Makes a stream wait for the work that is queued on another now, or that was queued at its end.
 fn wait_for_end(runtime: &Runtime, waiter: &Stream, stream: &Stream) -> Result<()> {
-    match stream.standing() {
-        Standing::Alive(_named) => waiter.wait_stream(runtime, ordering(runtime, stream)?),
-        Standing::Gone(None) => Ok(()),
-        Standing::Gone(Some(event)) => waiter.wait(runtime, event as CUevent),
-        Standing::Lost => {
+    match stream.end_state() {
+        EndState::Alive(_named) => waiter.wait_stream(runtime, ordering(runtime, stream)?),
+        EndState::Gone(None) => Ok(()),
+        EndState::Gone(Some(event)) => waiter.wait(runtime, event as CUevent),
+        EndState::Lost => {
             runtime.device(stream.device())?.synchronize()?;
-            stream.has_ended();
+            stream.note_context_synced();
             Ok(())
         }
     }
@@ -310,14 +310,14 @@ impl DeviceMemory {
         }
         if block.uses().next().is_none()
             && !own.is_per_thread()
-            && let Standing::Alive(_named) = own.standing()
+            && let EndState::Alive(_named) = own.end_state()
         {
             return self.free_async(address, own);
         }
         match self.free_after_all(runtime, device, address, block) {
             // Freeing must not need host memory: the host waits for the devices instead.
             Err(Error::OutOfHostMemory(_)) => {
-                let _needed = sync_debug::needed();
+                let _required = sync_debug::required();
                 for stream in std::iter::once(own).chain(block.uses()) {
                     runtime.device(stream.device())?.synchronize()?;
                 }
@@ -400,8 +400,8 @@ impl DeviceMemory {
         let _context = device.enter()?;
         let unifying = device.streams.unifying(device)?;
         device.streams.each(|stream| {
-            match stream.standing() {
-                Standing::Alive(_named) if ordering(runtime, stream)?.is_capturing(runtime)? => {
+            match stream.end_state() {
+                EndState::Alive(_named) if ordering(runtime, stream)?.is_capturing(runtime)? => {
                     return Ok(());
                 }
                 _ => (),

@@ -4,7 +4,7 @@ use crate::base::error::Result;
 use crate::base::progress;
 use crate::driver::sys::CUevent;
 use crate::gpu::device::Device;
-use crate::gpu::external_life::Standing;
+use crate::gpu::external_life::EndState;
 use crate::gpu::stream::{Stream, finished};
 use crate::gpu::sync_debug;
 use crate::memory::arena::bins::SHORT_WALK;
@@ -170,16 +170,16 @@ impl DeviceMemory {
         let device = runtime.device_of(stream)?;
         let _context = device.enter()?;
         let pass = |event: CUevent| self.has_passed(arena, event, wait);
-        let event = match stream.standing() {
-            Standing::Alive(_named) => match record_end(runtime, device, stream)? {
+        let event = match stream.end_state() {
+            EndState::Alive(_named) => match record_end(runtime, device, stream)? {
                 Some(event) => return self.is_end_complete(device, arena, stream, event, wait),
                 None => return self.is_earlier_end_complete(arena, stream, wait),
             },
-            Standing::Lost if wait => return self.wait_for_context_of(arena, stream),
-            Standing::Lost => return Ok(false),
-            Standing::Gone(farewell) => {
-                if let Some(farewell) = farewell
-                    && !pass(farewell as CUevent)?
+            EndState::Lost if wait => return self.wait_for_context_of(arena, stream),
+            EndState::Lost => return Ok(false),
+            EndState::Gone(external_life) => {
+                if let Some(external_life) = external_life
+                    && !pass(external_life as CUevent)?
                 {
                     return Ok(false);
                 }
@@ -233,11 +233,11 @@ impl DeviceMemory {
     /// Waits for all work of the current context, and thus for a stream that may have been
     /// destroyed without leaving an event. The caller holds the arena's lock.
     fn wait_for_context_of(&self, arena: &Arena, stream: &Stream) -> Result<bool> {
-        let _judged = sync_debug::judge_under_lock()?;
+        let _judged = sync_debug::check_under_lock()?;
         // SAFETY: the context of the stream's device is current.
         let wait = || unsafe { self.driver.cuCtxSynchronize() };
         self.stats.wait_for_device(arena, wait)?;
-        stream.has_ended();
+        stream.note_context_synced();
         Ok(true)
     }
 
@@ -421,16 +421,16 @@ impl DeviceMemory {
         closed: impl FnOnce(CUevent),
     ) -> Result<Option<bool>> {
         let device = runtime.device_of(stream)?;
-        let event = match stream.standing() {
+        let event = match stream.end_state() {
             // The stream may have been destroyed; the work queued before that ends here.
-            Standing::Gone(None) => return Ok(Some(true)),
-            Standing::Gone(Some(farewell)) => farewell as CUevent,
-            Standing::Lost if wait => {
+            EndState::Gone(None) => return Ok(Some(true)),
+            EndState::Gone(Some(external_life)) => external_life as CUevent,
+            EndState::Lost if wait => {
                 let _context = device.enter()?;
                 return self.wait_for_context_of(arena, stream).map(Some);
             }
-            Standing::Lost => return Ok(None),
-            Standing::Alive(_named) => {
+            EndState::Lost => return Ok(None),
+            EndState::Alive(_named) => {
                 // A per-thread default stream, which `ordering_stream` replaces, cannot be queried
                 // itself.
                 let answers = std::ptr::eq(ordering_stream(device, stream), stream);
@@ -467,7 +467,7 @@ impl DeviceMemory {
         if is_over || !wait {
             return Ok(is_over);
         }
-        let _judged = sync_debug::judge_under_lock()?;
+        let _judged = sync_debug::check_under_lock()?;
         // SAFETY: our event, recorded.
         let wait = || unsafe { self.driver.cuEventSynchronize(event) };
         self.stats.wait_for_device(arena, wait)?;
@@ -509,17 +509,17 @@ pub(in crate::memory) fn ordering_stream<'a>(device: &'a Device, stream: &'a Str
 pub(crate) fn wait_for(runtime: &Runtime, stream: &Stream) -> Result<()> {
     let device = runtime.device_of(stream)?;
     let _context = device.enter()?;
-    let event = match stream.standing() {
-        Standing::Alive(_named) => record_end(runtime, device, stream)?,
-        Standing::Gone(None) => return Ok(()),
-        Standing::Gone(Some(farewell)) => {
+    let event = match stream.end_state() {
+        EndState::Alive(_named) => record_end(runtime, device, stream)?,
+        EndState::Gone(None) => return Ok(()),
+        EndState::Gone(Some(external_life)) => {
             // SAFETY: our event, recorded.
-            unsafe { sync_debug::wait_for_event(runtime.driver(), farewell as CUevent) }?;
+            unsafe { sync_debug::wait_for_event(runtime.driver(), external_life as CUevent) }?;
             return Ok(());
         }
-        Standing::Lost => {
+        EndState::Lost => {
             device.synchronize()?;
-            stream.has_ended();
+            stream.note_context_synced();
             return Ok(());
         }
     };

@@ -165,7 +165,7 @@ impl DeviceMemory {
             }
             Ok(())
         });
-        sync_debug::say_unsaid();
+        sync_debug::log_deferred();
         let given = self.give_back(runtime.device(self.ordinal)?, detached);
         self.drop_ended();
         all.and(outcome).and(given)

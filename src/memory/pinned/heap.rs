@@ -11,7 +11,7 @@ use super::marks::Marks;
 use super::source::Origin;
 use crate::base::error::{Error, Result};
 use crate::base::place::{try_box_at, write_fields};
-use crate::gpu::waits::Stamp;
+use crate::gpu::waits::SyncStamp;
 use crate::memory::arena::bins::Bins;
 use crate::memory::arena::block::{Block, Blocks, NONE, State};
 use crate::memory::arena::deferred_free::DeferredFrees;
@@ -383,7 +383,7 @@ impl Heap {
     /// lack of host memory.
     pub fn enqueue(&mut self, id: u32) -> bool {
         let block = &mut self.blocks[id];
-        let (waits, rest) = self.uses.enqueue(&mut self.deferred, Stamp::NOBODY, block.uses);
+        let (waits, rest) = self.uses.enqueue(&mut self.deferred, SyncStamp::NONE, block.uses);
         let is_whole = !self.uses.has(rest);
         block.waits += waits;
         block.uses = if is_whole { 0 } else { rest };

@@ -6,7 +6,7 @@ use super::heap::{Detached, Heap};
 use crate::base::error::Result;
 use crate::driver::sys::CUevent;
 use crate::gpu::device::Device;
-use crate::gpu::external_life::Standing;
+use crate::gpu::external_life::EndState;
 use crate::gpu::stream::finished;
 use crate::memory::Relaxed;
 use crate::memory::arena::deferred_free::Batch;
@@ -73,12 +73,12 @@ impl HostMemory {
         let _context = device.enter()?;
         let mut event = batch.event;
         if event.is_null() {
-            event = match stream.standing() {
-                Standing::Gone(None) => return Ok(true),
-                Standing::Gone(Some(farewell)) => farewell as CUevent,
+            event = match stream.end_state() {
+                EndState::Gone(None) => return Ok(true),
+                EndState::Gone(Some(external_life)) => external_life as CUevent,
                 // Only a wait for the whole device would tell.
-                Standing::Lost => return Ok(false),
-                Standing::Alive(_named) => {
+                EndState::Lost => return Ok(false),
+                EndState::Alive(_named) => {
                     let asked = ordering_stream(device, stream);
                     match asked.unless_captured(runtime, || asked.is_done(runtime))? {
                         None => return Ok(false),

@@ -434,7 +434,7 @@ impl MemPool {
 /// Gives the unused memory of a pool back at once if no reference exists. Tries all devices, and
 /// returns the first failure.
 pub fn release(runtime: &Runtime, pool: PoolId) -> Result<()> {
-    let _needed = sync_debug::needed();
+    let _required = sync_debug::required();
     let mut outcome = Ok(());
     for device in &runtime.devices {
         let released = device.memory.release_pool(runtime, pool);
@@ -442,7 +442,7 @@ pub fn release(runtime: &Runtime, pool: PoolId) -> Result<()> {
             outcome = released;
         }
     }
-    sync_debug::say_unsaid();
+    sync_debug::log_deferred();
     outcome
 }
 

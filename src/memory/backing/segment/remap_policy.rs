@@ -2,7 +2,7 @@
 //! of the device instead. `remap.rs` has the views themselves.
 
 use crate::base::error::Result;
-use crate::gpu::external_life::Standing;
+use crate::gpu::external_life::EndState;
 use crate::gpu::stream::Stream;
 use crate::memory::DeviceMemory;
 use crate::memory::arena::bins::WHOLE_WALK;
@@ -210,7 +210,7 @@ impl DeviceMemory {
 
 /// Is the stream captured, or destroyed? A failed query counts as captured.
 fn must_not_remap(runtime: &Runtime, stream: &Stream) -> bool {
-    let Standing::Alive(_named) = stream.standing() else { return true };
+    let EndState::Alive(_named) = stream.end_state() else { return true };
     let Ok(device) = runtime.device(stream.device()) else { return true };
     ordering_stream(device, stream).is_capturing(runtime).unwrap_or(true)
 }
