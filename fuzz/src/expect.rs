@@ -69,6 +69,12 @@ impl Expect {
         self.wrong.add(status);
     }
 
+    /// Adds what is expected of other arguments.
+    pub fn join(&mut self, other: Expect) {
+        self.wrong.0 |= other.wrong.0;
+        self.also.0 |= other.also.0;
+    }
+
     /// Right arguments may also give this.
     pub fn also(&mut self, statuses: &[i32]) {
         statuses.iter().for_each(|status| self.also.add(*status));

@@ -65,8 +65,8 @@ pub(super) fn begin(w: &mut World, i: &mut Input) {
 }
 
 pub(super) fn end(w: &mut World, i: &mut Input) {
-    let mut e = Expect::default();
-    let (handle, device) = (w.pool(i, &mut e), w.device(i, &mut e));
+    let (mut e, mut of_device) = (Expect::default(), Expect::default());
+    let (handle, device) = (w.pool(i, &mut e), w.device(i, &mut of_device));
     let device = meant(w, device).unwrap_or(if device == -1 { 0 } else { device });
     let last = w.routes.iter().rposition(|route| route.1 == device);
     let may_be_same = |begun: usize| {
@@ -74,6 +74,11 @@ pub(super) fn end(w: &mut World, i: &mut Input) {
         w.pools.contains(&handle) && w.pools_of_graphs.iter().any(of_graph)
     };
     let ends = last.filter(|index| w.routes[*index].0 == handle || may_be_same(w.routes[*index].0));
+    // A handle of a pool that was destroyed since still ends what it began.
+    if ends.is_some_and(|index| w.routes[index].0 == handle) {
+        e = Expect::default();
+    }
+    e.join(of_device);
     match ends {
         None => e.wrong(status::INVALID_STATE),
         Some(index) if w.routes[index].0 != handle => e.also(&[status::INVALID_STATE]),
