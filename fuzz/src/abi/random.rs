@@ -15,11 +15,13 @@ const NUMBERS: [f64; 10] = [0.0, 1.0, 0.5, -1.0, 2.0, 1e-300, 1e300, f64::NAN, f
 /// Bounds.
 const BOUNDS: [i64; 10] = [0, 1, 2, 100, -5, 1 << 30, 1 << 40, i64::MIN, i64::MAX, 256];
 
+type Stream = *mut tcuda_stream;
+
 /// Fills a tensor by a function.
 fn fill(
     w: &mut World,
     i: &mut Input,
-    call: impl FnOnce(&mut Input, *const tcuda_tensor, *mut tcuda_generator, *mut tcuda_stream) -> i32,
+    call: impl FnOnce(&mut Input, *const tcuda_tensor, *mut tcuda_generator, Stream) -> i32,
 ) {
     let mut e = Expect::default();
     let view = View::choose(w, i);
