@@ -105,7 +105,7 @@ static void what_is_refused_is_not_lost(void)
     CHECK_OK(tcuda_host_memory_empty_cache());
     CHECK_OK(tcuda_host_memory_stats(&stats));
     CHECK_EQ(stats.allocations.current, 0);
-    /* A shutdown asks for everything once more. */
+    /* A shutdown queries everything once more. */
     CHECK_OK(tcuda_host_malloc(100, &pinned));
     CHECK_OK(tcuda_free(allocate(1000, 0, NULL)));
     const uint64_t before = fired();

@@ -185,7 +185,7 @@ int main(void)
     CHECK_OK(tcuda_set_log_callback(TCUDA_LOG_ERROR, take_line, NULL, NULL));
     CHECK_OK(tcuda_device_set(0));
     find_driver();
-    /* First, while the driver has no address of a stream to give out again. */
+    /* First, while the driver has no address of a stream to use again. */
     a_capture_has_memory_of_its_own();
     streams_of_others_are_found_again();
     two_captures_have_two_pools();

@@ -18,10 +18,10 @@ impl World {
     }
 
     /// Does it; says which pending blocks may have become free.
-    pub fn apply(&mut self, who: usize, act: &Act) -> Settled {
+    pub fn apply(&mut self, caller: usize, act: &Act) -> Settled {
         match *act {
-            Act::Malloc { device, on, bytes } => return self.malloc(who, device, on, bytes),
-            Act::Free { block, how } => self.free(who, block, how),
+            Act::Malloc { device, on, bytes } => return self.malloc(caller, device, on, bytes),
+            Act::Free { block, how } => self.free(caller, block, how),
             Act::FreeAgain { pick } => {
                 let address = self.freed.get(pick % self.freed.len().max(1)).copied();
                 if let Some(address) = address.filter(|address| !self.live.contains_key(address)) {
@@ -42,44 +42,44 @@ impl World {
             Act::RecordStream { block, on } => {
                 let Some(address) = self.pick(block) else { return Settled::Nothing };
                 let held = self.live[&address].held;
-                let target = self.target(on, held.device, who);
+                let target = self.target(on, held.device, caller);
                 let handle = target.handle;
-                let outcome = self.call(who, move || api::record_stream(address, handle));
+                let outcome = self.call(caller, move || api::record_stream(address, handle));
                 if self.expect(outcome).is_some() && target.queue != held.queue {
                     self.live.get_mut(&address).unwrap().recorded.insert(target.queue);
                 }
             }
-            Act::Fill { block, on, byte, how } => self.fill(who, block, on, byte, how),
-            Act::Copy { to, from, on, how } => self.copy(who, to, from, on, how),
-            Act::Read { block, on, how } => self.read(who, block, on, how),
-            Act::Write { block, on, byte, how } => self.write(who, block, on, byte, how),
+            Act::Fill { block, on, byte, how } => self.fill(caller, block, on, byte, how),
+            Act::Copy { to, from, on, how } => self.copy(caller, to, from, on, how),
+            Act::Read { block, on, how } => self.read(caller, block, on, how),
+            Act::Write { block, on, byte, how } => self.write(caller, block, on, byte, how),
             Act::CreateStream { slot, device, priority } => {
-                self.destroy_stream(who, slot);
-                self.create_stream(who, slot, device, priority);
+                self.destroy_stream(caller, slot);
+                self.create_stream(caller, slot, device, priority);
             }
             Act::WrapStream { slot, device, what } => {
-                self.destroy_stream(who, slot);
-                self.wrap_stream(who, slot, device, what);
+                self.destroy_stream(caller, slot);
+                self.wrap_stream(caller, slot, device, what);
             }
-            Act::DestroyStream { slot } => self.destroy_stream(who, slot),
+            Act::DestroyStream { slot } => self.destroy_stream(caller, slot),
             Act::SetCurrent { on } => {
                 let Some(slot) = on.and_then(|slot| self.slots[slot]) else {
                     return Settled::Nothing;
                 };
-                let outcome = self.call(who, move || api::stream_set_current(slot.handle));
+                let outcome = self.call(caller, move || api::stream_set_current(slot.handle));
                 if self.expect(outcome).is_some() {
-                    self.current[who][slot.device as usize] = slot.what;
-                    self.device[who] = slot.device;
+                    self.current[caller][slot.device as usize] = slot.what;
+                    self.device[caller] = slot.device;
                 } else {
                     // It makes the device current first: both, or only that.
-                    self.device[who] = self.hands.on(who, api::device_current);
+                    self.device[caller] = self.hands.on(caller, api::device_current);
                 }
             }
             Act::SetDevice { device } => {
                 let device = self.on_machine(device);
-                let outcome = self.call(who, move || api::device_set(device));
+                let outcome = self.call(caller, move || api::device_set(device));
                 if self.expect(outcome).is_some() {
-                    self.device[who] = device;
+                    self.device[caller] = device;
                 }
             }
             Act::CreateEvent { .. }
@@ -88,22 +88,22 @@ impl World {
             | Act::Wait { .. }
             | Act::QueryEvent { .. }
             | Act::SyncEvent { .. }
-            | Act::Elapsed { .. } => self.apply_event(who, act),
+            | Act::Elapsed { .. } => self.apply_event(caller, act),
             Act::WaitStream { on, other } => {
                 let (to, from) = (
-                    self.target(on, self.device[who], who),
-                    self.target(other, self.device[who], who),
+                    self.target(on, self.device[caller], caller),
+                    self.target(other, self.device[caller], caller),
                 );
                 let outcome =
-                    self.call(who, move || api::stream_wait_stream(to.handle, from.handle));
+                    self.call(caller, move || api::stream_wait_stream(to.handle, from.handle));
                 if self.expect(outcome).is_some() {
                     let (_, clock) = self.order.record(from.queue);
                     self.order.wait(to.queue, &clock);
                 }
             }
             Act::QueryStream { on } => {
-                let target = self.target(on, self.device[who], who);
-                let outcome = self.call(who, move || api::stream_query(target.handle));
+                let target = self.target(on, self.device[caller], caller);
+                let outcome = self.call(caller, move || api::stream_query(target.handle));
                 match self.expect(outcome) {
                     Some(true) => self.order.host_waits(target.queue),
                     Some(false) => assert!(!self.machine.is_immediate(), "work is left"),
@@ -111,21 +111,21 @@ impl World {
                 }
             }
             Act::SyncStream { on } => {
-                let target = self.target(on, self.device[who], who);
-                let outcome = self.call(who, move || api::stream_synchronize(target.handle));
+                let target = self.target(on, self.device[caller], caller);
+                let outcome = self.call(caller, move || api::stream_synchronize(target.handle));
                 if self.expect(outcome).is_some() {
                     self.order.host_waits(target.queue);
                 }
             }
             Act::SyncDevice { device } => {
                 let device = self.on_machine(device);
-                let outcome = self.call(who, move || api::device_synchronize(device));
+                let outcome = self.call(caller, move || api::device_synchronize(device));
                 if self.expect(outcome).is_some() {
                     self.order.host_waits_for_device(device);
                 }
             }
             Act::EmptyCache => {
-                let outcome = self.call(who, api::empty_cache);
+                let outcome = self.call(caller, api::empty_cache);
                 return Settled::All { must: self.expect(outcome).is_some() };
             }
             Act::ResetPeak { device } => {
@@ -141,11 +141,11 @@ impl World {
             Act::EnablePeer { device, peer } => {
                 let (device, peer) = (self.on_machine(device), self.on_machine(peer));
                 if api::can_access_peer(device, peer) {
-                    let outcome = self.call(who, move || api::enable_peer_access(device, peer));
+                    let outcome = self.call(caller, move || api::enable_peer_access(device, peer));
                     self.expect(outcome);
                 }
             }
-            Act::Lose { device } => self.lose(who, self.on_machine(device)),
+            Act::Lose { device } => self.lose(caller, self.on_machine(device)),
             Act::Restart => {
                 let handles = self.owned_handles();
                 assert_eq!(api::shutdown(), handles, "live handles");
@@ -158,7 +158,7 @@ impl World {
 
     /// After a device is lost, every call that needs it says so and changes nothing; what needs no
     /// driver goes on, and shutting down gives everything back.
-    fn lose(&mut self, who: usize, device: i32) {
+    fn lose(&mut self, caller: usize, device: i32) {
         self.armed = None;
         self.sync_all();
         let before = View::take();
@@ -166,16 +166,16 @@ impl World {
         let is_lost = |outcome: Outcome<()>| {
             assert_eq!(outcome.unwrap_err().status, DEVICE_LOST);
         };
-        is_lost(self.hands.on(who, move || api::device_synchronize(device)));
+        is_lost(self.hands.on(caller, move || api::device_synchronize(device)));
         let default = api::stream_default(device);
-        is_lost(self.hands.on(who, move || api::stream_synchronize(default)));
+        is_lost(self.hands.on(caller, move || api::stream_synchronize(default)));
         let event = api::event_create(0).unwrap();
-        is_lost(self.hands.on(who, move || api::event_record(event, default)));
+        is_lost(self.hands.on(caller, move || api::event_record(event, default)));
         api::event_destroy(event).unwrap();
         // More than there is: nothing that is cached would do. That an arena's addresses are used
         // up is found out without the driver.
-        let (bytes, address) = (self.machine.memory_mib * MIB + 1, self.pick(who));
-        let outcome = self.hands.on(who, move || api::malloc(bytes, device, default));
+        let (bytes, address) = (self.machine.memory_mib * MIB + 1, self.pick(caller));
+        let outcome = self.hands.on(caller, move || api::malloc(bytes, device, default));
         let status = outcome.unwrap_err().status;
         assert!(matches!(status, DEVICE_LOST | OUT_OF_MEMORY), "status {status}");
         let retries = api::statistics(device).num_alloc_retries;
@@ -210,12 +210,12 @@ impl World {
 
     // ---- Memory ----
 
-    fn malloc(&mut self, who: usize, device: i32, on: On, bytes: u64) -> Settled {
-        let target = self.target(on, self.on_machine(device), who);
+    fn malloc(&mut self, caller: usize, device: i32, on: On, bytes: u64) -> Settled {
+        let target = self.target(on, self.on_machine(device), caller);
         let held = Held { device: target.device, queue: target.queue, requested: bytes };
         // A stream names its device as well.
         let device = if target.handle != 0 && bytes.is_multiple_of(2) { -1 } else { target.device };
-        let outcome = self.call(who, move || api::malloc(bytes, device, target.handle));
+        let outcome = self.call(caller, move || api::malloc(bytes, device, target.handle));
         if bytes == 0 {
             assert_eq!(self.expect(outcome).unwrap_or(0), 0);
             return Settled::Nothing;
@@ -226,7 +226,7 @@ impl World {
         if !out_of_memory {
             let address = self.expect(outcome);
             let must = address.is_some() && self.machine.is_immediate() && self.armed.is_none();
-            self.made = address.map(|address| (address, held, who));
+            self.made = address.map(|address| (address, held, caller));
             self.stats[held.device as usize].retries = retries;
             return if has_retried {
                 Settled::All { must: false }
@@ -256,7 +256,7 @@ impl World {
 
     /// Takes note of a block that was made in this step, and fills it.
     pub fn finish_step(&mut self, view: &View) {
-        let Some((address, held, who)) = self.made.take() else { return };
+        let Some((address, held, caller)) = self.made.take() else { return };
         self.note(&format!("at {address:#x} of queue {}", held.queue));
         assert_eq!(address % 512, 0);
         assert_eq!(api::device_of(address), held.device);
@@ -282,7 +282,7 @@ impl World {
         // In the order of its own stream, as the allocating thread may.
         self.armed = None;
         let index = self.live.keys().position(|known| *known == address).unwrap();
-        self.fill_on(who, index, held.queue, (address / 512) as u8 ^ held.requested as u8);
+        self.fill_on(caller, index, held.queue, (address / 512) as u8 ^ held.requested as u8);
     }
 
     /// The model's side of a free.
@@ -298,7 +298,7 @@ impl World {
         }
     }
 
-    fn free(&mut self, who: usize, block: usize, how: How) {
+    fn free(&mut self, caller: usize, block: usize, how: How) {
         let Some(address) = self.pick(block) else { return };
         let block = self.live[&address].clone();
         for (queue, point) in block.uses {
@@ -307,16 +307,16 @@ impl World {
             }
             if how == How::RecordStream
                 && !self.order.next(block.held.queue).has(point)
-                && let Some((handle, thread)) = self.handle_of(queue, who)
+                && let Some((handle, thread)) = self.handle_of(queue, caller)
             {
                 self.note(&format!("queue {queue} is recorded, thread {thread}"));
                 self.hands.on(thread, move || api::record_stream(address, handle)).unwrap();
                 self.live.get_mut(&address).unwrap().recorded.insert(queue);
             } else {
-                self.come_after(block.held.queue, point, how, who);
+                self.come_after(block.held.queue, point, how, caller);
             }
         }
-        let outcome = self.call(who, move || api::free(address));
+        let outcome = self.call(caller, move || api::free(address));
         // It asks nothing of the driver.
         outcome.unwrap();
         self.forget(address);
@@ -325,23 +325,29 @@ impl World {
     // ---- Work ----
 
     /// Fills a new block in the order of its own stream, by whatever handle there is for it.
-    fn fill_on(&mut self, who: usize, block: usize, queue: usize, byte: u8) {
+    fn fill_on(&mut self, caller: usize, block: usize, queue: usize, byte: u8) {
         let address = self.pick(block).unwrap();
-        let Some((handle, thread)) = self.handle_of(queue, who) else { return };
+        let Some((handle, thread)) = self.handle_of(queue, caller) else { return };
         self.fill_with(thread, address, (handle, queue), byte);
     }
 
-    fn fill(&mut self, who: usize, block: usize, on: On, byte: u8, how: How) {
+    fn fill(&mut self, caller: usize, block: usize, on: On, byte: u8, how: How) {
         let Some(address) = self.pick(block) else { return };
-        let target = self.target(on, self.live[&address].held.device, who);
-        self.before_use(address, target.queue, true, how, who);
-        self.fill_with(who, address, (target.handle, target.queue), byte);
+        let target = self.target(on, self.live[&address].held.device, caller);
+        self.before_use(address, target.queue, true, how, caller);
+        self.fill_with(caller, address, (target.handle, target.queue), byte);
     }
 
-    fn fill_with(&mut self, who: usize, address: u64, (handle, queue): (usize, usize), byte: u8) {
+    fn fill_with(
+        &mut self,
+        caller: usize,
+        address: u64,
+        (handle, queue): (usize, usize),
+        byte: u8,
+    ) {
         let block = &self.live[&address];
         let (at, count) = (address + block.offset, WINDOW.min(block.held.requested as usize));
-        let outcome = self.call(who, move || api::fill(at, byte, count, handle));
+        let outcome = self.call(caller, move || api::fill(at, byte, count, handle));
         self.wrote(address, queue, outcome, vec![byte; count], None);
     }
 
@@ -371,32 +377,32 @@ impl World {
         block.bytes = Some(found);
     }
 
-    fn copy(&mut self, who: usize, to: usize, from: usize, on: On, how: How) {
+    fn copy(&mut self, caller: usize, to: usize, from: usize, on: On, how: How) {
         let (Some(to), Some(from)) = (self.pick(to), self.pick(from)) else { return };
         let Some(mut bytes) = self.live[&from].bytes.clone() else { return };
         let Some(mut result) = self.live[&to].bytes.clone() else { return };
         if to == from {
             return;
         }
-        let target = self.target(on, self.live[&to].held.device, who);
-        self.before_use(from, target.queue, false, how, who);
-        self.before_use(to, target.queue, true, how, who);
+        let target = self.target(on, self.live[&to].held.device, caller);
+        self.before_use(from, target.queue, false, how, caller);
+        self.before_use(to, target.queue, true, how, caller);
         let count = bytes.len().min(result.len());
         bytes.truncate(count);
         result[..count].copy_from_slice(&bytes);
         let (dst, src) = (to + self.live[&to].offset, from + self.live[&from].offset);
-        let outcome = self.call(who, move || api::copy(dst, src, count, target.handle));
+        let outcome = self.call(caller, move || api::copy(dst, src, count, target.handle));
         self.wrote(to, target.queue, outcome, result, Some(from));
     }
 
-    fn read(&mut self, who: usize, block: usize, on: On, how: How) {
+    fn read(&mut self, caller: usize, block: usize, on: On, how: How) {
         let Some(address) = self.pick(block) else { return };
         let Some(bytes) = self.live[&address].bytes.clone() else { return };
-        let target = self.target(on, self.live[&address].held.device, who);
-        self.before_use(address, target.queue, false, how, who);
+        let target = self.target(on, self.live[&address].held.device, caller);
+        self.before_use(address, target.queue, false, how, caller);
         let (src, count) = (address + self.live[&address].offset, bytes.len());
         // Pageable memory makes it wait: the bytes are there when the call returns.
-        let outcome = self.call(who, move || {
+        let outcome = self.call(caller, move || {
             let mut found = vec![0u8; count];
             api::copy(found.as_mut_ptr() as u64, src, count, target.handle).map(|()| found)
         });
@@ -409,16 +415,16 @@ impl World {
         }
     }
 
-    fn write(&mut self, who: usize, block: usize, on: On, byte: u8, how: How) {
+    fn write(&mut self, caller: usize, block: usize, on: On, byte: u8, how: How) {
         let Some(address) = self.pick(block) else { return };
-        let target = self.target(on, self.live[&address].held.device, who);
-        self.before_use(address, target.queue, true, how, who);
+        let target = self.target(on, self.live[&address].held.device, caller);
+        self.before_use(address, target.queue, true, how, caller);
         let block = &self.live[&address];
         let (dst, count) = (address + block.offset, WINDOW.min(block.held.requested as usize));
         let bytes: Vec<u8> = (0..count).map(|index| byte.wrapping_add(index as u8)).collect();
         let source = bytes.clone();
         // Pageable memory may be changed as soon as the call returns.
-        let outcome = self.call(who, move || {
+        let outcome = self.call(caller, move || {
             let mut source = source;
             let copied = api::copy(dst, source.as_ptr() as u64, source.len(), target.handle);
             source.fill(0xee);

@@ -7,9 +7,9 @@ use super::order::Kind;
 use super::world::{Event, Slot, What, World};
 
 impl World {
-    pub fn create_stream(&mut self, who: usize, slot: usize, device: i32, priority: i32) {
+    pub fn create_stream(&mut self, caller: usize, slot: usize, device: i32, priority: i32) {
         let device = self.on_machine(device);
-        let outcome = self.call(who, move || api::stream_create(device, priority));
+        let outcome = self.call(caller, move || api::stream_create(device, priority));
         let Some(handle) = self.expect(outcome) else { return };
         let native = api::stream_native(handle);
         let known = self.pooled.get(&(device, native)).copied();
@@ -19,7 +19,7 @@ impl World {
         self.slots[slot] = Some(Slot { handle, device, what: What::Queue(queue), native: None });
     }
 
-    pub fn wrap_stream(&mut self, who: usize, slot: usize, device: i32, what: Foreign) {
+    pub fn wrap_stream(&mut self, caller: usize, slot: usize, device: i32, what: Foreign) {
         let device = self.on_machine(device);
         let own = match what {
             Foreign::Blocking => Some(api::native::create(device, true)),
@@ -27,7 +27,7 @@ impl World {
             Foreign::PerThread | Foreign::Legacy => None,
         };
         let native = own.unwrap_or(if what == Foreign::PerThread { 2 } else { 1 });
-        let outcome = self.call(who, move || api::stream_from_external(device, native));
+        let outcome = self.call(caller, move || api::stream_from_external(device, native));
         let Some(handle) = self.expect(outcome) else {
             if let Some(native) = own {
                 api::native::destroy(device, native);
@@ -48,7 +48,7 @@ impl World {
         self.slots[slot] = Some(Slot { handle, device, what, native: own });
     }
 
-    pub fn destroy_stream(&mut self, who: usize, slot: usize) {
+    pub fn destroy_stream(&mut self, caller: usize, slot: usize) {
         let Some(Slot { handle, device, what, native }) = self.slots[slot].take() else { return };
         if native.is_some() {
             // Its last handle: it must not be any thread's current stream any more.
@@ -63,7 +63,7 @@ impl World {
             }
         }
         // The handle is gone, whatever the driver said on the way.
-        let outcome = self.call(who, move || api::stream_destroy(handle));
+        let outcome = self.call(caller, move || api::stream_destroy(handle));
         self.expect(outcome);
         if let Some(native) = native {
             api::native::destroy(device, native);
@@ -76,22 +76,22 @@ impl World {
 
     // ---- Events ----
 
-    pub fn apply_event(&mut self, who: usize, act: &Act) {
+    pub fn apply_event(&mut self, caller: usize, act: &Act) {
         match *act {
             Act::CreateEvent { slot, timing } => {
-                self.destroy_event(who, slot);
-                let outcome = self.call(who, move || api::event_create(u32::from(timing)));
+                self.destroy_event(caller, slot);
+                let outcome = self.call(caller, move || api::event_create(u32::from(timing)));
                 if let Some(handle) = self.expect(outcome) {
                     self.events[slot] = Some(Event { handle, timing, device: -1, recorded: None });
                 }
             }
-            Act::DestroyEvent { slot } => self.destroy_event(who, slot),
-            Act::Elapsed { start, end } => self.elapsed(who, start, end),
+            Act::DestroyEvent { slot } => self.destroy_event(caller, slot),
+            Act::Elapsed { start, end } => self.elapsed(caller, start, end),
             Act::Record { slot, on } => {
                 let Some(event) = self.events[slot].clone() else { return };
-                let target = self.target(on, self.device[who], who);
+                let target = self.target(on, self.device[caller], caller);
                 let outcome =
-                    self.call(who, move || api::event_record(event.handle, target.handle));
+                    self.call(caller, move || api::event_record(event.handle, target.handle));
                 if event.device >= 0 && event.device != target.device {
                     assert!(outcome.is_err(), "an event of device {}", event.device);
                 } else if self.expect(outcome).is_some() {
@@ -102,8 +102,9 @@ impl World {
             }
             Act::Wait { slot, on } => {
                 let Some(event) = self.events[slot].clone() else { return };
-                let target = self.target(on, self.device[who], who);
-                let outcome = self.call(who, move || api::event_wait(event.handle, target.handle));
+                let target = self.target(on, self.device[caller], caller);
+                let outcome =
+                    self.call(caller, move || api::event_wait(event.handle, target.handle));
                 if self.expect(outcome).is_some()
                     && let Some((_, clock)) = event.recorded
                 {
@@ -112,7 +113,7 @@ impl World {
             }
             Act::QueryEvent { slot } => {
                 let Some(event) = self.events[slot].clone() else { return };
-                let outcome = self.call(who, move || api::event_query(event.handle));
+                let outcome = self.call(caller, move || api::event_query(event.handle));
                 let Some(done) = self.expect(outcome) else { return };
                 match event.recorded {
                     None => assert!(done, "it was never recorded"),
@@ -124,7 +125,7 @@ impl World {
             }
             Act::SyncEvent { slot } => {
                 let Some(event) = self.events[slot].clone() else { return };
-                let outcome = self.call(who, move || api::event_synchronize(event.handle));
+                let outcome = self.call(caller, move || api::event_synchronize(event.handle));
                 if self.expect(outcome).is_some()
                     && let Some((_, clock)) = event.recorded
                 {
@@ -138,18 +139,18 @@ impl World {
         }
     }
 
-    fn destroy_event(&mut self, who: usize, slot: usize) {
+    fn destroy_event(&mut self, caller: usize, slot: usize) {
         if let Some(Event { handle, .. }) = self.events[slot].take() {
-            self.call(who, move || api::event_destroy(handle)).unwrap();
+            self.call(caller, move || api::event_destroy(handle)).unwrap();
         }
     }
 
-    fn elapsed(&mut self, who: usize, start: usize, end: usize) {
+    fn elapsed(&mut self, caller: usize, start: usize, end: usize) {
         let (Some(start), Some(end)) = (self.events[start].clone(), self.events[end].clone())
         else {
             return;
         };
-        let outcome = self.call(who, move || api::event_elapsed_ms(start.handle, end.handle));
+        let outcome = self.call(caller, move || api::event_elapsed_ms(start.handle, end.handle));
         let (Some((first, first_clock)), Some((last, last_clock))) = (start.recorded, end.recorded)
         else {
             assert!(outcome.is_err(), "not recorded");

@@ -86,8 +86,12 @@ impl World {
             let arenas_are_known = !self.has_recycled && !self.uses_per_thread();
             view.compare(device, &found, arenas_are_known, self.has_lost);
         }
-        for who in 0..THREADS {
-            assert_eq!(self.hands.on(who, api::device_current), self.device[who], "thread {who}");
+        for caller in 0..THREADS {
+            assert_eq!(
+                self.hands.on(caller, api::device_current),
+                self.device[caller],
+                "thread {caller}"
+            );
         }
     }
 

@@ -38,7 +38,7 @@ pub type Block = usize;
 /// A place of a stream; `None`, and an empty place, are NULL.
 pub type On = Option<usize>;
 
-/// What is done; `who` does it is beside it in [`Op`].
+/// What is done; `caller`, the thread that does it, is beside it in [`Op`].
 #[derive(Clone, Debug)]
 pub enum Act {
     Malloc {
@@ -205,7 +205,7 @@ impl Injected {
 
 #[derive(Clone, Debug)]
 pub struct Op {
-    pub who: usize,
+    pub caller: usize,
     pub act: Act,
     pub injected: Option<Injected>,
 }
@@ -351,11 +351,8 @@ pub fn op() -> impl Strategy<Value = Op> {
         .prop_map(|(call, nth, effect, forever)| Rule { call, nth, effect, forever });
     let injected = (rule.clone(), prop::option::weighted(0.3, rule))
         .prop_map(|(first, second)| Injected { first, second });
-    (0..THREADS, act, prop::option::weighted(0.12, injected)).prop_map(|(who, act, injected)| Op {
-        who,
-        act,
-        injected,
-    })
+    (0..THREADS, act, prop::option::weighted(0.12, injected))
+        .prop_map(|(caller, act, injected)| Op { caller, act, injected })
 }
 
 /// A program. Some have blocks of a few sizes only, and allocate and free in waves, so that what is
@@ -389,7 +386,7 @@ pub fn program() -> impl Strategy<Value = Vec<Op>> {
 
 impl fmt::Display for Op {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "thread {}: {:?}", self.who, self.act)?;
+        write!(f, "thread {}: {:?}", self.caller, self.act)?;
         if let Some(injected) = self.injected {
             write!(f, ", with the faults {}", injected.text())?;
         }

@@ -88,7 +88,7 @@ impl View {
         self.blocks.iter().filter(|(_, shown)| shown.state == TCUDA_BLOCK_ACTIVE_ALLOCATED)
     }
 
-    /// The statistics are the sums over what is shown; nobody else is at work.
+    /// The statistics are the sums over what is shown; no other thread is at work.
     pub fn compare(
         &self,
         device: i32,

@@ -26,7 +26,7 @@ impl Machine {
         format!("devices={devices},memory={memory_mib}MiB,peers={peers},schedule={schedule}")
     }
 
-    /// What the library is told once there is a machine.
+    /// Configures the library once there is a machine.
     pub fn configure(&self) {
         let text = if self.shares { "True" } else { "False" };
         api::configure(&format!("sharing_threshold:0,share_between_streams:{text}"));
@@ -98,7 +98,7 @@ pub struct World {
     pub stats: Vec<Stats>,
     /// Lowest address that an arena ever had, by its queue and class: its base.
     pub bases: BTreeMap<(usize, bool), u64>,
-    /// What this step allocated, and who did it.
+    /// What this step allocated, and the thread that did it.
     pub made: Option<(u64, Held, usize)>,
     pub armed: Option<Injected>,
     /// A failure may have kept the driver from taking memory back.
@@ -166,23 +166,23 @@ impl World {
         self.has_lost = false;
         self.has_recycled = false;
         self.ended.clear();
-        for who in 0..THREADS {
-            self.current[who] = self.legacy.iter().map(|queue| What::Queue(*queue)).collect();
-            self.device[who] = 0;
-            self.hands.on(who, || api::device_set(0)).unwrap();
+        for caller in 0..THREADS {
+            self.current[caller] = self.legacy.iter().map(|queue| What::Queue(*queue)).collect();
+            self.device[caller] = 0;
+            self.hands.on(caller, || api::device_set(0)).unwrap();
         }
     }
 
     /// Makes the call under test, with the failure that goes with it.
     pub fn call<R: Send + 'static>(
         &mut self,
-        who: usize,
+        caller: usize,
         call: impl FnOnce() -> Outcome<R> + Send + 'static,
     ) -> Outcome<R> {
         if let Some(injected) = self.armed {
             api::faults(&injected.text());
         }
-        let outcome = self.hands.on(who, call);
+        let outcome = self.hands.on(caller, call);
         if self.armed.is_some() {
             api::faults("");
         }
@@ -208,21 +208,21 @@ impl World {
 
     // ---- Streams ----
 
-    pub fn queue_of(&self, what: What, device: i32, who: usize) -> usize {
+    pub fn queue_of(&self, what: What, device: i32, caller: usize) -> usize {
         match what {
             What::Queue(queue) => queue,
-            What::PerThread => self.per_thread[device as usize][who],
+            What::PerThread => self.per_thread[device as usize][caller],
         }
     }
 
     /// The stream of an argument. `device` is whose current one NULL means.
-    pub fn target(&self, on: On, device: i32, who: usize) -> Target {
+    pub fn target(&self, on: On, device: i32, caller: usize) -> Target {
         match on.and_then(|slot| self.slots[slot]) {
             Some(Slot { handle, device, what, .. }) => {
-                Target { handle, device, queue: self.queue_of(what, device, who) }
+                Target { handle, device, queue: self.queue_of(what, device, caller) }
             }
             None => {
-                let queue = self.queue_of(self.current[who][device as usize], device, who);
+                let queue = self.queue_of(self.current[caller][device as usize], device, caller);
                 Target { handle: 0, device, queue }
             }
         }
@@ -234,13 +234,13 @@ impl World {
     }
 
     /// A handle for a queue, and the thread on which it means it.
-    pub fn handle_of(&self, queue: usize, who: usize) -> Option<(Handle, usize)> {
+    pub fn handle_of(&self, queue: usize, caller: usize) -> Option<(Handle, usize)> {
         if let Some(device) = self.legacy.iter().position(|legacy| *legacy == queue) {
-            return Some((api::stream_default(device as i32), who));
+            return Some((api::stream_default(device as i32), caller));
         }
         for slot in self.slots.iter().flatten() {
             match slot.what {
-                What::Queue(known) if known == queue => return Some((slot.handle, who)),
+                What::Queue(known) if known == queue => return Some((slot.handle, caller)),
                 What::PerThread => {
                     let threads = self.per_thread[slot.device as usize];
                     if let Some(thread) = threads.iter().position(|known| *known == queue) {
@@ -264,20 +264,20 @@ impl World {
 
     /// Makes the next operation of a queue come after a point, as `how` says, or by waiting for the
     /// device where the handles for it are gone.
-    pub fn come_after(&mut self, queue: usize, point: Point, how: How, who: usize) {
+    pub fn come_after(&mut self, queue: usize, point: Point, how: How, caller: usize) {
         if self.order.next(queue).has(point) {
             return;
         }
         let other = point.queue;
-        let handles = (self.handle_of(queue, who), self.handle_of(other, who));
+        let handles = (self.handle_of(queue, caller), self.handle_of(other, caller));
         match (how, handles) {
             (How::WaitStream | How::RecordStream, (Some((to, at)), Some((from, there))))
-                if at == there || at == who || there == who =>
+                if at == there || at == caller || there == caller =>
             {
                 // Both are called on one thread, on which each must mean its queue.
-                let thread = if there == who { at } else { there };
+                let thread = if there == caller { at } else { there };
                 if at != there && self.is_per_thread(queue) && self.is_per_thread(other) {
-                    return self.come_after(queue, point, How::Event, who);
+                    return self.come_after(queue, point, How::Event, caller);
                 }
                 self.note(&format!("queue {queue} waits for queue {other}, thread {thread}"));
                 self.hands.on(thread, move || api::stream_wait_stream(to, from)).unwrap();
@@ -316,15 +316,23 @@ impl World {
         self.live.keys().copied().nth(pick % self.live.len().max(1))
     }
 
-    /// A queue is about to read or write a block: after whoever wrote it, and read what is written.
-    pub fn before_use(&mut self, address: u64, queue: usize, writes: bool, how: How, who: usize) {
+    /// A queue is about to read or write a block: after its last write and, for a write, after the
+    /// reads as well.
+    pub fn before_use(
+        &mut self,
+        address: u64,
+        queue: usize,
+        writes: bool,
+        how: How,
+        caller: usize,
+    ) {
         let block = &self.live[&address];
         let mut points: Vec<Point> = block.written.into_iter().collect();
         if writes {
             points.extend(&block.reads);
         }
         for point in points {
-            self.come_after(queue, point, how, who);
+            self.come_after(queue, point, how, caller);
         }
     }
 
@@ -360,10 +368,10 @@ impl World {
         self.armed = op.injected;
         let rules = op.injected.iter().flat_map(Injected::rules);
         self.has_lost |= rules.into_iter().any(|rule| matches!(rule.call, "*" | "cuMemUnmap"));
-        let settled = self.apply(op.who, &op.act);
+        let settled = self.apply(op.caller, &op.act);
         if op.injected.is_some_and(|injected| injected.may_keep_context()) {
-            let device = self.device[op.who];
-            self.hands.on(op.who, move || api::device_set(device)).unwrap();
+            let device = self.device[op.caller];
+            self.hands.on(op.caller, move || api::device_set(device)).unwrap();
         }
         let view = View::take();
         self.settle(&view, settled);

@@ -114,7 +114,7 @@ impl Books {
                     tallies.iter().map(|tally| of(&tally.rows[row])[part]).sum::<i64>()
                 };
                 let allocated = sum(|row| &row.allocated);
-                // What waits for streams goes nobody knows when.
+                // What waits for streams is released at any time.
                 let may_wait = has_waiting && self.have_waited[row];
                 let most = if may_wait { allocated } else { sum(|row| &row.most) };
                 let current =
@@ -149,7 +149,7 @@ impl Books {
         if ooms_are_known {
             assert_eq!(found.num_ooms, self.ooms + ooms, "device {device}, num_ooms");
         } else {
-            // Other calls than those for memory may have been told to say so.
+            // Other calls than those for memory may have been made to say so.
             let most = self.ooms + ooms;
             assert!((self.ooms..=most).contains(&found.num_ooms), "device {device}, num_ooms");
         }

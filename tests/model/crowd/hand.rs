@@ -1,6 +1,7 @@
 //! One thread of a crowd: the blocks in its hand and what it does with them, as a careful program
-//! would. Whoever uses a block on a stream first makes that stream wait for the last use, wherever
-//! that was; whoever frees it does so for the stream that it came from, or names the other one.
+//! would. A thread that uses a block on a stream first makes that stream wait for the last use,
+//! wherever that was; a thread that frees it does so for the stream that it came from, or names the
+//! other one.
 
 use super::super::api::{self, Handle, OUT_OF_MEMORY, Outcome};
 use super::super::books::{WINDOW, round_size};
@@ -29,7 +30,7 @@ pub struct Item {
     is_recorded: bool,
 }
 
-/// A block that is somebody's: its size, device and stream.
+/// An owned block: its size, device and stream.
 pub type Owned = BTreeMap<u64, (u64, usize, usize)>;
 
 /// What the threads share.
@@ -254,7 +255,7 @@ impl Hand {
         });
     }
 
-    /// The bytes are those of whoever wrote them last.
+    /// The bytes are those of the last write.
     fn check(&mut self, square: &Square, round: &Round) {
         self.with_item(|hand, item| {
             let stream = hand.stream(square, item.device);
@@ -358,7 +359,7 @@ impl Hand {
         }
     }
 
-    /// Frees a block, whoever made it.
+    /// Frees a block, whichever thread allocated it.
     pub fn let_go(&mut self, square: &Square, round: &Round, mut item: Item) {
         let Item { address, device, stream, requested, .. } = item;
         self.note(|| format!("free {address:#x}, last used on stream {}", item.last));

@@ -1,4 +1,4 @@
-//! Many threads at once, who hand blocks to each other: what one allocated another uses, a third
+//! Many threads at once, which hand blocks to each other: what one allocated another uses, a third
 //! one frees, on streams that they share or that are their own. In between, the threads meet, and
 //! what the library shows is compared with what they did; in the midst of it, every snapshot is one
 //! that could be.
@@ -77,7 +77,7 @@ impl Crowd {
         Crowd { square, hands, books: vec![Books::default(); devices], names, has_lost: false }
     }
 
-    /// All threads at once; who panicked first says why.
+    /// All threads at once; the first one that panicked says why.
     fn run(&mut self, round: &Round, figures: &mut Figures) {
         let before = api::fault_count();
         api::faults(&round.faults);
@@ -140,7 +140,7 @@ impl Crowd {
         }
     }
 
-    /// Every block is somebody's, or was freed for another stream; gives those that wait, by device
+    /// Every block is owned, or was freed for another stream; gives those that wait, by device
     /// and row.
     fn compare_blocks(&mut self, view: &View) -> Vec<[Amount; 3]> {
         let mut waiting = vec![[[0; 3]; 3]; self.books.len()];

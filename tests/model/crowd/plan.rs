@@ -37,7 +37,7 @@ impl Choice {
     }
 }
 
-/// Who may do what in a round.
+/// What each thread may do in a round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Flavour {
     /// Everything at once.
