@@ -1,10 +1,10 @@
-//! Calls of our own beside the captures of hosts.
+//! The library's own driver calls during captures of the host.
 
 use crate::driver::Driver;
 use crate::driver::sys::CUstreamCaptureMode;
 
-/// Allows driver calls that are "unsafe" during a capture, for the life of the guard: our own cold
-/// paths never touch what is captured.
+/// Allows driver calls that are "unsafe" during a capture, while the guard lives: the library's
+/// slow paths never touch what is captured.
 pub(crate) struct Relaxed(&'static Driver, CUstreamCaptureMode);
 
 impl Relaxed {
@@ -20,7 +20,7 @@ impl Relaxed {
 
 impl Drop for Relaxed {
     fn drop(&mut self) {
-        // SAFETY: gives back the mode that `enter` took.
+        // SAFETY: restores the mode that `enter` replaced.
         let _ = unsafe { self.0.cuThreadExchangeStreamCaptureMode(&mut self.1) };
     }
 }

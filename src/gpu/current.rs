@@ -1,4 +1,4 @@
-//! The current stream of each device that every thread has.
+//! The current stream of each thread on each device.
 
 use crate::base::error::Result;
 use crate::base::thread::{self, Block, try_box};
@@ -16,7 +16,7 @@ impl Streams {
             return self.default();
         }
         let streams = block.streams.load(Ordering::Relaxed).cast::<Currents>();
-        // SAFETY: NULL or this thread's array, freed by this thread alone.
+        // SAFETY: NULL or this thread's array, which only this thread frees.
         let Some(streams) = (unsafe { streams.as_ref() }) else { return self.default() };
         waiting::assert_awake();
         let stream = streams[self.ordinal as usize].load(Ordering::Relaxed);
@@ -24,7 +24,8 @@ impl Streams {
         unsafe { stream.as_ref() }.unwrap_or(self.default())
     }
 
-    /// Makes a stream of the device this thread's current one, after `before` with the one that was.
+    /// Makes a stream of the device this thread's current one, after calling `before` with the
+    /// previous one.
     #[inline(always)]
     pub fn replace_current<R>(
         &self,
@@ -51,7 +52,7 @@ impl Streams {
         forget(block);
         let fresh: Currents = [const { AtomicPtr::new(std::ptr::null_mut()) }; MAX_DEVICES];
         let fresh = Box::into_raw(try_box(fresh, "a thread's current streams")?);
-        // Others look at them (`each`).
+        // Other threads read them (`each`).
         block.streams.store(fresh.cast(), Ordering::Release);
         block.generation.store(self.generation(), Ordering::Release);
         Ok(())
@@ -71,15 +72,15 @@ pub(crate) fn forget(block: &Block) {
     }
 }
 
-/// Runs `body` on each stream that is a thread's current one in a life of the library, which lasts.
+/// Runs `body` on each thread's current streams in the present generation of the library.
 pub(crate) fn each(generation: u64, mut body: impl FnMut(*const Stream)) {
     thread::each(|block| {
         if block.generation.load(Ordering::Acquire) != generation {
             return;
         }
         let streams = block.streams.load(Ordering::Acquire).cast::<Currents>();
-        // SAFETY: the thread's array, which it frees when it begins another life of the library, or has left
-        // the list.
+        // SAFETY: the thread's array, which it frees only in another generation of the library, or
+        // after it has left the list.
         let streams = unsafe { streams.as_ref() };
         streams.into_iter().flatten().for_each(|stream| body(stream.load(Ordering::Relaxed)));
     });

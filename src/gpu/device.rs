@@ -23,7 +23,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 pub use crate::base::ordinal::{CPU, CURRENT, MAX_DEVICES};
 
-/// Refuses what names a device on no machine, while it is not known yet how many there are.
+/// Refuses ordinals that no machine has, while the number of devices is not known yet.
 pub fn require_possible(device: i32) -> Result<()> {
     match device {
         CURRENT => Ok(()),
@@ -34,38 +34,38 @@ pub fn require_possible(device: i32) -> Result<()> {
 
 const NO_ROOM: Error = Error::OutOfHostMemory("the list of devices");
 
-/// A device and everything that lives on it.
+/// A device and everything that belongs to it.
 pub struct Device {
     ordinal: i32,
     driver: &'static Driver,
     handle: CUdevice,
     context: Once<usize>,
-    /// The same, readable without a call: 0 until it is retained.
+    /// The same, readable without a call; 0: not retained yet.
     known_context: AtomicUsize,
     peers: [AtomicBool; MAX_DEVICES],
-    /// When all of its work was waited for.
+    /// The last wait for all of its work.
     pub(crate) last_sync: LastSync,
     /// Its streams.
     pub streams: Streams,
     /// Its recycled events.
     pub events: EventPool,
-    /// The kernels built in.
+    /// The library's own kernels.
     pub kernels: Kernels,
-    /// What it has for random numbers.
+    /// Modules and state for random numbers.
     pub random: Loaded,
-    /// What it has for collective calls.
+    /// Modules and state for collective calls.
     pub comm: path::Loaded,
-    /// What was compiled for it.
+    /// Kernels that were compiled for it.
     pub compiled: Store,
     /// Its default generator of random numbers.
     pub generator: Generator,
-    /// The borrowed handle that the door gave out for that; 0: none yet.
+    /// The borrowed handle of src/ffi for that generator; 0: none yet.
     pub generator_handle: AtomicUsize,
     /// Its memory.
     pub memory: DeviceMemory,
 }
 
-/// Everything fixed about a device.
+/// The fixed attributes of a device.
 #[derive(Clone, Copy)]
 #[allow(missing_docs, reason = "each field is documented in the header's tcuda_device_info")]
 pub struct Properties {
@@ -75,7 +75,7 @@ pub struct Properties {
 }
 
 impl Device {
-    /// Adds a device to a list with room for one more.
+    /// Appends a device to a list that has room for it.
     #[inline(never)]
     pub(crate) fn add_to(
         devices: &mut Vec<Device>,
@@ -114,7 +114,7 @@ impl Device {
                 memory: memory,
             }
         );
-        // SAFETY: there was room for one more, which is written.
+        // SAFETY: there was room for one more, which is initialised.
         unsafe { devices.set_len(devices.len() + 1) };
         Ok(())
     }
@@ -124,19 +124,19 @@ impl Device {
         self.driver.is_simulated()
     }
 
-    /// Its number.
+    /// Its ordinal.
     #[inline]
     pub fn ordinal(&self) -> i32 {
         self.ordinal
     }
 
-    /// The driver that reaches it.
+    /// The driver of the device.
     #[inline]
     pub fn driver(&self) -> &'static Driver {
         self.driver
     }
 
-    /// The driver's name for it.
+    /// The driver's handle of the device.
     pub fn handle(&self) -> CUdevice {
         self.handle
     }
@@ -163,7 +163,7 @@ impl Device {
         self.known_context.load(Ordering::Acquire) != 0
     }
 
-    /// Is this its primary context? Retains it only when someone else already has.
+    /// Is this its primary context? Retains it only if another library has made it active.
     pub fn is_context(&self, context: CUcontext) -> bool {
         let known = self.known_context.load(Ordering::Acquire);
         if known != 0 {
@@ -199,7 +199,7 @@ impl Device {
         Ok(value)
     }
 
-    /// One attribute, or a value where this driver does not know it.
+    /// One attribute, or `unknown` where this driver does not have it.
     pub fn attribute_or(&self, attribute: CUdevice_attribute, unknown: i32) -> Result<i32> {
         match self.attribute(attribute) {
             Err(Error::Cuda(CudaError { code: code::INVALID_VALUE, .. })) => Ok(unknown),
@@ -215,7 +215,7 @@ impl Device {
         Ok(Properties { name, uuid: self.uuid()?, total_memory_bytes: self.memory.total() })
     }
 
-    /// What tells it from every other device of the machine.
+    /// Its unique id among all devices of the machine.
     pub fn uuid(&self) -> Result<[u8; 16]> {
         let mut uuid = CUuuid { bytes: [0; 16] };
         // SAFETY: `uuid` is writable.
@@ -241,7 +241,7 @@ impl Device {
         Ok(())
     }
 
-    /// The same where a call of the host's promises it.
+    /// [`Device::synchronize`] for a call of the host that is documented to wait.
     #[inline]
     pub fn synchronize_for_host(&self) -> Result<()> {
         let _documented = sync_debug::documented();
@@ -263,7 +263,7 @@ impl Device {
         Ok(possible != 0)
     }
 
-    /// Lets it use the memory of `peer`: plain allocations by the context, cached ones by range.
+    /// Lets it use the memory of `peer`: cuMemAlloc's by the context, the cache's by range.
     pub fn enable_peer(&self, peer: &Device) -> Result<()> {
         if !self.can_access(peer)? {
             return Err(Error::NotSupported {
@@ -289,16 +289,15 @@ impl Device {
         self.peers.get(peer as usize).is_some_and(|enabled| enabled.load(Ordering::Acquire))
     }
 
-    /// Waits for its work before the end. Errors are the driver's last words: nothing can be done
-    /// about them here.
+    /// Waits for its work at shutdown. Errors are ignored: nothing can be done about them here.
     pub(crate) fn settle(&self) {
         if self.has_context() {
             let _ = self.synchronize();
         }
     }
 
-    /// Gives back what it holds, once every device has settled; what we know of it goes in any case.
-    /// Its context stays: another device may still hold events of it.
+    /// Frees what it holds, once every device has settled. The library's records of it are dropped even
+    /// if the driver fails. Its context stays, because another device may still hold events of it.
     pub(crate) fn close(&self) {
         let context = if self.has_context() { self.enter().ok() } else { None };
         self.memory.close(self);
@@ -311,7 +310,7 @@ impl Device {
         drop(context);
     }
 
-    /// Lets go of the context, after every device was closed.
+    /// Releases the context, after every device was closed.
     pub(crate) fn release_context(&self) {
         if self.has_context() {
             // SAFETY: retained once, by `context`.
@@ -334,7 +333,7 @@ impl Drop for ContextGuard {
     }
 }
 
-/// Undoes a push, where `entered` is current since.
+/// Undoes the push of `entered`.
 #[inline]
 pub(crate) fn leave(driver: &Driver, entered: CUcontext) {
     let mut context = std::ptr::null_mut();
@@ -344,13 +343,13 @@ pub(crate) fn leave(driver: &Driver, entered: CUcontext) {
     }
 }
 
-/// A pop that failed may have left our context to the caller: once more, but only if it has.
+/// A failed pop may have left the pushed context current: pops again if it is.
 #[cold]
 fn pop_again(driver: &Driver, entered: CUcontext) {
     let mut context = std::ptr::null_mut();
     // SAFETY: `context` is writable.
-    let asked = unsafe { driver.cuCtxGetCurrent(&mut context) };
-    if asked.is_ok() && context == entered {
+    let queried = unsafe { driver.cuCtxGetCurrent(&mut context) };
+    if queried.is_ok() && context == entered {
         // SAFETY: undoes the push of `Device::enter`; `context` is writable.
         let _ = unsafe { driver.cuCtxPopCurrent(&mut context) };
     }
@@ -361,7 +360,7 @@ impl Runtime {
     #[inline(always)]
     pub fn device(&self, ordinal: i32) -> Result<&Device> {
         match self.devices.as_slice() {
-            // It is the current one, whatever the thread's context.
+            // The only device is current, whatever the thread's context is.
             [only] if ordinal == CURRENT => Ok(only),
             devices => match devices.get(ordinal as usize) {
                 Some(device) => Ok(device),
@@ -370,7 +369,7 @@ impl Runtime {
         }
     }
 
-    /// The same if that takes no look at the thread's context.
+    /// [`Runtime::device`] if that does not require the thread's context.
     #[inline(always)]
     pub fn device_if_known(&self, ordinal: i32) -> Option<&Device> {
         match self.devices.as_slice() {

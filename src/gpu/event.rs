@@ -1,4 +1,4 @@
-//! Events: points in streams, created in the driver at their first record and recycled.
+//! Events: points in streams. They are created in the driver at their first record, and recycled.
 
 use crate::base::error::{Error, Result};
 use crate::base::lock::{Held, Mutex};
@@ -15,13 +15,13 @@ use crate::runtime::Runtime;
 use crate::sanitizer::{self, Point, sync_points};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Can be timed.
+/// The event can be timed.
 pub const TIMING: u32 = 1;
 /// Synchronising sleeps instead of spinning.
 pub const BLOCKING: u32 = 2;
-/// Can be shared with another process.
+/// The event can be shared with another process.
 pub const INTERPROCESS: u32 = 4;
-/// A node of its own in a captured graph.
+/// The event is a node of its own in a captured graph.
 pub const EXTERNAL: u32 = 8;
 
 // The driver's flags.
@@ -38,7 +38,7 @@ pub struct EventPool {
     free: [Mutex<Free>; 8],
 }
 
-/// Events that nobody uses, with room for those that are out: giving back cannot fail.
+/// Unused events, with room for those in use, so that returning one cannot fail.
 struct Free {
     events: Vec<usize>,
     out: usize,
@@ -89,17 +89,17 @@ impl EventPool {
         self.take(device, CU_DISABLE_TIMING)
     }
 
-    /// Gives it back; streams that wait for it still do.
+    /// Returns an event to the pool; streams that wait for it still do.
     pub(crate) fn give_untimed(&self, event: CUevent) {
         self.give(CU_DISABLE_TIMING, event);
     }
 
-    /// An event without timing that other processes may be given.
+    /// An event without timing that can be exported to other processes.
     pub(crate) fn take_shared(&self, device: &Device) -> Result<CUevent> {
         self.take(device, SHARED)
     }
 
-    /// Gives it back, once no other process can still be told to wait for it.
+    /// Returns a shared event, once no other process can wait for it any more.
     pub(crate) fn give_shared(&self, event: CUevent) {
         self.give(SHARED, event);
     }
@@ -114,7 +114,7 @@ impl EventPool {
         }
     }
 
-    /// Destroys an event that is out: another process has its handle, and may record it.
+    /// Destroys an event that is in use: another process has its handle, and may record it.
     fn destroy(&self, flags: u32, event: CUevent) {
         for _ in 0..2 {
             // SAFETY: ours, and at its end.
@@ -123,11 +123,11 @@ impl EventPool {
                 return;
             }
         }
-        // Destroyed at shutdown.
+        // It is destroyed at shutdown.
         self.give(flags, event);
     }
 
-    /// Destroys what is in the pool; the device's context is current.
+    /// Destroys the events in the pool; the device's context is current.
     pub(crate) fn close(&self) {
         for free in &self.free {
             let mut free = free.lock();
@@ -139,13 +139,13 @@ impl EventPool {
     }
 }
 
-/// What an event is once it was recorded.
+/// The driver event of an event that was recorded.
 #[derive(Clone, Copy)]
 struct Created {
     device: i32,
     native: usize,
     pool: *const EventPool,
-    /// Another process made it.
+    /// It is another process's event.
     is_opened: bool,
 }
 
@@ -163,7 +163,7 @@ pub struct Event {
 }
 
 impl Event {
-    /// An event that gets its device at the first record.
+    /// An event without a device, which it gets at its first record.
     pub fn new(flags: u32) -> Result<Event> {
         if flags & !(TIMING | BLOCKING | INTERPROCESS | EXTERNAL) != 0 {
             return Err(Error::OutOfRange {
@@ -185,7 +185,7 @@ impl Event {
         Event { flags, created: Once::new(Rank::ONCE), is_exported: AtomicBool::new(false) }
     }
 
-    /// An event of another process, by the handle that it gave.
+    /// Opens an event of another process by its handle.
     pub fn open(runtime: &Runtime, device: i32, handle: &[u8; 64]) -> Result<Event> {
         let device = runtime.device(device)?;
         let event = Event::of(INTERPROCESS);
@@ -197,7 +197,8 @@ impl Event {
         Ok(event)
     }
 
-    /// A handle for other processes. One that was never recorded is the current device's from now on.
+    /// A handle for other processes. An event that was never recorded is bound to the current
+    /// device.
     pub fn ipc_handle(&self, runtime: &Runtime) -> Result<[u8; 64]> {
         if self.flags & INTERPROCESS == 0 {
             return Err(Error::Invalid(
@@ -245,7 +246,8 @@ impl Event {
         self.created.get().map_or(std::ptr::null_mut(), |created| created.native as CUevent)
     }
 
-    /// Marks the present end of a stream. A first record that fails leaves the event without a device.
+    /// Captures the present end of a stream's queue. If a first record fails, the event still has
+    /// no device.
     #[inline]
     pub fn record(&self, runtime: &Runtime, stream: &Stream) -> Result<()> {
         if sanitizer::is_on() {
@@ -295,13 +297,13 @@ impl Event {
         Ok(())
     }
 
-    /// Is it a node of its own in what the stream captures?
+    /// Is it a node of its own in the capture of the stream?
     #[inline]
     fn is_node(&self, runtime: &Runtime, stream: &Stream) -> Result<bool> {
         Ok(self.flags & EXTERNAL != 0 && stream.is_capturing(runtime)?)
     }
 
-    /// Makes the further work of a stream wait for it; nothing if never recorded.
+    /// Makes the further work of a stream wait for it; no-op if it was never recorded.
     #[inline]
     pub fn wait(&self, runtime: &Runtime, stream: &Stream) -> Result<()> {
         if sanitizer::is_on() {
@@ -324,14 +326,14 @@ impl Event {
         stream.wait(runtime, event)
     }
 
-    /// The answer about an event that was never recorded, for which nothing need be initialised; else the
-    /// error.
+    /// `answer` if the event was never recorded, which requires no initialisation; otherwise
+    /// `error`.
     #[cold]
     pub fn unless_recorded<T>(&self, error: Error, answer: T) -> Result<T> {
         if self.created.get().is_some() { Err(error) } else { Ok(answer) }
     }
 
-    /// Has it been reached? True if never recorded.
+    /// Has the recorded work completed? True if it was never recorded.
     #[inline(always)]
     pub fn query(&self, runtime: &Runtime) -> Result<bool> {
         if sanitizer::is_on() {
@@ -343,7 +345,7 @@ impl Event {
     #[inline(always)]
     fn query_now(&self, runtime: &Runtime) -> Result<bool> {
         let Some(created) = self.created.get() else { return Ok(true) };
-        // SAFETY: the event is alive; events know their context.
+        // SAFETY: the event is alive; an event determines its context.
         match unsafe { runtime.driver().cuEventQuery(created.native as CUevent) } {
             Ok(()) => {
                 progress::notify();
@@ -354,7 +356,7 @@ impl Event {
         }
     }
 
-    /// Waits until it is reached.
+    /// Waits until the recorded work has completed.
     #[inline]
     pub fn synchronize(&self, runtime: &Runtime) -> Result<()> {
         if sanitizer::is_on() {
@@ -395,12 +397,12 @@ impl Event {
         Ok(())
     }
 
-    /// May another process have recorded it, after whatever it has waited for?
+    /// May another process have recorded it, after work that this process does not know?
     fn is_shared(&self, created: &Created) -> bool {
         created.is_opened || self.is_exported.load(Ordering::Relaxed)
     }
 
-    /// What is over when it is reached, for who watches.
+    /// The sync point of a wait for it, for the sanitizer.
     #[cold]
     fn point(&self) -> Option<Point> {
         let created = self.created.get()?;

@@ -1,39 +1,42 @@
-//! Streams of others: until when one may be named to the driver, and what stands for it afterwards.
+//! Life of external streams: whether the driver may still be called with one, and which event
+//! replaces it afterwards.
 //!
-//! The owner of a stream may destroy it once its last handle is gone. So whoever names it to the
-//! driver for another reason than a handle (memory that was used on it) says so meanwhile, and the
-//! last handle goes only when nobody does.
+//! The owner of an external stream may destroy it once its last handle is dropped. Other uses
+//! (memory that was used on it) have no handle: they count themselves while they call the driver
+//! with the stream, and the drop of the last handle waits until that count is 0.
 
 use crate::base::sync::{self, AtomicU64, AtomicUsize, Ordering};
 
-/// Stands for an event where none is needed: the host waited for the stream when its handle went.
+/// In place of an event: none is needed, because the host waited for the stream when its last
+/// handle was dropped.
 pub const ENDED: usize = 1;
 
-/// Stands for an event where there is none: the stream could be neither recorded nor waited for, so
-/// that nobody knows when it ends before all of its context does.
+/// In place of an event: there is none. The stream could be neither recorded nor waited for, so its
+/// work is known to be over only when that of its whole context is.
 pub const UNKNOWN: usize = 2;
 
-/// One handle, in the upper half of the word; the lower half counts who names the stream.
+/// One handle, in the upper half of the word; the lower half counts current uses without a handle.
 const HANDLE: u64 = 1 << 32;
 
-/// The handles of a stream, and the event that was recorded when the last one went.
+/// The handles of a stream, and the event that was recorded when the last one was dropped.
 pub struct ExternalStreamLife {
     word: AtomicU64,
-    /// 0: none yet.
+    /// 0: no event yet.
     event: AtomicUsize,
 }
 
-/// How a stream stands.
+/// What may be used in place of a stream.
 pub enum EndState<'a> {
-    /// It may be named as long as this is kept; nothing may be waited for meanwhile.
+    /// The stream itself, as long as the guard is kept; its holder must not wait for anything
+    /// meanwhile.
     Alive(StreamUse<'a>),
-    /// Its owner may have destroyed it: this event stands for it, or nothing of it is left.
+    /// Its owner may have destroyed it: use this event; `None`: its work is over.
     Gone(Option<usize>),
-    /// The same, and nothing stands for it.
+    /// Its owner may have destroyed it, and there is no event.
     Lost,
 }
 
-/// Says that the stream is named to the driver, until it is dropped.
+/// Counts as a use of the stream, until it is dropped.
 pub struct StreamUse<'a>(&'a ExternalStreamLife);
 
 impl ExternalStreamLife {
@@ -49,24 +52,26 @@ impl ExternalStreamLife {
         self.word.fetch_add(HANDLE, Ordering::AcqRel);
     }
 
-    /// Is there a handle, so that the stream lives?
+    /// Is there a handle, so that the stream is alive?
     pub fn has_handle(&self) -> bool {
         self.word.load(Ordering::Acquire) >= HANDLE
     }
 
-    /// A handle goes. When it was the last, whoever still names the stream has done so afterwards.
+    /// Drops a handle. If it was the last one, waits for the current uses of the stream.
     pub fn drop_handle(&self) {
         let before = self.word.fetch_sub(HANDLE, Ordering::AcqRel);
         if before >= 2 * HANDLE {
             return;
         }
-        // They make a call or two of the driver's, which wait for nothing. A new handle ends it too.
+        // Uses last for one or two driver calls, which do not block. A new handle ends the wait
+        // too.
         while (1..HANDLE).contains(&self.word.load(Ordering::Acquire)) {
             sync::yield_now();
         }
     }
 
-    /// May the stream be named? Where it never had an event, it is its owner's promise that it lives.
+    /// What may be used in place of the stream? If there was never an event, the owner promises
+    /// that the stream is alive.
     pub fn end_state(&self) -> EndState<'_> {
         let before = self.word.fetch_add(1, Ordering::Acquire);
         let named = StreamUse(self);
@@ -81,18 +86,18 @@ impl ExternalStreamLife {
         }
     }
 
-    /// The event; 0: none yet.
+    /// The event; 0: no event yet.
     pub fn event(&self) -> usize {
         self.event.load(Ordering::Acquire)
     }
 
-    /// Puts an event, which is recorded, in the place of the one that was known; else gives the one
-    /// that came first.
+    /// Replaces the event `known` by `new`, which is recorded; `Err`: the event that another thread
+    /// has set first.
     pub fn replace_event(&self, known: usize, new: usize) -> Result<(), usize> {
         self.event.compare_exchange(known, new, Ordering::AcqRel, Ordering::Acquire).map(drop)
     }
 
-    /// Takes the event, at the end of everything.
+    /// Takes the event, when the stream is dropped.
     pub fn take_event(&self) -> usize {
         self.event.swap(0, Ordering::AcqRel)
     }

@@ -1,14 +1,15 @@
-//! The streams of others that are known, until they are over and nothing names them.
+//! The registry of external streams. A stream stays here until its work is over and nothing refers
+//! to it.
 //!
-//! A stream that is over for good is named still by what was not given back: handles, arenas, blocks that
-//! it used, threads whose current stream it is, graphs that were launched on it. Those that are rare hold it
-//! ([`HeldStream`]); those on the ways that every call takes do not count, and are looked for instead: each time so many
-//! streams have come, all of them at once, which costs a constant for each.
+//! A stream whose work is over may still be referred to by handles, arenas, blocks that it used,
+//! threads whose current stream it is, and graphs that were launched on it. Rare references hold it
+//! ([`HeldStream`]). References of hot paths do not count; instead they are searched for: each time
+//! that a number of streams were added, for all streams at once, which costs a constant for each.
 //!
-//! A stream goes in three steps. It is over and not held: from then on only a search of this table
-//! leads to it, which takes it back. No call that may have found it before is left (`retired.rs`, by an
-//! object that is retired for it, [`GracePeriod`]): so what names it still was written before. It is looked for
-//! and not found: it is retired.
+//! A stream is removed in three steps. (1) It is over and not held: from then on only a lookup in
+//! this table finds it, which resets the state. (2) No call is left that may have found it before
+//! (`retired.rs`, by a retired [`GracePeriod`]), so that all references to it are visible. (3) The
+//! search finds no reference: the stream is retired.
 
 use crate::base::error::{Error, Result};
 use crate::base::lock::Mutex;
@@ -25,35 +26,36 @@ use std::mem::ManuallyDrop;
 use std::ops::Deref;
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
-/// At least so many streams come between two searches.
+/// Fewest added streams between two searches.
 const MIN_ADDED: usize = 64;
 
 const NO_ROOM: Error = Error::OutOfHostMemory("a stream");
 
-/// Searches in the tables of devices are numbered.
+/// Searches of all devices are numbered.
 static SEARCHES: AtomicU64 = AtomicU64::new(0);
 
-/// How many hold a stream, itself included, and [`GRACE_PERIOD`] for a [`GracePeriod`]. It is there as long as any of
-/// them: what holds streams may go after the runtime.
+/// The number of holders of a stream, including itself, plus [`GRACE_PERIOD`] for a
+/// [`GracePeriod`]. The count lives as long as any of them, because holders may outlive the
+/// runtime.
 #[derive(Debug)]
 pub(crate) struct Holders(*const AtomicU32);
 
-// SAFETY: a number that all threads may change.
+// SAFETY: an atomic count.
 unsafe impl Send for Holders {}
 // SAFETY: as above.
 unsafe impl Sync for Holders {}
 
 impl Holders {
-    /// Of a stream that stays until shutdown: nobody counts.
+    /// For streams that stay until shutdown: not counted.
     pub(crate) const NONE: Holders = Holders(std::ptr::null());
 
-    /// The stream itself.
+    /// The reference of the stream itself.
     pub(crate) fn new() -> Result<Holders> {
         Ok(Holders(Box::into_raw(try_box(AtomicU32::new(1), "a stream")?)))
     }
 
     fn count(&self) -> Option<&AtomicU32> {
-        // SAFETY: NULL, or there as long as this.
+        // SAFETY: NULL, or it lives as long as this reference.
         unsafe { self.0.as_ref() }
     }
 
@@ -62,17 +64,17 @@ impl Holders {
         Holders(self.0)
     }
 
-    /// Does nothing hold the stream? A watch does not.
+    /// Does nothing hold the stream? A grace period does not.
     fn are_none(&self) -> bool {
         self.count().is_some_and(|count| count.load(Ordering::Acquire) % GRACE_PERIOD == 1)
     }
 
-    /// Is a call left that may have found the stream before it was watched?
+    /// Is a call left that may have found the stream before the grace period?
     fn in_grace_period(&self) -> bool {
         self.count().is_some_and(|count| count.load(Ordering::Acquire) >= GRACE_PERIOD)
     }
 
-    /// A watch, for a stream that is not watched and was made in an era.
+    /// Begins a grace period of a stream that was made in the era `born` and has none.
     fn begin_grace_period(&self, born: u64) -> Result<Box<Reclaimable<GracePeriod>>> {
         let period = try_box(
             Reclaimable::new(GracePeriod(ManuallyDrop::new(Holders(self.0))), born),
@@ -88,7 +90,7 @@ impl Holders {
         }
     }
 
-    /// Takes a number back; the last frees the count.
+    /// Subtracts from the count; the last reference frees it.
     fn take(&self, number: u32) {
         if self.count().is_some_and(|count| count.fetch_sub(number, Ordering::AcqRel) == number) {
             // SAFETY: made by `new` with Box::into_raw, and this was the last reference.
@@ -103,10 +105,10 @@ impl Drop for Holders {
     }
 }
 
-/// In the count of holders: a watch.
+/// In the count of holders: a grace period.
 const GRACE_PERIOD: u32 = 1 << 31;
 
-/// Dropped once no call is left that may have found a stream before this was retired.
+/// Retired to be dropped once no call is left that may have found the stream before.
 struct GracePeriod(ManuallyDrop<Holders>);
 
 impl Drop for GracePeriod {
@@ -115,7 +117,7 @@ impl Drop for GracePeriod {
     }
 }
 
-/// A stream that stays as long as this.
+/// A reference that keeps a stream alive.
 #[derive(Debug)]
 pub struct HeldStream(*const Stream, #[expect(dead_code, reason = "it counts")] Holders);
 
@@ -125,12 +127,12 @@ unsafe impl Send for HeldStream {}
 unsafe impl Sync for HeldStream {}
 
 impl HeldStream {
-    /// Holds it.
+    /// Holds a stream.
     pub fn new(stream: &Stream) -> HeldStream {
         HeldStream(stream, stream.holders.share())
     }
 
-    /// Is it this one?
+    /// Is it this stream?
     pub fn is(&self, stream: &Stream) -> bool {
         std::ptr::eq(self.0, stream)
     }
@@ -140,36 +142,37 @@ impl Deref for HeldStream {
     type Target = Stream;
 
     fn deref(&self) -> &Stream {
-        // SAFETY: held, and what holds streams goes before the runtime.
+        // SAFETY: held, and holders are dropped before the runtime.
         unsafe { &*self.0 }
     }
 }
 
-/// The table: lists, by what streams are known by.
+/// The table: a hash table of streams by their handle or number.
 #[allow(clippy::vec_box, reason = "streams must not move when a list grows")]
 pub(crate) struct ExternalStreams {
     lists: Vec<Vec<Box<Reclaimable<Stream>>>>,
     count: usize,
-    /// Streams that came since the last search, and so many are wanted before the next.
+    /// Streams that were added since the last search, and how many are needed for the next.
     added: usize,
     next_search: usize,
 }
 
 impl ExternalStreams {
-    /// No stream.
+    /// An empty table.
     pub(crate) const fn new() -> ExternalStreams {
         ExternalStreams { lists: Vec::new(), count: 0, added: 0, next_search: MIN_ADDED }
     }
 
-    /// The list of a stream: of a thread's own the driver's number says which, handles of others tell more.
+    /// The bucket of a stream: by the driver's number for a per-thread stream, otherwise by the
+    /// handle.
     fn list(&self, native: usize, driver_id: Option<u64>) -> Option<usize> {
         let key = if native == PER_THREAD { driver_id? } else { native as u64 };
         let mixed = key.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
-        // A power of two, or none.
+        // The number of buckets is a power of two, or 0.
         Some(mixed as usize & self.lists.len().checked_sub(1)?)
     }
 
-    /// Streams that may be known so, the newest first.
+    /// Streams that may have this handle and number, the newest first.
     pub(crate) fn candidates(
         &self,
         native: usize,
@@ -179,17 +182,17 @@ impl ExternalStreams {
         list.into_iter().flatten().rev().map(|stream| &***stream)
     }
 
-    /// All of them.
+    /// All streams.
     pub(crate) fn all(&self) -> impl Iterator<Item = &Reclaimable<Stream>> {
         self.lists.iter().flatten().map(|stream| &**stream)
     }
 
-    /// How many there are.
+    /// Number of streams.
     pub(crate) fn len(&self) -> usize {
         self.count
     }
 
-    /// Adds one.
+    /// Adds a stream.
     pub(crate) fn add(&mut self, stream: Box<Reclaimable<Stream>>) -> Result<&Stream> {
         if self.count >= self.lists.len() {
             self.enlarge()?;
@@ -202,7 +205,7 @@ impl ExternalStreams {
         self.lists[list].last().map(|stream| &***stream).ok_or(NO_ROOM)
     }
 
-    /// Twice as many lists; on failure everything is as it was.
+    /// Doubles the number of buckets; on failure the table is unchanged.
     fn enlarge(&mut self) -> Result<()> {
         let length = (self.lists.len() * 2).max(16);
         let mut larger = ExternalStreams::new();
@@ -227,7 +230,7 @@ impl ExternalStreams {
         Ok(())
     }
 
-    /// Takes out those that `is_it` says, as many as there is room for.
+    /// Removes the streams for which `is_it` is true, as far as there is host memory for the list.
     #[allow(clippy::vec_box, reason = "they go as they are")]
     fn take(&mut self, is_it: impl Fn(&Stream) -> bool) -> Vec<Box<Reclaimable<Stream>>> {
         let mut taken = Vec::new();
@@ -250,29 +253,29 @@ impl Drop for Stream {
     fn drop(&mut self) {
         let event = self.external_life.take_event();
         if let Some(driver) = self.driver.filter(|_| event > UNKNOWN) {
-            // SAFETY: ours, and nobody can name it any more.
+            // SAFETY: the library's event, and no thread can use it any more.
             let _ = unsafe { driver.cuEventDestroy(event as CUevent) };
         }
     }
 }
 
-/// Marks streams that are named somewhere.
+/// Marks streams to which something refers.
 #[derive(Clone, Copy)]
 pub(crate) struct Marker(u64);
 
 impl Marker {
-    /// It is named; NULL is none.
+    /// Marks a stream; NULL is ignored.
     pub(crate) fn mark(self, stream: *const Stream) {
-        // SAFETY: NULL, or named by who is looked at, so that it is there.
+        // SAFETY: NULL, or the object that is searched refers to it, so that it is alive.
         if let Some(stream) = unsafe { stream.as_ref() } {
-            // Another device's search may be under way.
+            // A search of another device may be under way.
             stream.mark.fetch_max(self.0, Ordering::Relaxed);
         }
     }
 }
 
 impl Stream {
-    /// Is it over, and held by nobody? The table is locked.
+    /// Is it over, not held, and without arenas? The table is locked.
     fn is_unused(&self) -> bool {
         let has_arena = |place: &AtomicPtr<Arena>| !place.load(Ordering::Acquire).is_null();
         self.is_over()
@@ -282,17 +285,17 @@ impl Stream {
     }
 }
 
-/// How the door takes the borrowed handle of a stream back that goes.
+/// How src/ffi removes the borrowed handle of a stream that is dropped.
 static FORGET_HANDLE: Mutex<Option<fn(usize)>> = Mutex::new(Rank::LEAF, None);
 
-/// Says so.
+/// Sets that function.
 pub fn on_end(forget: fn(usize)) {
     *FORGET_HANDLE.lock() = Some(forget);
 }
 
 impl Streams {
-    /// Has streams go that are over and named nowhere, if it is worth it; `anyhow`: in any case. The caller
-    /// holds no lock.
+    /// Removes streams that are over and without references, if enough streams were added; with
+    /// `anyhow` in any case. The caller holds no lock.
     pub(crate) fn forget_ended(&self, runtime: &Runtime, anyhow: bool) {
         {
             let external = self.external.lock();
@@ -312,7 +315,7 @@ impl Streams {
         self.searching.store(false, Ordering::Release);
     }
 
-    /// Begins to watch those that are left; is one that was watched seen by no call any more?
+    /// Begins the grace periods of unused streams. Returns true if a grace period of one is over.
     fn find_unused(&self) -> bool {
         let mut periods = List::new();
         let mut found = false;
@@ -336,7 +339,7 @@ impl Streams {
         found
     }
 
-    /// Marks all streams that are named by who does not hold them.
+    /// Marks all streams to which something refers without holding them.
     fn mark_references(&self, runtime: &Runtime, marker: Marker) {
         current::each(self.generation(), |stream| marker.mark(stream));
         for device in &runtime.devices {

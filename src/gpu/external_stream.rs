@@ -1,8 +1,8 @@
-//! Streams that someone else made: the same object for the same stream.
+//! Streams that the host or another library created: one object for each stream.
 //!
-//! A handle of the driver's may be another stream's tomorrow, so that streams are known by the driver's
-//! number for them. While a stream is captured nobody can ask for that number: it would break the
-//! capture. What then counts as the same stream depends on who names it.
+//! The driver may reuse a handle for another stream, so that streams are identified by the driver's
+//! stream id. While a stream is captured its id cannot be queried, because that would invalidate
+//! the capture. How it is identified then depends on the caller.
 
 use crate::base::error::{Error, Result};
 use crate::base::once::Once;
@@ -15,27 +15,27 @@ use crate::gpu::external_registry::Holders;
 use crate::gpu::stream::{LEGACY, PER_THREAD, Stream, Streams, is_capturing};
 use std::sync::atomic::Ordering;
 
-/// Stands for the number of a stream that was first seen in a capture: no stream has it.
+/// In place of the id of a stream that was first seen in a capture; no stream has this id.
 const UNNUMBERED: u64 = u64::MAX;
 
-/// How a captured stream is known, whose number cannot be asked for.
+/// How a captured stream is identified, whose id cannot be queried.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Captured {
-    /// By a handle of the host's, which keeps it alive.
+    /// By a handle of the host, which keeps it alive.
     ByHandle,
-    /// By its address: the newest stream that had it, or a new one.
+    /// By its address: the newest stream with that address, or a new one.
     ByAddress,
 }
 
 impl Stream {
-    /// Is it another's, and has nobody a handle of it? Its owner may have destroyed it.
+    /// Is it external and without a handle? Its owner may have destroyed it.
     pub(crate) fn is_gone(&self) -> bool {
         self.is_external() && !self.is_per_thread() && !self.external_life.has_handle()
     }
 }
 
 impl Stream {
-    /// Is it over for good: nobody can queue work on it any more? What it held may still run.
+    /// Can no more work be queued on it? Earlier work may still run.
     pub(crate) fn is_over(&self) -> bool {
         match self.is_per_thread() {
             true => self.thread.as_ref().is_some_and(Lifetime::has_ended),
@@ -43,24 +43,26 @@ impl Stream {
         }
     }
 
-    /// Is it no other thread's default stream, nor that of this one before it ended and came back?
+    /// Is it not the default stream of another thread, nor of this thread before it ended and came
+    /// back?
     fn may_be_own(&self) -> bool {
         self.thread.as_ref().is_none_or(Lifetime::is_own)
     }
 }
 
 impl Streams {
-    /// A stream that someone else made.
+    /// The object of an external stream.
     pub(crate) fn external(&self, device: &Device, native: CUstream) -> Result<&Stream> {
         self.known(device, native, Captured::ByHandle)
     }
 
-    /// A stream whose owner names it in each call and gives no handle, as PyTorch does. While it is
-    /// captured, a stream that was destroyed and one that got its address since cannot be told apart;
-    /// what is allocated then comes from the pool of the capture, whose graph has an order of its own.
+    /// The object of a stream whose owner passes it in each call without a handle, as PyTorch does.
+    /// While it is captured, a destroyed stream and a new one with the same address cannot be
+    /// distinguished. Memory that is allocated then comes from the capture's pool, whose graph has
+    /// its own order.
     pub(crate) fn named(&self, device: &Device, native: CUstream) -> Result<&Stream> {
         let stream = self.known(device, native, Captured::ByAddress)?;
-        // Counts as a handle, so that it goes on when others give back theirs.
+        // Counts as a handle, so that the stream stays alive when other handles are dropped.
         if stream.is_external() && !stream.is_named.swap(true, Ordering::AcqRel) {
             stream.add_handle();
         }
@@ -72,8 +74,8 @@ impl Streams {
             return Ok(self.default());
         }
         let _context = device.enter()?;
-        // Asking a captured stream for its number would break the capture, and one whose capture is
-        // broken tells nothing.
+        // A query of a captured stream's id would invalidate the capture, and fails if the capture
+        // was invalidated.
         let is_captured = is_capturing(self.driver, native)?;
         let by_address = captured == Captured::ByAddress && native as usize != PER_THREAD;
         if is_captured
@@ -105,8 +107,8 @@ impl Streams {
         self.add(native, driver_id)
     }
 
-    /// The newest stream of this address: with this number, else one that a handle keeps alive, or, with
-    /// `any`, whichever it is.
+    /// The newest stream of this address: with this id; without an id, one with a handle, or any if
+    /// `any` is true.
     fn newest(&self, native: CUstream, driver_id: Option<u64>, any: bool) -> Option<&Stream> {
         waiting::assert_awake();
         let is_it = |stream: &Stream| {
@@ -142,7 +144,7 @@ impl Streams {
         }
         let stream = thread::reclaimable(stream, "a stream")?;
         let mut external = self.external.lock();
-        // Another thread may have come first.
+        // Another thread may have added it first.
         let is_it = |known: &Stream| {
             known.native() == native && known.driver_id == driver_id && known.may_be_own()
         };
@@ -156,9 +158,10 @@ impl Streams {
         Ok(self.extend(stream))
     }
 
-    /// A reference that outlives the lock of the list: a stream is dropped once no call may have found it.
+    /// A reference that outlives the lock of the table: a stream is dropped only after all calls
+    /// that may have found it.
     pub(crate) fn extend<'a>(&'a self, stream: &Stream) -> &'a Stream {
-        // SAFETY: boxed, and there as long as this call.
+        // SAFETY: boxed, and alive as long as this call.
         unsafe { &*std::ptr::from_ref(stream) }
     }
 
@@ -173,7 +176,7 @@ impl Streams {
         }
     }
 
-    /// The context of a stream, which is none of CUDA's fixed handles.
+    /// The context of a stream that is not one of CUDA's fixed handles.
     pub(crate) fn context_of(&self, native: CUstream) -> Result<CUcontext> {
         let mut context = std::ptr::null_mut();
         // SAFETY: the caller's promise that the stream is alive; `context` is writable.
@@ -181,7 +184,7 @@ impl Streams {
         Ok(context)
     }
 
-    /// The driver's number, or the handle where the driver is too old to have numbers.
+    /// The driver's stream id, or the handle if the driver is too old to have ids.
     pub(crate) fn driver_id(&self, native: CUstream) -> Result<u64> {
         let mut id = 0;
         // SAFETY: the stream is alive, `id` is writable.

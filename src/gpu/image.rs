@@ -1,5 +1,5 @@
-//! Images of kernels, which build.rs stores compressed: machine code for the GPUs of today, which a
-//! driver takes as it is, and PTX for all others, which it compiles, in 60 ms and more.
+//! Images of kernels, which build.rs stores compressed: machine code for current GPUs, which the
+//! driver loads directly, and PTX for all others, which it compiles in 60 ms or more.
 
 use crate::base::error::{Error, Result};
 use crate::base::place::try_box_at;
@@ -14,17 +14,17 @@ use std::ffi::c_void;
 
 /// Machine code of kernels.
 pub struct Machine {
-    /// Of GPUs 8.x and of 9.x.
+    /// For GPUs 8.x and 9.x.
     stored: [&'static [u8]; 2],
 }
 
 impl Machine {
-    /// As build.rs stored it.
+    /// The code as build.rs stored it.
     pub const fn new(stored: [&'static [u8]; 2]) -> Machine {
         Machine { stored }
     }
 
-    /// Loads what the device runs; `None`: there is none for it. The device's context is current.
+    /// Loads the code for the device; `None`: there is none. The device's context is current.
     pub fn load(&self, device: &Device) -> Result<Option<usize>> {
         if device.is_simulated() {
             return Ok(None);
@@ -36,7 +36,7 @@ impl Machine {
         };
         match load(device, stored) {
             Ok(module) => Ok(Some(module)),
-            // A driver that stands for another's, or a GPU that is not quite what it says.
+            // The driver is emulated, or the GPU differs from its reported capability.
             Err(Error::Cuda(error))
                 if matches!(error.code, code::INVALID_IMAGE | code::NO_BINARY_FOR_GPU) =>
             {
@@ -47,7 +47,7 @@ impl Machine {
     }
 }
 
-/// Loads an image as build.rs stored it. The device's context is current.
+/// Loads an image that build.rs stored. The device's context is current.
 pub fn load(device: &Device, stored: &[u8]) -> Result<usize> {
     let image = inflated(stored)?;
     let mut module: CUmodule = std::ptr::null_mut();
@@ -57,7 +57,7 @@ pub fn load(device: &Device, stored: &[u8]) -> Result<usize> {
     Ok(module as usize)
 }
 
-/// An image as build.rs stored it.
+/// Decompresses an image that build.rs stored.
 pub(crate) fn inflated(stored: &[u8]) -> Result<Vec<u8>> {
     let (length, deflated) = stored.split_first_chunk().ok_or_else(damaged)?;
     let length = u64::from_le_bytes(*length) as usize;

@@ -1,4 +1,4 @@
-//! Streams of the library's own, beside those that hosts use.
+//! Streams that the library creates for its own work.
 
 use crate::base::error::{Error, Result};
 use crate::base::once::Once;
@@ -9,15 +9,15 @@ use crate::gpu::stream::{Stream, Streams};
 use crate::runtime::Runtime;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-/// The library's own streams of a device.
+/// The internal streams of a device.
 pub(crate) struct InternalStreams {
     /// For work of other devices' streams on this device's memory; see `in_order_of`.
     work: Once<Box<Stream>>,
-    /// On which the driver frees what several streams used.
+    /// On which the driver frees memory that several streams used.
     unifying: Once<Box<Stream>>,
-    /// On which collective calls copy; see `collectives/path/chain.rs`.
+    /// For the copies of collective calls; see `collectives/path/chain.rs`.
     lanes: [Once<Box<Stream>>; MAX_LANES],
-    /// A pooled stream, on which graphs are captured; NULL until the first.
+    /// The pooled stream on which graphs are captured; NULL until the first capture.
     capture: AtomicPtr<Stream>,
 }
 
@@ -31,7 +31,7 @@ impl InternalStreams {
         }
     }
 
-    /// Those that were made.
+    /// All that were created.
     pub(crate) fn made(&self) -> impl Iterator<Item = &Stream> {
         let all = [&self.work, &self.unifying].into_iter().chain(&self.lanes);
         all.filter_map(Once::get).map(|stream| &**stream)
@@ -54,7 +54,7 @@ impl Streams {
         other.wait_stream(runtime, side)
     }
 
-    /// A stream that comes after others, so that none of them waits for another.
+    /// A stream that waits for others, so that none of them has to wait for another.
     pub(crate) fn unifying(&self, device: &Device) -> Result<&Stream> {
         Ok(self.internal.unifying.get_or_try_init(|| self.create(device, 0, 0))?)
     }
@@ -70,15 +70,15 @@ impl Streams {
         let place = &self.internal.capture;
         if place.load(Ordering::Acquire).is_null() {
             let next = std::ptr::from_ref(self.next(device, 0)?).cast_mut();
-            // Another thread's may have come first.
+            // Another thread may have set one first.
             let none = std::ptr::null_mut();
             let _ = place.compare_exchange(none, next, Ordering::AcqRel, Ordering::Acquire);
         }
-        // SAFETY: not NULL any more; boxed, and only dropped with `self`.
+        // SAFETY: not NULL; boxed, and dropped only with `self`.
         Ok(unsafe { &*place.load(Ordering::Acquire) })
     }
 
-    /// The streams of others.
+    /// All external streams.
     fn externals(&self) -> Result<Vec<&Stream>> {
         let (external, mut streams) = (self.external.lock(), Vec::new());
         let no_memory = |_| Error::OutOfHostMemory("a list of streams");

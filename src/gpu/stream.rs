@@ -1,4 +1,4 @@
-//! Streams: ordered queues of device work, pooled by priority, default or foreign, and each thread's current ones.
+//! Streams: ordered queues of device work; pooled by priority, default, or external.
 
 use crate::base::error::{Error, Result};
 use crate::base::lock::{Lock, Mutex};
@@ -19,64 +19,66 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize
 
 /// Streams per priority and device.
 pub const PER_PRIORITY: usize = 32;
-/// At most so many priorities are used, from 0 down.
+/// The most priorities that are used, from 0 down.
 pub const MAX_PRIORITIES: usize = 4;
 
 const NON_BLOCKING: u32 = 1;
-/// CUDA's fixed handles: the legacy default stream by name, and the default stream of a thread.
+/// CUDA's fixed handles: of the legacy default stream, and of a thread's default stream.
 pub(crate) const LEGACY: usize = 1;
 pub(crate) const PER_THREAD: usize = 2;
 
-/// A stream. The library's own live until shutdown, others' as long as something names them (`external_registry.rs`),
-/// so that threads and blocks may refer to them freely.
+/// A stream. The library's own live until shutdown, external ones as long as something refers to
+/// them (`external_registry.rs`), so that threads and blocks may keep references.
 pub struct Stream {
     device: i32,
     native: usize,
     id: i64,
     priority: i32,
-    /// The driver's number for it, which is never recycled as handles are.
+    /// The driver's stream id, which is never reused as handles are.
     pub(crate) driver_id: u64,
     pub(crate) external: bool,
-    /// Owned handles; without any the owner of an external stream may destroy it.
+    /// Counts the handles; without handles the owner of an external stream may destroy it.
     pub(crate) external_life: ExternalStreamLife,
-    /// Its owner names it in each call, and so keeps it alive without a handle.
+    /// Its owner passes it in each call, and so keeps it alive without a handle.
     pub(crate) is_named: AtomicBool,
-    /// Where its small and its large blocks come from, then the same in segments; NULL until the first.
+    /// The arenas of its small and large blocks, then the same with segments; NULL until first
+    /// used.
     pub(crate) arenas: [AtomicPtr<Arena>; 4],
-    /// Held by who asks it or records on it because it is not captured, and by who has it captured.
+    /// Held by a thread that queries it or records on it while it is not captured, and while a
+    /// capture of it begins.
     capture: Lock,
-    /// The borrowed handle that the door gave out for it; 0: none yet.
+    /// The borrowed handle of src/ffi; 0: none yet.
     pub handle: AtomicUsize,
-    /// What the driver said of its order: its flags and one; 0: it was not asked.
+    /// The driver's flags of the stream plus 1; 0: not queried yet.
     flags: AtomicU32,
-    /// When it was waited for.
+    /// The last wait for it.
     pub(crate) last_sync: LastSync,
-    /// Of the thread whose default stream it is.
+    /// The lifetime of the thread whose default stream it is.
     pub(crate) thread: Option<Lifetime>,
-    /// No other stream has it, or had it.
+    /// Unique among all streams, also past ones.
     pub(crate) serial: u64,
-    /// By which routes and captures remember arenas of it; another one once it has lost an arena.
+    /// Key by which routes and captures cache its arenas; changes when it loses an arena.
     pub(crate) served: AtomicU64,
-    /// Of an external stream: who destroys what stands for it.
+    /// Of an external stream: the driver that destroys its event.
     pub(crate) driver: Option<&'static Driver>,
-    /// How many hold it, and what searches have found (`external_registry.rs`).
+    /// The number of holders, and the state of searches (`external_registry.rs`).
     pub(crate) holders: Holders,
     pub(crate) was_unused: AtomicBool,
     pub(crate) mark: AtomicU64,
 }
 
-/// A number that nothing else of this kind has.
+/// A unique number.
 pub(crate) fn next_serial() -> u64 {
     static LAST: AtomicU64 = AtomicU64::new(0);
     LAST.fetch_add(1, Ordering::Relaxed) + 1
 }
 
-/// How a stream is ordered with the default stream of its device.
+/// How a stream is ordered relative to the default stream of its device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Order {
-    /// Not at all.
+    /// Not ordered.
     Free,
-    /// Each waits for what the other held.
+    /// Each waits for the earlier work of the other.
     Blocking,
 }
 
@@ -112,7 +114,7 @@ impl Stream {
         }
     }
 
-    /// Its device.
+    /// The ordinal of its device.
     #[inline]
     pub fn device(&self) -> i32 {
         self.device
@@ -139,12 +141,12 @@ impl Stream {
         self.native == 0
     }
 
-    /// Does it belong to someone else?
+    /// Is it external?
     pub fn is_external(&self) -> bool {
         self.external
     }
 
-    /// May the stream be named to the driver by who has no handle of it?
+    /// What may a caller without a handle use in place of the stream?
     pub(crate) fn end_state(&self) -> EndState<'_> {
         self.external_life.end_state()
     }
@@ -154,8 +156,8 @@ impl Stream {
         self.external_life.add_handle();
     }
 
-    /// An owned handle goes. With the last one of an external stream its present end is recorded,
-    /// while the stream is alive: what waits for it later, waits for that.
+    /// Drops an owned handle. With the last one of an external stream an event is recorded while
+    /// the stream is alive; later waits for the stream wait for that event.
     pub fn remove_handle(&self, runtime: &Runtime) -> Result<()> {
         let has_end = self.external && !self.is_per_thread();
         let outcome = if has_end { self.record_end(runtime) } else { Ok(()) };
@@ -168,7 +170,7 @@ impl Stream {
             return Ok(());
         }
         let Err(error) = self.try_record_end(runtime) else { return Ok(()) };
-        // Nobody could ask the stream later: it is waited for now.
+        // The stream cannot be queried later, so wait for it now.
         let (known, _needed) = (self.external_life.event(), crate::gpu::sync_debug::required());
         if self.synchronize(runtime).is_ok() {
             let _ = self.external_life.replace_event(0, ENDED);
@@ -180,7 +182,7 @@ impl Stream {
         Err(error)
     }
 
-    /// All of its context was waited for.
+    /// Records that the host has waited for the whole context.
     pub(crate) fn note_context_synced(&self) {
         let _ = self.external_life.replace_event(UNKNOWN, ENDED);
     }
@@ -205,13 +207,13 @@ impl Stream {
         }
     }
 
-    /// Does the handle mean another stream on each thread?
+    /// Does the handle denote another stream on each thread?
     #[inline]
     pub fn is_per_thread(&self) -> bool {
         self.native == PER_THREAD
     }
 
-    /// What the stream is on this thread: another than elsewhere where the handle means a thread's own.
+    /// The stream of this thread: another object for a per-thread handle.
     #[inline]
     pub fn on_this_thread<'a>(&'a self, runtime: &'a Runtime) -> Result<&'a Stream> {
         if !self.is_per_thread() {
@@ -221,14 +223,14 @@ impl Stream {
         device.streams.external(device, self.native())
     }
 
-    /// Does the driver need its context to be current? CUDA's fixed handles mean a stream of the
-    /// current context, and every other handle knows its own.
+    /// Does the driver need its context to be current? CUDA's fixed handles denote a stream of the
+    /// current context; other handles determine their context.
     #[inline]
     pub(crate) fn needs_context(&self) -> bool {
         self.native <= PER_THREAD
     }
 
-    /// Makes its context current, where the driver needs that.
+    /// Makes its context current, if the driver needs that.
     #[inline]
     pub(crate) fn enter(&self, runtime: &Runtime) -> Result<Option<ContextGuard>> {
         if !self.needs_context() {
@@ -237,25 +239,27 @@ impl Stream {
         Ok(Some(runtime.device(self.device)?.enter()?))
     }
 
-    /// How it is ordered with the default stream; it is neither that nor captured. Asked for once.
+    /// How it is ordered relative to the default stream. It is not the default stream, and not
+    /// captured. Queried once.
     pub(crate) fn order(&self, runtime: &Runtime) -> Result<Order> {
         let mut flags = self.flags.load(Ordering::Relaxed);
         if flags == 0 {
             let _context = self.enter(runtime)?;
-            let mut asked = 0;
-            // SAFETY: the stream is alive, `asked` is writable.
-            unsafe { runtime.driver().cuStreamGetFlags(self.native(), &mut asked) }?;
-            flags = asked + 1;
+            let mut queried = 0;
+            // SAFETY: the stream is alive, `queried` is writable.
+            unsafe { runtime.driver().cuStreamGetFlags(self.native(), &mut queried) }?;
+            flags = queried + 1;
             self.flags.store(flags, Ordering::Relaxed);
         }
         Ok(if (flags - 1) & NON_BLOCKING != 0 { Order::Free } else { Order::Blocking })
     }
 
-    /// Has all its work finished? The host does not hear of it.
+    /// Has all its work finished? Does not notify subscribers of progress.
     #[inline]
     pub(crate) fn is_done(&self, runtime: &Runtime) -> Result<bool> {
         let _context = self.enter(runtime)?;
-        // SAFETY: the stream is alive: ours until shutdown, external ones by their owner's promise.
+        // SAFETY: the stream is alive: the library's until shutdown, external ones by their owner's
+        // promise.
         finished(unsafe { runtime.driver().cuStreamQuery(self.native()) })
     }
 
@@ -277,14 +281,14 @@ impl Stream {
         waited
     }
 
-    /// Records a driver's event.
+    /// Records a driver event.
     #[inline]
     pub(crate) fn record(&self, runtime: &Runtime, event: CUevent) -> Result<()> {
         let _context = self.enter(runtime)?;
         self.record_here(runtime, event)
     }
 
-    /// The same where its context is current, if it needs that.
+    /// [`Stream::record`] with its context current, if it needs that.
     #[inline]
     pub(crate) fn record_here(&self, runtime: &Runtime, event: CUevent) -> Result<()> {
         // SAFETY: stream and event are alive and of one device.
@@ -292,22 +296,23 @@ impl Stream {
         Ok(())
     }
 
-    /// Waits for a driver's event.
+    /// Waits for a driver event.
     #[inline]
     pub(crate) fn wait(&self, runtime: &Runtime, event: CUevent) -> Result<()> {
         let _context = self.enter(runtime)?;
         self.wait_here(runtime, event)
     }
 
-    /// The same where its context is current, if it needs that.
+    /// [`Stream::wait`] with its context current, if it needs that.
     #[inline]
     pub(crate) fn wait_here(&self, runtime: &Runtime, event: CUevent) -> Result<()> {
-        // An event of a capture takes the stream into it.
+        // An event of a capture would add the stream to that capture.
         let _captured = runtime.captures.any().then(|| self.capture.guard());
         self.wait_at_once(runtime, event)
     }
 
-    /// The same unless the stream is captured, with which the event has nothing to do; true: it waits.
+    /// [`Stream::wait`] unless the stream is captured; the event is not of a capture. True: it
+    /// waits.
     pub(crate) fn wait_beside_captures(&self, runtime: &Runtime, event: CUevent) -> Result<bool> {
         let _context = self.enter(runtime)?;
         let waits = self.unless_captured(runtime, || self.wait_at_once(runtime, event))?;
@@ -321,7 +326,8 @@ impl Stream {
         Ok(())
     }
 
-    /// Runs `body`, which would harm a capture, unless the stream is captured; no capture of ours begins meanwhile.
+    /// Runs `body`, which would harm a capture, unless the stream is captured; no capture by tcuda
+    /// begins meanwhile.
     #[inline]
     pub(crate) fn unless_captured<R>(
         &self,
@@ -345,21 +351,22 @@ impl Stream {
     }
 }
 
-/// Is a stream of the driver's being captured? The question harms no capture.
+/// Is a stream of the driver being captured? The query harms no capture.
 pub(crate) fn is_capturing(driver: &Driver, native: CUstream) -> Result<bool> {
     let mut status: i32 = 0;
     let out = std::ptr::from_mut(&mut status).cast::<CUstreamCaptureStatus>();
     // SAFETY: the driver writes an enum of this size; it is read as an integer.
     match unsafe { driver.cuStreamIsCapturing(native, out) } {
         Ok(()) => Ok(status != 0),
-        // The default stream while a stream that it waits for is captured: hands off as well.
+        // The default stream while a stream that it would wait for is captured: treat it as
+        // captured.
         Err(error) if error.code == code::STREAM_CAPTURE_IMPLICIT => Ok(true),
         Err(error) if error.code == CudaError::MISSING => Ok(false),
         Err(error) => Err(error.into()),
     }
 }
 
-/// Turns "not ready" into an answer.
+/// Turns "not ready" into `false`.
 pub(crate) fn finished(result: crate::driver::CudaResult) -> Result<bool> {
     match result {
         Ok(()) => Ok(true),
@@ -378,7 +385,7 @@ pub struct Streams {
     pub(crate) pool: [[Once<Box<Stream>>; PER_PRIORITY]; MAX_PRIORITIES],
     next: [AtomicUsize; MAX_PRIORITIES],
     pub(crate) external: Mutex<ExternalStreams>,
-    /// Does a thread look for streams that are over?
+    /// Is a thread searching for streams that are over?
     pub(crate) searching: AtomicBool,
     pub(crate) internal: InternalStreams,
 }
@@ -399,13 +406,13 @@ impl Streams {
         }
     }
 
-    /// Tells the runtime of these streams from those before and after.
+    /// The generation of the runtime that these streams belong to.
     #[inline]
     pub(crate) fn generation(&self) -> u64 {
         self.generation
     }
 
-    /// Pooled streams that were made.
+    /// Pooled streams that were created.
     pub(crate) fn pooled(&self) -> impl Iterator<Item = &Stream> {
         self.pool.iter().flatten().filter_map(Once::get).map(|stream| &**stream)
     }
@@ -428,13 +435,13 @@ impl Streams {
         Ok(*range)
     }
 
-    /// The next stream of the pool of a priority; priorities out of range are brought into it.
+    /// The next stream of the pool of a priority; the priority is clamped to the range.
     pub fn next(&self, device: &Device, priority: i32) -> Result<&Stream> {
         let (_, greatest) = self.priority_range(device)?;
         let priority = priority.clamp(greatest, 0);
         let level = priority.unsigned_abs() as usize;
         let index = self.next[level].fetch_add(1, Ordering::Relaxed) % PER_PRIORITY;
-        // PyTorch's numbers: bit 0, then the priority's level from 1, then the index.
+        // PyTorch's stream ids: bit 0, then the priority's level from 1, then the index.
         let id = 1 | (level as i64 + 1) << 1 | (index as i64) << 5;
         let stream =
             self.pool[level][index].get_or_try_init(|| self.create(device, id, priority))?;
@@ -443,7 +450,7 @@ impl Streams {
 
     pub(crate) fn create(&self, device: &Device, id: i64, priority: i32) -> Result<Box<Stream>> {
         let _context = device.enter()?;
-        // First what may fail for want of host memory: the driver's stream is not lost then.
+        // Allocate first: if it fails, no driver stream is lost.
         let mut stream = try_box(Stream::new(self.ordinal, 0, id, priority, 0), "a stream")?;
         let mut native = std::ptr::null_mut();
         // SAFETY: `native` is writable.
@@ -453,10 +460,11 @@ impl Streams {
         Ok(stream)
     }
 
-    /// Destroys what was created; the device's context is current, nobody uses it any more.
+    /// Destroys the created streams. The device's context is current, and no thread uses them any
+    /// more.
     pub(crate) fn close(&self) {
         for stream in self.pooled().chain(self.internal.made()) {
-            // SAFETY: ours, and at its end.
+            // SAFETY: the library's, and at its end.
             let _ = unsafe { self.driver.cuStreamDestroy(stream.native()) };
         }
         *self.external.lock() = ExternalStreams::new();

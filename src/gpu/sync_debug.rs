@@ -1,8 +1,8 @@
-//! Waits of the host for a device: said in the log, or refused.
+//! Sync debug mode: waits of the host for a device are logged or refused.
 //!
-//! Every driver call that waits goes through [`check_call`]. A call of the host that is documented to
-//! wait enters [`meant`]; one that is refused before it changes anything uses [`before`] first. All other
-//! waits of the library are judged where they happen.
+//! Every driver call that waits goes through [`check_call`]. A call of the host that is documented
+//! to wait enters [`documented`]. A call that must be refused before it changes anything calls
+//! [`check`] first. All other waits of the library are checked where they happen.
 
 use crate::base::error::{Error, Result};
 use crate::base::log;
@@ -13,60 +13,60 @@ use std::cell::Cell;
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 
-/// They wait.
+/// Waits are allowed.
 pub const DEFAULT: i32 = 0;
-/// They wait, and a line of log says so.
+/// Waits are allowed and logged.
 pub const WARN: i32 = 1;
-/// They fail instead.
+/// Waits fail.
 pub const ERROR: i32 = 2;
 
 static MODE: AtomicI32 = AtomicI32::new(DEFAULT);
 
-/// For a stream.
+/// A wait for a stream.
 pub const STREAM: Wait = Wait {
     what: "tcuda_stream_synchronize",
     instead: "order the work by events, or wait for an event",
 };
 
-/// For a copy from or to memory that the device cannot reach.
+/// A copy from or to memory that the device cannot reach.
 pub const PAGEABLE_COPY: Wait = Wait {
     what: "a copy from or to pageable host memory",
     instead: "use pinned memory (tcuda_host_malloc)",
 };
 
-/// For a collective call whose result is in memory of the host.
+/// A collective call whose result is in memory of the host.
 pub const HOST_RESULT: Wait = Wait {
     what: "a collective call with a result in memory of the host",
     instead: "pass tensors in pinned memory to the form that ends in _into",
 };
 
-/// For the contents of a pool that are kept in memory of the host.
+/// A copy of the contents of a pool to or from memory of the host.
 pub const POOL_SLEEP: Wait =
     Wait { what: "tcuda_mem_pool_sleep or _wake", instead: "call it where the program may wait" };
 
 pub use crate::base::error::{OTHER_WAITS as OTHERS, Wait};
 
-/// How a thread's waits are taken.
+/// How the waits of a thread are handled.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Scope {
-    /// They are said or refused.
+    /// They are logged or refused.
     Checked,
-    /// They are said; without them memory would be used too early or lost.
+    /// They are logged; refused, they would let memory be used too early or be lost.
     Required,
-    /// The host asked for them.
+    /// They are allowed, because the host's call is documented to wait.
     Documented,
 }
 
 thread_local! {
     static SCOPE: Cell<Scope> = const { Cell::new(Scope::Checked) };
-    /// A wait under a lock that is to be said when the lock is given back.
+    /// A wait under a lock, to be logged when the lock is released.
     static DEFERRED: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Until it is dropped, the waits of this thread are taken in another way.
+/// Changes how the waits of this thread are handled, until it is dropped.
 pub struct ScopeGuard {
     before: Scope,
-    /// Of this thread.
+    /// The guard stays on its thread.
     _thread: PhantomData<*const ()>,
 }
 
@@ -81,39 +81,39 @@ fn enter(wanted: Scope) -> ScopeGuard {
     ScopeGuard { before: before.unwrap_or(Scope::Checked), _thread: PhantomData }
 }
 
-/// The host asks for a wait by what it calls.
+/// The host's call is documented to wait.
 #[inline]
 pub fn documented() -> Option<ScopeGuard> {
     if is_on() { Some(enter(Scope::Documented)) } else { None }
 }
 
-/// Before a call that is about to wait: an error, or its waits are taken as meant.
+/// Before a call that is about to wait: an error, or its waits count as documented.
 #[inline]
 pub fn check_documented(wait: Wait) -> Result<Option<ScopeGuard>> {
     check(wait)?;
     Ok(documented())
 }
 
-/// A wait that cannot be refused: what follows relies on it.
+/// The waits cannot be refused, because correctness depends on them.
 #[inline]
 pub fn required() -> Option<ScopeGuard> {
     if is_on() { Some(enter(Scope::Required)) } else { None }
 }
 
-/// Which driver calls wait for a device.
+/// Does this driver call wait for a device?
 pub const fn waits(call: Call) -> bool {
     use Call::*;
     is_refusable(call)
         || matches!(call, cuMemFree | cuMemFreeHost | cuMemHostUnregister | cuIpcCloseMemHandle)
 }
 
-/// Which of them do nothing else.
+/// Does it do nothing else?
 const fn is_refusable(call: Call) -> bool {
     use Call::*;
     matches!(call, cuStreamSynchronize | cuEventSynchronize | cuCtxSynchronize)
 }
 
-/// Before a driver call that waits: refused, said, or nothing.
+/// Before a driver call that waits: refuses it, logs it, or does nothing.
 #[cold]
 pub fn check_call(call: Call, name: &'static str) -> CudaResult {
     let scope = scope();
@@ -123,7 +123,7 @@ pub fn check_call(call: Call, name: &'static str) -> CudaResult {
     if mode() == ERROR && scope == Scope::Checked && is_refusable(call) {
         return Err(CudaError { call: name, code: CudaError::WOULD_WAIT });
     }
-    // A call of its own: the one around it may say that it waits, and would find no log then.
+    // A nested call, because the outer one may be marked as waiting, and could not use the log.
     if let Ok(_inside) = thread::enter() {
         warn(OTHERS);
     }
@@ -134,7 +134,8 @@ fn scope() -> Scope {
     SCOPE.try_with(Cell::get).unwrap_or(Scope::Documented)
 }
 
-/// Before a wait under a lock, where nothing can be said: refused, or said by [`log_deferred`].
+/// Before a wait under a lock, where nothing can be logged: refuses it, or lets [`log_deferred`]
+/// log it.
 pub fn check_under_lock() -> Result<Option<ScopeGuard>> {
     if !is_on() {
         return Ok(None);
@@ -149,7 +150,7 @@ pub fn check_under_lock() -> Result<Option<ScopeGuard>> {
     Ok(documented())
 }
 
-/// Says that there was a wait under a lock; the caller holds none.
+/// Logs a wait that happened under a lock; the caller holds none.
 #[inline]
 pub fn log_deferred() {
     if is_on() && DEFERRED.try_with(|deferred| deferred.replace(false)).unwrap_or(false) {
@@ -157,7 +158,7 @@ pub fn log_deferred() {
     }
 }
 
-/// Waits for an event. In a mode other than the default one that is over is not waited for.
+/// Waits for an event. In a mode other than the default one, a completed event counts as no wait.
 ///
 /// # Safety
 /// The event is alive.
@@ -170,7 +171,7 @@ pub unsafe fn wait_for_event(driver: &Driver, event: sys::CUevent) -> CudaResult
     unsafe { driver.cuEventSynchronize(event) }
 }
 
-/// Before a wait of a call that may be captured, where there is none.
+/// [`check`] for a call that may be captured: only where no capture is under way.
 #[inline]
 pub fn check_uncaptured(runtime: &Runtime, wait: Wait) -> Result<()> {
     if is_on() { judge_uncaptured_wait(runtime, wait) } else { Ok(()) }
@@ -186,18 +187,18 @@ fn judge_uncaptured_wait(runtime: &Runtime, wait: Wait) -> Result<()> {
     refuse_or_warn(wait)
 }
 
-/// What holds, for the whole process.
+/// The mode of the process.
 pub fn mode() -> i32 {
     MODE.load(Ordering::Relaxed)
 }
 
-/// Is any wait of interest?
+/// Is the mode other than the default one?
 #[inline]
 pub fn is_on() -> bool {
     mode() != DEFAULT
 }
 
-/// Changes it.
+/// Sets the mode.
 pub fn set(mode: i32) -> Result<()> {
     static EXPLAINED: AtomicBool = AtomicBool::new(false);
     if !(DEFAULT..=ERROR).contains(&mode) {
@@ -218,7 +219,7 @@ pub fn set(mode: i32) -> Result<()> {
     Ok(())
 }
 
-/// Before a wait of the host's: refused, told, or nothing.
+/// Before a wait of the host: refuses it, logs it, or does nothing.
 #[inline]
 pub fn check(wait: Wait) -> Result<()> {
     if is_on() { refuse_or_warn(wait) } else { Ok(()) }
@@ -237,7 +238,7 @@ fn warn(Wait { what, instead }: Wait) {
     log::warn_as_asked(format_args!("{what} makes the host wait for the device; {instead}"));
 }
 
-/// Back to the default.
+/// Resets the mode.
 pub(crate) fn forget() {
     MODE.store(DEFAULT, Ordering::Relaxed);
 }

@@ -1,23 +1,24 @@
-//! What is known of a device or a stream without a question, because a thread has waited for it: that what the
-//! thread knew to be queued there is over.
+//! Completed work that is known without a query: a thread has waited for the device or stream
+//! since.
 //!
-//! Each thread counts its waits. Whoever lets go of something, under a lock, notes the thread and its count
-//! ([`SyncStamp`]); once the same thread has waited under a higher one ([`LastSync`]), the work that used it is done, and all
-//! that was let go of before, under the same lock. That this thread waited later is its program's order. A wait of
-//! another thread may have begun earlier, and is not known to say anything.
+//! Each thread counts its waits. A thread that frees something, under a lock, records itself and
+//! its count ([`SyncStamp`]). Once the same thread has waited with a higher count ([`LastSync`]),
+//! the work that used it is over; so is the work of everything freed earlier under the same lock.
+//! The later wait follows in program order. A wait of another thread may have begun before, so it
+//! proves nothing.
 
 use crate::base::thread;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A thread, in the upper half, and how often it had waited, in the lower.
+/// A thread's number, in the upper half, and its count of waits, in the lower half.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SyncStamp(u64);
 
 impl SyncStamp {
-    /// Of nobody: no wait is known to come after it.
+    /// The stamp without a thread: no wait is known to follow it.
     pub const NONE: SyncStamp = SyncStamp(0);
 
-    /// Now, by this thread; of nobody before its first wait.
+    /// The present stamp of this thread; [`SyncStamp::NONE`] before its first wait.
     #[inline(always)]
     pub fn now() -> SyncStamp {
         SyncStamp(thread::block().waits.load(Ordering::Relaxed))
@@ -28,30 +29,30 @@ impl SyncStamp {
     }
 }
 
-/// When a device or stream was waited for last.
+/// The stamp of the last wait for a device or stream.
 pub struct LastSync(AtomicU64);
 
 impl LastSync {
-    /// Never.
+    /// Without a wait.
     pub const fn new() -> LastSync {
         LastSync(AtomicU64::new(0))
     }
 
-    /// This thread's wait is over, and all that was queued there when it began.
+    /// Records that this thread's wait is over, and with it all work that was queued when it began.
     pub fn note(&self) {
         let waits = &thread::block().waits;
         let now = match waits.load(Ordering::Relaxed) {
-            // One of billions of threads, or of waits, asks.
+            // After 2^32 threads or waits this stays without effect, and events are queried.
             0 => u32::try_from(thread::number()).map_or(0, |number| u64::from(number) << 32 | 1),
             before if before as u32 == u32::MAX => before,
             before => before + 1,
         };
         waits.store(now, Ordering::Relaxed);
-        // Whoever reads it does what comes after the wait.
+        // Release: a thread that reads it continues after the wait.
         self.0.store(now, Ordering::Release);
     }
 
-    /// Has the thread that left this stamp waited since?
+    /// Has the thread of this stamp waited since?
     #[inline]
     pub fn is_since(&self, stamp: SyncStamp) -> bool {
         let waited = SyncStamp(self.0.load(Ordering::Acquire));
@@ -65,7 +66,7 @@ mod tests {
     use std::thread::scope;
 
     #[test]
-    fn what_was_noted_before_a_wait_is_over_after_it() {
+    fn work_before_a_wait_is_over_after_it() {
         let (one, other) = (LastSync::new(), LastSync::new());
         other.note();
         let before = SyncStamp::now();
@@ -79,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wait_of_another_thread_says_nothing() {
+    fn a_wait_of_another_thread_proves_nothing() {
         let device = LastSync::new();
         device.note();
         let here = SyncStamp::now();
@@ -95,14 +96,14 @@ mod tests {
             });
             there.join().unwrap()
         });
-        assert!(device.is_since(there), "it is over, whoever asks");
+        assert!(device.is_since(there), "it is over for every thread");
         (0..200).for_each(|_| device.note());
         assert!(device.is_since(here) && !device.is_since(there));
         assert!(!device.is_since(SyncStamp::NONE));
     }
 
     #[test]
-    fn who_has_waited_too_often_asks() {
+    fn a_full_counter_stays_without_effect() {
         let device = LastSync::new();
         device.note();
         let waits = &thread::block().waits;
