@@ -4,7 +4,7 @@
 use loom::sync::Arc;
 use std::cell::Cell;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use tcuda_models::base::lifecycle::Life;
+use tcuda_models::base::lifecycle::Lifecycle;
 use tcuda_models::base::sync::{self, Bug, UnsafeCell};
 use tcuda_models::base::thread;
 use tcuda_models::explore;
@@ -54,7 +54,7 @@ impl Drop for Object {
 }
 
 struct World {
-    life: Life<Thing, Thing>,
+    life: Lifecycle<Thing, Thing>,
     table: Table<Object>,
     /// Objects that need no runtime: they are created and destroyed during a shutdown.
     free: Table<Box<Thing>>,
@@ -151,7 +151,7 @@ fn beside_a_shutdown(missing: usize, bodies: &'static [Body]) {
     explore(few, many, move || {
         thread::register();
         let world = Arc::new(World {
-            life: Life::new(),
+            life: Lifecycle::new(),
             table: Table::new(1, "object"),
             free: Table::new(2, "free object"),
             shown: sync::AtomicUsize::new(0),

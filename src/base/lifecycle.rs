@@ -12,7 +12,7 @@ use crate::base::rank::Rank;
 use crate::base::sync::{self, AtomicBool, AtomicPtr, Ordering};
 
 /// The runtime and the driver; each may be absent.
-pub struct Life<R, D> {
+pub struct Lifecycle<R, D> {
     /// Serialises beginnings and ends; taken before every other lock.
     lock: Lock,
     runtime: AtomicPtr<R>,
@@ -41,11 +41,11 @@ impl Drop for Closing<'_> {
     }
 }
 
-impl<R, D> Life<R, D> {
+impl<R, D> Lifecycle<R, D> {
     sync::constant! {
         /// Without a runtime and a driver.
-        pub fn new() -> Life<R, D> {
-            Life {
+        pub fn new() -> Lifecycle<R, D> {
+            Lifecycle {
                 lock: Lock::new(Rank::LIFE),
                 runtime: AtomicPtr::new(std::ptr::null_mut()),
                 driver: AtomicPtr::new(std::ptr::null_mut()),

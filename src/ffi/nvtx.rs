@@ -25,7 +25,7 @@ fn give(depth: *mut i32, value: i32) {
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_nvtx_mark(message: *const c_char) -> tcuda_status {
-    if nvtx::is_unheard() && !message.is_null() {
+    if nvtx::is_known_absent() && !message.is_null() {
         return tcuda_status::Ok;
     }
     boundary_outside(|| {
@@ -44,9 +44,9 @@ pub unsafe extern "C" fn tcuda_nvtx_range_push(
     message: *const c_char,
     depth: *mut i32,
 ) -> tcuda_status {
-    if nvtx::is_unheard()
+    if nvtx::is_known_absent()
         && !message.is_null()
-        && let Some(value) = nvtx::deepen()
+        && let Some(value) = nvtx::open_range()
     {
         give(depth, value);
         return tcuda_status::Ok;
@@ -69,8 +69,8 @@ fn push(message: *const c_char, depth: *mut i32) -> tcuda_status {
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_nvtx_range_pop(depth: *mut i32) -> tcuda_status {
-    if nvtx::is_unheard()
-        && let Some(value) = nvtx::surface()
+    if nvtx::is_known_absent()
+        && let Some(value) = nvtx::close_range()
     {
         give(depth, value);
         return tcuda_status::Ok;

@@ -87,7 +87,7 @@ impl StaticTensor {
         }
         let ((to, end), (from, _)) = (self.tensor.range()?, other.range()?);
         match sanitizer::is_on() {
-            true => observed_ops::copy_watched(runtime, (to, from, end - to), stream, operation),
+            true => observed_ops::copy_observed(runtime, (to, from, end - to), stream, operation),
             false => copy::copy(runtime, to, from, end - to, stream),
         }
     }
@@ -105,7 +105,7 @@ impl StaticTensor {
         }
         match sanitizer::is_on() {
             true => {
-                observed_ops::fill_watched(runtime, (first, &[0], end - first), stream, operation)
+                observed_ops::fill_observed(runtime, (first, &[0], end - first), stream, operation)
             }
             false => copy::fill(runtime, first, &[0], end - first, stream),
         }

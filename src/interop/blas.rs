@@ -1,8 +1,8 @@
-//! cuBLAS handles, one for each thread and device, as PyTorch has them: a thread that ends leaves its
-//! handles to others, and their workspaces, one for each handle and stream, come from our cache.
+//! cuBLAS handles, one for each thread and device, as in PyTorch. When a thread ends, other threads
+//! reuse its handles. Workspaces, one for each handle and stream, come from the library's cache.
 //!
-//! While a stream is captured into a graph of ours, the workspace is one of that capture's own, from the
-//! graph's memory: work of the graph and work beside it never share one.
+//! While a stream is captured by tcuda, the workspace is the capture's own, from the graph's
+//! memory: work inside and outside the graph never shares a workspace.
 
 use crate::base::environment;
 use crate::base::error::{Error, Result};
@@ -20,37 +20,37 @@ use crate::runtime::Runtime;
 use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Memory of a handle for one stream.
+/// The workspace of a handle for one stream.
 struct Space {
     stream: HeldStream,
-    /// Number of the capture to which it belongs; 0: to none.
+    /// Id of the capture that it belongs to; 0: none.
     capture: u64,
     address: u64,
     bytes: u64,
 }
 
-/// A handle of cuBLAS's.
+/// A cuBLAS handle.
 struct Handle {
     device: i32,
     native: usize,
-    /// The thread that has it; 0: none.
+    /// The thread that uses it; 0: none.
     owner: usize,
-    /// Its owner's, who alone is here.
+    /// Only its owner accesses it.
     spaces: UnsafeCell<Vec<Space>>,
 }
 
-// SAFETY: the owner is changed under the lock, and what it owns is used by that thread alone.
+// SAFETY: the owner is changed under the lock, and only the owning thread uses the rest.
 unsafe impl Send for Handle {}
 
-/// All that were made. They stay where they are until the library is shut down.
+/// All handles. They stay at their addresses until the library is shut down.
 #[allow(clippy::vec_box, reason = "handles must not move when the list grows")]
 static HANDLES: Mutex<Vec<Box<Handle>>> = Mutex::new(Rank::LEAF, Vec::new());
-/// Was any ever made?
+/// Was a handle ever created?
 static IN_USE: AtomicBool = AtomicBool::new(false);
 
 const MIB: u64 = 1 << 20;
 
-/// This thread's handle of a device, ready for its current stream.
+/// This thread's handle of a device, set to its current stream.
 pub fn handle(runtime: &Runtime, device: &Device) -> Result<usize> {
     let mut version = 0;
     // SAFETY: `version` is writable.
@@ -69,7 +69,7 @@ pub fn handle(runtime: &Runtime, device: &Device) -> Result<usize> {
     Ok(handle.native)
 }
 
-/// This thread's handle, one that others left, or a new one; the device's context is current.
+/// This thread's handle, an unowned one, or a new one; the device's context is current.
 fn own(runtime: &Runtime, device: &Device, cublas: &Cublas) -> Result<*const Handle> {
     let (me, ordinal) = (thread::address(), device.ordinal());
     let left = {
@@ -86,7 +86,7 @@ fn own(runtime: &Runtime, device: &Device, cublas: &Cublas) -> Result<*const Han
     let Some(left) = left else { return make(runtime, device, cublas, me) };
     // SAFETY: as in `handle`.
     if let Err(failure) = cublas.reset_modes(unsafe { &*left }.native) {
-        // It stays left.
+        // It stays unowned.
         let mut handles = HANDLES.lock();
         if let Some(index) = handles.iter().position(|known| std::ptr::eq(&raw const **known, left))
         {
@@ -108,10 +108,10 @@ fn make(
     let spaces = UnsafeCell::new(Vec::new());
     let mut handle =
         try_box(Handle { device: device.ordinal(), native: 0, owner, spaces }, NO_ROOM)?;
-    // It allocates, which must not break what is captured meanwhile.
+    // It allocates, which must not invalidate a capture that is under way.
     let _relaxed = Relaxed::enter(runtime.driver());
     handle.native = match cublas.create() {
-        // cuBLAS cannot ask for what the cache holds.
+        // cuBLAS cannot use memory that the cache holds.
         Err(failure) if failure.is_want_of_memory() => {
             memory::empty_cache(runtime)?;
             cublas.create()?
@@ -131,7 +131,7 @@ fn make(
 }
 
 impl Handle {
-    /// The memory of the handle for a stream, its address and bytes, allocated now if there is none.
+    /// The workspace of the handle for a stream, allocated now if there is none: address and bytes.
     fn space(&self, runtime: &Runtime, device: &Device, stream: &Stream) -> Result<(u64, u64)> {
         let capture = match runtime.captures.any() {
             true => runtime.captures.number_of(runtime, stream)?.unwrap_or(0),
@@ -139,7 +139,7 @@ impl Handle {
         };
         self.give_back(runtime, stream, capture);
         let known = |space: &&Space| space.stream.is(stream) && space.capture == capture;
-        // SAFETY: this thread has the handle, and calls nobody meanwhile.
+        // SAFETY: this thread owns the handle, and makes no other call meanwhile.
         if let Some(space) = unsafe { &*self.spaces.get() }.iter().find(known) {
             return Ok((space.address, space.bytes));
         }
@@ -147,7 +147,7 @@ impl Handle {
         // SAFETY: as above.
         let room = unsafe { &mut *self.spaces.get() }.try_reserve(1);
         room.map_err(|_| Error::OutOfHostMemory("a workspace of cuBLAS"))?;
-        // Observers may run, and ask for the handle themselves.
+        // Observers may run, and call for the handle themselves.
         let address = device.memory.allocate(runtime, device, stream, bytes)?;
         let space = Space { stream: HeldStream::new(stream), capture, address, bytes };
         // SAFETY: as above.
@@ -160,8 +160,8 @@ impl Handle {
         Ok((address, bytes))
     }
 
-    /// Frees what belongs to captures of a stream that are over, and to others' streams that are gone: those
-    /// are new ones each time, and nobody comes back for it.
+    /// Frees workspaces of captures of a stream that are over, and of external streams that are
+    /// gone: later streams are new objects, so that these would never be used again.
     fn give_back(&self, runtime: &Runtime, stream: &Stream, capture: u64) {
         let is_over = |space: &Space| {
             if space.stream.is(stream) {
@@ -171,7 +171,7 @@ impl Handle {
         };
         loop {
             let over = {
-                // SAFETY: this thread has the handle, and calls nobody meanwhile.
+                // SAFETY: this thread owns the handle, and makes no other call meanwhile.
                 let spaces = unsafe { &mut *self.spaces.get() };
                 let index = spaces.iter().position(is_over);
                 index.map(|index| spaces.swap_remove(index))
@@ -182,17 +182,17 @@ impl Handle {
     }
 }
 
-/// Frees a workspace; one of no bytes has none.
+/// Frees a workspace, unless it has no bytes.
 fn free(runtime: &Runtime, address: u64) {
     if address != 0 {
-        // It was allocated, and nothing could be done about a failure.
+        // It was allocated, and a failure could not be handled here.
         let _ = memory::free(runtime, address);
     }
 }
 
-/// The thread of an address ends: others may have its handles.
+/// The thread of an address ends: its handles become unowned.
 pub(crate) fn leave(thread: usize) {
-    // A forked child has none, and perhaps a lock that nobody gives back.
+    // A forked child has none, and perhaps a lock that would never be released.
     if IN_USE.load(Ordering::Acquire) && !thread::is_forked() {
         let mut handles = HANDLES.lock();
         let own = handles.iter_mut().filter(|handle| handle.owner == thread);
@@ -200,12 +200,12 @@ pub(crate) fn leave(thread: usize) {
     }
 }
 
-/// Ends all handles; nobody uses them any more, and the devices have settled.
+/// Destroys all handles; they are no longer in use, and the devices have settled.
 pub(crate) fn close(runtime: &Runtime) {
     let handles = std::mem::take(&mut *HANDLES.lock());
     for handle in handles {
         let Ok(device) = runtime.device(handle.device) else { continue };
-        // Of a lost device as well: what the handle has of the host goes.
+        // Also of a lost device: the handle's host memory is freed.
         let _context = device.enter();
         if let Ok(cublas) = cublas::get(device.is_simulated(), i32::MAX) {
             cublas.destroy(handle.native);
@@ -216,7 +216,7 @@ pub(crate) fn close(runtime: &Runtime) {
     }
 }
 
-/// Bytes of a workspace: what CUBLAS_WORKSPACE_CONFIG says, else PyTorch's default.
+/// Size of a workspace: from CUBLAS_WORKSPACE_CONFIG, else PyTorch's default.
 fn wanted_bytes(device: &Device) -> Result<u64> {
     let (major, _) = device.capability()?;
     let text = environment::text(c"CUBLAS_WORKSPACE_CONFIG")?;
@@ -244,12 +244,13 @@ fn wanted_bytes(device: &Device) -> Result<u64> {
     }
 }
 
-/// 32 MiB since Hopper, as ":4096:2:16:8" before.
+/// 32 MiB from Hopper on, the size of ":4096:2:16:8" before.
 fn default_bytes(major: i32) -> u64 {
     if major >= 9 { 32 * MIB } else { 2 * (4096 << 10) + 8 * (16 << 10) }
 }
 
-/// The sum of all ":KiB:COUNT" in a text. Outer none: there is none; inner none: it is no number of bytes.
+/// The sum of all ":KiB:COUNT" in a text. `None`: there is none; `Some(None)`: it is not a number
+/// of bytes.
 fn parse(text: &str) -> Option<Option<u64>> {
     let mut rest = text.as_bytes();
     let mut sum = None;
@@ -264,7 +265,7 @@ fn parse(text: &str) -> Option<Option<u64>> {
     sum
 }
 
-/// The number with which a text begins, and what follows; inner none: it is too large.
+/// The number at the beginning of a text, and the rest; an inner `None`: it is too large.
 fn number(text: &[u8]) -> Option<(Option<u64>, &[u8])> {
     let end = text.iter().position(|byte| !byte.is_ascii_digit()).unwrap_or(text.len());
     let (digits, after) = text.split_at_checked(end).filter(|(digits, _)| !digits.is_empty())?;
@@ -280,7 +281,7 @@ mod tests {
     fn sizes_are_pytorchs() {
         assert_eq!(parse(":4096:2:16:8"), Some(Some(8_519_680)));
         assert_eq!(parse(":4096:8"), Some(Some(32 * MIB)));
-        assert_eq!(parse("what :1:2 is:x:3:4 told"), Some(Some(2048 + 3 * 4 * 1024)));
+        assert_eq!(parse("what :1:2 is:x:3:4 said"), Some(Some(2048 + 3 * 4 * 1024)));
         assert_eq!(parse(":1::2:3"), Some(Some(6 << 10)));
         assert_eq!(parse(":0:0"), Some(Some(0)));
         assert_eq!(parse(""), None);

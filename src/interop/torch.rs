@@ -1,9 +1,9 @@
-//! PyTorch on our memory: what the functions mean that it calls for each of its tensors.
+//! The functions that PyTorch calls for its memory, on this library's allocator.
 //!
-//! PyTorch names streams by their native handles and private pools by pairs of numbers. It tells where
-//! allocations go by a C++ function of the stream, which no C interface can carry: what the function
-//! would say is asked of the driver instead. A pool that a capture began is for the streams of that
-//! capture, one that a host began is for the thread that began it.
+//! PyTorch passes streams as native handles and private pools as pairs of numbers. It routes
+//! allocations by a C++ function of the stream, which no C interface can express; the driver is
+//! queried instead. A pool that a capture began serves the streams of that capture; a pool that a
+//! host began serves the thread that began it.
 
 use crate::base::error::{Error, Result};
 use crate::base::lock::Mutex;
@@ -19,10 +19,11 @@ use crate::memory::pools::route;
 use crate::runtime::Runtime;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// PyTorch's name of a pool: the first is not 0 where a capture made it, the second where a host did.
+/// PyTorch's id of a pool: the first number is not 0 for a pool of a capture, the second for a pool
+/// of a host.
 pub type Id = (u64, u64);
 
-/// A pool that PyTorch began to use and did not release as often.
+/// A pool with more begins than releases.
 struct Kept {
     device: i32,
     id: Id,
@@ -30,14 +31,14 @@ struct Kept {
     uses: u32,
 }
 
-/// Allocations go to a pool, between begin and end, which keeps it also where it is released before.
+/// A route to a pool between begin and end. It keeps the pool, also if that is released before.
 struct Begun {
     device: i32,
     id: Id,
     pool: Pool,
     /// The thread that began it.
     thread: u64,
-    /// The capture that it turned out to be for; 0: none yet.
+    /// The capture that it belongs to; 0: not known yet.
     capture: u64,
 }
 
@@ -46,10 +47,10 @@ struct Lists {
     begun: Vec<Begun>,
 }
 
-/// The private pools that PyTorch named, and where its allocations go now.
+/// The private pools that PyTorch uses, and the present routes to them.
 pub struct Pools {
     lists: Mutex<Lists>,
-    /// Begun and not ended, readable without the lock.
+    /// Number of routes, readable without the lock.
     routes: AtomicUsize,
 }
 
@@ -59,7 +60,7 @@ impl Pools {
         Pools { lists: Mutex::new(Rank::LEAF, lists), routes: AtomicUsize::new(0) }
     }
 
-    /// Begins to send allocations on a device to a pool, which is made now if it is new.
+    /// Begins to route allocations on a device to a pool, which is created if it is new.
     fn begin(&self, device: i32, id: Id) -> Result<()> {
         let mut lists = self.lists.lock();
         let lists = &mut *lists;
@@ -77,7 +78,7 @@ impl Pools {
                 kept.pool.share()
             }
             None => {
-                // PyTorch's graphs write what is unused in it.
+                // PyTorch's graphs may write unused memory of the pool.
                 let pool = Pool::new(0, None)?.for_graph();
                 lists.kept.push(Kept { device, id, pool: pool.share(), uses: 1 });
                 pool
@@ -88,7 +89,7 @@ impl Pools {
         Ok(())
     }
 
-    /// Ends that; the pool stays until it is released.
+    /// Ends a route; the pool stays until it is released.
     fn end(&self, device: i32, id: Id) -> Result<()> {
         let mut lists = self.lists.lock();
         let found = lists.begun.iter().position(|begun| (begun.device, begun.id) == (device, id));
@@ -99,7 +100,8 @@ impl Pools {
         Ok(())
     }
 
-    /// Takes one use of a pool back; with the last its unused memory may go with the next reclaim.
+    /// Releases one use of a pool; after the last its unused memory may be freed by the next
+    /// reclaim.
     fn release(&self, device: i32, id: Id) -> Result<()> {
         let mut lists = self.lists.lock();
         let found = lists.kept.iter().position(|kept| (kept.device, kept.id) == (device, id));
@@ -123,7 +125,8 @@ impl Pools {
         let on_device =
             || lists.begun.iter().enumerate().rev().filter(|(_, begun)| begun.device == device);
         let index = match capture {
-            // A capture's first allocation tells which it is: most likely the thread's that began both.
+            // The first allocation of a capture determines its route: most likely that of the
+            // thread that began both.
             Some(capture) => on_device()
                 .find(|(_, begun)| begun.capture == capture)
                 .or_else(|| on_device().find(|(_, b)| b.capture == 0 && b.thread == own))
@@ -142,7 +145,7 @@ const NO_ROOM: Error = Error::OutOfHostMemory("the pools of PyTorch");
 const NOT_BEGUN: Error = Error::InvalidState("allocations do not go to that pool: begin it first");
 const NOT_KEPT: Error = Error::InvalidState("that pool was never begun, or was released already");
 
-/// Allocates for a stream of PyTorch's.
+/// Allocates for a stream of PyTorch.
 pub fn allocate(runtime: &Runtime, device: i32, native: CUstream, bytes: isize) -> Result<u64> {
     if bytes < 0 {
         return Err(Error::OutOfRange {
@@ -167,13 +170,13 @@ pub fn allocate(runtime: &Runtime, device: i32, native: CUstream, bytes: isize) 
     allocated.and_then(|address| ended.map(|()| address))
 }
 
-/// The number of the capture that a stream belongs to. The question harms no capture.
+/// The id of the capture that a stream belongs to. The query harms no capture.
 fn capture_of(runtime: &Runtime, device: &Device, native: CUstream) -> Result<Option<u64>> {
     let _context = device.enter()?;
     active_captures::capture_of(runtime, native)
 }
 
-/// Says that a block is also used on a stream of PyTorch's, of whatever device.
+/// Records that a block is also used on a stream of PyTorch, of any device.
 pub fn record_stream(runtime: &Runtime, address: u64, native: CUstream) -> Result<()> {
     let own = memory::device_of(address).ok_or_else(|| memory::unknown_pointer(address))?;
     let device = device_of(runtime, native, own)?;
@@ -181,7 +184,7 @@ pub fn record_stream(runtime: &Runtime, address: u64, native: CUstream) -> Resul
     memory::record_stream(address, stream)
 }
 
-/// The device of a stream; `own` where the handle means a stream of any device.
+/// The device of a stream; `own` for a handle that denotes a stream of any device.
 fn device_of(runtime: &Runtime, native: CUstream, own: i32) -> Result<&Device> {
     let own = runtime.device(own)?;
     if [0, LEGACY, PER_THREAD].contains(&(native as usize)) || runtime.devices.len() == 1 {
@@ -191,21 +194,21 @@ fn device_of(runtime: &Runtime, native: CUstream, own: i32) -> Result<&Device> {
     if own.is_context(context) {
         return Ok(own);
     }
-    // A stream in no primary context is refused by the block's own device, with a reason.
+    // For a stream in no primary context the block's own device returns an error with a reason.
     Ok(runtime.devices.iter().find(|device| device.is_context(context)).unwrap_or(own))
 }
 
-/// Sends allocations on a device to a pool.
+/// Routes allocations on a device to a pool.
 pub fn begin(runtime: &Runtime, device: i32, id: Id) -> Result<()> {
     runtime.torch.begin(runtime.device(device)?.ordinal(), id)
 }
 
-/// Ends that.
+/// Ends that route.
 pub fn end(runtime: &Runtime, device: i32, id: Id) -> Result<()> {
     runtime.torch.end(runtime.device(device)?.ordinal(), id)
 }
 
-/// Takes back one `begin`, as far as it keeps the pool.
+/// Releases one `begin`.
 pub fn release(runtime: &Runtime, device: i32, id: Id) -> Result<()> {
     runtime.torch.release(runtime.device(device)?.ordinal(), id)
 }

@@ -1,5 +1,6 @@
-//! Host functions in streams. Each is called once, and its `destroy` runs in any case, also when the
-//! device is lost before the stream gets there. Those that are captured are the graph's.
+//! Host functions in streams. Each is called once. Its `destroy` runs in any case, also if the
+//! device is lost before the stream gets there. Captured host functions belong to the graph
+//! instead.
 
 use crate::base::error::{Error, Result};
 use crate::base::lock::Mutex;
@@ -13,13 +14,13 @@ use crate::runtime::Runtime;
 use crate::sanitizer::{self, Point};
 use std::ffi::c_void;
 
-/// A host's function with its data.
+/// A host function with its data.
 pub struct Callback {
-    /// What to call.
+    /// The function.
     pub function: unsafe extern "C" fn(*mut c_void),
-    /// What it gets.
+    /// Its argument.
     pub user_data: *mut c_void,
-    /// Frees the data; may be missing.
+    /// Frees the data; optional.
     pub destroy: Option<unsafe extern "C" fn(*mut c_void)>,
 }
 
@@ -27,7 +28,7 @@ pub struct Callback {
 unsafe impl Send for Callback {}
 
 impl Callback {
-    /// Frees the data; with no lock held, and once.
+    /// Frees the data. Called once, with no lock held.
     pub(crate) fn finish(&self) {
         if let Some(destroy) = self.destroy {
             let _waiting = waiting::in_host_function();
@@ -37,34 +38,34 @@ impl Callback {
     }
 }
 
-/// What waits in a stream, under a number.
+/// A callback that is queued in a stream.
 struct Waiting {
     callback: Callback,
-    /// What is over when it runs, if anybody watches.
+    /// The sync point of the work before it, if the sanitizer is on.
     before: Option<Point>,
 }
 
-/// A place for what waits.
+/// A slot of the table.
 struct Place {
     number: u64,
-    /// The next vacant place, where this one is vacant; [`NO_PLACE`]: none.
+    /// The next vacant slot, if this one is vacant; [`NO_PLACE`]: none.
     next: u32,
     waiting: Option<Waiting>,
 }
 
 const NO_PLACE: u32 = u32::MAX;
 
-/// What has not run yet. The driver gets numbers: a count in the upper half, so that a number means one
-/// callback for ever, and the index of the place. So each step takes the same time however many wait.
+/// The callbacks that have not run yet. The driver gets an id: a count in the upper half, so that
+/// ids are never reused, and the index of the slot. So each operation takes constant time.
 struct Places {
     list: Vec<Place>,
-    /// The first that is vacant.
+    /// The first vacant slot.
     vacant: u32,
     taken: usize,
     last: u32,
 }
 
-/// So many places stay when none is taken.
+/// Number of slots that are kept when none is used.
 const KEPT: usize = 1024;
 
 static WAITING: Mutex<Places> = Mutex::new(Rank::LEAF, Places::new());
@@ -74,7 +75,7 @@ impl Places {
         Places { list: Vec::new(), vacant: NO_PLACE, taken: 0, last: 0 }
     }
 
-    /// Keeps it, and gives its number.
+    /// Inserts a callback and returns its id.
     fn insert(&mut self, waiting: Waiting) -> Result<u64> {
         const NO_MEMORY: Error = Error::OutOfHostMemory("a callback");
         if self.vacant == NO_PLACE {
@@ -93,13 +94,13 @@ impl Places {
         Ok(place.number)
     }
 
-    /// Leaves nothing, and gives what there was.
+    /// Empties the table and returns its slots.
     fn clear(&mut self) -> Vec<Place> {
         (self.vacant, self.taken) = (NO_PLACE, 0);
         std::mem::take(&mut self.list)
     }
 
-    /// Takes it out, if it is still there.
+    /// Removes a callback, if it is still there.
     fn remove(&mut self, number: u64) -> Option<Waiting> {
         let index = number as u32;
         let place = self.list.get_mut(index as usize)?;
@@ -117,7 +118,8 @@ impl Places {
     }
 }
 
-/// An error in a host function of a stream: for what waits, or for a lock that others hold while they wait.
+/// An error in a host function of a stream: for calls that wait, or that take a lock which others
+/// hold while they wait.
 pub(crate) fn refuse() -> Result<()> {
     if thread::is_in_callback() { Err(Error::InCallback("")) } else { Ok(()) }
 }
@@ -138,12 +140,12 @@ pub fn add(runtime: &Runtime, stream: &Stream, callback: Callback) -> Result<()>
     let before = sanitizer::point_of_work(runtime, stream);
     let number = WAITING.lock().insert(Waiting { callback, before })?;
     let native = stream.native();
-    // SAFETY: `call` takes what is under the number, once.
+    // SAFETY: `call` takes the callback of this id, once.
     let taken = unsafe { runtime.driver().cuLaunchHostFunc(native, Some(call), as_data(number)) };
     match taken {
-        // Still there: the driver did not take it, and the caller keeps it.
+        // Still there: the driver refused it, and the caller keeps it.
         Err(error) if take(number).is_some() => Err(error.into()),
-        // It has run: an error then is one of earlier work, which the next call tells as well.
+        // It has run: the error is of earlier work, and the next call returns it as well.
         _ => Ok(()),
     }
 }
@@ -167,7 +169,7 @@ unsafe extern "C" fn call(data: *mut c_void) {
     callback.finish();
 }
 
-/// Frees the data of callbacks that will never run: the device is gone or idle.
+/// Frees the data of callbacks that will never run, because the device is lost or idle.
 pub(crate) fn abandon_all() {
     functions::free_all();
     let places = WAITING.lock().clear();

@@ -17,7 +17,7 @@ use std::ffi::c_void;
 
 const MEMORY_TYPE_DEVICE: u32 = 2;
 
-/// The device that an address belongs to; `None` when it is not device memory.
+/// The device of an address; `None` if it is not device memory.
 pub fn device_of(runtime: &Runtime, address: u64) -> Result<Option<i32>> {
     if address == 0 {
         return Ok(None);
@@ -25,24 +25,24 @@ pub fn device_of(runtime: &Runtime, address: u64) -> Result<Option<i32>> {
     if let Some(device) = memory::device_of(address) {
         return Ok(Some(device));
     }
-    // The query needs some context; the current device's does, unless that device is lost.
+    // The query needs some context: that of the current device is used, unless that device is lost.
     let current = runtime.device(crate::gpu::device::CURRENT)?;
-    let asked = asked_in(runtime, current, address);
-    match asked {
+    let queried = query_in(runtime, current, address);
+    match queried {
         Err(Error::Cuda(error)) if error.is_sticky() => {
             let is_other = |device: &&Device| !std::ptr::eq(*device, current);
             let mut others = runtime.devices.iter().filter(is_other);
             let answer = others.find_map(|device| {
-                if device.has_context() { asked_in(runtime, device, address).ok() } else { None }
+                if device.has_context() { query_in(runtime, device, address).ok() } else { None }
             });
-            answer.map_or(asked, Ok)
+            answer.map_or(queried, Ok)
         }
-        _ => asked,
+        _ => queried,
     }
 }
 
-/// The driver's answer, asked in a device's context.
-fn asked_in(runtime: &Runtime, device: &Device, address: u64) -> Result<Option<i32>> {
+/// The driver's result in the context of a device.
+fn query_in(runtime: &Runtime, device: &Device, address: u64) -> Result<Option<i32>> {
     let _context = device.enter()?;
     let mut kind = 0u32;
     let attribute = CUpointer_attribute::CU_POINTER_ATTRIBUTE_MEMORY_TYPE;
@@ -55,7 +55,7 @@ fn asked_in(runtime: &Runtime, device: &Device, address: u64) -> Result<Option<i
     Ok(known.then_some(ordinal))
 }
 
-/// The first address of the piece of memory that holds an address, as the driver knows it.
+/// The first address of the driver's allocation that contains an address.
 pub fn start_of_range(runtime: &Runtime, address: u64) -> Result<Option<u64>> {
     let mut start = 0u64;
     let attribute = CUpointer_attribute::CU_POINTER_ATTRIBUTE_RANGE_START_ADDR;
@@ -63,7 +63,7 @@ pub fn start_of_range(runtime: &Runtime, address: u64) -> Result<Option<u64>> {
     Ok(is_known.then_some(start))
 }
 
-/// Is this range pinned memory of the host that a device's kernels can use at the same addresses?
+/// Is this range pinned host memory that a device's kernels can use at the same addresses?
 pub fn is_mapped(runtime: &Runtime, device: &Device, first: u64, bytes: u64) -> Result<bool> {
     use CUpointer_attribute::*;
     let _relaxed = Relaxed::enter(runtime.driver());
@@ -82,7 +82,7 @@ pub fn is_mapped(runtime: &Runtime, device: &Device, first: u64, bytes: u64) -> 
     Ok(is_known && address == first && first >= start && first.saturating_add(bytes) <= end)
 }
 
-/// One attribute; false when the driver does not know the address.
+/// An attribute of an address; false if the driver does not know the address.
 fn pointer_attribute<T>(
     runtime: &Runtime,
     value: &mut T,
@@ -119,8 +119,8 @@ pub fn stream_for<'a>(
 }
 
 /// Runs work on memory of some devices in the order of a stream: on the stream itself if its device
-/// has, or can reach, any of that memory; else on a stream of the first of those devices.
-fn where_it_is(
+/// owns, or can reach, any of that memory; else on a stream of the first of those devices.
+fn on_owning_device(
     runtime: &Runtime,
     devices: [Option<i32>; 2],
     stream: &Stream,
@@ -139,7 +139,7 @@ fn where_it_is(
     }
 }
 
-/// The devices of the two sides of a copy; not asked where there is only one.
+/// The devices of source and destination of a copy; not queried if there is only one device.
 fn sides(runtime: &Runtime, dst: u64, src: u64) -> Result<[Option<i32>; 2]> {
     if runtime.devices.len() < 2 {
         return Ok([None, None]);
@@ -147,8 +147,9 @@ fn sides(runtime: &Runtime, dst: u64, src: u64) -> Result<[Option<i32>; 2]> {
     Ok([device_of(runtime, dst)?, device_of(runtime, src)?])
 }
 
-/// The contexts of the sides, where those are two devices: with them, the driver stages what it must.
-/// A copy that names contexts would break a capture; one that names none needs peer access.
+/// The contexts of source and destination, if their devices differ: given the contexts, the driver
+/// stages the copy if necessary. A copy with contexts would invalidate a capture; one without needs
+/// peer access.
 fn two_contexts(
     runtime: &Runtime,
     devices: [Option<i32>; 2],
@@ -175,8 +176,8 @@ fn two_contexts(
     }
 }
 
-/// Before a copy: one that waits, because the device cannot reach one of its sides. A copy that is
-/// captured does not.
+/// Checks sync debug mode before a copy: it waits if the device cannot reach one of the addresses,
+/// unless it is captured.
 fn before(runtime: &Runtime, addresses: [u64; 2], stream: &Stream) -> Result<()> {
     if !sync_debug::is_on() || stream.is_capturing(runtime)? {
         return Ok(());
@@ -199,7 +200,7 @@ pub(crate) fn is_pageable(runtime: &Runtime, address: u64) -> Result<bool> {
     Ok(!pointer_attribute(runtime, &mut 0u32, attribute, address)?)
 }
 
-/// Copies bytes, not 0 of them, between any two places.
+/// Copies bytes, at least one, between any two addresses.
 pub fn copy(runtime: &Runtime, dst: u64, src: u64, bytes: u64, stream: &Stream) -> Result<()> {
     if dst == src {
         return Ok(());
@@ -207,7 +208,7 @@ pub fn copy(runtime: &Runtime, dst: u64, src: u64, bytes: u64, stream: &Stream) 
     [dst, src].into_iter().try_for_each(memory::require_awake)?;
     before(runtime, [dst, src], stream)?;
     let devices = sides(runtime, dst, src)?;
-    where_it_is(runtime, devices, stream, |stream| {
+    on_owning_device(runtime, devices, stream, |stream| {
         let contexts = two_contexts(runtime, devices, stream)?;
         let _context = runtime.device(stream.device())?.enter()?;
         let (driver, bytes, native) = (runtime.driver(), bytes as usize, stream.native());
@@ -217,7 +218,7 @@ pub fn copy(runtime: &Runtime, dst: u64, src: u64, bytes: u64, stream: &Stream) 
                 driver.cuMemcpyPeerAsync(dst, to, src, from, bytes, native)
             },
             None => {
-                // Memory of the host's that is not pinned is waited for.
+                // The driver waits for host memory that is not pinned.
                 let _waiting = waiting::begin();
                 // SAFETY: as above.
                 unsafe { driver.cuMemcpyAsync(dst, src, bytes, native) }
@@ -229,7 +230,8 @@ pub fn copy(runtime: &Runtime, dst: u64, src: u64, bytes: u64, stream: &Stream) 
     Ok(())
 }
 
-/// Pinned memory of ours that work uses is not reused before that is done, although the host frees it.
+/// Records the use of the library's pinned memory, so that it is not reused before the work is
+/// done.
 #[inline]
 fn note_pinned<const N: usize>(runtime: &Runtime, addresses: [u64; N], stream: &Stream) {
     for address in addresses {
@@ -242,7 +244,7 @@ fn note_pinned<const N: usize>(runtime: &Runtime, addresses: [u64; N], stream: &
 pub struct Rows {
     /// First byte.
     pub address: u64,
-    /// Distance of two rows.
+    /// Distance between two rows.
     pub pitch: u64,
 }
 
@@ -267,7 +269,7 @@ pub fn copy_2d(
     [dst.address, src.address].into_iter().try_for_each(memory::require_awake)?;
     before(runtime, [dst.address, src.address], stream)?;
     let devices = sides(runtime, dst.address, src.address)?;
-    where_it_is(runtime, devices, stream, |stream| {
+    on_owning_device(runtime, devices, stream, |stream| {
         let contexts = two_contexts(runtime, devices, stream)?;
         let _context = runtime.device(stream.device())?.enter()?;
         match contexts {
@@ -279,7 +281,7 @@ pub fn copy_2d(
     Ok(())
 }
 
-/// The same where the stream's device reaches both sides; its context is current.
+/// [`copy_2d`] where the stream's device reaches both sides; its context is current.
 pub(crate) fn copy_2d_plain(
     runtime: &Runtime,
     dst: Rows,
@@ -352,7 +354,7 @@ fn copy_2d_peer(
     Ok(())
 }
 
-/// Writes a value over and over.
+/// Writes a value repeatedly.
 pub fn fill(runtime: &Runtime, ptr: u64, value: &[u8], count: u64, stream: &Stream) -> Result<()> {
     let total = (value.len() as u64).checked_mul(count);
     let plan = total.and_then(|total| fill::plan(ptr, value, total));
@@ -373,7 +375,7 @@ pub fn fill(runtime: &Runtime, ptr: u64, value: &[u8], count: u64, stream: &Stre
     };
     memory::require_awake(ptr)?;
     let owner = if runtime.devices.len() > 1 { device_of(runtime, ptr)? } else { None };
-    where_it_is(runtime, [owner, None], stream, |stream| fill_by(runtime, ptr, plan, stream))?;
+    on_owning_device(runtime, [owner, None], stream, |stream| fill_by(runtime, ptr, plan, stream))?;
     note_pinned(runtime, [ptr], stream);
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! Filling memory with a repeated value: by which driver call or kernel, and with what parameters.
+//! Filling memory with a repeated value: chooses the driver call or kernel, and its parameters.
 //!
 //! Pure functions: they launch nothing. [`apply`] is the kernel (kernels/fill.cu) in Rust, for the
 //! simulated machine.
@@ -22,14 +22,14 @@ pub const LONGEST: usize = 16;
 /// Threads of a block; the kernel is compiled for no more.
 pub const BLOCK: u32 = 256;
 
-/// Bytes of a thread's store.
+/// Bytes of one store of a thread.
 const VECTOR: u64 = 16;
 
 /// Stores of a thread per round: the kernel's STORES.
 const STORES: u64 = 4;
 
-/// Blocks that keep any GPU busy several times over (a round is 128 MiB); larger fills make their
-/// blocks go on, which saves the starting of blocks.
+/// Number of blocks that fills any GPU several times over (a round is 128 MiB); for larger fills
+/// the blocks loop, which saves block starts.
 const MOST_BLOCKS: u64 = 8192;
 
 /// How to fill a range.
@@ -41,26 +41,26 @@ pub enum FillPlan {
     Memset8 {
         /// The byte.
         value: u8,
-        /// How many.
+        /// Number of bytes.
         count: u64,
     },
     /// cuMemsetD16Async; the destination is aligned to 2 bytes.
     Memset16 {
         /// The element.
         value: u16,
-        /// How many.
+        /// Number of elements.
         count: u64,
     },
     /// cuMemsetD32Async; the destination is aligned to 4 bytes.
     Memset32 {
         /// The element.
         value: u32,
-        /// How many.
+        /// Number of elements.
         count: u64,
     },
     /// [`KERNEL`], with `grid` x 1 x 1 blocks of [`BLOCK`] threads.
     Kernel {
-        /// Blocks.
+        /// Number of blocks.
         grid: u32,
         /// The kernel's parameters.
         parameters: Parameters,
@@ -80,7 +80,7 @@ pub struct Parameters {
     pub period: u32,
 }
 
-/// How to write `value`, over and over, to `total` bytes at `ptr`; the last copy may be cut short.
+/// How to write `value` repeatedly to `total` bytes at `ptr`; the last copy may be cut short.
 ///
 /// `None` when the value is not of 1..=[`LONGEST`] bytes or the range leaves the address space.
 pub fn plan(ptr: u64, value: &[u8], total: u64) -> Option<FillPlan> {
@@ -91,7 +91,8 @@ pub fn plan(ptr: u64, value: &[u8], total: u64) -> Option<FillPlan> {
     if total == 0 {
         return Some(FillPlan::Nothing);
     }
-    // Zeros of any type, and their like, are bytes: the driver's own fill is the best there is.
+    // Values of equal bytes, such as zeros of any type, use cuMemsetD8: the driver's fill is the
+    // fastest.
     let value = shortest_period(value);
     let aligned = |width: u64| ptr.is_multiple_of(width) && total.is_multiple_of(width);
     Some(match *value {
@@ -112,7 +113,7 @@ pub fn plan(ptr: u64, value: &[u8], total: u64) -> Option<FillPlan> {
 /// The shortest prefix of which `value` is a whole number of copies.
 fn shortest_period(value: &[u8]) -> &[u8] {
     let mut period = value;
-    // Nearly every value is of a power of two of bytes, which takes no division.
+    // Nearly every length is a power of two, which needs no division.
     while period.len().is_multiple_of(2) {
         let (first, second) = period.split_at(period.len() / 2);
         if first != second {
@@ -134,12 +135,13 @@ fn shortest_period(value: &[u8]) -> &[u8] {
     period
 }
 
-/// Blocks enough to store everything in one round, up to the most that are useful.
+/// The number of blocks that store everything in one round, up to the useful maximum.
 fn grid(parameters: &Parameters) -> u32 {
     let blocks = match parameters.period.is_power_of_two() {
         true => parameters.bytes.div_ceil(u64::from(BLOCK) * STORES * VECTOR),
         false => {
-            // As in the kernel: the last threads of a block rest when the period does not fit into it.
+            // As in the kernel: the last threads of a block are idle if the period does not divide
+            // its width.
             let cycle = parameters.period >> parameters.period.trailing_zeros();
             let width = u64::from(BLOCK - BLOCK % cycle);
             parameters.bytes.div_ceil(width * STORES * VECTOR)
@@ -183,7 +185,7 @@ fn pattern_of(value: &[u8]) -> [u64; 4] {
 pub type Write<'a> = dyn FnMut(u64, &[u8]) -> Result<(), i32> + 'a;
 
 /// Does what the kernel does, through `write`, in ascending order and without gaps; stops at its
-/// first error. A period or a range that no plan has is `INVALID_VALUE`.
+/// first error. A period or range that no plan has is `INVALID_VALUE`.
 pub fn apply(parameters: &Parameters, write: &mut Write<'_>) -> Result<(), i32> {
     const CHUNK: usize = 4096;
     let period = parameters.period as usize;
@@ -218,7 +220,7 @@ fn simulated(launch: &sim::Launch) -> Result<(), i32> {
     apply(&parameters, &mut |address, bytes| launch.write(address, bytes))
 }
 
-/// Makes the kernel known to the simulated machine.
+/// Registers the kernel with the simulated machine.
 pub fn register_simulated() {
     let name = KERNEL.to_str().unwrap_or_default();
     sim::register_kernel(name, &PARAMETER_SIZES, simulated);
@@ -261,8 +263,8 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_plan_writes_the_value_over_and_over(
-            // Few letters, so that values repeat within themselves.
+        fn any_plan_writes_the_value_repeatedly(
+            // Few different bytes, so that values are often periodic.
             value in proptest::collection::vec(0u8..3, 1..=LONGEST),
             offset in 0u64..32,
             total in 0u64..20_000,
@@ -291,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn the_kernel_takes_what_the_driver_does_not() {
+    fn the_kernel_fills_what_no_memset_can() {
         let kernel = |ptr, value: &[u8], total| {
             matches!(plan(ptr, value, total), Some(FillPlan::Kernel { .. }))
         };
@@ -302,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn values_are_as_short_as_they_can_be() {
+    fn values_are_reduced_to_their_shortest_period() {
         for length in 1..=LONGEST {
             for period in (1..=length).filter(|period| length.is_multiple_of(*period)) {
                 let value: Vec<u8> = (0..length).map(|index| (index % period) as u8).collect();

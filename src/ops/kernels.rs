@@ -1,4 +1,4 @@
-//! The kernels built in, loaded into a device at their first use.
+//! The library's own kernels, loaded into a device at their first use.
 
 use crate::base::error::{Error, Result};
 use crate::base::once::Once;
@@ -17,10 +17,10 @@ static FILL: Machine = Machine::new([
     include_bytes!(concat!(env!("OUT_DIR"), "/fill.sm_90")),
 ]);
 
-/// The kernels of a device.
+/// The loaded kernels of a device.
 pub struct Kernels {
     driver: &'static Driver,
-    /// Loaded by whoever makes `fill`, so that nobody waits for it alone.
+    /// Loaded under the lock of `fill`, so it needs none of its own.
     module: OnceCell<usize>,
     fill: Once<usize>,
 }
@@ -35,8 +35,8 @@ impl Kernels {
         let function = self.fill.get_or_try_init(|| {
             let _relaxed = crate::memory::Relaxed::enter(self.driver);
             let _context = device.enter()?;
-            // It stays when its kernel cannot be found: who tries again needs it, and a driver that
-            // refuses the one may refuse to unload the other.
+            // It stays loaded if its kernel cannot be found: a later attempt needs it, and a driver
+            // that fails to find the kernel may fail to unload the module.
             let module = *self.module.get_or_try_init(|| Self::load(device))? as CUmodule;
             let mut function: CUfunction = std::ptr::null_mut();
             let name = fill::KERNEL.as_ptr();
@@ -54,7 +54,7 @@ impl Kernels {
         }
     }
 
-    /// Unloads what was loaded; the device's context is current and nothing runs.
+    /// Unloads the module; the device's context is current and nothing runs.
     pub(crate) fn close(&self) {
         if let Some(module) = self.module.get() {
             // SAFETY: ours, and nothing of it is in use.
@@ -63,10 +63,10 @@ impl Kernels {
     }
 }
 
-/// Architectures of the kernels built in, as PyTorch lists its own: "sm_80 compute_52".
+/// Architectures of the library's own kernels, in PyTorch's format: "sm_80 compute_52".
 pub const ARCHITECTURES: &str = include_str!(concat!(env!("OUT_DIR"), "/architectures"));
 
-/// The same as compiler flags, in PyTorch's form.
+/// The architectures as compiler flags, in PyTorch's format.
 pub struct GencodeFlags(pub &'static str);
 
 impl fmt::Display for GencodeFlags {
@@ -85,8 +85,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_listed_is_built_in() {
-        // The image for every driver comes last: first those that need no compiler.
+    fn listed_architectures_are_built_in() {
+        // The image for every driver comes last, after those that need no compiler.
         assert!(ARCHITECTURES.split(' ').any(|of| of == "compute_52"), "{ARCHITECTURES}");
         assert!(
             include_str!("../../kernels/fill.ptx").contains(".target sm_52"),

@@ -1,7 +1,7 @@
-//! What hosts ask for, and the stream sanitizer hears of: questions and waits, copies and fills.
+//! Operations of the host that the stream sanitizer observes: queries and waits, copies and fills.
 //!
-//! What the library does of its own accord goes by the functions beside these, and nobody hears of
-//! it: the order that comes of it is none that a program may rely on.
+//! The library's internal operations use the functions without `for_host`, and are not observed: a
+//! program must not rely on the order that results from them.
 
 use crate::base::error::Result;
 use crate::base::progress;
@@ -12,7 +12,7 @@ use crate::runtime::Runtime;
 use crate::sanitizer::{self, Mode, Touch, sync_points};
 
 impl Stream {
-    /// Has all its work finished? For the host.
+    /// Has all its work finished? For a call of the host.
     #[inline]
     pub fn query(&self, runtime: &Runtime) -> Result<bool> {
         if sanitizer::is_on() {
@@ -31,7 +31,7 @@ impl Stream {
         Ok(is_done)
     }
 
-    /// Waits for all its work where the host asks for it, who may not want to wait.
+    /// Waits for all its work, for a call of the host to which sync debug mode applies.
     #[inline]
     pub fn synchronize_for_host(&self, runtime: &Runtime) -> Result<()> {
         sync_debug::check(sync_debug::STREAM)?;
@@ -39,7 +39,7 @@ impl Stream {
         self.wait_for_host(runtime)
     }
 
-    /// The same where a call of the host's promises to wait.
+    /// Waits for all its work, for a call of the host that is documented to wait.
     #[inline]
     pub(crate) fn wait_for_host(&self, runtime: &Runtime) -> Result<()> {
         if sanitizer::is_on() {
@@ -49,25 +49,25 @@ impl Stream {
         self.synchronize(runtime)
     }
 
-    /// Makes its further work wait for what `other` holds now, where the host asks for it.
+    /// Makes its further work wait for what `other` holds now, for a call of the host.
     #[inline]
     pub fn wait_stream_for_host(&self, runtime: &Runtime, other: &Stream) -> Result<()> {
         if sanitizer::is_on() {
-            self.wait_watched(runtime, other)
+            self.wait_observed(runtime, other)
         } else {
             self.wait_stream(runtime, other)
         }
     }
 
     #[cold]
-    fn wait_watched(&self, runtime: &Runtime, other: &Stream) -> Result<()> {
+    fn wait_observed(&self, runtime: &Runtime, other: &Stream) -> Result<()> {
         self.wait_stream(runtime, other)?;
         sanitizer::stream_waits(runtime, self, other);
         Ok(())
     }
 }
 
-/// Copies bytes, not 0 of them, between any two places.
+/// Copies bytes, at least one, between any two addresses.
 #[inline(always)]
 pub fn copy_for_host(
     runtime: &Runtime,
@@ -77,14 +77,14 @@ pub fn copy_for_host(
     stream: &Stream,
 ) -> Result<()> {
     if sanitizer::is_on() {
-        return copy_watched(runtime, (dst, src, bytes), stream, "tcuda_copy");
+        return copy_observed(runtime, (dst, src, bytes), stream, "tcuda_copy");
     }
     copy(runtime, dst, src, bytes, stream)
 }
 
-/// The same while somebody watches; `label` is what the host called.
+/// [`copy_for_host`] while the sanitizer is on; `label` is the name of the host's call.
 #[cold]
-pub(crate) fn copy_watched(
+pub(crate) fn copy_observed(
     runtime: &Runtime,
     (dst, src, bytes): (u64, u64, u64),
     stream: &Stream,
@@ -93,14 +93,14 @@ pub(crate) fn copy_watched(
     copy(runtime, dst, src, bytes, stream)?;
     if dst != src {
         let row = |address| Rows { address, pitch: bytes };
-        tell(runtime, label, (row(dst), row(src)), (bytes, 1), stream);
+        report_copy(runtime, label, (row(dst), row(src)), (bytes, 1), stream);
     }
     Ok(())
 }
 
-/// Tells the sanitizer of a copy; memory of the host that no device reaches is the host's affair.
+/// Reports a copy to the sanitizer; host memory that no device reaches is not checked.
 #[cold]
-fn tell(
+fn report_copy(
     runtime: &Runtime,
     label: &'static str,
     (dst, src): (Rows, Rows),
@@ -115,7 +115,7 @@ fn tell(
     };
     let touches = [of(dst, to_host, Mode::Write), of(src, from_host, Mode::Read)];
     sanitizer::operation(runtime, stream, label, &touches);
-    // Such a copy comes back when it is done.
+    // Such a copy returns after it is done.
     if to_host && matches!(stream.is_capturing(runtime), Ok(false)) {
         sanitizer::reached(sanitizer::point_of_stream(runtime, stream));
     }
@@ -135,11 +135,11 @@ pub fn copy_2d_for_host(
         return copy_2d(runtime, dst, src, width, rows, stream);
     }
     copy_2d(runtime, dst, src, width, rows, stream)?;
-    tell(runtime, "tcuda_copy_2d", (dst, src), (width, rows), stream);
+    report_copy(runtime, "tcuda_copy_2d", (dst, src), (width, rows), stream);
     Ok(())
 }
 
-/// Writes a value over and over.
+/// Writes a value repeatedly.
 #[inline(always)]
 pub fn fill_for_host(
     runtime: &Runtime,
@@ -149,21 +149,21 @@ pub fn fill_for_host(
     stream: &Stream,
 ) -> Result<()> {
     if sanitizer::is_on() {
-        return fill_watched(runtime, (ptr, value, count), stream, "tcuda_fill");
+        return fill_observed(runtime, (ptr, value, count), stream, "tcuda_fill");
     }
     fill(runtime, ptr, value, count, stream)
 }
 
-/// The same while somebody watches; `label` is what the host called.
+/// [`fill_for_host`] while the sanitizer is on; `label` is the name of the host's call.
 #[cold]
-pub(crate) fn fill_watched(
+pub(crate) fn fill_observed(
     runtime: &Runtime,
     (ptr, value, count): (u64, &[u8], u64),
     stream: &Stream,
     label: &'static str,
 ) -> Result<()> {
     fill(runtime, ptr, value, count, stream)?;
-    // No overflow: the fill had a plan.
+    // No overflow, because the fill had a plan.
     let touch = Touch::write(ptr, value.len() as u64 * count);
     sanitizer::operation(runtime, stream, label, &[touch]);
     Ok(())

@@ -1,10 +1,10 @@
-//! The profiler that is attached to the process, if any.
+//! Control of the profiler that is attached to the process.
 
 use crate::base::error::Result;
 use crate::gpu::device::CURRENT;
 use crate::runtime::Runtime;
 
-/// Starts its recording; none: nothing.
+/// Starts its recording; no-op without a profiler.
 pub fn start(runtime: &Runtime) -> Result<()> {
     let _context = runtime.device(CURRENT)?.enter()?;
     // SAFETY: no pointers; a context is current.
@@ -12,7 +12,7 @@ pub fn start(runtime: &Runtime) -> Result<()> {
     Ok(())
 }
 
-/// Stops it.
+/// Stops its recording.
 pub fn stop(runtime: &Runtime) -> Result<()> {
     let _context = runtime.device(CURRENT)?.enter()?;
     // SAFETY: no pointers; a context is current.

@@ -4,7 +4,7 @@ pub(crate) mod selection;
 
 use crate::base::environment;
 use crate::base::error::{Error, Result};
-use crate::base::lifecycle::{Holder, Life};
+use crate::base::lifecycle::{Holder, Lifecycle};
 use crate::base::place::{try_box_at, write_fields};
 use crate::base::stderr;
 use crate::base::text::Text;
@@ -34,23 +34,23 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 pub struct Runtime {
     /// Devices by ordinal.
     pub devices: Vec<Device>,
-    /// Pinned memory of the host.
+    /// Pinned host memory.
     pub host: HostMemory,
-    /// Private pools that PyTorch named.
+    /// Private pools that PyTorch uses.
     pub torch: Pools,
-    /// Captures of ours.
+    /// Captures by tcuda.
     pub captures: Captures,
-    /// What is shared with other processes.
+    /// The exports to and imports from other processes.
     pub ipc: Ipc,
-    /// Counts initialisations, so that what threads remember of an earlier one is not believed.
+    /// Counts initialisations, so that state that threads cached in an earlier one is not used.
     pub generation: u64,
     driver: &'static Driver,
 }
 
-static LIFE: Life<Runtime, Driver> = Life::new();
-/// Another number in each life of the library, and between two.
+static LIFECYCLE: Lifecycle<Runtime, Driver> = Lifecycle::new();
+/// The present generation: changes at each initialisation and each shutdown.
 static GENERATION: AtomicU64 = AtomicU64::new(1);
-/// libcuda was started in this process: a child cannot use it, also after a shutdown.
+/// libcuda was started in this process: a forked child cannot use it, also after a shutdown.
 static CUDA_STARTED: AtomicBool = AtomicBool::new(false);
 
 /// The runtime, initialised now if it was not.
@@ -66,11 +66,11 @@ pub fn get(inside: &Inside) -> Result<&Runtime> {
 #[inline(always)]
 pub fn existing(_inside: &Inside) -> Option<&Runtime> {
     // SAFETY: this thread is inside for as long.
-    unsafe { LIFE.runtime() }
+    unsafe { LIFECYCLE.runtime() }
 }
 
-/// Is this the life of the library to which what a thread knows of it belongs? Says nothing of a
-/// moment later to who is not inside.
+/// Is this the present generation of the library? Without being inside, the answer may be outdated
+/// at once.
 #[inline(always)]
 pub fn is_present(generation: u64) -> bool {
     GENERATION.load(Ordering::Relaxed) == generation
@@ -79,13 +79,13 @@ pub fn is_present(generation: u64) -> bool {
 /// The driver in use, if one was started.
 pub fn existing_driver(_inside: &Inside) -> Option<&Driver> {
     // SAFETY: this thread is inside for as long.
-    unsafe { LIFE.driver() }
+    unsafe { LIFECYCLE.driver() }
 }
 
 #[cold]
 fn initialise(inside: &Inside) -> Result<&Runtime> {
     let _uncancelled = waiting::uncancelled();
-    let held = LIFE.hold()?;
+    let held = LIFECYCLE.hold()?;
     if let Some(runtime) = existing(inside) {
         return Ok(runtime);
     }
@@ -125,20 +125,20 @@ fn initialise(inside: &Inside) -> Result<&Runtime> {
         );
         Ok(())
     };
-    // SAFETY: that writes all fields.
+    // SAFETY: `write` initialises all fields.
     let runtime = unsafe { try_box_at("the runtime", write) }?;
     runtime.host.set_settings(&settings.host);
     pending::apply(&runtime);
     settings::choose(settings);
     settings.warn();
-    LIFE.begin(&held, runtime);
+    LIFECYCLE.begin(&held, runtime);
     flags::end(Watcher::Forks);
     own::set(is_annotated);
     crate::sanitizer::begin(is_watched);
     get(inside)
 }
 
-/// The runtime, if it is initialised; else `later` is called, with nobody initialising meanwhile.
+/// The runtime, if it is initialised; else calls `later`, and no thread can initialise meanwhile.
 pub fn existing_or(
     inside: &Inside,
     later: impl FnOnce() -> Result<()>,
@@ -146,17 +146,18 @@ pub fn existing_or(
     if let Some(runtime) = existing(inside) {
         return Ok(Some(runtime));
     }
-    let _held = LIFE.hold()?;
+    let _held = LIFECYCLE.hold()?;
     match existing(inside) {
         Some(runtime) => Ok(Some(runtime)),
         None => later().map(|()| None),
     }
 }
 
-/// Changes the allocator's settings by a text, for now and for later; on failure nothing changes.
+/// Changes the allocator's settings by a text, now and for later initialisations; on failure
+/// nothing changes.
 pub fn configure(inside: &Inside, text: &str) -> Result<()> {
     // Held, so that no initialisation comes between the two.
-    let _held = LIFE.hold()?;
+    let _held = LIFECYCLE.hold()?;
     let before = settings::current()?;
     let settings = before.changed_by(text, "config")?;
     let runtime = existing(inside);
@@ -171,7 +172,7 @@ pub fn configure(inside: &Inside, text: &str) -> Result<()> {
     let fraction = settings.per_process_memory_fraction;
     for device in devices {
         device.memory.configure(&settings);
-        // Only a new value: what tcuda_memory_fraction_set said holds beside other settings.
+        // Only a new value: otherwise the value of tcuda_memory_fraction_set stays.
         if fraction != before.per_process_memory_fraction {
             device.memory.set_fraction(fraction)?;
         }
@@ -180,7 +181,7 @@ pub fn configure(inside: &Inside, text: &str) -> Result<()> {
     Ok(())
 }
 
-/// An error once memory was allocated.
+/// An error if memory was allocated already.
 pub(crate) fn require_fresh(devices: &[Device]) -> Result<()> {
     if devices.iter().any(|device| device.memory.is_used()) {
         return Err(Error::InvalidState(
@@ -191,10 +192,10 @@ pub(crate) fn require_fresh(devices: &[Device]) -> Result<()> {
     Ok(())
 }
 
-/// Changes who serves requests, with nobody initialising or shutting down meanwhile; `is_fresh`: only
-/// before the first allocation.
+/// Changes the allocator that serves requests, while no thread can initialise or shut down; with
+/// `is_fresh` only before the first allocation.
 pub(crate) fn change_server(inside: &Inside, is_fresh: bool, change: impl FnOnce()) -> Result<()> {
-    let _held = LIFE.hold()?;
+    let _held = LIFECYCLE.hold()?;
     let devices = existing(inside).map_or(&[][..], |runtime| &runtime.devices);
     if is_fresh {
         require_fresh(devices)?;
@@ -207,17 +208,17 @@ pub(crate) fn change_server(inside: &Inside, is_fresh: bool, change: impl FnOnce
 
 /// Loads and starts the backend, and counts its devices.
 fn start_driver(held: &Holder<'_>) -> Result<(&'static Driver, i32)> {
-    if !LIFE.has_driver() {
+    if !LIFECYCLE.has_driver() {
         take_faults()?;
         let new = match selection::backend()? {
             Backend::Cuda => Driver::new("cuda", cuda::table().map_err(Error::NoDriver)?),
             Backend::Sim => Driver::new("sim", power_on()?),
         };
         let boxed = try_box(new, "the driver's table").inspect_err(|_| power_off())?;
-        LIFE.begin_driver(held, boxed);
+        LIFECYCLE.begin_driver(held, boxed);
     }
     // SAFETY: the lock is held, and the runtime that keeps it ends before it.
-    let Some(driver) = (unsafe { LIFE.driver() }) else {
+    let Some(driver) = (unsafe { LIFECYCLE.driver() }) else {
         return Err(Error::Internal(Text::new("a driver that was not begun")));
     };
     if driver.name() == "cuda" {
@@ -227,7 +228,7 @@ fn start_driver(held: &Holder<'_>) -> Result<(&'static Driver, i32)> {
     Ok((driver, count))
 }
 
-/// Starts the driver proper; no device is 0, not an error.
+/// Calls cuInit and counts the devices; without a device 0, not an error.
 fn count_devices(driver: &Driver) -> Result<i32> {
     // SAFETY: no pointers.
     match unsafe { driver.cuInit(0) } {
@@ -247,7 +248,7 @@ fn count_devices(driver: &Driver) -> Result<i32> {
     Ok(count.max(0))
 }
 
-/// Powers the simulated machine on.
+/// Creates the simulated machine.
 fn power_on() -> Result<Table> {
     #[cfg(any(test, feature = "host_faults"))]
     let _in_driver = crate::base::host_faults::in_driver();
@@ -259,14 +260,14 @@ fn power_on() -> Result<Table> {
     Ok(table)
 }
 
-/// Powers it off.
+/// Destroys the simulated machine.
 fn power_off() {
     #[cfg(any(test, feature = "host_faults"))]
     let _in_driver = crate::base::host_faults::in_driver();
     sim::power_off();
 }
 
-/// Takes the faults that the environment asks for, unless others are set.
+/// Reads the fault rules of the environment, unless other rules are set.
 fn take_faults() -> Result<()> {
     let faults = environment::text(c"TCUDA_FAULTS")?;
     if !faults.is_empty() && inject::is_empty() {
@@ -275,10 +276,10 @@ fn take_faults() -> Result<()> {
     Ok(())
 }
 
-/// Chooses the backend; before initialisation only.
+/// Selects the backend; before initialisation only.
 pub fn select_backend(inside: &Inside, name: &str, options: &str) -> Result<()> {
     let backend = Backend::parse(name, "name")?;
-    let held = LIFE.hold()?;
+    let held = LIFECYCLE.hold()?;
     if existing(inside).is_some() {
         return Err(Error::InvalidState(
             "the backend cannot change once the library is initialised; call \
@@ -286,12 +287,12 @@ pub fn select_backend(inside: &Inside, name: &str, options: &str) -> Result<()> 
         ));
     }
     let selection = Selection::new(backend, options)?;
-    LIFE.end_driver(&held, thread::wait_for_others, stop_driver);
+    LIFECYCLE.end_driver(&held, thread::wait_for_others, stop_driver);
     selection::choose(selection);
     Ok(())
 }
 
-/// "cuda" or "sim": what runs, or would run.
+/// "cuda" or "sim": the backend that runs, or would run.
 pub fn backend_name(inside: &Inside) -> &'static CStr {
     match existing_driver(inside).map(Driver::name) {
         Some("sim") => Backend::Sim.name(),
@@ -300,7 +301,7 @@ pub fn backend_name(inside: &Inside) -> &'static CStr {
     }
 }
 
-/// Is it the simulated machine that runs, or would run?
+/// Does the simulated machine run, or would it?
 pub fn is_simulated(inside: &Inside) -> Result<bool> {
     match existing_driver(inside) {
         Some(driver) => Ok(driver.is_simulated()),
@@ -308,12 +309,12 @@ pub fn is_simulated(inside: &Inside) -> Result<bool> {
     }
 }
 
-/// Devices that this process can use; without a driver 0. Creates no context.
+/// Number of devices that this process can use; 0 without a driver. Creates no context.
 pub fn device_count(inside: &Inside) -> Result<i32> {
     if let Some(runtime) = existing(inside) {
         return Ok(runtime.devices.len() as i32);
     }
-    let held = LIFE.hold()?;
+    let held = LIFECYCLE.hold()?;
     match start_driver(&held) {
         Ok((_, count)) => Ok(count),
         Err(Error::NoDriver(_) | Error::NoDevice(_) | Error::Cuda(_)) => Ok(0),
@@ -321,13 +322,13 @@ pub fn device_count(inside: &Inside) -> Result<i32> {
     }
 }
 
-/// Waits for all work, frees everything, and forgets the backend's state. Gives the number of
-/// objects that `destroy_handles` still found alive.
+/// Waits for all work, frees everything, and forgets the backend's state. Returns the number of
+/// live objects that `destroy_handles` found.
 pub fn shutdown(inside: &Inside, destroy_handles: impl FnOnce(&Inside) -> usize) -> Result<usize> {
     if !inside.is_outermost() || thread::is_in_callback() {
         return Err(Error::InvalidState("tcuda_shutdown cannot be called from a callback"));
     }
-    let held = LIFE.hold()?;
+    let held = LIFECYCLE.hold()?;
     GENERATION.fetch_add(1, Ordering::Relaxed);
     if existing(inside).is_some() {
         flags::begin(Watcher::Forks);
@@ -340,12 +341,12 @@ pub fn shutdown(inside: &Inside, destroy_handles: impl FnOnce(&Inside) -> usize)
         destroy_handles(inside)
     };
     let others = thread::wait_for_others;
-    // It finds nothing that others make meanwhile, which would be kept for it.
+    // Marked as waiting, so that objects that other threads make meanwhile are not kept for it.
     let collect = || {
         let _waiting = waiting::begin();
         thread::collect();
     };
-    let live = LIFE.end(&held, others, destroy, collect, close, |driver| {
+    let live = LIFECYCLE.end(&held, others, destroy, collect, close, |driver| {
         inject::clear();
         stop_driver(driver);
     });
@@ -359,9 +360,9 @@ pub fn shutdown(inside: &Inside, destroy_handles: impl FnOnce(&Inside) -> usize)
     Ok(live)
 }
 
-/// Gives back what the runtime holds; nobody uses it any more.
+/// Frees what the runtime holds; no thread uses it any more.
 fn close(runtime: &Runtime) {
-    // All of them before any gives memory back: another device may be about to use it.
+    // All devices settle before any of them frees memory, which another one may still use.
     runtime.devices.iter().for_each(Device::settle);
     runtime.ipc.end(runtime);
     crate::interop::blas::close(runtime);
@@ -375,7 +376,7 @@ fn close(runtime: &Runtime) {
     crate::profiling::nvtx::device::forget_all();
 }
 
-/// Lets go of the backend; nobody uses it any more.
+/// Stops the backend; no thread uses it any more.
 fn stop_driver(driver: Box<Driver>) {
     if driver.is_simulated() {
         #[cfg(any(test, feature = "host_faults"))]
@@ -384,18 +385,18 @@ fn stop_driver(driver: Box<Driver>) {
     }
 }
 
-/// Was the driver started? A child that is forked then cannot use the library.
+/// Was the driver started? Then a child that is forked from now on cannot use the library.
 pub(crate) fn is_started() -> bool {
-    CUDA_STARTED.load(Ordering::Acquire) || LIFE.has_driver()
+    CUDA_STARTED.load(Ordering::Acquire) || LIFECYCLE.has_driver()
 }
 
-/// In the child of a fork: is the library unusable here? It is when the driver was started, or when a
-/// thread was in the middle of starting it.
+/// In a forked child: is the library unusable? It is if the driver was started, or if a thread was
+/// starting it.
 pub(crate) fn is_lost_by_fork() -> bool {
-    is_started() || LIFE.is_held()
+    is_started() || LIFECYCLE.is_held()
 }
 
-/// In the child of a fork: what its thread knows of the library belongs to another life of it.
+/// In a forked child: invalidates what its thread has cached of the library.
 pub(crate) fn forget_in_child() {
     GENERATION.fetch_add(1, Ordering::Relaxed);
 }
@@ -407,8 +408,8 @@ impl Runtime {
         self.driver
     }
 
-    /// The device of the thread's current context when that is a primary one, else the one that this
-    /// thread set.
+    /// The device of the thread's current context if that is a primary one, else the device that
+    /// this thread set.
     #[inline(always)]
     pub fn current_device(&self) -> Result<i32> {
         if self.devices.len() == 1 { Ok(0) } else { self.current_of_several() }

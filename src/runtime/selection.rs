@@ -1,4 +1,4 @@
-//! Which backend is to run, and with what options: the host's choice, else the environment's.
+//! The selection of the backend and its options: by the host, else by the environment.
 
 use crate::base::environment;
 use crate::base::error::{Error, Result};
@@ -8,7 +8,7 @@ use crate::base::text::Text;
 use crate::sim;
 use std::ffi::CStr;
 
-/// How a GPU is reached.
+/// A backend.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Backend {
     /// libcuda.
@@ -26,7 +26,7 @@ impl Backend {
         }
     }
 
-    /// The reverse; `parameter`: where the name stands.
+    /// The backend of a name; `parameter` is the source of the name, for errors.
     pub fn parse(name: &str, parameter: &'static str) -> Result<Backend> {
         match name {
             "cuda" => Ok(Backend::Cuda),
@@ -40,7 +40,7 @@ impl Backend {
     }
 }
 
-/// What `tcuda_backend_select` said.
+/// The arguments of `tcuda_backend_select`.
 pub(crate) struct Selection {
     backend: Option<Backend>,
     options: String,
@@ -50,7 +50,7 @@ static SELECTION: Mutex<Selection> =
     Mutex::new(Rank::LEAF, Selection { backend: None, options: String::new() });
 
 impl Selection {
-    /// Checks a choice.
+    /// Checks a selection.
     pub fn new(backend: Backend, options: &str) -> Result<Selection> {
         if backend == Backend::Cuda && !options.is_empty() {
             return Err(Error::BadText {
@@ -71,12 +71,12 @@ impl Selection {
     }
 }
 
-/// Replaces the choice.
+/// Replaces the selection.
 pub(crate) fn choose(selection: Selection) {
     *SELECTION.lock() = selection;
 }
 
-/// What is to run.
+/// The backend that is selected.
 pub(crate) fn backend() -> Result<Backend> {
     let chosen = SELECTION.lock().backend;
     match chosen {
@@ -88,7 +88,7 @@ pub(crate) fn backend() -> Result<Backend> {
     }
 }
 
-/// Its name, or that of the default where the choice cannot be read.
+/// Its name, or the default's if the selection is invalid.
 pub fn name() -> &'static CStr {
     backend().unwrap_or(Backend::Cuda).name()
 }

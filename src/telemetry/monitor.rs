@@ -1,8 +1,8 @@
-//! What a device is doing, in the eyes of the driver's management library: who computes on it, how
-//! busy and how hot it is.
+//! Values of the driver's management library (NVML): processes that compute on a device, its
+//! utilisation, clocks, power and temperature.
 //!
-//! The simulated machine answers for itself: this process is the only one on its devices, and what
-//! no machine has that is none is made up from its load.
+//! The simulated machine has its own values: this process is the only one on its devices, and
+//! values without a simulated source are computed from its load.
 
 use crate::base::error::{Error, Result, Users};
 use crate::driver::nvml::{self, Place};
@@ -16,9 +16,9 @@ pub use crate::driver::nvml::Process;
 
 /// The processes that compute on a device.
 pub struct Processes {
-    /// The device's number in NVML, which does not know CUDA_VISIBLE_DEVICES.
+    /// The device's index in NVML, which ignores CUDA_VISIBLE_DEVICES.
     pub index: u32,
-    /// In NVML's order.
+    /// The processes in NVML's order.
     pub list: Vec<Process>,
 }
 
@@ -26,7 +26,7 @@ pub struct Processes {
 const MIB: f64 = 1_048_576.0;
 
 impl Processes {
-    /// Those of a device, now.
+    /// The present processes of a device.
     pub fn of(device: &Device) -> Result<Processes> {
         let mut list = Vec::new();
         let mut short = false;
@@ -49,7 +49,7 @@ impl Processes {
     }
 }
 
-/// Where NVML finds a device: CUDA's ordinals are not NVML's.
+/// The device as NVML finds it: CUDA's ordinals differ from NVML's.
 fn place_of(device: &Device) -> Result<Place> {
     use CUdevice_attribute::*;
     let number = |attribute| device.attribute_or(attribute, 0);
@@ -63,7 +63,7 @@ fn place_of(device: &Device) -> Result<Place> {
     })
 }
 
-/// Shares of the last second or so, in percent, in which kernels ran, and memory was used.
+/// Percentages of the last second or so in which kernels ran, and in which memory was accessed.
 pub fn rates(device: &Device) -> Result<Rates> {
     if device.is_simulated() {
         return Ok(sim::rates(device.ordinal()));
@@ -71,7 +71,7 @@ pub fn rates(device: &Device) -> Result<Rates> {
     Ok(telemetry::rates(place_of(device)?)?)
 }
 
-/// Memory in use, by whomever.
+/// Memory in use by all processes.
 pub fn used_bytes(device: &Device) -> Result<u64> {
     if device.is_simulated() {
         let (free, total) = device.memory.info(device)?;
@@ -80,7 +80,7 @@ pub fn used_bytes(device: &Device) -> Result<u64> {
     Ok(telemetry::used_bytes(place_of(device)?)?)
 }
 
-/// What a simulated device has when it is idle, and more of it at full load.
+/// Values of an idle simulated device, and what is added at full load.
 const IDLE_CELSIUS: u32 = 30;
 const LOAD_CELSIUS: u32 = 40;
 const IDLE_MILLIWATTS: u32 = 75_000;
@@ -105,7 +105,7 @@ pub fn milliwatts(device: &Device) -> Result<u32> {
     Ok(telemetry::milliwatts(place_of(device)?)?)
 }
 
-/// Clock of the multiprocessors: at its peak in a simulated device that is busy.
+/// Clock of the multiprocessors; a busy simulated device has its peak clock.
 pub fn megahertz(device: &Device) -> Result<u32> {
     if device.is_simulated() {
         let peak = device.attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_CLOCK_RATE)? / 1000;
@@ -115,10 +115,10 @@ pub fn megahertz(device: &Device) -> Result<u32> {
     Ok(telemetry::megahertz(place_of(device)?)?)
 }
 
-/// Who has memory of a device, as far as anybody tells.
+/// The processes with memory of a device, as far as they are known.
 pub fn users(device: &Device) -> Users {
     let mut users = Users::default();
-    // A sentence about want of memory is written with or without it.
+    // An out-of-memory message is also written without them.
     let Ok(Processes { list, .. }) = Processes::of(device) else { return users };
     for Process { pid, used_bytes } in list {
         let Some(bytes) = used_bytes else { continue };

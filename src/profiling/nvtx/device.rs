@@ -1,5 +1,5 @@
-//! Ranges of a stream: they begin and end when the stream gets there, by host functions. In a graph
-//! they do so at each launch.
+//! NVTX ranges of a stream: host functions open and close them when the stream gets there. In a
+//! graph they do so at each launch.
 
 use super::table;
 use crate::base::error::{Error, Result};
@@ -13,15 +13,15 @@ use crate::runtime::Runtime;
 use std::ffi::{CStr, c_void};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A range that a tool is told of.
+/// A range that is sent to a tool.
 struct Range {
-    /// With its NUL.
+    /// The message, with its NUL.
     message: Vec<u8>,
-    /// The tool's number while it is open; 0: it is not; ENDED: its end came before its beginning.
+    /// The tool's id of the open range; 0: not open; ENDED: its end ran before its start.
     open: AtomicU64,
 }
 
-/// The streams of beginning and end are not in order.
+/// In `open`: the streams of start and end are not ordered.
 const ENDED: u64 = u64::MAX;
 
 impl Range {
@@ -36,9 +36,10 @@ impl Range {
 
     fn begin(&self) {
         let Ok(message) = CStr::from_bytes_with_nul(&self.message) else { return };
-        // A number that has a meaning here is none to wait for.
+        // Ids with a special meaning here are not kept.
         let Some(id) = table::start(message).filter(|id| !matches!(*id, 0 | ENDED)) else { return };
-        // A launch of its graph may be under way, on another stream: the tool sees one after the other.
+        // Another launch of the graph may run on another stream: the tool sees the ranges one after
+        // the other.
         match self.open.swap(id, Ordering::AcqRel) {
             0 => (),
             ENDED => self.end(),
@@ -55,21 +56,21 @@ impl Range {
     }
 }
 
-/// A range whose end was not asked for yet.
+/// A range without a queued end.
 struct Started {
     number: u64,
-    /// None: nobody listens.
+    /// `None`: no tool is attached.
     range: Option<Shared<Range>>,
     /// Its end is being queued.
     ends: bool,
 }
 
-/// Those of all streams, and the last number.
+/// The ranges of all streams, and the last number.
 static STARTED: Mutex<(Vec<Started>, u64)> = Mutex::new(Rank::LEAF, (Vec::new(), 0));
 
-/// Opens a range when the stream gets there; gives its number, which is not one of the tool's.
+/// Opens a range when the stream gets there; returns its number, which is not an id of the tool.
 pub fn start(runtime: &Runtime, stream: &Stream, message: &CStr) -> Result<u64> {
-    let range = if super::is_heard() { Some(Range::new(message)?) } else { None };
+    let range = if super::is_attached() { Some(Range::new(message)?) } else { None };
     let number = list(range.as_ref().map(Shared::share))?;
     if let Some(range) = range
         && let Err(error) = queue(runtime, stream, "tcuda_nvtx_device_range_start", begin, range)
@@ -80,7 +81,7 @@ pub fn start(runtime: &Runtime, stream: &Stream, message: &CStr) -> Result<u64> 
     Ok(number)
 }
 
-/// Closes it when the stream gets there.
+/// Closes a range when the stream gets there.
 pub fn end(runtime: &Runtime, stream: &Stream, number: u64) -> Result<()> {
     let range = {
         let mut started = STARTED.lock();
@@ -108,7 +109,7 @@ pub fn end(runtime: &Runtime, stream: &Stream, number: u64) -> Result<()> {
     Ok(())
 }
 
-/// Forgets those whose end was never asked for.
+/// Removes all ranges without an end.
 pub(crate) fn forget_all() {
     let forgotten = std::mem::take(&mut STARTED.lock().0);
     drop(forgotten);
@@ -141,7 +142,7 @@ fn queue(
     let user_data = owner.cast::<c_void>();
     let callback = Callback { function, user_data, destroy: Some(let_go) };
     callback::add(runtime, stream, callback).map_err(|error| {
-        // SAFETY: from Box::into_raw, and nobody took it.
+        // SAFETY: from Box::into_raw, and the driver did not take it.
         drop(unsafe { Box::from_raw(owner) });
         match error {
             Error::Capturing { why, .. } => Error::Capturing { operation, why },
@@ -151,7 +152,7 @@ fn queue(
 }
 
 unsafe extern "C" fn begin(range: *mut c_void) {
-    // SAFETY: from `queue`, and there until `let_go`.
+    // SAFETY: from `queue`, and alive until `let_go`.
     unsafe { &*range.cast::<Shared<Range>>() }.begin();
 }
 

@@ -1,5 +1,6 @@
-//! NVTX's memory extension (NVIDIA's nvToolsExtMem.h, compatibility number 0x0102), which tells
-//! compute-sanitizer which parts of a segment are blocks. The structures are the extension's own.
+//! NVTX's memory extension (NVIDIA's nvToolsExtMem.h, compatibility number 0x0102), which reports
+//! to compute-sanitizer which parts of a segment are blocks. The structures are the extension's
+//! own.
 
 use crate::base::once::Once;
 use crate::base::rank::Rank;
@@ -15,13 +16,13 @@ const SUB_ALLOCATOR: u32 = 1;
 const VIRTUAL_ADDRESS: u32 = 1;
 const BY_POINTER: u32 = 1;
 
-/// The places of the functions in the module's only group.
+/// Indices of the functions in the module's only group.
 const HEAP_REGISTER: usize = 0;
 const HEAP_UNREGISTER: usize = 1;
 const REGIONS_REGISTER: usize = 3;
 const REGIONS_UNREGISTER: usize = 5;
 const SLOTS: usize = 63;
-/// What a tool may put where it has no function.
+/// A tool may store this for a function that it does not have.
 const DISABLED: isize = 1;
 
 /// nvtxExtModuleSegment_t
@@ -82,7 +83,7 @@ struct Registration {
 
 /// nvtxMemRegionsUnregisterBatch_t
 #[repr(C)]
-struct Farewell {
+struct Unregistration {
     compatibility: u16,
     struct_size: u16,
     reference_type: u32,
@@ -95,9 +96,9 @@ type Domain = *const c_void;
 type HeapRegister = unsafe extern "C" fn(Domain, *const HeapDescription) -> *mut c_void;
 type HeapUnregister = unsafe extern "C" fn(Domain, *mut c_void);
 type RegionsRegister = unsafe extern "C" fn(Domain, *const Registration);
-type RegionsUnregister = unsafe extern "C" fn(Domain, *const Farewell);
+type RegionsUnregister = unsafe extern "C" fn(Domain, *const Unregistration);
 
-/// The functions of a tool that listens to memory.
+/// The functions of a tool that observes memory.
 struct Memory {
     heap_register: HeapRegister,
     heap_unregister: HeapUnregister,
@@ -105,11 +106,11 @@ struct Memory {
     regions_unregister: RegionsUnregister,
 }
 
-/// Where the tool puts its functions; it may keep the address.
+/// The tool stores its functions here; it may keep the address.
 static FUNCTIONS: [AtomicIsize; SLOTS] = [const { AtomicIsize::new(0) }; SLOTS];
 static MEMORY: Once<Option<Memory>> = Once::new(Rank::ONCE);
 
-/// A segment that a tool knows.
+/// The tool's handle of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Heap(usize);
 
@@ -117,7 +118,7 @@ fn size_of<T>() -> u16 {
     std::mem::size_of::<T>() as u16
 }
 
-/// Asks the tool, if there is one, for its functions.
+/// Gets the functions of the tool, if there is one.
 fn load(tool: Option<&Library>) -> Option<Memory> {
     type Initialize = unsafe extern "C" fn(*mut Module) -> c_int;
     let address = tool?.symbol(c"InitializeInjectionNvtxExtension");
@@ -137,12 +138,12 @@ fn load(tool: Option<&Library>) -> Option<Memory> {
         export_function: std::ptr::null(),
         info: std::ptr::null(),
     };
-    // SAFETY: `module` and what it points to are valid, and the slots are for ever.
+    // SAFETY: `module` and what it points to are valid, and the slots are static.
     if unsafe { initialize(&mut module) } == 0 {
         return None;
     }
     Some(Memory {
-        // SAFETY: the tool's function of this place has this signature.
+        // SAFETY: the tool's function of this slot has this signature.
         heap_register: unsafe { std::mem::transmute::<isize, HeapRegister>(of(HEAP_REGISTER)?) },
         // SAFETY: as above.
         heap_unregister: unsafe {
@@ -159,16 +160,16 @@ fn load(tool: Option<&Library>) -> Option<Memory> {
     })
 }
 
-/// What the tool put in a place.
+/// The function that the tool stored in a slot.
 fn of(slot: usize) -> Option<isize> {
     Some(FUNCTIONS[slot].load(Ordering::Acquire))
         .filter(|address| !matches!(*address, 0 | DISABLED))
 }
 
-/// Looks for a tool, once, before it is told anything. The caller holds no lock that the tool's first
-/// steps could want.
+/// Looks for a tool, once, before anything is reported to it. The caller holds no lock that the
+/// tool's initialisation could need.
 pub fn find_listener() {
-    // It does not fail: no tool is an answer.
+    // It does not fail: the absence of a tool is a valid result.
     let tool = super::tool();
     let _ = MEMORY.get_or_try_init(|| Ok::<_, Infallible>(load(tool)));
 }
@@ -177,8 +178,9 @@ fn memory() -> Option<&'static Memory> {
     MEMORY.get().and_then(Option::as_ref)
 }
 
-/// Memory that is about to be divided into blocks, which alone may be used; none: nobody listens, or
-/// the tool cannot follow memory of this kind (compute-sanitizer knows that of cuMemAlloc only).
+/// Registers memory that will be divided into blocks, and whose other parts must not be used.
+/// `None`: no tool is attached, or it cannot observe this kind of memory (compute-sanitizer only
+/// knows cuMemAlloc).
 pub fn add_heap(address: u64, bytes: u64) -> Option<Heap> {
     let memory = memory()?;
     let range = Range { bytes: bytes as usize, address };
@@ -194,20 +196,20 @@ pub fn add_heap(address: u64, bytes: u64) -> Option<Heap> {
         message_type: 0,
         message: std::ptr::null(),
     };
-    // SAFETY: the description and what it points to are valid; no domain is the default one.
+    // SAFETY: the description and what it points to are valid; a NULL domain is the default one.
     let heap = unsafe { (memory.heap_register)(std::ptr::null(), &description) };
     Some(Heap(heap as usize)).filter(|heap| heap.0 != 0)
 }
 
-/// It is divided no longer.
+/// Unregisters such memory.
 pub fn remove_heap(heap: Heap) {
     if let Some(memory) = memory() {
-        // SAFETY: a heap of the tool's.
+        // SAFETY: a heap of the tool.
         unsafe { (memory.heap_unregister)(std::ptr::null(), heap.0 as *mut c_void) };
     }
 }
 
-/// A block of a heap comes into being.
+/// Registers a block of a heap.
 pub fn add_region(heap: Heap, address: u64, bytes: u64) {
     let Some(memory) = memory() else { return };
     let range = Range { bytes: bytes as usize, address };
@@ -225,19 +227,19 @@ pub fn add_region(heap: Heap, address: u64, bytes: u64) {
     unsafe { (memory.regions_register)(std::ptr::null(), &registration) };
 }
 
-/// A block ends.
+/// Unregisters a block.
 pub fn remove_region(address: u64) {
     let Some(memory) = memory() else { return };
-    let farewell = Farewell {
+    let unregistration = Unregistration {
         compatibility: MEMORY_COMPATIBILITY,
-        struct_size: size_of::<Farewell>(),
+        struct_size: size_of::<Unregistration>(),
         reference_type: BY_POINTER,
         count: 1,
         reference_size: std::mem::size_of::<u64>(),
         references: &address,
     };
-    // SAFETY: the farewell and what it points to are valid.
-    unsafe { (memory.regions_unregister)(std::ptr::null(), &farewell) };
+    // SAFETY: the unregistration and what it points to are valid.
+    unsafe { (memory.regions_unregister)(std::ptr::null(), &unregistration) };
 }
 
 #[cfg(test)]
@@ -246,12 +248,12 @@ mod tests {
 
     /// Sizes of NVIDIA's structures, by their header.
     #[test]
-    fn structures_are_nvidias() {
+    fn structures_have_the_sizes_of_the_headers() {
         assert_eq!(size_of::<Group>(), 24);
         assert_eq!(size_of::<Module>(), 40);
         assert_eq!(size_of::<Range>(), 16);
         assert_eq!(size_of::<HeapDescription>(), 48);
         assert_eq!(size_of::<Registration>(), 48);
-        assert_eq!(size_of::<Farewell>(), 32);
+        assert_eq!(size_of::<Unregistration>(), 32);
     }
 }

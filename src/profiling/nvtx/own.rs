@@ -1,5 +1,5 @@
-//! What the library does itself, told to a tool when TCUDA_NVTX asks for it: each call of the C
-//! interface is a range of the domain "tcuda", on the thread that makes it.
+//! NVTX ranges of the library's own calls, if TCUDA_NVTX is set: each call of the C interface is a
+//! range of the domain "tcuda", on the calling thread.
 
 use super::table::Domain;
 use crate::base::environment;
@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 static IS_ON: AtomicBool = AtomicBool::new(false);
 static DOMAIN: Domain = Domain::new();
 
-/// Does TCUDA_NVTX ask for it?
+/// Is TCUDA_NVTX set?
 pub fn is_wanted() -> Result<bool> {
     match environment::text(c"TCUDA_NVTX")? {
         "" | "0" => Ok(false),
@@ -26,23 +26,23 @@ pub fn is_wanted() -> Result<bool> {
     }
 }
 
-/// Tells of calls that begin from now on, or no longer.
+/// Turns the ranges of later calls on or off.
 pub fn set(wanted: bool) {
-    let on = wanted && super::is_heard() && DOMAIN.create(c"tcuda");
+    let on = wanted && super::is_attached() && DOMAIN.create(c"tcuda");
     flags::change(Watcher::Ranges, IS_ON.swap(on, Ordering::Release), on);
 }
 
-/// Are calls told of?
+/// Are ranges of calls on?
 #[inline(always)]
 pub fn is_on() -> bool {
     IS_ON.load(Ordering::Relaxed)
 }
 
-/// A call that is told of, until it is dropped; or nothing.
+/// The range of a call, until it is dropped; empty if ranges are off.
 pub struct Range(bool);
 
 impl Range {
-    /// The call of which `F` is the body.
+    /// The range of the call with the body `F`.
     #[inline(always)]
     pub fn of<F>() -> Range {
         Range(is_on() && push(std::any::type_name::<F>()))
@@ -58,7 +58,7 @@ impl Drop for Range {
     }
 }
 
-/// Room for the name of a function and its NUL.
+/// Size of a function's name, including its NUL.
 const ROOM: usize = 96;
 
 #[cold]

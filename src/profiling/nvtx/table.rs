@@ -1,7 +1,7 @@
-//! The tables by which a tool and a program with NVTX 3 meet: the tool is called once with a function
-//! that gives tables, and puts its own functions into the places to which those lead. Numbers and
-//! structures are NVTX's own (nvtxTypes.h); places that we do not call are there all the same, because
-//! tools fill all that they know.
+//! The tables that connect a tool and a program in NVTX 3. The tool's entry point gets a function
+//! that returns tables, and stores its own functions in their slots. Numbers and structures are
+//! NVTX's own (nvtxTypes.h). Slots that this library does not call exist too, because tools fill
+//! all that they know.
 
 use crate::base::once::Once;
 use crate::base::rank::{Rank, before_captured_function};
@@ -16,10 +16,10 @@ const VERSION: u32 = 3;
 const CALLBACKS: u32 = 1;
 const VERSION_INFO: u32 = 3;
 
-/// Places of a module, from 1 on; behind the last one is none.
+/// The slots of a module, from index 1 on; the last one is followed by NULL.
 type Slots<const N: usize> = [AtomicUsize; N];
 
-/// Their addresses, as tools get them.
+/// The addresses of the slots, as tools get them.
 #[repr(transparent)]
 struct Places<const N: usize>([*const AtomicUsize; N]);
 
@@ -43,7 +43,7 @@ macro_rules! modules {
         $(static $slots: Slots<{ $size + 1 }> = [const { AtomicUsize::new(0) }; $size + 1];
         static $places: Places<{ $size + 1 }> = Places::of(&$slots);)*
 
-        /// The places of a module, and how many there are.
+        /// The slot addresses of a module, and their number.
         fn module(number: c_uint) -> Option<(*const *const AtomicUsize, c_uint)> {
             match number {
                 $($number => Some(($places.0.as_ptr(), $size)),)*
@@ -127,15 +127,15 @@ unsafe extern "C" fn export_table(number: u32) -> *const c_void {
     }
 }
 
-/// Several threads may be the first: the tool is told once.
+/// Several threads may be the first: the tool is initialised once.
 static KNOWN: Once<bool> = Once::new(Rank::ONCE);
 
-/// Is a thread at it?
+/// Is a thread initialising the tool?
 pub(super) fn is_being_introduced() -> bool {
     KNOWN.is_being_made()
 }
 
-/// Introduces the library to a tool; false: the tool wants nothing of it.
+/// Initialises a tool with the tables; false: the tool uses none of them.
 pub(super) fn introduce(tool: &Library) -> bool {
     type ExportTable = unsafe extern "C" fn(u32) -> *const c_void;
     type Initialize = unsafe extern "C" fn(ExportTable) -> c_int;
@@ -146,13 +146,13 @@ pub(super) fn introduce(tool: &Library) -> bool {
         }
         // SAFETY: NVTX's entry point of this name has this signature.
         let initialize = unsafe { std::mem::transmute::<*mut c_void, Initialize>(address) };
-        // SAFETY: the function gives tables that live for ever.
+        // SAFETY: the function returns static tables.
         Ok(unsafe { initialize(export_table) } != 0)
     });
     known.is_ok_and(|known| *known)
 }
 
-/// What the tool put in a place.
+/// The function that the tool stored in a slot.
 fn function_of<const N: usize>(slots: &Slots<N>, index: usize) -> Option<*mut c_void> {
     let address = slots[index].load(Ordering::Acquire);
     if address == 0 {
@@ -192,7 +192,7 @@ pub(super) fn pop() {
     unsafe { function() };
 }
 
-/// nvtxRangeStartA: the tool's number; none: it keeps no such ranges.
+/// nvtxRangeStartA: the tool's id; `None`: it has no such function.
 pub(super) fn start(message: &CStr) -> Option<u64> {
     type Start = unsafe extern "C" fn(*const c_char) -> u64;
     let address = function_of(&CORE_SLOTS, RANGE_START)?;
@@ -208,7 +208,7 @@ pub(super) fn end(id: u64) {
     let Some(address) = function_of(&CORE_SLOTS, RANGE_END) else { return };
     // SAFETY: the tool's function of this place has this signature.
     let function = unsafe { std::mem::transmute::<*mut c_void, End>(address) };
-    // SAFETY: a number that the tool looks up.
+    // SAFETY: an id that the tool looks up.
     unsafe { function(id) };
 }
 
@@ -230,11 +230,11 @@ struct Attributes {
 /// NVTX_MESSAGE_TYPE_ASCII
 const ASCII: i32 = 1;
 
-/// A domain of the tool's.
+/// A domain of the tool.
 pub(super) struct Domain(AtomicPtr<c_void>);
 
 impl Domain {
-    /// Not made yet.
+    /// A domain that is not created yet.
     pub(super) const fn new() -> Domain {
         Domain(AtomicPtr::new(std::ptr::null_mut()))
     }
@@ -251,7 +251,7 @@ impl Domain {
         !domain.is_null()
     }
 
-    /// nvtxDomainRangePushEx; false: the tool keeps no such ranges.
+    /// nvtxDomainRangePushEx; false: the tool has no such function.
     pub(super) fn push(&self, message: &CStr) -> bool {
         type Push = unsafe extern "C" fn(*mut c_void, *const Attributes) -> c_int;
         let Some(address) = function_of(&CORE2_SLOTS, DOMAIN_RANGE_PUSH) else { return false };
@@ -291,7 +291,7 @@ mod tests {
 
     /// Sizes of NVIDIA's structures, by their headers.
     #[test]
-    fn structures_are_nvidias() {
+    fn structures_have_the_sizes_of_the_headers() {
         assert_eq!(size_of::<Callbacks>(), 16);
         assert_eq!(size_of::<VersionInfo>(), 24);
         assert_eq!(size_of::<Attributes>(), 48);
