@@ -1,5 +1,5 @@
-//! From CUDA C++ to what `cuModuleLoadData` takes: NVRTC for a GPU, the host's C++ compiler for the
-//! simulated machine.
+//! Compiles CUDA C++ to an image for `cuModuleLoadData`: with NVRTC for a GPU, with the host's C++
+//! compiler for the simulated machine.
 
 use super::library::LoadError;
 use super::{Driver, nvrtc};
@@ -8,39 +8,39 @@ use crate::sim;
 use std::ffi::CStr;
 use std::fmt;
 
-/// What is to be compiled.
+/// The input of a compilation.
 #[derive(Clone, Copy)]
 pub struct Program<'a> {
     /// CUDA C++.
     pub source: &'a CStr,
-    /// What the compiler's messages call the source.
+    /// The name of the source in the compiler's messages.
     pub title: &'a CStr,
     /// The kernel: `add`, or an instance of a template, `scale<float>`.
     pub entry: &'a CStr,
-    /// Is that the kernel's name in the image too? So it is where it is declared extern "C".
+    /// Is `entry` also the kernel's name in the image? It is if the kernel is declared extern "C".
     pub is_plain: bool,
     /// Options for the compiler.
     pub flags: &'a [&'a CStr],
-    /// Of the device: 90 is 9.0.
+    /// Compute capability of the device: 90 is 9.0.
     pub capability: u32,
 }
 
-/// What was compiled.
+/// The result of a compilation.
 #[derive(Debug, Default)]
 pub struct Image {
-    /// For `cuModuleLoadData`.
+    /// The image for `cuModuleLoadData`.
     pub bytes: Vec<u8>,
-    /// The kernel's name there, with a NUL.
+    /// The kernel's name in the image, NUL-terminated.
     pub entry: Vec<u8>,
-    /// Of the compiler, as [`Driver::compiler_version`] gives it.
+    /// The compiler's version, as in [`Driver::compiler_version`].
     pub version: u32,
 }
 
-/// What a compiler had to say, as far as there was memory for it.
+/// The compiler's messages, as far as there was memory for them.
 #[derive(Debug, Default)]
 pub struct Log(Vec<u8>);
 
-/// The longest text of a compiler that is kept: a message has no room for more.
+/// Longest part of the messages that is kept: an error has no room for more.
 const MOST: usize = 4096;
 
 impl Log {
@@ -80,10 +80,10 @@ pub struct NvrtcError {
     pub code: i32,
 }
 
-/// Why there is no image.
+/// Why a compilation failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Failure {
-    /// NVRTC is not there.
+    /// NVRTC is missing.
     #[error(transparent)]
     Library(#[from] LoadError),
     /// It lacks a function.
@@ -92,19 +92,19 @@ pub enum Failure {
     /// A call failed.
     #[error("{} failed: NVRTC error {}", .0.call, .0.code)]
     Call(NvrtcError),
-    /// It cannot compile for the device.
+    /// NVRTC cannot compile for the device.
     #[error(
         "NVRTC {}.{} has no target for devices of capability {}.{}; install another, or set \
          TCUDA_NVRTC_PATH to it", .version / 1000, .version % 1000 / 10, .capability / 10,
         .capability % 10
     )]
     Target {
-        /// Of NVRTC: 12090 is 12.9.
+        /// Version of NVRTC: 12090 is 12.9.
         version: u32,
-        /// Of the device: 90 is 9.0.
+        /// Compute capability of the device: 90 is 9.0.
         capability: u32,
     },
-    /// The source is wrong.
+    /// The source is invalid.
     #[error("the source does not compile:\n{0}")]
     Source(Log),
     /// The simulated machine found no compiler.
@@ -113,16 +113,16 @@ pub enum Failure {
          c++, g++ and clang++; install one, or set CXX to it"
     )]
     NoCompiler,
-    /// The compiler could not run.
+    /// The compiler could not be run.
     #[error("the host's C++ compiler cannot be used: {what} failed (errno {code}){}",
         crate::base::error::descriptor_hint(*.code))]
     Host {
-        /// What was tried.
+        /// The failed operation.
         what: &'static str,
         /// The system's number.
         code: i32,
     },
-    /// Memory of the host ran out.
+    /// Host memory ran out.
     #[error("no host memory for a program")]
     OutOfHostMemory,
 }
@@ -139,23 +139,23 @@ impl Driver {
         sim::compile(program)
     }
 
-    /// Makes the compiler ready, where that takes a lock that whoever waits for a kernel must not hold.
+    /// Loads the compiler. That takes a lock which a thread that waits for a kernel must not hold.
     pub fn find_compiler(&self) -> Result<(), Failure> {
         if self.is_simulated() {
             return Ok(());
         }
-        nvrtc::meet(&self.table);
+        nvrtc::set_driver_version(&self.table);
         nvrtc::find()
     }
 
-    /// Texts besides a program on which depends what is compiled.
+    /// Texts other than the program on which the result of a compilation depends.
     pub fn compiler_texts(&self, take: &mut dyn FnMut(&[u8])) {
         if self.is_simulated() {
             sim::compiler_texts(take);
         }
     }
 
-    /// Directories where the compiler looks for headers besides those of a program's options.
+    /// Directories that the compiler searches for headers, besides those of the program's options.
     pub fn for_each_include_folder<E>(
         &self,
         take: &mut dyn FnMut(&'static [u8]) -> Result<(), E>,
@@ -163,7 +163,7 @@ impl Driver {
         if self.is_simulated() { sim::for_each_include_folder(take) } else { Ok(()) }
     }
 
-    /// Which compiler this process has: NVRTC 12.9 is 12090. 0: none was needed yet.
+    /// Version of the compiler in this process: NVRTC 12.9 is 12090. 0: not needed yet.
     pub fn compiler_version(&self) -> u32 {
         if self.is_simulated() { 0 } else { nvrtc::known_version() }
     }

@@ -1,11 +1,11 @@
-//! cuBLAS: the few calls by which a handle is made ready. Opened at its first use, never closed.
+//! cuBLAS: the few calls that prepare a handle. Loaded at its first use, never unloaded.
 
 use super::library::{Library, LoadError, Spec};
 use crate::base::once::Once;
 use crate::base::rank::Rank;
 use std::ffi::{c_int, c_void};
 
-/// Stands for cublasContext, to which a cublasHandle_t points.
+/// cublasContext, to which a cublasHandle_t points.
 #[allow(non_camel_case_types, reason = "NVIDIA's own name")]
 pub struct cublasContext {
     _private: [u8; 0],
@@ -20,11 +20,11 @@ static LIBRARY: Spec = Spec {
     advice: "install NVIDIA's cuBLAS",
 };
 
-/// cublasStatus_t numbers that mean, among others, that memory is short.
+/// cublasStatus_t numbers that may mean that memory is short.
 const NOT_INITIALIZED: i32 = 1;
 const ALLOC_FAILED: i32 = 3;
 
-/// What a number of cuBLAS's means.
+/// The meaning of a cublasStatus_t.
 fn describe(code: i32) -> &'static str {
     match code {
         NOT_INITIALIZED => "it could not begin; the GPU may lack memory, or the driver be too old",
@@ -51,13 +51,13 @@ pub struct CublasError {
 /// Why there is no handle.
 #[derive(Debug, thiserror::Error)]
 pub enum Failure {
-    /// cuBLAS is not there.
+    /// cuBLAS is missing.
     #[error(transparent)]
     Library(#[from] LoadError),
     /// It lacks a function.
     #[error("cuBLAS has no {0}: install one of CUDA 11 or later")]
     Missing(&'static str),
-    /// It would work past the simulated machine.
+    /// It would use the GPU instead of the simulated machine.
     #[error(
         "cuBLAS needs a GPU: on the simulated machine TCUDA_CUBLAS_PATH may name a stand-in, which \
          exports tcuda_cublas_stand_in"
@@ -69,8 +69,8 @@ pub enum Failure {
 }
 
 impl Failure {
-    /// May it help to give memory back?
-    pub fn is_want_of_memory(&self) -> bool {
+    /// May freeing memory help?
+    pub fn is_out_of_memory(&self) -> bool {
         matches!(self, Failure::Call(error) if matches!(error.code, NOT_INITIALIZED | ALLOC_FAILED))
     }
 }
@@ -82,12 +82,12 @@ type SetWorkspace = unsafe extern "C" fn(Handle, *mut c_void, usize) -> c_int;
 type SetMode = unsafe extern "C" fn(Handle, c_int) -> c_int;
 type Property = unsafe extern "C" fn(c_int, *mut c_int) -> c_int;
 
-/// The functions in use.
+/// The loaded functions.
 pub struct Cublas {
     create: Create,
     destroy: Destroy,
     set_stream: SetStream,
-    /// Since 11.2; without, cuBLAS has memory of its own.
+    /// Since 11.2; without it cuBLAS allocates its own workspace.
     set_workspace: Option<SetWorkspace>,
     modes: [(&'static str, Option<SetMode>); 3],
     is_stand_in: bool,
@@ -111,7 +111,8 @@ macro_rules! function {
     }};
 }
 
-/// Can a driver of this version run it? cuBLAS of a newer CUDA than the driver's begins with a failure.
+/// Can a driver of this version run it? cuBLAS of a CUDA newer than the driver's fails at its first
+/// call.
 fn suits(library: &Library, driver_version: i32) -> bool {
     /// MAJOR_VERSION of libraryPropertyType.
     const MAJOR: c_int = 0;
@@ -122,7 +123,7 @@ fn suits(library: &Library, driver_version: i32) -> bool {
     code == 0 && major <= driver_version / 1000
 }
 
-/// cuBLAS, opened now if it was not.
+/// cuBLAS, loaded now if it was not.
 pub fn get(is_simulated: bool, driver_version: i32) -> Result<&'static Cublas, Failure> {
     if is_simulated && crate::base::environment::value(LIBRARY.variable).is_none() {
         return Err(Failure::NotSimulated);
@@ -152,7 +153,7 @@ pub fn get(is_simulated: bool, driver_version: i32) -> Result<&'static Cublas, F
 }
 
 impl Cublas {
-    /// A handle for the device of the current context.
+    /// Creates a handle for the device of the current context.
     pub fn create(&self) -> Result<usize, Failure> {
         let mut handle = std::ptr::null_mut();
         // SAFETY: `handle` is writable; a context is current.
@@ -160,19 +161,19 @@ impl Cublas {
         Ok(handle as usize)
     }
 
-    /// Its end; the device's context is current.
+    /// Destroys a handle; the device's context is current.
     pub fn destroy(&self, handle: usize) {
-        // Nothing could be done about a failure.
-        // SAFETY: made by `create`, and nobody uses it any more.
+        // A failure could not be handled here.
+        // SAFETY: made by `create`, and not used any more.
         let _ = unsafe { (self.destroy)(handle as Handle) };
     }
 
-    /// Does cuBLAS take workspaces?
+    /// Does cuBLAS accept workspaces?
     pub fn takes_workspaces(&self) -> bool {
         self.set_workspace.is_some()
     }
 
-    /// Has it work on a stream, a CUstream, with this memory, of which there may be none.
+    /// Sets the stream of a handle (a CUstream) and its workspace, if there is one.
     pub fn use_on(
         &self,
         handle: usize,
@@ -182,7 +183,7 @@ impl Cublas {
         // SAFETY: a live handle and stream of one device.
         check("cublasSetStream", unsafe { (self.set_stream)(handle as Handle, stream as Handle) })?;
         if let (Some(set), Some((address, bytes))) = (self.set_workspace, workspace) {
-            // After the stream, which takes the workspace back.
+            // After the stream: setting the stream resets the workspace.
             // SAFETY: memory of the stream's device that is kept for this handle and stream.
             let code = unsafe { set(handle as Handle, address as *mut c_void, bytes as usize) };
             check("cublasSetWorkspace", code)?;
@@ -190,7 +191,7 @@ impl Cublas {
         Ok(())
     }
 
-    /// As it was made, whatever its last user did.
+    /// Resets the modes of a handle to their defaults, whatever its last user set.
     pub fn reset_modes(&self, handle: usize) -> Result<(), Failure> {
         for (call, set) in self.modes {
             if let Some(set) = set {

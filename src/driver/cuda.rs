@@ -4,15 +4,16 @@ use super::library::{Library, LoadError, Spec};
 use super::{Table, code, table};
 use std::ffi::{CStr, c_char, c_int, c_ulonglong, c_void};
 
-/// The oldest driver that we work with, as cuDriverGetVersion counts: 11.4, of the R470 branch,
-/// which brought virtual memory with CUDA graphs, stream-ordered pools and cuGetProcAddress.
+/// The oldest supported driver, in the format of cuDriverGetVersion: 11.4, of the R470 branch,
+/// which added virtual memory with CUDA graphs, stream-ordered pools and cuGetProcAddress.
 pub const MINIMUM_VERSION: i32 = 11040;
 
 static LIBRARY: Spec = Spec {
     title: "the CUDA driver",
     variable: c"TCUDA_CUDA_DRIVER_PATH",
-    // The versioned name is the driver's; the other is what toolkits call their stubs, too. The paths
-    // reach the driver where a search path leads to a stub, and where ld.so has no entry for it.
+    // The versioned name is the driver's; toolkits use the other one for their stubs, too. The
+    // paths find the driver where a search path leads to a stub, and where ld.so has no entry for
+    // it.
     names: &[
         c"libcuda.so.1",
         c"libcuda.so",
@@ -31,7 +32,7 @@ pub enum CudaLoadError {
     /// No libcuda could be loaded.
     #[error(transparent)]
     NoLibrary(#[from] LoadError),
-    /// What was loaded is not a CUDA driver.
+    /// The loaded library is not a CUDA driver.
     #[error(
         "the library loaded as the CUDA driver has no cuInit or no cuDriverGetVersion: it is not \
          libcuda; correct or unset TCUDA_CUDA_DRIVER_PATH, or repair the installation"
@@ -43,9 +44,9 @@ pub enum CudaLoadError {
          update the NVIDIA driver", Version(*.found), Version(*.needed)
     )]
     TooOld {
-        /// The driver's version, as cuDriverGetVersion counts: 10020 is 10.2.
+        /// The driver's version, in the format of cuDriverGetVersion: 10020 is 10.2.
         found: i32,
-        /// The oldest version that will do.
+        /// The oldest supported version.
         needed: i32,
     },
 }
@@ -58,10 +59,10 @@ impl std::fmt::Display for Version {
     }
 }
 
-/// Opens libcuda and fills the table from it. Calls the driver has not got stay `None`.
+/// Opens libcuda and fills the table from it. Calls that the driver lacks stay `None`.
 ///
-/// Of a toolkit's stub, where nothing better is found, the table is filled as well: its cuInit says
-/// what is wrong (`STUB_LIBRARY`). Nothing is initialised here.
+/// The table is also filled from a toolkit's stub, if nothing better is found: its cuInit returns
+/// an error that says so (`STUB_LIBRARY`). Nothing is initialised here.
 pub fn table() -> Result<Table, CudaLoadError> {
     let library = Library::open_preferring(&LIBRARY, |library| {
         !matches!(version(library), Some(Err(code::STUB_LIBRARY)) | None)
@@ -90,11 +91,11 @@ pub fn table() -> Result<Table, CudaLoadError> {
     }))
 }
 
-/// The level at which this driver may be asked for `name`, if any.
+/// The level at which this driver can be queried for `name`, if any.
 ///
-/// A driver has nothing to say about levels above its own. Asking it at its own instead is right for
-/// a name whose signature never changed; for one that did, it would answer with the older signature,
-/// and only the versioned symbol is certain to be what the table declares.
+/// A driver knows no levels above its own. Its own level is right for a name whose signature never
+/// changed. For a name whose signature changed the driver would return the older function; only the
+/// versioned symbol is certain to match the table.
 fn usable_level(name: &str, symbol: &str, level: i32, driver: i32) -> Option<i32> {
     if level <= driver {
         Some(level)
@@ -128,8 +129,8 @@ type GetProcAddressV2 =
 type GetProcAddressV1 =
     unsafe extern "C" fn(*const c_char, *mut *mut c_void, c_int, c_ulonglong) -> c_int;
 
-/// How the driver is asked for its functions: by name and version, which also reaches functions that
-/// it does not export.
+/// The driver's lookup of its functions, by name and version, which also finds functions that it
+/// does not export.
 enum Lookup {
     /// Since 12.0.
     V2(GetProcAddressV2),
@@ -177,10 +178,10 @@ impl Lookup {
     }
 }
 
-/// Room for any name of the table and its NUL.
+/// Size of the longest name of the table, including its NUL.
 const NAME_ROOM: usize = 96;
 
-/// Passes `name` on as a C string, without the heap; NULL if it were too long.
+/// Passes `name` on as a C string, without an allocation; NULL if it is too long.
 fn with_nul(name: &str, find: impl FnOnce(&CStr) -> *mut c_void) -> *mut c_void {
     let mut buffer = [0; NAME_ROOM];
     let Some(room) = buffer.get_mut(..name.len()) else { return std::ptr::null_mut() };
@@ -206,12 +207,12 @@ mod tests {
 
     #[test]
     fn a_level_never_changes_a_signature() {
-        // A new driver is asked at the level of the table.
+        // A new driver is queried at the level of the table,
         assert_eq!(usable_level("cuMemMap", "cuMemMap", table::LEVEL, 13000), Some(12090));
         assert_eq!(usable_level("cuX", "cuX_v2", 11030, 13000), Some(11030));
-        // An old one at its own level, if the signature never changed...
+        // an old one at its own level, if the signature never changed,
         assert_eq!(usable_level("cuMemMap", "cuMemMap", table::LEVEL, 11080), Some(11080));
-        // ...and otherwise only for the exact symbol.
+        // and otherwise only for the exact symbol.
         assert_eq!(usable_level("cuX", "cuX_v2", table::LEVEL, 11080), None);
         assert_eq!(usable_level("cuX", "cuX_v3", 12030, 12020), None);
     }

@@ -1,8 +1,8 @@
-//! Our loader of shared libraries: libcuda now, NVML, NVRTC, NCCL and cuBLAS by the same rules.
+//! The loader of shared libraries: libcuda, NVML, NVRTC, NCCL and cuBLAS.
 //!
-//! Search order: the environment's path, alone, when it is set; a copy that the process already has,
-//! so that we share the one that PyTorch or the host brought along; then each name of the list.
-//! A library is never unloaded, since drivers leave threads and exit handlers behind.
+//! Search order: the environment's path, alone, when it is set; a copy that the process has loaded
+//! already, so that the library is shared with PyTorch or the host; then each name of the list. A
+//! library is never unloaded, because drivers leave threads and exit handlers behind.
 //!
 //! Nothing here aborts when memory is short: reasons are copied fallibly, and bounded.
 
@@ -11,16 +11,16 @@ use std::ffi::{CStr, c_int, c_void};
 use std::fmt;
 use std::ptr::NonNull;
 
-/// What to look for.
+/// Description of a library.
 #[derive(Debug)]
 pub struct Spec {
-    /// What messages call it: "the CUDA driver".
+    /// Its name in messages: "the CUDA driver".
     pub title: &'static str,
     /// Environment variable with a path that replaces the search; an empty value counts as unset.
     pub variable: &'static CStr,
     /// Names and paths in order of preference.
     pub names: &'static [&'static CStr],
-    /// A sentence that says what to do when it is nowhere.
+    /// A sentence of advice if it is not found.
     pub advice: &'static str,
 }
 
@@ -33,11 +33,11 @@ pub enum LoadError {
         .spec.title, shown(.spec.variable)
     )]
     Override {
-        /// What was looked for.
+        /// The library.
         spec: &'static Spec,
         /// The variable's value.
         path: Text,
-        /// The system's explanation.
+        /// The system's message.
         reason: Text,
     },
     /// No name of the list loads.
@@ -46,9 +46,9 @@ pub enum LoadError {
         .spec.title, Names(.spec.names), .spec.advice, shown(.spec.variable)
     )]
     NotFound {
-        /// What was looked for.
+        /// The library.
         spec: &'static Spec,
-        /// The system's explanation for the first name, or for the first file that exists.
+        /// The system's message for the first name, or for the first file that exists.
         reason: Text,
     },
 }
@@ -70,10 +70,10 @@ impl Library {
         Library::open_preferring(spec, |_| true)
     }
 
-    /// Opens the first library that `good` accepts, else the first that loads at all: a stand-in
-    /// such as a toolkit's link-time stub explains itself better than "not found" does.
+    /// Opens the first library that `good` accepts, else the first that can be loaded: the error of
+    /// a stand-in, such as a toolkit's link-time stub, is better than "not found".
     ///
-    /// The environment's path is not up for judgement.
+    /// The environment's path is not checked by `good`.
     pub fn open_preferring(
         spec: &'static Spec,
         good: impl Fn(&Library) -> bool,
@@ -86,8 +86,8 @@ impl Library {
             });
         }
         let mut fallback = None;
-        // All names are asked for a copy in use before any is searched for: two drivers in one
-        // process would not share contexts.
+        // First tries for all names whether a copy is loaded already: two drivers in one process
+        // would not share contexts.
         for name in spec.names {
             match Library::load(name, libc::RTLD_NOLOAD) {
                 Some(library) if good(&library) => return Ok(library),
@@ -100,7 +100,7 @@ impl Library {
             match Library::load(name, 0) {
                 Some(library) if good(&library) => return Ok(library),
                 Some(library) => fallback = fallback.or(Some(library)),
-                // A file that exists and does not load says more than names that do not exist.
+                // The error of a file that exists is better than that of missing names.
                 None if absent => {
                     let reason = reason();
                     absent = reason.says_absent(name);
@@ -115,7 +115,7 @@ impl Library {
     }
 
     fn load(name: &CStr, flags: c_int) -> Option<Library> {
-        // Local: our choice of library must not decide how other libraries' symbols are bound.
+        // Local: the choice of library must not affect the symbols of other libraries.
         let flags = flags | libc::RTLD_NOW | libc::RTLD_LOCAL | libc::RTLD_NODELETE;
         let _waiting = crate::base::waiting::begin();
         // SAFETY: `name` is NUL-terminated; the library's constructors are trusted, as a driver is.
@@ -130,7 +130,7 @@ impl Library {
     }
 }
 
-/// What this thread's last dlopen had to say.
+/// The message of this thread's last dlopen.
 pub(crate) fn reason() -> Text {
     // SAFETY: dlerror has no preconditions.
     let message = unsafe { libc::dlerror() };
@@ -141,18 +141,18 @@ pub(crate) fn reason() -> Text {
     Text::of(unsafe { CStr::from_ptr(message) })
 }
 
-/// A bounded copy of foreign text; empty when there was no memory for it.
+/// A bounded copy of a foreign text; empty if there was no memory for it.
 #[derive(Debug, Default)]
 pub struct Text(String);
 
 impl Text {
-    /// Longest text that is kept, in bytes; PATH_MAX would be no use in a message.
+    /// Longest text that is kept, in bytes.
     const LIMIT: usize = 512;
 
     pub(super) fn of(text: &CStr) -> Text {
         let bytes = text.to_bytes();
         let mut copy = String::new();
-        // Replacing a bad byte by '?' never lengthens the text, so the reservation is enough.
+        // Replacing an invalid byte by '?' never lengthens the text, so the reservation is enough.
         if copy.try_reserve_exact(bytes.len().min(Self::LIMIT)).is_err() {
             return Text::default();
         }
@@ -172,8 +172,8 @@ impl Text {
         self.0.is_empty()
     }
 
-    /// Does this say that `name` itself does not exist? (A library that lacks one of its own
-    /// dependencies is reported in the same words, with the dependency's name in front.)
+    /// Does the message say that `name` itself does not exist? A missing dependency of a library
+    /// has the same message, with the dependency's name in front.
     fn says_absent(&self, name: &CStr) -> bool {
         self.0
             .strip_prefix(shown(name))
@@ -199,7 +199,7 @@ impl fmt::Display for Names {
     }
 }
 
-/// Names and variables are ours, and ASCII.
+/// Names and variables are constants of this library, and ASCII.
 fn shown(name: &CStr) -> &str {
     name.to_str().unwrap_or("?")
 }

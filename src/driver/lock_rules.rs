@@ -1,13 +1,13 @@
 //! Which locks a thread may hold during which driver call, checked in debug builds.
 //!
-//! A call that waits for the device, or that may run a function of the host's, is made with no lock
-//! that other calls need: they would wait for the device as well, and a function of the host's that
-//! waits for another thread would wait for ever.
+//! A call that waits for the device, or that may run a host function, is made without locks that
+//! other calls need. Otherwise those calls would wait for the device as well, and a host function
+//! that waits for another thread could wait for ever.
 
 use super::Call;
 use crate::base::rank::Rank;
 
-/// Beginnings, ends and first uses, and what may be held besides.
+/// The locks of initialisation, shutdown and first uses, and others that are allowed besides.
 macro_rules! first_uses_and {
     ($($rank:ident),*) => {
         &[
@@ -17,14 +17,15 @@ macro_rules! first_uses_and {
     };
 }
 
-/// Beginnings, ends and first uses, which only those wait for who need what they make.
+/// The locks of initialisation, shutdown and first uses: only threads that need their result wait
+/// for them.
 const FIRST_USES: &[Rank] = first_uses_and!();
 
 /// The locks that a thread may hold during a call.
 fn allowed(call: Call) -> &'static [Rank] {
     use Call::*;
     match call {
-        // They wait for work of the device, or run or end what the host gave.
+        // They wait for work of the device, or run or end host functions.
         cuStreamSynchronize
         | cuLaunchHostFunc
         | cuGraphLaunch
@@ -37,19 +38,19 @@ fn allowed(call: Call) -> &'static [Rank] {
         | cuModuleUnload
         | cuStreamDestroy
         | cuDevicePrimaryCtxRelease => FIRST_USES,
-        // The holder of an arena is parked: the ledger and snapshots go on. The whole device is waited
-        // for only where a stream went and no event could be had for its end.
+        // The holder of an arena is parked: the ledger and snapshots can continue. The host waits
+        // for the whole device only if a stream is gone whose end has no event.
         cuEventSynchronize | cuCtxSynchronize => first_uses_and!(PARKED),
         // The table of reservations grows under the ledger, so that a slot has one owner.
         cuMemAddressReserve | cuMemAddressFree => first_uses_and!(LEDGER, LEAF),
         cuDevicePrimaryCtxRetain => first_uses_and!(ARENA, HOST, STREAM, CONTEXT),
-        // Of pools that end.
+        // The events of pools that are closed.
         cuEventDestroy => first_uses_and!(ARENA, LEAF),
         _ => first_uses_and!(ARENA, HOST, STREAM),
     }
 }
 
-/// Before a call.
+/// Checks, before a call, that this thread only holds allowed locks.
 pub(super) fn check(call: Call) {
     let held = crate::base::rank::held_besides(allowed(call)).unwrap_or("");
     assert!(held.is_empty(), "{call:?} is called with {held} held");

@@ -1,5 +1,5 @@
-//! The seam: how a GPU is reached. A [`Table`] of driver calls is filled by the real libcuda
-//! ([`cuda`]) or by the simulated machine ([`sim`]); nothing above this module knows which.
+//! The seam between the library and its backend. A [`Table`] of driver calls is filled by the real
+//! libcuda ([`cuda`]) or by the simulated machine ([`sim`]); nothing above this module knows which.
 
 pub mod compiler;
 pub mod cublas;
@@ -21,7 +21,7 @@ pub use table::{Call, NAMES, Table};
 
 pub use cudarc::driver::sys;
 
-/// CUresult numbers that the library tells apart.
+/// CUresult numbers that the library handles.
 pub mod code {
     #![allow(missing_docs, reason = "CUDA's own names, without their prefix")]
     pub const SUCCESS: i32 = 0;
@@ -88,13 +88,13 @@ pub struct CudaError {
 }
 
 impl CudaError {
-    /// Stands for "this driver has no such call"; not a CUresult.
+    /// Means "this driver has no such call"; not a CUresult.
     pub const MISSING: i32 = -1;
 
-    /// Stands for "the call would wait, and sync debug mode forbids it"; not a CUresult.
+    /// Means "the call would wait, and sync debug mode forbids it"; not a CUresult.
     pub const WOULD_WAIT: i32 = -2;
 
-    /// A call that this driver lacks.
+    /// The error of a call that this driver lacks.
     pub fn missing(call: &'static str) -> CudaError {
         CudaError { call, code: Self::MISSING }
     }
@@ -105,7 +105,7 @@ impl CudaError {
         if code == code::SUCCESS { Ok(()) } else { Err(CudaError { call, code }) }
     }
 
-    /// Has the device, or its context, become unusable for good?
+    /// Is the device, or its context, permanently unusable?
     pub fn is_sticky(&self) -> bool {
         matches!(
             self.code,
@@ -124,7 +124,7 @@ impl fmt::Debug for CudaError {
     }
 }
 
-/// A backend in use: its table, with counters and the hook for injected failures.
+/// A backend in use: its table, with counters and injected faults.
 pub struct Driver {
     pub(crate) table: Table,
     name: &'static str,
@@ -152,19 +152,19 @@ impl Driver {
         self.is_simulated
     }
 
-    /// Are runs to repeat, so that nothing may depend on time?
+    /// Must runs be repeatable, so that nothing may depend on time?
     pub fn repeats(&self) -> bool {
         self.repeats
     }
 
-    /// The address of a call of the table, of an index of [`NAMES`].
+    /// The address of a call of the table, by its index in [`NAMES`].
     pub fn address(&self, call: usize) -> Result<*mut c_void, CudaError> {
         let name = NAMES.get(call).copied().unwrap_or_default();
         self.table.address(call).ok_or(CudaError::missing(name))
     }
 
-    /// Calls so far of one driver function; `None`: of all. Of a GPU's driver, calls that two threads make
-    /// at once may count as one.
+    /// Number of calls of one driver function; `None`: of all. With a GPU's driver, two calls at
+    /// the same moment may count as one.
     pub fn count(&self, call: Option<usize>) -> u64 {
         let load = |count: &AtomicU64| count.load(Ordering::Relaxed);
         match call {
@@ -179,15 +179,15 @@ impl Driver {
         if self.is_simulated {
             count.fetch_add(1, Ordering::Relaxed);
         } else {
-            // A locked instruction would cost as much as the shortest calls of the driver.
+            // A locked instruction would cost as much as the shortest driver calls.
             count.store(count.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
         }
     }
 }
 
-/// Does the success of a call tell the host that work of a device is over? Questions are told where
-/// they are the host's: the library has some of its own.
-const fn tells(call: Call) -> bool {
+/// Does the success of a call show the host that work of a device is over? Queries are not
+/// included: those of the host notify at their call sites, those of the library do not count.
+const fn shows_completion(call: Call) -> bool {
     use Call::*;
     matches!(
         call,
@@ -195,7 +195,7 @@ const fn tells(call: Call) -> bool {
             | cuStreamSynchronize
             | cuEventSynchronize
             | cuEventElapsedTime
-            // Copies to pageable memory are over when they come back.
+            // Copies to pageable memory are complete when they return.
             | cuMemcpyAsync
             | cuMemcpy2DAsync
             | cuMemcpy3DPeerAsync
@@ -205,8 +205,7 @@ const fn tells(call: Call) -> bool {
     )
 }
 
-/// May a call wait, for the device or for the system? The others only ask, or add to what is
-/// queued.
+/// May a call wait, for the device or for the system? The others only query or queue.
 const fn waits(call: Call) -> bool {
     use Call::*;
     !matches!(
@@ -231,7 +230,7 @@ const fn waits(call: Call) -> bool {
             | cuPointerGetAttribute
             | cuFuncGetAttribute
             | cuFuncGetParamInfo
-            // Where they may wait for memory of the host's, the caller says so.
+            // Where they may wait for host memory, the caller marks the wait.
             | cuMemcpyAsync
             | cuMemcpyPeerAsync
             | cuMemsetD8Async
@@ -250,7 +249,7 @@ fn word<T: Copy>(argument: &T) -> u64 {
     u64::from_ne_bytes(word)
 }
 
-/// Name and meaning of a CUresult; kept here because it must work without a driver.
+/// Name and meaning of a CUresult; kept here because they are needed without a driver.
 pub fn describe(code: i32) -> (&'static str, &'static str) {
     match code {
         0 => ("CUDA_SUCCESS", "no error"),
@@ -315,7 +314,7 @@ mod tests {
 
     #[test]
     fn what_breaks_a_context_is_sticky() {
-        // What kernels left behind on an H200, and what calls refuse without harm.
+        // Errors that kernels caused on an H200, and errors of refused calls, which are harmless.
         for code in [700, 709, 710, 716, 719] {
             assert!(CudaError { call: "cuLaunchKernel", code }.is_sticky(), "{code}");
         }

@@ -1,8 +1,8 @@
-//! NCCL: collectives of many processes and machines. Opened at its first use, never closed.
+//! NCCL: collectives of many processes and machines. Loaded at its first use, never unloaded.
 //!
-//! NCCL loads CUDA by itself and works on GPUs only, so that it is refused on the simulated machine.
-//! There a library that stands in for it is accepted: it exports `tcuda_simulated_nccl`, and is told
-//! where the calls of the machine are. On a GPU that one is refused.
+//! NCCL loads CUDA by itself and works on GPUs only, so that it is refused on the simulated
+//! machine. There a stand-in library is accepted: it exports `tcuda_simulated_nccl`, and gets the
+//! addresses of the simulated calls. On a GPU the stand-in is refused.
 
 use super::library::{Library, LoadError, Spec, Text};
 use crate::base::once::Once;
@@ -17,10 +17,10 @@ static LIBRARY: Spec = Spec {
     advice: "install NVIDIA's NCCL, from its packages or with PyTorch's",
 };
 
-/// The oldest NCCL that we work with, as ncclGetVersion counts: 2.10, which brought bfloat16.
+/// The oldest supported NCCL, in the format of ncclGetVersion: 2.10, which added bfloat16.
 const MINIMUM_VERSION: i32 = 21000;
 
-/// ncclResult_t numbers that the library tells apart.
+/// ncclResult_t numbers that the library handles.
 pub mod code {
     #![allow(missing_docs, reason = "NCCL's own names, without their prefix")]
     pub const SUCCESS: i32 = 0;
@@ -48,14 +48,14 @@ pub mod data {
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct UniqueId(pub [u8; 128]);
 
-/// ncclComm_t; NULL is none.
+/// ncclComm_t; may be NULL.
 pub type Comm = *mut c_void;
-/// cudaStream_t, which a CUstream is.
+/// cudaStream_t, the same as a CUstream.
 pub type Stream = *mut c_void;
 /// Memory of a device.
 pub type Buffer = *mut c_void;
 
-/// ncclConfig_t, the part that 2.14 had, which brought it; newer ones take the rest as not said.
+/// ncclConfig_t as in 2.14, which added it; newer versions use defaults for later fields.
 #[repr(C)]
 struct Config {
     size: usize,
@@ -65,7 +65,7 @@ struct Config {
 }
 
 impl Config {
-    /// NCCL_COMM_BLOCKING stands above it.
+    /// NCCL_COMM_BLOCKING overrides it.
     fn blocking() -> Config {
         Config { size: size_of::<Config>(), magic: 0xcafe_beef, version: 21400, blocking: 1 }
     }
@@ -73,23 +73,23 @@ impl Config {
 
 type InitRankConfig = unsafe extern "C" fn(*mut Comm, c_int, UniqueId, c_int, *mut Config) -> c_int;
 
-/// A call of NCCL's that failed.
+/// A failed call of NCCL.
 #[derive(Debug)]
 pub struct NcclError {
     /// "ncclAllReduce"
     pub call: &'static str,
     /// Its ncclResult_t.
     pub code: i32,
-    /// What that means.
+    /// The meaning of the code.
     pub meaning: &'static str,
-    /// What else NCCL says.
+    /// NCCL's own details.
     pub details: Text,
 }
 
-/// Why NCCL has not done it.
+/// Why NCCL is not usable, or failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Failure {
-    /// It is not there.
+    /// NCCL is missing.
     #[error(transparent)]
     Library(#[from] LoadError),
     /// It lacks a function.
@@ -100,13 +100,13 @@ pub enum Failure {
     /// It is older than [`MINIMUM_VERSION`].
     #[error("NCCL is too old: it is {}, and {} is needed", Version(*.0), Version(MINIMUM_VERSION))]
     TooOld(i32),
-    /// It is NCCL, and there is no GPU.
+    /// It is the real NCCL, and there is no GPU.
     #[error(
         "NCCL works on GPUs only, and the simulated machine is in use; there TCUDA_NCCL_PATH may name a \
          library that simulates it"
     )]
     OnSimulatedMachine,
-    /// It is none, and there is a GPU.
+    /// It is a stand-in, and there is a GPU.
     #[error(
         "the library loaded as NCCL simulates it, for the simulated machine only; correct or unset \
          TCUDA_NCCL_PATH"
@@ -117,7 +117,7 @@ pub enum Failure {
     Call(NcclError),
 }
 
-/// A version as NCCL counts.
+/// A version in NCCL's format.
 struct Version(i32);
 
 impl fmt::Display for Version {
@@ -127,7 +127,7 @@ impl fmt::Display for Version {
     }
 }
 
-/// Major, minor, patch: NCCL counts by thousands up to 2.8, and by ten thousands since.
+/// Major, minor, patch: the major version is a multiple of 1000 up to 2.8, of 10000 since.
 fn parts_of(version: i32) -> (i32, i32, i32) {
     let unit = if version < 10_000 { 1000 } else { 10_000 };
     (version / unit, version % unit / 100, version % 100)
@@ -141,16 +141,16 @@ impl fmt::Display for NcclError {
     }
 }
 
-/// Tells a stand-in where a call of the simulated machine is; 0: it is content.
-type TellSimulated =
+/// Passes the lookup of simulated calls to a stand-in; 0: success.
+type SetSimulated =
     unsafe extern "C" fn(Option<unsafe extern "C" fn(*const c_char) -> *mut c_void>) -> c_int;
 
 macro_rules! functions {
     ($($field:ident = $name:ident ($($type:ty),*);)*) => {
-        /// The functions in use, and what the library is.
+        /// The loaded functions, and the kind of the library.
         pub struct Functions {
             version: i32,
-            simulated: Option<TellSimulated>,
+            simulated: Option<SetSimulated>,
             last_error: Option<unsafe extern "C" fn(Comm) -> *const c_char>,
             init_rank_config: Option<InitRankConfig>,
             $(
@@ -164,7 +164,7 @@ macro_rules! functions {
             fn load(library: &Library, version: i32) -> Result<Functions, Failure> {
                 Ok(Functions {
                     version,
-                    simulated: optional!(library, c"tcuda_simulated_nccl", TellSimulated),
+                    simulated: optional!(library, c"tcuda_simulated_nccl", SetSimulated),
                     last_error: optional!(
                         library,
                         c"ncclGetLastError",
@@ -241,7 +241,7 @@ functions! {
 
 static FUNCTIONS: Once<Functions> = Once::new(Rank::ONCE);
 
-/// NCCL, opened now if it was not.
+/// NCCL, loaded now if it was not.
 fn loaded() -> Result<&'static Functions, Failure> {
     FUNCTIONS.get_or_try_init(|| {
         let library = Library::open(&LIBRARY)?;
@@ -258,7 +258,7 @@ fn loaded() -> Result<&'static Functions, Failure> {
     })
 }
 
-/// Major, minor and patch of the NCCL that is there, on whatever machine.
+/// Major, minor and patch of the installed NCCL, on any machine.
 pub fn version() -> Result<(i32, i32, i32), Failure> {
     Ok(parts_of(loaded()?.version))
 }
@@ -270,9 +270,10 @@ pub fn functions(is_simulated: bool) -> Result<&'static Functions, Failure> {
         (false, None) => Ok(functions),
         (false, Some(_)) => Err(Failure::Simulated),
         (true, None) => Err(Failure::OnSimulatedMachine),
-        (true, Some(tell)) => {
-            // SAFETY: by its name it is the function that is meant here; any thread, any time.
-            match unsafe { tell(Some(crate::sim::function)) } {
+        (true, Some(set_simulated)) => {
+            // SAFETY: the exported name guarantees the signature; callable on any thread, at any
+            // time.
+            match unsafe { set_simulated(Some(crate::sim::function)) } {
                 0 => Ok(functions),
                 _ => Err(Failure::OnSimulatedMachine),
             }
@@ -281,8 +282,8 @@ pub fn functions(is_simulated: bool) -> Result<&'static Functions, Failure> {
 }
 
 impl Functions {
-    /// Joins a group. Only the call that takes a configuration heeds NCCL_COMM_BLOCKING=0: the older one
-    /// waits for the other ranks all the same.
+    /// Joins a group. Only the call with a configuration respects NCCL_COMM_BLOCKING=0; the older
+    /// one waits for the other ranks in any case.
     ///
     /// # Safety
     ///
@@ -296,7 +297,7 @@ impl Functions {
         }
     }
 
-    /// The failure that a status is; [`code::IN_PROGRESS`] is none.
+    /// The failure of a status; [`code::IN_PROGRESS`] is none.
     pub fn check(&self, call: &'static str, code: i32) -> Result<(), Failure> {
         if matches!(code, code::SUCCESS | code::IN_PROGRESS) {
             Ok(())
@@ -316,7 +317,7 @@ impl Functions {
         };
         let details = match self.last_error {
             None => Text::default(),
-            // SAFETY: NULL is any communicator.
+            // SAFETY: NULL means any communicator.
             Some(last_error) => text_at(unsafe { last_error(std::ptr::null_mut()) }),
         };
         Err(Failure::Call(NcclError { call, code, meaning, details }))
@@ -336,7 +337,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn versions_are_taken_apart_as_nccl_puts_them_together() {
+    fn versions_have_the_parts_of_nccl() {
         assert_eq!(parts_of(2708), (2, 7, 8));
         assert_eq!(parts_of(21003), (2, 10, 3));
         assert_eq!(parts_of(22703), (2, 27, 3));

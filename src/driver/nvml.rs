@@ -1,4 +1,4 @@
-//! NVML: what the driver's management library says of a GPU. Opened at its first use, never closed.
+//! NVML, the driver's management library. Loaded at its first use, never unloaded.
 
 use super::library::{Library, LoadError, Spec};
 use super::telemetry::{Memory, Rates};
@@ -14,11 +14,11 @@ static LIBRARY: Spec = Spec {
     advice: "install an NVIDIA driver with its management library",
 };
 
-/// NVML's numbers that are told apart.
+/// nvmlReturn_t numbers that the library handles.
 const INVALID_ARGUMENT: c_int = 2;
 const NOT_SUPPORTED: c_int = 3;
 const NOT_FOUND: c_int = 6;
-/// Its answer to a list that is longer than the room for it.
+/// The result for a list that is longer than the buffer.
 const INSUFFICIENT_SIZE: c_int = 7;
 
 pub(super) type Handle = *mut c_void;
@@ -36,9 +36,9 @@ struct Info {
 /// A process on a GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Process {
-    /// Its number, in the namespace of the driver.
+    /// Its process id, in the driver's namespace.
     pub pid: u32,
-    /// Its memory there; none: the driver does not tell.
+    /// Its memory on the GPU; `None`: the driver does not report it.
     pub used_bytes: Option<u64>,
 }
 
@@ -51,7 +51,7 @@ pub struct NvmlError {
     pub code: i32,
 }
 
-/// What a number of NVML's means, and what to do.
+/// The meaning of an nvmlReturn_t, and what to do.
 fn describe(code: i32) -> &'static str {
     match code {
         1 => "it was not initialised",
@@ -72,10 +72,10 @@ fn describe(code: i32) -> &'static str {
     }
 }
 
-/// Why NVML has no answer.
+/// Why NVML has no value.
 #[derive(Debug, thiserror::Error)]
 pub enum Failure {
-    /// It is not there.
+    /// NVML is missing.
     #[error(transparent)]
     Library(#[from] LoadError),
     /// It lacks a function.
@@ -93,13 +93,13 @@ pub enum Failure {
 }
 
 impl Failure {
-    /// Is a name not known, or not understood?
+    /// Is a name unknown or invalid?
     fn is_unknown(&self) -> bool {
         matches!(self, Failure::Call(error) if matches!(error.code, INVALID_ARGUMENT | NOT_FOUND))
     }
 }
 
-/// The functions in use.
+/// The loaded functions.
 #[derive(Clone, Copy)]
 pub(super) struct Functions {
     init: Init,
@@ -125,7 +125,7 @@ pub(super) fn check(call: &'static str, code: c_int) -> Result<(), Failure> {
     }
 }
 
-/// The address of the first of these names.
+/// The address of the first of these names that exists.
 fn find(library: &Library, names: &[&'static CStr]) -> Result<*mut c_void, Failure> {
     let found = names.iter().map(|name| library.symbol(name)).find(|found| !found.is_null());
     let wanted = names.first().and_then(|name| name.to_str().ok()).unwrap_or("");
@@ -178,16 +178,16 @@ pub(super) fn functions() -> Result<&'static Functions, Failure> {
     })
 }
 
-/// Where a device is: by its UUID, and where NVML does not know that, by its place on the bus.
+/// Identifies a device: by its UUID, or if NVML does not know that, by its PCI address.
 #[derive(Clone, Copy)]
 pub struct Place {
-    /// Of the GPU, or of a part of one.
+    /// UUID of the GPU, or of a part of one.
     pub uuid: [u8; 16],
     /// Domain, bus, device.
     pub pci: [i32; 3],
 }
 
-/// Room for "MIG-" and a UUID.
+/// A text with "MIG-" and a UUID.
 struct Name {
     bytes: [u8; 48],
     len: usize,
@@ -221,7 +221,7 @@ impl fmt::Write for Name {
     }
 }
 
-/// A device of NVML's.
+/// A device as NVML finds it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Found {
     pub(super) handle: Handle,
@@ -229,39 +229,39 @@ pub(super) struct Found {
 }
 
 impl Functions {
-    /// The device of a place: a GPU or a part of one.
+    /// The device at a place: a GPU or a part of one.
     pub(super) fn device(&self, place: Place) -> Result<Found, Failure> {
-        let ask = |call, function: ByUuid, name: Name| {
+        let query = |call, function: ByUuid, name: Name| {
             let mut handle = std::ptr::null_mut();
             // SAFETY: NUL-terminated; `handle` is writable.
             let code = unsafe { function(name.bytes.as_ptr().cast(), &mut handle) };
             check(call, code).map(|()| handle)
         };
         const BY_UUID: &str = "nvmlDeviceGetHandleByUUID";
-        // What is wrong with a GPU says more than that another name for it is not known.
-        let mut told = None;
+        // The failure of a GPU is better than that of a second, unknown name.
+        let mut first_failure = None;
         for (prefix, is_part) in [("GPU-", false), ("MIG-", true)] {
-            match ask(BY_UUID, self.by_uuid, Name::of_uuid(prefix, place.uuid)) {
+            match query(BY_UUID, self.by_uuid, Name::of_uuid(prefix, place.uuid)) {
                 Ok(handle) => return Ok(Found { handle, is_part }),
                 Err(failure) if failure.is_unknown() => (),
-                Err(failure) => told = told.or(Some(failure)),
+                Err(failure) => first_failure = first_failure.or(Some(failure)),
             }
         }
         let code = NOT_FOUND;
         let by_pci = match self.by_pci {
             Some(function) => {
-                ask("nvmlDeviceGetHandleByPciBusId", function, Name::of_pci(place.pci))
+                query("nvmlDeviceGetHandleByPciBusId", function, Name::of_pci(place.pci))
             }
             None => Err(Failure::Call(NvmlError { call: BY_UUID, code })),
         };
         match by_pci {
             Ok(handle) => Ok(Found { handle, is_part: false }),
-            Err(failure) if failure.is_unknown() => Err(told.unwrap_or(failure)),
+            Err(failure) if failure.is_unknown() => Err(first_failure.unwrap_or(failure)),
             Err(failure) => Err(failure),
         }
     }
 
-    /// The GPU that a device is, or is a part of: what only whole boards have is asked there.
+    /// The GPU that a device is, or is a part of: some values exist only for whole boards.
     pub(super) fn board(&self, found: Found) -> Result<Handle, Failure> {
         let (Some(whole), true) = (self.whole, found.is_part) else { return Ok(found.handle) };
         let mut handle = std::ptr::null_mut();
@@ -275,13 +275,13 @@ impl Functions {
         const CALL: &str = "nvmlDeviceGetComputeRunningProcesses";
         let processes = self.processes.ok_or(Failure::Missing(CALL))?;
         let mut room = 8;
-        // Processes may come between two calls.
+        // Processes may start between two calls.
         for _ in 0..8 {
             let mut list = Vec::new();
             list.try_reserve_exact(room).map_err(|_| Failure::OutOfHostMemory)?;
             list.resize(room, Info::default());
             let mut count = room as c_uint;
-            // SAFETY: there is room for as many as `count` says.
+            // SAFETY: there is room for `count` entries.
             let code = unsafe { processes(handle, &mut count, list.as_mut_ptr()) };
             if code == INSUFFICIENT_SIZE {
                 room = (count as usize).max(room) + 8;
@@ -307,7 +307,7 @@ impl Functions {
     }
 }
 
-/// The processes that compute on a GPU, in NVML's order; gives NVML's number of the GPU.
+/// The processes that compute on a GPU, in NVML's order; returns NVML's index of the GPU.
 pub fn processes(place: Place, take: &mut dyn FnMut(Process)) -> Result<u32, Failure> {
     functions()?.processes(place, take)
 }
@@ -323,7 +323,7 @@ mod tests {
         0
     }
 
-    /// Knows one part of a GPU.
+    /// Knows only one part of a GPU.
     unsafe extern "C" fn by_uuid(uuid: *const c_char, handle: *mut Handle) -> c_int {
         // SAFETY: the caller passes a NUL-terminated text.
         let uuid = unsafe { CStr::from_ptr(uuid) };
@@ -342,7 +342,7 @@ mod tests {
         0
     }
 
-    /// Twenty processes, one of which comes between two calls.
+    /// Twenty processes, one of which starts between two calls.
     unsafe extern "C" fn twenty(_: Handle, count: *mut c_uint, list: *mut Info) -> c_int {
         let asked = ASKED.fetch_add(1, Ordering::Relaxed);
         let there = if asked == 0 { 9 } else { 20 };
@@ -354,7 +354,7 @@ mod tests {
         for pid in 0..there {
             let used_bytes = if pid == 3 { u64::MAX } else { u64::from(pid) << 20 };
             let info = Info { pid, used_bytes, ..Info::default() };
-            // SAFETY: there is room, as the caller said.
+            // SAFETY: there is room, by the contract of the call.
             let place = unsafe { list.add(pid as usize) };
             // SAFETY: as above.
             unsafe { place.write(info) };
@@ -379,7 +379,7 @@ mod tests {
     }
 
     #[test]
-    fn places_have_nvmls_names() {
+    fn places_have_the_names_of_nvml() {
         let name = Name::of_pci([0, 0xa1, 2]);
         assert_eq!(&name.bytes[..name.len], b"00000000:A1:02.0");
         let name = Name::of_uuid("GPU-", [0xab; 16]);
@@ -403,7 +403,7 @@ mod tests {
     }
 
     #[test]
-    fn a_device_that_nvml_does_not_know_is_told() {
+    fn a_device_that_nvml_does_not_know_is_an_error() {
         let nowhere = Place { uuid: [0; 16], pci: [0; 3] };
         let failure = one_part().processes(nowhere, &mut |_| ()).unwrap_err();
         let text = "nvmlDeviceGetHandleByUUID failed: NVML error 6: it does not know the GPU";

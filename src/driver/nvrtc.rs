@@ -1,4 +1,4 @@
-//! NVRTC: CUDA's compiler as a library. Opened at its first use, never closed.
+//! NVRTC: CUDA's compiler as a library. Loaded at its first use, never unloaded.
 
 use super::Table;
 use super::compiler::{Failure, Image, Log, NvrtcError, Program};
@@ -24,14 +24,14 @@ static LIBRARY: Spec = Spec {
 
 type Handle = *mut c_void;
 
-/// NVRTC's result for a source that is wrong.
+/// NVRTC's result for an invalid source.
 const COMPILATION: c_int = 6;
 const OUT_OF_MEMORY: c_int = 1;
 
-/// Most targets that are looked at.
+/// Most targets that are considered.
 const MOST_TARGETS: usize = 64;
 
-/// The functions in use.
+/// The loaded functions.
 #[derive(Clone, Copy)]
 struct Functions {
     version: u32,
@@ -67,7 +67,7 @@ type Size = unsafe extern "C" fn(Handle, *mut usize) -> c_int;
 type Get = unsafe extern "C" fn(Handle, *mut c_char) -> c_int;
 
 static FUNCTIONS: Once<Functions> = Once::new(Rank::ONCE);
-/// Of the driver, as cuDriverGetVersion counts; 0: not asked.
+/// The driver's version, in the format of cuDriverGetVersion; 0: unknown.
 static DRIVER: AtomicU32 = AtomicU32::new(0);
 
 fn check(call: &'static str, code: c_int) -> Result<(), Failure> {
@@ -99,8 +99,8 @@ fn version_of(library: &Library) -> Result<u32, Failure> {
     Ok(major.unsigned_abs() * 1000 + minor.unsigned_abs() * 10)
 }
 
-/// Says which driver is to load what is compiled: one older than NVRTC refuses it.
-pub fn meet(table: &Table) {
+/// Sets the driver that will load the images: a driver older than NVRTC refuses its newest format.
+pub fn set_driver_version(table: &Table) {
     let Some(get) = table.cuDriverGetVersion else { return };
     let mut version = 0;
     // SAFETY: `version` is writable.
@@ -109,18 +109,18 @@ pub fn meet(table: &Table) {
     }
 }
 
-/// Opens it, unless that was done.
+/// Loads NVRTC, unless it is loaded.
 pub fn find() -> Result<(), Failure> {
     functions().map(|_| ())
 }
 
-/// The version that was opened; 0: none yet.
+/// The version that is loaded; 0: none yet.
 pub fn known_version() -> u32 {
     FUNCTIONS.get().map_or(0, |functions| functions.version)
 }
 
-/// Opens what NVRTC will look for by its name alone: a directory that no search path leads to has it
-/// beside NVRTC. Where it has not, NVRTC says so.
+/// Loads the library of built-ins, which NVRTC loads by its name alone, from NVRTC's own directory:
+/// no search path may lead there. If it is missing, NVRTC reports it.
 fn open_builtins(library: &Library, version: u32) {
     let address = library.symbol(c"nvrtcVersion");
     // SAFETY: a structure of pointers.
@@ -138,7 +138,7 @@ fn open_builtins(library: &Library, version: u32) {
     let (major, minor) = (version / 1000, version % 1000 / 10);
     if write!(name, "{folder}/libnvrtc-builtins.so.{major}.{minor}").is_ok() {
         let flags = libc::RTLD_NOW | libc::RTLD_LOCAL | libc::RTLD_NODELETE;
-        // SAFETY: NUL-terminated; a part of NVRTC, trusted as that is.
+        // SAFETY: NUL-terminated; a part of NVRTC, and trusted like it.
         unsafe { libc::dlopen(name.bytes.as_ptr().cast(), flags) };
     }
 }
@@ -158,7 +158,7 @@ fn functions() -> Result<&'static Functions, Failure> {
         check("nvrtcGetNumSupportedArchs", unsafe { count(&mut number) })?;
         let mut targets = [0; MOST_TARGETS];
         if number as usize <= MOST_TARGETS {
-            // SAFETY: there is room for as many as it said.
+            // SAFETY: there is room for `number` targets.
             check("nvrtcGetSupportedArchs", unsafe { list(targets.as_mut_ptr()) })?;
         }
         Ok(Functions {
@@ -179,7 +179,7 @@ fn functions() -> Result<&'static Functions, Failure> {
     })
 }
 
-/// A program, destroyed when it goes.
+/// A program, destroyed when it is dropped.
 struct Open<'a> {
     functions: &'a Functions,
     handle: Handle,
@@ -193,7 +193,8 @@ impl Drop for Open<'_> {
 }
 
 impl Functions {
-    /// The target for a device, and whether it is the device's own, for which machine code is made.
+    /// The target for a device, and whether it is exactly the device's, so that machine code is
+    /// made.
     fn target(&self, capability: u32) -> Result<(u32, bool), Failure> {
         let known = self.targets.iter().map(|target| target.unsigned_abs());
         let best = known.filter(|target| (1..=capability).contains(target)).max();
@@ -208,16 +209,16 @@ impl Functions {
         let mut bytes = Vec::new();
         bytes.try_reserve_exact(length).map_err(|_| Failure::OutOfHostMemory)?;
         bytes.resize(length, 0);
-        // SAFETY: there is room for as many bytes as it said.
+        // SAFETY: there is room for `length` bytes.
         check("nvrtcGet...", unsafe { get(program.handle, bytes.as_mut_ptr().cast()) })?;
         Ok(bytes)
     }
 }
 
-/// Room for a path.
+/// Longest path.
 const ROOM: usize = 1024;
 
-/// A short text with a NUL, by value.
+/// A short NUL-terminated text, by value.
 struct Short {
     bytes: [u8; ROOM],
     len: usize,
@@ -240,8 +241,9 @@ fn is_of(flag: &CStr, names: &[&str]) -> bool {
 
 /// Compiles a program.
 pub fn compile(program: &Program<'_>) -> Result<Image, Failure> {
-    // What functions of elements hardly need (textures, functions of the runtime) costs an eighth of the
-    // time. Versions that do not know the option refuse at once; who needs these gets them.
+    // --minimal leaves out what elementwise functions rarely need (textures, functions of the
+    // runtime), and saves an eighth of the time. Versions without the option refuse it at once.
+    // Sources that need those parts are compiled again without it.
     if program.is_plain
         && let Ok(image) = compile_with(program, &[c"--minimal"])
     {

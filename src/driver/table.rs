@@ -1,8 +1,9 @@
-//! The seam: every driver call that the library makes, with the driver's own signature.
+//! The table of driver calls: every call that the library makes, with the driver's own signature.
 //!
-//! A line is `name = symbol @ level (parameters)`: `name` is what cuGetProcAddress_v2 is asked for at
-//! `level` (the CUDA version that introduced this signature, where later ones changed it; else 12.9),
-//! `symbol` what dlsym is asked for, and what cudarc's prototype, compared at compile time, is called.
+//! A line is `name = symbol @ level (parameters)`. `name` is looked up by cuGetProcAddress_v2 at
+//! `level`: the CUDA version that introduced this signature, if later versions changed it; else
+//! 12.9. `symbol` is looked up by dlsym, and is the name of cudarc's prototype, which is compared
+//! at compile time.
 
 use super::{CudaResult, Driver, inject};
 use crate::base::{progress, thread, waiting};
@@ -11,7 +12,7 @@ use cudarc::driver::sys;
 use cudarc::driver::sys::*;
 use std::ffi::{c_char, c_int, c_uchar, c_uint, c_ulonglong, c_ushort, c_void};
 
-/// The level at which symbols are resolved unless a line of the table says otherwise.
+/// The level of symbols without a level in the table.
 pub const LEVEL: i32 = 12090;
 
 macro_rules! level {
@@ -44,17 +45,17 @@ macro_rules! driver_calls {
         /// Names of the calls, in the order of [`Call`].
         pub const NAMES: &[&str] = &[$(stringify!($name)),*];
 
-        // Our signatures are cudarc's.
+        // The signatures equal those of cudarc.
         $(const _: unsafe fn($($ty),*) -> CUresult = sys::$symbol;)*
 
         impl Table {
-            /// The address of the call of an index of [`NAMES`].
+            /// The address of a call, by its index in [`NAMES`].
             pub fn address(&self, index: usize) -> Option<*mut c_void> {
                 let calls = [$(self.$name.map(|call| call as *mut c_void)),*];
                 calls.get(index).copied().flatten()
             }
 
-            /// Fills the table: `resolve(name, symbol, level)` gives an address, or NULL.
+            /// Fills the table: `resolve(name, symbol, level)` returns an address, or NULL.
             pub fn fill(mut resolve: impl FnMut(&str, &str, i32) -> *mut c_void) -> Table {
                 Table {
                     $($name: {
@@ -90,7 +91,8 @@ macro_rules! driver_calls {
                 crate::driver::lock_rules::check(Call::$name);
                 self.count_call(Call::$name);
                 if const { sync_debug::waits(Call::$name) } {
-                    // A driver need not notice: it may wait for the very function that calls it.
+                    // The driver may not detect this: it could wait for the very function that
+                    // makes the call.
                     if thread::is_in_callback() {
                         let code = super::code::NOT_PERMITTED;
                         return Err(super::CudaError { call: stringify!($name), code });
@@ -110,12 +112,12 @@ macro_rules! driver_calls {
                     let _in_driver = crate::base::host_faults::in_driver();
                     // SAFETY: the caller's promise.
                     let code = unsafe { function($($arg),*) };
-                    if const { super::tells(Call::$name) } && code == super::code::SUCCESS {
+                    if const { super::shows_completion(Call::$name) } && code == super::code::SUCCESS {
                         progress::notify();
                     }
                     super::CudaError::check(stringify!($name), code)
                 };
-                // Not an Option: the others would keep and look at one.
+                // Not an Option, which would be kept and checked for the other calls too.
                 if const { super::waits(Call::$name) } {
                     let _waiting = waiting::begin();
                     call()

@@ -1,4 +1,4 @@
-//! What NVML measures. Values that only a whole board has are those of the board, also for a part of it.
+//! Values of NVML. Values that only a whole board has are also returned for a part of it.
 
 use super::nvml::{Failure, Handle, Place, Read, ReadOf, check, functions};
 use crate::base::waiting;
@@ -8,9 +8,9 @@ use std::ffi::c_uint;
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
 pub struct Rates {
-    /// Share of time, in percent, in which kernels ran.
+    /// Percentage of time in which kernels ran.
     pub kernels: c_uint,
-    /// The same, in which memory was read or written.
+    /// Percentage of time in which memory was accessed.
     pub memory: c_uint,
 }
 
@@ -55,14 +55,14 @@ fn read_of(
     Ok(value)
 }
 
-/// How busy a device was.
+/// Utilisation of a device.
 pub fn rates(place: Place) -> Result<Rates, Failure> {
     let nvml = functions()?;
     let device = nvml.device(place)?.handle;
     read("nvmlDeviceGetUtilizationRates", nvml.utilization, device)
 }
 
-/// Memory that is in use, by whomever.
+/// Memory in use by all processes.
 pub fn used_bytes(place: Place) -> Result<u64, Failure> {
     let nvml = functions()?;
     let device = nvml.device(place)?.handle;
@@ -74,7 +74,7 @@ pub fn celsius(place: Place) -> Result<i32, Failure> {
     let nvml = functions()?;
     let board = nvml.board(nvml.device(place)?)?;
     let degrees = read_of("nvmlDeviceGetTemperature", nvml.temperature, board, DIE)?;
-    // NVML calls it unsigned, and means a number below 0 in the cold.
+    // NVML declares it unsigned, but means a negative number below 0 degrees.
     Ok(degrees as i32)
 }
 

@@ -112,7 +112,7 @@ fn make(
     let _relaxed = Relaxed::enter(runtime.driver());
     handle.native = match cublas.create() {
         // cuBLAS cannot use memory that the cache holds.
-        Err(failure) if failure.is_want_of_memory() => {
+        Err(failure) if failure.is_out_of_memory() => {
             memory::empty_cache(runtime)?;
             cublas.create()?
         }

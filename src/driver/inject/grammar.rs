@@ -1,4 +1,4 @@
-//! Rules as text: "cuMemMap@3=2, *@17=999!, cuMemCreate@1=slow:20ms, *@40=lost".
+//! The text form of rules: "cuMemMap@3=2, *@17=999!, cuMemCreate@1=slow:20ms, *@40=lost".
 
 use super::{Effect, MAX_RULES, Rule, Rules, Target, index_of};
 use crate::base::text::Text;
@@ -6,45 +6,45 @@ use crate::driver::CudaError;
 use crate::driver::code::LAUNCH_FAILED;
 use std::time::Duration;
 
-/// A pause is at most so long.
+/// The longest pause.
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 
-/// Why a text has no rules, with the part that is wrong.
+/// Why a text is no valid list of rules, with the invalid part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RuleError {
-    /// Its parts are not there.
+    /// Parts are missing.
     #[error("fault \"{0}\" is not of the form function@k=effect, such as cuMemMap@3=2")]
     NotARule(Text),
-    /// Not a function.
+    /// Not a driver function.
     #[error(
         "fault \"{0}\" names no driver call that tcuda makes; name one such as cuMemMap, or * for any"
     )]
     UnknownFunction(Text),
-    /// Not a count.
+    /// Not a valid count.
     #[error("fault \"{0}\" does not say which call: after the @ goes 1 for the next, 2, 3, ...")]
     BadCount(Text),
-    /// Not an effect.
+    /// Not a valid effect.
     #[error(
         "fault \"{0}\" has no effect that tcuda knows: use a CUresult such as 2, slow:20ms (us, ms \
          or s, up to 60s), each perhaps with a ! for ever, or lost, or lost:700 with a code that \
          ends a context (214, 700, 709, 714 to 719)"
     )]
     BadEffect(Text),
-    /// Host memory is the allocator's of a special build.
+    /// Rules for host memory need a special build.
     #[error(
         "fault \"{0}\" needs a library built with the feature host_faults: an ordinary one has no \
          say in allocations of host memory"
     )]
     NoHostFaults(Text),
-    /// Not an effect on host memory.
+    /// Not a valid effect on host memory.
     #[error("fault \"{0}\" is not possible: an allocation of host memory can only =fail or =fail!")]
     BadHostEffect(Text),
-    /// No room.
+    /// Too many rules.
     #[error("fault \"{0}\" is one too many: there can be 32 rules")]
     TooMany(Text),
 }
 
-/// Reads rules; an empty text has none, blanks around them are ignored.
+/// Parses rules; an empty text has none, blanks around rules are ignored.
 pub fn parse(text: &str) -> Result<Rules, RuleError> {
     let mut rules = [None; MAX_RULES];
     let parts = text.split(',').map(str::trim).filter(|part| !part.is_empty());
@@ -82,7 +82,7 @@ fn rule(part: &str) -> Result<Rule, RuleError> {
     }
     let effect = self::effect(effect).ok_or(RuleError::BadEffect(whole))?;
     if forever && matches!(effect, Effect::Lost(_)) {
-        // It is for ever by itself.
+        // A loss is permanent by itself.
         return Err(RuleError::BadEffect(whole));
     }
     Ok(Rule { target, remaining, effect, forever })

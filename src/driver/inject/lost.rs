@@ -1,22 +1,22 @@
-//! Lost devices: what a real GPU does after a fault, on a machine that is well. Every call that works
-//! with the device or its context gives the same code until shutdown; those that need no working
-//! context go on.
+//! Lost devices: injects what a real GPU does after a fault. Every call that works with the device
+//! or its context returns the same code until shutdown; calls that need no working context still
+//! work.
 //!
-//! With which device a call works is told by its stream, event, handle or address, else by the current
-//! context. Drivers cannot be asked for the device of an event or handle, so these are remembered from
-//! the calls that bind them to one.
+//! The device of a call is determined by its stream, event, handle or address, else by the current
+//! context. Drivers cannot be queried for the device of an event or handle, so these are recorded
+//! when a call binds them to a device.
 
 use crate::base::ordinal::MAX_DEVICES;
 use crate::driver::sys::{CUDA_MEMCPY3D_PEER, CUcontext, CUmemAllocationProp, CUpointer_attribute};
 use crate::driver::{Call, Table, code};
 use std::ffi::c_void;
 
-/// Handles up to this mean a stream of the current context.
+/// Handles up to this denote a stream of the current context.
 const PER_THREAD: u64 = 2;
 
 /// Lost devices, and the devices of events and handles.
 pub(super) struct Lost {
-    /// By device: what its calls give; 0: it is well.
+    /// By device: the code that its calls return; 0: not lost.
     codes: [i32; MAX_DEVICES],
     owners: Vec<(u64, u8)>,
 }
@@ -34,23 +34,23 @@ impl Lost {
         *self = Lost::new();
     }
 
-    /// Loses devices that are not lost already.
-    pub(super) fn lose(&mut self, devices: u64, given: i32) {
+    /// Loses devices that are not lost yet.
+    pub(super) fn lose(&mut self, devices: u64, new: i32) {
         for (device, code) in self.codes.iter_mut().enumerate() {
             if devices >> device & 1 == 1 && *code == 0 {
-                *code = given;
+                *code = new;
             }
         }
     }
 
-    /// What a call that works with these devices gives, if one of them is lost.
+    /// The code of a call that works with these devices, if one of them is lost.
     pub(super) fn code(&self, devices: u64) -> Option<i32> {
         let mut lost = self.codes.iter().enumerate();
         lost.find(|(device, code)| devices >> device & 1 == 1 && **code != 0).map(|(_, code)| *code)
     }
 
-    /// The devices with which a call works, as bits; remembers what it binds to them.
-    pub(super) fn devices(&mut self, call: Call, seen: &Seen) -> u64 {
+    /// The devices that a call works with, as bits; records the objects that it binds to them.
+    pub(super) fn devices(&mut self, call: Call, seen: &CallDevices) -> u64 {
         if seen.bound != 0 && seen.devices.count_ones() == 1 {
             let device = seen.devices.trailing_zeros() as u8;
             if let Some(known) = self.owners.iter_mut().find(|(object, _)| *object == seen.bound) {
@@ -76,21 +76,21 @@ impl Lost {
     }
 }
 
-/// What a call says about its devices.
+/// The devices and objects in the arguments of a call.
 #[derive(Default)]
-pub(super) struct Seen {
-    /// Devices that are known, as bits.
+pub(super) struct CallDevices {
+    /// Known devices, as bits.
     devices: u64,
-    /// The device of the current context, for objects that nobody knows.
+    /// The device of the current context, for unknown objects.
     current: u64,
-    /// Events or a handle of which the device is to be looked up.
+    /// Events or a handle whose device is to be looked up.
     objects: [u64; 2],
     /// An event or handle that the call binds to the one known device.
     bound: u64,
 }
 
-impl Seen {
-    pub(super) fn of(table: &Table, call: Call, arguments: &[(&str, u64)]) -> Seen {
+impl CallDevices {
+    pub(super) fn of(table: &Table, call: Call, arguments: &[(&str, u64)]) -> CallDevices {
         #[cfg(any(test, feature = "host_faults"))]
         let _in_driver = crate::base::host_faults::in_driver();
         use Call::*;
@@ -98,7 +98,7 @@ impl Seen {
             arguments.iter().find(|(name, _)| *name == wanted).map_or(0, |(_, value)| *value)
         };
         let current = current(table);
-        let mut seen = Seen { current, ..Seen::default() };
+        let mut seen = CallDevices { current, ..CallDevices::default() };
         match call {
             // They need no working context.
             cuInit
@@ -165,8 +165,8 @@ impl Seen {
     }
 }
 
-/// Lets a lost device's context go in fact, although the call says otherwise: what the library cannot
-/// destroy any more ends with it.
+/// Releases a lost device's context in fact, although the call returns an error: objects that the
+/// library can no longer destroy end with it.
 pub(super) fn finish(table: &Table, call: Call, arguments: &[(&str, u64)], has_lost: bool) {
     #[cfg(any(test, feature = "host_faults"))]
     let _in_driver = crate::base::host_faults::in_driver();
@@ -175,7 +175,7 @@ pub(super) fn finish(table: &Table, call: Call, arguments: &[(&str, u64)], has_l
         && let (Some(release), Some((_, device))) =
             (table.cuDevicePrimaryCtxRelease, arguments.first())
     {
-        // SAFETY: the call that the caller made.
+        // SAFETY: the same call as the caller's.
         unsafe { release(*device as i32) };
     }
 }
@@ -223,7 +223,7 @@ fn of_stream(table: &Table, stream: u64, current: u64) -> u64 {
     let mut context = std::ptr::null_mut();
     match table.cuStreamGetCtx {
         Some(get) if stream > PER_THREAD => {
-            // SAFETY: the stream is what the caller passes on; `context` is writable.
+            // SAFETY: the stream is an argument of the call; `context` is writable.
             match unsafe { get(stream as _, &mut context) } {
                 code::SUCCESS => of_context(table, context as u64),
                 _ => current,
@@ -247,13 +247,13 @@ fn of_address(table: &Table, address: u64, current: u64) -> u64 {
 }
 
 fn of_properties(properties: u64) -> u64 {
-    // SAFETY: what cuMemCreate gets: NULL or properties of an allocation.
+    // SAFETY: an argument of cuMemCreate: NULL or properties of an allocation.
     let properties = unsafe { (properties as *const CUmemAllocationProp).as_ref() };
     properties.map_or(0, |properties| bit(properties.location.id))
 }
 
 fn of_copy(table: &Table, copy: u64) -> u64 {
-    // SAFETY: what cuMemcpy3DPeerAsync gets: NULL or a description of a copy.
+    // SAFETY: an argument of cuMemcpy3DPeerAsync: NULL or a description of a copy.
     let copy = unsafe { (copy as *const CUDA_MEMCPY3D_PEER).as_ref() };
     copy.map_or(0, |copy| {
         of_context(table, copy.srcContext as u64) | of_context(table, copy.dstContext as u64)

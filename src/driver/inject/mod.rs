@@ -1,5 +1,5 @@
 //! Injected faults: the n-th call of a driver function, or of any, fails with a chosen CUresult, is
-//! slow, or loses its device. They live in front of the table, so that both backends have them.
+//! slow, or loses its device. They are injected before the table, so that both backends have them.
 
 mod grammar;
 mod lost;
@@ -13,19 +13,19 @@ use lost::Lost;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-/// At most so many rules at once; more are refused.
+/// Most rules at once; more are refused.
 pub const MAX_RULES: usize = 32;
 
-/// What happens to a call.
+/// The effect on a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Effect {
-    /// It is not made and gives this CUresult.
+    /// The call is not made and returns this CUresult.
     Code(i32),
-    /// It is made after a pause.
+    /// The call is made after a pause.
     Slow(Duration),
-    /// Its device is lost: this and all later calls that work with it give this CUresult.
+    /// Its device is lost: this and all later calls that work with it return this CUresult.
     Lost(i32),
-    /// An allocation of host memory finds none.
+    /// An allocation of host memory fails.
     NoHostMemory,
 }
 
@@ -34,22 +34,22 @@ pub enum Effect {
 pub enum Target {
     /// Calls of one function, by its index in [`NAMES`].
     Function(usize),
-    /// Calls of any.
+    /// Calls of any function.
     Any,
     /// Allocations of host memory by the library itself.
     HostMemory,
 }
 
-/// The `remaining`-th of these has that effect.
+/// The `remaining`-th counted call has the effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rule {
-    /// What it counts.
+    /// The calls that it counts.
     pub target: Target,
-    /// How many until it fires; 1: the next.
+    /// Number of calls until it fires; 1: the next.
     pub remaining: u64,
-    /// What it does.
+    /// The effect.
     pub effect: Effect,
-    /// Does it go on firing?
+    /// Does it fire for all later calls too?
     pub forever: bool,
 }
 
@@ -65,7 +65,7 @@ static ARMED: AtomicBool = AtomicBool::new(false);
 static STATE: Mutex<State> =
     Mutex::new(Rank::RULES, State { rules: [None; MAX_RULES], lost: Lost::new() });
 static FIRED: AtomicU64 = AtomicU64::new(0);
-/// Calls that destroy something and were not made, by function, in this life of the library.
+/// Number of refused calls that destroy something, by function, in this generation of the library.
 static REFUSED: [AtomicU64; NAMES.len()] = [const { AtomicU64::new(0) }; NAMES.len()];
 
 /// Is any rule set, or any device lost?
@@ -79,12 +79,12 @@ pub fn index_of(function: &str) -> Option<usize> {
     NAMES.iter().position(|name| *name == function)
 }
 
-/// How many calls and allocations were failed or delayed since the process began.
+/// Number of calls and allocations that failed or were slow since the process began.
 pub fn fired() -> u64 {
     FIRED.load(Ordering::Relaxed) + host_memory_fired()
 }
 
-/// How many calls of a function were failed in this life of the library.
+/// Number of refused calls of a function in this generation of the library.
 pub fn refused(call: Call) -> u64 {
     REFUSED[call as usize].load(Ordering::Relaxed)
 }
@@ -94,8 +94,8 @@ pub fn has_lost_device() -> bool {
     state(|state| state.lost.any())
 }
 
-/// Makes the `nth` call from now of a function (`None`: of any) give `code`, once or for ever;
-/// 0 removes its rules. False when there are too many rules.
+/// Makes the `nth` call from now of a function (`None`: of any) return `code`, once or for ever; 0
+/// removes its rules. False if there are too many rules.
 pub fn set(call: Option<usize>, nth: u64, code: i32, forever: bool) -> bool {
     let target = call.map_or(Target::Any, Target::Function);
     let is_set = state(|state| {
@@ -116,12 +116,12 @@ pub fn set(call: Option<usize>, nth: u64, code: i32, forever: bool) -> bool {
             None => false,
         }
     });
-    // What a rule held up may be over now.
+    // Work that a rule has delayed may be over now.
     progress::notify();
     is_set
 }
 
-/// Puts rules in the place of all that are set. Lost devices stay lost.
+/// Replaces all rules. Lost devices stay lost.
 pub fn replace(rules: &Rules) {
     state(|state| state.rules = *rules);
     progress::notify();
@@ -134,8 +134,8 @@ pub fn is_empty() -> bool {
     state(|state| state.rules.iter().all(Option::is_none))
 }
 
-/// Removes all rules, and lost devices work again: the library's life ends. What was refused is known
-/// until [`forget`], since the backend says what is alive at its end.
+/// Removes all rules and restores lost devices, at shutdown. The counts of refused calls stay until
+/// [`forget`], because the backend checks at its end what is still alive.
 pub fn clear() {
     state(|state| {
         state.rules = [None; MAX_RULES];
@@ -144,13 +144,13 @@ pub fn clear() {
     set_host_memory(0, false);
 }
 
-/// The same, after the end of the backend.
+/// [`clear`] and the counts of refused calls, after the end of the backend.
 pub fn forget() {
     clear();
     REFUSED.iter().for_each(|count| count.store(0, Ordering::Relaxed));
 }
 
-/// Runs `body` on the state, and then says whether calls must look at it.
+/// Runs `body` on the state, and then updates whether calls must check it.
 fn state<R>(body: impl FnOnce(&mut State) -> R) -> R {
     let mut state = STATE.lock();
     let result = body(&mut state);
@@ -160,13 +160,14 @@ fn state<R>(body: impl FnOnce(&mut State) -> R) -> R {
 }
 
 impl State {
-    /// Does it matter with which devices a call works?
+    /// Do the rules depend on the devices of calls?
     fn follows_devices(&self) -> bool {
         let loses = |rule: &Rule| matches!(rule.effect, Effect::Lost(_));
         self.lost.any() || self.rules.iter().flatten().any(loses)
     }
 
-    /// Counts one call against the rules: how long it waits, and what it gives instead of being made.
+    /// Counts one call against the rules: returns its delay, and the code that it returns instead
+    /// of being made.
     fn count(&mut self, call: Call, devices: u64) -> (Duration, Option<i32>) {
         let (mut pause, mut code) = (Duration::ZERO, self.lost.code(devices));
         for slot in &mut self.rules {
@@ -188,7 +189,7 @@ impl State {
                     code = code.or(Some(given));
                 }
                 Effect::Lost(_) => {
-                    // It works with no device: the next that does loses it.
+                    // The call works with no device: the next one that does loses it.
                     rule.remaining = 1;
                     continue;
                 }
@@ -204,15 +205,15 @@ impl State {
     }
 }
 
-/// Counts one call with its arguments against the rules, waits if it is to be slow, and gives the
-/// code that it gives instead of being made.
+/// Counts one call with its arguments against the rules, pauses if it is to be slow, and returns
+/// the code that it returns instead of being made.
 #[cold]
 #[inline(never)]
 pub(super) fn take(driver: &Driver, call: Call, arguments: &[(&str, u64)]) -> Option<i32> {
     let mut devices = 0;
     if state(|state| state.follows_devices()) {
-        // Asked without the lock: it takes driver calls.
-        let seen = lost::Seen::of(&driver.table, call, arguments);
+        // Without the lock, because it makes driver calls.
+        let seen = lost::CallDevices::of(&driver.table, call, arguments);
         devices = state(|state| state.lost.devices(call, &seen));
     }
     let (pause, code) = state(|state| state.count(call, devices));
