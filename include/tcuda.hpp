@@ -233,7 +233,7 @@ public:
 
     // First byte, on the device, as a typed pointer; get() is the same as void *.
     template <class T> T *as() const noexcept { return static_cast<T *>(handle_); }
-    // Size as asked for; 0 when there is no memory.
+    // Requested size; 0 when there is no memory.
     std::size_t size_bytes() const noexcept { return handle_ != nullptr ? bytes_ : 0; }
     // The memory is also used on `stream`: not reused before what is queued there is done.
     result record(stream_view stream) const {
@@ -430,7 +430,7 @@ public:
     ~imported() { reset(); }
 
     void *get() const noexcept { return ptr_; }
-    // Size as its owner asked for.
+    // Size that its owner requested.
     std::size_t size_bytes() const noexcept { return bytes_; }
     explicit operator bool() const noexcept { return ptr_ != nullptr; }
     tcuda_status status() const noexcept { return status_; }

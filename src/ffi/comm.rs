@@ -13,8 +13,7 @@ use crate::collectives::{Split, Tensors};
 use crate::gpu::stream::Stream;
 use crate::tensor::Tensor;
 
-/// Checks that a list of the host's is not NULL, unless it is empty, and that its addresses do not
-/// overflow.
+/// Checks that a host's list is not NULL, unless it is empty, and that its addresses do not overflow.
 fn require_list<T>(list: *const T, count: usize, name: &'static str) -> Result<()> {
     if count > 0 && list.is_null() {
         return Err(Error::Null { name });
@@ -25,7 +24,7 @@ fn require_list<T>(list: *const T, count: usize, name: &'static str) -> Result<(
     Ok(())
 }
 
-/// Applies `make` to each element of a list of the host's.
+/// Applies `make` to each element of a host's list.
 fn collect<T, U: Copy>(
     list: *const T,
     count: usize,

@@ -77,7 +77,7 @@ fn state_out(state: *mut u8, name: &'static str) -> Result<Out<[u8; STATE_BYTES]
     out(state.cast(), name)
 }
 
-/// Reads a state of the host's.
+/// Reads a host's state.
 fn state_in(state: *const u8, name: &'static str) -> Result<Position> {
     let mut copy = [0; STATE_BYTES];
     copy.copy_from_slice(bytes(state, STATE_BYTES, name)?);

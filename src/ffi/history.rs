@@ -102,7 +102,7 @@ unsafe impl Send for HostSource {}
 // SAFETY: as above.
 unsafe impl Sync for HostSource {}
 
-/// The bytes of a text of the host's; none for NULL.
+/// The bytes of a host's text; none for NULL.
 fn bytes_of<'a>(text: *const c_char) -> &'a [u8] {
     if text.is_null() {
         return &[];

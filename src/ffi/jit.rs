@@ -77,7 +77,7 @@ fn no_bool(value: i64) -> Error {
     Error::OutOfRange { name: "scalars[i].integer", value, allowed: "a bool is 0 or 1" }
 }
 
-/// Reads a list of the host's, each element only when it is needed.
+/// Reads a host's list, each element only when it is needed.
 fn scalars<'a>(
     list: *const tcuda_scalar,
     count: usize,

@@ -9,7 +9,7 @@ pub struct Wait {
     pub instead: &'static str,
 }
 
-/// For all that the library waits for of its own accord: memory that is given back, for example.
+/// Any other wait of the library, for example before memory is given back.
 pub const OTHER_WAITS: Wait =
     Wait { what: "this call", instead: "make it when the streams that it waits for have finished" };
 
