@@ -265,6 +265,7 @@ impl RepeatedCall {
 
     /// The same for memory that is not in the cache, and for memory of others.
     #[cold]
+    #[inline(never)]
     fn uncached_memory_is_valid(
         &self,
         runtime: &Runtime,

@@ -394,6 +394,8 @@ impl Tensor {
 }
 
 /// First address and bytes of the block of this library that holds an address; none: it is other memory.
+#[cold]
+#[inline(never)]
 pub fn block_around(runtime: &Runtime, address: u64) -> Result<Option<(u64, u64)>> {
     let block = memory::extent(address)?;
     if block.is_some() || !memory::has_uncached_blocks() {
