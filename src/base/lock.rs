@@ -18,10 +18,10 @@ const HELD: u32 = 1;
 const WAITED_FOR: u32 = 2;
 /// Limit of the pauses between two loads, which double: waiters must not take the cache line from
 /// the holder.
-const MOST_PAUSES: u32 = 32;
+const MAX_PAUSES: u32 = 32;
 /// The same for a short lock, which is held for less time than it takes to move its data: some
 /// microseconds.
-const MOST_PAUSES_OF_BRIEF: u32 = 512;
+const MAX_PAUSES_SHORT: u32 = 512;
 /// Total pauses before a waiter sleeps. A use takes about ten nanoseconds, and waking a sleeper
 /// costs a system call; so it is worth spinning while several threads use the lock.
 const ALL_PAUSES: u32 = 4096;
@@ -32,7 +32,7 @@ pub struct Lock {
     /// Pauses before a waiter's first load. A short lock that is contended now is likely to be
     /// contended the next time.
     pace: Pace,
-    most_pauses: u32,
+    max_pauses: u32,
     rank: Rank,
 }
 
@@ -43,15 +43,15 @@ impl Lock {
             Lock {
                 word: AtomicU32::new(FREE),
                 pace: Pace::new(1),
-                most_pauses: MOST_PAUSES,
+                max_pauses: MAX_PAUSES,
                 rank,
             }
         }
     }
 
     /// A free lock that is contended often and held for about ten nanoseconds.
-    pub fn new_brief(rank: Rank) -> Lock {
-        Lock { most_pauses: MOST_PAUSES_OF_BRIEF, ..Lock::new(rank) }
+    pub fn new_short(rank: Rank) -> Lock {
+        Lock { max_pauses: MAX_PAUSES_SHORT, ..Lock::new(rank) }
     }
 
     /// Locks it if it is free.
@@ -91,7 +91,7 @@ impl Lock {
                 return;
             }
         }
-        if self.look(HELD) {
+        if self.spin(HELD) {
             return;
         }
         // From here on other waiters may sleep too, which the word says until a thread has unlocked
@@ -99,14 +99,14 @@ impl Lock {
         let _waiting = sync::waiting();
         while self.word.swap(WAITED_FOR, Ordering::Acquire) != FREE {
             sync::sleep_while(&self.word, WAITED_FOR);
-            if self.look(WAITED_FOR) {
+            if self.spin(WAITED_FOR) {
                 return;
             }
         }
     }
 
     /// Spins until the lock is free, and locks it; false: it took so long that sleeping costs less.
-    fn look(&self, taken: u32) -> bool {
+    fn spin(&self, taken: u32) -> bool {
         let mut pauses = self.pace.load(Ordering::Relaxed);
         let mut all = 0;
         for look in 0..LOOKS {
@@ -114,7 +114,7 @@ impl Lock {
                 sync::spin_loop();
             }
             if self.word.load(Ordering::Relaxed) == FREE && self.try_word(taken) {
-                if self.most_pauses > MOST_PAUSES {
+                if self.max_pauses > MAX_PAUSES {
                     let pace = if look == 0 { (pauses * 3 / 4).max(1) } else { pauses };
                     self.pace.store(pace, Ordering::Relaxed);
                 }
@@ -124,7 +124,7 @@ impl Lock {
             if all >= ALL_PAUSES {
                 break;
             }
-            pauses = (pauses * 2).min(self.most_pauses);
+            pauses = (pauses * 2).min(self.max_pauses);
         }
         false
     }

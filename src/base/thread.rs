@@ -483,12 +483,12 @@ pub fn has_heavy_fences() -> bool {
 
 /// May a lock be biased to this thread? It must be inside, so that a [`Visit`] shows when it has
 /// left.
-pub fn may_own() -> bool {
+pub fn can_be_biased() -> bool {
     has_heavy_fences() && is_inside()
 }
 
 /// Makes this thread's writes visible to all threads that use light fences, before it reads theirs.
-pub fn reach_all() {
+pub fn fence_all_threads() {
     // A bias that was made with heavy fences stays until it is revoked.
     if !has_heavy_fences() || !sync::heavy_fence() {
         do_without_heavy_fences();

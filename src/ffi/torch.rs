@@ -15,13 +15,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Runs the body of a function that returns no status: a failure is logged with the function's
 /// name.
-fn answer(name: &str, body: impl FnOnce(&Call) -> Result<()>) {
+fn run_logged(name: &str, body: impl FnOnce(&Call) -> Result<()>) {
     let _ = boundary(|call| logged(name, call, body));
 }
 
-/// [`answer`] for an allocation, after which PyTorch continues with NULL: without a log listener
+/// [`run_logged`] for an allocation, after which PyTorch continues with NULL: without a log listener
 /// the first failure is written to stderr.
-fn answer_allocation(name: &str, body: impl FnOnce(&Call) -> Result<()>) {
+fn run_logged_allocation(name: &str, body: impl FnOnce(&Call) -> Result<()>) {
     let mut is_logged = false;
     let status = boundary(|call| {
         is_logged = log::is_enabled(Level::Error);
@@ -70,7 +70,7 @@ pub unsafe extern "C" fn tcuda_torch_malloc(
     cu_stream: *mut CUstream_st,
 ) -> *mut c_void {
     let mut address = 0;
-    answer_allocation("tcuda_torch_malloc", |call| {
+    run_logged_allocation("tcuda_torch_malloc", |call| {
         address = torch::allocate(call.runtime()?, device, cu_stream, bytes)?;
         Ok(())
     });
@@ -93,7 +93,7 @@ pub unsafe extern "C" fn tcuda_torch_free(
     if ptr.is_null() {
         return;
     }
-    answer("tcuda_torch_free", |call| match runtime::existing(call.inside()) {
+    run_logged("tcuda_torch_free", |call| match runtime::existing(call.inside()) {
         Some(runtime) => memory::free(runtime, ptr as u64)
             .map_err(|error| memory::name_kind(runtime, Kind::Device, error)),
         None => Err(memory::unknown_pointer(ptr as u64)),
@@ -105,7 +105,7 @@ pub unsafe extern "C" fn tcuda_torch_free(
 /// @param device_count  devices that PyTorch sees; if it is not the number of tcuda, this is logged
 #[unsafe(no_mangle)]
 pub extern "C" fn tcuda_torch_init(device_count: i32) {
-    answer("tcuda_torch_init", |call| {
+    run_logged("tcuda_torch_init", |call| {
         let own = call.runtime()?.devices.len();
         if usize::try_from(device_count) != Ok(own) {
             log::write(
@@ -123,7 +123,7 @@ pub extern "C" fn tcuda_torch_init(device_count: i32) {
 /// For set_reset_fn: tcuda_memory_empty_cache. (torch.cuda.empty_cache)
 #[unsafe(no_mangle)]
 pub extern "C" fn tcuda_torch_reset() {
-    answer("tcuda_torch_reset", |call| {
+    run_logged("tcuda_torch_reset", |call| {
         let Some(runtime) = runtime::existing(call.inside()) else { return Ok(()) };
         runtime.devices.iter().try_for_each(|device| device.memory.empty_cache(runtime))
     });
@@ -133,7 +133,7 @@ pub extern "C" fn tcuda_torch_reset() {
 /// (torch.cuda.set_per_process_memory_fraction)
 #[unsafe(no_mangle)]
 pub extern "C" fn tcuda_torch_memory_fraction(fraction: f64, device: i32) {
-    answer("tcuda_torch_memory_fraction", |call| {
+    run_logged("tcuda_torch_memory_fraction", |call| {
         call.runtime()?.device(device)?.memory.set_fraction(fraction)
     });
 }
@@ -154,7 +154,7 @@ pub unsafe extern "C" fn tcuda_torch_base_alloc(
     if ptr.is_null() {
         return std::ptr::null_mut();
     }
-    answer("tcuda_torch_base_alloc", |_| {
+    run_logged("tcuda_torch_base_alloc", |_| {
         let (address, length) = memory::trace::snapshot::segment_of(ptr as u64)?;
         base = address;
         if !bytes.is_null() {
@@ -177,7 +177,7 @@ pub unsafe extern "C" fn tcuda_torch_record_stream(ptr: *mut c_void, cu_stream: 
     if ptr.is_null() {
         return;
     }
-    answer("tcuda_torch_record_stream", |call| match runtime::existing(call.inside()) {
+    run_logged("tcuda_torch_record_stream", |call| match runtime::existing(call.inside()) {
         Some(runtime) => torch::record_stream(runtime, ptr as u64, cu_stream)
             .map_err(|error| memory::name_kind(runtime, Kind::Device, error)),
         None => Err(memory::unknown_pointer(ptr as u64)),
@@ -198,7 +198,7 @@ pub unsafe extern "C" fn tcuda_torch_begin_allocate_to_pool(
     filter: *const c_void,
 ) {
     let _ = filter;
-    answer("tcuda_torch_begin_allocate_to_pool", |call| {
+    run_logged("tcuda_torch_begin_allocate_to_pool", |call| {
         torch::begin(call.runtime()?, device, (id0, id1))
     });
 }
@@ -207,7 +207,7 @@ pub unsafe extern "C" fn tcuda_torch_begin_allocate_to_pool(
 /// (for torch.cuda.CUDAPluggableAllocator)
 #[unsafe(no_mangle)]
 pub extern "C" fn tcuda_torch_end_allocate_to_pool(device: i32, id0: u64, id1: u64) {
-    answer("tcuda_torch_end_allocate_to_pool", |call| {
+    run_logged("tcuda_torch_end_allocate_to_pool", |call| {
         torch::end(call.runtime()?, device, (id0, id1))
     });
 }
@@ -217,7 +217,7 @@ pub extern "C" fn tcuda_torch_end_allocate_to_pool(device: i32, id0: u64, id1: u
 /// tcuda_memory_empty_cache, or when memory is short. (for torch.cuda.CUDAPluggableAllocator)
 #[unsafe(no_mangle)]
 pub extern "C" fn tcuda_torch_release_pool(device: i32, id0: u64, id1: u64) {
-    answer("tcuda_torch_release_pool", |call| {
+    run_logged("tcuda_torch_release_pool", |call| {
         // It may be called when the interpreter ends: it must not initialise the library again.
         let Some(runtime) = runtime::existing(call.inside()) else { return Ok(()) };
         torch::release(runtime, device, (id0, id1))

@@ -24,7 +24,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 pub type Id = (u64, u64);
 
 /// A pool with more begins than releases.
-struct Kept {
+struct PoolReference {
     device: i32,
     id: Id,
     pool: Pool,
@@ -32,7 +32,7 @@ struct Kept {
 }
 
 /// A route to a pool between begin and end. It keeps the pool, also if that is released before.
-struct Begun {
+struct Route {
     device: i32,
     id: Id,
     pool: Pool,
@@ -43,8 +43,8 @@ struct Begun {
 }
 
 struct Lists {
-    kept: Vec<Kept>,
-    begun: Vec<Begun>,
+    kept: Vec<PoolReference>,
+    begun: Vec<Route>,
 }
 
 /// The private pools that PyTorch uses, and the present routes to them.
@@ -80,11 +80,11 @@ impl Pools {
             None => {
                 // PyTorch's graphs may write unused memory of the pool.
                 let pool = Pool::new(0, None)?.for_graph();
-                lists.kept.push(Kept { device, id, pool: pool.share(), uses: 1 });
+                lists.kept.push(PoolReference { device, id, pool: pool.share(), uses: 1 });
                 pool
             }
         };
-        lists.begun.push(Begun { device, id, pool, thread: thread::number(), capture: 0 });
+        lists.begun.push(Route { device, id, pool, thread: thread::number(), capture: 0 });
         self.routes.store(lists.begun.len(), Ordering::Release);
         Ok(())
     }
@@ -105,7 +105,7 @@ impl Pools {
     fn release(&self, device: i32, id: Id) -> Result<()> {
         let mut lists = self.lists.lock();
         let found = lists.kept.iter().position(|kept| (kept.device, kept.id) == (device, id));
-        let index = found.ok_or(NOT_KEPT)?;
+        let index = found.ok_or(NOT_REFERENCED)?;
         let kept = &mut lists.kept[index];
         kept.uses -= 1;
         if kept.uses > 0 {
@@ -143,7 +143,8 @@ impl Pools {
 
 const NO_ROOM: Error = Error::OutOfHostMemory("the pools of PyTorch");
 const NOT_BEGUN: Error = Error::InvalidState("allocations do not go to that pool: begin it first");
-const NOT_KEPT: Error = Error::InvalidState("that pool was never begun, or was released already");
+const NOT_REFERENCED: Error =
+    Error::InvalidState("that pool was never begun, or was released already");
 
 /// Allocates for a stream of PyTorch.
 pub fn allocate(runtime: &Runtime, device: i32, native: CUstream, bytes: isize) -> Result<u64> {

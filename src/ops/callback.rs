@@ -39,26 +39,26 @@ impl Callback {
 }
 
 /// A callback that is queued in a stream.
-struct Waiting {
+struct QueuedCallback {
     callback: Callback,
     /// The sync point of the work before it, if the sanitizer is on.
     before: Option<Point>,
 }
 
 /// A slot of the table.
-struct Place {
+struct Slot {
     number: u64,
-    /// The next vacant slot, if this one is vacant; [`NO_PLACE`]: none.
+    /// The next vacant slot, if this one is vacant; [`NO_SLOT`]: none.
     next: u32,
-    waiting: Option<Waiting>,
+    waiting: Option<QueuedCallback>,
 }
 
-const NO_PLACE: u32 = u32::MAX;
+const NO_SLOT: u32 = u32::MAX;
 
 /// The callbacks that have not run yet. The driver gets an id: a count in the upper half, so that
 /// ids are never reused, and the index of the slot. So each operation takes constant time.
-struct Places {
-    list: Vec<Place>,
+struct Slots {
+    list: Vec<Slot>,
     /// The first vacant slot.
     vacant: u32,
     taken: usize,
@@ -68,47 +68,47 @@ struct Places {
 /// Number of slots that are kept when none is used.
 const KEPT: usize = 1024;
 
-static WAITING: Mutex<Places> = Mutex::new(Rank::LEAF, Places::new());
+static WAITING: Mutex<Slots> = Mutex::new(Rank::LEAF, Slots::new());
 
-impl Places {
-    const fn new() -> Places {
-        Places { list: Vec::new(), vacant: NO_PLACE, taken: 0, last: 0 }
+impl Slots {
+    const fn new() -> Slots {
+        Slots { list: Vec::new(), vacant: NO_SLOT, taken: 0, last: 0 }
     }
 
     /// Inserts a callback and returns its id.
-    fn insert(&mut self, waiting: Waiting) -> Result<u64> {
+    fn insert(&mut self, waiting: QueuedCallback) -> Result<u64> {
         const NO_MEMORY: Error = Error::OutOfHostMemory("a callback");
-        if self.vacant == NO_PLACE {
+        if self.vacant == NO_SLOT {
             let index = u32::try_from(self.list.len()).map_err(|_| NO_MEMORY)?;
             self.list.try_reserve(1).map_err(|_| NO_MEMORY)?;
-            self.list.push(Place { number: 0, next: NO_PLACE, waiting: None });
+            self.list.push(Slot { number: 0, next: NO_SLOT, waiting: None });
             self.vacant = index;
         }
         let index = self.vacant;
-        let place = self.list.get_mut(index as usize).ok_or(NO_MEMORY)?;
-        self.vacant = place.next;
+        let slot = self.list.get_mut(index as usize).ok_or(NO_MEMORY)?;
+        self.vacant = slot.next;
         self.last = self.last.wrapping_add(1);
-        place.number = u64::from(self.last) << 32 | u64::from(index);
-        place.waiting = Some(waiting);
+        slot.number = u64::from(self.last) << 32 | u64::from(index);
+        slot.waiting = Some(waiting);
         self.taken += 1;
-        Ok(place.number)
+        Ok(slot.number)
     }
 
     /// Empties the table and returns its slots.
-    fn clear(&mut self) -> Vec<Place> {
-        (self.vacant, self.taken) = (NO_PLACE, 0);
+    fn clear(&mut self) -> Vec<Slot> {
+        (self.vacant, self.taken) = (NO_SLOT, 0);
         std::mem::take(&mut self.list)
     }
 
     /// Removes a callback, if it is still there.
-    fn remove(&mut self, number: u64) -> Option<Waiting> {
+    fn remove(&mut self, number: u64) -> Option<QueuedCallback> {
         let index = number as u32;
-        let place = self.list.get_mut(index as usize)?;
-        if place.number != number {
+        let slot = self.list.get_mut(index as usize)?;
+        if slot.number != number {
             return None;
         }
-        let waiting = place.waiting.take()?;
-        place.next = self.vacant;
+        let waiting = slot.waiting.take()?;
+        slot.next = self.vacant;
         self.vacant = index;
         self.taken -= 1;
         if self.taken == 0 && self.list.len() > KEPT {
@@ -138,7 +138,7 @@ pub fn add(runtime: &Runtime, stream: &Stream, callback: Callback) -> Result<()>
         });
     }
     let before = sanitizer::point_of_work(runtime, stream);
-    let number = WAITING.lock().insert(Waiting { callback, before })?;
+    let number = WAITING.lock().insert(QueuedCallback { callback, before })?;
     let native = stream.native();
     // SAFETY: `call` takes the callback of this id, once.
     let taken = unsafe { runtime.driver().cuLaunchHostFunc(native, Some(call), as_data(number)) };
@@ -154,12 +154,12 @@ fn as_data(number: u64) -> *mut c_void {
     std::ptr::without_provenance_mut(number as usize)
 }
 
-fn take(number: u64) -> Option<Waiting> {
+fn take(number: u64) -> Option<QueuedCallback> {
     WAITING.lock().remove(number)
 }
 
 unsafe extern "C" fn call(data: *mut c_void) {
-    let Some(Waiting { callback, before }) = take(data.addr() as u64) else { return };
+    let Some(QueuedCallback { callback, before }) = take(data.addr() as u64) else { return };
     sanitizer::reached(before);
     let _waiting = waiting::in_host_function();
     progress::notify();
@@ -172,8 +172,8 @@ unsafe extern "C" fn call(data: *mut c_void) {
 /// Frees the data of callbacks that will never run, because the device is lost or idle.
 pub(crate) fn abandon_all() {
     functions::free_all();
-    let places = WAITING.lock().clear();
-    for waiting in places.into_iter().filter_map(|place| place.waiting) {
+    let slots = WAITING.lock().clear();
+    for waiting in slots.into_iter().filter_map(|slot| slot.waiting) {
         waiting.callback.finish();
     }
 }

@@ -69,11 +69,11 @@ pub fn is_in_callback() -> bool {
     false
 }
 
-pub fn may_own() -> bool {
+pub fn can_be_biased() -> bool {
     is_inside()
 }
 
-pub fn reach_all() {
+pub fn fence_all_threads() {
     barrier();
 }
 

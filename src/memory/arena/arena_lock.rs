@@ -81,7 +81,7 @@ impl ArenaLock {
     pub fn new() -> ArenaLock {
         ArenaLock {
             bias: Bias { owner: AtomicUsize::new(NO_OWNER), inside: AtomicBool::new(false) },
-            lock: Lock::new_brief(Rank::ARENA),
+            lock: Lock::new_short(Rank::ARENA),
             contention: Contention::new(),
             parked: AtomicBool::new(false),
             waits: AtomicBool::new(false),
@@ -219,7 +219,7 @@ impl ArenaLock {
     #[cold]
     fn revoke_bias(&self, owner: usize) -> bool {
         self.bias.owner.store(NO_OWNER, Ordering::Relaxed);
-        thread::reach_all();
+        thread::fence_all_threads();
         let gives_up = thread::is_in_callback();
         let mut is_inside = true;
         // The owner may be parked and wait for the device.
@@ -238,7 +238,7 @@ impl ArenaLock {
 
     #[cold]
     fn bias_to(&self, me: usize) {
-        if thread::may_own() && self.contention.may_rebias(me) {
+        if thread::can_be_biased() && self.contention.may_rebias(me) {
             self.bias.owner.store(me, Ordering::Relaxed);
         }
     }
@@ -276,7 +276,7 @@ impl ArenaLock {
             were_suspended |= lock.take_and_suspend(me);
         }
         if were_suspended {
-            thread::reach_all();
+            thread::fence_all_threads();
             locks.for_each(ArenaLock::wait_for_suspended);
         }
     }
