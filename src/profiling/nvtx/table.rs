@@ -166,7 +166,7 @@ fn function_of<const N: usize>(slots: &Slots<N>, index: usize) -> Option<*mut c_
 pub(super) fn mark(message: &CStr) {
     type Mark = unsafe extern "C" fn(*const c_char);
     let Some(address) = function_of(&CORE_SLOTS, MARK) else { return };
-    // SAFETY: the tool's function of this place has this signature.
+    // SAFETY: the tool's function of this slot has this signature.
     let function = unsafe { std::mem::transmute::<*mut c_void, Mark>(address) };
     // SAFETY: the message is NUL-terminated.
     unsafe { function(message.as_ptr()) };
@@ -176,7 +176,7 @@ pub(super) fn mark(message: &CStr) {
 pub(super) fn push(message: &CStr) {
     type Push = unsafe extern "C" fn(*const c_char) -> c_int;
     let Some(address) = function_of(&CORE_SLOTS, RANGE_PUSH) else { return };
-    // SAFETY: the tool's function of this place has this signature.
+    // SAFETY: the tool's function of this slot has this signature.
     let function = unsafe { std::mem::transmute::<*mut c_void, Push>(address) };
     // SAFETY: the message is NUL-terminated.
     unsafe { function(message.as_ptr()) };
@@ -186,7 +186,7 @@ pub(super) fn push(message: &CStr) {
 pub(super) fn pop() {
     type Pop = unsafe extern "C" fn() -> c_int;
     let Some(address) = function_of(&CORE_SLOTS, RANGE_POP) else { return };
-    // SAFETY: the tool's function of this place has this signature.
+    // SAFETY: the tool's function of this slot has this signature.
     let function = unsafe { std::mem::transmute::<*mut c_void, Pop>(address) };
     // SAFETY: this thread has a range open.
     unsafe { function() };
@@ -196,7 +196,7 @@ pub(super) fn pop() {
 pub(super) fn start(message: &CStr) -> Option<u64> {
     type Start = unsafe extern "C" fn(*const c_char) -> u64;
     let address = function_of(&CORE_SLOTS, RANGE_START)?;
-    // SAFETY: the tool's function of this place has this signature.
+    // SAFETY: the tool's function of this slot has this signature.
     let function = unsafe { std::mem::transmute::<*mut c_void, Start>(address) };
     // SAFETY: the message is NUL-terminated.
     Some(unsafe { function(message.as_ptr()) })
@@ -206,7 +206,7 @@ pub(super) fn start(message: &CStr) -> Option<u64> {
 pub(super) fn end(id: u64) {
     type End = unsafe extern "C" fn(u64);
     let Some(address) = function_of(&CORE_SLOTS, RANGE_END) else { return };
-    // SAFETY: the tool's function of this place has this signature.
+    // SAFETY: the tool's function of this slot has this signature.
     let function = unsafe { std::mem::transmute::<*mut c_void, End>(address) };
     // SAFETY: an id that the tool looks up.
     unsafe { function(id) };
@@ -243,7 +243,7 @@ impl Domain {
     pub(super) fn create(&self, name: &CStr) -> bool {
         type Create = unsafe extern "C" fn(*const c_char) -> *mut c_void;
         let Some(address) = function_of(&CORE2_SLOTS, DOMAIN_CREATE) else { return false };
-        // SAFETY: the tool's function of this place has this signature.
+        // SAFETY: the tool's function of this slot has this signature.
         let function = unsafe { std::mem::transmute::<*mut c_void, Create>(address) };
         // SAFETY: the name is NUL-terminated.
         let domain = unsafe { function(name.as_ptr()) };
@@ -255,7 +255,7 @@ impl Domain {
     pub(super) fn push(&self, message: &CStr) -> bool {
         type Push = unsafe extern "C" fn(*mut c_void, *const Attributes) -> c_int;
         let Some(address) = function_of(&CORE2_SLOTS, DOMAIN_RANGE_PUSH) else { return false };
-        // SAFETY: the tool's function of this place has this signature.
+        // SAFETY: the tool's function of this slot has this signature.
         let function = unsafe { std::mem::transmute::<*mut c_void, Push>(address) };
         let attributes = Attributes {
             version: VERSION as u16,
@@ -278,7 +278,7 @@ impl Domain {
     pub(super) fn pop(&self) {
         type Pop = unsafe extern "C" fn(*mut c_void) -> c_int;
         let Some(address) = function_of(&CORE2_SLOTS, DOMAIN_RANGE_POP) else { return };
-        // SAFETY: the tool's function of this place has this signature.
+        // SAFETY: the tool's function of this slot has this signature.
         let function = unsafe { std::mem::transmute::<*mut c_void, Pop>(address) };
         // SAFETY: the tool's own domain, in which this thread has a range open.
         unsafe { function(self.0.load(Ordering::Acquire)) };
