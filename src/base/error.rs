@@ -147,13 +147,16 @@ pub enum Error {
     InvalidState(&'static str),
     /// A call that CUDA does not allow in a host function of a stream.
     #[error(
-        "{} was called by a host function of a stream, where CUDA can be neither called nor waited for; \
-         return from that function first, or make the call on another thread",
+        "{} was called by a host function of a stream, where CUDA can be neither called nor \
+         waited for; return from that function first, or make the call on another thread",
         if .0.is_empty() { "tcuda" } else { .0 }
     )]
     InCallback(&'static str),
     /// The host would wait for the device, and sync debug mode forbids it.
-    #[error("{} makes the host wait for the device, which sync debug mode 2 forbids; {}", .0.what, .0.instead)]
+    #[error(
+        "{} makes the host wait for the device, which sync debug mode 2 forbids; {}",
+        .0.what, .0.instead
+    )]
     WouldSynchronize(Wait),
     /// Not possible while a stream is captured.
     #[error("{operation} is not possible while the stream is captured: {why}")]
@@ -181,8 +184,8 @@ pub enum Error {
     },
     /// Two events of different devices, between which the time was to be measured.
     #[error(
-        "start is of device {start} and end of device {end}; CUDA measures the time between events of one \
-         device: record both on streams of one"
+        "start is of device {start} and end of device {end}; CUDA measures the time between \
+         events of one device: record both on streams of one"
     )]
     ElapsedDevices {
         /// Device of the start event.
@@ -192,8 +195,8 @@ pub enum Error {
     },
     /// An elementwise function was called with another number of arguments than it has parameters.
     #[error(
-        "the function has {parameters} parameters, and got {inputs} inputs, {scalars} extra arguments and \
-         {outputs} outputs for them; pass as many as it has"
+        "the function has {parameters} parameters, and got {inputs} inputs, {scalars} extra \
+         arguments and {outputs} outputs for them; pass as many as it has"
     )]
     Parameters {
         /// Number of its parameters.
@@ -379,7 +382,8 @@ pub enum Error {
     Compiler(crate::driver::compiler::Failure),
     /// An extra argument that a function does not have.
     #[error(
-        "the function has no extra argument {name}; declare it in the options with which it is created"
+        "the function has no extra argument {name}; declare it in the options with which it is \
+         created"
     )]
     Undeclared {
         /// What was passed, perhaps shortened.

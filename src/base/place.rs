@@ -27,7 +27,10 @@ pub unsafe fn try_box_at<T>(
 /// because fields before would leak: compute fallible values first. A field `@ name: function` is
 /// initialised by a function that gets a pointer to it.
 macro_rules! write_fields {
-    ($place:expr, $type:ident { $($field:ident: $value:expr,)* $(@ $large:ident: $write:expr,)* }) => {{
+    (
+        $place:expr,
+        $type:ident { $($field:ident: $value:expr,)* $(@ $large:ident: $write:expr,)* }
+    ) => {{
         let place: *mut $type = $place;
         let _all_fields = |value: &$type| { let $type { $($field: _,)* $($large: _,)* } = value; };
         $(

@@ -127,7 +127,8 @@ pub fn write(bytes: &mut [u8], text: fmt::Arguments<'_>) {
 }
 
 /// The C function around a closure, of the path of its type, which ends like
-/// "ffi::stream::tcuda_stream_query::{{closure}}", or has that as a parameter of what the function calls.
+/// "ffi::stream::tcuda_stream_query::{{closure}}", or has that as a parameter of what the function
+/// calls.
 pub(crate) fn function_of(path: &str) -> &str {
     let name = path.rfind("::tcuda_").and_then(|at| path.get(at + 2..)).unwrap_or(path);
     let is_of_name = |c: char| c.is_ascii_alphanumeric() || c == '_';

@@ -37,8 +37,8 @@ pub fn number_of(dtype: Dtype) -> Result<(Number, u64)> {
         (code::FLOAT, 64) | (code::COMPLEX, 128) => Number::F64,
         _ => {
             return Err(Error::Invalid(
-                "tensors of this type cannot be added; pass integers of 8 bits or more, floats of 16 \
-                 to 64 bits, bfloat16, complex numbers of these, or bools",
+                "tensors of this type cannot be added; pass integers of 8 bits or more, floats of \
+                 16 to 64 bits, bfloat16, complex numbers of these, or bools",
             ));
         }
     };

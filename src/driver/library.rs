@@ -29,7 +29,8 @@ pub struct Spec {
 pub enum LoadError {
     /// The path in the environment does not load; nothing else was tried.
     #[error(
-        "{} cannot be loaded from '{path}', the value of {}: {reason}; correct or unset the variable",
+        "{} cannot be loaded from '{path}', the value of {}: {reason}; correct or unset the \
+         variable",
         .spec.title, shown(.spec.variable)
     )]
     Override {

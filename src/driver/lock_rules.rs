@@ -11,7 +11,8 @@ use crate::base::rank::Rank;
 macro_rules! first_uses_and {
     ($($rank:ident),*) => {
         &[
-            Rank::LIFE, Rank::CALLABLE, Rank::TEMPLATES, Rank::GRAPH, Rank::POOL, Rank::IPC, Rank::ONCE,
+            Rank::LIFE, Rank::CALLABLE, Rank::TEMPLATES, Rank::GRAPH, Rank::POOL, Rank::IPC,
+            Rank::ONCE,
             $(Rank::$rank),*
         ]
     };

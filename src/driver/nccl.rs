@@ -102,8 +102,8 @@ pub enum Failure {
     TooOld(i32),
     /// It is the real NCCL, and there is no GPU.
     #[error(
-        "NCCL works on GPUs only, and the simulated machine is in use; there TCUDA_NCCL_PATH may name a \
-         library that simulates it"
+        "NCCL works on GPUs only, and the simulated machine is in use; there TCUDA_NCCL_PATH may \
+         name a library that simulates it"
     )]
     OnSimulatedMachine,
     /// It is a stand-in, and there is a GPU.

@@ -78,7 +78,7 @@ macro_rules! driver_calls {
         #[allow(non_snake_case, reason = "CUDA's own names")]
         #[allow(clippy::too_many_arguments, reason = "CUDA's own signatures")]
         impl Driver {
-            $(#[doc = concat!("Calls `", stringify!($name), "`, counted and open to injected failures.")]
+            $(#[doc = concat!("Calls `", stringify!($name), "`, counted; a fault may be injected.")]
             ///
             /// # Safety
             /// Pointers and handles must be what the CUDA driver API requires of this call.
@@ -112,7 +112,9 @@ macro_rules! driver_calls {
                     let _in_driver = crate::base::host_faults::in_driver();
                     // SAFETY: the caller's promise.
                     let code = unsafe { function($($arg),*) };
-                    if const { super::shows_completion(Call::$name) } && code == super::code::SUCCESS {
+                    if const { super::shows_completion(Call::$name) }
+                        && code == super::code::SUCCESS
+                    {
                         progress::notify();
                     }
                     super::CudaError::check(stringify!($name), code)

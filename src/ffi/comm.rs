@@ -13,7 +13,8 @@ use crate::collectives::{Split, Tensors};
 use crate::gpu::stream::Stream;
 use crate::tensor::Tensor;
 
-/// Checks that a host's list is not NULL, unless it is empty, and that its addresses do not overflow.
+/// Checks that a host's list is not NULL, unless it is empty, and that its addresses do not
+/// overflow.
 fn require_list<T>(list: *const T, count: usize, name: &'static str) -> Result<()> {
     if count > 0 && list.is_null() {
         return Err(Error::Null { name });

@@ -199,8 +199,8 @@ pub unsafe extern "C" fn tcuda_is_available(available: *mut bool) -> tcuda_statu
 }
 
 /// Devices visible to this process, CUDA_VISIBLE_DEVICES respected; 0 without a driver. Starts the
-/// driver, but does not initialise the library. TCUDA_STATUS_FORKED in the forked child of a process
-/// that had started the driver, where torch gives 0. (torch.cuda.device_count)
+/// driver, but does not initialise the library. TCUDA_STATUS_FORKED in the forked child of a
+/// process that had started the driver, where torch gives 0. (torch.cuda.device_count)
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_device_count(count: *mut i32) -> tcuda_status {

@@ -86,10 +86,10 @@ fn state_in(state: *const u8, name: &'static str) -> Result<Position> {
 
 /// Seeds the default generator of a device. Before the library is initialised the seed is
 /// remembered, and nothing is initialised. Seeds and states take effect then, in the order of their
-/// calls, and for TCUDA_CURRENT_DEVICE on the device that is current then; the call that initialises
-/// gives TCUDA_STATUS_INVALID_DEVICE, once, if one is for a device that does not exist. In a capture
-/// only the present seed is accepted, and changes nothing. In the forked child of a process that had
-/// initialised the library it is ignored, as in torch. (torch.cuda.manual_seed)
+/// calls, and for TCUDA_CURRENT_DEVICE on the device that is current then; the call that
+/// initialises gives TCUDA_STATUS_INVALID_DEVICE, once, if one is for a device that does not exist.
+/// In a capture only the present seed is accepted, and changes nothing. In the forked child of a
+/// process that had initialised the library it is ignored, as in torch. (torch.cuda.manual_seed)
 ///
 /// @param device  ordinal, or TCUDA_CURRENT_DEVICE
 #[unsafe(no_mangle)]

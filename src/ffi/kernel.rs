@@ -97,7 +97,8 @@ fn flags<'a>(list: *const *const c_char, count: usize) -> Result<Vec<&'a CStr>> 
 /// has the compiler's messages, with lines of the source. (torch.cuda._compile_kernel)
 ///
 /// @param source       CUDA C++; functions without a specifier are device functions
-/// @param name         a kernel, "add", or an instance of a template, "scale<float>"; ASCII, without
+/// @param name         a kernel, "add", or an instance of a template, "scale<float>"; ASCII,
+/// without
 ///                     quotes and newlines
 /// @param options      may be NULL
 /// @param[out] kernel  the caller's, to be destroyed

@@ -125,7 +125,8 @@ pub extern "C" fn tcuda_memory_fraction_set(device: i32, fraction: f64) -> tcuda
 /// @param callback       not NULL
 /// @param user_data      the caller's, passed to the callback; may be NULL
 /// @param destroy        called with user_data once no thread is in the callback; may be NULL
-/// @param[out] observer  the caller's, to be destroyed; may be NULL: registered until tcuda_shutdown
+/// @param[out] observer  the caller's, to be destroyed; may be NULL: registered until
+/// tcuda_shutdown
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_memory_on_out_of_memory(

@@ -19,8 +19,8 @@ fn run_logged(name: &str, body: impl FnOnce(&Call) -> Result<()>) {
     let _ = boundary(|call| logged(name, call, body));
 }
 
-/// [`run_logged`] for an allocation, after which PyTorch continues with NULL: without a log listener
-/// the first failure is written to stderr.
+/// [`run_logged`] for an allocation, after which PyTorch continues with NULL: without a log
+/// listener the first failure is written to stderr.
 fn run_logged_allocation(name: &str, body: impl FnOnce(&Call) -> Result<()>) {
     let mut is_logged = false;
     let status = boundary(|call| {

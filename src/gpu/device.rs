@@ -296,8 +296,9 @@ impl Device {
         }
     }
 
-    /// Frees what it holds, once every device has settled. The library's records of it are dropped even
-    /// if the driver fails. Its context stays, because another device may still hold events of it.
+    /// Frees what it holds, once every device has settled. The library's records of it are dropped
+    /// even if the driver fails. Its context stays, because another device may still hold events of
+    /// it.
     pub(crate) fn close(&self) {
         let context = if self.has_context() { self.enter().ok() } else { None };
         self.memory.close(self);

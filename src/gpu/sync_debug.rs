@@ -211,9 +211,9 @@ pub fn set(mode: i32) -> Result<()> {
     MODE.store(mode, Ordering::Relaxed);
     if mode != DEFAULT && !EXPLAINED.swap(true, Ordering::Relaxed) {
         log::warn_as_asked(format_args!(
-            "sync debug mode knows the waits of this library for streams and for memory, and copies \
-             from and to pageable memory; tcuda_device_synchronize, tcuda_event_synchronize and waits \
-             of other libraries pass unseen"
+            "sync debug mode knows the waits of this library for streams and for memory, and \
+             copies from and to pageable memory; tcuda_device_synchronize, \
+             tcuda_event_synchronize and waits of other libraries pass unseen"
         ));
     }
     Ok(())

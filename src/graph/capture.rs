@@ -62,8 +62,8 @@ impl Graph {
         let cu_mode = mode_of(mode)?;
         if stream.is_default() {
             return Err(Error::Invalid(
-                "a device's default stream cannot be captured: pass one of tcuda_stream_create. The graph \
-                 may be replayed on any stream.",
+                "a device's default stream cannot be captured: pass one of tcuda_stream_create. \
+                 The graph may be replayed on any stream.",
             ));
         }
         let device = runtime.device(stream.device())?;
@@ -93,8 +93,8 @@ impl Graph {
             }
             Phase::Captured => {
                 return Err(Error::InvalidState(
-                    "the graph has a capture already: make another by tcuda_graph_create, or empty this \
-                     one by tcuda_graph_reset",
+                    "the graph has a capture already: make another by tcuda_graph_create, or \
+                     empty this one by tcuda_graph_reset",
                 ));
             }
         }

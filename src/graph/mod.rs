@@ -128,7 +128,8 @@ impl GraphState {
         match self.generators.iter().all(|registered| registered.increment == 0) {
             true => Ok(()),
             false => Err(Error::InvalidState(
-                "a graph that takes random numbers cannot be updated, nor be a source; capture it anew",
+                "a graph that takes random numbers cannot be updated, nor be a source; capture it \
+                 anew",
             )),
         }
     }

@@ -56,8 +56,8 @@ impl StaticTensor {
         let own = &self.tensor;
         if own.dtype != other.dtype || own.shape() != other.shape() {
             return Err(Error::Invalid(
-                "a tensor has another dtype or shape than the sample that was captured; capture one \
-                 callable for each",
+                "a tensor has another dtype or shape than the sample that was captured; capture \
+                 one callable for each",
             ));
         }
         let strides_match = own

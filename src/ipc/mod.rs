@@ -79,8 +79,8 @@ impl Ipc {
         self.collect(runtime);
         if self.imports.lock().contains(address) {
             return Err(Error::InvalidState(
-                "memory that was received from another process cannot be sent on; copy it first, or \
-                 have its owner export it",
+                "memory that was received from another process cannot be sent on; copy it first, \
+                 or have its owner export it",
             ));
         }
         let device = runtime.device(stream.device())?;
@@ -279,8 +279,8 @@ impl Ipc {
             }
         }
         let device = found.ok_or(Error::NoDevice(
-            "handle is of memory on a device that this process does not have, or was changed on the \
-             way; look at CUDA_VISIBLE_DEVICES",
+            "handle is of memory on a device that this process does not have, or was changed on \
+             the way; look at CUDA_VISIBLE_DEVICES",
         ))?;
         let stream = stream.unwrap_or_else(|| device.streams.current());
         if stream.device() != device.ordinal() {

@@ -130,7 +130,8 @@ pub const PEER_GONE: Error = Error::PeerGone(
 );
 
 const PEER_SILENT: Error = Error::PeerGone(
-    "the process that exported the memory did not answer within 10 seconds: it was stopped, or hangs",
+    "the process that exported the memory did not answer within 10 seconds: it was stopped, or \
+     hangs",
 );
 
 /// Connects to the process that listens under this name.

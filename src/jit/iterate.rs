@@ -45,19 +45,19 @@ const TOO_MANY: Error = Error::Invalid(
     "the tensors have more than 25 dimensions that cannot be merged: PyTorch supports no more",
 );
 const MISMATCH: Error = Error::Invalid(
-    "the shapes of the inputs do not broadcast: from the last dimension on, two sizes must be equal, \
-     or one of them 1",
+    "the shapes of the inputs do not broadcast: from the last dimension on, two sizes must be \
+     equal, or one of them 1",
 );
 const WRONG_SHAPE: Error = Error::Invalid(
     "an output has another shape than the inputs have together: pass one of the broadcast shape",
 );
 const NEGATIVE_STRIDE: Error = Error::Invalid(
-    "strides has a negative number: PyTorch has no order for such a tensor; pass the view that begins \
-     at the other end",
+    "strides has a negative number: PyTorch has no order for such a tensor; pass the view that \
+     begins at the other end",
 );
 const PARTIAL: Error = Error::Invalid(
-    "an output shares part of its memory with an input: what is written there would be read; pass the \
-     whole tensor, or a copy",
+    "an output shares part of its memory with an input: what is written there would be read; pass \
+     the whole tensor, or a copy",
 );
 const SHARED: Error = Error::Invalid("two outputs share memory: give each its own");
 const MISALIGNED: Error =

@@ -165,7 +165,8 @@ pub fn promote(a: Kind, b: Kind) -> Result<Kind> {
         return match (a, b) {
             (float, _) | (_, float) if float.is_float() => Ok(float),
             _ => Err(Error::Invalid(
-                "PyTorch promotes uint16, uint32 and uint64 to floats alone: pass inputs of one type",
+                "PyTorch promotes uint16, uint32 and uint64 to floats alone: pass inputs of one \
+                 type",
             )),
         };
     }

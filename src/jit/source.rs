@@ -229,7 +229,8 @@ mod tests {
         let plain = "template <typename T> T add(T x, T y, T alpha) { return x + alpha * y; }";
         assert_eq!(name(plain), Some("add"));
         let two = "\n template<class T>T half_of(T x){return x/T(2);}\n\
-            template <typename T>\nT f ( T x ) {\n if (x > T(0)) { return half_of(x); } return x;\n}\n";
+            template <typename T>\nT f ( T x ) {\n if (x > T(0)) { return half_of(x); } return \
+            x;\n}\n";
         assert_eq!(name(two), Some("f"));
         let commented = "template <typename T> T f(T x) { return x; /* } */ } // T g(T x) { }";
         assert_eq!(name(commented), Some("f"));

@@ -64,8 +64,8 @@ impl Loaded {
                 return Err(Error::OutOfRange {
                     name: "shared_bytes",
                     value: bytes.into(),
-                    allowed: "a block has at most shared_memory_per_block_optin_bytes of the device's \
-                              tcuda_device_info, with what the kernel declares",
+                    allowed: "a block has at most shared_memory_per_block_optin_bytes of the \
+                        device's tcuda_device_info, with what the kernel declares",
                 });
             }
             let attribute = CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;

@@ -83,21 +83,24 @@ fn nvrtc_knows_the_functions_of_users() {
     let real = "template <typename T> T f(T x) { return std::sin(x) + ::cos(x) + std::abs(x) + \
         std::fmod(x, T(3)) + std::pow(x, T(2)) + max(x, T(1)) + std::tanh(x) + rsqrt(x) + \
         (std::isnan(x) ? T(NAN) : T(INFINITY)) + std::erf(x) + std::log1p(x) + std::floor(x); }";
-    let complex = "template <typename T> T f(T x) { return std::sin(x) + std::cos(x) + std::tan(x) + \
-        std::exp(x) + std::log(x) + std::sqrt(x) + std::pow(x, x) + std::conj(x) + std::tanh(x) + \
-        std::abs(x) + std::arg(x) + std::norm(x) + std::polar(x.real(), x.imag()) - x / x; }";
-    let names = "template <typename T> std::enable_if_t<std::is_floating_point<T>::value, T> half(T x) \
-        { return std::lerp(x, T(0), T(0.5)); }\n\
+    let complex = "template <typename T> T f(T x) { return std::sin(x) + std::cos(x) + \
+        std::tan(x) + std::exp(x) + std::log(x) + std::sqrt(x) + std::pow(x, x) + std::conj(x) + \
+        std::tanh(x) + std::abs(x) + std::arg(x) + std::norm(x) + std::polar(x.real(), x.imag()) \
+        - x / x; }";
+    let names = "template <typename T> std::enable_if_t<std::is_floating_point<T>::value, T> \
+        half(T x) { return std::lerp(x, T(0), T(0.5)); }\n\
         template <typename T> T f(T x) { int n; T w; float v; \
-        static_assert(std::is_same_v<std::remove_cv_t<const T>, T> && std::is_arithmetic_v<T>, \"\"); \
-        return std::frexp(x, &n) + std::modf(x, &w) + std::remquo(x, w, &n) + std::ilogb(x) + \
-        std::lround(x) + std::llround(x) + std::lrint(x) + std::llrint(x) + std::nan(\"\") + \
-        std::scalbln(x, 2L) + std::hypot(x, x, T(1)) + std::expf(v = 1) + std::modff(v, &v) + \
-        std::frexpf(v, &n) + std::ilogbf(v) + std::lroundf(v) + std::nanf(\"\") + half(x) + \
-        std::conditional_t<true, T, int>(x) + std::integral_constant<int, 3>::value + n; }";
-    let inverse = "template <typename T> T f(T x) { return std::asin(x) + std::acos(x) + std::atan(x) + \
-        std::asinh(x) + std::acosh(x) + std::atanh(x) + std::log10(x) + std::proj(x) + \
-        T(std::pow(x, 2)) + std::pow(x, x.real()) + std::real(1.0f) + std::imag(x); }";
+        static_assert(std::is_same_v<std::remove_cv_t<const T>, T> && std::is_arithmetic_v<T>, \
+        \"\"); return std::frexp(x, &n) + std::modf(x, &w) + std::remquo(x, w, &n) + \
+        std::ilogb(x) + std::lround(x) + std::llround(x) + std::lrint(x) + std::llrint(x) + \
+        std::nan(\"\") + std::scalbln(x, 2L) + std::hypot(x, x, T(1)) + std::expf(v = 1) + \
+        std::modff(v, &v) + std::frexpf(v, &n) + std::ilogbf(v) + std::lroundf(v) + \
+        std::nanf(\"\") + half(x) + std::conditional_t<true, T, int>(x) + \
+        std::integral_constant<int, 3>::value + n; }";
+    let inverse = "template <typename T> T f(T x) { return std::asin(x) + std::acos(x) + \
+        std::atan(x) + std::asinh(x) + std::acosh(x) + std::atanh(x) + std::log10(x) + \
+        std::proj(x) + T(std::pow(x, 2)) + std::pow(x, x.real()) + std::real(1.0f) + \
+        std::imag(x); }";
     for (code, kinds) in [
         (names, &[Kind::F16, Kind::F64][..]),
         (inverse, &[Kind::C32]),

@@ -142,7 +142,8 @@ impl Variant<'_> {
         write!(
             to,
             r#"namespace tcuda {{
-enum {{ N = {number}, SIDE = {SIDE}, THREADS = {THREADS}, U = SIDE * SIDE / THREADS, MOST = {MAX} }};
+enum {{ N = {number}, SIDE = {SIDE}, THREADS = {THREADS} }};
+enum {{ U = SIDE * SIDE / THREADS, MOST = {MAX} }};
 struct shape {{
 uint32_t width, height, dims, unused, size[MOST], magic[MOST], shift[MOST], stride[MOST][N + 2];
 uint32_t x[N], y[N];

@@ -33,7 +33,8 @@ impl Kind {
                 "is device memory of tcuda_malloc; tcuda_free and tcuda_record_stream take it"
             }
             Kind::Pinned => {
-                "is pinned memory of tcuda_host_malloc; tcuda_host_free and tcuda_host_record take it"
+                "is pinned memory of tcuda_host_malloc; tcuda_host_free and tcuda_host_record \
+                 take it"
             }
             Kind::Imported => "is memory of another process; tcuda_ipc_close takes it",
         }

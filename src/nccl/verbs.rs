@@ -94,11 +94,12 @@ pub(super) struct Operation {
 }
 
 const NO_ARITHMETIC: Error = Error::Invalid(
-    "NCCL calculates with floats of 16, 32 and 64 bits, bfloat16, complex sums of those, integers of 8, 32 \
-     and 64 bits and bool; convert the tensor, or move it with a verb that only copies",
+    "NCCL calculates with floats of 16, 32 and 64 bits, bfloat16, complex sums of those, integers \
+     of 8, 32 and 64 bits and bool; convert the tensor, or move it with a verb that only copies",
 );
 const NOT_COMPLEX: Error = Error::Invalid(
-    "complex numbers have a sum, and no product, maximum or minimum here: they would be taken part by part",
+    "complex numbers have a sum, and no product, maximum or minimum here: they would be taken \
+     part by part",
 );
 
 /// NCCL's type for elements that are reduced, how many of them an element has, and the reduction.
@@ -347,7 +348,8 @@ impl Communicator {
         };
         if overlap && !in_place {
             return Err(Error::Invalid(
-                "input and output overlap: they may be the same, or one this rank's own part of the other",
+                "input and output overlap: they may be the same, or one this rank's own part of \
+                 the other",
             ));
         }
         Ok(())

@@ -418,7 +418,8 @@ fn launch_fill(device: &Device, grid: u32, parameters: Parameters, native: CUstr
         std::ptr::from_mut(d).cast(),
         std::ptr::from_mut(&mut period).cast(),
     ];
-    // SAFETY: the kernel has these parameters, which the driver copies; the caller promises the range.
+    // SAFETY: the kernel has these parameters, which the driver copies; the caller promises the
+    // range.
     unsafe {
         device.driver().cuLaunchKernel(
             function,

@@ -29,8 +29,8 @@ pub fn dtype_of(dtype: tensor::Dtype) -> Result<(Dtype, bool)> {
 }
 
 const NO_NUMBERS: Error = Error::Invalid(
-    "random numbers are for tensors of floats of 16, 32 or 64 bits, bfloat16, integers of 8 to 64 bits \
-     and bool, with one lane",
+    "random numbers are for tensors of floats of 16, 32 or 64 bits, bfloat16, integers of 8 to 64 \
+     bits and bool, with one lane",
 );
 
 /// For a floating-point type: its largest number, and the digits of its significand.
@@ -63,8 +63,8 @@ fn bounds(dtype: Dtype) -> Option<(i64, i64)> {
 }
 
 const FLOATS_ONLY: Error = Error::Invalid(
-    "that distribution is one of real numbers: the tensor must be of floats of 16, 32 or 64 bits, or \
-     bfloat16",
+    "that distribution is one of real numbers: the tensor must be of floats of 16, 32 or 64 bits, \
+     or bfloat16",
 );
 
 /// An error unless the distribution supports the type. `is_complex`: parts of complex numbers.
@@ -91,12 +91,13 @@ pub fn require(distribution: &Distribution, dtype: Dtype, is_complex: bool) -> R
         )),
         IntegersFull if !matches!(dtype, Dtype::I64 | Dtype::F64 | Dtype::F32 | Dtype::BF16) => {
             Err(Error::Invalid(
-                "PyTorch fills int64, float64, float32 and bfloat16 with all numbers of 64 bits, and no \
-                 others; use a low above INT64_MIN",
+                "PyTorch fills int64, float64, float32 and bfloat16 with all numbers of 64 bits, \
+                 and no others; use a low above INT64_MIN",
             ))
         }
         IntegersAll | Bernoulli { .. } | BernoulliTensor if is_odd => Err(Error::Invalid(
-            "PyTorch fills uint16, uint32 and uint64 with integers in a range, and with nothing else",
+            "PyTorch fills uint16, uint32 and uint64 with integers in a range, and with nothing \
+             else",
         )),
         _ => Ok(()),
     }

@@ -337,7 +337,8 @@ mod tests {
         #[test]
         fn division_by_multiplication_is_exact(x: u64, divisor: u64, shift in 0u32..64) {
             let divisor = (divisor >> shift).max(1);
-            for x in [x, x >> shift, u64::MAX, divisor - 1, divisor, divisor.wrapping_mul(x / divisor)] {
+            let multiple = divisor.wrapping_mul(x / divisor);
+            for x in [x, x >> shift, u64::MAX, divisor - 1, divisor, multiple] {
                 prop_assert_eq!(divide64(x, divisor), x / divisor);
                 let (x, divisor) = (x as u32, (divisor as u32).max(1));
                 prop_assert_eq!(divide32(x, divisor), x / divisor);

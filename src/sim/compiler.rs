@@ -241,7 +241,8 @@ mod tests {
 
     #[test]
     fn arrays_of_launches_become_pointers() {
-        let source = "__global__ void f() {\n  extern __shared__ __align__(16) unsigned char room[];\n\
+        let source = "__global__ void f() {\n  extern __shared__ __align__(16) unsigned char \
+            room[];\n\
             __shared__ float sums[32];\nextern  __shared__ float\nvalues [ ] ; values[0] = 1; }";
         assert_eq!(
             with_dynamic_memory(source),

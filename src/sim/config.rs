@@ -163,7 +163,8 @@ pub enum ConfigError {
     AlreadyOn,
     /// The file that `trace` names cannot be written.
     #[error(
-        "the file that option trace of the simulated machine names cannot be opened (errno {0}){hint}",
+        "the file that option trace of the simulated machine names cannot be opened (errno \
+         {0}){hint}",
         hint = crate::base::error::descriptor_hint(*.0)
     )]
     Trace(i32),
@@ -349,8 +350,10 @@ mod tests {
     fn defaults_and_every_key() {
         assert_eq!(Config::parse(""), Ok(Config::default()));
         let config = Config::parse(
-            " devices = 4 , memory=5MiB,schedule=threads,peers=pairs,leaks=report,multiprocessors=8,\
-             threads_per_multiprocessor=1536,compute_capability=8.6,virtual_memory=none,question=200,\
+            " devices = 4 , \
+             memory=5MiB,schedule=threads,peers=pairs,leaks=report,multiprocessors=8,\
+             threads_per_multiprocessor=1536,compute_capability=8.6,virtual_memory=none,\
+             question=200,\
              name=Test GPU,",
         )
         .unwrap();

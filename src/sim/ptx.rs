@@ -346,7 +346,8 @@ mod tests {
         assert_eq!(of(text), Ok(vec!["add_one".into(), "second$2".into()]));
         assert_eq!(of(""), Ok(vec![]));
         let body = "{ .reg .b32 %r<2>;\n.loc 1 2 3\n$L1:\n@!%p1 bra.uni $L1;\nA : { add.s32 %r1, \
-            %r1, 1; }\nld.v2.u32 {%r1, %r2}, [%rd1];\ncp.async.bulk.shared::cluster.global [a], [b];\n}";
+            %r1, 1; }\nld.v2.u32 {%r1, %r2}, [%rd1];\ncp.async.bulk.shared::cluster.global [a], \
+            [b];\n}";
         assert_eq!(of(&format!(".entry f() {body}")), Ok(vec!["f".into()]));
         for wrong in ["nonsense", ".entry f() { frob.u32; }", ".entry f() {", ".entry f()"] {
             assert_eq!(of(wrong), Err(code::INVALID_PTX), "{wrong}");

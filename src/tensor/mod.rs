@@ -164,7 +164,8 @@ impl Tensor {
         Ok(tensor)
     }
 
-    /// Sets the view to these fields, like [`Tensor::new`]. On failure it must be set again before use.
+    /// Sets the view to these fields, like [`Tensor::new`]. On failure it must be set again before
+    /// use.
     pub fn assign(&mut self, parts: Parts<'_>) -> Result<()> {
         let Parts { data, byte_offset, place, dtype, shape, strides } = parts;
         let head = Head { data, byte_offset, place, dtype, ndim: shape.len() };
@@ -385,15 +386,16 @@ impl Tensor {
         let Some((start, bytes)) = block_around(runtime, self.address)? else { return Ok(()) };
         if first < start || end - start > bytes {
             return Err(Error::Invalid(
-                "the tensor leaves the block of memory that it begins in: check its shape, strides and \
-                 byte_offset",
+                "the tensor leaves the block of memory that it begins in: check its shape, \
+                 strides and byte_offset",
             ));
         }
         Ok(())
     }
 }
 
-/// First address and bytes of the block of this library that holds an address; none: it is other memory.
+/// First address and bytes of the block of this library that holds an address; none: it is other
+/// memory.
 #[cold]
 #[inline(never)]
 pub fn block_around(runtime: &Runtime, address: u64) -> Result<Option<(u64, u64)>> {

@@ -138,16 +138,16 @@ pub fn strides_of_copy(shape: &[i64], strides: &[i64], copy: &mut [i64]) {
 }
 
 const NEGATIVE: Error = Error::Invalid(
-    "strides has a negative number: PyTorch has no order for such a tensor; pass the view that begins \
-     at the other end",
+    "strides has a negative number: PyTorch has no order for such a tensor; pass the view that \
+     begins at the other end",
 );
 const OVERLAPS: Error = Error::Invalid(
-    "two elements of the tensor have one address, and it is to be written: give it strides that keep \
-     them apart",
+    "two elements of the tensor have one address, and it is to be written: give it strides that \
+     keep them apart",
 );
 const PARTS_OF_BYTES: Error = Error::Invalid(
-    "elements that are no whole number of bytes cannot be counted one by one; pass a type of 8 bits or \
-     more",
+    "elements that are no whole number of bytes cannot be counted one by one; pass a type of 8 \
+     bits or more",
 );
 const TOO_MANY: Error = Error::Invalid(
     "the tensor has more than 25 dimensions that cannot be merged: PyTorch supports no more",
@@ -205,8 +205,8 @@ impl Tensor {
         let other_bytes = other.dtype.element_bytes().ok_or(PARTS_OF_BYTES)?;
         if self.shape() != other.shape() {
             return Err(Error::Invalid(
-                "p has another shape than the tensor; pass one of the same shape, with strides of 0 \
-                 where it repeats",
+                "p has another shape than the tensor; pass one of the same shape, with strides of \
+                 0 where it repeats",
             ));
         }
         other.require_nonnegative_strides()?;

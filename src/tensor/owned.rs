@@ -149,8 +149,8 @@ static READ_ONLY: AtomicUsize = AtomicUsize::new(0);
 
 const NO_ROOM: Error = Error::OutOfHostMemory("a tensor");
 const NOT_OURS: Error = Error::Invalid(
-    "the tensor is not one that tcuda filled in, or was released already; one of the host's own needs \
-     no release",
+    "the tensor is not one that tcuda filled in, or was released already; one of the host's own \
+     needs no release",
 );
 
 /// Pointers to the shape and strides of a tensor, for the host.

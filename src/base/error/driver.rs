@@ -69,8 +69,8 @@ fn last_refused() -> Option<&'static str> {
     Some(function_of(name()))
 }
 
-const RECORDED_IN_CAPTURE: &str = "; the event was last recorded in a capture, and has no meaning outside \
-     it: record it anew, or make it with TCUDA_EVENT_EXTERNAL";
+const RECORDED_IN_CAPTURE: &str = "; the event was last recorded in a capture, and has no meaning \
+    outside it: record it anew, or make it with TCUDA_EVENT_EXTERNAL";
 
 /// Advice about a failed call, as the end of its message, where a mistake of the host is the likely
 /// cause.
@@ -83,7 +83,8 @@ fn remedy(error: &CudaError) -> &'static str {
             "; the event is of another device: pass this process's number of the event's GPU"
         }
         ("cuIpcOpenEventHandle", code::MAP_FAILED) => {
-            "; no event has this handle: its process must keep the event, and live, until it is opened"
+            "; no event has this handle: its process must keep the event, and live, until it is \
+             opened"
         }
         ("cuCtxEnablePeerAccess", code::TOO_MANY_PEERS) => {
             "; a device has at most 8 peers at a time"
@@ -93,12 +94,14 @@ fn remedy(error: &CudaError) -> &'static str {
              (tcuda_device_properties)"
         }
         ("cuGraphExecUpdate", code::GRAPH_EXEC_UPDATE_FAILURE) => {
-            "; the graphs differ in more than parameters: capture the same calls, or instantiate anew"
+            "; the graphs differ in more than parameters: capture the same calls, or instantiate \
+             anew"
         }
         (call, code::INVALID_VALUE)
             if call.starts_with("cuMemcpy") || call.starts_with("cuMemset") =>
         {
-            "; an address is not memory that the device can reach, or the range is longer than its memory"
+            "; an address is not memory that the device can reach, or the range is longer than \
+             its memory"
         }
         (
             "cuEventQuery" | "cuEventSynchronize" | "cuEventElapsedTime" | "cuStreamWaitEvent",
@@ -116,11 +119,12 @@ fn remedy(error: &CudaError) -> &'static str {
         (_, code::STREAM_CAPTURE_MERGE) => "; two captures would become one: end one of them first",
         (_, code::STREAM_CAPTURE_UNMATCHED) => "; it ends on the stream on which it began",
         (_, code::STREAM_CAPTURE_UNJOINED) => {
-            "; a stream has captured work for which the captured stream does not wait: before the end \
-             call tcuda_stream_wait_stream(captured, that stream)"
+            "; a stream has captured work for which the captured stream does not wait: before the \
+             end call tcuda_stream_wait_stream(captured, that stream)"
         }
         (_, code::STREAM_CAPTURE_ISOLATION) => {
-            "; captured work cannot wait for work outside the capture: record the event in the capture"
+            "; captured work cannot wait for work outside the capture: record the event in the \
+             capture"
         }
         (_, code::STREAM_CAPTURE_IMPLICIT) => {
             "; the default stream takes no part in a capture: use streams of tcuda_stream_create"
@@ -151,8 +155,8 @@ impl fmt::Display for CudaErrorText<'_> {
         match last_refused() {
             Some(function) => write!(
                 f,
-                "; it was broken by a call of {function}, which a capture does not allow: make it before or \
-                 after the capture"
+                "; it was broken by a call of {function}, which a capture does not allow: make it \
+                 before or after the capture"
             ),
             None => write!(f, "; it was broken by a call to CUDA that did not go through tcuda"),
         }

@@ -17,7 +17,8 @@ pub enum RuleError {
     NotARule(Text),
     /// Not a driver function.
     #[error(
-        "fault \"{0}\" names no driver call that tcuda makes; name one such as cuMemMap, or * for any"
+        "fault \"{0}\" names no driver call that tcuda makes; name one such as cuMemMap, or * for \
+         any"
     )]
     UnknownFunction(Text),
     /// Not a valid count.

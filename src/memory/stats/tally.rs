@@ -48,9 +48,8 @@ impl Member for Arena {
 impl Arena {
     /// The account.
     ///
-    /// # Safety
-    /// The caller holds the lock, or the ledger's while the holder of the lock is parked, and has no
-    /// other reference to the account.
+    /// # Safety The caller holds the lock, or the ledger's while the holder of the lock is parked,
+    /// and has no other reference to the account.
     #[allow(clippy::mut_from_ref, reason = "the locks make it exclusive")]
     #[inline(always)]
     pub(in crate::memory) unsafe fn account(&self) -> &mut Account {

@@ -50,7 +50,9 @@ proptest! {
     ) {
         let sizes: Vec<(u64, bool)> = sizes
             .iter()
-            .map(|(bytes, is_small, frees)| (if *is_small { bytes % 9000 + 1 } else { *bytes }, *frees))
+            .map(|(bytes, is_small, frees)| {
+                (if *is_small { bytes % 9000 + 1 } else { *bytes }, *frees)
+            })
             .collect();
         let options = if mapped { "memory=1GiB" } else { "memory=1GiB,virtual_memory=none" };
         every_address_leads_to_its_block(options, &sizes);

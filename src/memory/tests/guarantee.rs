@@ -80,7 +80,11 @@ fn run(bench: Bench, ops: &[Op]) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 300, max_shrink_iters: 2000, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig {
+        cases: 300,
+        max_shrink_iters: 2000,
+        ..ProptestConfig::default()
+    })]
 
     #[test]
     fn a_request_fails_only_for_lack_of_handles(ops in proptest::collection::vec(op(), 1..80)) {

@@ -81,7 +81,8 @@ fn op(streams: usize, bytes: impl Strategy<Value = u64> + Clone) -> impl Strateg
         3 => failing,
         10 => any::<usize>().prop_map(|pick| Op::Free { pick }),
         1 => any::<usize>().prop_map(|pick| Op::FreeAgain { pick }),
-        1 => (any::<usize>(), 1u64..4096).prop_map(|(pick, offset)| Op::FreeInside { pick, offset }),
+        1 => (any::<usize>(), 1u64..4096)
+            .prop_map(|(pick, offset)| Op::FreeInside { pick, offset }),
         1 => any::<u64>().prop_map(|address| Op::FreeForeign { address }),
         5 => (any::<usize>(), 0..STREAMS)
             .prop_map(|(pick, stream)| Op::RecordStream { pick, stream }),
@@ -322,7 +323,11 @@ impl Run<'_> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: CASES, max_shrink_iters: 2000, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig {
+        cases: CASES,
+        max_shrink_iters: 2000,
+        ..ProptestConfig::default()
+    })]
 
     #[test]
     fn random_operations_agree_with_the_model(

@@ -166,7 +166,11 @@ fn agrees(bench: Bench, streams: &[&Stream], steps: &[Step]) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 60, failure_persistence: None, ..Default::default() })]
+    #![proptest_config(ProptestConfig {
+        cases: 60,
+        failure_persistence: None,
+        ..Default::default()
+    })]
 
     #[test]
     fn scopes_are_exact(steps in prop::collection::vec(step(), 1..120)) {

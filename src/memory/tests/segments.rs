@@ -263,8 +263,10 @@ fn op() -> impl Strategy<Value = Op> {
         12 => (0..STREAMS, bytes()).prop_map(|(stream, bytes)| Op::Malloc { stream, bytes }),
         2 => failing,
         10 => any::<usize>().prop_map(|pick| Op::Free { pick }),
-        1 => (any::<usize>(), 1u64..4096).prop_map(|(pick, offset)| Op::FreeInside { pick, offset }),
-        4 => (any::<usize>(), 0..STREAMS).prop_map(|(pick, stream)| Op::RecordStream { pick, stream }),
+        1 => (any::<usize>(), 1u64..4096)
+            .prop_map(|(pick, offset)| Op::FreeInside { pick, offset }),
+        4 => (any::<usize>(), 0..STREAMS)
+            .prop_map(|(pick, stream)| Op::RecordStream { pick, stream }),
         1 => any::<bool>().prop_map(|failing| Op::EmptyCache { failing }),
         1 => text.prop_map(|text| Op::Configure { text }),
     ]
@@ -364,7 +366,11 @@ fn apply(bench: Bench, streams: &[&Stream], live: &mut Live, op: &Op) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 200, max_shrink_iters: 2000, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig {
+        cases: 200,
+        max_shrink_iters: 2000,
+        ..ProptestConfig::default()
+    })]
 
     #[test]
     fn random_operations_leave_every_invariant(ops in proptest::collection::vec(op(), 1..120)) {

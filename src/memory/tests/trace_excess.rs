@@ -209,8 +209,8 @@ fn replay(bench: Bench, events: &[Event], passes: usize, name: &str) -> Vec<u64>
         let per = |bytes: u64| bytes as f64 / all * 100.0;
         for (index, p) in seen.table.iter().enumerate() {
             println!(
-                "    {index} {} mapped {:8.3} allocated {:8.3} pending {:6.3} remapped {:6.3}, free: \
-                 handles {:6.3} end {:6.3} below {:6.3}; {} handles, {} views",
+                "    {index} {} mapped {:8.3} allocated {:8.3} pending {:6.3} remapped {:6.3}, \
+                 free: handles {:6.3} end {:6.3} below {:6.3}; {} handles, {} views",
                 p.class,
                 per(p.mapped),
                 per(p.allocated),

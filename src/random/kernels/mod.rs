@@ -218,7 +218,9 @@ kernels! {
     "exponential_bf16" FLAT flat::<Exponential<BF16>>;
     "exponential_f64" FLAT flat::<Exponential<F64>>;
     "exponential_strided" STRIDED
-        by_element!(0 Exponential<F32>, 1 Exponential<F16>, 2 Exponential<BF16>, 3 Exponential<F64>);
+        by_element!(
+            0 Exponential<F32>, 1 Exponential<F16>, 2 Exponential<BF16>, 3 Exponential<F64>
+        );
     "cauchy_f32" FLAT flat::<Cauchy<F32>>;
     "cauchy_f16" FLAT flat::<Cauchy<F16>>;
     "cauchy_bf16" FLAT flat::<Cauchy<BF16>>;

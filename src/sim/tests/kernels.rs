@@ -5,7 +5,8 @@ use crate::sim::{Launch, register_kernel};
 use std::ffi::CStr;
 
 const IMAGE: &CStr = c"// A comment\n.version 7.8\n.target sm_52\n.visible .entry add_one(\n\
-    .param .u64 data, .param .u32 count)\n{ ret; }\n.entry unknown_here() { }\n.entry faulty()\n{ }";
+    .param .u64 data, .param .u32 count)\n{ ret; }\n.entry unknown_here() { }\n.entry faulty()\n{ \
+    }";
 
 /// Adds one to `count` 32-bit integers.
 fn add_one(launch: &Launch) -> Result<(), i32> {
