@@ -380,8 +380,8 @@ tcuda_status tcuda_is_available(bool *available);
 
 /**
  * Devices visible to this process, CUDA_VISIBLE_DEVICES respected; 0 without a driver. Starts the
- * driver, but does not initialise the library. TCUDA_STATUS_FORKED in the forked child of a process
- * that had started the driver, where torch gives 0. (torch.cuda.device_count)
+ * driver, but does not initialise the library. TCUDA_STATUS_FORKED in the forked child of a
+ * process that had started the driver, where torch gives 0. (torch.cuda.device_count)
  */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_device_count(int32_t *count);
@@ -1128,7 +1128,8 @@ tcuda_status tcuda_memory_fraction_set(int32_t device, double fraction);
  * @param callback       not NULL
  * @param user_data      the caller's, passed to the callback; may be NULL
  * @param destroy        called with user_data once no thread is in the callback; may be NULL
- * @param[out] observer  the caller's, to be destroyed; may be NULL: registered until tcuda_shutdown
+ * @param[out] observer  the caller's, to be destroyed; may be NULL: registered until
+ * tcuda_shutdown
  */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_memory_on_out_of_memory(tcuda_out_of_memory_fn callback, void *user_data,
@@ -1983,10 +1984,10 @@ typedef struct tcuda_philox_state {
 /**
  * Seeds the default generator of a device. Before the library is initialised the seed is
  * remembered, and nothing is initialised. Seeds and states take effect then, in the order of their
- * calls, and for TCUDA_CURRENT_DEVICE on the device that is current then; the call that initialises
- * gives TCUDA_STATUS_INVALID_DEVICE, once, if one is for a device that does not exist. In a capture
- * only the present seed is accepted, and changes nothing. In the forked child of a process that had
- * initialised the library it is ignored, as in torch. (torch.cuda.manual_seed)
+ * calls, and for TCUDA_CURRENT_DEVICE on the device that is current then; the call that
+ * initialises gives TCUDA_STATUS_INVALID_DEVICE, once, if one is for a device that does not exist.
+ * In a capture only the present seed is accepted, and changes nothing. In the forked child of a
+ * process that had initialised the library it is ignored, as in torch. (torch.cuda.manual_seed)
  *
  * @param device  ordinal, or TCUDA_CURRENT_DEVICE
  */
@@ -3159,7 +3160,8 @@ tcuda_status tcuda_jit_call(tcuda_jit *jit, const tcuda_tensor *inputs, size_t n
  * has the compiler's messages, with lines of the source. (torch.cuda._compile_kernel)
  *
  * @param source       CUDA C++; functions without a specifier are device functions
- * @param name         a kernel, "add", or an instance of a template, "scale<float>"; ASCII, without
+ * @param name         a kernel, "add", or an instance of a template, "scale<float>"; ASCII,
+ * without
  * quotes and newlines
  * @param options      may be NULL
  * @param[out] kernel  the caller's, to be destroyed
