@@ -16,6 +16,7 @@ if cargo fmt --version >/dev/null 2>&1; then
 else
     skip "format" "rustfmt is not installed"
 fi
+step "widths of lines, and words" python3 scripts/ci/style.py
 checked "clippy" scripts/ci/lint.sh --library
 # The model runs the same programs each time here, and others each time in the gauntlet.
 step "Rust tests" env TCUDA_MODEL_SEED=1 cargo test --locked --no-fail-fast

@@ -173,7 +173,7 @@ template <class T> TCUDA_INLINE complex<T> proj(const complex<T> &z) {
     const bool is_far = isinf(z.real()) || isinf(z.imag());
     return is_far ? complex<T>(T(INFINITY), copysign(T(0), z.imag())) : z;
 }
-/* The inverse functions, with the values of C's Annex G at infinities and where there is no number. */
+/* The inverse functions, with the values of C's Annex G at infinities and for NaN. */
 template <class T> TCUDA_INLINE complex<T> root_of_square(const complex<T> &z, T more) {
     const T x = z.real(), y = z.imag();
     return sqrt(complex<T>((x - y) * (x + y) + more, T(2) * x * y));
@@ -205,7 +205,8 @@ template <class T> TCUDA_INLINE complex<T> acosh(const complex<T> &z) {
 template <class T> TCUDA_INLINE complex<T> atanh(const complex<T> &z) {
     const T x = z.real(), y = z.imag(), right = T(1.5707963267948966);
     if (isinf(y)) return complex<T>(copysign(T(0), x), copysign(right, y));
-    if (isnan(y)) return isinf(x) || x == T(0) ? complex<T>(copysign(T(0), x), y) : complex<T>(y, y);
+    if (isnan(y))
+        return isinf(x) || x == T(0) ? complex<T>(copysign(T(0), x), y) : complex<T>(y, y);
     if (isnan(x)) return complex<T>(x, x);
     if (isinf(x)) return complex<T>(copysign(T(0), x), copysign(right, y));
     if (fabs(x) == T(1) && y == T(0))

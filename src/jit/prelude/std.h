@@ -52,13 +52,15 @@ template <class T> T &&declval() noexcept;
 template <class T, class... U> struct is_any_of : false_type {};
 template <class T, class U, class... More> struct is_any_of<T, U, More...>
     : bool_constant<is_same<T, U>::value || is_any_of<T, More...>::value> {};
-template <class T> struct is_floating_point : is_any_of<remove_cv_t<T>, float, double, long double> {};
+template <class T>
+struct is_floating_point : is_any_of<remove_cv_t<T>, float, double, long double> {};
 template <class T> struct is_integral : is_any_of<remove_cv_t<T>, bool, char, signed char,
     unsigned char, short, unsigned short, int, unsigned, long, unsigned long, long long,
     unsigned long long, wchar_t, char16_t, char32_t> {};
 template <class T> struct is_arithmetic
     : bool_constant<is_integral<T>::value || is_floating_point<T>::value> {};
-template <class T, bool = is_arithmetic<T>::value> struct is_signed : bool_constant<(T(-1) < T(0))> {};
+template <class T, bool = is_arithmetic<T>::value>
+struct is_signed : bool_constant<(T(-1) < T(0))> {};
 template <class T> struct is_signed<T, false> : false_type {};
 template <class T> struct is_unsigned
     : bool_constant<is_arithmetic<T>::value && !is_signed<T>::value> {};

@@ -11,7 +11,7 @@ template <one_thread *one> void run(const launch *launch) {
 struct kernel {
     const char *name;
     const size_t *sizes;
-    const unsigned char *pointers; /* 0: holds no pointer; 1: is a pointer; 2: may contain pointers */
+    const unsigned char *pointers; /* 0: no pointer; 1: a pointer; 2: may contain pointers */
     size_t number;
     void (*run)(const launch *);
     size_t fiber_bytes; /* bytes of a thread context; 0: threads run one by one */

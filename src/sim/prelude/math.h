@@ -20,7 +20,8 @@ template <class T> struct is_whole { static const bool value = false; };
 template <bool, class T> struct only_if {};
 template <class T> struct only_if<true, T> { typedef T type; };
 }
-#define TCUDA_WHOLE(T) template <> struct tcuda_host::is_whole<T> { static const bool value = true; };
+#define TCUDA_WHOLE(T) \
+    template <> struct tcuda_host::is_whole<T> { static const bool value = true; };
 TCUDA_WHOLE(bool) TCUDA_WHOLE(char) TCUDA_WHOLE(signed char) TCUDA_WHOLE(unsigned char)
 TCUDA_WHOLE(short) TCUDA_WHOLE(unsigned short) TCUDA_WHOLE(int) TCUDA_WHOLE(unsigned)
 TCUDA_WHOLE(long) TCUDA_WHOLE(unsigned long) TCUDA_WHOLE(long long) TCUDA_WHOLE(unsigned long long)

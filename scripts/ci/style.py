@@ -1,6 +1,7 @@
-"""usage: lines.py [--long]: fails where a line of a source file, comments included, is wider than
-100 columns.
+"""usage: style.py [--long]: what is checked of texts.
 
+Fails where a line of a source file, comments included, is wider than 100 columns, or where the
+sources, the header and the pages have 40 or more of the words that treat objects as people.
 Also counts files over 800 lines and Rust functions over 80 lines, which do not fail; --long names
 them.
 """
@@ -14,6 +15,10 @@ WIDTH, FILE_LINES, FUNCTION_LINES = 100, 800, 80
 SUFFIXES = {".rs", ".c", ".h", ".cc", ".cpp", ".hpp", ".cu", ".cuh", ".py", ".sh"}
 # Inputs of tests and data that other programs wrote.
 LEFT_OUT = ("abi/", "fuzz/corpus/", "fuzz/regressions/", "data/")
+WORDS = re.compile(
+    r"\b(who|whoever|nobody|somebody|told|hears|lets go|gives out|given out)\b", re.IGNORECASE
+)
+MOST_WORDS = 40
 FUNCTION = re.compile(r"^( *)(?:pub(?:\([a-z: ]+\))? )?(?:const |unsafe |extern \"C\" )*fn (\w+)")
 
 
@@ -53,6 +58,17 @@ def main():
         print("\n".join(long_files + long_functions))
     print(f"figure: files over {FILE_LINES} lines = {len(long_files)}")
     print(f"figure: functions over {FUNCTION_LINES} lines = {len(long_functions)}")
+    words = []
+    for name in names.splitlines():
+        path = pathlib.Path(name)
+        is_page = path.suffix == ".md" and (path.parent == pathlib.Path("docs") or "/" not in name)
+        if is_page or name.startswith(("src/", "include/")) and path.suffix in SUFFIXES:
+            for number, line in enumerate(path.read_text().split("\n"), 1):
+                words += [f"{name}:{number}: {found}" for found in WORDS.findall(line)]
+    print(f"figure: words that treat objects as people = {len(words)}")
+    if len(words) >= MOST_WORDS:
+        print("\n".join(words[:50]))
+        sys.exit(f"{len(words)} such words: name the thing, or the standard term")
     if wide:
         print("\n".join(wide[:50]))
         sys.exit(f"{len(wide)} lines are wider than {WIDTH} columns: break them")
