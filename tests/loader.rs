@@ -65,7 +65,7 @@ fn isolated<const N: usize>(
 }
 
 fn driver() -> Driver {
-    Driver::new("cuda", cuda::table().unwrap())
+    Driver::new(None, cuda::table().unwrap())
 }
 
 fn init(driver: &Driver) -> Result<(), CudaError> {
@@ -262,7 +262,7 @@ fn a_loaded_driver_is_shared_and_kept() {
         let theirs = unsafe { libc::dlsym(handle, c"cuStreamQuery".as_ptr()) };
         let table = cuda::table().unwrap();
         assert_eq!(table.cuStreamQuery.unwrap() as *mut std::ffi::c_void, theirs);
-        let driver = Driver::new("cuda", table);
+        let driver = Driver::new(None, table);
         // A host may close once too often.
         for _ in 0..2 {
             // SAFETY: opened twice, by the host and by us.

@@ -93,7 +93,7 @@ impl Machine {
             if choice & 2 == 0 { "immediate" } else { "threads" },
         );
         let table = sim::power_on(&options).expect("the machine goes on");
-        let driver = Driver::new("sim", table);
+        let driver = Driver::new(Some(&tcuda::sim::BACKEND), table);
         assert_eq!(cu!(driver, cuInit(0)), 0);
         let mut machine = Machine {
             driver,

@@ -5,6 +5,7 @@ mod config;
 mod details;
 mod driver;
 mod out_of_memory;
+mod simulator;
 
 pub use config::{ConfigError, Problem};
 pub use details::{OTHER_WAITS, OutOfMemory, Trait, Users, Wait, Which};
@@ -13,6 +14,7 @@ pub use driver::CudaErrorText;
 pub(crate) use driver::{descriptor_hint, forget_refused, note_refused};
 pub(crate) use out_of_memory::TOO_LARGE;
 pub use out_of_memory::{OutOfMemoryText, PoolOutOfMemoryText, Size};
+pub use simulator::{Excerpt, SimulatorError};
 
 use crate::base::ordinal::CPU;
 use crate::base::text::function_of;
@@ -361,7 +363,7 @@ pub enum Error {
     },
     /// The options of the simulated machine were invalid.
     #[error("{0}")]
-    Simulator(crate::sim::ConfigError),
+    Simulator(SimulatorError),
     /// A text with faults to inject was invalid.
     #[error("{0}")]
     Faults(crate::driver::inject::RuleError),

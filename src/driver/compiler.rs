@@ -4,7 +4,6 @@
 use super::library::LoadError;
 use super::{Driver, nvrtc};
 use crate::base::waiting;
-use crate::sim;
 use std::ffi::CStr;
 use std::fmt;
 
@@ -131,12 +130,10 @@ impl Driver {
     /// Compiles a program.
     pub fn compile(&self, program: &Program<'_>) -> Result<Image, Failure> {
         let _waiting = waiting::begin();
-        if !self.is_simulated() {
-            return nvrtc::compile(program);
-        }
+        let Some(simulated) = self.simulated() else { return nvrtc::compile(program) };
         #[cfg(any(test, feature = "host_faults"))]
         let _in_driver = crate::base::host_faults::in_driver();
-        sim::compile(program)
+        (simulated.compile)(program)
     }
 
     /// Loads the compiler. That takes a lock which a thread that waits for a kernel must not hold.
@@ -150,8 +147,8 @@ impl Driver {
 
     /// Texts other than the program on which the result of a compilation depends.
     pub fn compiler_texts(&self, take: &mut dyn FnMut(&[u8])) {
-        if self.is_simulated() {
-            sim::compiler_texts(take);
+        if let Some(simulated) = self.simulated() {
+            (simulated.compiler_texts)(take);
         }
     }
 
@@ -160,7 +157,13 @@ impl Driver {
         &self,
         take: &mut dyn FnMut(&'static [u8]) -> Result<(), E>,
     ) -> Result<(), E> {
-        if self.is_simulated() { sim::for_each_include_folder(take) } else { Ok(()) }
+        let lists = self.simulated().map(|simulated| (simulated.include_paths)());
+        lists
+            .iter()
+            .flatten()
+            .flat_map(|list| list.split(|byte| *byte == b':'))
+            .filter(|path| !path.is_empty())
+            .try_for_each(take)
     }
 
     /// Version of the compiler in this process: NVRTC 12.9 is 12090. 0: not needed yet.

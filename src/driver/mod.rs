@@ -14,7 +14,7 @@ pub mod nvrtc;
 pub mod table;
 pub mod telemetry;
 
-use std::ffi::c_void;
+use std::ffi::{c_char, c_void};
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 pub use table::{Call, NAMES, Table};
@@ -124,32 +124,52 @@ impl fmt::Debug for CudaError {
     }
 }
 
+/// Passes texts to a function.
+pub type PassTexts = fn(&mut dyn FnMut(&[u8]));
+
+/// What the simulated machine provides besides its table. `runtime` passes it.
+pub struct SimulatedBackend {
+    /// Compiles a program, in place of NVRTC.
+    pub compile: fn(&compiler::Program<'_>) -> Result<compiler::Image, compiler::Failure>,
+    /// Texts other than the program on which the result of a compilation depends.
+    pub compiler_texts: PassTexts,
+    /// Lists of directories, separated by colons, that its compiler searches for headers.
+    pub include_paths: fn() -> [&'static [u8]; 2],
+    /// Finds a driver function by its name, for a stand-in of another library.
+    pub function: unsafe extern "C" fn(*const c_char) -> *mut c_void,
+    /// Does the machine take time for queries, so that runs are not repeatable?
+    pub uses_clock: fn() -> bool,
+}
+
 /// A backend in use: its table, with counters and injected faults.
 pub struct Driver {
     pub(crate) table: Table,
-    name: &'static str,
-    is_simulated: bool,
+    simulated: Option<&'static SimulatedBackend>,
     repeats: bool,
     counts: [AtomicU64; NAMES.len()],
 }
 
 impl Driver {
-    /// Wraps a filled table; `name` is "cuda" or "sim".
-    pub fn new(name: &'static str, table: Table) -> Driver {
+    /// Wraps a filled table: of the simulated machine, or of libcuda.
+    pub fn new(simulated: Option<&'static SimulatedBackend>, table: Table) -> Driver {
         let counts = [const { AtomicU64::new(0) }; NAMES.len()];
-        let is_simulated = name == "sim";
-        let repeats = is_simulated && !crate::sim::uses_clock();
-        Driver { table, name, is_simulated, repeats, counts }
+        let repeats = simulated.is_some_and(|backend| !(backend.uses_clock)());
+        Driver { table, simulated, repeats, counts }
     }
 
     /// "cuda" or "sim".
     pub fn name(&self) -> &'static str {
-        self.name
+        if self.is_simulated() { "sim" } else { "cuda" }
     }
 
     /// Is it the simulated machine?
     pub fn is_simulated(&self) -> bool {
-        self.is_simulated
+        self.simulated.is_some()
+    }
+
+    /// The simulated machine's functions, if that is the backend.
+    pub fn simulated(&self) -> Option<&'static SimulatedBackend> {
+        self.simulated
     }
 
     /// Must runs be repeatable, so that nothing may depend on time?
@@ -176,7 +196,7 @@ impl Driver {
     #[inline]
     fn count_call(&self, call: Call) {
         let count = &self.counts[call as usize];
-        if self.is_simulated {
+        if self.is_simulated() {
             count.fetch_add(1, Ordering::Relaxed);
         } else {
             // A locked instruction would cost as much as the shortest driver calls.

@@ -4,6 +4,7 @@
 //! machine. There a stand-in library is accepted: it exports `tcuda_simulated_nccl`, and gets the
 //! addresses of the simulated calls. On a GPU the stand-in is refused.
 
+use super::SimulatedBackend;
 use super::library::{Library, LoadError, Spec, Text};
 use crate::base::once::Once;
 use crate::base::rank::Rank;
@@ -264,16 +265,16 @@ pub fn version() -> Result<(i32, i32, i32), Failure> {
 }
 
 /// NCCL for the simulated machine, or for GPUs.
-pub fn functions(is_simulated: bool) -> Result<&'static Functions, Failure> {
+pub fn functions(simulated: Option<&SimulatedBackend>) -> Result<&'static Functions, Failure> {
     let functions = loaded()?;
-    match (is_simulated, functions.simulated) {
-        (false, None) => Ok(functions),
-        (false, Some(_)) => Err(Failure::Simulated),
-        (true, None) => Err(Failure::OnSimulatedMachine),
-        (true, Some(set_simulated)) => {
+    match (simulated, functions.simulated) {
+        (None, None) => Ok(functions),
+        (None, Some(_)) => Err(Failure::Simulated),
+        (Some(_), None) => Err(Failure::OnSimulatedMachine),
+        (Some(backend), Some(set_simulated)) => {
             // SAFETY: the exported name guarantees the signature; callable on any thread, at any
             // time.
-            match unsafe { set_simulated(Some(crate::sim::function)) } {
+            match unsafe { set_simulated(Some(backend.function)) } {
                 0 => Ok(functions),
                 _ => Err(Failure::OnSimulatedMachine),
             }

@@ -87,7 +87,7 @@ pub unsafe extern "C" fn tcuda_nccl_version(
 pub unsafe extern "C" fn tcuda_communicator_unique_id(id: *mut tcuda_unique_id) -> tcuda_status {
     boundary(|call| {
         let id = out(id, "id")?;
-        let functions = driver_nccl::functions(runtime::is_simulated(call.inside())?)?;
+        let functions = driver_nccl::functions(runtime::simulated(call.inside())?)?;
         let UniqueId(bytes) = nccl::unique_id(call.inside(), functions)?;
         id.set(tcuda_unique_id { bytes });
         Ok(())

@@ -120,7 +120,7 @@ pub fn init_rank<H: Copy>(
         return Err(Error::OutOfRange { name: "rank", value: rank.into(), allowed });
     }
     let device = runtime.device(device)?;
-    let functions = nccl::functions(runtime.driver().is_simulated())?;
+    let functions = nccl::functions(runtime.driver().simulated())?;
     let communicator = prepare(functions, device, (rank, ranks))?;
     let mut others = [false; MAX_DEVICES];
     let joiner = Joiner::new(id, device.ordinal(), &mut others)?;
@@ -176,7 +176,7 @@ pub fn init_all<H: Copy>(
         }
         ordinals.push(device.ordinal());
     }
-    let functions = nccl::functions(runtime.driver().is_simulated())?;
+    let functions = nccl::functions(runtime.driver().simulated())?;
     for (rank, ordinal) in ordinals.iter().enumerate() {
         let device = runtime.device(*ordinal)?;
         for other in &ordinals[..rank] {

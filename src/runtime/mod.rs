@@ -11,7 +11,7 @@ use crate::base::text::Text;
 use crate::base::thread::{self, Inside, try_box};
 use crate::base::waiting;
 use crate::driver::sys::CUcontext;
-use crate::driver::{Driver, Table, code, cuda, inject};
+use crate::driver::{Driver, SimulatedBackend, Table, code, cuda, inject};
 use crate::gpu::device::{Device, MAX_DEVICES};
 use crate::graph::active_captures::Captures;
 use crate::interop::torch::Pools;
@@ -211,8 +211,8 @@ fn start_driver(held: &Holder<'_>) -> Result<(&'static Driver, i32)> {
     if !LIFECYCLE.has_driver() {
         take_faults()?;
         let new = match selection::backend()? {
-            Backend::Cuda => Driver::new("cuda", cuda::table().map_err(Error::NoDriver)?),
-            Backend::Sim => Driver::new("sim", power_on()?),
+            Backend::Cuda => Driver::new(None, cuda::table().map_err(Error::NoDriver)?),
+            Backend::Sim => Driver::new(Some(&sim::BACKEND), power_on()?),
         };
         let boxed = try_box(new, "the driver's table").inspect_err(|_| power_off())?;
         LIFECYCLE.begin_driver(held, boxed);
@@ -301,12 +301,17 @@ pub fn backend_name(inside: &Inside) -> &'static CStr {
     }
 }
 
+/// The functions of the simulated machine, if it runs, or would run.
+pub fn simulated(inside: &Inside) -> Result<Option<&'static SimulatedBackend>> {
+    match existing_driver(inside) {
+        Some(driver) => Ok(driver.simulated()),
+        None => Ok((selection::backend()? == Backend::Sim).then_some(&sim::BACKEND)),
+    }
+}
+
 /// Does the simulated machine run, or would it?
 pub fn is_simulated(inside: &Inside) -> Result<bool> {
-    match existing_driver(inside) {
-        Some(driver) => Ok(driver.is_simulated()),
-        None => Ok(selection::backend()? == Backend::Sim),
-    }
+    Ok(simulated(inside)?.is_some())
 }
 
 /// Number of devices that this process can use; 0 without a driver. Creates no context.

@@ -4,7 +4,7 @@
 //! One lock protects all queues. Callbacks of the host run on threads of their own
 //! ([`helper`](super::helper)).
 
-use super::config::ConfigError;
+use super::ConfigError;
 use super::copy;
 use super::helper::Helpers;
 use super::lanes::{Callback, Pending, ScheduleState};

@@ -142,18 +142,10 @@ pub fn texts(take: &mut dyn FnMut(&[u8])) {
     take(environment::value(c"CXX").unwrap_or(c"").to_bytes());
 }
 
-/// Calls `take` for the directories in environment variables where the host's compilers look for
-/// headers.
-pub fn for_each_include_folder<E>(
-    take: &mut dyn FnMut(&'static [u8]) -> Result<(), E>,
-) -> Result<(), E> {
-    for variable in [c"CPATH", c"CPLUS_INCLUDE_PATH"] {
-        let list = environment::value(variable).unwrap_or(c"").to_bytes();
-        list.split(|byte| *byte == b':')
-            .filter(|path| !path.is_empty())
-            .try_for_each(&mut *take)?;
-    }
-    Ok(())
+/// The environment variables that list where the host's compilers look for headers.
+pub fn include_paths() -> [&'static [u8]; 2] {
+    [c"CPATH", c"CPLUS_INCLUDE_PATH"]
+        .map(|variable| environment::value(variable).unwrap_or(c"").to_bytes())
 }
 
 fn malformed() -> Failure {

@@ -1,15 +1,13 @@
 //! Options of the simulated machine: "devices=4,memory=16GiB,schedule=threads".
 
+use crate::base::error::{Excerpt, SimulatorError as ConfigError};
 use crate::base::reserve;
 use std::borrow::Cow;
-use std::fmt;
 
 /// The driver's allocation granularity, and the unit of simulated physical memory.
 pub const GRANULARITY: usize = 2 << 20;
 /// Maximum number of devices; access masks have one bit or byte for each.
 pub const MAX_DEVICES: usize = 16;
-/// Maximum length of the invalid text that an error quotes.
-const EXCERPT: usize = 40;
 
 /// When and where operations of a stream run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -98,92 +96,6 @@ impl Default for Config {
             virtual_memory: true,
             query_time: None,
         }
-    }
-}
-
-/// A short copy of invalid text.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub struct Excerpt {
-    bytes: [u8; EXCERPT],
-    length: u8,
-    cut: bool,
-}
-
-impl Excerpt {
-    fn new(text: &str) -> Excerpt {
-        let mut length = text.len().min(EXCERPT);
-        while !text.is_char_boundary(length) {
-            length -= 1;
-        }
-        let mut bytes = [0; EXCERPT];
-        bytes[..length].copy_from_slice(&text.as_bytes()[..length]);
-        Excerpt { bytes, length: length as u8, cut: length < text.len() }
-    }
-}
-
-impl fmt::Display for Excerpt {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let kept = self.bytes.get(..usize::from(self.length)).unwrap_or_default();
-        let text = std::str::from_utf8(kept).unwrap_or_default();
-        write!(f, "{}{}", text.escape_debug(), if self.cut { "..." } else { "" })
-    }
-}
-
-impl fmt::Debug for Excerpt {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "\"{self}\"")
-    }
-}
-
-/// Why the machine cannot be powered on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum ConfigError {
-    /// A key that does not exist.
-    #[error(
-        "unknown option \"{0}\" of the simulated machine; accepted are devices, memory, schedule, \
-         late, trace, leaks, peers, virtual_memory, question, multiprocessors, \
-         threads_per_multiprocessor, compute_capability and name"
-    )]
-    UnknownKey(Excerpt),
-    /// Not of the form key=value.
-    #[error("option \"{0}\" of the simulated machine is not of the form key=value")]
-    NotAPair(Excerpt),
-    /// A value that the key does not accept.
-    #[error("option {key} of the simulated machine cannot be \"{value}\"; accepted: {accepted}")]
-    BadValue {
-        /// The key.
-        key: &'static str,
-        /// The value.
-        value: Excerpt,
-        /// What the key accepts.
-        accepted: &'static str,
-    },
-    /// [`power_on`](super::power_on) was called while a machine is on.
-    #[error("the simulated machine is already on; power it off first")]
-    AlreadyOn,
-    /// The file that `trace` names cannot be written.
-    #[error(
-        "the file that option trace of the simulated machine names cannot be opened (errno \
-         {0}){hint}",
-        hint = crate::base::error::descriptor_hint(*.0)
-    )]
-    Trace(i32),
-    /// The process's file size limit is too low for the file that backs device memory.
-    #[error(
-        "the simulated device memory is longer than a file of this process may be: raise the limit \
-         (ulimit -f), or ask for less by memory= in TCUDA_SIM"
-    )]
-    FileLimit,
-    /// The host could not provide memory or descriptors for the machine.
-    #[error("the host could not provide the simulated device memory (errno {0}){hint}",
-        hint = crate::base::error::descriptor_hint(*.0))]
-    Host(i32),
-}
-
-impl ConfigError {
-    /// True if the host lacks resources; false if the options are wrong.
-    pub fn is_the_hosts(&self) -> bool {
-        matches!(self, ConfigError::Host(_) | ConfigError::FileLimit)
     }
 }
 
@@ -403,7 +315,7 @@ mod tests {
         assert!(message("question=long").contains("nanoseconds"));
         assert!(message("threads_per_multiprocessor=100").contains("multiple of 32"));
         assert!(message("leaks=abort").contains("ignore, report"));
-        let long = format!("{}é", "x".repeat(EXCERPT - 1));
+        let long = format!("{}é", "x".repeat(39));
         assert!(message(&format!("{long}=1")).contains("..."));
     }
 }

@@ -53,15 +53,15 @@ mod unit;
 mod virtual_memory;
 mod worker;
 
-pub use compiler::{compile, for_each_include_folder, texts as compiler_texts};
-pub use config::{Config, ConfigError, Excerpt, Leaks, Peers, ScheduleKind};
+pub use crate::base::error::SimulatorError as ConfigError;
+pub use config::{Config, Leaks, Peers, ScheduleKind};
 pub use kernel::{KernelFn, Launch, register_kernel};
-pub use table::{function, table};
+pub use table::table;
 
 use crate::base::progress;
 use crate::base::reserve;
 use crate::driver::telemetry::Rates;
-use crate::driver::{Table, code};
+use crate::driver::{SimulatedBackend, Table, code};
 use crate::observe::turn;
 use address_space::{AddressSpace, PeerMasks};
 use adversary::Adversary;
@@ -328,8 +328,17 @@ pub fn power_off() {
     workers.into_iter().for_each(Worker::join);
 }
 
+/// What the machine provides besides its table.
+pub static BACKEND: SimulatedBackend = SimulatedBackend {
+    compile: compiler::compile,
+    compiler_texts: compiler::texts,
+    include_paths: compiler::include_paths,
+    function: table::function,
+    uses_clock,
+};
+
 /// True if the machine's queries take a configured time, so that callers pace queries by the clock.
-pub fn uses_clock() -> bool {
+fn uses_clock() -> bool {
     read(&MACHINE).as_ref().is_some_and(|machine| machine.config.query_time.is_some())
 }
 

@@ -46,11 +46,12 @@ impl Bench {
             "sim" => {
                 let options = std::env::var("TCUDA_SIM");
                 let options = options.unwrap_or_else(|_| "memory=4GiB,schedule=threads".into());
-                let driver = Driver::new("sim", sim::power_on(&options).unwrap());
+                let table = sim::power_on(&options).unwrap();
+                let driver = Driver::new(Some(&sim::BACKEND), table);
                 crate::kernels::register();
                 driver
             }
-            "cuda" => Driver::new("cuda", cuda::table().unwrap()),
+            "cuda" => Driver::new(None, cuda::table().unwrap()),
             other => panic!("TCUDA_BACKEND={other}: accepted are sim and cuda"),
         };
         Bench { driver }
@@ -58,11 +59,11 @@ impl Bench {
 
     /// Another bench over the driver that this process has started.
     pub fn again() -> Bench {
-        let table = match &*backend() {
-            "sim" => sim::table(),
-            _ => cuda::table().unwrap(),
+        let driver = match &*backend() {
+            "sim" => Driver::new(Some(&sim::BACKEND), sim::table()),
+            _ => Driver::new(None, cuda::table().unwrap()),
         };
-        Bench { driver: Driver::new("again", table) }
+        Bench { driver }
     }
 
     fn note(&self, line: &str, what: &str, expected: &str, seen: &str) {

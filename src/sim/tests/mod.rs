@@ -19,6 +19,7 @@ use super::config::GRANULARITY;
 use super::{LiveObjects, live_objects, lock, power_off, power_on, test_lock};
 use crate::driver::sys::*;
 use crate::driver::{Driver, code};
+use crate::sim::BACKEND;
 use std::ffi::{c_char, c_void};
 use std::ptr;
 use std::sync::{Condvar, Mutex, MutexGuard};
@@ -83,7 +84,7 @@ struct Bench {
 impl Bench {
     fn new(options: &str) -> Bench {
         let lock = test_lock();
-        let driver = Driver::new("sim", power_on(options).unwrap());
+        let driver = Driver::new(Some(&BACKEND), power_on(options).unwrap());
         let mut bench = Bench { driver, context: ptr::null_mut(), _lock: lock };
         ok!(bench, cuInit(0));
         bench.context = bench.use_device(0);
@@ -239,7 +240,7 @@ fn every_call_is_filled_and_needs_power_and_init() {
     let _lock = test_lock();
     let table = power_on("").unwrap();
     assert!(power_on("").is_err());
-    let bench_driver = Driver::new("sim", table);
+    let bench_driver = Driver::new(Some(&BACKEND), table);
     struct Only {
         driver: Driver,
     }
