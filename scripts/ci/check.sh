@@ -27,7 +27,8 @@ step "fuzz targets on their corpora" env CARGO_TARGET_DIR="$root/target/faults" 
     cargo test --locked --manifest-path fuzz/Cargo.toml
 step "models of the lock-free pieces" scripts/ci/models.sh
 step "C tests, static library and other machines" suite dev --exclude-regex '_shared$'
-step "fault loop over the C programs, a share" python3 scripts/ci/fault_loop.py build/dev/c_tests
+step "fault loop over the C programs, a share" python3 scripts/ci/fault_loop.py build/dev/c_tests \
+    --seconds 300
 step "C tests under ASan and UBSan" suite asan
 checked "C tests under valgrind" scripts/ci/valgrind.sh --share
 step "C tests, release; installed and consumed" suite release
