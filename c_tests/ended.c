@@ -79,8 +79,8 @@ static void run_rounds(const char *name, void (*round)(void))
         (clock_now() - began) * 1e6 / (double)done, early.maps, late.maps, early.resident,
         late.resident, early.descriptors, late.descriptors, early.reserved, late.reserved);
     CHECK(late.maps <= early.maps + (runs_beside() ? 200 : 40));
-    /* AddressSanitizer keeps freed memory for a time. Where work runs beside the host, a busy machine
-     * has more streams whose work is not over. */
+    /* AddressSanitizer keeps freed memory for a time. Where work runs beside the host, a busy
+     * machine has more streams whose work is not over. */
     CHECK(UNDER_ADDRESS_SANITIZER
         || late.resident <= early.resident + (runs_beside() ? 8000 : 2000));
     CHECK(late.descriptors <= early.descriptors);
