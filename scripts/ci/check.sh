@@ -8,7 +8,7 @@ source "$(dirname "$0")/steps.sh"
 suite() {
     local preset=$1
     shift
-    # Twice: on a busy machine a limit of time may run out (a fork waits a second for other threads),
+    # Twice: on a busy machine a time limit may run out (a fork waits a second for other threads),
     # and a leak checker that could not stop a running thread reports false leaks. The gauntlet
     # repeats nothing.
     configure_and_build "$preset" &&
