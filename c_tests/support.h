@@ -18,9 +18,8 @@ enum { UNDER_ADDRESS_SANITIZER = true };
 enum { UNDER_ADDRESS_SANITIZER = false };
 #endif
 
-/* SKIP_WITHOUT_GPU for programs whose children use the GPU: a child asks, since CUDA does not work
- * in a child of a process that has used it. */
-static inline void skip_without_gpu_before_forks(void)
+/* Asked of a child, because CUDA does not work in a child of a process that has used it. */
+static inline bool has_gpu(void)
 {
     int status = 0;
     fflush(NULL);
@@ -31,8 +30,15 @@ static inline void skip_without_gpu_before_forks(void)
         exit(EXIT_SUCCESS);
     }
     CHECK_EQ(waitpid(child, &status, 0), child);
-    if (status != 0)
-        exit(WIFEXITED(status) ? WEXITSTATUS(status) : EXIT_FAILURE);
+    CHECK(WIFEXITED(status));
+    return WEXITSTATUS(status) != CHECK_SKIPPED;
+}
+
+/* SKIP_WITHOUT_GPU for programs whose children use the GPU. */
+static inline void skip_without_gpu_before_forks(void)
+{
+    if (!has_gpu())
+        exit(CHECK_SKIPPED);
 }
 
 static inline bool on_simulator(void)

@@ -406,20 +406,6 @@ static void looks_up_beside_shutdowns(void)
 
 #include "teardown/forks.h"
 
-static bool has_gpu(void)
-{
-    int status = 0;
-    const pid_t child = fork();
-    CHECK(child >= 0);
-    if (child == 0) {
-        SKIP_WITHOUT_GPU();
-        exit(EXIT_SUCCESS);
-    }
-    CHECK_EQ(waitpid(child, &status, 0), child);
-    CHECK(WIFEXITED(status));
-    return WEXITSTATUS(status) != CHECK_SKIPPED;
-}
-
 int main(void)
 {
     if (!has_gpu())

@@ -35,9 +35,9 @@ step() {
         failures=$((failures + 1))
         tail -20 "$out/$name.log"
     fi
-    local told=("$name" "$outcome" $((SECONDS - start)) "$out/$name.log")
-    text+=("$(python3 scripts/ci/figures.py "${told[@]}")")
-    json+=("$(python3 scripts/ci/figures.py "${told[@]}" --json)")
+    local arguments=("$name" "$outcome" $((SECONDS - start)) "$out/$name.log")
+    text+=("$(python3 scripts/ci/figures.py "${arguments[@]}")")
+    json+=("$(python3 scripts/ci/figures.py "${arguments[@]}" --json)")
     echo "${text[-1]}"
 }
 

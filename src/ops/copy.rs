@@ -57,6 +57,8 @@ fn query_in(runtime: &Runtime, device: &Device, address: u64) -> Result<Option<i
 
 /// The first address of the driver's allocation that contains an address.
 pub fn start_of_range(runtime: &Runtime, address: u64) -> Result<Option<u64>> {
+    let _relaxed = Relaxed::enter(runtime.driver());
+    let _context = runtime.device(crate::gpu::device::CURRENT)?.enter()?;
     let mut start = 0u64;
     let attribute = CUpointer_attribute::CU_POINTER_ATTRIBUTE_RANGE_START_ADDR;
     let is_known = pointer_attribute(runtime, &mut start, attribute, address)?;
