@@ -232,7 +232,8 @@ fn paths(source: &Source) -> Vec<Vec<String>> {
     let (mut found, mut at) = (Vec::new(), 0);
     let tokens = &source.tokens;
     while at < tokens.len() {
-        let is_first = at == 0 || tokens[at - 1] != "::";
+        // `pub(in crate::memory)` is a visibility, not an import.
+        let is_first = at == 0 || !matches!(tokens[at - 1].as_str(), "::" | "in");
         let leads = tokens.get(at + 1).is_some_and(|next| next == "::");
         let prefix = match tokens[at].as_str() {
             "crate" if is_first && leads => Some(Vec::new()),

@@ -14,7 +14,7 @@ use crate::collectives::fallback::Scratch;
 use crate::collectives::layout::Form;
 use crate::collectives::outputs::{Draft, Outputs, is_at};
 use crate::collectives::{dispatch, sanitizer_events};
-use crate::runtime::Runtime;
+use crate::gpu::gpus::Gpus;
 use crate::tensor::{Sizes, Tensor, compact};
 
 const NO_ROOM: Error = Error::OutOfHostMemory("the outputs of a broadcast");
@@ -26,17 +26,17 @@ struct Copies<'t> {
 }
 
 /// Broadcasts a tensor to new outputs, one per device. On the tensor's own device it is the tensor.
-pub fn broadcast<'a>(runtime: &'a Runtime, src: &Tensor, devices: &[i32]) -> Result<Outputs<'a>> {
-    let kind = MemoryKind::of(runtime, src)?;
-    let mut members = Members::new(runtime);
+pub fn broadcast<'a>(gpus: &'a Gpus, src: &Tensor, devices: &[i32]) -> Result<Outputs<'a>> {
+    let kind = MemoryKind::of(gpus, src)?;
+    let mut members = Members::new(gpus);
     members.add_kind(kind)?;
     for device in devices {
-        members.add_target(check::target(runtime, *device)?)?;
+        members.add_target(check::target(gpus, *device)?)?;
     }
     let team = members.team()?;
     members::record(&team, kind, src)?;
     let (len, shape) = (devices.len(), src.shape());
-    let mut draft = Draft::new(runtime, len, len.saturating_mul(shape.len()), len)?;
+    let mut draft = Draft::new(gpus, len, len.saturating_mul(shape.len()), len)?;
     let mut strides = Sizes::new();
     strides.fill(shape.iter().copied())?;
     compact(shape, &mut strides);
@@ -45,7 +45,7 @@ pub fn broadcast<'a>(runtime: &'a Runtime, src: &Tensor, devices: &[i32]) -> Res
     let mut copies = Copies { src: (kind, src), dsts: Vec::new() };
     let mut is_for_host = false;
     for device in devices {
-        let target = check::target(runtime, *device)?;
+        let target = check::target(gpus, *device)?;
         if is_at(kind, target) {
             draft.alias(src)?;
             continue;
@@ -80,11 +80,11 @@ pub fn broadcast<'a>(runtime: &'a Runtime, src: &Tensor, devices: &[i32]) -> Res
 }
 
 /// Broadcasts a tensor to outputs of the caller.
-pub fn broadcast_into(runtime: &Runtime, src: &Tensor, outs: Tensors<'_>) -> Result<()> {
-    let kind = MemoryKind::of(runtime, src)?;
-    let mut members = Members::new(runtime);
+pub fn broadcast_into(gpus: &Gpus, src: &Tensor, outs: Tensors<'_>) -> Result<()> {
+    let kind = MemoryKind::of(gpus, src)?;
+    let mut members = Members::new(gpus);
     members.add_kind(kind)?;
-    let flats = checked(runtime, &mut members, src, &outs)?;
+    let flats = checked(gpus, &mut members, src, &outs)?;
     let team = members.team()?;
     members::record(&team, kind, src)?;
     match ContiguousBytes::of(kind, src).zip(flats) {
@@ -96,7 +96,7 @@ pub fn broadcast_into(runtime: &Runtime, src: &Tensor, outs: Tensors<'_>) -> Res
 /// Checks the outputs. Returns their memory if all are contiguous.
 #[inline(never)]
 fn checked<'a>(
-    runtime: &Runtime,
+    gpus: &Gpus,
     members: &mut Members<'a>,
     src: &Tensor,
     outs: &Tensors<'_>,
@@ -109,7 +109,7 @@ fn checked<'a>(
         check::require_dtype(which, &out, src.dtype)?;
         check::require_shape(which, &out, src.shape())?;
         check::require_no_overlap(&out)?;
-        let kind = MemoryKind::of(runtime, &out)?;
+        let kind = MemoryKind::of(gpus, &out)?;
         members.add_kind(kind)?;
         if let Some(out) = ContiguousBytes::of(kind, &out) {
             flats.push(out)?;
@@ -135,7 +135,7 @@ fn copy_into(team: &Team, src: (MemoryKind, &Tensor), outs: Tensors<'_>) -> Resu
     for index in 0..outs.len {
         let out = copies.next(MemoryKind::Pageable)?;
         (outs.read)(index, out)?;
-        let kind = MemoryKind::of(team.runtime(), out)?;
+        let kind = MemoryKind::of(team.gpus(), out)?;
         members::record(team, kind, out)?;
         copies.dsts[index].0 = kind;
     }

@@ -4,9 +4,9 @@ use crate::base::error::{Error, Result, Trait, Which};
 use crate::base::text::Text;
 use crate::collectives::outputs::Target;
 use crate::gpu::device::CPU;
+use crate::gpu::gpus::Gpus;
 use crate::gpu::stream::Stream;
 use crate::gpu::sync_debug;
-use crate::runtime::Runtime;
 use crate::tensor::{Dtype, Place, Tensor, dtype::code};
 use std::fmt::{self, Write};
 
@@ -23,20 +23,20 @@ pub enum MemoryKind {
 
 impl MemoryKind {
     /// The kind that the tensor declares; an error if it is wrong.
-    pub fn of(runtime: &Runtime, tensor: &Tensor) -> Result<MemoryKind> {
+    pub fn of(gpus: &Gpus, tensor: &Tensor) -> Result<MemoryKind> {
         let kind = match tensor.place {
             Place::Cuda(_) | Place::Managed(_) => {
-                return tensor.require_on(runtime).map(MemoryKind::Device);
+                return tensor.require_on(gpus).map(MemoryKind::Device);
             }
             Place::CudaHost => MemoryKind::Pinned,
             Place::Cpu => MemoryKind::Pageable,
         };
         // The host itself may read or write the memory.
-        match crate::ops::copy::device_of(runtime, tensor.address)? {
+        match crate::ops::copy::device_of(gpus, tensor.address)? {
             Some(device) if tensor.numel > 0 => Err(Error::HostTensor { memory: device }),
             _ => {
                 if kind == MemoryKind::Pageable && tensor.numel > 0 {
-                    sync_debug::check_uncaptured(runtime, sync_debug::PAGEABLE_COPY)?;
+                    sync_debug::check_uncaptured(gpus, sync_debug::PAGEABLE_COPY)?;
                 }
                 Ok(kind)
             }
@@ -53,17 +53,17 @@ impl MemoryKind {
 }
 
 /// The current stream of a device on this thread.
-pub fn current(runtime: &Runtime, device: i32) -> Result<&Stream> {
-    runtime.device(device)?.streams.current().on_this_thread(runtime)
+pub fn current(gpus: &Gpus, device: i32) -> Result<&Stream> {
+    gpus.device(device)?.streams.current().on_this_thread(gpus)
 }
 
 /// The destination of an output: a device on its current stream, or the host.
-pub fn target(runtime: &Runtime, device: i32) -> Result<Target<'_>> {
+pub fn target(gpus: &Gpus, device: i32) -> Result<Target<'_>> {
     if device == CPU {
         return Ok(Target::Host);
     }
-    let device = runtime.device(device)?;
-    Ok(Target::Device(device, device.streams.current().on_this_thread(runtime)?))
+    let device = gpus.device(device)?;
+    Ok(Target::Device(device, device.streams.current().on_this_thread(gpus)?))
 }
 
 /// Converts a dimension that may count from the end.

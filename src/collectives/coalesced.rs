@@ -11,8 +11,8 @@ use crate::collectives::fallback::{self, Scratch};
 use crate::collectives::outputs::{Draft, Outputs, Target, is_at};
 use crate::collectives::{dispatch, sanitizer_events};
 use crate::gpu::device::CPU;
+use crate::gpu::gpus::Gpus;
 use crate::memory;
-use crate::runtime::Runtime;
 use crate::tensor::bundle::Site;
 use crate::tensor::{Place, Tensor};
 
@@ -139,12 +139,8 @@ impl Layout {
 
 /// The memory kind of a tensor. If it is on the target's device, its use on the target's stream is
 /// recorded.
-pub(super) fn kind_of(
-    runtime: &Runtime,
-    tensor: &Tensor,
-    target: Target<'_>,
-) -> Result<MemoryKind> {
-    let Target::Device(device, stream) = target else { return MemoryKind::of(runtime, tensor) };
+pub(super) fn kind_of(gpus: &Gpus, tensor: &Tensor, target: Target<'_>) -> Result<MemoryKind> {
+    let Target::Device(device, stream) = target else { return MemoryKind::of(gpus, tensor) };
     let own = MemoryKind::Device(device.ordinal());
     if tensor.numel > 0 && tensor.place == Place::Cuda(device.ordinal()) {
         let range = tensor.range()?;
@@ -152,7 +148,7 @@ pub(super) fn kind_of(
             return Ok(own);
         }
     }
-    let kind = MemoryKind::of(runtime, tensor)?;
+    let kind = MemoryKind::of(gpus, tensor)?;
     if kind == own && tensor.numel > 0 {
         memory::record_around(tensor.address, tensor.data, stream)?;
     }
@@ -161,17 +157,17 @@ pub(super) fn kind_of(
 
 /// Broadcasts many tensors to each device. On the tensors' own device the outputs are the tensors.
 pub fn broadcast_coalesced<'a>(
-    runtime: &'a Runtime,
+    gpus: &'a Gpus,
     tensors: Tensors<'_>,
     devices: &[i32],
     buffer_bytes: u64,
 ) -> Result<Outputs<'a>> {
     check::require_some("num_devices", devices.len())?;
-    let mut members = Members::new(runtime);
+    let mut members = Members::new(gpus);
     let mut targets = Vec::new();
     targets.try_reserve_exact(devices.len()).map_err(|_| NO_ROOM)?;
     for device in devices {
-        let target = check::target(runtime, *device)?;
+        let target = check::target(gpus, *device)?;
         members.add_target(target)?;
         targets.push(target);
     }
@@ -180,7 +176,7 @@ pub fn broadcast_coalesced<'a>(
     let mut tensor = Tensor::none();
     for index in 0..tensors.len {
         (tensors.read)(index, &mut tensor)?;
-        let kind = kind_of(runtime, &tensor, first)?;
+        let kind = kind_of(gpus, &tensor, first)?;
         if !is_at(kind, first) {
             if index > 0 {
                 return Err(Error::Elsewhere {
@@ -189,9 +185,9 @@ pub fn broadcast_coalesced<'a>(
                     expected: first.kind().device().unwrap_or(CPU),
                 });
             }
-            first = check::target(runtime, kind.device().unwrap_or(CPU))?;
+            first = check::target(gpus, kind.device().unwrap_or(CPU))?;
             members.add_target(first)?;
-            kind_of(runtime, &tensor, first)?;
+            kind_of(gpus, &tensor, first)?;
         }
         layout.add(&tensor, false)?;
     }
@@ -200,7 +196,7 @@ pub fn broadcast_coalesced<'a>(
     let others = targets.iter().filter(|target| !is_own(target)).count();
     let all = |each: usize| each.saturating_mul(devices.len());
     let num_blocks = layout.blocks.len().saturating_mul(others);
-    let mut draft = Draft::new(runtime, all(tensors.len), all(layout.num_sizes()), num_blocks)?;
+    let mut draft = Draft::new(gpus, all(tensors.len), all(layout.num_sizes()), num_blocks)?;
     let mut copies = Vec::new();
     copies.try_reserve_exact(others).map_err(|_| NO_ROOM)?;
     for target in &targets {
@@ -223,7 +219,7 @@ pub fn broadcast_coalesced<'a>(
         for index in (0..tensors.len).filter(|_| !copies.is_empty()) {
             // The checks have succeeded before.
             if (tensors.read)(index, &mut tensor).is_ok()
-                && let Ok(kind) = MemoryKind::of(runtime, &tensor)
+                && let Ok(kind) = MemoryKind::of(gpus, &tensor)
             {
                 events.read(kind, &tensor);
             }
@@ -373,7 +369,7 @@ fn add_moves(
     (tensors.read)(index, &mut tensor)?;
     let kind = match root {
         Some(root) => MemoryKind::Device(root),
-        None => MemoryKind::of(team.runtime(), &tensor)?,
+        None => MemoryKind::of(team.gpus(), &tensor)?,
     };
     for (to, address) in places {
         tensor.set_contiguous(address, &mut copy)?;

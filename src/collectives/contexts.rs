@@ -3,8 +3,8 @@
 use crate::base::error::Result;
 use crate::driver::sys::CUcontext;
 use crate::gpu::device::Device;
+use crate::gpu::gpus::Gpus;
 use crate::gpu::stream::Stream;
-use crate::runtime::Runtime;
 use std::cell::Cell;
 
 /// The known state of this thread's current context.
@@ -21,14 +21,14 @@ enum Current {
 /// Switches between the contexts of several devices. The first switch pushes a context, and later
 /// ones replace it, so that each switch takes one driver call.
 pub struct Contexts<'a> {
-    runtime: &'a Runtime,
+    gpus: &'a Gpus,
     current: Cell<Current>,
 }
 
 impl<'a> Contexts<'a> {
     /// The caller's context is current.
-    pub fn new(runtime: &'a Runtime) -> Contexts<'a> {
-        Contexts { runtime, current: Cell::new(Current::Callers) }
+    pub fn new(gpus: &'a Gpus) -> Contexts<'a> {
+        Contexts { gpus, current: Cell::new(Current::Callers) }
     }
 
     /// Makes a stream's context current if the driver needs it. Other streams of the call probably
@@ -38,7 +38,7 @@ impl<'a> Contexts<'a> {
         if !stream.needs_context() {
             return Ok(());
         }
-        let context = self.runtime.device(stream.device())?.context()?;
+        let context = self.gpus.device(stream.device())?.context()?;
         self.change(context)
     }
 
@@ -49,14 +49,14 @@ impl<'a> Contexts<'a> {
         if let Current::Callers = self.current.get() {
             let mut callers = std::ptr::null_mut();
             // SAFETY: `callers` is writable.
-            unsafe { self.runtime.driver().cuCtxGetCurrent(&mut callers) }?;
+            unsafe { self.gpus.driver().cuCtxGetCurrent(&mut callers) }?;
             self.current.set(Current::Known(callers));
         }
         self.change(context)
     }
 
     fn change(&self, context: CUcontext) -> Result<()> {
-        let driver = self.runtime.driver();
+        let driver = self.gpus.driver();
         match self.current.get() {
             Current::Known(current) | Current::Pushed(current) if current == context => {
                 return Ok(());
@@ -74,7 +74,7 @@ impl<'a> Contexts<'a> {
     #[inline]
     pub fn leave(&self) {
         if let Current::Pushed(context) = self.current.replace(Current::Callers) {
-            crate::gpu::device::leave(self.runtime.driver(), context);
+            crate::gpu::device::leave(self.gpus.driver(), context);
         }
     }
 }

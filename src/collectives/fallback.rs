@@ -8,11 +8,11 @@ use super::team::{Devices, Team, Worker};
 use crate::base::error::{Error, Result};
 use crate::collectives::dispatch;
 use crate::collectives::layout::Form;
+use crate::gpu::gpus::Gpus;
 use crate::gpu::stream::Stream;
 use crate::gpu::sync_debug;
 use crate::memory;
 use crate::ops::copy;
-use crate::runtime::Runtime;
 use crate::sanitizer::{self, Touch};
 
 /// The most driver calls for a move before it is packed in scratch memory instead.
@@ -21,7 +21,7 @@ const MAX_CALLS: u64 = 8;
 /// Device memory or pinned memory for the duration of a call. When dropped, it is freed in the
 /// order of the queued work.
 pub struct Scratch<'a> {
-    runtime: &'a Runtime,
+    gpus: &'a Gpus,
     /// The first address.
     pub address: u64,
     bytes: u64,
@@ -32,17 +32,17 @@ pub struct Scratch<'a> {
 impl<'a> Scratch<'a> {
     /// Allocates device memory on the team's stream of the device.
     pub fn on(team: &Team<'a>, device: i32, bytes: u64) -> Result<Scratch<'a>> {
-        let runtime = team.runtime();
-        let device = runtime.device(device)?;
+        let gpus = team.gpus();
+        let device = gpus.device(device)?;
         let stream = team.stream(device.ordinal());
-        let address = device.memory.allocate(runtime, device, stream, bytes)?;
-        Ok(Scratch { runtime, address, bytes, stream: Some(stream) })
+        let address = device.memory().allocate(gpus, device, stream, bytes)?;
+        Ok(Scratch { gpus, address, bytes, stream: Some(stream) })
     }
 
     /// Allocates pinned memory.
-    pub fn pinned(runtime: &'a Runtime, bytes: u64) -> Result<Scratch<'a>> {
-        let address = runtime.host.allocate(runtime, bytes as usize)? as u64;
-        Ok(Scratch { runtime, address, bytes, stream: None })
+    pub fn pinned(gpus: &'a Gpus, bytes: u64) -> Result<Scratch<'a>> {
+        let address = gpus.pinned().allocate(gpus, bytes as usize)? as u64;
+        Ok(Scratch { gpus, address, bytes, stream: None })
     }
 }
 
@@ -50,13 +50,13 @@ impl Drop for Scratch<'_> {
     fn drop(&mut self) {
         // A failure cannot be reported here.
         let _ = match self.stream {
-            None => self.runtime.host.free(self.runtime, self.address as usize),
+            None => self.gpus.pinned().free(self.gpus, self.address as usize),
             Some(stream) => {
                 // The next owner of the memory may conflict with this write if it ignores the
                 // stream's order.
                 let touch = Touch::write(self.address, self.bytes);
-                sanitizer::operation(self.runtime, stream, "scratch of tcuda_comm", &[touch]);
-                memory::free(self.runtime, self.address)
+                sanitizer::operation(self.gpus, stream, "scratch of tcuda_comm", &[touch]);
+                memory::free(self.gpus, self.address)
             }
         };
     }
@@ -81,15 +81,15 @@ pub fn run(team: &Team, moved: &Move) -> Result<()> {
 
 /// Copies all rows of a form on a stream.
 fn copy_all(team: &Team, form: &Form, stream: &Stream) -> Result<()> {
-    let runtime = team.runtime();
+    let gpus = team.gpus();
     form.for_each_rows(&mut |part| {
         let (rows, src, dst) = part.rows().unwrap_or((1, part.width, part.width));
         if rows == 1 {
-            return copy::copy(runtime, part.dst, part.src, part.width, stream);
+            return copy::copy(gpus, part.dst, part.src, part.width, stream);
         }
         let to = copy::Rows { address: part.dst, pitch: dst };
         let from = copy::Rows { address: part.src, pitch: src };
-        copy::copy_2d(runtime, to, from, part.width, rows, stream)
+        copy::copy_2d(gpus, to, from, part.width, rows, stream)
     })
 }
 
@@ -210,8 +210,8 @@ fn through_kernel(
     form: &Form,
 ) -> Result<bool> {
     let Some(elements) = form.elements()? else { return Ok(false) };
-    let runtime = team.runtime();
-    if !copy::is_mapped(runtime, runtime.device(device)?, first, bytes)? {
+    let gpus = team.gpus();
+    if !copy::is_mapped(gpus, gpus.device(device)?, first, bytes)? {
         return Ok(false);
     }
     let at = |address| Part { device, address };
@@ -220,7 +220,7 @@ fn through_kernel(
     let is_done = dispatch::strided(team, &[piece])?;
     if is_done {
         // A kernel does not reveal that it uses pinned memory, so that the use is recorded here.
-        runtime.host.used(runtime, first, team.stream(device));
+        gpus.pinned().used(gpus, first, team.stream(device));
     }
     Ok(is_done)
 }
@@ -239,7 +239,7 @@ fn from_host(team: &Team, host: MemoryKind, device: i32, form: &Form) -> Result<
     match host {
         MemoryKind::Pageable => {
             refuse_capture(team)?;
-            let packed = Scratch::pinned(team.runtime(), bytes)?;
+            let packed = Scratch::pinned(team.gpus(), bytes)?;
             in_host(&form.packing(packed.address)?);
             copy_all(team, &range(packed.address, target, form), stream)?;
         }
@@ -278,7 +278,7 @@ fn to_host(team: &Team, device: i32, host: MemoryKind, form: &Form) -> Result<()
         return copy_all(team, &form.unpacking(source)?, stream);
     }
     refuse_capture(team)?;
-    let arrived = Scratch::pinned(team.runtime(), bytes)?;
+    let arrived = Scratch::pinned(team.gpus(), bytes)?;
     copy_all(team, &range(source, arrived.address, form), stream)?;
     wait(team, stream)?;
     in_host(&form.unpacking(arrived.address)?);
@@ -303,7 +303,7 @@ fn wait(team: &Team, stream: &Stream) -> Result<()> {
     }
     // The check of the host tensor has checked the sync debug mode.
     let _documented = sync_debug::documented();
-    stream.synchronize(team.runtime())
+    stream.synchronize(team.gpus())
 }
 
 /// Copies within host memory, at once.

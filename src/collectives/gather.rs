@@ -8,8 +8,8 @@ use crate::base::error::{Result, Which};
 use crate::base::inline_vec::Few;
 use crate::collectives::contiguous::ContiguousBytes;
 use crate::collectives::outputs::{Draft, Outputs, Target};
+use crate::gpu::gpus::Gpus;
 use crate::gpu::stream::Stream;
-use crate::runtime::Runtime;
 use crate::tensor::{Dtype, MAX_DIMS, Sizes, Tensor, compact, dtype::code};
 
 /// The concatenation of tensors: its shape and layout, and their memory.
@@ -37,7 +37,7 @@ impl Concatenation {
 
     /// Reads and checks the tensors, and determines PyTorch's layout of the result.
     #[inline(never)]
-    fn set(&mut self, runtime: &Runtime, tensors: Tensors<'_>, dim: i32) -> Result<()> {
+    fn set(&mut self, gpus: &Gpus, tensors: Tensors<'_>, dim: i32) -> Result<()> {
         check::require_some("count", tensors.len)?;
         let (mut first, mut next) = (Tensor::none(), Tensor::none());
         (tensors.read)(0, &mut first)?;
@@ -64,7 +64,7 @@ impl Concatenation {
             if Format::of(tensor) != format {
                 format = Format::Contiguous;
             }
-            let kind = MemoryKind::of(runtime, tensor)?;
+            let kind = MemoryKind::of(gpus, tensor)?;
             kinds.push(kind)?;
             if let Some(flat) = ContiguousBytes::of(kind, tensor) {
                 flats.push(flat)?;
@@ -150,11 +150,11 @@ impl Format {
 
 /// The teams for tensors that move to an output, and the team of each.
 fn teams_of<'a>(
-    runtime: &'a Runtime,
+    gpus: &'a Gpus,
     kinds: &[MemoryKind],
     stream: Option<&'a Stream>,
 ) -> Result<(Teams<'a>, Few<usize, INLINE_CAPACITY>)> {
-    let mut teams = Teams::new(runtime);
+    let mut teams = Teams::new(gpus);
     let by = kinds.iter().map(|kind| teams.join(*kind, stream));
     let mut places = Few::new();
     by.into_iter().try_for_each(|place| places.push(place?))?;
@@ -184,16 +184,16 @@ fn parts(
 
 /// Concatenates tensors into a new output.
 pub fn gather<'a>(
-    runtime: &'a Runtime,
+    gpus: &'a Gpus,
     tensors: Tensors<'_>,
     dim: i32,
     destination: i32,
 ) -> Result<Outputs<'a>> {
     let mut joined = Concatenation::none();
-    joined.set(runtime, tensors, dim)?;
-    let target = check::target(runtime, destination)?;
-    let (teams, by) = teams_of(runtime, &joined.kinds, target.stream())?;
-    let mut draft = Draft::new(runtime, 1, joined.shape.len(), 1)?;
+    joined.set(gpus, tensors, dim)?;
+    let target = check::target(gpus, destination)?;
+    let (teams, by) = teams_of(gpus, &joined.kinds, target.stream())?;
+    let mut draft = Draft::new(gpus, 1, joined.shape.len(), 1)?;
     let sizes: (&[i64], &[i64]) = (&joined.shape, &joined.strides);
     if joined.are_ranges() && is_compact(sizes) {
         let address = draft.range(target, joined.dtype, sizes, joined.bytes())?;
@@ -231,19 +231,19 @@ fn is_compact((shape, strides): (&[i64], &[i64])) -> bool {
 }
 
 /// Concatenates tensors into an output of the caller.
-pub fn gather_into(runtime: &Runtime, tensors: Tensors<'_>, dim: i32, out: &Tensor) -> Result<()> {
+pub fn gather_into(gpus: &Gpus, tensors: Tensors<'_>, dim: i32, out: &Tensor) -> Result<()> {
     let mut joined = Concatenation::none();
-    joined.set(runtime, tensors, dim)?;
+    joined.set(gpus, tensors, dim)?;
     let which = Which::all("out");
     check::require_dtype(which, out, joined.dtype)?;
     check::require_shape(which, out, &joined.shape)?;
     check::require_no_overlap(out)?;
-    let to = MemoryKind::of(runtime, out)?;
+    let to = MemoryKind::of(gpus, out)?;
     let stream = match to.device() {
-        Some(device) => Some(check::current(runtime, device)?),
+        Some(device) => Some(check::current(gpus, device)?),
         None => None,
     };
-    let (teams, by) = teams_of(runtime, &joined.kinds, stream)?;
+    let (teams, by) = teams_of(gpus, &joined.kinds, stream)?;
     match ContiguousBytes::of(to, out).filter(|_| joined.are_ranges()) {
         Some(flat) => {
             by.iter().try_for_each(|team| teams.record(*team, &flat))?;

@@ -5,22 +5,22 @@ use super::team::{Devices, INLINE_CAPACITY, Team};
 use crate::base::error::Result;
 use crate::base::inline_vec::Few;
 use crate::collectives::outputs::Target;
+use crate::gpu::gpus::Gpus;
 use crate::gpu::stream::Stream;
 use crate::gpu::sync_debug;
 use crate::memory;
-use crate::runtime::Runtime;
 use crate::tensor::Tensor;
 
 /// The streams of a call, one for each device.
 pub struct Members<'a> {
-    runtime: &'a Runtime,
+    gpus: &'a Gpus,
     streams: Few<&'a Stream, INLINE_CAPACITY>,
 }
 
 impl<'a> Members<'a> {
     /// No members.
-    pub fn new(runtime: &'a Runtime) -> Members<'a> {
-        Members { runtime, streams: Few::new() }
+    pub fn new(gpus: &'a Gpus) -> Members<'a> {
+        Members { gpus, streams: Few::new() }
     }
 
     fn of(&self, device: i32) -> Option<&'a Stream> {
@@ -44,7 +44,7 @@ impl<'a> Members<'a> {
     pub fn add_device(&mut self, device: i32) -> Result<()> {
         match self.of(device) {
             Some(_) => Ok(()),
-            None => self.streams.push(check::current(self.runtime, device)?),
+            None => self.streams.push(check::current(self.gpus, device)?),
         }
     }
 
@@ -61,7 +61,7 @@ impl<'a> Members<'a> {
     /// Makes the team. In a capture the other streams join it, so that later allocations on them
     /// belong to the capture.
     pub fn team(&self) -> Result<Team<'a>> {
-        let team = Team::new(self.runtime, &self.streams)?;
+        let team = Team::new(self.gpus, &self.streams)?;
         team.begin()?;
         Ok(team)
     }
@@ -75,7 +75,7 @@ pub fn wait_for(team: &Team<'_>, devices: Devices) -> Result<()> {
     }
     // The allocation of the outputs has checked the sync debug mode.
     let _documented = sync_debug::documented();
-    devices.iter().try_for_each(|device| team.stream(device).wait_for_host(team.runtime()))
+    devices.iter().try_for_each(|device| team.stream(device).wait_for_host(team.gpus()))
 }
 
 /// Records that a tensor's memory is used on its device's stream of the team. Its block may belong

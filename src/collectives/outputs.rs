@@ -3,9 +3,9 @@
 use super::check::MemoryKind;
 use crate::base::error::{Error, Result};
 use crate::gpu::device::Device;
+use crate::gpu::gpus::Gpus;
 use crate::gpu::stream::Stream;
 use crate::gpu::sync_debug;
-use crate::runtime::Runtime;
 use crate::tensor::bundle::{Bundle, MemberView, Site};
 use crate::tensor::order::strides_of_copy;
 use crate::tensor::owned::{self, Block};
@@ -55,40 +55,35 @@ pub fn is_at(kind: MemoryKind, target: Target<'_>) -> bool {
 
 /// Outputs that are being made. Dropping it frees their memory.
 pub struct Draft<'a> {
-    runtime: &'a Runtime,
+    gpus: &'a Gpus,
     bundle: Bundle,
 }
 
 impl<'a> Draft<'a> {
     /// No outputs, with host memory for this many tensors, sizes and blocks.
-    pub fn new(
-        runtime: &'a Runtime,
-        tensors: usize,
-        sizes: usize,
-        blocks: usize,
-    ) -> Result<Draft<'a>> {
-        Ok(Draft { runtime, bundle: Bundle::with_room(tensors, sizes, blocks)? })
+    pub fn new(gpus: &'a Gpus, tensors: usize, sizes: usize, blocks: usize) -> Result<Draft<'a>> {
+        Ok(Draft { gpus, bundle: Bundle::with_room(tensors, sizes, blocks)? })
     }
 
     /// Allocates a block for outputs. Returns its index and its address.
     pub fn block(&mut self, target: Target<'_>, bytes: u64) -> Result<(u32, u64)> {
-        let runtime = self.runtime;
+        let gpus = self.gpus;
         let block = match target {
             Target::Device(device, stream) => {
-                let address = device.memory.allocate(runtime, device, stream, bytes)?;
-                Block::of_device(runtime, address)
+                let address = device.memory().allocate(gpus, device, stream, bytes)?;
+                Block::of_device(gpus, address)
             }
             Target::Host => {
-                sync_debug::check_uncaptured(runtime, sync_debug::HOST_RESULT)?;
+                sync_debug::check_uncaptured(gpus, sync_debug::HOST_RESULT)?;
                 let bytes = usize::try_from(bytes)
                     .map_err(|_| Error::OutOfHostMemory("a tensor in pinned memory"))?;
-                Block::of_host(runtime, runtime.host.allocate(runtime, bytes)? as u64)
+                Block::of_host(gpus, gpus.pinned().allocate(gpus, bytes)? as u64)
             }
         };
         let added = self.bundle.add_block(block);
         if added.is_err() {
             // No work uses it yet.
-            let _ = block.free_in(runtime);
+            let _ = block.free_in(gpus);
         }
         Ok((added?, block.address()))
     }
@@ -179,27 +174,27 @@ impl<'a> Draft<'a> {
             0 => None,
             _ => Some(owned::insert_bundle(&mut self.bundle)?),
         };
-        Ok(Outputs { runtime: self.runtime, start, len })
+        Ok(Outputs { gpus: self.gpus, start, len })
     }
 }
 
-fn free(runtime: &Runtime, bundle: &Bundle) {
+fn free(gpus: &Gpus, bundle: &Bundle) {
     for block in bundle.blocks() {
         // The caller reports an earlier error.
-        let _ = block.free_in(runtime);
+        let _ = block.free_in(gpus);
     }
 }
 
 impl Drop for Draft<'_> {
     fn drop(&mut self) {
-        free(self.runtime, &self.bundle);
+        free(self.gpus, &self.bundle);
     }
 }
 
 /// Registered outputs that the host has not received. Dropping it frees their memory, in the order
 /// of the queued work.
 pub struct Outputs<'a> {
-    runtime: &'a Runtime,
+    gpus: &'a Gpus,
     start: Option<usize>,
     len: usize,
 }
@@ -226,7 +221,7 @@ impl Outputs<'_> {
 impl Drop for Outputs<'_> {
     fn drop(&mut self) {
         if let Some(bundle) = self.start.take().and_then(owned::withdraw_bundle) {
-            free(self.runtime, &bundle);
+            free(self.gpus, &bundle);
         }
     }
 }

@@ -8,7 +8,7 @@ use crate::base::error::{Error, Result, Which};
 use crate::base::inline_vec::Few;
 use crate::collectives::contiguous::ContiguousBytes;
 use crate::collectives::outputs::{Draft, Outputs, Target, is_at};
-use crate::runtime::Runtime;
+use crate::gpu::gpus::Gpus;
 use crate::tensor::bundle::Site;
 use crate::tensor::{Sizes, Tensor};
 
@@ -43,7 +43,7 @@ fn require_sum(sizes: impl Iterator<Item = i64>, size: i64, name: &'static str) 
 
 /// Scatters a tensor to new outputs, one per device. On the tensor's own device it is a view.
 pub fn scatter<'a>(
-    runtime: &'a Runtime,
+    gpus: &'a Gpus,
     tensor: &Tensor,
     devices: &[i32],
     split: Split<'a>,
@@ -64,18 +64,17 @@ pub fn scatter<'a>(
         }
     };
     require_sum(sizes.iter().copied(), whole, "chunk_sizes")?;
-    let kind = MemoryKind::of(runtime, tensor)?;
-    let mut teams = Teams::new(runtime);
+    let kind = MemoryKind::of(gpus, tensor)?;
+    let mut teams = Teams::new(gpus);
     let mut targets = Few::<(Target<'a>, usize), INLINE_CAPACITY>::new();
     for (index, device) in devices.iter().enumerate() {
-        let target = on_stream(runtime, check::target(runtime, *device)?, split, index)?;
+        let target = on_stream(gpus, check::target(gpus, *device)?, split, index)?;
         let is_moved = index < sizes.len() && !is_at(kind, target);
         let team = if is_moved { teams.join(kind, target.stream())? } else { 0 };
         targets.push((target, team))?;
     }
     teams.begin()?;
-    let mut draft =
-        Draft::new(runtime, sizes.len(), sizes.len().saturating_mul(ndim), sizes.len())?;
+    let mut draft = Draft::new(gpus, sizes.len(), sizes.len().saturating_mul(ndim), sizes.len())?;
     if let Some(cut) = Cut::of(kind, tensor, dim).filter(|_| !sizes.contains(&0)) {
         let mut ranges = Ranges::new();
         let (mut shape, strides, mut start) = (Sizes::new(), tensor.strides(), 0);
@@ -149,7 +148,7 @@ fn draft_piece(
 
 /// Scatters a tensor to outputs of the caller, whose sizes select the pieces.
 pub fn scatter_into(
-    runtime: &Runtime,
+    gpus: &Gpus,
     tensor: &Tensor,
     outs: Tensors<'_>,
     split: Split<'_>,
@@ -160,15 +159,15 @@ pub fn scatter_into(
         return Err(NO_DIMENSION);
     }
     let dim = check::dimension(split.dim, ndim)?;
-    let kind = MemoryKind::of(runtime, tensor)?;
+    let kind = MemoryKind::of(gpus, tensor)?;
     let mut sizes = Few::<i64, INLINE_CAPACITY>::new();
     let mut flats = Few::<(MemoryKind, Option<ContiguousBytes>), INLINE_CAPACITY>::new();
-    check_outs(runtime, (tensor, dim), outs, &mut sizes, &mut flats)?;
-    let mut teams = Teams::new(runtime);
+    check_outs(gpus, (tensor, dim), outs, &mut sizes, &mut flats)?;
+    let mut teams = Teams::new(gpus);
     let mut places = Few::<usize, INLINE_CAPACITY>::new();
     for (index, (to, _)) in flats.iter().enumerate() {
-        let target = check::target(runtime, to.device().unwrap_or(crate::gpu::device::CPU))?;
-        let target = on_stream(runtime, target, split, index)?;
+        let target = check::target(gpus, to.device().unwrap_or(crate::gpu::device::CPU))?;
+        let target = on_stream(gpus, target, split, index)?;
         places.push(teams.join(kind, target.stream())?)?;
     }
     teams.begin()?;
@@ -198,7 +197,7 @@ pub fn scatter_into(
 /// Checks the outputs; stores their sizes along the dimension, and their memory.
 #[inline(never)]
 fn check_outs(
-    runtime: &Runtime,
+    gpus: &Gpus,
     (tensor, dim): (&Tensor, usize),
     outs: Tensors<'_>,
     sizes: &mut Few<i64, INLINE_CAPACITY>,
@@ -215,7 +214,7 @@ fn check_outs(
         check::require_shape(which, &out, &shape)?;
         check::require_no_overlap(&out)?;
         sizes.push(shape[dim])?;
-        let to = MemoryKind::of(runtime, &out)?;
+        let to = MemoryKind::of(gpus, &out)?;
         flats.push((to, ContiguousBytes::of(to, &out)))?;
     }
     require_sum(sizes.iter().copied(), whole, "the sizes of outs")
@@ -243,7 +242,7 @@ impl Cut {
 
 /// The same target with the stream that the caller named for a piece, which must be of its device.
 fn on_stream<'a>(
-    runtime: &'a Runtime,
+    gpus: &'a Gpus,
     target: Target<'a>,
     split: Split<'a>,
     index: usize,
@@ -251,7 +250,7 @@ fn on_stream<'a>(
     let Some(stream) = split.streams.get(index).copied().flatten() else { return Ok(target) };
     match target {
         Target::Device(device, _) if device.ordinal() == stream.device() => {
-            Ok(Target::Device(device, stream.on_this_thread(runtime)?))
+            Ok(Target::Device(device, stream.on_this_thread(gpus)?))
         }
         _ => Err(Error::PieceDevice {
             index,

@@ -14,7 +14,7 @@ use crate::collectives::layout::Form;
 use crate::collectives::outputs::{Draft, Outputs, Target, is_at};
 use crate::collectives::{dispatch, sanitizer_events};
 use crate::gpu::device::CURRENT;
-use crate::runtime::Runtime;
+use crate::gpu::gpus::Gpus;
 use crate::tensor::order::strides_of_copy;
 use crate::tensor::{Dtype, MAX_DIMS, Parts, Place, Tensor, dtype::code};
 
@@ -53,11 +53,11 @@ pub fn root_of(kinds: impl Iterator<Item = MemoryKind>, target: Target<'_>) -> u
 }
 
 /// The device that adds: the destination, or for the host the first device that has a tensor.
-fn adder_of(runtime: &Runtime, kinds: &[MemoryKind], target: Target<'_>) -> Result<i32> {
+fn adder_of(gpus: &Gpus, kinds: &[MemoryKind], target: Target<'_>) -> Result<i32> {
     let first = || kinds.iter().find_map(|kind| kind.device());
     match target.kind().device().or_else(first) {
         Some(device) => Ok(device),
-        None => Ok(runtime.device(CURRENT)?.ordinal()),
+        None => Ok(gpus.device(CURRENT)?.ordinal()),
     }
 }
 
@@ -85,7 +85,7 @@ impl Checked {
 
     /// Reads and checks the tensors.
     #[inline(never)]
-    fn set(&mut self, runtime: &Runtime, tensors: Tensors<'_>) -> Result<()> {
+    fn set(&mut self, gpus: &Gpus, tensors: Tensors<'_>) -> Result<()> {
         check::require_some("count", tensors.len)?;
         let Checked { first, kinds, flats, .. } = self;
         let mut next = Tensor::none();
@@ -101,7 +101,7 @@ impl Checked {
             };
             check::require_dtype(which, tensor, first.dtype)?;
             check::require_shape(which, tensor, first.shape())?;
-            let kind = MemoryKind::of(runtime, tensor)?;
+            let kind = MemoryKind::of(gpus, tensor)?;
             kinds.push(kind)?;
             if let Some(flat) =
                 ContiguousBytes::of(kind, tensor).filter(|flat| flat.kind.device().is_some())
@@ -148,39 +148,39 @@ fn others(flats: &[ContiguousBytes], root: usize) -> impl Iterator<Item = &Conti
 
 /// The team of all devices whose memory is used, and the device that adds.
 fn team_of<'a>(
-    runtime: &'a Runtime,
+    gpus: &'a Gpus,
     kinds: &[MemoryKind],
     target: Target<'a>,
 ) -> Result<(Team<'a>, i32)> {
-    let mut members = Members::new(runtime);
+    let mut members = Members::new(gpus);
     members.add_target(target)?;
     kinds.iter().try_for_each(|kind| members.add_kind(*kind))?;
-    let adder = adder_of(runtime, kinds, target)?;
+    let adder = adder_of(gpus, kinds, target)?;
     members.add_device(adder)?;
     Ok((members.team()?, adder))
 }
 
 /// Adds tensors into a new output.
 pub fn reduce_add<'a>(
-    runtime: &'a Runtime,
+    gpus: &'a Gpus,
     tensors: Tensors<'_>,
     destination: i32,
 ) -> Result<Outputs<'a>> {
     let mut checked = Checked::none();
-    checked.set(runtime, tensors)?;
-    let target = check::target(runtime, destination)?;
+    checked.set(gpus, tensors)?;
+    let target = check::target(gpus, destination)?;
     let root = root_of(checked.kinds.iter().copied(), target);
     if root > 0 {
         (tensors.read)(root, &mut checked.first)?;
     }
     let first = &checked.first;
     let ndim = first.shape().len();
-    let mut draft = Draft::new(runtime, 1, ndim, 1)?;
+    let mut draft = Draft::new(gpus, 1, ndim, 1)?;
     if tensors.len == 1 && is_at(checked.kinds[root], target) {
         draft.alias(first)?;
         return draft.finish();
     }
-    let (team, adder) = team_of(runtime, &checked.kinds, target)?;
+    let (team, adder) = team_of(gpus, &checked.kinds, target)?;
     if let ([_, _, ..], Target::Device(..)) = (&*checked.flats, target) {
         // A contiguous result keeps the strides of the root.
         let sizes = (first.shape(), first.strides());
@@ -214,20 +214,20 @@ fn reduce_add_any<'a>(
 }
 
 /// Adds tensors into an output of the caller.
-pub fn reduce_add_into(runtime: &Runtime, tensors: Tensors<'_>, out: &Tensor) -> Result<()> {
+pub fn reduce_add_into(gpus: &Gpus, tensors: Tensors<'_>, out: &Tensor) -> Result<()> {
     let mut checked = Checked::none();
-    checked.set(runtime, tensors)?;
+    checked.set(gpus, tensors)?;
     let which = Which::all("out");
     check::require_dtype(which, out, checked.first.dtype)?;
     check::require_shape(which, out, checked.first.shape())?;
     check::require_no_overlap(out)?;
-    let kind = MemoryKind::of(runtime, out)?;
+    let kind = MemoryKind::of(gpus, out)?;
     let target = match kind.device() {
-        Some(device) => check::target(runtime, device)?,
+        Some(device) => check::target(gpus, device)?,
         None => Target::Host,
     };
     let root = root_of(checked.kinds.iter().copied(), target);
-    let (team, adder) = team_of(runtime, &checked.kinds, target)?;
+    let (team, adder) = team_of(gpus, &checked.kinds, target)?;
     members::record(&team, kind, out)?;
     let operation = "tcuda_comm_reduce_add_into";
     if let (flats @ [_, _, ..], Some(own)) = (&*checked.flats, ContiguousBytes::of(kind, out)) {

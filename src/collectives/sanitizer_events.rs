@@ -150,10 +150,10 @@ impl SanitizerEvents {
             begin = end;
         }
         let members = &members[..devices.len()];
-        sanitizer::collective(team.runtime(), self.operation, members);
+        sanitizer::collective(team.gpus(), self.operation, members);
         if self.has_waited && !team.is_capturing() {
             for (stream, _) in members {
-                sanitizer::reached(sanitizer::point_of_stream(team.runtime(), stream));
+                sanitizer::reached(sanitizer::point_of_stream(team.gpus(), stream));
             }
         }
     }

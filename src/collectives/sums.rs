@@ -14,7 +14,7 @@ use crate::collectives::contiguous::ContiguousBytes;
 use crate::collectives::outputs::{Draft, Outputs, Target, is_at};
 use crate::collectives::sanitizer_events::{self, SanitizerEvents};
 use crate::gpu::device::CURRENT;
-use crate::runtime::Runtime;
+use crate::gpu::gpus::Gpus;
 use crate::tensor::{Place, Tensor};
 
 const OPERATION: &str = "tcuda_comm_reduce_add_coalesced";
@@ -52,7 +52,7 @@ impl Column {
     #[inline(never)]
     fn read(
         &mut self,
-        runtime: &Runtime,
+        gpus: &Gpus,
         lists: Lists<'_>,
         number: usize,
         target: Target<'_>,
@@ -66,7 +66,7 @@ impl Column {
                 check::require_dtype(which, &tensor, first.dtype)?;
                 check::require_shape(which, &tensor, first.shape())?;
             }
-            self.tensors.push((MemoryKind::of(runtime, &tensor)?, tensor));
+            self.tensors.push((MemoryKind::of(gpus, &tensor)?, tensor));
         }
         self.root = root_of(self.tensors.iter().map(|(kind, _)| *kind), target);
         Ok(())
@@ -101,7 +101,7 @@ impl Columns {
     #[inline(never)]
     fn read<'a>(
         &mut self,
-        runtime: &'a Runtime,
+        gpus: &'a Gpus,
         lists: Lists<'_>,
         target: Target<'a>,
         members: &mut Members<'a>,
@@ -131,7 +131,7 @@ impl Columns {
                         &next
                     }
                 };
-                let kind = kind_of(runtime, tensor, own_target(runtime, tensor)?)?;
+                let kind = kind_of(gpus, tensor, own_target(gpus, tensor)?)?;
                 members.add_kind(kind)?;
                 first_device = first_device.or(kind.device());
                 kind.device().into_iter().for_each(|device| devices.add(device));
@@ -173,7 +173,7 @@ impl Columns {
 
 /// Adds many tensors into new outputs.
 pub fn reduce_add_coalesced<'a>(
-    runtime: &'a Runtime,
+    gpus: &'a Gpus,
     tensors: Tensors<'_>,
     num_devices: usize,
     destination: i32,
@@ -181,21 +181,21 @@ pub fn reduce_add_coalesced<'a>(
 ) -> Result<Outputs<'a>> {
     check::require_some("num_devices", num_devices)?;
     let num_tensors = tensors.len / num_devices;
-    let target = check::target(runtime, destination)?;
-    let mut members = Members::new(runtime);
+    let target = check::target(gpus, destination)?;
+    let mut members = Members::new(gpus);
     members.add_target(target)?;
     let mut layout = Layout::with_room(num_tensors, buffer_bytes)?;
     let mut columns = Columns::with_room(tensors.len, num_tensors)?;
     let lists = Lists { tensors, num_devices, num_tensors };
-    let (first, mut writers) = columns.read(runtime, lists, target, &mut members, &mut layout)?;
+    let (first, mut writers) = columns.read(gpus, lists, target, &mut members, &mut layout)?;
     // For the host, the first device that has a tensor adds.
     let adder = match target.kind().device().or(first) {
         Some(adder) => adder,
-        None => runtime.device(CURRENT)?.ordinal(),
+        None => gpus.device(CURRENT)?.ordinal(),
     };
     members.add_device(adder)?;
     let team = members.team()?;
-    let draft = Draft::new(runtime, num_tensors, layout.num_sizes(), layout.blocks.len())?;
+    let draft = Draft::new(gpus, num_tensors, layout.num_sizes(), layout.blocks.len())?;
     if columns.are_flat && num_devices > 1 && matches!(target, Target::Device(..)) {
         return add_flat((&team, adder), &columns, num_devices, (draft, target), &layout);
     }
@@ -256,7 +256,7 @@ fn add_any<'a>(
     let mut blocks = None;
     let mut events = SanitizerEvents::begin(OPERATION);
     for (number, placed) in layout.tensors.iter().enumerate() {
-        column.read(team.runtime(), lists, number, target)?;
+        column.read(team.gpus(), lists, number, target)?;
         for (kind, tensor) in &column.tensors {
             members::record(team, *kind, tensor)?;
         }
@@ -301,9 +301,9 @@ fn add_column(
 }
 
 /// The current stream of the device that the tensor declares.
-fn own_target<'a>(runtime: &'a Runtime, tensor: &Tensor) -> Result<Target<'a>> {
+fn own_target<'a>(gpus: &'a Gpus, tensor: &Tensor) -> Result<Target<'a>> {
     match tensor.place {
-        Place::Cuda(device) => check::target(runtime, device),
+        Place::Cuda(device) => check::target(gpus, device),
         _ => Ok(Target::Host),
     }
 }

@@ -13,11 +13,11 @@ use crate::base::text::Text;
 use crate::driver::sys::{CUevent, CUpointer_attribute};
 use crate::driver::{CudaError, code};
 use crate::gpu::device::{Device, MAX_DEVICES};
+use crate::gpu::gpus::Gpus;
 use crate::gpu::stream::{self, Stream};
 use crate::gpu::sync_debug;
 use crate::memory;
 use crate::memory::backing::virtual_memory;
-use crate::runtime::Runtime;
 use std::cell::Cell;
 use std::ffi::c_void;
 use std::sync::atomic::Ordering;
@@ -134,7 +134,7 @@ type Recorded<'s, 'a> = Few<(&'s Stream, &'a Device, CUevent), INLINE_CAPACITY>;
 
 /// The devices and streams of a call.
 pub struct Team<'a> {
-    runtime: &'a Runtime,
+    gpus: &'a Gpus,
     streams: Few<&'a Stream, INLINE_CAPACITY>,
     devices: Devices,
     /// Devices whose streams are captured.
@@ -144,13 +144,13 @@ pub struct Team<'a> {
 
 impl<'a> Team<'a> {
     /// `members`: the stream of each device; no device twice.
-    pub fn new(runtime: &'a Runtime, members: &[&'a Stream]) -> Result<Team<'a>> {
+    pub fn new(gpus: &'a Gpus, members: &[&'a Stream]) -> Result<Team<'a>> {
         let mut team = Team {
-            runtime,
+            gpus,
             streams: Few::new(),
             devices: Devices::default(),
             captured: Cell::default(),
-            contexts: Contexts::new(runtime),
+            contexts: Contexts::new(gpus),
         };
         let mut captured = Devices::default();
         for stream in members {
@@ -172,7 +172,7 @@ impl<'a> Team<'a> {
 
     fn is_captured(&self, stream: &Stream) -> Result<bool> {
         self.contexts.enter_for(stream)?;
-        stream::is_capturing(self.runtime.driver(), stream.native())
+        stream::is_capturing(self.gpus.driver(), stream.native())
     }
 
     /// Makes a device's context current until [`Team::leave`].
@@ -186,8 +186,8 @@ impl<'a> Team<'a> {
     }
 
     /// The runtime of the call.
-    pub fn runtime(&self) -> &'a Runtime {
-        self.runtime
+    pub fn gpus(&self) -> &'a Gpus {
+        self.gpus
     }
 
     /// The devices of the team.
@@ -199,7 +199,7 @@ impl<'a> Team<'a> {
     pub fn stream(&self, device: i32) -> &'a Stream {
         debug_assert!(self.devices.has(device), "device {device} takes no part");
         let known = self.streams.iter().find(|stream| stream.device() == device);
-        known.copied().unwrap_or_else(|| self.runtime.devices[device as usize].streams.current())
+        known.copied().unwrap_or_else(|| self.gpus.devices[device as usize].streams.current())
     }
 
     /// Is any stream captured?
@@ -213,12 +213,12 @@ impl<'a> Team<'a> {
         if from == to {
             return Ok(true);
         }
-        let (device, peer) = (self.runtime.device(from)?, self.runtime.device(to)?);
+        let (device, peer) = (self.gpus.device(from)?, self.gpus.device(to)?);
         if device.has_peer(to) {
             return Ok(true);
         }
         let bit = 1u64 << (to as u32 % MAX_DEVICES as u32);
-        if device.comm.unreachable_peers.load(Ordering::Relaxed) & bit != 0 {
+        if device.comm().unreachable_peers.load(Ordering::Relaxed) & bit != 0 {
             return Ok(false);
         }
         let refused = if !device.can_access(peer)? {
@@ -242,7 +242,7 @@ impl<'a> Team<'a> {
             }
         };
         if refused {
-            device.comm.unreachable_peers.fetch_or(bit, Ordering::Relaxed);
+            device.comm().unreachable_peers.fetch_or(bit, Ordering::Relaxed);
         }
         Ok(!refused)
     }
@@ -275,7 +275,7 @@ impl<'a> Team<'a> {
             if known.iter().any(is_within) {
                 continue;
             }
-            let _context = self.runtime.device(part.device)?.enter()?;
+            let _context = self.gpus.device(part.device)?.enter()?;
             let is_plain = CUpointer_attribute::CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE;
             if self.attribute::<u32>(is_plain, part.address)? == Some(1) {
                 // Memory of `cuMemAlloc`: every device with peer access can use it.
@@ -288,7 +288,7 @@ impl<'a> Team<'a> {
             for device in users.iter() {
                 const READ_AND_WRITE: u32 = 3;
                 let flags = CUpointer_attribute::CU_POINTER_ATTRIBUTE_ACCESS_FLAGS;
-                let _context = self.runtime.device(device)?.enter()?;
+                let _context = self.gpus.device(device)?.enter()?;
                 if self.attribute::<u32>(flags, part.address)? != Some(READ_AND_WRITE) {
                     return Ok(false);
                 }
@@ -314,7 +314,7 @@ impl<'a> Team<'a> {
         let mut value = T::default();
         let data = std::ptr::from_mut(&mut value).cast::<c_void>();
         // SAFETY: the value has the attribute's type; the driver only looks the address up.
-        match unsafe { self.runtime.driver().cuPointerGetAttribute(data, attribute, address) } {
+        match unsafe { self.gpus.driver().cuPointerGetAttribute(data, attribute, address) } {
             Ok(()) => Ok(Some(value)),
             Err(error) if matches!(error.code, code::INVALID_VALUE | code::NOT_SUPPORTED) => {
                 Ok(None)
@@ -374,7 +374,7 @@ impl<'a> Team<'a> {
         if outcome.is_err() && !self.is_capturing() {
             let _required = sync_debug::required();
             for worker in workers {
-                let _ = worker.stream.synchronize(self.runtime);
+                let _ = worker.stream.synchronize(self.gpus);
             }
         }
         outcome
@@ -464,20 +464,20 @@ impl<'a> Team<'a> {
 
     /// Records an event on a stream; the caller returns it to the pool.
     fn record<'b>(&self, stream: &'b Stream, events: &mut Recorded<'b, 'a>) -> Result<()> {
-        let device = self.runtime.device(stream.device())?;
+        let device = self.gpus.device(stream.device())?;
         let event = device.events.take_untimed(device)?;
         if let Err(error) = events.push((stream, device, event)) {
             device.events.give_untimed(event);
             return Err(error);
         }
         self.contexts.enter_for(stream)?;
-        stream.record_here(self.runtime, event)
+        stream.record_here(self.gpus, event)
     }
 
     /// Makes a stream wait for an event.
     pub(super) fn wait(&self, stream: &Stream, event: CUevent) -> Result<()> {
         self.contexts.enter_for(stream)?;
-        stream.wait_here(self.runtime, event)
+        stream.wait_here(self.gpus, event)
     }
 
     /// Makes streams wait for the present work of another stream, with one event.

@@ -8,8 +8,8 @@ use crate::base::error::{Error, Result};
 use crate::base::inline_vec::Few;
 use crate::collectives::contiguous::ContiguousBytes;
 use crate::collectives::sanitizer_events;
+use crate::gpu::gpus::Gpus;
 use crate::gpu::stream::Stream;
-use crate::runtime::Runtime;
 use crate::tensor::Tensor;
 
 pub(super) const NO_ROOM: Error = Error::OutOfHostMemory("the pieces of a tensor");
@@ -67,15 +67,15 @@ impl<T> OneOrMore<T> {
 
 /// The teams of a call. There are several if pieces use several streams of one device.
 pub struct Teams<'a> {
-    runtime: &'a Runtime,
+    gpus: &'a Gpus,
     members: OneOrMore<Members<'a>>,
     teams: OneOrMore<Team<'a>>,
 }
 
 impl<'a> Teams<'a> {
     /// No teams.
-    pub fn new(runtime: &'a Runtime) -> Teams<'a> {
-        Teams { runtime, members: OneOrMore::new(), teams: OneOrMore::new() }
+    pub fn new(gpus: &'a Gpus) -> Teams<'a> {
+        Teams { gpus, members: OneOrMore::new(), teams: OneOrMore::new() }
     }
 
     /// Index of the team for a piece from `src` to a device on stream `to`. It is the first team
@@ -83,7 +83,7 @@ impl<'a> Teams<'a> {
     pub fn join(&mut self, src: MemoryKind, to: Option<&'a Stream>) -> Result<usize> {
         let own = to.map(|stream| stream.device());
         let from = match src.device().filter(|device| Some(*device) != own) {
-            Some(device) => Some(check::current(self.runtime, device)?),
+            Some(device) => Some(check::current(self.gpus, device)?),
             None => None,
         };
         let mut streams = [from, to].into_iter().flatten();
@@ -95,7 +95,7 @@ impl<'a> Teams<'a> {
         let place = match known {
             Some(place) => place,
             None => {
-                self.members.push(Members::new(self.runtime))?;
+                self.members.push(Members::new(self.gpus))?;
                 self.members.more.len()
             }
         };

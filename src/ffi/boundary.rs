@@ -7,8 +7,9 @@ use crate::base::pin_outermost;
 use crate::base::text::Text;
 use crate::base::thread::{self, Inside};
 use crate::base::waiting;
+use crate::gpu::gpus::Gpus;
 use crate::profiling::nvtx::own;
-use crate::runtime::{self, Runtime};
+use crate::runtime;
 use std::any::Any;
 use std::ffi::{CStr, c_char, c_void};
 use std::fmt::{self, Write};
@@ -22,15 +23,15 @@ pub struct Call {
 impl Call {
     /// The runtime, initialised now if it was not.
     #[inline]
-    pub fn runtime(&self) -> Result<&Runtime> {
+    pub fn gpus(&self) -> Result<&Gpus> {
         runtime::get(&self.inside)
     }
 
     /// [`Call::runtime`], or `None` where there is no device to initialise it for.
     #[cold]
-    pub fn runtime_with_device(&self) -> Result<Option<&Runtime>> {
-        match self.runtime() {
-            Ok(runtime) => Ok(Some(runtime)),
+    pub fn runtime_with_device(&self) -> Result<Option<&Gpus>> {
+        match self.gpus() {
+            Ok(gpus) => Ok(Some(gpus)),
             Err(Error::NoDriver(_) | Error::NoDevice(_)) => Ok(None),
             Err(error) => Err(error),
         }

@@ -11,12 +11,12 @@ use super::tensor::{EMPTY, lent, tcuda_tensor, view};
 use crate::base::error::{Error, Result};
 use crate::base::thread;
 use crate::base::waiting;
+use crate::gpu::gpus;
 use crate::gpu::stream::Stream;
 use crate::gpu::sync_debug;
 use crate::graph::callable::{self, Callable, Function, Options, Pass, Plan};
 use crate::graph::static_buffers::StaticTensor;
 use crate::ops::callback;
-use crate::runtime;
 use crate::tensor::{Place, Tensor};
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -287,9 +287,9 @@ pub unsafe extern "C" fn tcuda_graphed_callable_create(
             plans.push(plan_of(&struct_in(each, NO_CALLABLE, "callables")?, &mut device)?);
         }
         let options = options_of(options, call)?;
-        let runtime = call.runtime()?;
+        let gpus = call.gpus()?;
         for sample in plans.iter().flat_map(|plan| &plan.samples) {
-            sample.require_on(runtime)?;
+            sample.require_on(gpus)?;
         }
         let device = device.unwrap_or(crate::gpu::device::CURRENT);
         // Allocations come first: if one fails, nothing that was captured is lost.
@@ -299,7 +299,7 @@ pub unsafe extern "C" fn tcuda_graphed_callable_create(
         while made.is_ok() && handles.len() < count {
             made = CALLABLES.insert(Callable::empty()).map(|handle| handles.push(handle));
         }
-        let captured = made.and_then(|()| callable::make(runtime, device, plans, options));
+        let captured = made.and_then(|()| callable::make(gpus, device, plans, options));
         let captured = captured.inspect_err(|_| {
             for handle in &handles {
                 let _ = CALLABLES.remove(*handle, "graphed");
@@ -346,8 +346,8 @@ fn options_of(raw: *const tcuda_graphed_callable_options, call: &Call) -> Result
 fn end(handle: usize, call: &Call) -> Result<()> {
     let found = CALLABLES.get(handle, "graphed", call)?;
     callback::refuse()?;
-    if let Some(runtime) = runtime::existing(call.inside()) {
-        found.close(runtime);
+    if let Some(gpus) = gpus::existing(call.inside()) {
+        found.close(gpus);
     }
     CALLABLES.remove(handle, "graphed")
 }
@@ -427,7 +427,7 @@ fn run(
     }
     let inputs = views(inputs, num_inputs, name)?;
     let stream = optional(stream, call)?;
-    found.call(call.runtime()?, pass, &inputs, stream, num_outputs, |index, tensor| {
+    found.call(call.gpus()?, pass, &inputs, stream, num_outputs, |index, tensor| {
         let shown = tensor.map_or(EMPTY, shown);
         // SAFETY: not NULL, and a list of so many, by the caller's promise.
         unsafe { outputs.wrapping_add(index).write_unaligned(shown) };

@@ -161,7 +161,7 @@ pub unsafe extern "C" fn tcuda_comm_broadcast(
         let mut viewed = Tensor::none();
         read_view(&mut viewed, src, "src")?;
         let devices = numbers(devices, count, "devices")?;
-        outs.set(collectives::broadcast(call.runtime()?, &viewed, &devices)?);
+        outs.set(collectives::broadcast(call.gpus()?, &viewed, &devices)?);
         Ok(())
     })
 }
@@ -184,7 +184,7 @@ pub unsafe extern "C" fn tcuda_comm_broadcast_into(
         let mut viewed = Tensor::none();
         read_view(&mut viewed, src, "src")?;
         let read = writables(outs, count, "outs")?;
-        collectives::broadcast_into(call.runtime()?, &viewed, Tensors { len: count, read: &read })
+        collectives::broadcast_into(call.gpus()?, &viewed, Tensors { len: count, read: &read })
     })
 }
 
@@ -214,12 +214,8 @@ pub unsafe extern "C" fn tcuda_comm_broadcast_coalesced(
         let read = views(tensors, num_tensors, "tensors")?;
         let devices = numbers(devices, num_devices, "devices")?;
         let tensors = Tensors { len: num_tensors, read: &read };
-        let made = collectives::broadcast_coalesced(
-            call.runtime()?,
-            tensors,
-            &devices,
-            buffer_bytes as u64,
-        )?;
+        let made =
+            collectives::broadcast_coalesced(call.gpus()?, tensors, &devices, buffer_bytes as u64)?;
         outs.set(made);
         Ok(())
     })
@@ -250,7 +246,7 @@ pub unsafe extern "C" fn tcuda_comm_reduce_add(
         let out = places(out, 1, "out")?;
         let read = views(tensors, count, "tensors")?;
         let tensors = Tensors { len: count, read: &read };
-        out.set(collectives::reduce_add(call.runtime()?, tensors, destination)?);
+        out.set(collectives::reduce_add(call.gpus()?, tensors, destination)?);
         Ok(())
     })
 }
@@ -273,7 +269,7 @@ pub unsafe extern "C" fn tcuda_comm_reduce_add_into(
         let mut viewed = Tensor::none();
         read_writable(&mut viewed, out, "out")?;
         let tensors = Tensors { len: count, read: &read };
-        collectives::reduce_add_into(call.runtime()?, tensors, &viewed)
+        collectives::reduce_add_into(call.gpus()?, tensors, &viewed)
     })
 }
 
@@ -303,7 +299,7 @@ pub unsafe extern "C" fn tcuda_comm_reduce_add_coalesced(
         let read = views(tensors, len, "tensors")?;
         let tensors = Tensors { len, read: &read };
         outs.set(collectives::reduce_add_coalesced(
-            call.runtime()?,
+            call.gpus()?,
             tensors,
             num_devices,
             destination,
@@ -349,7 +345,7 @@ pub unsafe extern "C" fn tcuda_comm_scatter(
         };
         let streams = self::streams(streams, count, call)?;
         let split = Split { sizes: sizes.as_deref(), dim, streams: &streams };
-        outs.set(collectives::scatter(call.runtime()?, &viewed, &devices, split)?);
+        outs.set(collectives::scatter(call.gpus()?, &viewed, &devices, split)?);
         Ok(())
     })
 }
@@ -379,7 +375,7 @@ pub unsafe extern "C" fn tcuda_comm_scatter_into(
         let streams = self::streams(streams, count, call)?;
         let split = Split { sizes: None, dim, streams: &streams };
         let outs = Tensors { len: count, read: &read };
-        collectives::scatter_into(call.runtime()?, &viewed, outs, split)
+        collectives::scatter_into(call.gpus()?, &viewed, outs, split)
     })
 }
 
@@ -407,7 +403,7 @@ pub unsafe extern "C" fn tcuda_comm_gather(
         let out = places(out, 1, "out")?;
         let read = views(tensors, count, "tensors")?;
         let tensors = Tensors { len: count, read: &read };
-        out.set(collectives::gather(call.runtime()?, tensors, dim, destination)?);
+        out.set(collectives::gather(call.gpus()?, tensors, dim, destination)?);
         Ok(())
     })
 }
@@ -431,6 +427,6 @@ pub unsafe extern "C" fn tcuda_comm_gather_into(
         let mut viewed = Tensor::none();
         read_writable(&mut viewed, out, "out")?;
         let tensors = Tensors { len: count, read: &read };
-        collectives::gather_into(call.runtime()?, tensors, dim, &viewed)
+        collectives::gather_into(call.gpus()?, tensors, dim, &viewed)
     })
 }

@@ -120,9 +120,9 @@ pub unsafe extern "C" fn tcuda_communicator_init_rank(
         }
         // SAFETY: not NULL, and readable by the caller's promise.
         let id = UniqueId(unsafe { id.read_unaligned() }.bytes);
-        let (inside, runtime) = (call.inside(), call.runtime()?);
+        let (inside, gpus) = (call.inside(), call.gpus()?);
         let place = (rank, num_ranks);
-        let handle = nccl::init_rank(inside, runtime, id, place, device, insert, remove)?;
+        let handle = nccl::init_rank(inside, gpus, id, place, device, insert, remove)?;
         communicator.set(handle as *mut tcuda_communicator);
         Ok(())
     })
@@ -146,9 +146,9 @@ pub unsafe extern "C" fn tcuda_communicator_init_all(
         if devices.is_null() {
             return Err(Error::Null { name: "devices" });
         }
-        let runtime = call.runtime()?;
+        let gpus = call.gpus()?;
         // A device occurs at most once, so that no list can be longer.
-        if !(1..=runtime.devices.len()).contains(&count) {
+        if !(1..=gpus.devices.len()).contains(&count) {
             return Err(Error::OutOfRange {
                 name: "count",
                 value: i64::try_from(count).unwrap_or(i64::MAX),
@@ -161,7 +161,7 @@ pub unsafe extern "C" fn tcuda_communicator_init_all(
         let (from, to) = (devices.cast::<u8>(), list.as_mut_ptr().cast::<u8>());
         // SAFETY: the caller promises `count` of them; of any alignment.
         unsafe { std::ptr::copy_nonoverlapping(from, to, bytes) };
-        let handles = nccl::init_all(call.inside(), runtime, list, insert, remove)?;
+        let handles = nccl::init_all(call.inside(), gpus, list, insert, remove)?;
         for (index, handle) in handles.into_iter().enumerate() {
             // SAFETY: the caller promises room for `count`.
             let place = unsafe { communicators.add(index) };
@@ -186,7 +186,7 @@ pub unsafe extern "C" fn tcuda_communicator_destroy(
             return Ok(());
         }
         let found = shared(communicator, call)?;
-        match found.destroy(call.inside(), call.runtime()?) {
+        match found.destroy(call.inside(), call.gpus()?) {
             // Another destroy is under way, which removes the handle.
             Err(error @ Error::InvalidState(_)) => Err(error),
             outcome => {
@@ -229,7 +229,7 @@ pub unsafe extern "C" fn tcuda_communicator_query(
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_communicator_group_begin() -> tcuda_status {
-    boundary(|call| group::begin(call.runtime()?))
+    boundary(|call| group::begin(call.gpus()?))
 }
 
 /// Ends a group. The group is closed whatever the status; if a call in it failed, nothing of it was
@@ -237,7 +237,7 @@ pub unsafe extern "C" fn tcuda_communicator_group_begin() -> tcuda_status {
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_communicator_group_end() -> tcuda_status {
-    boundary(|call| group::end(call.inside(), call.runtime()?))
+    boundary(|call| group::end(call.inside(), call.gpus()?))
 }
 
 /// Queues a collective. The tensors are read here; what NULL means depends on the collective.
@@ -253,7 +253,7 @@ fn run(
         let (input, output) = tensors(input, output)?;
         let stream = optional(stream, call)?;
         let request = Request { verb, input: input.as_ref(), output: output.as_ref(), stream };
-        Communicator::run(&found, call.inside(), call.runtime()?, &request)
+        Communicator::run(&found, call.inside(), call.gpus()?, &request)
     };
     queue().inspect_err(|_| group::fail())
 }

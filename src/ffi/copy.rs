@@ -34,9 +34,9 @@ pub unsafe extern "C" fn tcuda_copy(
             return Ok(());
         }
         let (dst, src) = (address(dst, "dst")?, address(src, "src")?);
-        let runtime = call.runtime()?;
-        let stream = copy::stream_for(runtime, stream, &[dst, src])?;
-        observed_ops::copy_for_host(runtime, dst, src, bytes as u64, stream)
+        let gpus = call.gpus()?;
+        let stream = copy::stream_for(gpus, stream, &[dst, src])?;
+        observed_ops::copy_for_host(gpus, dst, src, bytes as u64, stream)
     })
 }
 
@@ -61,11 +61,11 @@ pub unsafe extern "C" fn tcuda_copy_2d(
             return Ok(());
         }
         let (dst, src) = (address(dst, "dst")?, address(src, "src")?);
-        let runtime = call.runtime()?;
-        let stream = copy::stream_for(runtime, stream, &[dst, src])?;
+        let gpus = call.gpus()?;
+        let stream = copy::stream_for(gpus, stream, &[dst, src])?;
         let dst = Rows { address: dst, pitch: dst_pitch_bytes as u64 };
         let src = Rows { address: src, pitch: src_pitch_bytes as u64 };
-        observed_ops::copy_2d_for_host(runtime, dst, src, width_bytes as u64, rows as u64, stream)
+        observed_ops::copy_2d_for_host(gpus, dst, src, width_bytes as u64, rows as u64, stream)
     })
 }
 
@@ -99,8 +99,8 @@ pub unsafe extern "C" fn tcuda_fill(
             return Ok(());
         }
         let ptr = address(ptr, "ptr")?;
-        let runtime = call.runtime()?;
-        let stream = copy::stream_for(runtime, stream, &[ptr])?;
-        observed_ops::fill_for_host(runtime, ptr, value, count as u64, stream)
+        let gpus = call.gpus()?;
+        let stream = copy::stream_for(gpus, stream, &[ptr])?;
+        observed_ops::fill_for_host(gpus, ptr, value, count as u64, stream)
     })
 }

@@ -7,6 +7,7 @@ use crate::base::text;
 use crate::driver::cublas::cublasContext;
 use crate::driver::sys::CUdevice_attribute as Attribute;
 use crate::gpu::device::{CURRENT, Device};
+use crate::gpu::gpus;
 use crate::gpu::sync_debug;
 use crate::interop::blas;
 use crate::ops::{copy, kernels};
@@ -174,7 +175,7 @@ fn name_has_mig(name: &[c_char]) -> bool {
 #[unsafe(no_mangle)]
 #[must_use]
 pub extern "C" fn tcuda_init() -> tcuda_status {
-    boundary(|call| call.runtime().map(|_| ()))
+    boundary(|call| call.gpus().map(|_| ()))
 }
 
 /// Is the library initialised, and this not a forked child of the process that did it?
@@ -183,7 +184,7 @@ pub extern "C" fn tcuda_init() -> tcuda_status {
 #[must_use]
 pub unsafe extern "C" fn tcuda_is_initialized(initialized: *mut bool) -> tcuda_status {
     let write = |is: bool| out(initialized, "initialized").map(|out| out.set(is));
-    boundary_with_forked(|| write(false), |call| write(runtime::existing(call.inside()).is_some()))
+    boundary_with_forked(|| write(false), |call| write(gpus::existing(call.inside()).is_some()))
 }
 
 /// Is there a usable GPU, or a simulated one? False without a driver, and in the forked child of a
@@ -219,7 +220,7 @@ pub unsafe extern "C" fn tcuda_device_count(count: *mut i32) -> tcuda_status {
 pub unsafe extern "C" fn tcuda_device_current(device: *mut i32) -> tcuda_status {
     boundary(|call| {
         let device = out(device, "device")?;
-        device.set(call.runtime()?.current_device()?);
+        device.set(call.gpus()?.current_device()?);
         Ok(())
     })
 }
@@ -230,7 +231,7 @@ pub unsafe extern "C" fn tcuda_device_current(device: *mut i32) -> tcuda_status 
 #[unsafe(no_mangle)]
 #[must_use]
 pub extern "C" fn tcuda_device_set(device: i32) -> tcuda_status {
-    boundary(|call| if device < 0 { Ok(()) } else { call.runtime()?.set_current_device(device) })
+    boundary(|call| if device < 0 { Ok(()) } else { call.gpus()?.set_current_device(device) })
 }
 
 /// tcuda_device_set that also returns the device that was current before; undo it with
@@ -244,13 +245,13 @@ pub unsafe extern "C" fn tcuda_device_exchange(device: i32, previous: *mut i32) 
     boundary(|call| {
         let previous = out(previous, "previous")?;
         if device < 0 {
-            let runtime = call.runtime_with_device()?;
-            previous.set(runtime.map_or(Ok(CURRENT), |runtime| runtime.current_device())?);
+            let gpus = call.runtime_with_device()?;
+            previous.set(gpus.map_or(Ok(CURRENT), |gpus| gpus.current_device())?);
             return Ok(());
         }
-        let runtime = call.runtime()?;
-        let current = runtime.current_device()?;
-        runtime.set_current_device(device)?;
+        let gpus = call.gpus()?;
+        let current = gpus.current_device()?;
+        gpus.set_current_device(device)?;
         previous.set(current);
         Ok(())
     })
@@ -268,7 +269,7 @@ pub unsafe extern "C" fn tcuda_device_of(ptr: *const c_void, device: *mut i32) -
         let found = match ptr.is_null() {
             true => None,
             false => match call.runtime_with_device()? {
-                Some(runtime) => copy::device_of(runtime, ptr as u64)?,
+                Some(gpus) => copy::device_of(gpus, ptr as u64)?,
                 None => None,
             },
         };
@@ -290,7 +291,7 @@ pub unsafe extern "C" fn tcuda_device_name(
 ) -> tcuda_status {
     boundary(|call| {
         let out = text_out(buf, len, needed)?;
-        let properties = call.runtime()?.device(device)?.properties()?;
+        let properties = call.gpus()?.device(device)?.properties()?;
         out.set(text::text_of(&properties.name))
     })
 }
@@ -308,7 +309,7 @@ pub unsafe extern "C" fn tcuda_device_capability(
 ) -> tcuda_status {
     boundary(|call| {
         let (major, minor) = (out(major, "major")?, out(minor, "minor")?);
-        let capability = call.runtime()?.device(device)?.capability()?;
+        let capability = call.gpus()?.device(device)?.capability()?;
         major.set(capability.0);
         minor.set(capability.1);
         Ok(())
@@ -327,11 +328,11 @@ pub unsafe extern "C" fn tcuda_device_properties(
 ) -> tcuda_status {
     boundary(|call| {
         let info = struct_out(info, "info")?;
-        let runtime = call.runtime()?;
+        let gpus = call.gpus()?;
         let mut version = 0;
         // SAFETY: `version` is writable.
-        unsafe { runtime.driver().cuDriverGetVersion(&mut version) }?;
-        info.set(&info_of(runtime.device(device)?, version)?);
+        unsafe { gpus.driver().cuDriverGetVersion(&mut version) }?;
+        info.set(&info_of(gpus.device(device)?, version)?);
         Ok(())
     })
 }
@@ -349,8 +350,8 @@ pub unsafe extern "C" fn tcuda_device_can_access_peer(
 ) -> tcuda_status {
     boundary(|call| {
         let possible = out(possible, "possible")?;
-        let runtime = call.runtime()?;
-        possible.set(runtime.device(device)?.can_access(runtime.device(peer)?)?);
+        let gpus = call.gpus()?;
+        possible.set(gpus.device(device)?.can_access(gpus.device(peer)?)?);
         Ok(())
     })
 }
@@ -363,8 +364,8 @@ pub unsafe extern "C" fn tcuda_device_can_access_peer(
 #[must_use]
 pub extern "C" fn tcuda_device_enable_peer_access(device: i32, peer: i32) -> tcuda_status {
     boundary(|call| {
-        let runtime = call.runtime()?;
-        runtime.device(device)?.enable_peer(runtime.device(peer)?)
+        let gpus = call.gpus()?;
+        gpus.device(device)?.enable_peer(gpus.device(peer)?)
     })
 }
 
@@ -374,7 +375,7 @@ pub extern "C" fn tcuda_device_enable_peer_access(device: i32, peer: i32) -> tcu
 #[unsafe(no_mangle)]
 #[must_use]
 pub extern "C" fn tcuda_device_synchronize(device: i32) -> tcuda_status {
-    boundary(|call| call.runtime()?.device(device)?.synchronize_for_host())
+    boundary(|call| call.gpus()?.device(device)?.synchronize_for_host())
 }
 
 /// What happens when a call makes the host wait for the device in an unobvious place.
@@ -449,8 +450,8 @@ pub unsafe extern "C" fn tcuda_blas_handle(
 ) -> tcuda_status {
     boundary(|call| {
         let cublas_handle = out(cublas_handle, "cublas_handle")?;
-        let runtime = call.runtime()?;
-        let handle = blas::handle(runtime, runtime.device(device)?)?;
+        let gpus = call.gpus()?;
+        let handle = blas::handle(gpus, gpus.device(device)?)?;
         cublas_handle.set(handle as *mut cublasContext);
         Ok(())
     })

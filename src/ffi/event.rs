@@ -7,7 +7,7 @@ use super::stream::{or_current, tcuda_stream, wait_event};
 use crate::base::error::Result;
 use crate::driver::sys::CUevent_st;
 use crate::gpu::event::Event;
-use crate::runtime;
+use crate::gpu::gpus;
 
 /// A point in a stream.
 pub struct tcuda_event {
@@ -68,7 +68,7 @@ pub unsafe extern "C" fn tcuda_event_record(
 ) -> tcuda_status {
     boundary(|call| {
         let event = EVENTS.get(event as usize, "event", call)?;
-        event.record(call.runtime()?, or_current(stream, call)?)
+        event.record(call.gpus()?, or_current(stream, call)?)
     })
 }
 
@@ -76,8 +76,8 @@ pub unsafe extern "C" fn tcuda_event_record(
 #[cold]
 #[inline(never)]
 fn query_first(call: &Call, event: &Event) -> Result<bool> {
-    match call.runtime() {
-        Ok(runtime) => event.query(runtime),
+    match call.gpus() {
+        Ok(gpus) => event.query(gpus),
         Err(error) => event.unless_recorded(error, true),
     }
 }
@@ -92,8 +92,8 @@ pub unsafe extern "C" fn tcuda_event_query(
     boundary_without_guard(|call| {
         let done = out(done, "done")?;
         let event = EVENTS.get(event as usize, "event", call)?;
-        match runtime::existing(call.inside()) {
-            Some(runtime) => done.set(event.query(runtime)?),
+        match gpus::existing(call.inside()) {
+            Some(gpus) => done.set(event.query(gpus)?),
             None => done.set(query_first(call, event)?),
         }
         Ok(())
@@ -107,8 +107,8 @@ pub unsafe extern "C" fn tcuda_event_query(
 pub unsafe extern "C" fn tcuda_event_synchronize(event: *mut tcuda_event) -> tcuda_status {
     boundary(|call| {
         let event = EVENTS.get(event as usize, "event", call)?;
-        match call.runtime() {
-            Ok(runtime) => event.synchronize(runtime),
+        match call.gpus() {
+            Ok(gpus) => event.synchronize(gpus),
             Err(error) => event.unless_recorded(error, ()),
         }
     })
@@ -137,7 +137,7 @@ pub unsafe extern "C" fn tcuda_event_elapsed_ms(
         let elapsed_ms = out(elapsed_ms, "elapsed_ms")?;
         let start = EVENTS.get(start as usize, "start", call)?;
         let end = EVENTS.get(end as usize, "end", call)?;
-        elapsed_ms.set(start.elapsed_ms(call.runtime()?, end)?);
+        elapsed_ms.set(start.elapsed_ms(call.gpus()?, end)?);
         Ok(())
     })
 }
@@ -182,7 +182,7 @@ pub unsafe extern "C" fn tcuda_event_ipc_handle(
     boundary(|call| {
         let handle = out(handle, "handle")?;
         let event = EVENTS.get(event as usize, "event", call)?;
-        let bytes = event.ipc_handle(call.runtime()?)?;
+        let bytes = event.ipc_handle(call.gpus()?)?;
         handle.set(tcuda_ipc_event_handle { bytes });
         Ok(())
     })
@@ -203,7 +203,7 @@ pub unsafe extern "C" fn tcuda_event_from_ipc_handle(
 ) -> tcuda_status {
     boundary(|call| {
         let (event, handle) = (out(event, "event")?, given(handle, "handle")?);
-        let opened = Event::open(call.runtime()?, device, &handle.bytes)?;
+        let opened = Event::open(call.gpus()?, device, &handle.bytes)?;
         event.set(EVENTS.insert(opened)? as *mut tcuda_event);
         Ok(())
     })

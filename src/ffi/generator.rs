@@ -5,9 +5,10 @@ use super::handle::Table;
 use super::status::tcuda_status;
 use crate::base::error::{Error, Result};
 use crate::gpu::device::CURRENT;
+use crate::gpu::gpus;
+use crate::random;
 use crate::random::generator::{Generator, Position, STATE_BYTES};
 use crate::random::pending::Target;
-use crate::{random, runtime};
 use std::sync::atomic::Ordering;
 
 /// Seed and offset of a random stream, of one device. Each device has a default generator, which is
@@ -67,7 +68,7 @@ pub(super) static GENERATORS: Table<GeneratorRef> = Table::new(9, "generator");
 /// The generator of a handle; NULL: the default one of the current device.
 pub(super) fn subject(handle: *mut tcuda_generator, call: &Call) -> Result<&Generator> {
     if handle.is_null() {
-        return Ok(&call.runtime()?.device(CURRENT)?.generator);
+        return Ok(call.gpus()?.device(CURRENT)?.generator());
     }
     Ok(GENERATORS.get(handle as usize, "generator", call)?.generator())
 }
@@ -140,7 +141,7 @@ pub extern "C" fn tcuda_random_seed_all() -> tcuda_status {
 pub unsafe extern "C" fn tcuda_random_initial_seed(device: i32, seed: *mut u64) -> tcuda_status {
     boundary(|call| {
         let seed = out(seed, "seed")?;
-        seed.set(call.runtime()?.device(device)?.generator.seed());
+        seed.set(call.gpus()?.device(device)?.generator().seed());
         Ok(())
     })
 }
@@ -153,9 +154,9 @@ pub unsafe extern "C" fn tcuda_random_initial_seed(device: i32, seed: *mut u64) 
 pub unsafe extern "C" fn tcuda_random_state_get(device: i32, state: *mut u8) -> tcuda_status {
     boundary(|call| {
         let state = state_out(state, "state")?;
-        let runtime = call.runtime()?;
-        let generator = &runtime.device(device)?.generator;
-        state.set(generator.get(runtime, "tcuda_random_state_get")?.bytes());
+        let gpus = call.gpus()?;
+        let generator = gpus.device(device)?.generator();
+        state.set(generator.get(gpus, "tcuda_random_state_get")?.bytes());
         Ok(())
     })
 }
@@ -189,15 +190,15 @@ pub unsafe extern "C" fn tcuda_random_state_get_all(
         if states.is_null() && capacity > 0 {
             return Err(Error::Null { name: "states" });
         }
-        let runtime = call.runtime()?;
+        let gpus = call.gpus()?;
         let mut found = [[0; STATE_BYTES]; crate::gpu::device::MAX_DEVICES];
-        for (device, state) in runtime.devices.iter().zip(&mut found) {
-            *state = device.generator.get(runtime, "tcuda_random_state_get_all")?.bytes();
+        for (device, state) in gpus.devices.iter().zip(&mut found) {
+            *state = device.generator().get(gpus, "tcuda_random_state_get_all")?.bytes();
         }
-        for (index, state) in found.iter().enumerate().take(runtime.devices.len().min(capacity)) {
+        for (index, state) in found.iter().enumerate().take(gpus.devices.len().min(capacity)) {
             state_out(states.wrapping_add(index * STATE_BYTES), "states")?.set(*state);
         }
-        count.set(runtime.devices.len());
+        count.set(gpus.devices.len());
         Ok(())
     })
 }
@@ -219,9 +220,9 @@ pub unsafe extern "C" fn tcuda_random_state_set_all(
             return Err(Error::OutOfRange { name: "count", value: count as i64, allowed });
         }
         let list = bytes(states, count * STATE_BYTES, "states")?;
-        if let Some(runtime) = runtime::existing(call.inside()) {
+        if let Some(gpus) = gpus::existing(call.inside()) {
             // Either all are set or none.
-            (0..count as i32).try_for_each(|device| runtime.device(device).map(drop))?;
+            (0..count as i32).try_for_each(|device| gpus.device(device).map(drop))?;
         }
         let states =
             || list.chunks_exact(STATE_BYTES).map(|state| state_in(state.as_ptr(), "states"));
@@ -246,7 +247,7 @@ pub unsafe extern "C" fn tcuda_generator_create(
 ) -> tcuda_status {
     boundary(|call| {
         let generator = out(generator, "generator")?;
-        let made = Generator::new(call.runtime()?.device(device)?.ordinal())?;
+        let made = Generator::new(call.gpus()?.device(device)?.ordinal())?;
         generator.set(GENERATORS.insert(GeneratorRef::Own(made))? as *mut tcuda_generator);
         Ok(())
     })
@@ -278,15 +279,14 @@ pub unsafe extern "C" fn tcuda_generator_default(
 ) -> tcuda_status {
     boundary(|call| {
         let generator = out(generator, "generator")?;
-        let device = call.runtime()?.device(device)?;
-        let known = device.generator_handle.load(Ordering::Acquire);
+        let default = call.gpus()?.device(device)?.default_generator();
+        let known = default.handle.load(Ordering::Acquire);
         if known != 0 {
             generator.set(known as *mut tcuda_generator);
             return Ok(());
         }
-        let new = GENERATORS.insert(GeneratorRef::Borrowed(&device.generator))?;
-        let first =
-            device.generator_handle.compare_exchange(0, new, Ordering::AcqRel, Ordering::Acquire);
+        let new = GENERATORS.insert(GeneratorRef::Borrowed(default.generator()))?;
+        let first = default.handle.compare_exchange(0, new, Ordering::AcqRel, Ordering::Acquire);
         let handle = match first {
             Ok(_) => new,
             Err(first) => {
@@ -327,7 +327,7 @@ pub unsafe extern "C" fn tcuda_generator_seed_set(
     seed: u64,
 ) -> tcuda_status {
     boundary(|call| {
-        subject(generator, call)?.set_seed(call.runtime()?, seed, "tcuda_generator_seed_set")
+        subject(generator, call)?.set_seed(call.gpus()?, seed, "tcuda_generator_seed_set")
     })
 }
 
@@ -345,7 +345,7 @@ pub unsafe extern "C" fn tcuda_generator_offset_get(
     boundary(|call| {
         let offset = out(offset, "offset")?;
         let generator = subject(generator, call)?;
-        offset.set(generator.get(call.runtime()?, "tcuda_generator_offset_get")?.offset);
+        offset.set(generator.get(call.gpus()?, "tcuda_generator_offset_get")?.offset);
         Ok(())
     })
 }
@@ -362,7 +362,7 @@ pub unsafe extern "C" fn tcuda_generator_offset_set(
 ) -> tcuda_status {
     boundary(|call| {
         let operation = "tcuda_generator_offset_set";
-        subject(generator, call)?.set_offset(call.runtime()?, offset, operation)
+        subject(generator, call)?.set_offset(call.gpus()?, offset, operation)
     })
 }
 
@@ -379,7 +379,7 @@ pub unsafe extern "C" fn tcuda_generator_state_get(
     boundary(|call| {
         let state = state_out(state, "state")?;
         let generator = subject(generator, call)?;
-        state.set(generator.get(call.runtime()?, "tcuda_generator_state_get")?.bytes());
+        state.set(generator.get(call.gpus()?, "tcuda_generator_state_get")?.bytes());
         Ok(())
     })
 }
@@ -396,7 +396,7 @@ pub unsafe extern "C" fn tcuda_generator_state_set(
 ) -> tcuda_status {
     boundary(|call| {
         let position = state_in(state, "state")?;
-        subject(generator, call)?.set(call.runtime()?, position, "tcuda_generator_state_set")
+        subject(generator, call)?.set(call.gpus()?, position, "tcuda_generator_state_set")
     })
 }
 
@@ -417,10 +417,10 @@ pub unsafe extern "C" fn tcuda_generator_philox_state(
 ) -> tcuda_status {
     boundary(|call| {
         let state = out(state, "state")?;
-        let (generator, runtime) = (subject(generator, call)?, call.runtime()?);
-        let stream = runtime.device(generator.device())?.streams.current();
+        let (generator, gpus) = (subject(generator, call)?, call.gpus()?);
+        let stream = gpus.device(generator.device())?.streams.current();
         let operation = "tcuda_generator_philox_state";
-        let taken = generator.take(runtime, stream, increment, operation)?;
+        let taken = generator.take(gpus, stream, increment, operation)?;
         state.set(tcuda_philox_state {
             seed: taken.seed,
             offset: taken.offset,

@@ -10,12 +10,13 @@ use crate::base::error::Result;
 use crate::base::log::{self, Level};
 use crate::driver::sys::{CUgraph_st, CUgraphExec_st};
 use crate::gpu::device::CURRENT;
+use crate::gpu::gpus;
 use crate::gpu::stream::Stream;
 use crate::gpu::sync_debug;
 use crate::graph::{self, Graph};
+use crate::memory;
 use crate::memory::pools::pool::Pool;
 use crate::ops::callback;
-use crate::{memory, runtime};
 use std::ffi::c_char;
 
 /// Captured work, ready to replay. (torch.cuda.CUDAGraph)
@@ -69,8 +70,8 @@ pub unsafe extern "C" fn tcuda_graph_destroy(graph: *mut tcuda_graph) -> tcuda_s
         }
         let found = GRAPHS.get(graph as usize, "graph", call)?;
         callback::refuse()?;
-        if let Some(runtime) = runtime::existing(call.inside()) {
-            found.reset(runtime);
+        if let Some(gpus) = gpus::existing(call.inside()) {
+            found.reset(gpus);
         }
         GRAPHS.remove(graph as usize, "graph")
     })
@@ -100,7 +101,7 @@ pub unsafe extern "C" fn tcuda_graph_capture_begin(
     boundary(|call| {
         let graph = GRAPHS.get(graph as usize, "graph", call)?;
         let pool = shared_pool(pool, call)?;
-        graph.capture_begin(call.runtime()?, or_current(stream, call)?, pool, error_mode)
+        graph.capture_begin(call.gpus()?, or_current(stream, call)?, pool, error_mode)
     })
 }
 
@@ -124,7 +125,7 @@ pub unsafe extern "C" fn tcuda_graph_capture_end(graph: *mut tcuda_graph) -> tcu
 
 fn end_capture(graph: *mut tcuda_graph, call: &Call) -> Result<()> {
     let graph = GRAPHS.get(graph as usize, "graph", call)?;
-    if graph.capture_end(call.runtime()?)? {
+    if graph.capture_end(call.gpus()?)? {
         let line = "tcuda_graph_capture_end: The CUDA Graph is empty. This usually means that the \
                     graph was attempted to be captured on wrong device or stream.";
         log::write(Level::Warning, format_args!("{line}"));
@@ -137,7 +138,7 @@ fn end_capture(graph: *mut tcuda_graph, call: &Call) -> Result<()> {
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_graph_capture_abort(graph: *mut tcuda_graph) -> tcuda_status {
-    boundary(|call| GRAPHS.get(graph as usize, "graph", call)?.capture_abort(call.runtime()?))
+    boundary(|call| GRAPHS.get(graph as usize, "graph", call)?.capture_abort(call.gpus()?))
 }
 
 /// tcuda_graph_capture_begin with the steps of torch.cuda.graph before it: waits for the stream's
@@ -168,22 +169,22 @@ pub unsafe extern "C" fn tcuda_graph_begin(
         let graph = GRAPHS.get(graph as usize, "graph", call)?;
         let pool = shared_pool(pool, call)?;
         let stream = optional(stream, call)?;
-        let runtime = call.runtime()?;
-        let device = runtime.device(stream.map_or(CURRENT, Stream::device))?;
+        let gpus = call.gpus()?;
+        let device = gpus.device(stream.map_or(CURRENT, Stream::device))?;
         let stream = match stream {
             Some(stream) => stream,
             None => device.streams.for_captures(device)?,
         };
         let _documented = sync_debug::documented();
         device.synchronize_for_host()?;
-        memory::empty_cache(runtime)?;
-        runtime.host.empty_cache(runtime)?;
+        memory::empty_cache(gpus)?;
+        gpus.pinned().empty_cache(gpus)?;
         let keep = |displaced: &Stream| Ok((borrow(displaced)?, std::ptr::from_ref(displaced)));
         let ((handle, displaced), before) = make_current(call, stream, keep)?;
-        if let Err(error) = graph.capture_begin(runtime, stream, pool, error_mode) {
+        if let Err(error) = graph.capture_begin(gpus, stream, pool, error_mode) {
             // SAFETY: found by this call, which is not over.
             make_current(call, unsafe { &*displaced }, |_| Ok(()))?;
-            runtime.set_current_device(before)?;
+            gpus.set_current_device(before)?;
             return Err(error);
         }
         previous.set(handle);
@@ -206,16 +207,16 @@ pub unsafe extern "C" fn tcuda_graph_end(
 ) -> tcuda_status {
     boundary(|call| {
         let previous = optional(previous, call)?;
-        let runtime = call.runtime()?;
+        let gpus = call.gpus()?;
         if previous_device >= 0 {
-            runtime.device(previous_device)?;
+            gpus.device(previous_device)?;
         }
         let ended = end_capture(graph, call);
         if let Some(previous) = previous {
             make_current(call, previous, |_| Ok(()))?;
         }
         if previous_device >= 0 {
-            runtime.set_current_device(previous_device)?;
+            gpus.set_current_device(previous_device)?;
         }
         ended
     })
@@ -226,7 +227,7 @@ pub unsafe extern "C" fn tcuda_graph_end(
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_graph_instantiate(graph: *mut tcuda_graph) -> tcuda_status {
-    boundary(|call| GRAPHS.get(graph as usize, "graph", call)?.instantiate(call.runtime()?))
+    boundary(|call| GRAPHS.get(graph as usize, "graph", call)?.instantiate(call.gpus()?))
 }
 
 /// Copies the parameters of another graph into an executable one. Both must have the same
@@ -245,7 +246,7 @@ pub unsafe extern "C" fn tcuda_graph_update(
     boundary(|call| {
         let graph = GRAPHS.get(graph as usize, "graph", call)?;
         let source = GRAPHS.get(source as usize, "source", call)?;
-        graph.update(call.runtime()?, source)
+        graph.update(call.gpus()?, source)
     })
 }
 
@@ -261,7 +262,7 @@ pub unsafe extern "C" fn tcuda_graph_replay(
 ) -> tcuda_status {
     boundary(|call| {
         let graph = GRAPHS.get(graph as usize, "graph", call)?;
-        graph.replay(call.runtime()?, optional(stream, call)?)
+        graph.replay(call.gpus()?, optional(stream, call)?)
     })
 }
 
@@ -273,7 +274,7 @@ pub unsafe extern "C" fn tcuda_graph_reset(graph: *mut tcuda_graph) -> tcuda_sta
     boundary(|call| {
         let graph = GRAPHS.get(graph as usize, "graph", call)?;
         callback::refuse()?;
-        graph.reset(call.runtime()?);
+        graph.reset(call.gpus()?);
         Ok(())
     })
 }
@@ -289,7 +290,7 @@ pub unsafe extern "C" fn tcuda_graph_stream(
 ) -> tcuda_status {
     boundary(|call| {
         let stream = out(stream, "stream")?;
-        let device = call.runtime()?.device(device)?;
+        let device = call.gpus()?.device(device)?;
         stream.set(borrow(device.streams.for_captures(device)?)?);
         Ok(())
     })
@@ -335,7 +336,7 @@ pub unsafe extern "C" fn tcuda_graph_debug_dump(
 ) -> tcuda_status {
     boundary(|call| {
         let path = terminated(path, "path")?;
-        GRAPHS.get(graph as usize, "graph", call)?.dump(call.runtime()?, path)
+        GRAPHS.get(graph as usize, "graph", call)?.dump(call.gpus()?, path)
     })
 }
 
@@ -353,7 +354,7 @@ pub unsafe extern "C" fn tcuda_graph_register_generator(
 ) -> tcuda_status {
     boundary(|call| {
         let graph = GRAPHS.get(graph as usize, "graph", call)?;
-        graph.register(call.runtime()?, subject(generator, call)?)
+        graph.register(call.gpus()?, subject(generator, call)?)
     })
 }
 
@@ -392,12 +393,12 @@ pub unsafe extern "C" fn tcuda_stream_is_capturing(
     boundary(|call| {
         let capturing = out(capturing, "capturing")?;
         // Before the first use of the library there is no current stream to query.
-        if stream.is_null() && runtime::existing(call.inside()).is_none() {
+        if stream.is_null() && gpus::existing(call.inside()).is_none() {
             capturing.set(false);
             return Ok(());
         }
         let stream = or_current(stream, call)?;
-        capturing.set(graph::is_capturing(call.runtime()?, stream)?);
+        capturing.set(graph::is_capturing(call.gpus()?, stream)?);
         Ok(())
     })
 }

@@ -76,8 +76,8 @@ fn duration(times: &Times) -> tcuda_duration {
 pub unsafe extern "C" fn tcuda_host_malloc(bytes: usize, ptr: *mut *mut c_void) -> tcuda_status {
     boundary(|call| {
         let ptr = out(ptr, "ptr")?;
-        let runtime = call.runtime()?;
-        ptr.set(runtime.host.allocate(runtime, bytes)? as *mut c_void);
+        let gpus = call.gpus()?;
+        ptr.set(gpus.pinned().allocate(gpus, bytes)? as *mut c_void);
         Ok(())
     })
 }
@@ -95,9 +95,9 @@ pub unsafe extern "C" fn tcuda_host_free(ptr: *mut c_void) -> tcuda_status {
             return Ok(());
         }
         // A finalizer may run after shutdown: it must not initialise the library again.
-        match crate::runtime::existing(call.inside()) {
-            Some(runtime) => (runtime.host.free(runtime, ptr as usize))
-                .map_err(|error| name_kind(runtime, Kind::Pinned, error)),
+        match crate::gpu::gpus::existing(call.inside()) {
+            Some(gpus) => (gpus.pinned().free(gpus, ptr as usize))
+                .map_err(|error| name_kind(gpus, Kind::Pinned, error)),
             None => Err(pinned::unknown_block(ptr as usize)),
         }
     })
@@ -123,15 +123,15 @@ pub unsafe extern "C" fn tcuda_host_record(
         if ptr.is_null() {
             return Ok(());
         }
-        let Some(runtime) = crate::runtime::existing(call.inside()) else {
+        let Some(gpus) = crate::gpu::gpus::existing(call.inside()) else {
             return Err(pinned::unknown_address(ptr as usize));
         };
         let stream = match stream {
             Some(stream) => stream,
-            None => runtime.device(CURRENT)?.streams.current(),
+            None => gpus.device(CURRENT)?.streams.current(),
         };
-        (runtime.host.record(runtime, ptr as usize, stream.on_this_thread(runtime)?))
-            .map_err(|error| name_kind(runtime, Kind::Pinned, error))
+        (gpus.pinned().record(gpus, ptr as usize, stream.on_this_thread(gpus)?))
+            .map_err(|error| name_kind(gpus, Kind::Pinned, error))
     })
 }
 
@@ -147,8 +147,8 @@ pub unsafe extern "C" fn tcuda_host_memory_stats(
 ) -> tcuda_status {
     boundary(|call| {
         let stats = struct_out(stats, "stats")?;
-        let all = match crate::runtime::existing(call.inside()) {
-            Some(runtime) => runtime.host.statistics(),
+        let all = match crate::gpu::gpus::existing(call.inside()) {
+            Some(gpus) => gpus.pinned().statistics(),
             None => HostStatistics::default(),
         };
         stats.set(&tcuda_host_memory_statistics {
@@ -172,8 +172,8 @@ pub unsafe extern "C" fn tcuda_host_memory_stats(
 #[must_use]
 pub extern "C" fn tcuda_host_memory_reset_peak() -> tcuda_status {
     boundary(|call| {
-        if let Some(runtime) = crate::runtime::existing(call.inside()) {
-            runtime.host.reset_peak();
+        if let Some(gpus) = crate::gpu::gpus::existing(call.inside()) {
+            gpus.pinned().reset_peak();
         }
         Ok(())
     })
@@ -185,8 +185,8 @@ pub extern "C" fn tcuda_host_memory_reset_peak() -> tcuda_status {
 #[must_use]
 pub extern "C" fn tcuda_host_memory_reset_accumulated() -> tcuda_status {
     boundary(|call| {
-        if let Some(runtime) = crate::runtime::existing(call.inside()) {
-            runtime.host.reset_accumulated();
+        if let Some(gpus) = crate::gpu::gpus::existing(call.inside()) {
+            gpus.pinned().reset_accumulated();
         }
         Ok(())
     })
@@ -199,7 +199,7 @@ pub extern "C" fn tcuda_host_memory_reset_accumulated() -> tcuda_status {
 #[must_use]
 pub extern "C" fn tcuda_host_memory_empty_cache() -> tcuda_status {
     boundary(|call| {
-        let Some(runtime) = crate::runtime::existing(call.inside()) else { return Ok(()) };
-        runtime.host.empty_cache(runtime)
+        let Some(gpus) = crate::gpu::gpus::existing(call.inside()) else { return Ok(()) };
+        gpus.pinned().empty_cache(gpus)
     })
 }

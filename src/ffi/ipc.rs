@@ -40,14 +40,14 @@ pub unsafe extern "C" fn tcuda_ipc_export(
         if ptr.is_null() {
             return Err(Error::Null { name: "ptr" });
         }
-        let runtime = call.runtime()?;
+        let gpus = call.gpus()?;
         let given = optional(stream, call)?;
         let stream = match (given, crate::memory::device_of(ptr as u64)) {
-            (None, Some(device)) => runtime.device(device)?.streams.current(),
+            (None, Some(device)) => gpus.device(device)?.streams.current(),
             _ => or_current(stream, call)?,
         };
-        let bytes = (runtime.ipc.export(runtime, ptr as u64, stream))
-            .map_err(|error| name_kind(runtime, Kind::Device, error))?;
+        let bytes = (gpus.ipc().export(gpus, ptr as u64, stream))
+            .map_err(|error| name_kind(gpus, Kind::Device, error))?;
         handle.set(tcuda_ipc_handle { bytes });
         Ok(())
     })
@@ -76,8 +76,8 @@ pub unsafe extern "C" fn tcuda_ipc_import(
     boundary(|call| {
         let (ptr, handle) = (out(ptr, "ptr")?, given(handle, "handle")?);
         let stream = optional(stream, call)?;
-        let runtime = call.runtime()?;
-        let (address, length) = runtime.ipc.import(runtime, &handle.bytes, stream)?;
+        let gpus = call.gpus()?;
+        let (address, length) = gpus.ipc().import(gpus, &handle.bytes, stream)?;
         ptr.set(address as *mut c_void);
         if !bytes.is_null() {
             out(bytes, "bytes")?.set(length as usize);
@@ -103,9 +103,9 @@ pub unsafe extern "C" fn tcuda_ipc_close(
         if ptr.is_null() {
             return Ok(());
         }
-        match crate::runtime::existing(call.inside()) {
-            Some(runtime) => (runtime.ipc.close(runtime, ptr as u64, stream))
-                .map_err(|error| name_kind(runtime, Kind::Imported, error)),
+        match crate::gpu::gpus::existing(call.inside()) {
+            Some(gpus) => (gpus.ipc().close(gpus, ptr as u64, stream))
+                .map_err(|error| name_kind(gpus, Kind::Imported, error)),
             None => Err(crate::memory::unknown_pointer(ptr as u64)),
         }
     })
@@ -120,8 +120,8 @@ pub unsafe extern "C" fn tcuda_ipc_close(
 pub unsafe extern "C" fn tcuda_ipc_withdraw(handle: *const tcuda_ipc_handle) -> tcuda_status {
     boundary(|call| {
         let handle = given(handle, "handle")?;
-        let runtime = call.runtime()?;
-        runtime.ipc.withdraw(runtime, &handle.bytes)
+        let gpus = call.gpus()?;
+        gpus.ipc().withdraw(gpus, &handle.bytes)
     })
 }
 
@@ -131,9 +131,9 @@ pub unsafe extern "C" fn tcuda_ipc_withdraw(handle: *const tcuda_ipc_handle) -> 
 #[must_use]
 pub unsafe extern "C" fn tcuda_ipc_collect() -> tcuda_status {
     boundary(|call| {
-        if let Some(runtime) = crate::runtime::existing(call.inside()) {
+        if let Some(gpus) = crate::gpu::gpus::existing(call.inside()) {
             callback::refuse()?;
-            runtime.ipc.collect(runtime);
+            gpus.ipc().collect(gpus);
         }
         Ok(())
     })

@@ -275,7 +275,7 @@ fn repeat_call(
     }
     // SAFETY: so many were written.
     let operands = unsafe { std::slice::from_raw_parts(parts.as_ptr().cast(), len) };
-    jit.repeat_call(call.runtime()?, &UncheckedCall { operands, inputs: inputs.1 }, scalars, stream)
+    jit.repeat_call(call.gpus()?, &UncheckedCall { operands, inputs: inputs.1 }, scalars, stream)
 }
 
 #[cold]
@@ -298,5 +298,5 @@ fn call_anew(
     read_views(&mut views, inputs, "inputs", view)?;
     read_views(&mut views, outputs, "outputs", writable)?;
     let (inputs, outputs) = views.split_at(inputs.1);
-    jit.call(call.runtime()?, &call::Call { inputs, outputs, stream }, scalars)
+    jit.call(call.gpus()?, &call::Call { inputs, outputs, stream }, scalars)
 }

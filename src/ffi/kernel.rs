@@ -124,7 +124,7 @@ pub unsafe extern "C" fn tcuda_kernel_compile(
             false => struct_in(options, defaults, "options")?,
         };
         let flags = flags(options.flags, options.num_flags)?;
-        let device = call.runtime()?.device(crate::gpu::device::CURRENT)?;
+        let device = call.gpus()?.device(crate::gpu::device::CURRENT)?;
         let made = Kernel::new(device, source, name, &flags)?;
         kernel.set(KERNELS.insert(made)? as *mut tcuda_kernel);
         Ok(())
@@ -202,6 +202,6 @@ pub unsafe extern "C" fn tcuda_kernel_launch(
         let tcuda_launch_options { grid, block, shared_bytes, .. } = options;
         let geometry = Geometry { grid, block, shared_bytes };
         let accesses = is_told.then_some(&accesses[..num_args]);
-        kernel.launch(call.runtime()?, &geometry, &room[..num_args], accesses, stream)
+        kernel.launch(call.gpus()?, &geometry, &room[..num_args], accesses, stream)
     })
 }

@@ -22,6 +22,7 @@ use crate::base::thread::try_box;
 use crate::base::waiting;
 use crate::base::{text, thread};
 use crate::driver::inject;
+use crate::gpu::gpus;
 use crate::gpu::sync_debug;
 use crate::runtime::{self, selection};
 use std::cell::Cell;
@@ -285,9 +286,7 @@ pub unsafe extern "C" fn tcuda_backend_call_count(
     boundary(|call| {
         let count = out(count, "count")?;
         let function = driver_function(function)?;
-        count.set(
-            runtime::existing_driver(call.inside()).map_or(0, |driver| driver.count(function)),
-        );
+        count.set(gpus::existing_driver(call.inside()).map_or(0, |driver| driver.count(function)));
         Ok(())
     })
 }
@@ -310,7 +309,7 @@ pub unsafe extern "C" fn tcuda_backend_function(
     boundary(|call| {
         let address = out(address, "address")?;
         let function = driver_function(function)?.ok_or(Error::Null { name: "function" })?;
-        address.set(call.runtime()?.driver().address(function)?);
+        address.set(call.gpus()?.driver().address(function)?);
         Ok(())
     })
 }

@@ -7,6 +7,7 @@ use super::status::tcuda_status;
 use crate::base::error::Error;
 use crate::base::thread::try_box;
 use crate::base::waiting;
+use crate::gpu::gpus;
 use crate::memory::backend;
 use crate::memory::config::settings;
 use crate::memory::fallback::observers::{self, Observes, Shortage};
@@ -93,7 +94,7 @@ pub unsafe extern "C" fn tcuda_memory_fraction_get(
 ) -> tcuda_status {
     boundary(|call| {
         let fraction = out(fraction, "fraction")?;
-        fraction.set(call.runtime()?.device(device)?.memory.fraction());
+        fraction.set(call.gpus()?.device(device)?.memory().fraction());
         Ok(())
     })
 }
@@ -113,7 +114,7 @@ pub extern "C" fn tcuda_memory_fraction_set(device: i32, fraction: f64) -> tcuda
         if !(0.0..=1.0).contains(&fraction) {
             return Err(Error::Fraction(fraction));
         }
-        call.runtime()?.device(device)?.memory.set_fraction(fraction)
+        call.gpus()?.device(device)?.memory().set_fraction(fraction)
     })
 }
 
@@ -138,7 +139,7 @@ pub unsafe extern "C" fn tcuda_memory_on_out_of_memory(
     boundary(|call| {
         let callback = callback.ok_or(Error::Null { name: "callback" })?;
         // Initialise: a registration ends with the runtime.
-        call.runtime()?;
+        call.gpus()?;
         let place = match observer.is_null() {
             true => None,
             false => Some(out(observer, "observer")?),
@@ -240,7 +241,7 @@ pub extern "C" fn tcuda_memory_caching_enable(enabled: i32) -> tcuda_status {
 #[must_use]
 pub unsafe extern "C" fn tcuda_memory_caching_is_enabled(enabled: *mut bool) -> tcuda_status {
     boundary(|call| {
-        let is_initialised = runtime::existing(call.inside()).is_some();
+        let is_initialised = gpus::existing(call.inside()).is_some();
         out(enabled, "enabled")?.set(backend::is_caching(is_initialised));
         Ok(())
     })

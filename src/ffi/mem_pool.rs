@@ -5,10 +5,10 @@ use super::handle::Table;
 use super::pluggable::{ALLOCATORS, tcuda_pluggable_allocator};
 use super::snapshot::{SNAPSHOTS, tcuda_memory_snapshot};
 use super::status::tcuda_status;
+use crate::gpu::gpus;
 use crate::gpu::sync_debug;
 use crate::memory::pools::pool::MemPool;
 use crate::memory::trace::snapshot::Snapshot;
-use crate::runtime;
 
 /// A private pool, for any device.
 pub struct tcuda_mem_pool {
@@ -68,8 +68,8 @@ pub unsafe extern "C" fn tcuda_mem_pool_destroy(pool: *mut tcuda_mem_pool) -> tc
         let id = found.id();
         found.close();
         MEM_POOLS.remove(pool as usize, "pool")?;
-        runtime::existing(call.inside())
-            .map_or(Ok(()), |runtime| crate::memory::pools::pool::release(runtime, id))
+        gpus::existing(call.inside())
+            .map_or(Ok(()), |gpus| crate::memory::pools::pool::release(gpus, id))
     })
 }
 
@@ -85,7 +85,7 @@ pub unsafe extern "C" fn tcuda_mem_pool_begin(
 ) -> tcuda_status {
     boundary(|call| {
         let found = MEM_POOLS.get(pool as usize, "pool", call)?;
-        found.begin(pool as usize, call.runtime()?.device(device)?)
+        found.begin(pool as usize, call.gpus()?.device(device)?)
     })
 }
 
@@ -102,10 +102,10 @@ pub unsafe extern "C" fn tcuda_mem_pool_end(
     device: i32,
 ) -> tcuda_status {
     boundary(|call| match MEM_POOLS.get(pool as usize, "pool", call) {
-        Ok(found) => found.end(call.runtime()?.device(device)?),
+        Ok(found) => found.end(call.gpus()?.device(device)?),
         Err(refused) => {
-            let runtime = runtime::existing(call.inside());
-            let device = runtime.and_then(|runtime| runtime.device(device).ok());
+            let gpus = gpus::existing(call.inside());
+            let device = gpus.and_then(|gpus| gpus.device(device).ok());
             let ended = device.is_some_and(|at| MemPool::end_destroyed(pool as usize, at));
             if ended { Ok(()) } else { Err(refused) }
         }
@@ -132,7 +132,7 @@ pub unsafe extern "C" fn tcuda_mem_pool_sleep(
         let keep = flag(keep_contents, "keep_contents")?;
         let pool = MEM_POOLS.get(pool as usize, "pool", call)?;
         let _documented = sync_debug::check_documented(sync_debug::POOL_SLEEP)?;
-        pool.sleep(call.runtime()?, keep)
+        pool.sleep(call.gpus()?, keep)
     })
 }
 
@@ -147,7 +147,7 @@ pub unsafe extern "C" fn tcuda_mem_pool_wake(pool: *mut tcuda_mem_pool) -> tcuda
     boundary(|call| {
         let pool = MEM_POOLS.get(pool as usize, "pool", call)?;
         let _documented = sync_debug::check_documented(sync_debug::POOL_SLEEP)?;
-        pool.wake(call.runtime()?)
+        pool.wake(call.gpus()?)
     })
 }
 
@@ -166,8 +166,8 @@ pub unsafe extern "C" fn tcuda_mem_pool_snapshot(
         let snapshot = out(snapshot, "snapshot")?;
         let with_history = flag(with_history, "with_history")?;
         let found = MEM_POOLS.get(pool as usize, "pool", call)?;
-        let taken = match runtime::existing(call.inside()) {
-            Some(runtime) => Snapshot::of(&runtime.devices, Some(found.id()), with_history)?,
+        let taken = match gpus::existing(call.inside()) {
+            Some(gpus) => Snapshot::of(&gpus.devices, Some(found.id()), with_history)?,
             None => Snapshot::before_any_use()?,
         };
         snapshot.set(SNAPSHOTS.insert(taken)? as *mut tcuda_memory_snapshot);

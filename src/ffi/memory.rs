@@ -10,11 +10,11 @@ use crate::base::error::{Error, Result};
 use crate::base::thread::Inside;
 use crate::gpu::device::{CURRENT, Device};
 use crate::gpu::external_registry::HeldStream;
+use crate::gpu::gpus::Gpus;
 use crate::gpu::stream::Stream;
 use crate::memory::{self, Kind, fast::OTHER, fast::OWNER};
 use crate::observe::flags;
 use crate::ops::copy;
-use crate::runtime::Runtime;
 use std::ffi::c_void;
 
 /// An allocated block with a handle.
@@ -37,17 +37,17 @@ fn place_of(
     call: &Call,
     device: i32,
     stream: *mut tcuda_stream,
-) -> Result<(&Runtime, &Device, &Stream)> {
+) -> Result<(&Gpus, &Device, &Stream)> {
     let given = optional(stream, call)?;
-    let runtime = call.runtime()?;
+    let gpus = call.gpus()?;
     let named = match given {
         Some(stream) if device == CURRENT => stream.device(),
         _ => device,
     };
-    let found = runtime.device(named)?;
+    let found = gpus.device(named)?;
     match given {
-        None => Ok((runtime, found, found.streams.current())),
-        Some(stream) if named == stream.device() => Ok((runtime, found, stream)),
+        None => Ok((gpus, found, found.streams.current())),
+        Some(stream) if named == stream.device() => Ok((gpus, found, stream)),
         Some(_) => Err(Error::OutOfRange {
             name: "device",
             value: device.into(),
@@ -112,8 +112,8 @@ pub unsafe extern "C" fn tcuda_malloc(
     ) -> tcuda_status {
         boundary_without_guard(|call| {
             let ptr = out(ptr, "ptr")?;
-            let (runtime, device, stream) = place_of(call, device, stream)?;
-            ptr.set(device.memory.allocate(runtime, device, stream, bytes as u64)? as *mut c_void);
+            let (gpus, device, stream) = place_of(call, device, stream)?;
+            ptr.set(device.memory().allocate(gpus, device, stream, bytes as u64)? as *mut c_void);
             Ok(())
         })
     }
@@ -135,9 +135,9 @@ pub unsafe extern "C" fn tcuda_free(ptr: *mut c_void) -> tcuda_status {
                 return Ok(());
             }
             // A finalizer may run after shutdown: it must not initialise the library again.
-            match crate::runtime::existing(call.inside()) {
-                Some(runtime) => memory::free(runtime, ptr as u64)
-                    .map_err(|error| memory::name_kind(runtime, Kind::Device, error)),
+            match crate::gpu::gpus::existing(call.inside()) {
+                Some(gpus) => memory::free(gpus, ptr as u64)
+                    .map_err(|error| memory::name_kind(gpus, Kind::Device, error)),
                 None => Err(memory::unknown_pointer(ptr as u64)),
             }
         })
@@ -169,13 +169,13 @@ pub unsafe extern "C" fn tcuda_record_stream(
             if ptr.is_null() {
                 return Ok(());
             }
-            let runtime = call.runtime()?;
+            let gpus = call.gpus()?;
             let stream = match stream {
                 Some(stream) => stream,
-                None => copy::stream_for(runtime, None, &[ptr as u64])?,
+                None => copy::stream_for(gpus, None, &[ptr as u64])?,
             };
-            memory::record_stream(ptr as u64, stream.on_this_thread(runtime)?)
-                .map_err(|error| memory::name_kind(runtime, Kind::Device, error))
+            memory::record_stream(ptr as u64, stream.on_this_thread(gpus)?)
+                .map_err(|error| memory::name_kind(gpus, Kind::Device, error))
         })
     }
     boundary_with_fast_path(flags::CALLS, fast_path, || slow_path(ptr, stream))
@@ -194,8 +194,8 @@ pub unsafe extern "C" fn tcuda_allocation_create(
 ) -> tcuda_status {
     boundary(|call| {
         let allocation = out(allocation, "allocation")?;
-        let (runtime, device, stream) = place_of(call, device, stream)?;
-        let address = device.memory.allocate(runtime, device, stream, bytes as u64)?;
+        let (gpus, device, stream) = place_of(call, device, stream)?;
+        let address = device.memory().allocate(gpus, device, stream, bytes as u64)?;
         let stream = HeldStream::new(stream);
         match ALLOCATIONS.insert(Allocation { address, bytes, stream }) {
             Ok(handle) => {
@@ -204,7 +204,7 @@ pub unsafe extern "C" fn tcuda_allocation_create(
             }
             Err(error) => {
                 if address != 0 {
-                    memory::free(runtime, address)?;
+                    memory::free(gpus, address)?;
                 }
                 Err(error)
             }
@@ -225,7 +225,7 @@ pub unsafe extern "C" fn tcuda_allocation_destroy(
         }
         let address = ALLOCATIONS.get(allocation as usize, "allocation", call)?.address;
         ALLOCATIONS.remove(allocation as usize, "allocation")?;
-        if address == 0 { Ok(()) } else { memory::free(call.runtime()?, address) }
+        if address == 0 { Ok(()) } else { memory::free(call.gpus()?, address) }
     })
 }
 
@@ -283,7 +283,7 @@ pub unsafe extern "C" fn tcuda_allocation_stream(
         let stream = out(stream, "stream")?;
         let allocation = ALLOCATIONS.get(allocation as usize, "allocation", call)?;
         // Fails while another thread shuts down, which would not see the new handle.
-        call.runtime()?;
+        call.gpus()?;
         stream.set(borrow(&allocation.stream)?);
         Ok(())
     })
@@ -295,8 +295,8 @@ pub unsafe extern "C" fn tcuda_allocation_stream(
 #[must_use]
 pub extern "C" fn tcuda_memory_empty_cache() -> tcuda_status {
     boundary(|call| {
-        let Some(runtime) = crate::runtime::existing(call.inside()) else { return Ok(()) };
-        memory::empty_cache(runtime)
+        let Some(gpus) = crate::gpu::gpus::existing(call.inside()) else { return Ok(()) };
+        memory::empty_cache(gpus)
     })
 }
 
@@ -310,8 +310,8 @@ pub unsafe extern "C" fn tcuda_memory_info(
 ) -> tcuda_status {
     boundary(|call| {
         let (free, total) = (out(free_bytes, "free_bytes")?, out(total_bytes, "total_bytes")?);
-        let device = call.runtime()?.device(device)?;
-        let info = device.memory.info(device)?;
+        let device = call.gpus()?.device(device)?;
+        let info = device.memory().info(device)?;
         free.set(info.0 as usize);
         total.set(info.1 as usize);
         Ok(())

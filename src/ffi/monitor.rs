@@ -15,7 +15,7 @@ fn give<T>(
     ask: fn(&Device) -> Result<T>,
 ) -> Result<()> {
     let place = out(ptr, name)?;
-    place.set(ask(call.runtime()?.device(device)?)?);
+    place.set(ask(call.gpus()?.device(device)?)?);
     Ok(())
 }
 

@@ -130,7 +130,7 @@ pub unsafe extern "C" fn tcuda_nvtx_device_range_start(
         let id = out(id, "id")?;
         let message = terminated(message, "message")?;
         let stream = or_current(stream, call)?;
-        id.set(device::start(call.runtime()?, stream, message)?);
+        id.set(device::start(call.gpus()?, stream, message)?);
         Ok(())
     })
 }
@@ -147,7 +147,7 @@ pub unsafe extern "C" fn tcuda_nvtx_device_range_end(
 ) -> tcuda_status {
     boundary(|call| {
         let stream = or_current(stream, call)?;
-        device::end(call.runtime()?, stream, id)
+        device::end(call.gpus()?, stream, id)
     })
 }
 
@@ -157,12 +157,12 @@ pub unsafe extern "C" fn tcuda_nvtx_device_range_end(
 #[unsafe(no_mangle)]
 #[must_use]
 pub extern "C" fn tcuda_profiler_start() -> tcuda_status {
-    boundary(|call| profiler::start(call.runtime()?))
+    boundary(|call| profiler::start(call.gpus()?))
 }
 
 /// Makes the attached profiler stop, as cudaProfilerStop. (torch.cuda.profiler.stop)
 #[unsafe(no_mangle)]
 #[must_use]
 pub extern "C" fn tcuda_profiler_stop() -> tcuda_status {
-    boundary(|call| profiler::stop(call.runtime()?))
+    boundary(|call| profiler::stop(call.gpus()?))
 }

@@ -172,7 +172,7 @@ pub unsafe extern "C" fn tcuda_allocator_set_current(
     boundary(|call| {
         let chosen = match allocator.is_null() {
             true => None,
-            false => Some(ALLOCATORS.get(allocator as usize, "allocator", call)?),
+            false => Some((ALLOCATORS.get(allocator as usize, "allocator", call)?, call.gpus()?)),
         };
         backend::choose(call.inside(), chosen)
     })

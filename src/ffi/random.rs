@@ -40,7 +40,7 @@ fn fill(
     distribution: impl FnOnce(Dtype, bool) -> Result<Distribution>,
 ) -> tcuda_status {
     with_fill(tensor, generator, stream, operation, |fill, call| {
-        fill.run(call.runtime()?, distribution)
+        fill.run(call.gpus()?, distribution)
     })
 }
 
@@ -170,7 +170,7 @@ pub unsafe extern "C" fn tcuda_random_bernoulli_tensor(
     with_fill(tensor, generator, stream, operation, |fill, call| {
         let mut chances = Tensor::none();
         read_view(&mut chances, p, "p")?;
-        fill.bernoulli(call.runtime()?, &chances)
+        fill.bernoulli(call.gpus()?, &chances)
     })
 }
 

@@ -256,7 +256,7 @@ pub unsafe extern "C" fn tcuda_sanitizer_access(
         }
         let stream = or_current(stream, call)?;
         let touch = Touch::rows(ptr.addr() as u64, bytes as u64, 1, 0, mode);
-        sanitizer::named_operation(call.runtime()?, stream, label, &[touch]);
+        sanitizer::named_operation(call.gpus()?, stream, label, &[touch]);
         Ok(())
     })
 }

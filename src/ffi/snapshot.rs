@@ -5,9 +5,9 @@ use super::handle::Table;
 use super::status::tcuda_status;
 use crate::base::error::{Error, Result};
 use crate::driver::sys::CUstream_st;
+use crate::gpu::gpus;
 use crate::memory::stats::ledger::Class;
 use crate::memory::trace::snapshot::{BlockState, Snapshot};
-use crate::runtime;
 use std::ffi::{c_char, c_void};
 
 /// Segments and blocks of all devices at one moment.
@@ -101,8 +101,8 @@ pub unsafe extern "C" fn tcuda_memory_snapshot_create(
     boundary(|call| {
         let snapshot = out(snapshot, "snapshot")?;
         let with_history = flag(with_history, "with_history")?;
-        let taken = match runtime::existing(call.inside()) {
-            Some(runtime) => Snapshot::of(&runtime.devices, None, with_history)?,
+        let taken = match gpus::existing(call.inside()) {
+            Some(gpus) => Snapshot::of(&gpus.devices, None, with_history)?,
             None => Snapshot::before_any_use()?,
         };
         snapshot.set(SNAPSHOTS.insert(taken)? as *mut tcuda_memory_snapshot);

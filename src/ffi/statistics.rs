@@ -6,12 +6,12 @@ use super::boundary::{
 use super::status::tcuda_status;
 use crate::base::error::{Error, Result};
 use crate::base::text::Text;
+use crate::gpu::gpus;
 use crate::memory::stats::ledger::{
     ACTIVE, ACTIVE_BYTES, ALLOCATED_BYTES, ALLOCATION, INACTIVE_SPLIT, INACTIVE_SPLIT_BYTES,
     REQUESTED_BYTES, Stat, StatArray, Statistics,
 };
 use crate::memory::{AllKeys, Json, Keys, Summary, in_row, nearest, pool_in};
-use crate::runtime;
 use crate::telemetry::monitor::{Process, Processes};
 use std::ffi::c_char;
 
@@ -109,8 +109,8 @@ fn by_pool([all, small, large]: &StatArray) -> tcuda_stat_by_pool {
 /// Runs `body` on the statistics of a device; zeros before initialisation, when torch has none.
 fn with_statistics<R>(call: &Call, device: i32, body: impl FnOnce(&Statistics) -> R) -> Result<R> {
     let mut all = Statistics::default();
-    match runtime::existing(call.inside()) {
-        Some(runtime) => runtime.device(device)?.memory.all_statistics(&mut all)?,
+    match gpus::existing(call.inside()) {
+        Some(gpus) => gpus.device(device)?.memory().all_statistics(&mut all)?,
         None => crate::gpu::device::require_possible(device)?,
     }
     Ok(body(&all))
@@ -190,8 +190,8 @@ fn value_of(call: &Call, device: i32, key: &str) -> Result<Option<u64>> {
     let Some((pool, rest)) = pool_in(key) else {
         return with_statistics(call, device, |all| Keys(all).get(key));
     };
-    let Some(runtime) = runtime::existing(call.inside()) else { return Ok(None) };
-    let row = runtime.device(device)?.memory.reserved_by_pool(pool);
+    let Some(gpus) = gpus::existing(call.inside()) else { return Ok(None) };
+    let row = gpus.device(device)?.memory().reserved_by_pool(pool);
     Ok(row.and_then(|row| in_row(&row, rest)))
 }
 
@@ -217,8 +217,8 @@ pub unsafe extern "C" fn tcuda_memory_stat_keys(
 }
 
 fn by_pools(call: &Call, device: i32) -> Result<Vec<((u64, u64), StatArray)>> {
-    match runtime::existing(call.inside()) {
-        Some(runtime) => runtime.device(device)?.memory.reserved_by_pools(),
+    match gpus::existing(call.inside()) {
+        Some(gpus) => gpus.device(device)?.memory().reserved_by_pools(),
         None => Ok(Vec::new()),
     }
 }
@@ -287,7 +287,7 @@ pub unsafe extern "C" fn tcuda_memory_max_reserved(device: i32, bytes: *mut usiz
 #[unsafe(no_mangle)]
 #[must_use]
 pub extern "C" fn tcuda_memory_reset_peak(device: i32) -> tcuda_status {
-    boundary(|call| call.runtime()?.device(device)?.memory.reset_all_peaks())
+    boundary(|call| call.gpus()?.device(device)?.memory().reset_all_peaks())
 }
 
 /// Every total (allocated, freed, num_...) becomes 0. (torch.cuda.reset_accumulated_memory_stats)
@@ -295,7 +295,7 @@ pub extern "C" fn tcuda_memory_reset_peak(device: i32) -> tcuda_status {
 #[must_use]
 pub extern "C" fn tcuda_memory_reset_accumulated(device: i32) -> tcuda_status {
     boundary(|call| {
-        call.runtime()?.device(device)?.memory.reset_accumulated();
+        call.gpus()?.device(device)?.memory().reset_accumulated();
         Ok(())
     })
 }
@@ -308,7 +308,7 @@ pub extern "C" fn tcuda_memory_reset_accumulated(device: i32) -> tcuda_status {
 #[unsafe(no_mangle)]
 #[must_use]
 pub extern "C" fn tcuda_memory_stats_push(device: i32) -> tcuda_status {
-    boundary(|call| call.runtime()?.device(device)?.memory.open_scope())
+    boundary(|call| call.gpus()?.device(device)?.memory().open_scope())
 }
 
 /// Closes this thread's newest scope of a device and returns its statistics: each peak is the
@@ -325,7 +325,7 @@ pub unsafe extern "C" fn tcuda_memory_stats_pop(
 ) -> tcuda_status {
     boundary(|call| {
         let stats = if stats.is_null() { None } else { Some(struct_out(stats, "stats")?) };
-        let all = call.runtime()?.device(device)?.memory.close_scope()?;
+        let all = call.gpus()?.device(device)?.memory().close_scope()?;
         if let Some(stats) = stats {
             stats.set(&in_c(&all));
         }
@@ -348,9 +348,9 @@ pub unsafe extern "C" fn tcuda_memory_summary(
     boundary(|call| {
         let out = text_out(buf, len, needed)?;
         let abbreviated = flag(abbreviated, "abbreviated")?;
-        let device = call.runtime()?.device(device)?;
+        let device = call.gpus()?.device(device)?;
         let mut statistics = Statistics::default();
-        device.memory.all_statistics(&mut statistics)?;
+        device.memory().all_statistics(&mut statistics)?;
         out.set(Summary { device: device.ordinal(), abbreviated, statistics })
     })
 }
@@ -379,7 +379,7 @@ pub unsafe extern "C" fn tcuda_memory_processes(
 ) -> tcuda_status {
     boundary(|call| {
         let out = text_out(buf, len, needed)?;
-        out.set(Processes::of(call.runtime()?.device(device)?)?)
+        out.set(Processes::of(call.gpus()?.device(device)?)?)
     })
 }
 
@@ -401,7 +401,7 @@ pub unsafe extern "C" fn tcuda_memory_process_list(
         if capacity > 0 {
             out(processes, "processes")?;
         }
-        let found = Processes::of(call.runtime()?.device(device)?)?;
+        let found = Processes::of(call.gpus()?.device(device)?)?;
         for (index, process) in found.list.iter().take(capacity).enumerate() {
             let Process { pid, used_bytes } = *process;
             let used_bytes = used_bytes.unwrap_or(u64::MAX);

@@ -11,10 +11,10 @@ use crate::driver::sys::CUstream_st;
 use crate::gpu::device::CURRENT;
 use crate::gpu::event::Event;
 use crate::gpu::external_registry;
+use crate::gpu::gpus;
 use crate::gpu::stream::Stream;
 use crate::observe::turn;
 use crate::ops::callback::{self, Callback};
-use crate::runtime;
 use std::ffi::c_void;
 use std::sync::atomic::Ordering;
 
@@ -84,7 +84,7 @@ pub(super) fn optional(stream: *mut tcuda_stream, call: &Call) -> Result<Option<
 pub(super) fn or_current(stream: *mut tcuda_stream, call: &Call) -> Result<&Stream> {
     match optional(stream, call)? {
         Some(stream) => Ok(stream),
-        None => Ok(call.runtime()?.device(crate::gpu::device::CURRENT)?.streams.current()),
+        None => Ok(call.gpus()?.device(crate::gpu::device::CURRENT)?.streams.current()),
     }
 }
 
@@ -129,7 +129,7 @@ pub unsafe extern "C" fn tcuda_stream_create(
 ) -> tcuda_status {
     boundary(|call| {
         let stream = out(stream, "stream")?;
-        let device = call.runtime()?.device(device)?;
+        let device = call.gpus()?.device(device)?;
         stream.set(own(device.streams.next(device, priority)?)?);
         Ok(())
     })
@@ -153,7 +153,7 @@ pub unsafe extern "C" fn tcuda_stream_destroy(stream: *mut tcuda_stream) -> tcud
         let wrapped = handle.stream;
         STREAMS.remove(stream as usize, "stream")?;
         // SAFETY: found by this call, which is not over.
-        unsafe { &*wrapped }.remove_handle(call.runtime()?)
+        unsafe { &*wrapped }.remove_handle(call.gpus()?)
     })
 }
 
@@ -176,10 +176,10 @@ pub unsafe extern "C" fn tcuda_stream_from_external(
 ) -> tcuda_status {
     boundary(|call| {
         let stream = out(stream, "stream")?;
-        let runtime = call.runtime()?;
-        let device = runtime.device(device)?;
+        let gpus = call.gpus()?;
+        let device = gpus.device(device)?;
         stream.set(own(device.streams.external(device, cu_stream)?)?);
-        device.streams.forget_ended(runtime, false);
+        device.streams.forget_ended(gpus, false);
         Ok(())
     })
 }
@@ -194,7 +194,7 @@ pub unsafe extern "C" fn tcuda_stream_current(
 ) -> tcuda_status {
     let block = thread::block();
     // A handle is a number: returning this thread's cached one does not require to be inside.
-    let is_known = runtime::is_present(block.known_in.load(Ordering::Relaxed));
+    let is_known = gpus::is_present(block.known_in.load(Ordering::Relaxed));
     if is_known && matches!(device, CURRENT | 0) && !stream.is_null() {
         let handle = block.known_stream.load(Ordering::Relaxed);
         // SAFETY: not NULL, and writable by the caller's promise.
@@ -208,13 +208,13 @@ pub unsafe extern "C" fn tcuda_stream_current(
 fn find_current(device: i32, stream: *mut *mut tcuda_stream) -> tcuda_status {
     boundary(|call| {
         let stream = out(stream, "stream")?;
-        let runtime = call.runtime()?;
-        let handle = borrow(runtime.device(device)?.streams.current())?;
+        let gpus = call.gpus()?;
+        let handle = borrow(gpus.device(device)?.streams.current())?;
         // A backend that schedules threads must see each call.
-        if runtime.devices.len() == 1 && !turn::is_installed() {
+        if gpus.devices.len() == 1 && !turn::is_installed() {
             let block = thread::block();
             block.known_stream.store(handle as usize, Ordering::Relaxed);
-            block.known_in.store(runtime.generation, Ordering::Relaxed);
+            block.known_in.store(gpus.generation, Ordering::Relaxed);
         }
         stream.set(handle);
         Ok(())
@@ -230,7 +230,7 @@ pub unsafe extern "C" fn tcuda_stream_default(
 ) -> tcuda_status {
     boundary(|call| {
         let stream = out(stream, "stream")?;
-        stream.set(borrow(call.runtime()?.device(device)?.streams.default())?);
+        stream.set(borrow(call.gpus()?.device(device)?.streams.default())?);
         Ok(())
     })
 }
@@ -243,12 +243,12 @@ pub(super) fn make_current<R>(
     stream: &Stream,
     keep: impl FnOnce(&Stream) -> Result<R>,
 ) -> Result<(R, i32)> {
-    let runtime = call.runtime()?;
-    let (before, own) = (runtime.current_device()?, stream.device());
-    let kept = runtime.device_of(stream)?.streams.replace_current(stream, |displaced| {
+    let gpus = call.gpus()?;
+    let (before, own) = (gpus.current_device()?, stream.device());
+    let kept = gpus.device_of(stream)?.streams.replace_current(stream, |displaced| {
         let kept = keep(displaced)?;
         if before != own {
-            runtime.set_current_device(own)?;
+            gpus.set_current_device(own)?;
         }
         Ok(kept)
     })?;
@@ -271,8 +271,8 @@ pub unsafe extern "C" fn tcuda_stream_set_current(stream: *mut tcuda_stream) -> 
 #[cold]
 #[inline(never)]
 fn current_with_device(call: &Call) -> Result<Option<&Stream>> {
-    let Some(runtime) = call.runtime_with_device()? else { return Ok(None) };
-    Ok(Some(runtime.device(CURRENT)?.streams.current()))
+    let Some(gpus) = call.runtime_with_device()? else { return Ok(None) };
+    Ok(Some(gpus.device(CURRENT)?.streams.current()))
 }
 
 /// tcuda_stream_set_current that also returns what was current before. Undo it by
@@ -320,7 +320,7 @@ pub unsafe extern "C" fn tcuda_stream_query(
 ) -> tcuda_status {
     boundary(|call| {
         let done = out(done, "done")?;
-        done.set(or_current(stream, call)?.query(call.runtime()?)?);
+        done.set(or_current(stream, call)?.query(call.gpus()?)?);
         Ok(())
     })
 }
@@ -330,13 +330,13 @@ pub unsafe extern "C" fn tcuda_stream_query(
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_stream_synchronize(stream: *mut tcuda_stream) -> tcuda_status {
-    boundary(|call| or_current(stream, call)?.synchronize_for_host(call.runtime()?))
+    boundary(|call| or_current(stream, call)?.synchronize_for_host(call.gpus()?))
 }
 
 /// Makes a stream wait for an event. No-op, without a driver, if the event was never recorded.
 pub(super) fn wait_event(call: &Call, event: &Event, stream: *mut tcuda_stream) -> Result<()> {
-    match call.runtime() {
-        Ok(runtime) => event.wait(runtime, or_current(stream, call)?),
+    match call.gpus() {
+        Ok(gpus) => event.wait(gpus, or_current(stream, call)?),
         Err(error) => {
             optional(stream, call)?;
             event.unless_recorded(error, ())
@@ -367,7 +367,7 @@ pub unsafe extern "C" fn tcuda_stream_wait_stream(
 ) -> tcuda_status {
     boundary(|call| {
         let (stream, other) = (or_current(stream, call)?, or_current(other, call)?);
-        stream.wait_stream_for_host(call.runtime()?, other)
+        stream.wait_stream_for_host(call.gpus()?, other)
     })
 }
 
@@ -380,7 +380,7 @@ pub unsafe extern "C" fn tcuda_stream_record_event(
 ) -> tcuda_status {
     boundary(|call| {
         let event = EVENTS.get(event as usize, "event", call)?;
-        event.record(call.runtime()?, or_current(stream, call)?)
+        event.record(call.gpus()?, or_current(stream, call)?)
     })
 }
 
@@ -399,7 +399,7 @@ pub unsafe extern "C" fn tcuda_stream_record_new_event(
     boundary(|call| {
         let event = out(event, "event")?;
         let made = Event::new(flags)?;
-        made.record(call.runtime()?, or_current(stream, call)?)?;
+        made.record(call.gpus()?, or_current(stream, call)?)?;
         event.set(EVENTS.insert(made)? as *mut tcuda_event);
         Ok(())
     })
@@ -423,7 +423,7 @@ pub unsafe extern "C" fn tcuda_stream_add_callback(
     boundary(|call| {
         let function = callback.ok_or(Error::Null { name: "callback" })?;
         let stream = or_current(stream, call)?;
-        callback::add(call.runtime()?, stream, Callback { function, user_data, destroy })
+        callback::add(call.gpus()?, stream, Callback { function, user_data, destroy })
     })
 }
 
@@ -492,7 +492,7 @@ pub unsafe extern "C" fn tcuda_stream_priority_range(
 ) -> tcuda_status {
     boundary(|call| {
         let (least, greatest) = (out(least, "least")?, out(greatest, "greatest")?);
-        let device = call.runtime()?.device(device)?;
+        let device = call.gpus()?.device(device)?;
         let range = device.streams.priority_range(device)?;
         least.set(range.0);
         greatest.set(range.1);

@@ -423,7 +423,7 @@ pub unsafe extern "C" fn tcuda_tensor_to_dlpack(
             // Looked up before its shape is read: without a block there may be no tensor either. A
             // shutdown waits for calls that have the runtime; without a runtime there are no
             // blocks.
-            match crate::runtime::existing(call.inside()) {
+            match crate::gpu::gpus::existing(call.inside()) {
                 Some(_) => crate::memory::find(data)?,
                 None => return Err(crate::memory::unknown_pointer(data)),
             };
@@ -442,7 +442,7 @@ pub unsafe extern "C" fn tcuda_tensor_to_dlpack(
                     return Ok(());
                 }
             },
-            false => CapsuleMemory::Block(owned::block_of(call.runtime()?, &view)?),
+            false => CapsuleMemory::Block(owned::block_of(call.gpus()?, &view)?),
         };
         capsule.share = Some(share);
         managed.set(Box::into_raw(capsule).cast());

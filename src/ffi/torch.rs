@@ -7,9 +7,9 @@ use crate::base::log::{self, Level};
 use crate::base::stderr;
 use crate::base::text::Count;
 use crate::driver::sys::CUstream_st;
+use crate::gpu::gpus;
 use crate::interop::torch;
 use crate::memory::{self, Kind};
-use crate::runtime;
 use std::ffi::{CStr, c_void};
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -71,7 +71,7 @@ pub unsafe extern "C" fn tcuda_torch_malloc(
 ) -> *mut c_void {
     let mut address = 0;
     run_logged_allocation("tcuda_torch_malloc", |call| {
-        address = torch::allocate(call.runtime()?, device, cu_stream, bytes)?;
+        address = torch::allocate(call.gpus()?, device, cu_stream, bytes)?;
         Ok(())
     });
     address as *mut c_void
@@ -93,9 +93,9 @@ pub unsafe extern "C" fn tcuda_torch_free(
     if ptr.is_null() {
         return;
     }
-    run_logged("tcuda_torch_free", |call| match runtime::existing(call.inside()) {
-        Some(runtime) => memory::free(runtime, ptr as u64)
-            .map_err(|error| memory::name_kind(runtime, Kind::Device, error)),
+    run_logged("tcuda_torch_free", |call| match gpus::existing(call.inside()) {
+        Some(gpus) => memory::free(gpus, ptr as u64)
+            .map_err(|error| memory::name_kind(gpus, Kind::Device, error)),
         None => Err(memory::unknown_pointer(ptr as u64)),
     });
 }
@@ -106,7 +106,7 @@ pub unsafe extern "C" fn tcuda_torch_free(
 #[unsafe(no_mangle)]
 pub extern "C" fn tcuda_torch_init(device_count: i32) {
     run_logged("tcuda_torch_init", |call| {
-        let own = call.runtime()?.devices.len();
+        let own = call.gpus()?.devices.len();
         if usize::try_from(device_count) != Ok(own) {
             log::write(
                 Level::Warning,
@@ -124,8 +124,8 @@ pub extern "C" fn tcuda_torch_init(device_count: i32) {
 #[unsafe(no_mangle)]
 pub extern "C" fn tcuda_torch_reset() {
     run_logged("tcuda_torch_reset", |call| {
-        let Some(runtime) = runtime::existing(call.inside()) else { return Ok(()) };
-        runtime.devices.iter().try_for_each(|device| device.memory.empty_cache(runtime))
+        let Some(gpus) = gpus::existing(call.inside()) else { return Ok(()) };
+        gpus.devices.iter().try_for_each(|device| device.memory().empty_cache(gpus))
     });
 }
 
@@ -134,7 +134,7 @@ pub extern "C" fn tcuda_torch_reset() {
 #[unsafe(no_mangle)]
 pub extern "C" fn tcuda_torch_memory_fraction(fraction: f64, device: i32) {
     run_logged("tcuda_torch_memory_fraction", |call| {
-        call.runtime()?.device(device)?.memory.set_fraction(fraction)
+        call.gpus()?.device(device)?.memory().set_fraction(fraction)
     });
 }
 
@@ -177,9 +177,9 @@ pub unsafe extern "C" fn tcuda_torch_record_stream(ptr: *mut c_void, cu_stream: 
     if ptr.is_null() {
         return;
     }
-    run_logged("tcuda_torch_record_stream", |call| match runtime::existing(call.inside()) {
-        Some(runtime) => torch::record_stream(runtime, ptr as u64, cu_stream)
-            .map_err(|error| memory::name_kind(runtime, Kind::Device, error)),
+    run_logged("tcuda_torch_record_stream", |call| match gpus::existing(call.inside()) {
+        Some(gpus) => torch::record_stream(gpus, ptr as u64, cu_stream)
+            .map_err(|error| memory::name_kind(gpus, Kind::Device, error)),
         None => Err(memory::unknown_pointer(ptr as u64)),
     });
 }
@@ -199,7 +199,7 @@ pub unsafe extern "C" fn tcuda_torch_begin_allocate_to_pool(
 ) {
     let _ = filter;
     run_logged("tcuda_torch_begin_allocate_to_pool", |call| {
-        torch::begin(call.runtime()?, device, (id0, id1))
+        torch::begin(call.gpus()?, device, (id0, id1))
     });
 }
 
@@ -208,7 +208,7 @@ pub unsafe extern "C" fn tcuda_torch_begin_allocate_to_pool(
 #[unsafe(no_mangle)]
 pub extern "C" fn tcuda_torch_end_allocate_to_pool(device: i32, id0: u64, id1: u64) {
     run_logged("tcuda_torch_end_allocate_to_pool", |call| {
-        torch::end(call.runtime()?, device, (id0, id1))
+        torch::end(call.gpus()?, device, (id0, id1))
     });
 }
 
@@ -219,7 +219,7 @@ pub extern "C" fn tcuda_torch_end_allocate_to_pool(device: i32, id0: u64, id1: u
 pub extern "C" fn tcuda_torch_release_pool(device: i32, id0: u64, id1: u64) {
     run_logged("tcuda_torch_release_pool", |call| {
         // It may be called when the interpreter ends: it must not initialise the library again.
-        let Some(runtime) = runtime::existing(call.inside()) else { return Ok(()) };
-        torch::release(runtime, device, (id0, id1))
+        let Some(gpus) = gpus::existing(call.inside()) else { return Ok(()) };
+        torch::release(gpus, device, (id0, id1))
     });
 }

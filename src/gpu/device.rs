@@ -4,20 +4,13 @@ use crate::base::error::{Error, Result};
 use crate::base::once::Once;
 use crate::base::place::write_fields;
 use crate::base::rank::Rank;
-use crate::collectives::path;
 use crate::driver::sys::{CUcontext, CUdevice, CUdevice_attribute, CUuuid};
 use crate::driver::{CudaError, Driver, code};
 use crate::gpu::event::EventPool;
-use crate::gpu::stream::{Stream, Streams};
+use crate::gpu::stream::Streams;
+use crate::gpu::subsystem::{Subsystem, Subsystems};
 use crate::gpu::sync_debug;
 use crate::gpu::waits::LastSync;
-use crate::jit::store::Store;
-use crate::memory::DeviceMemory;
-use crate::memory::config::settings::Settings;
-use crate::ops::kernels::Kernels;
-use crate::random::generator::Generator;
-use crate::random::loaded::Loaded;
-use crate::runtime::Runtime;
 use crate::sanitizer::{self, sync_points};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
@@ -39,6 +32,7 @@ pub struct Device {
     ordinal: i32,
     driver: &'static Driver,
     handle: CUdevice,
+    total_memory: u64,
     context: Once<usize>,
     /// The same, readable without a call; 0: not retained yet.
     known_context: AtomicUsize,
@@ -49,20 +43,8 @@ pub struct Device {
     pub streams: Streams,
     /// Its recycled events.
     pub events: EventPool,
-    /// The library's own kernels.
-    pub kernels: Kernels,
-    /// Modules and state for random numbers.
-    pub random: Loaded,
-    /// Modules and state for collective calls.
-    pub comm: path::Loaded,
-    /// Kernels that were compiled for it.
-    pub compiled: Store,
-    /// Its default generator of random numbers.
-    pub generator: Generator,
-    /// The borrowed handle of src/ffi for that generator; 0: none yet.
-    pub generator_handle: AtomicUsize,
-    /// Its memory.
-    pub memory: DeviceMemory,
+    /// State of the layers above.
+    pub(crate) subsystems: Subsystems,
 }
 
 /// The fixed attributes of a device.
@@ -81,7 +63,6 @@ impl Device {
         devices: &mut Vec<Device>,
         driver: &'static Driver,
         generation: u64,
-        settings: &Settings,
     ) -> Result<()> {
         let ordinal = devices.len() as i32;
         let mut handle = 0;
@@ -91,27 +72,20 @@ impl Device {
         // SAFETY: `total` is writable, the device exists.
         unsafe { driver.cuDeviceTotalMem(&mut total, handle) }?;
         let Some(place) = devices.spare_capacity_mut().first_mut() else { return Err(NO_ROOM) };
-        let generator = Generator::of_device(ordinal)?;
-        let memory = DeviceMemory::new(driver, ordinal, handle, total as u64, settings)?;
         write_fields!(
             place.as_mut_ptr(),
             Device {
                 ordinal: ordinal,
                 driver: driver,
                 handle: handle,
+                total_memory: total as u64,
                 context: Once::new(Rank::CONTEXT),
                 known_context: AtomicUsize::new(0),
                 peers: [const { AtomicBool::new(false) }; MAX_DEVICES],
                 last_sync: LastSync::new(),
                 streams: Streams::new(driver, ordinal, generation),
                 events: EventPool::new(driver),
-                kernels: Kernels::new(driver),
-                random: Loaded::new(driver),
-                comm: path::Loaded::new(driver),
-                compiled: Store::new(driver),
-                generator: generator,
-                generator_handle: AtomicUsize::new(0),
-                memory: memory,
+                subsystems: Subsystems::new(),
             }
         );
         // SAFETY: there was room for one more, which is initialised.
@@ -122,6 +96,12 @@ impl Device {
     /// Is it a device of the simulated machine?
     pub fn is_simulated(&self) -> bool {
         self.driver.is_simulated()
+    }
+
+    /// The state that a layer above keeps for it.
+    #[inline(always)]
+    pub(crate) fn subsystem<S: Subsystem>(&self) -> &S {
+        self.subsystems.get()
     }
 
     /// Its ordinal.
@@ -207,12 +187,17 @@ impl Device {
         }
     }
 
+    /// Its memory in bytes.
+    pub fn total_memory(&self) -> u64 {
+        self.total_memory
+    }
+
     /// Name, UUID and memory.
     pub fn properties(&self) -> Result<Properties> {
         let mut name = [0; 256];
         // SAFETY: the buffer has the length that is passed.
         unsafe { self.driver.cuDeviceGetName(name.as_mut_ptr(), name.len() as i32, self.handle) }?;
-        Ok(Properties { name, uuid: self.uuid()?, total_memory_bytes: self.memory.total() })
+        Ok(Properties { name, uuid: self.uuid()?, total_memory_bytes: self.total_memory })
     }
 
     /// Its unique id among all devices of the machine.
@@ -263,8 +248,13 @@ impl Device {
         Ok(possible != 0)
     }
 
-    /// Lets it use the memory of `peer`: cuMemAlloc's by the context, the cache's by range.
-    pub fn enable_peer(&self, peer: &Device) -> Result<()> {
+    /// Lets it use memory of `peer`: that of cuMemAlloc by the context, and the cache's by range,
+    /// for which `allow_ranges` is called.
+    pub(crate) fn enable_peer_with(
+        &self,
+        peer: &Device,
+        allow_ranges: impl FnOnce() -> Result<()>,
+    ) -> Result<()> {
         if !self.can_access(peer)? {
             return Err(Error::NotSupported {
                 what: "peer access between these devices",
@@ -279,12 +269,12 @@ impl Device {
             Err(error) if error.code == code::PEER_ACCESS_ALREADY_ENABLED => (),
             Err(error) => return Err(error.into()),
         }
-        peer.memory.allow_peer(peer, self.ordinal)?;
+        allow_ranges()?;
         self.peers[peer.ordinal as usize].store(true, Ordering::Release);
         Ok(())
     }
 
-    /// Was `enable_peer` done for this peer?
+    /// Was `enable_peer_with` done for this peer?
     pub fn has_peer(&self, peer: i32) -> bool {
         self.peers.get(peer as usize).is_some_and(|enabled| enabled.load(Ordering::Acquire))
     }
@@ -296,19 +286,11 @@ impl Device {
         }
     }
 
-    /// Frees what it holds, once every device has settled. The library's records of it are dropped
-    /// even if the driver fails. Its context stays, because another device may still hold events of
-    /// it.
+    /// Ends its streams and events. Its context stays, because another device may still hold
+    /// events of it.
     pub(crate) fn close(&self) {
-        let context = if self.has_context() { self.enter().ok() } else { None };
-        self.memory.close(self);
-        self.kernels.close();
-        self.random.close();
-        self.comm.close();
-        self.compiled.close();
         self.events.close();
         self.streams.close();
-        drop(context);
     }
 
     /// Releases the context, after every device was closed.
@@ -353,47 +335,5 @@ fn pop_again(driver: &Driver, entered: CUcontext) {
     if queried.is_ok() && context == entered {
         // SAFETY: undoes the push of `Device::enter`; `context` is writable.
         let _ = unsafe { driver.cuCtxPopCurrent(&mut context) };
-    }
-}
-
-impl Runtime {
-    /// A device by ordinal; -1: the thread's current one.
-    #[inline(always)]
-    pub fn device(&self, ordinal: i32) -> Result<&Device> {
-        match self.devices.as_slice() {
-            // The only device is current, whatever the thread's context is.
-            [only] if ordinal == CURRENT => Ok(only),
-            devices => match devices.get(ordinal as usize) {
-                Some(device) => Ok(device),
-                None => self.device_of_thread(ordinal),
-            },
-        }
-    }
-
-    /// [`Runtime::device`] if that does not require the thread's context.
-    #[inline(always)]
-    pub fn device_if_known(&self, ordinal: i32) -> Option<&Device> {
-        match self.devices.as_slice() {
-            [only] if matches!(ordinal, 0 | CURRENT) => Some(only),
-            devices => devices.get(usize::try_from(ordinal).ok()?),
-        }
-    }
-
-    /// The device of a stream.
-    #[inline(always)]
-    pub fn device_of(&self, stream: &Stream) -> Result<&Device> {
-        let ordinal = stream.device();
-        match self.devices.get(ordinal as usize) {
-            Some(device) => Ok(device),
-            None => self.device_of_thread(ordinal),
-        }
-    }
-
-    #[inline(never)]
-    fn device_of_thread(&self, ordinal: i32) -> Result<&Device> {
-        let ordinal = if ordinal == CURRENT { self.current_device()? } else { ordinal };
-        let count = self.devices.len() as i32;
-        let missing = || Error::InvalidDevice { device: ordinal, count };
-        self.devices.get(ordinal as usize).ok_or_else(missing)
     }
 }

@@ -8,10 +8,10 @@ use crate::base::rank::Rank;
 use crate::driver::sys::CUevent;
 use crate::driver::{Driver, code};
 use crate::gpu::device::{CURRENT, Device};
+use crate::gpu::gpus::Gpus;
 use crate::gpu::stream::Stream;
 use crate::gpu::sync_debug;
 use crate::ipc;
-use crate::runtime::Runtime;
 use crate::sanitizer::{self, Point, sync_points};
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -186,8 +186,8 @@ impl Event {
     }
 
     /// Opens an event of another process by its handle.
-    pub fn open(runtime: &Runtime, device: i32, handle: &[u8; 64]) -> Result<Event> {
-        let device = runtime.device(device)?;
+    pub fn open(gpus: &Gpus, device: i32, handle: &[u8; 64]) -> Result<Event> {
+        let device = gpus.device(device)?;
         let event = Event::of(INTERPROCESS);
         event.created.get_or_try_init(|| {
             let native = ipc::open_event(device, handle)? as usize;
@@ -199,7 +199,7 @@ impl Event {
 
     /// A handle for other processes. An event that was never recorded is bound to the current
     /// device.
-    pub fn ipc_handle(&self, runtime: &Runtime) -> Result<[u8; 64]> {
+    pub fn ipc_handle(&self, gpus: &Gpus) -> Result<[u8; 64]> {
         if self.flags & INTERPROCESS == 0 {
             return Err(Error::Invalid(
                 "the event has no handle for other processes: pass TCUDA_EVENT_INTERPROCESS to \
@@ -207,7 +207,7 @@ impl Event {
             ));
         }
         let created = self.created.get_or_try_init(|| {
-            let device = runtime.device(CURRENT)?;
+            let device = gpus.device(CURRENT)?;
             let native = device.events.take(device, self.driver_flags())? as usize;
             let (device, pool) = (device.ordinal(), &raw const device.events);
             Ok::<_, Error>(Created { device, native, pool, is_opened: false })
@@ -217,7 +217,7 @@ impl Event {
                 "the event is another process's, which alone can give its handle",
             ));
         }
-        let handle = ipc::handle_of(runtime.device(created.device)?, created.native as CUevent)?;
+        let handle = ipc::handle_of(gpus.device(created.device)?, created.native as CUevent)?;
         self.is_exported.store(true, Ordering::Relaxed);
         Ok(handle)
     }
@@ -249,19 +249,19 @@ impl Event {
     /// Captures the present end of a stream's queue. If a first record fails, the event still has
     /// no device.
     #[inline]
-    pub fn record(&self, runtime: &Runtime, stream: &Stream) -> Result<()> {
+    pub fn record(&self, gpus: &Gpus, stream: &Stream) -> Result<()> {
         if sanitizer::is_on() {
-            return self.record_observed(runtime, stream);
+            return self.record_observed(gpus, stream);
         }
-        self.record_now(runtime, stream)
+        self.record_now(gpus, stream)
     }
 
-    fn record_now(&self, runtime: &Runtime, stream: &Stream) -> Result<()> {
-        let device = runtime.device_of(stream)?;
+    fn record_now(&self, gpus: &Gpus, stream: &Stream) -> Result<()> {
+        let device = gpus.device_of(stream)?;
         let mut is_recorded = false;
         let created = self.created.get_or_try_init(|| {
             let event = device.events.take(device, self.driver_flags())?;
-            if let Err(error) = self.record_native(runtime, device, stream, event) {
+            if let Err(error) = self.record_native(gpus, device, stream, event) {
                 device.events.give(self.driver_flags(), event);
                 return Err(error);
             }
@@ -274,56 +274,54 @@ impl Event {
             return Err(Error::EventDevice { event: created.device, stream: stream.device() });
         }
         if !is_recorded {
-            self.record_native(runtime, device, stream, created.native as CUevent)?;
+            self.record_native(gpus, device, stream, created.native as CUevent)?;
         }
         Ok(())
     }
 
     fn record_native(
         &self,
-        runtime: &Runtime,
+        gpus: &Gpus,
         device: &Device,
         stream: &Stream,
         event: CUevent,
     ) -> Result<()> {
-        if !self.is_node(runtime, stream)? {
-            return stream.record(runtime, event);
+        if !self.is_node(gpus, stream)? {
+            return stream.record(gpus, event);
         }
         let _context = device.enter()?;
         // SAFETY: stream and event are alive and of one device.
         unsafe {
-            runtime.driver().cuEventRecordWithFlags(event, stream.native(), CU_RECORD_EXTERNAL)
+            gpus.driver().cuEventRecordWithFlags(event, stream.native(), CU_RECORD_EXTERNAL)
         }?;
         Ok(())
     }
 
     /// Is it a node of its own in the capture of the stream?
     #[inline]
-    fn is_node(&self, runtime: &Runtime, stream: &Stream) -> Result<bool> {
-        Ok(self.flags & EXTERNAL != 0 && stream.is_capturing(runtime)?)
+    fn is_node(&self, gpus: &Gpus, stream: &Stream) -> Result<bool> {
+        Ok(self.flags & EXTERNAL != 0 && stream.is_capturing(gpus)?)
     }
 
     /// Makes the further work of a stream wait for it; no-op if it was never recorded.
     #[inline]
-    pub fn wait(&self, runtime: &Runtime, stream: &Stream) -> Result<()> {
+    pub fn wait(&self, gpus: &Gpus, stream: &Stream) -> Result<()> {
         if sanitizer::is_on() {
-            return self.wait_observed(runtime, stream);
+            return self.wait_observed(gpus, stream);
         }
-        self.wait_now(runtime, stream)
+        self.wait_now(gpus, stream)
     }
 
-    fn wait_now(&self, runtime: &Runtime, stream: &Stream) -> Result<()> {
+    fn wait_now(&self, gpus: &Gpus, stream: &Stream) -> Result<()> {
         let Some(created) = self.created.get() else { return Ok(()) };
         let event = created.native as CUevent;
-        if self.is_node(runtime, stream)? {
-            let _context = runtime.device_of(stream)?.enter()?;
+        if self.is_node(gpus, stream)? {
+            let _context = gpus.device_of(stream)?.enter()?;
             // SAFETY: stream and event are alive.
-            unsafe {
-                runtime.driver().cuStreamWaitEvent(stream.native(), event, CU_WAIT_EXTERNAL)
-            }?;
+            unsafe { gpus.driver().cuStreamWaitEvent(stream.native(), event, CU_WAIT_EXTERNAL) }?;
             return Ok(());
         }
-        stream.wait(runtime, event)
+        stream.wait(gpus, event)
     }
 
     /// `answer` if the event was never recorded, which requires no initialisation; otherwise
@@ -335,18 +333,18 @@ impl Event {
 
     /// Has the recorded work completed? True if it was never recorded.
     #[inline(always)]
-    pub fn query(&self, runtime: &Runtime) -> Result<bool> {
+    pub fn query(&self, gpus: &Gpus) -> Result<bool> {
         if sanitizer::is_on() {
-            return sync_points::queried(self.point(), || self.query_now(runtime));
+            return sync_points::queried(self.point(), || self.query_now(gpus));
         }
-        self.query_now(runtime)
+        self.query_now(gpus)
     }
 
     #[inline(always)]
-    fn query_now(&self, runtime: &Runtime) -> Result<bool> {
+    fn query_now(&self, gpus: &Gpus) -> Result<bool> {
         let Some(created) = self.created.get() else { return Ok(true) };
         // SAFETY: the event is alive; an event determines its context.
-        match unsafe { runtime.driver().cuEventQuery(created.native as CUevent) } {
+        match unsafe { gpus.driver().cuEventQuery(created.native as CUevent) } {
             Ok(()) => {
                 progress::notify();
                 Ok(true)
@@ -358,41 +356,41 @@ impl Event {
 
     /// Waits until the recorded work has completed.
     #[inline]
-    pub fn synchronize(&self, runtime: &Runtime) -> Result<()> {
+    pub fn synchronize(&self, gpus: &Gpus) -> Result<()> {
         if sanitizer::is_on() {
-            return sync_points::waited(self.point(), || self.synchronize_now(runtime));
+            return sync_points::waited(self.point(), || self.synchronize_now(gpus));
         }
-        self.synchronize_now(runtime)
+        self.synchronize_now(gpus)
     }
 
-    fn synchronize_now(&self, runtime: &Runtime) -> Result<()> {
+    fn synchronize_now(&self, gpus: &Gpus) -> Result<()> {
         let _documented = sync_debug::documented();
         let Some(created) = self.created.get() else { return Ok(()) };
         // SAFETY: the event is alive.
-        unsafe { runtime.driver().cuEventSynchronize(created.native as CUevent) }?;
+        unsafe { gpus.driver().cuEventSynchronize(created.native as CUevent) }?;
         Ok(())
     }
 
     #[cold]
-    fn record_observed(&self, runtime: &Runtime, stream: &Stream) -> Result<()> {
-        self.record_now(runtime, stream)?;
+    fn record_observed(&self, gpus: &Gpus, stream: &Stream) -> Result<()> {
+        self.record_now(gpus, stream)?;
         let key = self.native() as u64;
-        match self.is_node(runtime, stream) {
-            Ok(true) => sanitizer::event_recorded_in_graph(runtime, key, stream),
-            _ => sanitizer::event_recorded(runtime, key, stream),
+        match self.is_node(gpus, stream) {
+            Ok(true) => sanitizer::event_recorded_in_graph(gpus, key, stream),
+            _ => sanitizer::event_recorded(gpus, key, stream),
         }
         Ok(())
     }
 
     #[cold]
-    fn wait_observed(&self, runtime: &Runtime, stream: &Stream) -> Result<()> {
-        self.wait_now(runtime, stream)?;
+    fn wait_observed(&self, gpus: &Gpus, stream: &Stream) -> Result<()> {
+        self.wait_now(gpus, stream)?;
         let Some(created) = self.created.get() else { return Ok(()) };
         let key = created.native as u64;
-        match self.is_node(runtime, stream) {
-            Ok(true) => sanitizer::event_waited_in_graph(runtime, key, stream),
-            _ if self.is_shared(created) => sanitizer::waits_for_everything(runtime, stream),
-            _ => sanitizer::event_waited(runtime, key, stream),
+        match self.is_node(gpus, stream) {
+            Ok(true) => sanitizer::event_waited_in_graph(gpus, key, stream),
+            _ if self.is_shared(created) => sanitizer::waits_for_everything(gpus, stream),
+            _ => sanitizer::event_waited(gpus, key, stream),
         }
         Ok(())
     }
@@ -413,7 +411,7 @@ impl Event {
     }
 
     /// Milliseconds from this event to `end`.
-    pub fn elapsed_ms(&self, runtime: &Runtime, end: &Event) -> Result<f32> {
+    pub fn elapsed_ms(&self, gpus: &Gpus, end: &Event) -> Result<f32> {
         if self.flags & TIMING == 0 || end.flags & TIMING == 0 {
             return Err(Error::Invalid(
                 "Both events must be created with argument 'enable_timing=True'. Pass \
@@ -428,7 +426,7 @@ impl Event {
         if first.device != last.device {
             return Err(Error::ElapsedDevices { start: first.device, end: last.device });
         }
-        if !self.query(runtime)? || !end.query(runtime)? {
+        if !self.query(gpus)? || !end.query(gpus)? {
             return Err(Error::NotReady(
                 "Both events must be completed before calculating elapsed time.",
             ));
@@ -436,7 +434,7 @@ impl Event {
         let mut elapsed = 0.0;
         // SAFETY: both events are alive, `elapsed` is writable.
         unsafe {
-            runtime.driver().cuEventElapsedTime(
+            gpus.driver().cuEventElapsedTime(
                 &mut elapsed,
                 first.native as CUevent,
                 last.native as CUevent,

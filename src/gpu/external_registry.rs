@@ -19,9 +19,9 @@ use crate::base::thread::{self, try_box};
 use crate::driver::sys::CUevent;
 use crate::gpu::current;
 use crate::gpu::external_life::UNKNOWN;
+use crate::gpu::gpus::Gpus;
 use crate::gpu::stream::{PER_THREAD, Stream, Streams};
 use crate::memory::arena::Arena;
-use crate::runtime::Runtime;
 use std::mem::ManuallyDrop;
 use std::ops::Deref;
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
@@ -296,7 +296,7 @@ pub fn on_end(forget: fn(usize)) {
 impl Streams {
     /// Removes streams that are over and without references, if enough streams were added; with
     /// `anyhow` in any case. The caller holds no lock.
-    pub(crate) fn forget_ended(&self, runtime: &Runtime, anyhow: bool) {
+    pub(crate) fn forget_ended(&self, gpus: &Gpus, anyhow: bool) {
         {
             let external = self.external.lock();
             if external.count == 0 || !anyhow && external.added < external.next_search {
@@ -308,7 +308,7 @@ impl Streams {
         }
         if self.find_unused() {
             let search = SEARCHES.fetch_add(1, Ordering::AcqRel) + 1;
-            self.mark_references(runtime, Marker(search));
+            self.mark_references(gpus, Marker(search));
             self.drop_unmarked(search);
         }
         thread::collect();
@@ -340,12 +340,12 @@ impl Streams {
     }
 
     /// Marks all streams to which something refers without holding them.
-    fn mark_references(&self, runtime: &Runtime, marker: Marker) {
+    fn mark_references(&self, gpus: &Gpus, marker: Marker) {
         current::each(self.generation(), |stream| marker.mark(stream));
-        for device in &runtime.devices {
-            device.memory.mark_streams(marker);
+        for device in &gpus.devices {
+            device.memory().mark_streams(marker);
         }
-        runtime.host.mark_streams(marker);
+        gpus.pinned().mark_streams(marker);
     }
 
     fn drop_unmarked(&self, search: u64) {

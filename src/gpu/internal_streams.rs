@@ -5,8 +5,8 @@ use crate::base::once::Once;
 use crate::base::rank::Rank;
 use crate::collectives::path::limits::MAX_LANES;
 use crate::gpu::device::Device;
+use crate::gpu::gpus::Gpus;
 use crate::gpu::stream::{Stream, Streams};
-use crate::runtime::Runtime;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 /// The internal streams of a device.
@@ -43,15 +43,15 @@ impl Streams {
     /// this device, between two waits.
     pub(crate) fn in_order_of(
         &self,
-        runtime: &Runtime,
+        gpus: &Gpus,
         other: &Stream,
         work: impl FnOnce(&Stream) -> Result<()>,
     ) -> Result<()> {
-        let device = runtime.device(self.ordinal)?;
+        let device = gpus.device(self.ordinal)?;
         let side = self.internal.work.get_or_try_init(|| self.create(device, 0, 0))?;
-        side.wait_stream(runtime, other)?;
+        side.wait_stream(gpus, other)?;
         work(side)?;
-        other.wait_stream(runtime, side)
+        other.wait_stream(gpus, side)
     }
 
     /// A stream that waits for others, so that none of them has to wait for another.

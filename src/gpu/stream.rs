@@ -11,10 +11,10 @@ use crate::driver::{CudaError, Driver, code};
 use crate::gpu::device::{ContextGuard, Device};
 use crate::gpu::external_life::{ENDED, EndState, ExternalStreamLife, UNKNOWN};
 use crate::gpu::external_registry::{ExternalStreams, Holders};
+use crate::gpu::gpus::Gpus;
 use crate::gpu::internal_streams::InternalStreams;
 use crate::gpu::waits::LastSync;
 use crate::memory::arena::Arena;
-use crate::runtime::Runtime;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 /// Streams per priority and device.
@@ -158,26 +158,26 @@ impl Stream {
 
     /// Drops an owned handle. With the last one of an external stream an event is recorded while
     /// the stream is alive; later waits for the stream wait for that event.
-    pub fn remove_handle(&self, runtime: &Runtime) -> Result<()> {
+    pub fn remove_handle(&self, gpus: &Gpus) -> Result<()> {
         let has_end = self.external && !self.is_per_thread();
-        let outcome = if has_end { self.record_end(runtime) } else { Ok(()) };
+        let outcome = if has_end { self.record_end(gpus) } else { Ok(()) };
         self.external_life.drop_handle();
         outcome
     }
 
-    fn record_end(&self, runtime: &Runtime) -> Result<()> {
-        if matches!(self.is_capturing(runtime), Ok(true)) {
+    fn record_end(&self, gpus: &Gpus) -> Result<()> {
+        if matches!(self.is_capturing(gpus), Ok(true)) {
             return Ok(());
         }
-        let Err(error) = self.try_record_end(runtime) else { return Ok(()) };
+        let Err(error) = self.try_record_end(gpus) else { return Ok(()) };
         // The stream cannot be queried later, so wait for it now.
         let (known, _needed) = (self.external_life.event(), crate::gpu::sync_debug::required());
-        if self.synchronize(runtime).is_ok() {
+        if self.synchronize(gpus).is_ok() {
             let _ = self.external_life.replace_event(0, ENDED);
             return Ok(());
         }
         if self.external_life.replace_event(known, UNKNOWN).is_ok() && known > UNKNOWN {
-            runtime.device(self.device)?.events.give_untimed(known as CUevent);
+            gpus.device(self.device)?.events.give_untimed(known as CUevent);
         }
         Err(error)
     }
@@ -187,14 +187,14 @@ impl Stream {
         let _ = self.external_life.replace_event(UNKNOWN, ENDED);
     }
 
-    fn try_record_end(&self, runtime: &Runtime) -> Result<()> {
-        let device = runtime.device(self.device)?;
+    fn try_record_end(&self, gpus: &Gpus) -> Result<()> {
+        let device = gpus.device(self.device)?;
         let known = self.external_life.event();
         if known > UNKNOWN {
-            return self.record(runtime, known as CUevent);
+            return self.record(gpus, known as CUevent);
         }
         let event = device.events.take_untimed(device)?;
-        if let Err(error) = self.record(runtime, event) {
+        if let Err(error) = self.record(gpus, event) {
             device.events.give_untimed(event);
             return Err(error);
         }
@@ -202,7 +202,7 @@ impl Stream {
             Ok(()) => Ok(()),
             Err(first) => {
                 device.events.give_untimed(event);
-                self.record(runtime, first as CUevent)
+                self.record(gpus, first as CUevent)
             }
         }
     }
@@ -215,11 +215,11 @@ impl Stream {
 
     /// The stream of this thread: another object for a per-thread handle.
     #[inline]
-    pub fn on_this_thread<'a>(&'a self, runtime: &'a Runtime) -> Result<&'a Stream> {
+    pub fn on_this_thread<'a>(&'a self, gpus: &'a Gpus) -> Result<&'a Stream> {
         if !self.is_per_thread() {
             return Ok(self);
         }
-        let device = runtime.device(self.device)?;
+        let device = gpus.device(self.device)?;
         device.streams.external(device, self.native())
     }
 
@@ -232,22 +232,22 @@ impl Stream {
 
     /// Makes its context current, if the driver needs that.
     #[inline]
-    pub(crate) fn enter(&self, runtime: &Runtime) -> Result<Option<ContextGuard>> {
+    pub(crate) fn enter(&self, gpus: &Gpus) -> Result<Option<ContextGuard>> {
         if !self.needs_context() {
             return Ok(None);
         }
-        Ok(Some(runtime.device(self.device)?.enter()?))
+        Ok(Some(gpus.device(self.device)?.enter()?))
     }
 
     /// How it is ordered relative to the default stream. It is not the default stream, and not
     /// captured. Queried once.
-    pub(crate) fn order(&self, runtime: &Runtime) -> Result<Order> {
+    pub(crate) fn order(&self, gpus: &Gpus) -> Result<Order> {
         let mut flags = self.flags.load(Ordering::Relaxed);
         if flags == 0 {
-            let _context = self.enter(runtime)?;
+            let _context = self.enter(gpus)?;
             let mut queried = 0;
             // SAFETY: the stream is alive, `queried` is writable.
-            unsafe { runtime.driver().cuStreamGetFlags(self.native(), &mut queried) }?;
+            unsafe { gpus.driver().cuStreamGetFlags(self.native(), &mut queried) }?;
             flags = queried + 1;
             self.flags.store(flags, Ordering::Relaxed);
         }
@@ -256,73 +256,73 @@ impl Stream {
 
     /// Has all its work finished? Does not notify subscribers of progress.
     #[inline]
-    pub(crate) fn is_done(&self, runtime: &Runtime) -> Result<bool> {
-        let _context = self.enter(runtime)?;
+    pub(crate) fn is_done(&self, gpus: &Gpus) -> Result<bool> {
+        let _context = self.enter(gpus)?;
         // SAFETY: the stream is alive: the library's until shutdown, external ones by their owner's
         // promise.
-        finished(unsafe { runtime.driver().cuStreamQuery(self.native()) })
+        finished(unsafe { gpus.driver().cuStreamQuery(self.native()) })
     }
 
     /// Waits for all its work.
-    pub fn synchronize(&self, runtime: &Runtime) -> Result<()> {
-        let _context = self.enter(runtime)?;
+    pub fn synchronize(&self, gpus: &Gpus) -> Result<()> {
+        let _context = self.enter(gpus)?;
         // SAFETY: as in `is_done`.
-        unsafe { runtime.driver().cuStreamSynchronize(self.native()) }?;
+        unsafe { gpus.driver().cuStreamSynchronize(self.native()) }?;
         self.last_sync.note();
         Ok(())
     }
 
     /// Makes its further work wait for what `other` holds now.
-    pub fn wait_stream(&self, runtime: &Runtime, other: &Stream) -> Result<()> {
-        let device = runtime.device(other.device)?;
+    pub fn wait_stream(&self, gpus: &Gpus, other: &Stream) -> Result<()> {
+        let device = gpus.device(other.device)?;
         let event = device.events.take_untimed(device)?;
-        let waited = other.record(runtime, event).and_then(|()| self.wait(runtime, event));
+        let waited = other.record(gpus, event).and_then(|()| self.wait(gpus, event));
         device.events.give_untimed(event);
         waited
     }
 
     /// Records a driver event.
     #[inline]
-    pub(crate) fn record(&self, runtime: &Runtime, event: CUevent) -> Result<()> {
-        let _context = self.enter(runtime)?;
-        self.record_here(runtime, event)
+    pub(crate) fn record(&self, gpus: &Gpus, event: CUevent) -> Result<()> {
+        let _context = self.enter(gpus)?;
+        self.record_here(gpus, event)
     }
 
     /// [`Stream::record`] with its context current, if it needs that.
     #[inline]
-    pub(crate) fn record_here(&self, runtime: &Runtime, event: CUevent) -> Result<()> {
+    pub(crate) fn record_here(&self, gpus: &Gpus, event: CUevent) -> Result<()> {
         // SAFETY: stream and event are alive and of one device.
-        unsafe { runtime.driver().cuEventRecord(event, self.native()) }?;
+        unsafe { gpus.driver().cuEventRecord(event, self.native()) }?;
         Ok(())
     }
 
     /// Waits for a driver event.
     #[inline]
-    pub(crate) fn wait(&self, runtime: &Runtime, event: CUevent) -> Result<()> {
-        let _context = self.enter(runtime)?;
-        self.wait_here(runtime, event)
+    pub(crate) fn wait(&self, gpus: &Gpus, event: CUevent) -> Result<()> {
+        let _context = self.enter(gpus)?;
+        self.wait_here(gpus, event)
     }
 
     /// [`Stream::wait`] with its context current, if it needs that.
     #[inline]
-    pub(crate) fn wait_here(&self, runtime: &Runtime, event: CUevent) -> Result<()> {
+    pub(crate) fn wait_here(&self, gpus: &Gpus, event: CUevent) -> Result<()> {
         // An event of a capture would add the stream to that capture.
-        let _captured = runtime.captures.any().then(|| self.capture.guard());
-        self.wait_at_once(runtime, event)
+        let _captured = gpus.has_captures().then(|| self.capture.guard());
+        self.wait_at_once(gpus, event)
     }
 
     /// [`Stream::wait`] unless the stream is captured; the event is not of a capture. True: it
     /// waits.
-    pub(crate) fn wait_beside_captures(&self, runtime: &Runtime, event: CUevent) -> Result<bool> {
-        let _context = self.enter(runtime)?;
-        let waits = self.unless_captured(runtime, || self.wait_at_once(runtime, event))?;
+    pub(crate) fn wait_beside_captures(&self, gpus: &Gpus, event: CUevent) -> Result<bool> {
+        let _context = self.enter(gpus)?;
+        let waits = self.unless_captured(gpus, || self.wait_at_once(gpus, event))?;
         Ok(waits.is_some())
     }
 
     #[inline]
-    fn wait_at_once(&self, runtime: &Runtime, event: CUevent) -> Result<()> {
+    fn wait_at_once(&self, gpus: &Gpus, event: CUevent) -> Result<()> {
         // SAFETY: stream and event are alive.
-        unsafe { runtime.driver().cuStreamWaitEvent(self.native(), event, 0) }?;
+        unsafe { gpus.driver().cuStreamWaitEvent(self.native(), event, 0) }?;
         Ok(())
     }
 
@@ -331,11 +331,11 @@ impl Stream {
     #[inline]
     pub(crate) fn unless_captured<R>(
         &self,
-        runtime: &Runtime,
+        gpus: &Gpus,
         body: impl FnOnce() -> Result<R>,
     ) -> Result<Option<R>> {
         let _held = self.capture.guard();
-        if self.is_capturing(runtime)? { Ok(None) } else { body().map(Some) }
+        if self.is_capturing(gpus)? { Ok(None) } else { body().map(Some) }
     }
 
     /// Runs `body`, which begins a capture of it.
@@ -345,9 +345,9 @@ impl Stream {
     }
 
     /// Is it being captured into a graph?
-    pub fn is_capturing(&self, runtime: &Runtime) -> Result<bool> {
-        let _context = self.enter(runtime)?;
-        is_capturing(runtime.driver(), self.native())
+    pub fn is_capturing(&self, gpus: &Gpus) -> Result<bool> {
+        let _context = self.enter(gpus)?;
+        is_capturing(gpus.driver(), self.native())
     }
 }
 

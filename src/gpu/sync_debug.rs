@@ -8,7 +8,7 @@ use crate::base::error::{Error, Result};
 use crate::base::log;
 use crate::base::thread;
 use crate::driver::{Call, CudaError, CudaResult, Driver, sys};
-use crate::runtime::Runtime;
+use crate::gpu::gpus::Gpus;
 use std::cell::Cell;
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
@@ -173,14 +173,14 @@ pub unsafe fn wait_for_event(driver: &Driver, event: sys::CUevent) -> CudaResult
 
 /// [`check`] for a call that may be captured: only where no capture is under way.
 #[inline]
-pub fn check_uncaptured(runtime: &Runtime, wait: Wait) -> Result<()> {
-    if is_on() { judge_uncaptured_wait(runtime, wait) } else { Ok(()) }
+pub fn check_uncaptured(gpus: &Gpus, wait: Wait) -> Result<()> {
+    if is_on() { judge_uncaptured_wait(gpus, wait) } else { Ok(()) }
 }
 
 #[cold]
-fn judge_uncaptured_wait(runtime: &Runtime, wait: Wait) -> Result<()> {
-    for device in &runtime.devices {
-        if device.streams.current().is_capturing(runtime)? {
+fn judge_uncaptured_wait(gpus: &Gpus, wait: Wait) -> Result<()> {
+    for device in &gpus.devices {
+        if device.streams.current().is_capturing(gpus)? {
             return Ok(());
         }
     }

@@ -14,16 +14,17 @@ use crate::base::thread;
 use crate::driver::sys::{CUstream, CUstreamCaptureStatus};
 use crate::driver::{CudaError, Driver, code};
 use crate::gpu::external_registry::HeldStream;
+use crate::gpu::gpus::Gpus;
 use crate::gpu::stream::{Stream, is_capturing};
+use crate::gpu::subsystem::{Slot, Subsystem};
 use crate::graph::reclamation::GraphResources;
 use crate::memory::arena::Arena;
 use crate::memory::pools::pool::{Pool, PoolId};
 use crate::memory::stats::ledger::Class;
 use crate::observe::flags::{self, Watcher};
-use crate::runtime::Runtime;
 use crate::sanitizer::Recording;
 use std::ffi::c_void;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The ID of a capture whose driver is too old to report one: such a driver has one capture at a
 /// time.
@@ -104,8 +105,19 @@ pub struct Captures {
     deferred: Mutex<Vec<GraphResources>>,
     /// Streams whose captures the driver failed to end.
     unended: Mutex<Vec<HeldStream>>,
-    /// Number of active captures, readable without the lock.
-    count: AtomicUsize,
+}
+
+// SAFETY: no other type has this slot, and the runtime sets it before a call can use it.
+unsafe impl Subsystem for Captures {
+    const SLOT: Slot = Slot::Captures;
+}
+
+impl Gpus {
+    /// The captures that the library has begun.
+    #[inline(always)]
+    pub fn captures(&self) -> &Captures {
+        self.subsystem()
+    }
 }
 
 impl Captures {
@@ -114,7 +126,6 @@ impl Captures {
             list: Mutex::new(Rank::LEAF, Vec::new()),
             deferred: Mutex::new(Rank::LEAF, Vec::new()),
             unended: Mutex::new(Rank::LEAF, Vec::new()),
-            count: AtomicUsize::new(0),
         }
     }
 
@@ -131,15 +142,15 @@ impl Captures {
     }
 
     /// Retries what failed when a capture or a graph ended.
-    pub fn retry_deferred(&self, runtime: &Runtime) {
+    pub fn retry_deferred(&self, gpus: &Gpus) {
         let unended = std::mem::take(&mut *self.unended.lock());
         for stream in unended {
-            let _context = stream.enter(runtime);
-            self.discard(runtime.driver(), &stream);
+            let _context = stream.enter(gpus);
+            self.discard(gpus.driver(), &stream);
         }
         let deferred = std::mem::take(&mut *self.deferred.lock());
         for resources in deferred {
-            resources.release(runtime);
+            resources.release(gpus);
         }
     }
 
@@ -154,15 +165,9 @@ impl Captures {
         std::mem::forget(resources);
     }
 
-    /// Is a capture active?
-    #[inline]
-    pub fn any(&self) -> bool {
-        self.count.load(Ordering::Acquire) != 0
-    }
-
     /// Lists a capture that is about to begin, and returns its number. Without a pool its
     /// allocations come from the usual place.
-    pub(super) fn begin(&self, stream: &Stream, pool: Option<Pool>) -> Result<u64> {
+    pub(super) fn begin(&self, gpus: &Gpus, stream: &Stream, pool: Option<Pool>) -> Result<u64> {
         let mut list = self.list.lock();
         list.try_reserve(1).map_err(|_| Error::OutOfHostMemory("a capture"))?;
         let number = next_number();
@@ -180,7 +185,7 @@ impl Captures {
             next: 0,
             uses: Uses::default(),
         });
-        self.count.store(list.len(), Ordering::Release);
+        gpus.captures.store(list.len(), Ordering::Release);
         Ok(number)
     }
 
@@ -192,11 +197,11 @@ impl Captures {
     }
 
     /// Removes a capture from the list, and returns what it used.
-    pub(super) fn end(&self, number: u64) -> Uses {
+    pub(super) fn end(&self, gpus: &Gpus, number: u64) -> Uses {
         let mut list = self.list.lock();
         let index = list.iter().position(|capture| capture.number == number);
         let ended = index.map(|index| list.swap_remove(index));
-        self.count.store(list.len(), Ordering::Release);
+        gpus.captures.store(list.len(), Ordering::Release);
         drop(list);
         ended.map(|mut ended| std::mem::take(&mut ended.uses)).unwrap_or_default()
     }
@@ -204,11 +209,11 @@ impl Captures {
     /// Runs `body` on the active capture that a stream belongs to, if there is one.
     fn with<R>(
         &self,
-        runtime: &Runtime,
+        gpus: &Gpus,
         stream: &Stream,
         body: impl Fn(&mut ActiveCapture) -> R,
     ) -> Result<Option<R>> {
-        if !self.any() {
+        if !gpus.has_captures() {
             return Ok(None);
         }
         let own = thread::number();
@@ -224,8 +229,8 @@ impl Captures {
             return Ok(Some(body(capture)));
         }
         // The stream may have joined a capture later. The driver is queried with no lock held.
-        let _context = stream.enter(runtime)?;
-        let Some(id) = capture_of(runtime, stream.native())? else { return Ok(None) };
+        let _context = stream.enter(gpus)?;
+        let Some(id) = capture_of(gpus, stream.native())? else { return Ok(None) };
         Ok(find(&mut self.list.lock(), |capture| capture.id == id).map(body))
     }
 
@@ -233,11 +238,11 @@ impl Captures {
     /// or not).
     pub fn source(
         &self,
-        runtime: &Runtime,
+        gpus: &Gpus,
         stream: &Stream,
         kind: (Class, bool),
     ) -> Result<Option<Source>> {
-        let found = self.with(runtime, stream, |capture| {
+        let found = self.with(gpus, stream, |capture| {
             let pool = capture.pool.as_ref()?.share();
             let stream = if stream.is_per_thread() { &*capture.stream } else { stream };
             let remembered = stream.served.load(Ordering::Acquire);
@@ -288,8 +293,8 @@ impl Captures {
     }
 
     /// The number of the active capture that a stream belongs to.
-    pub fn number_of(&self, runtime: &Runtime, stream: &Stream) -> Result<Option<u64>> {
-        self.with(runtime, stream, |capture| capture.number)
+    pub fn number_of(&self, gpus: &Gpus, stream: &Stream) -> Result<Option<u64>> {
+        self.with(gpus, stream, |capture| capture.number)
     }
 
     /// Records that a capture uses a block of pinned memory. True on the first use.
@@ -332,8 +337,8 @@ fn find(
 
 /// The driver's ID of the capture that a stream belongs to. The query does not invalidate a
 /// capture. A context of the stream's device must be current.
-pub(crate) fn capture_of(runtime: &Runtime, native: CUstream) -> Result<Option<u64>> {
-    if !is_capturing(runtime.driver(), native)? {
+pub(crate) fn capture_of(gpus: &Gpus, native: CUstream) -> Result<Option<u64>> {
+    if !is_capturing(gpus.driver(), native)? {
         return Ok(None);
     }
     let (mut status, mut id): (i32, u64) = (0, 0);
@@ -341,7 +346,7 @@ pub(crate) fn capture_of(runtime: &Runtime, native: CUstream) -> Result<Option<u
     let out = std::ptr::from_mut(&mut status).cast::<CUstreamCaptureStatus>();
     // SAFETY: the driver writes an enum of this size, read as an integer, and the number.
     let queried = unsafe {
-        runtime.driver().cuStreamGetCaptureInfo(
+        gpus.driver().cuStreamGetCaptureInfo(
             native,
             out,
             &mut id,

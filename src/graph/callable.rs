@@ -8,13 +8,13 @@ use crate::base::lock::Mutex;
 use crate::base::rank::Rank;
 use crate::gpu::device::Device;
 use crate::gpu::external_registry::HeldStream;
+use crate::gpu::gpus::Gpus;
 use crate::gpu::stream::Stream;
 use crate::graph::static_buffers::{Blocks, StaticTensor};
 use crate::memory;
 use crate::memory::backend::Server;
 use crate::memory::pools::pool::Pool;
 use crate::ops::callback;
-use crate::runtime::Runtime;
 use crate::sanitizer;
 use crate::tensor::Tensor;
 
@@ -122,12 +122,12 @@ impl PendingCallable {
 
     /// Allocates the inputs, and copies the samples into them.
     #[inline(never)]
-    fn prepare(&mut self, runtime: &Runtime, device: &Device, stream: &Stream) -> Result<()> {
+    fn prepare(&mut self, gpus: &Gpus, device: &Device, stream: &Stream) -> Result<()> {
         let Tensors { inputs, blocks, .. } = &mut self.tensors;
         inputs.try_reserve_exact(self.plan.samples.len()).map_err(|_| NO_ROOM)?;
         for sample in &self.plan.samples {
             blocks.prepare(1)?;
-            let (input, block) = StaticTensor::like(runtime, device, stream, sample)?;
+            let (input, block) = StaticTensor::like(gpus, device, stream, sample)?;
             blocks.push(block);
             // The host may free the sample during the copy, if this fails before a wait.
             if sample.numel > 0
@@ -135,7 +135,7 @@ impl PendingCallable {
             {
                 memory::record_stream(start, stream)?;
             }
-            input.take(runtime, sample, stream, MAKE)?;
+            input.take(gpus, sample, stream, MAKE)?;
             inputs.push(input);
         }
         Ok(())
@@ -156,16 +156,16 @@ impl PendingCallable {
 
     /// Runs the passes once, and frees what they made.
     #[inline(never)]
-    fn warm_up(&self, runtime: &Runtime, device: &Device, stream: &Stream) -> Result<()> {
+    fn warm_up(&self, gpus: &Gpus, device: &Device, stream: &Stream) -> Result<()> {
         let mut used = Blocks::default();
-        let done = self.try_warm_up(runtime, device, stream, &mut used);
-        used.free(runtime, &[]);
+        let done = self.try_warm_up(gpus, device, stream, &mut used);
+        used.free(gpus, &[]);
         done
     }
 
     fn try_warm_up(
         &self,
-        runtime: &Runtime,
+        gpus: &Gpus,
         device: &Device,
         stream: &Stream,
         used: &mut Blocks,
@@ -177,7 +177,7 @@ impl PendingCallable {
         if self.backward.is_none() {
             return Ok(());
         }
-        let gradients = gradients_of(runtime, device, stream, outputs.iter().flatten(), used)?;
+        let gradients = gradients_of(gpus, device, stream, outputs.iter().flatten(), used)?;
         used.prepare(self.plan.samples.len())?;
         let made = self.run(Pass::Backward, &gradients, stream)?;
         used.add(&made, own);
@@ -187,14 +187,14 @@ impl PendingCallable {
     #[inline(never)]
     fn capture_forward(
         &mut self,
-        runtime: &Runtime,
+        gpus: &Gpus,
         stream: &Stream,
         (pool, mode): (Option<Pool>, i32),
     ) -> Result<()> {
         self.tensors.blocks.prepare(self.plan.num_outputs)?;
-        self.forward.capture_begin(runtime, stream, pool, mode)?;
+        self.forward.capture_begin(gpus, stream, pool, mode)?;
         let made = self.run(Pass::Forward, &self.tensors.inputs, stream);
-        let made = end(runtime, &self.forward, &mut self.tensors.blocks, made)?;
+        let made = end(gpus, &self.forward, &mut self.tensors.blocks, made)?;
         let Tensors { outputs, .. } = &mut self.tensors;
         outputs.try_reserve_exact(made.len()).map_err(|_| NO_ROOM)?;
         for tensor in made.iter().flatten() {
@@ -206,18 +206,18 @@ impl PendingCallable {
     #[inline(never)]
     fn capture_backward(
         &mut self,
-        runtime: &Runtime,
+        gpus: &Gpus,
         device: &Device,
         stream: &Stream,
         (pool, mode): (Option<Pool>, i32),
     ) -> Result<()> {
         let Some(graph) = &self.backward else { return Ok(()) };
         let outputs = self.tensors.outputs.iter().map(StaticTensor::tensor);
-        let gradients = gradients_of(runtime, device, stream, outputs, &mut self.tensors.blocks)?;
+        let gradients = gradients_of(gpus, device, stream, outputs, &mut self.tensors.blocks)?;
         self.tensors.blocks.prepare(self.plan.samples.len())?;
-        graph.capture_begin(runtime, stream, pool, mode)?;
+        graph.capture_begin(gpus, stream, pool, mode)?;
         let made = self.run(Pass::Backward, &gradients, stream);
-        let made = end(runtime, graph, &mut self.tensors.blocks, made)?;
+        let made = end(gpus, graph, &mut self.tensors.blocks, made)?;
         let Tensors { grad_inputs, grad_outputs, .. } = &mut self.tensors;
         *grad_outputs = gradients;
         grad_inputs.try_reserve_exact(made.len()).map_err(|_| NO_ROOM)?;
@@ -228,11 +228,11 @@ impl PendingCallable {
     }
 
     /// Frees the memory and resets the graphs.
-    fn undo(mut self, runtime: &Runtime) {
-        self.tensors.blocks.free(runtime, &[]);
-        self.forward.reset(runtime);
+    fn undo(mut self, gpus: &Gpus) {
+        self.tensors.blocks.free(gpus, &[]);
+        self.forward.reset(gpus);
         if let Some(graph) = &self.backward {
-            graph.reset(runtime);
+            graph.reset(gpus);
         }
     }
 }
@@ -240,7 +240,7 @@ impl PendingCallable {
 /// Allocates gradients of these outputs, filled with zeros.
 #[inline(never)]
 fn gradients_of<'a>(
-    runtime: &Runtime,
+    gpus: &Gpus,
     device: &Device,
     stream: &Stream,
     outputs: impl Iterator<Item = &'a Tensor>,
@@ -250,9 +250,9 @@ fn gradients_of<'a>(
     for output in outputs {
         blocks.prepare(1)?;
         gradients.try_reserve(1).map_err(|_| NO_ROOM)?;
-        let (gradient, block) = StaticTensor::like(runtime, device, stream, output)?;
+        let (gradient, block) = StaticTensor::like(gpus, device, stream, output)?;
         blocks.push(block);
-        gradient.clear(runtime, stream, MAKE)?;
+        gradient.clear(gpus, stream, MAKE)?;
         gradients.push(gradient);
     }
     Ok(gradients)
@@ -262,38 +262,33 @@ fn gradients_of<'a>(
 type Made = Vec<Option<Tensor>>;
 
 /// Ends the capture of a pass and takes over its memory. Aborts the capture if the pass failed.
-fn end(runtime: &Runtime, graph: &Graph, blocks: &mut Blocks, made: Result<Made>) -> Result<Made> {
+fn end(gpus: &Gpus, graph: &Graph, blocks: &mut Blocks, made: Result<Made>) -> Result<Made> {
     match made {
         Ok(made) => {
             blocks.add(&made, None);
-            graph.capture_end(runtime).map(|_| made)
+            graph.capture_end(gpus).map(|_| made)
         }
         Err(error) => {
-            let _ = graph.capture_abort(runtime);
+            let _ = graph.capture_abort(gpus);
             Err(error)
         }
     }
 }
 
 /// Warms up and captures callables, in this order. On failure it undoes everything.
-pub fn make(
-    runtime: &Runtime,
-    device: i32,
-    plans: Vec<Plan>,
-    options: Options,
-) -> Result<Vec<Captured>> {
+pub fn make(gpus: &Gpus, device: i32, plans: Vec<Plan>, options: Options) -> Result<Vec<Captured>> {
     callback::refuse()?;
-    let device = runtime.device(device)?;
+    let device = gpus.device(device)?;
     let mut pending = Vec::new();
     pending.try_reserve_exact(plans.len()).map_err(|_| NO_ROOM)?;
     let mut captured = Vec::new();
     captured.try_reserve_exact(plans.len()).map_err(|_| NO_ROOM)?;
     pending.extend(plans.into_iter().map(PendingCallable::new));
     let stream = device.streams.for_captures(device)?;
-    if let Err(error) = capture_all(runtime, device, stream, &mut pending, options) {
+    if let Err(error) = capture_all(gpus, device, stream, &mut pending, options) {
         // Queued copies may still read host memory.
-        let _ = stream.wait_for_host(runtime);
-        pending.into_iter().for_each(|pending| pending.undo(runtime));
+        let _ = stream.wait_for_host(gpus);
+        pending.into_iter().for_each(|pending| pending.undo(gpus));
         return Err(error);
     }
     let device = device.ordinal();
@@ -305,52 +300,52 @@ pub fn make(
 }
 
 fn capture_all(
-    runtime: &Runtime,
+    gpus: &Gpus,
     device: &Device,
     stream: &Stream,
     pending: &mut [PendingCallable],
     options: Options,
 ) -> Result<()> {
     let Options { pool, warmups, mode } = options;
-    let has_pools = matches!(device.memory.server(), Server::Cache);
+    let has_pools = matches!(device.memory().server(), Server::Cache);
     let pool = match pool {
         None if has_pools => Some(Pool::of_graph()?),
         pool => pool,
     };
     let of_pool = || (pool.as_ref().map(Pool::share), mode);
     device.synchronize_for_host()?;
-    let _current = Current::begin(runtime, stream)?;
+    let _current = Current::begin(gpus, stream)?;
     for one in &mut *pending {
-        one.prepare(runtime, device, stream)?;
+        one.prepare(gpus, device, stream)?;
         for _ in 0..warmups {
-            one.warm_up(runtime, device, stream)?;
+            one.warm_up(gpus, device, stream)?;
         }
     }
-    stream.wait_for_host(runtime)?;
+    stream.wait_for_host(gpus)?;
     for one in &mut *pending {
-        one.capture_forward(runtime, stream, of_pool())?;
+        one.capture_forward(gpus, stream, of_pool())?;
     }
     for one in pending.iter_mut().rev() {
-        one.capture_backward(runtime, device, stream, of_pool())?;
+        one.capture_backward(gpus, device, stream, of_pool())?;
     }
     // The contents of the tensors are complete for a call on any stream.
-    stream.wait_for_host(runtime)
+    stream.wait_for_host(gpus)
 }
 
 /// Makes a stream and its device current on this thread, until it is dropped.
 struct Current<'a> {
-    runtime: &'a Runtime,
+    gpus: &'a Gpus,
     displaced: *const Stream,
     device: i32,
 }
 
 impl Current<'_> {
-    fn begin<'a>(runtime: &'a Runtime, stream: &Stream) -> Result<Current<'a>> {
-        let device = runtime.current_device()?;
-        let streams = &runtime.device(stream.device())?.streams;
+    fn begin<'a>(gpus: &'a Gpus, stream: &Stream) -> Result<Current<'a>> {
+        let device = gpus.current_device()?;
+        let streams = &gpus.device(stream.device())?.streams;
         let displaced = streams.replace_current(stream, |before| Ok(std::ptr::from_ref(before)))?;
-        let current = Current { runtime, displaced, device };
-        runtime.set_current_device(stream.device())?;
+        let current = Current { gpus, displaced, device };
+        gpus.set_current_device(stream.device())?;
         Ok(current)
     }
 }
@@ -359,10 +354,10 @@ impl Drop for Current<'_> {
     fn drop(&mut self) {
         // SAFETY: this call found the stream and has not returned, so that the stream lives.
         let displaced = unsafe { &*self.displaced };
-        if let Ok(device) = self.runtime.device(displaced.device()) {
+        if let Ok(device) = self.gpus.device(displaced.device()) {
             let _ = device.streams.replace_current(displaced, |_| Ok(()));
         }
-        let _ = self.runtime.set_current_device(self.device);
+        let _ = self.gpus.set_current_device(self.device);
     }
 }
 
@@ -381,7 +376,7 @@ impl Callable {
     /// Copies the arguments into the tensors, replays, and passes each result to `give`, in order.
     pub fn call(
         &self,
-        runtime: &Runtime,
+        gpus: &Gpus,
         pass: Pass,
         arguments: &[Tensor],
         stream: Option<&Stream>,
@@ -414,14 +409,14 @@ impl Callable {
                 "the callable was captured with another number of inputs or outputs",
             ));
         }
-        let device = runtime.device(*own)?;
+        let device = gpus.device(*own)?;
         let stream = stream.unwrap_or_else(|| device.streams.current());
         if stream.device() != *own {
             return Err(Error::Invalid(
                 "the stream is of another device than the one that the callable was captured on",
             ));
         }
-        if stream.is_capturing(runtime)? {
+        if stream.is_capturing(gpus)? {
             return Err(Error::Capturing {
                 operation: "tcuda_graphed_callable_call",
                 why: "CUDA cannot launch a graph in a capture; end the capture first",
@@ -432,10 +427,10 @@ impl Callable {
         }
         graph.require_awake()?;
         for (input, argument) in inputs.iter().zip(arguments) {
-            input.take(runtime, argument, stream, pass.operation())?;
+            input.take(gpus, argument, stream, pass.operation())?;
         }
-        graph.replay(runtime, Some(stream))?;
-        let used_on = stream.on_this_thread(runtime)?;
+        graph.replay(gpus, Some(stream))?;
+        let used_on = stream.on_this_thread(gpus)?;
         if !tensors.streams.iter().any(|known| known.is(used_on)) {
             tensors.streams.try_reserve(1).map_err(|_| NO_ROOM)?;
             tensors.streams.push(HeldStream::new(used_on));
@@ -454,14 +449,14 @@ impl Callable {
 
     /// Frees the memory in the order of the calls, resets the graphs, and drops the host's
     /// functions.
-    pub fn close(&self, runtime: &Runtime) {
+    pub fn close(&self, gpus: &Gpus) {
         let closed = self.0.lock().take();
         let Some(mut captured) = closed else { return };
         let streams = std::mem::take(&mut captured.tensors.streams);
-        captured.tensors.blocks.free(runtime, &streams);
-        captured.forward.reset(runtime);
+        captured.tensors.blocks.free(gpus, &streams);
+        captured.forward.reset(gpus);
         if let Some(graph) = &captured.backward {
-            graph.reset(runtime);
+            graph.reset(gpus);
         }
     }
 }

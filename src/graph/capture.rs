@@ -8,13 +8,13 @@ use crate::base::thread;
 use crate::driver::Driver;
 use crate::driver::sys::{CUgraph, CUstreamCaptureMode};
 use crate::gpu::external_registry::HeldStream;
+use crate::gpu::gpus::Gpus;
 use crate::gpu::stream::{Stream, is_capturing};
 use crate::graph::active_captures::{Uses, capture_of};
 use crate::memory::Relaxed;
 use crate::memory::backend::Server;
 use crate::memory::pools::pool::Pool;
 use crate::ops::callback;
-use crate::runtime::Runtime;
 use crate::sanitizer;
 use std::ptr::null_mut;
 
@@ -53,7 +53,7 @@ impl Graph {
     /// Begins to capture a stream. Without a pool, its allocations come from a new pool.
     pub fn capture_begin(
         &self,
-        runtime: &Runtime,
+        gpus: &Gpus,
         stream: &Stream,
         pool: Option<Pool>,
         mode: i32,
@@ -66,22 +66,22 @@ impl Graph {
                  The graph may be replayed on any stream.",
             ));
         }
-        let device = runtime.device(stream.device())?;
+        let device = gpus.device(stream.device())?;
         let _context = device.enter()?;
-        if stream.is_capturing(runtime)? {
+        if stream.is_capturing(gpus)? {
             return Err(Error::Capturing {
                 operation: "tcuda_graph_capture_begin",
                 why: "one capture of a stream ends before the next begins",
             });
         }
-        let has_pools = matches!(device.memory.server(), Server::Cache);
+        let has_pools = matches!(device.memory().server(), Server::Cache);
         if !has_pools && pool.is_some() {
             let (what, by) =
                 ("a private pool", "allocator backend: only \"native\" has them; pass NULL");
             return Err(Error::NotSupported { what, by });
         }
-        let own = stream.on_this_thread(runtime)?;
-        device.memory.end_all(runtime);
+        let own = stream.on_this_thread(gpus)?;
+        device.memory().end_all(gpus);
         let mut state = self.state.lock();
         let state = &mut *state;
         match state.phase {
@@ -104,12 +104,12 @@ impl Graph {
         };
         let pool = pool.map(Pool::for_graph);
         state.held.make_room_for_pools(1)?;
-        state.register(runtime, &device.generator)?;
-        state.driver = Some(runtime.driver());
-        let number = runtime.captures.begin(own, pool.as_ref().map(Pool::share))?;
-        let begun = state.begin_capture(runtime, own, cu_mode, number);
+        state.register(gpus, device.generator())?;
+        state.driver = Some(gpus.driver());
+        let number = gpus.captures().begin(gpus, own, pool.as_ref().map(Pool::share))?;
+        let begun = state.begin_capture(gpus, own, cu_mode, number);
         if let Err(error) = begun {
-            runtime.captures.end(number);
+            gpus.captures().end(gpus, number);
             return Err(error);
         }
         state.device = stream.device();
@@ -122,7 +122,7 @@ impl Graph {
 
     /// Ends the capture, and instantiates the graph unless the template is kept. True if the graph
     /// is empty. On failure the graph is reset.
-    pub fn capture_end(&self, runtime: &Runtime) -> Result<bool> {
+    pub fn capture_end(&self, gpus: &Gpus) -> Result<bool> {
         callback::refuse()?;
         let (outcome, resources) = {
             let _templates = TEMPLATES.lock();
@@ -138,19 +138,19 @@ impl Graph {
                      TCUDA_CAPTURE_RELAXED; the capture goes on",
                 ));
             }
-            let ended = state.stop_capture(Some(runtime));
-            match ended.and_then(|graph| state.take_over(runtime, graph, self.keeps)) {
+            let ended = state.stop_capture(Some(gpus));
+            match ended.and_then(|graph| state.take_over(gpus, graph, self.keeps)) {
                 Ok(is_empty) => return Ok(is_empty),
                 Err(error) => (error, state.clear()),
             }
         };
-        resources.release(runtime);
+        resources.release(gpus);
         Err(outcome)
     }
 
     /// Ends the capture without a graph, on any thread. Does nothing if the graph is not being
     /// captured.
-    pub fn capture_abort(&self, runtime: &Runtime) -> Result<()> {
+    pub fn capture_abort(&self, gpus: &Gpus) -> Result<()> {
         callback::refuse()?;
         let resources = {
             let _templates = TEMPLATES.lock();
@@ -164,10 +164,10 @@ impl Graph {
                     ));
                 }
             }
-            state.abandon(Some(runtime));
+            state.abandon(Some(gpus));
             state.clear()
         };
-        resources.release(runtime);
+        resources.release(gpus);
         Ok(())
     }
 }
@@ -176,12 +176,12 @@ impl GraphState {
     /// Prepares the generators and begins the capture. On failure it undoes both.
     fn begin_capture(
         &mut self,
-        runtime: &Runtime,
+        gpus: &Gpus,
         stream: &Stream,
         mode: CUstreamCaptureMode,
         number: u64,
     ) -> Result<()> {
-        let driver = runtime.driver();
+        let driver = gpus.driver();
         let mut outcome = Ok(());
         let mut prepared = 0;
         for Registered { generator, .. } in &self.generators {
@@ -196,19 +196,19 @@ impl GraphState {
             let begin = || unsafe { driver.cuStreamBeginCapture(stream.native(), mode) };
             let begun = stream.captured_by(begin);
             outcome = begun.map_err(Error::from).and_then(|()| {
-                let id = capture_of(runtime, stream.native()).and_then(|id| {
+                let id = capture_of(gpus, stream.native()).and_then(|id| {
                     id.ok_or(Error::InvalidState("the stream's capture was ended by another"))
                 });
                 match id {
                     Ok(id) => {
-                        runtime.captures.set_driver_id(number, id);
+                        gpus.captures().set_driver_id(number, id);
                         for Registered { generator, .. } in &self.generators {
                             generator.capture_begun(id);
                         }
                         Ok(())
                     }
                     Err(error) => {
-                        runtime.captures.discard(driver, stream);
+                        gpus.captures().discard(driver, stream);
                         Err(error)
                     }
                 }
@@ -223,32 +223,32 @@ impl GraphState {
     }
 
     /// Ends an active capture and destroys its template.
-    pub(super) fn abandon(&mut self, runtime: Option<&Runtime>) {
+    pub(super) fn abandon(&mut self, gpus: Option<&Gpus>) {
         let driver = self.driver;
-        if let (Ok(graph), Some(driver)) = (self.stop_capture(runtime), driver) {
+        if let (Ok(graph), Some(driver)) = (self.stop_capture(gpus), driver) {
             destroy_graph(driver, graph as usize);
         }
     }
 
     /// Ends the capture in the driver, and in the list of active captures if there is a runtime.
-    fn stop_capture(&mut self, runtime: Option<&Runtime>) -> Result<CUgraph> {
+    fn stop_capture(&mut self, gpus: Option<&Gpus>) -> Result<CUgraph> {
         let Phase::Capturing(capture) = std::mem::replace(&mut self.phase, Phase::Empty) else {
             return Err(Error::InvalidState(NOT_CAPTURED));
         };
         let Some(driver) = self.driver else { return Err(Error::InvalidState(NOT_CAPTURED)) };
         let _relaxed = Relaxed::enter(driver);
         let stream = &*capture.stream;
-        let device = runtime.and_then(|runtime| runtime.device(stream.device()).ok());
+        let device = gpus.and_then(|gpus| gpus.device(stream.device()).ok());
         let _context = device.and_then(|device| device.enter().ok());
-        let captured = runtime.and_then(|runtime| sanitizer::capture_of(runtime, stream));
+        let captured = gpus.and_then(|gpus| sanitizer::capture_of(gpus, stream));
         let ended = end_capture(driver, stream);
         let recording = sanitizer::capture_ended(captured);
-        if let Some(runtime) = runtime {
+        if let Some(gpus) = gpus {
             if ended.is_err() {
                 // The failed call may have left the stream captured.
-                runtime.captures.discard(driver, stream);
+                gpus.captures().discard(driver, stream);
             }
-            let uses = runtime.captures.end(capture.number);
+            let uses = gpus.captures().end(gpus, capture.number);
             self.held.take(Uses { recording, ..uses });
         }
         for registered in &mut self.generators {
@@ -262,12 +262,12 @@ impl GraphState {
     }
 
     /// Stores the captured template, and instantiates it unless it is kept. True if it is empty.
-    fn take_over(&mut self, runtime: &Runtime, graph: CUgraph, keeps: bool) -> Result<bool> {
+    fn take_over(&mut self, gpus: &Gpus, graph: CUgraph, keeps: bool) -> Result<bool> {
         self.template = graph as usize;
-        let is_empty = num_nodes(runtime.driver(), graph)? == 0;
+        let is_empty = num_nodes(gpus.driver(), graph)? == 0;
         if !keeps {
-            self.instantiate(runtime.driver(), runtime.device(self.device)?)?;
-            destroy_graph(runtime.driver(), std::mem::take(&mut self.template));
+            self.instantiate(gpus.driver(), gpus.device(self.device)?)?;
+            destroy_graph(gpus.driver(), std::mem::take(&mut self.template));
         }
         self.phase = Phase::Captured;
         Ok(is_empty)

@@ -11,8 +11,8 @@ use crate::base::rank::{Rank, before_captured_function};
 use crate::base::thread;
 use crate::base::waiting;
 use crate::driver::sys::CUstream;
+use crate::gpu::gpus::Gpus;
 use crate::ops::callback::Callback;
-use crate::runtime::Runtime;
 use crate::sanitizer::{self, Point};
 use std::ffi::c_void;
 use std::ptr::without_provenance_mut;
@@ -162,22 +162,22 @@ impl Drop for Functions {
 
 /// Adds a function to an active capture. On failure the caller keeps it.
 pub(crate) fn capture(
-    runtime: &Runtime,
+    gpus: &Gpus,
     stream: CUstream,
     capture: u64,
     callback: Callback,
 ) -> Result<()> {
     let number = list(callback)?;
-    if let Err(error) = runtime.captures.take_function(capture, number) {
+    if let Err(error) = gpus.captures().take_function(capture, number) {
         forget(number);
         return Err(error);
     }
     let argument = without_provenance_mut(number);
     // SAFETY: `call` takes any number.
-    let added = unsafe { runtime.driver().cuLaunchHostFunc(stream, Some(call), argument) };
+    let added = unsafe { gpus.driver().cuLaunchHostFunc(stream, Some(call), argument) };
     match added {
         Err(error) if forget(number) => {
-            runtime.captures.drop_function(capture, number);
+            gpus.captures().drop_function(capture, number);
             Err(error.into())
         }
         // The capture was ended meanwhile, and the function with it.

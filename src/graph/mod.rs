@@ -35,6 +35,7 @@ use crate::driver::sys::{
     CUgraph, CUgraphExec, CUgraphExecUpdateResultInfo, CUgraphNode, CUstreamCaptureStatus,
 };
 use crate::gpu::device::Device;
+use crate::gpu::gpus::Gpus;
 use crate::gpu::stream::Stream;
 use crate::graph::reclamation::{Content, GraphResources};
 use crate::memory::Relaxed;
@@ -42,7 +43,6 @@ use crate::memory::pools::pool::{MemPool, Pool};
 use crate::ops::callback;
 use crate::random::capture::Registration;
 use crate::random::generator::Generator;
-use crate::runtime::Runtime;
 use crate::sanitizer;
 use capture::Capture;
 use std::ffi::CStr;
@@ -111,13 +111,13 @@ impl GraphState {
     }
 
     /// Registers a generator, once.
-    fn register(&mut self, runtime: &Runtime, generator: &Generator) -> Result<()> {
+    fn register(&mut self, gpus: &Gpus, generator: &Generator) -> Result<()> {
         if self.generators.iter().any(|known| known.generator.is_of(generator)) {
             return Ok(());
         }
         let no_room = |_| Error::OutOfHostMemory("the generators of a graph");
         self.generators.try_reserve(1).map_err(no_room)?;
-        let generator = generator.register(runtime)?;
+        let generator = generator.register(gpus)?;
         self.generators.push(Registered { generator, increment: 0 });
         Ok(())
     }
@@ -216,7 +216,7 @@ impl Graph {
     }
 
     /// Registers a generator, so that replays advance it.
-    pub fn register(&self, runtime: &Runtime, generator: &Generator) -> Result<()> {
+    pub fn register(&self, gpus: &Gpus, generator: &Generator) -> Result<()> {
         callback::refuse()?;
         let mut state = self.state.lock();
         if !matches!(state.phase, Phase::Empty) {
@@ -224,11 +224,11 @@ impl Graph {
                 "generators are registered before the capture begins; reset the graph first",
             ));
         }
-        state.register(runtime, generator)
+        state.register(gpus, generator)
     }
 
     /// Instantiates the template, again if it was.
-    pub fn instantiate(&self, runtime: &Runtime) -> Result<()> {
+    pub fn instantiate(&self, gpus: &Gpus) -> Result<()> {
         callback::refuse()?;
         if !self.keeps {
             return Err(Error::InvalidState(
@@ -238,8 +238,8 @@ impl Graph {
         let superseded = {
             let mut state = self.state.lock();
             state.require_captured(NOT_CAPTURED)?;
-            let device = runtime.device(state.device)?;
-            state.instantiate(runtime.driver(), device)?;
+            let device = gpus.device(state.device)?;
+            state.instantiate(gpus.driver(), device)?;
             state.held.updated.take()
         };
         // Dropping it may call the host's `destroy`, so that no lock is held.
@@ -249,25 +249,21 @@ impl Graph {
 
     /// Queues its work on a stream, by default the current stream of its device.
     #[inline]
-    pub fn replay(&self, runtime: &Runtime, stream: Option<&Stream>) -> Result<()> {
+    pub fn replay(&self, gpus: &Gpus, stream: Option<&Stream>) -> Result<()> {
         callback::refuse()?;
         if sanitizer::is_on() {
             // Before the lock: under it no other host function may be called.
             let _call = sanitizer::call();
-            return self.launch::<true>(runtime, stream);
+            return self.launch::<true>(gpus, stream);
         }
-        self.launch::<false>(runtime, stream)
+        self.launch::<false>(gpus, stream)
     }
 
-    fn launch<const WATCHED: bool>(
-        &self,
-        runtime: &Runtime,
-        stream: Option<&Stream>,
-    ) -> Result<()> {
+    fn launch<const WATCHED: bool>(&self, gpus: &Gpus, stream: Option<&Stream>) -> Result<()> {
         let mut state = self.state.lock();
         let state = &mut *state;
         state.require_captured(NOT_CAPTURED)?;
-        let device = runtime.device(state.device)?;
+        let device = gpus.device(state.device)?;
         let stream = stream.unwrap_or_else(|| device.streams.current());
         if stream.device() != state.device {
             return Err(Error::Invalid(
@@ -275,9 +271,9 @@ impl Graph {
             ));
         }
         state.held.require_awake()?;
-        let driver = runtime.driver();
+        let driver = gpus.driver();
         let _context = device.enter()?;
-        if stream.is_capturing(runtime)? {
+        if stream.is_capturing(gpus)? {
             return Err(Error::Capturing {
                 operation: "tcuda_graph_replay",
                 why: "CUDA cannot launch a graph in a capture; end the capture first",
@@ -286,24 +282,24 @@ impl Graph {
         if state.exec == 0 {
             state.instantiate(driver, device)?;
         }
-        state.held.add_stream(stream.on_this_thread(runtime)?)?;
+        state.held.add_stream(stream.on_this_thread(gpus)?)?;
         for Registered { generator, increment } in &state.generators {
-            generator.replay_prologue(runtime, *increment, stream)?;
+            generator.replay_prologue(gpus, *increment, stream)?;
         }
         let Content { functions, recording } = state.held.content();
         let executable = state.exec as u64;
         functions.expect_calls();
         if WATCHED {
             // Before the launch, which may call the functions at once.
-            sanitizer::graph_launched(runtime, stream, executable, recording.as_ref());
-            functions.set_sync_point(|| sanitizer::point_of_stream(runtime, stream));
+            sanitizer::graph_launched(gpus, stream, executable, recording.as_ref());
+            functions.set_sync_point(|| sanitizer::point_of_stream(gpus, stream));
         }
         // SAFETY: the executable and the stream are alive, and of one device.
         let launched = unsafe { driver.cuGraphLaunch(state.executable(), stream.native()) };
         if launched.is_err() {
             functions.cancel_expected_calls();
             if WATCHED {
-                sanitizer::reached(sanitizer::point_of_stream(runtime, stream));
+                sanitizer::reached(sanitizer::point_of_stream(gpus, stream));
             }
         }
         Ok(launched?)
@@ -316,7 +312,7 @@ impl Graph {
 
     /// Updates the executable with the template of another graph of the same shape. On failure it
     /// is unchanged.
-    pub fn update(&self, runtime: &Runtime, source: &Graph) -> Result<()> {
+    pub fn update(&self, gpus: &Gpus, source: &Graph) -> Result<()> {
         callback::refuse()?;
         let templates = TEMPLATES.lock();
         let (template, held) = {
@@ -328,12 +324,12 @@ impl Graph {
                     "source has no template: make it by tcuda_graph_create with keep 1",
                 ));
             }
-            (source.graph(), source.held.share(runtime)?)
+            (source.graph(), source.held.share(gpus)?)
         };
-        let (outcome, unneeded) = self.update_by(runtime, template, held);
+        let (outcome, unneeded) = self.update_by(gpus, template, held);
         // Unneeded resources are released with no lock held.
         drop(templates);
-        unneeded.release(runtime);
+        unneeded.release(gpus);
         outcome
     }
 
@@ -341,7 +337,7 @@ impl Graph {
     /// need.
     fn update_by(
         &self,
-        runtime: &Runtime,
+        gpus: &Gpus,
         template: CUgraph,
         held: GraphResources,
     ) -> (Result<()>, GraphResources) {
@@ -356,9 +352,9 @@ impl Graph {
             _ => state.held.make_room(&held),
         });
         let outcome = is_ready.and_then(|()| {
-            let driver = runtime.driver();
+            let driver = gpus.driver();
             let _relaxed = Relaxed::enter(driver);
-            let _context = runtime.device(state.device)?.enter()?;
+            let _context = gpus.device(state.device)?.enter()?;
             // SAFETY: plain data, for which zero is a value.
             let mut info: CUgraphExecUpdateResultInfo = unsafe { std::mem::zeroed() };
             // SAFETY: both are alive, and `info` is writable.
@@ -371,15 +367,15 @@ impl Graph {
     }
 
     /// Resets the graph; aborts its capture if it is active.
-    pub fn reset(&self, runtime: &Runtime) {
+    pub fn reset(&self, gpus: &Gpus) {
         let resources = {
             let _templates = TEMPLATES.lock();
             let mut state = self.state.lock();
-            state.abandon(Some(runtime));
+            state.abandon(Some(gpus));
             state.clear()
         };
-        runtime.captures.retry_deferred(runtime);
-        resources.release(runtime);
+        gpus.captures().retry_deferred(gpus);
+        resources.release(gpus);
     }
 
     /// Its pool, as a handle for the host.
@@ -397,18 +393,16 @@ impl Graph {
     }
 
     /// Writes the template to a file, in DOT.
-    pub fn dump(&self, runtime: &Runtime, path: &CStr) -> Result<()> {
+    pub fn dump(&self, gpus: &Gpus, path: &CStr) -> Result<()> {
         callback::refuse()?;
         self.state.lock().require_template()?;
         crate::base::file::replace_by_name(path, |path| {
             let _templates = TEMPLATES.lock();
             let state = self.state.lock();
             state.require_template()?;
-            let _relaxed = Relaxed::enter(runtime.driver());
+            let _relaxed = Relaxed::enter(gpus.driver());
             // SAFETY: the graph is alive, and the path ends with a NUL.
-            unsafe {
-                runtime.driver().cuGraphDebugDotPrint(state.graph(), path.as_ptr(), VERBOSE)
-            }?;
+            unsafe { gpus.driver().cuGraphDebugDotPrint(state.graph(), path.as_ptr(), VERBOSE) }?;
             Ok(())
         })
     }
@@ -440,14 +434,14 @@ pub fn pool_handle() -> Result<MemPool> {
 }
 
 /// Is a stream captured? Creates no context.
-pub fn is_capturing(runtime: &Runtime, stream: &Stream) -> Result<bool> {
-    if !runtime.device(stream.device())?.has_context() {
+pub fn is_capturing(gpus: &Gpus, stream: &Stream) -> Result<bool> {
+    if !gpus.device(stream.device())?.has_context() {
         return Ok(false);
     }
-    let _context = stream.enter(runtime)?;
+    let _context = stream.enter(gpus)?;
     let mut status: i32 = 0;
     let out = std::ptr::from_mut(&mut status).cast::<CUstreamCaptureStatus>();
     // SAFETY: the driver writes an enum of this size; it is read as an integer.
-    unsafe { runtime.driver().cuStreamIsCapturing(stream.native(), out) }?;
+    unsafe { gpus.driver().cuStreamIsCapturing(stream.native(), out) }?;
     Ok(status != 0)
 }

@@ -6,12 +6,12 @@ use super::functions::Functions;
 use crate::base::error::{Error, Result};
 use crate::gpu::device::Device;
 use crate::gpu::external_registry::HeldStream;
+use crate::gpu::gpus::Gpus;
 use crate::gpu::stream::Stream;
 use crate::gpu::sync_debug;
 use crate::graph::active_captures::Uses;
 use crate::memory::pools::pool::Pool;
 use crate::memory::{self, Relaxed};
-use crate::runtime::Runtime;
 use crate::sanitizer::Recording;
 
 /// What a launch runs besides the driver's work.
@@ -86,7 +86,7 @@ impl GraphResources {
     }
 
     /// A second holder of the same resources; its content is that of the template.
-    pub(super) fn share(&self, runtime: &Runtime) -> Result<GraphResources> {
+    pub(super) fn share(&self, gpus: &Gpus) -> Result<GraphResources> {
         let mut other = GraphResources::default();
         other.make_room_for_pools(self.pools.len())?;
         other.pinned.try_reserve(self.pinned.len()).map_err(|_| NO_ROOM)?;
@@ -94,7 +94,7 @@ impl GraphResources {
         other.own = Content { functions: functions.share()?, recording: recording.clone() };
         other.pools.extend(self.pools.iter().map(Pool::share));
         other.pinned.extend(&self.pinned);
-        runtime.host.add_graph_to_pinned(&other.pinned);
+        gpus.pinned().add_graph_to_pinned(&other.pinned);
         Ok(other)
     }
 
@@ -127,50 +127,50 @@ impl GraphResources {
     }
 
     /// Releases all resources, ordered after the launches. The caller holds no lock.
-    pub(super) fn release(mut self, runtime: &Runtime) {
+    pub(super) fn release(mut self, gpus: &Gpus) {
         // Generators know where they were used.
         drop(std::mem::take(&mut self.generators));
         drop((std::mem::take(&mut self.own), self.updated.take()));
         if self.pools.is_empty() && self.pinned.is_empty() {
             return;
         }
-        let _relaxed = Relaxed::enter(runtime.driver());
-        if !self.try_release(runtime) {
-            runtime.captures.defer_release(self);
+        let _relaxed = Relaxed::enter(gpus.driver());
+        if !self.try_release(gpus) {
+            gpus.captures().defer_release(self);
         }
     }
 
     /// False: not released, because a stream on which it was launched is captured now.
-    fn try_release(&self, runtime: &Runtime) -> bool {
+    fn try_release(&self, gpus: &Gpus) -> bool {
         let streams = || self.streams.iter().map(|stream| &**stream);
-        if streams().any(|stream| stream.is_capturing(runtime).unwrap_or(false)) {
+        if streams().any(|stream| stream.is_capturing(gpus).unwrap_or(false)) {
             return false;
         }
         for stream in streams() {
             // The host waits if the streams cannot be ordered on the device.
-            if self.order_pools_after(runtime, stream).is_err() {
+            if self.order_pools_after(gpus, stream).is_err() {
                 let _required = sync_debug::required();
-                let _ = memory::wait_for(runtime, stream);
+                let _ = memory::wait_for(gpus, stream);
             }
         }
-        runtime.host.remove_graph_from_pinned(runtime, &self.pinned, streams());
+        gpus.pinned().remove_graph_from_pinned(gpus, &self.pinned, streams());
         true
     }
 
     /// Orders the streams that own memory of the pools after the launches on `launched`.
-    fn order_pools_after(&self, runtime: &Runtime, launched: &Stream) -> Result<()> {
+    fn order_pools_after(&self, gpus: &Gpus, launched: &Stream) -> Result<()> {
         let is_needed = |device: &Device| {
-            self.pools.iter().any(|pool| device.memory.serves_others(pool.id(), launched))
+            self.pools.iter().any(|pool| device.memory().serves_others(pool.id(), launched))
         };
-        if !runtime.devices.iter().any(is_needed) {
+        if !gpus.devices.iter().any(is_needed) {
             return Ok(());
         }
-        let device = runtime.device(launched.device())?;
+        let device = gpus.device(launched.device())?;
         let _context = device.enter()?;
-        let Some(end) = memory::end_of(runtime, device, launched)? else { return Ok(()) };
-        for device in &runtime.devices {
+        let Some(end) = memory::end_of(gpus, device, launched)? else { return Ok(()) };
+        for device in &gpus.devices {
             for pool in &self.pools {
-                device.memory.order_after_launch(runtime, pool.id(), launched, end.event())?;
+                device.memory().order_after_launch(gpus, pool.id(), launched, end.event())?;
             }
         }
         Ok(())

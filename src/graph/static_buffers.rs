@@ -3,11 +3,11 @@
 use crate::base::error::{Error, Result};
 use crate::gpu::device::Device;
 use crate::gpu::external_registry::HeldStream;
+use crate::gpu::gpus::Gpus;
 use crate::gpu::stream::Stream;
 use crate::memory;
 use crate::ops::copy;
 use crate::ops::observed_ops;
-use crate::runtime::Runtime;
 use crate::sanitizer;
 use crate::tensor::owned::{self, SizePointers, Sizes};
 use crate::tensor::{Place, Tensor};
@@ -26,14 +26,14 @@ impl StaticTensor {
 
     /// Allocates a tensor like another; returns it with the address of its block.
     pub(super) fn like(
-        runtime: &Runtime,
+        gpus: &Gpus,
         device: &Device,
         stream: &Stream,
         sample: &Tensor,
     ) -> Result<(StaticTensor, u64)> {
         let mut made = StaticTensor::of(sample)?;
         let (first, end) = sample.range()?;
-        let block = device.memory.allocate(runtime, device, stream, end - first)?;
+        let block = device.memory().allocate(gpus, device, stream, end - first)?;
         made.tensor.address = block + (sample.address - first);
         made.tensor.data = made.tensor.address;
         made.tensor.place = Place::Cuda(device.ordinal());
@@ -77,7 +77,7 @@ impl StaticTensor {
     /// Copies a tensor of the same layout, unless it is the same memory.
     pub(super) fn take(
         &self,
-        runtime: &Runtime,
+        gpus: &Gpus,
         other: &Tensor,
         stream: &Stream,
         operation: &'static str,
@@ -87,15 +87,15 @@ impl StaticTensor {
         }
         let ((to, end), (from, _)) = (self.tensor.range()?, other.range()?);
         match sanitizer::is_on() {
-            true => observed_ops::copy_observed(runtime, (to, from, end - to), stream, operation),
-            false => copy::copy(runtime, to, from, end - to, stream),
+            true => observed_ops::copy_observed(gpus, (to, from, end - to), stream, operation),
+            false => copy::copy(gpus, to, from, end - to, stream),
         }
     }
 
     /// Fills it with zeros.
     pub(super) fn clear(
         &self,
-        runtime: &Runtime,
+        gpus: &Gpus,
         stream: &Stream,
         operation: &'static str,
     ) -> Result<()> {
@@ -105,9 +105,9 @@ impl StaticTensor {
         }
         match sanitizer::is_on() {
             true => {
-                observed_ops::fill_observed(runtime, (first, &[0], end - first), stream, operation)
+                observed_ops::fill_observed(gpus, (first, &[0], end - first), stream, operation)
             }
-            false => copy::fill(runtime, first, &[0], end - first, stream),
+            false => copy::fill(gpus, first, &[0], end - first, stream),
         }
     }
 }
@@ -145,12 +145,12 @@ impl Blocks {
     }
 
     /// Frees them, in the order of these streams too.
-    pub(super) fn free(&mut self, runtime: &Runtime, streams: &[HeldStream]) {
+    pub(super) fn free(&mut self, gpus: &Gpus, streams: &[HeldStream]) {
         for block in self.0.drain(..) {
             for stream in streams {
                 let _ = memory::record_stream(block, stream);
             }
-            let _ = memory::free(runtime, block);
+            let _ = memory::free(gpus, block);
         }
     }
 }

@@ -14,9 +14,9 @@ use crate::base::thread::{self, try_box};
 use crate::driver::cublas::{self, Cublas};
 use crate::gpu::device::Device;
 use crate::gpu::external_registry::HeldStream;
+use crate::gpu::gpus::Gpus;
 use crate::gpu::stream::Stream;
 use crate::memory::{self, Relaxed};
-use crate::runtime::Runtime;
 use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -51,18 +51,18 @@ static IN_USE: AtomicBool = AtomicBool::new(false);
 const MIB: u64 = 1 << 20;
 
 /// This thread's handle of a device, set to its current stream.
-pub fn handle(runtime: &Runtime, device: &Device) -> Result<usize> {
+pub fn handle(gpus: &Gpus, device: &Device) -> Result<usize> {
     let mut version = 0;
     // SAFETY: `version` is writable.
-    unsafe { runtime.driver().cuDriverGetVersion(&mut version) }?;
+    unsafe { gpus.driver().cuDriverGetVersion(&mut version) }?;
     let cublas = cublas::get(device.is_simulated(), version)?;
     let stream = device.streams.current();
     let _context = device.enter()?;
-    let handle = own(runtime, device, cublas)?;
+    let handle = own(gpus, device, cublas)?;
     // SAFETY: handles stay until shutdown, which waits for this call.
     let handle = unsafe { &*handle };
     let space = match cublas.takes_workspaces() {
-        true => Some(handle.space(runtime, device, stream.on_this_thread(runtime)?)?),
+        true => Some(handle.space(gpus, device, stream.on_this_thread(gpus)?)?),
         false => None,
     };
     cublas.use_on(handle.native, stream.native() as usize, space)?;
@@ -70,7 +70,7 @@ pub fn handle(runtime: &Runtime, device: &Device) -> Result<usize> {
 }
 
 /// This thread's handle, an unowned one, or a new one; the device's context is current.
-fn own(runtime: &Runtime, device: &Device, cublas: &Cublas) -> Result<*const Handle> {
+fn own(gpus: &Gpus, device: &Device, cublas: &Cublas) -> Result<*const Handle> {
     let (me, ordinal) = (thread::address(), device.ordinal());
     let left = {
         let mut handles = HANDLES.lock();
@@ -83,7 +83,7 @@ fn own(runtime: &Runtime, device: &Device, cublas: &Cublas) -> Result<*const Han
             &raw const *handles[index]
         })
     };
-    let Some(left) = left else { return make(runtime, device, cublas, me) };
+    let Some(left) = left else { return make(gpus, device, cublas, me) };
     // SAFETY: as in `handle`.
     if let Err(failure) = cublas.reset_modes(unsafe { &*left }.native) {
         // It stays unowned.
@@ -98,22 +98,17 @@ fn own(runtime: &Runtime, device: &Device, cublas: &Cublas) -> Result<*const Han
 }
 
 #[cold]
-fn make(
-    runtime: &Runtime,
-    device: &Device,
-    cublas: &Cublas,
-    owner: usize,
-) -> Result<*const Handle> {
+fn make(gpus: &Gpus, device: &Device, cublas: &Cublas, owner: usize) -> Result<*const Handle> {
     const NO_ROOM: &str = "a cuBLAS handle";
     let spaces = UnsafeCell::new(Vec::new());
     let mut handle =
         try_box(Handle { device: device.ordinal(), native: 0, owner, spaces }, NO_ROOM)?;
     // It allocates, which must not invalidate a capture that is under way.
-    let _relaxed = Relaxed::enter(runtime.driver());
+    let _relaxed = Relaxed::enter(gpus.driver());
     handle.native = match cublas.create() {
         // cuBLAS cannot use memory that the cache holds.
         Err(failure) if failure.is_out_of_memory() => {
-            memory::empty_cache(runtime)?;
+            memory::empty_cache(gpus)?;
             cublas.create()?
         }
         other => other?,
@@ -132,12 +127,12 @@ fn make(
 
 impl Handle {
     /// The workspace of the handle for a stream, allocated now if there is none: address and bytes.
-    fn space(&self, runtime: &Runtime, device: &Device, stream: &Stream) -> Result<(u64, u64)> {
-        let capture = match runtime.captures.any() {
-            true => runtime.captures.number_of(runtime, stream)?.unwrap_or(0),
+    fn space(&self, gpus: &Gpus, device: &Device, stream: &Stream) -> Result<(u64, u64)> {
+        let capture = match gpus.has_captures() {
+            true => gpus.captures().number_of(gpus, stream)?.unwrap_or(0),
             false => 0,
         };
-        self.give_back(runtime, stream, capture);
+        self.give_back(gpus, stream, capture);
         let known = |space: &&Space| space.stream.is(stream) && space.capture == capture;
         // SAFETY: this thread owns the handle, and makes no other call meanwhile.
         if let Some(space) = unsafe { &*self.spaces.get() }.iter().find(known) {
@@ -148,12 +143,12 @@ impl Handle {
         let room = unsafe { &mut *self.spaces.get() }.try_reserve(1);
         room.map_err(|_| Error::OutOfHostMemory("a workspace of cuBLAS"))?;
         // Observers may run, and call for the handle themselves.
-        let address = device.memory.allocate(runtime, device, stream, bytes)?;
+        let address = device.memory().allocate(gpus, device, stream, bytes)?;
         let space = Space { stream: HeldStream::new(stream), capture, address, bytes };
         // SAFETY: as above.
         let spaces = unsafe { &mut *self.spaces.get() };
         if spaces.try_reserve(1).is_err() {
-            free(runtime, address);
+            free(gpus, address);
             return Err(Error::OutOfHostMemory("a workspace of cuBLAS"));
         }
         spaces.push(space);
@@ -162,7 +157,7 @@ impl Handle {
 
     /// Frees workspaces of captures of a stream that are over, and of external streams that are
     /// gone: later streams are new objects, so that these would never be used again.
-    fn give_back(&self, runtime: &Runtime, stream: &Stream, capture: u64) {
+    fn give_back(&self, gpus: &Gpus, stream: &Stream, capture: u64) {
         let is_over = |space: &Space| {
             if space.stream.is(stream) {
                 return space.capture != 0 && space.capture != capture;
@@ -177,16 +172,16 @@ impl Handle {
                 index.map(|index| spaces.swap_remove(index))
             };
             let Some(space) = over else { return };
-            free(runtime, space.address);
+            free(gpus, space.address);
         }
     }
 }
 
 /// Frees a workspace, unless it has no bytes.
-fn free(runtime: &Runtime, address: u64) {
+fn free(gpus: &Gpus, address: u64) {
     if address != 0 {
         // It was allocated, and a failure could not be handled here.
-        let _ = memory::free(runtime, address);
+        let _ = memory::free(gpus, address);
     }
 }
 
@@ -201,17 +196,17 @@ pub(crate) fn leave(thread: usize) {
 }
 
 /// Destroys all handles; they are no longer in use, and the devices have settled.
-pub(crate) fn close(runtime: &Runtime) {
+pub(crate) fn close(gpus: &Gpus) {
     let handles = std::mem::take(&mut *HANDLES.lock());
     for handle in handles {
-        let Ok(device) = runtime.device(handle.device) else { continue };
+        let Ok(device) = gpus.device(handle.device) else { continue };
         // Also of a lost device: the handle's host memory is freed.
         let _context = device.enter();
         if let Ok(cublas) = cublas::get(device.is_simulated(), i32::MAX) {
             cublas.destroy(handle.native);
         }
         for space in handle.spaces.into_inner() {
-            free(runtime, space.address);
+            free(gpus, space.address);
         }
     }
 }

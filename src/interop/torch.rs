@@ -11,12 +11,13 @@ use crate::base::rank::Rank;
 use crate::base::thread;
 use crate::driver::sys::CUstream;
 use crate::gpu::device::Device;
+use crate::gpu::gpus::Gpus;
 use crate::gpu::stream::{LEGACY, PER_THREAD, Stream};
+use crate::gpu::subsystem::{Slot, Subsystem};
 use crate::graph::active_captures;
 use crate::memory;
 use crate::memory::pools::pool::Pool;
 use crate::memory::pools::route;
-use crate::runtime::Runtime;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// PyTorch's id of a pool: the first number is not 0 for a pool of a capture, the second for a pool
@@ -52,6 +53,19 @@ pub struct Pools {
     lists: Mutex<Lists>,
     /// Number of routes, readable without the lock.
     routes: AtomicUsize,
+}
+
+// SAFETY: no other type has this slot, and the runtime sets it before a call can use it.
+unsafe impl Subsystem for Pools {
+    const SLOT: Slot = Slot::TorchPools;
+}
+
+impl Gpus {
+    /// The private pools that PyTorch uses.
+    #[inline(always)]
+    pub fn torch_pools(&self) -> &Pools {
+        self.subsystem()
+    }
 }
 
 impl Pools {
@@ -147,7 +161,7 @@ const NOT_REFERENCED: Error =
     Error::InvalidState("that pool was never begun, or was released already");
 
 /// Allocates for a stream of PyTorch.
-pub fn allocate(runtime: &Runtime, device: i32, native: CUstream, bytes: isize) -> Result<u64> {
+pub fn allocate(gpus: &Gpus, device: i32, native: CUstream, bytes: isize) -> Result<u64> {
     if bytes < 0 {
         return Err(Error::OutOfRange {
             name: "bytes",
@@ -155,40 +169,40 @@ pub fn allocate(runtime: &Runtime, device: i32, native: CUstream, bytes: isize) 
             allowed: "no allocation is larger than PTRDIFF_MAX",
         });
     }
-    let device = runtime.device(device)?;
+    let device = gpus.device(device)?;
     let stream = device.streams.named(device, native)?;
-    let pool = match runtime.torch.routes.load(Ordering::Acquire) {
+    let pool = match gpus.torch_pools().routes.load(Ordering::Acquire) {
         0 => None,
-        _ => runtime.torch.pool_of(device.ordinal(), capture_of(runtime, device, native)?),
+        _ => gpus.torch_pools().pool_of(device.ordinal(), capture_of(gpus, device, native)?),
     };
     let Some(pool) = pool else {
-        return device.memory.allocate(runtime, device, stream, bytes as u64);
+        return device.memory().allocate(gpus, device, stream, bytes as u64);
     };
     let (id, generation) = (pool.id(), device.streams.generation());
     route::begin(pool, 0, device.ordinal(), generation)?;
-    let allocated = device.memory.allocate(runtime, device, stream, bytes as u64);
+    let allocated = device.memory().allocate(gpus, device, stream, bytes as u64);
     let ended = route::end(id, device.ordinal(), generation);
     allocated.and_then(|address| ended.map(|()| address))
 }
 
 /// The id of the capture that a stream belongs to. The query harms no capture.
-fn capture_of(runtime: &Runtime, device: &Device, native: CUstream) -> Result<Option<u64>> {
+fn capture_of(gpus: &Gpus, device: &Device, native: CUstream) -> Result<Option<u64>> {
     let _context = device.enter()?;
-    active_captures::capture_of(runtime, native)
+    active_captures::capture_of(gpus, native)
 }
 
 /// Records that a block is also used on a stream of PyTorch, of any device.
-pub fn record_stream(runtime: &Runtime, address: u64, native: CUstream) -> Result<()> {
+pub fn record_stream(gpus: &Gpus, address: u64, native: CUstream) -> Result<()> {
     let own = memory::device_of(address).ok_or_else(|| memory::unknown_pointer(address))?;
-    let device = device_of(runtime, native, own)?;
+    let device = device_of(gpus, native, own)?;
     let stream: &Stream = device.streams.named(device, native)?;
     memory::record_stream(address, stream)
 }
 
 /// The device of a stream; `own` for a handle that denotes a stream of any device.
-fn device_of(runtime: &Runtime, native: CUstream, own: i32) -> Result<&Device> {
-    let own = runtime.device(own)?;
-    if [0, LEGACY, PER_THREAD].contains(&(native as usize)) || runtime.devices.len() == 1 {
+fn device_of(gpus: &Gpus, native: CUstream, own: i32) -> Result<&Device> {
+    let own = gpus.device(own)?;
+    if [0, LEGACY, PER_THREAD].contains(&(native as usize)) || gpus.devices.len() == 1 {
         return Ok(own);
     }
     let context = own.streams.context_of(native)?;
@@ -196,20 +210,20 @@ fn device_of(runtime: &Runtime, native: CUstream, own: i32) -> Result<&Device> {
         return Ok(own);
     }
     // For a stream in no primary context the block's own device returns an error with a reason.
-    Ok(runtime.devices.iter().find(|device| device.is_context(context)).unwrap_or(own))
+    Ok(gpus.devices.iter().find(|device| device.is_context(context)).unwrap_or(own))
 }
 
 /// Routes allocations on a device to a pool.
-pub fn begin(runtime: &Runtime, device: i32, id: Id) -> Result<()> {
-    runtime.torch.begin(runtime.device(device)?.ordinal(), id)
+pub fn begin(gpus: &Gpus, device: i32, id: Id) -> Result<()> {
+    gpus.torch_pools().begin(gpus.device(device)?.ordinal(), id)
 }
 
 /// Ends that route.
-pub fn end(runtime: &Runtime, device: i32, id: Id) -> Result<()> {
-    runtime.torch.end(runtime.device(device)?.ordinal(), id)
+pub fn end(gpus: &Gpus, device: i32, id: Id) -> Result<()> {
+    gpus.torch_pools().end(gpus.device(device)?.ordinal(), id)
 }
 
 /// Releases one `begin`.
-pub fn release(runtime: &Runtime, device: i32, id: Id) -> Result<()> {
-    runtime.torch.release(runtime.device(device)?.ordinal(), id)
+pub fn release(gpus: &Gpus, device: i32, id: Id) -> Result<()> {
+    gpus.torch_pools().release(gpus.device(device)?.ordinal(), id)
 }

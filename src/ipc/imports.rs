@@ -11,7 +11,7 @@ use crate::driver::sys::{
 };
 use crate::driver::{Driver, code};
 use crate::gpu::device::Device;
-use crate::runtime::Runtime;
+use crate::gpu::gpus::Gpus;
 use std::ffi::c_void;
 use std::time::Duration;
 
@@ -209,8 +209,8 @@ impl Imports {
     }
 
     /// Undoes one import of a block, and unmaps the memory with the last one.
-    pub fn close(&mut self, runtime: &Runtime, address: u64) -> Result<()> {
-        self.clear_stranded(runtime.driver());
+    pub fn close(&mut self, gpus: &Gpus, address: u64) -> Result<()> {
+        self.clear_stranded(gpus.driver());
         let why = "was not imported, or was closed already";
         let unknown = Error::InvalidPointer { ptr: address as usize, why };
         let at = self.list.iter().position(|import| import.address == address).ok_or(unknown)?;
@@ -223,10 +223,10 @@ impl Imports {
         if let Some(index) = self.ranges.iter().position(is_it) {
             if self.ranges[index].imports == 1 {
                 let range = &mut self.ranges[index];
-                let device = runtime.device(range.device)?;
+                let device = gpus.device(range.device)?;
                 range.unmap(device)?;
                 let mut range = self.ranges.swap_remove(index);
-                if range.free_addresses(runtime.driver()).is_err() {
+                if range.free_addresses(gpus.driver()).is_err() {
                     self.stranded.push(range);
                 }
             } else {
@@ -247,14 +247,14 @@ impl Imports {
     }
 
     /// Closes all imports at the end, when nothing uses them.
-    pub fn close_all(&mut self, runtime: &Runtime) -> usize {
+    pub fn close_all(&mut self, gpus: &Gpus) -> usize {
         let count = self.list.len();
         for _ in 0..2 {
             self.ranges.retain_mut(|range| {
-                let Ok(device) = runtime.device(range.device) else { return true };
-                range.unmap(device).and_then(|()| range.free_addresses(runtime.driver())).is_err()
+                let Ok(device) = gpus.device(range.device) else { return true };
+                range.unmap(device).and_then(|()| range.free_addresses(gpus.driver())).is_err()
             });
-            self.clear_stranded(runtime.driver());
+            self.clear_stranded(gpus.driver());
         }
         for import in &self.list {
             if let Some(peer) = self.peers.iter().find(|peer| peer.name == import.name) {

@@ -27,11 +27,12 @@ use crate::base::thread;
 use crate::driver::code;
 use crate::driver::sys::{CUevent, CUipcEventHandle};
 use crate::gpu::device::Device;
+use crate::gpu::gpus::Gpus;
 use crate::gpu::stream::Stream;
+use crate::gpu::subsystem::{Slot, Subsystem};
 use crate::memory::exported::{self, Exported};
 use crate::memory::wait_for;
 use crate::ops::callback;
-use crate::runtime::Runtime;
 use crate::sanitizer::{self, sync_points};
 use exports::{Export, ExportParts, Exports, Range};
 use handle::{CHANGED, HandleFields};
@@ -60,6 +61,19 @@ pub struct Ipc {
 const CAPTURED: &str = "other processes cannot wait for what has not run; share memory before the \
                         capture begins, or after it ends";
 
+// SAFETY: no other type has this slot, and the runtime sets it before a call can use it.
+unsafe impl Subsystem for Ipc {
+    const SLOT: Slot = Slot::Ipc;
+}
+
+impl Gpus {
+    /// The exports to and imports from other processes.
+    #[inline(always)]
+    pub fn ipc(&self) -> &Ipc {
+        self.subsystem()
+    }
+}
+
 impl Ipc {
     pub(crate) fn new() -> Result<Ipc> {
         let exports = Mutex::new(Rank::LEAF, Exports::new());
@@ -74,16 +88,16 @@ impl Ipc {
 
     /// Exports an address and the block that contains it, for one other process. The other
     /// process's work is ordered after the current work of `stream`.
-    pub fn export(&self, runtime: &Runtime, address: u64, stream: &Stream) -> Result<Handle> {
+    pub fn export(&self, gpus: &Gpus, address: u64, stream: &Stream) -> Result<Handle> {
         callback::refuse()?;
-        self.collect(runtime);
+        self.collect(gpus);
         if self.imports.lock().contains(address) {
             return Err(Error::InvalidState(
                 "memory that was received from another process cannot be sent on; copy it first, \
                  or have its owner export it",
             ));
         }
-        let device = runtime.device(stream.device())?;
+        let device = gpus.device(stream.device())?;
         let owner = crate::memory::device_of(address);
         if owner.is_some_and(|owner| owner != stream.device()) {
             return Err(Error::OutOfRange {
@@ -95,7 +109,7 @@ impl Ipc {
         let mut fields = HandleFields::new();
         fields.nonce = socket::random()?;
         fields.uuid = device.uuid()?;
-        let event = self.record_event(runtime, device, stream, &mut fields)?;
+        let event = self.record_event(gpus, device, stream, &mut fields)?;
         let outcome = self.export_after(device, address, &mut fields, event);
         if outcome.is_err() && !event.is_null() {
             device.events.give_shared(event);
@@ -153,21 +167,21 @@ impl Ipc {
     /// for instead.
     fn record_event(
         &self,
-        runtime: &Runtime,
+        gpus: &Gpus,
         device: &Device,
         stream: &Stream,
         fields: &mut HandleFields,
     ) -> Result<CUevent> {
         let captured = Error::Capturing { operation: "tcuda_ipc_export", why: CAPTURED };
-        if stream.is_capturing(runtime)? {
+        if stream.is_capturing(gpus)? {
             return Err(captured);
         }
-        let wait = || stream.synchronize(runtime).map(|()| std::ptr::null_mut());
+        let wait = || stream.synchronize(gpus).map(|()| std::ptr::null_mut());
         if self.state.exports.lock().events >= MAX_EVENTS {
             return wait();
         }
         let event = device.events.take_shared(device)?;
-        let recorded = stream.unless_captured(runtime, || stream.record(runtime, event));
+        let recorded = stream.unless_captured(gpus, || stream.record(gpus, event));
         let outcome = match recorded {
             Ok(Some(())) => handle_of(device, event),
             Ok(None) => Err(captured),
@@ -260,7 +274,7 @@ impl Ipc {
     /// block. `stream`, by default the device's current one, waits for the exporter's work.
     pub fn import<'a>(
         &self,
-        runtime: &'a Runtime,
+        gpus: &'a Gpus,
         handle: &Handle,
         stream: Option<&'a Stream>,
     ) -> Result<(u64, u64)> {
@@ -273,7 +287,7 @@ impl Ipc {
             ));
         }
         let mut found = None;
-        for device in &runtime.devices {
+        for device in &gpus.devices {
             if device.uuid()? == fields.uuid {
                 found = Some(device);
             }
@@ -290,55 +304,55 @@ impl Ipc {
                 allowed: "it is of another device than the memory; pass one of the memory's device",
             });
         }
-        if stream.is_capturing(runtime)? {
+        if stream.is_capturing(gpus)? {
             return Err(Error::Capturing { operation: "tcuda_ipc_import", why: CAPTURED });
         }
         let mut imports = self.imports.lock();
         let (address, bytes) = imports.open(device, handle, &fields)?;
         let waited = match fields.has_event {
             0 => Ok(()),
-            _ => wait_for_other(runtime, device, stream, &fields.event),
+            _ => wait_for_other(gpus, device, stream, &fields.event),
         };
         if let Err(error) = imports.require_alive(&fields.socket, waited) {
             // No work uses it yet.
-            let _ = imports.close(runtime, address);
+            let _ = imports.close(gpus, address);
             return Err(error);
         }
         let (start, count) = imports.block_of(address).unwrap_or((address, 1));
         drop(imports);
         if fields.has_event != 0 {
             // The other process may have waited for any work of this one.
-            sanitizer::waits_for_everything(runtime, stream);
+            sanitizer::waits_for_everything(gpus, stream);
         }
         if count == 1 {
-            sanitizer::allocated(runtime, start, address - start + bytes, stream);
+            sanitizer::allocated(gpus, start, address - start + bytes, stream);
         }
         Ok((address, bytes))
     }
 
     /// Closes an import after the current work of `stream`.
-    pub fn close(&self, runtime: &Runtime, address: u64, stream: Option<&Stream>) -> Result<()> {
+    pub fn close(&self, gpus: &Gpus, address: u64, stream: Option<&Stream>) -> Result<()> {
         callback::refuse()?;
         let why = "was not imported, or was closed already";
         let unknown = Error::InvalidPointer { ptr: address as usize, why };
         let device = self.imports.lock().device_of(address).ok_or(unknown)?;
-        let device = runtime.device(device)?;
+        let device = gpus.device(device)?;
         let stream = stream.unwrap_or_else(|| device.streams.current());
-        if stream.is_capturing(runtime)? {
+        if stream.is_capturing(gpus)? {
             return Err(Error::Capturing { operation: "tcuda_ipc_close", why: CAPTURED });
         }
         // Neither the unmapping nor the other process waits for the stream.
-        let point = sanitizer::point_of_stream(runtime, stream);
-        sync_points::waited(point, || wait_for(runtime, stream))?;
+        let point = sanitizer::point_of_stream(gpus, stream);
+        sync_points::waited(point, || wait_for(gpus, stream))?;
         let mut imports = self.imports.lock();
         if let Some((start, 1)) = imports.block_of(address) {
             sanitizer::freed(start);
         }
-        imports.close(runtime, address)
+        imports.close(gpus, address)
     }
 
     /// Withdraws a handle, so that no further process can import it.
-    pub fn withdraw(&self, runtime: &Runtime, handle: &Handle) -> Result<()> {
+    pub fn withdraw(&self, gpus: &Gpus, handle: &Handle) -> Result<()> {
         callback::refuse()?;
         let fields = HandleFields::unpack(handle)?;
         let own = self.server.lock().as_ref().map(|server| server.name);
@@ -350,7 +364,7 @@ impl Ipc {
         let ended = self.state.exports.lock().withdraw(handle).ok_or(CHANGED)?;
         if ended {
             self.state.needs_collection.store(true, Ordering::Release);
-            self.collect(runtime);
+            self.collect(gpus);
         }
         Ok(())
     }
@@ -367,28 +381,28 @@ impl Ipc {
     }
 
     /// Releases what no other process holds any more.
-    pub fn collect(&self, runtime: &Runtime) {
+    pub fn collect(&self, gpus: &Gpus) {
         if thread::is_in_callback() {
             return;
         }
         if self.needs_collection() {
             let held = self.server.lock();
-            self.collect_with_lock(runtime, held);
+            self.collect_with_lock(gpus, held);
         }
     }
 
     /// The same for slow paths; does nothing if another thread is collecting.
-    pub(crate) fn try_collect(&self, runtime: &Runtime) {
+    pub(crate) fn try_collect(&self, gpus: &Gpus) {
         if let Some(held) = self.server.try_lock() {
-            self.collect_with_lock(runtime, held);
+            self.collect_with_lock(gpus, held);
         }
     }
 
-    fn collect_with_lock(&self, runtime: &Runtime, held: Held<'_, Option<Server>>) {
+    fn collect_with_lock(&self, gpus: &Gpus, held: Held<'_, Option<Server>>) {
         self.state.needs_collection.store(false, Ordering::Relaxed);
         loop {
             let Some((export, range)) = self.state.exports.lock().take_ended() else { break };
-            return_event(runtime, &export);
+            return_event(gpus, &export);
             drop(range);
         }
         let mut freed = [0; 64];
@@ -409,7 +423,7 @@ impl Ipc {
         // A free may call the host's stack trace function, so that no lock is held.
         drop(held);
         for address in &freed[..count] {
-            exported::free(runtime, *address);
+            exported::free(gpus, *address);
         }
     }
 
@@ -424,16 +438,16 @@ impl Ipc {
     }
 
     /// Closes all imports and ends the server. No thread is inside, and no work is running.
-    pub(crate) fn end(&self, runtime: &Runtime) {
+    pub(crate) fn end(&self, gpus: &Gpus) {
         if let Some(server) = self.server.lock().take() {
             server.end();
         }
-        let imported = self.imports.lock().close_all(runtime);
+        let imported = self.imports.lock().close_all(gpus);
         let mut exports = self.state.exports.lock();
         let ended = std::mem::replace(&mut *exports, Exports::new());
         drop(exports);
         let held = ended.list.iter().filter(|export| export.is_held()).count();
-        ended.list.iter().for_each(|export| return_event(runtime, export));
+        ended.list.iter().for_each(|export| return_event(gpus, export));
         if held > 0 {
             log::write(
                 Level::Warning,
@@ -452,9 +466,9 @@ impl Ipc {
     }
 }
 
-fn return_event(runtime: &Runtime, export: &Export) {
+fn return_event(gpus: &Gpus, export: &Export) {
     if !export.event.is_null()
-        && let Ok(device) = runtime.device(export.device)
+        && let Ok(device) = gpus.device(export.device)
     {
         device.events.give_shared(export.event);
     }
@@ -480,14 +494,9 @@ pub(crate) fn open_event(device: &Device, handle: &[u8; 64]) -> Result<CUevent> 
 }
 
 /// Makes a stream wait for an event of another process.
-fn wait_for_other(
-    runtime: &Runtime,
-    device: &Device,
-    stream: &Stream,
-    handle: &[u8; 64],
-) -> Result<()> {
+fn wait_for_other(gpus: &Gpus, device: &Device, stream: &Stream, handle: &[u8; 64]) -> Result<()> {
     let event = open_event(device, handle)?;
-    let waited = stream.wait(runtime, event);
+    let waited = stream.wait(gpus, event);
     for _ in 0..2 {
         // SAFETY: opened above; a queued wait does not need the handle.
         if unsafe { device.driver().cuEventDestroy(event) }.is_ok() {

@@ -14,8 +14,8 @@ use crate::base::text::Text;
 use crate::driver::compiler::{Failure, Program};
 use crate::driver::sys::CUfunction;
 use crate::gpu::device::Device;
+use crate::gpu::gpus::Gpus;
 use crate::gpu::stream::Stream;
-use crate::runtime::Runtime;
 use crate::sanitizer::{self, Mode, Touch};
 use crate::tensor::Tensor;
 use std::ffi::{CStr, c_void};
@@ -91,17 +91,17 @@ impl Jit {
     #[inline]
     pub fn repeat_call(
         &self,
-        runtime: &Runtime,
+        gpus: &Gpus,
         unchecked: &UncheckedCall<'_>,
         scalars: &Scalars,
         stream: Option<&Stream>,
     ) -> Result<bool> {
         // The sanitizer needs tensors, which do not exist here.
         let mut found = RepeatedCall::new();
-        if sanitizer::is_on() || !self.recent.find(runtime, unchecked, scalars.key(), &mut found) {
+        if sanitizer::is_on() || !self.recent.find(gpus, unchecked, scalars.key(), &mut found) {
             return Ok(false);
         }
-        let device = runtime.device(found.device)?;
+        let device = gpus.device(found.device)?;
         let stream = stream.unwrap_or_else(|| device.streams.current());
         if stream.device() != found.device {
             return Ok(false);
@@ -111,7 +111,7 @@ impl Jit {
     }
 
     /// Queues the computation of the outputs on a stream.
-    pub fn call(&self, runtime: &Runtime, call: &Call<'_>, scalars: &Scalars) -> Result<()> {
+    pub fn call(&self, gpus: &Gpus, call: &Call<'_>, scalars: &Scalars) -> Result<()> {
         let Call { inputs, outputs, stream } = *call;
         if !(1..=MAX_TENSORS).contains(&inputs.len()) {
             return Err(Error::OutOfRange {
@@ -135,7 +135,7 @@ impl Jit {
                 ));
             }
         }
-        let device = device_of(runtime, inputs, outputs)?;
+        let device = device_of(gpus, inputs, outputs)?;
         let stream = stream.unwrap_or_else(|| device.streams.current());
         if stream.device() != device.ordinal() {
             return Err(Error::Invalid("the stream is of another device than the tensors"));
@@ -154,7 +154,7 @@ impl Jit {
             layout => target.launch(&whole, layout, true),
         }?;
         if sanitizer::is_on() {
-            report(runtime, stream, call);
+            report(gpus, stream, call);
         }
         Ok(())
     }
@@ -162,30 +162,26 @@ impl Jit {
 
 /// Reports a call to the sanitizer.
 #[cold]
-fn report(runtime: &Runtime, stream: &Stream, call: &Call<'_>) {
+fn report(gpus: &Gpus, stream: &Stream, call: &Call<'_>) {
     let inputs = call.inputs.iter().map(|input| Touch::tensor(input, Mode::Read));
     let outputs = call.outputs.iter().map(|output| Touch::tensor(output, Mode::Write));
     let mut touches = [Touch::read(0, 0); MAX_OPERANDS];
     let len = inputs.len() + outputs.len();
     touches.iter_mut().zip(inputs.chain(outputs)).for_each(|(to, touch)| *to = touch);
-    sanitizer::operation(runtime, stream, "tcuda_jit_call", &touches[..len.min(MAX_OPERANDS)]);
+    sanitizer::operation(gpus, stream, "tcuda_jit_call", &touches[..len.min(MAX_OPERANDS)]);
 }
 
 /// The device of all tensors; an error if there are several.
-fn device_of<'a>(
-    runtime: &'a Runtime,
-    inputs: &[Tensor],
-    outputs: &[Tensor],
-) -> Result<&'a Device> {
+fn device_of<'a>(gpus: &'a Gpus, inputs: &[Tensor], outputs: &[Tensor]) -> Result<&'a Device> {
     let mut found = None;
     for tensor in inputs.iter().chain(outputs) {
-        let device = tensor.require_on(runtime)?;
+        let device = tensor.require_on(gpus)?;
         if found.is_some_and(|found| found != device) {
             return Err(Error::Invalid("the tensors are on several devices; pass tensors of one"));
         }
         found = Some(device);
     }
-    runtime.device(found.unwrap_or(crate::gpu::device::CURRENT))
+    gpus.device(found.unwrap_or(crate::gpu::device::CURRENT))
 }
 
 /// A call with all its objects.
@@ -256,7 +252,7 @@ impl Target<'_> {
             flags: &[],
             capability: capability(self.device)?,
         };
-        let found = self.device.compiled.find(self.device, &program);
+        let found = self.device.compiled().find(self.device, &program);
         let entry = found.map_err(|error| self.explain(error))?;
         self.jit.plans.add(key, entry)
     }

@@ -7,9 +7,9 @@ use crate::base::error::{Error, Result};
 use crate::base::text::Text;
 use crate::driver::compiler::Program;
 use crate::gpu::device::Device;
+use crate::gpu::gpus::Gpus;
 use crate::gpu::stream::Stream;
 use crate::memory;
-use crate::runtime::Runtime;
 use crate::sanitizer::{self, Mode, Touch};
 use std::ffi::{CStr, c_void};
 
@@ -91,7 +91,7 @@ impl Kernel {
             flags: &flags,
             capability: capability(device)?,
         };
-        let entry = device.compiled.find(device, &program)?;
+        let entry = device.compiled().find(device, &program)?;
         self.plans.add(device.ordinal(), entry)
     }
 
@@ -99,13 +99,13 @@ impl Kernel {
     /// return.
     pub fn launch(
         &self,
-        runtime: &Runtime,
+        gpus: &Gpus,
         geometry: &Geometry,
         arguments: &[*mut c_void],
         accesses: Option<&[i32]>,
         stream: &Stream,
     ) -> Result<()> {
-        let device = runtime.device(stream.device())?;
+        let device = gpus.device(stream.device())?;
         if self.plans.find(&device.ordinal()).is_none() {
             self.prepare(device)?;
         }
@@ -152,7 +152,7 @@ impl Kernel {
             )
         }?;
         if sanitizer::is_on() {
-            report(runtime, stream, arguments, accesses.unwrap_or(&[]));
+            report(gpus, stream, arguments, accesses.unwrap_or(&[]));
         }
         Ok(())
     }
@@ -161,7 +161,7 @@ impl Kernel {
 /// Reports a launch to the sanitizer. A pointer argument counts as an access to the rest of its
 /// block.
 #[cold]
-fn report(runtime: &Runtime, stream: &Stream, arguments: &[*mut c_void], accesses: &[i32]) {
+fn report(gpus: &Gpus, stream: &Stream, arguments: &[*mut c_void], accesses: &[i32]) {
     let mut touches = [Touch::read(0, 0); MAX_PARAMETERS];
     for ((touch, argument), access) in touches.iter_mut().zip(arguments).zip(accesses) {
         let mode = match *access {
@@ -174,7 +174,7 @@ fn report(runtime: &Runtime, stream: &Stream, arguments: &[*mut c_void], accesse
         let address = unsafe { argument.cast::<u64>().read_unaligned() };
         *touch = Touch::rows(address, rest_of_block(address), 1, 0, mode);
     }
-    sanitizer::operation(runtime, stream, "tcuda_kernel_launch", &touches);
+    sanitizer::operation(gpus, stream, "tcuda_kernel_launch", &touches);
 }
 
 /// Bytes from an address to the end of its block, even if the block was allocated before the

@@ -5,9 +5,9 @@ use super::MAX_SCALARS;
 use super::iterate::MAX_OPERANDS;
 use crate::base::lock::Mutex;
 use crate::base::rank::Rank;
+use crate::gpu::gpus::Gpus;
 use crate::memory;
 use crate::ops::copy;
-use crate::runtime::Runtime;
 use crate::tensor::{self, Dtype, MAX_DIMS, Parts, Place, Tensor};
 use std::mem::MaybeUninit;
 
@@ -250,7 +250,7 @@ impl RepeatedCall {
     }
 
     /// Does the device own all of the memory, and is each operand inside its block?
-    fn memory_is_valid(&self, runtime: &Runtime) -> bool {
+    fn memory_is_valid(&self, gpus: &Gpus) -> bool {
         self.addresses().iter().zip(self.reach()).all(|(address, (before, after))| {
             let holds = |start: u64, bytes: u64| {
                 let offset = address - start;
@@ -258,7 +258,7 @@ impl RepeatedCall {
             };
             match memory::cached_extent(*address) {
                 Some((device, start, bytes)) => device == self.device && holds(start, bytes),
-                None => self.uncached_memory_is_valid(runtime, *address, holds),
+                None => self.uncached_memory_is_valid(gpus, *address, holds),
             }
         })
     }
@@ -268,12 +268,12 @@ impl RepeatedCall {
     #[inline(never)]
     fn uncached_memory_is_valid(
         &self,
-        runtime: &Runtime,
+        gpus: &Gpus,
         address: u64,
         holds: impl FnOnce(u64, u64) -> bool,
     ) -> bool {
-        matches!(copy::device_of(runtime, address), Ok(Some(device)) if device == self.device)
-            && match tensor::block_around(runtime, address) {
+        matches!(copy::device_of(gpus, address), Ok(Some(device)) if device == self.device)
+            && match tensor::block_around(gpus, address) {
                 Ok(Some((start, bytes))) => holds(start, bytes),
                 Ok(None) => true,
                 Err(_) => false,
@@ -305,7 +305,7 @@ impl Recent {
     #[inline]
     pub fn find(
         &self,
-        runtime: &Runtime,
+        gpus: &Gpus,
         unchecked: &UncheckedCall<'_>,
         scalars: u64,
         to: &mut RepeatedCall,
@@ -322,7 +322,7 @@ impl Recent {
         }
         // An arena's lock must be taken before this one.
         drop(list);
-        to.memory_is_valid(runtime)
+        to.memory_is_valid(gpus)
     }
 
     /// Remembers a call in place of the oldest. Without host memory for it nothing is remembered.

@@ -11,6 +11,7 @@ use crate::driver::compiler::{Image, Program};
 use crate::driver::sys::{CUdevice_attribute, CUfunction, CUfunction_attribute, CUmodule};
 use crate::driver::{CudaError, Driver, code};
 use crate::gpu::device::Device;
+use crate::gpu::subsystem::{Slot, Subsystem};
 use crate::memory::Relaxed;
 use std::ffi::{CStr, c_void};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -100,6 +101,19 @@ pub struct Store {
 }
 
 const NO_MEMORY: Error = Error::OutOfHostMemory("a kernel");
+
+// SAFETY: no other type has this slot, and the runtime sets it before a call can use it.
+unsafe impl Subsystem for Store {
+    const SLOT: Slot = Slot::CompiledKernels;
+}
+
+impl Device {
+    /// The kernels that were compiled for it.
+    #[inline(always)]
+    pub fn compiled(&self) -> &Store {
+        self.subsystem()
+    }
+}
 
 impl Store {
     pub(crate) fn new(driver: &'static Driver) -> Store {

@@ -2,13 +2,14 @@
 //! the driver's pools, or an allocator of another library.
 
 use crate::base::environment;
-use crate::base::error::Result;
+use crate::base::error::{Error, Result};
 use crate::base::lock::Mutex;
 use crate::base::rank::Rank;
 use crate::base::thread::Inside;
+use crate::gpu::device::Device;
+use crate::gpu::gpus::{self, Gpus};
 use crate::memory::backing::pluggable::Pluggable;
-use crate::memory::config::settings::{Backend, Settings};
-use crate::runtime;
+use crate::memory::config::settings::{self, Backend, Settings};
 use std::ffi::CStr;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -91,34 +92,58 @@ fn set_pluggable(allocator: Option<Pluggable>) {
     drop(old);
 }
 
+/// An error if memory was allocated already.
+pub(crate) fn require_fresh(devices: &[Device]) -> Result<()> {
+    if devices.iter().any(|device| device.memory().is_used()) {
+        return Err(Error::InvalidState(
+            "the allocator's backend cannot change after the first allocation; choose it before, \
+             or call tcuda_shutdown",
+        ));
+    }
+    Ok(())
+}
+
+/// Changes the allocator that serves requests, while no thread can initialise or shut down; with
+/// `is_fresh` only before the first allocation.
+fn change_server(inside: &Inside, is_fresh: bool, change: impl FnOnce()) -> Result<()> {
+    let _held = gpus::hold()?;
+    let devices = gpus::existing(inside).map_or(&[][..], |gpus| &gpus.devices);
+    if is_fresh {
+        require_fresh(devices)?;
+    }
+    let settings = settings::current()?;
+    change();
+    devices.iter().for_each(|device| device.memory().configure(&settings));
+    Ok(())
+}
+
 /// Makes all memory come from an allocator of another library, or from tcuda again if there is
-/// none. Called before the first allocation.
-pub fn choose(inside: &Inside, allocator: Option<&Pluggable>) -> Result<()> {
+/// none, with the GPUs that it will serve. Called before the first allocation.
+pub fn choose(inside: &Inside, allocator: Option<(&Pluggable, &Gpus)>) -> Result<()> {
     let current = pluggable();
-    if let (Some(current), Some(new)) = (&current, allocator)
+    if let (Some(current), Some((new, _))) = (&current, allocator)
         && current.is(new)
     {
         return Ok(());
     }
-    if let Some(new) = allocator {
-        let runtime = runtime::get(inside)?;
-        runtime::require_fresh(&runtime.devices)?;
+    if let Some((new, gpus)) = allocator {
+        require_fresh(&gpus.devices)?;
         // No lock is held: the allocator may call tcuda.
         new.begin_use();
-        new.init(runtime.devices.len())?;
-        for device in &runtime.devices {
-            let fraction = device.memory.fraction();
+        new.init(gpus.devices.len())?;
+        for device in &gpus.devices {
+            let fraction = device.memory().fraction();
             if fraction != 1.0 {
                 new.set_fraction(fraction, device.ordinal())?;
             }
         }
     }
-    runtime::change_server(inside, true, || set_pluggable(allocator.map(Pluggable::share)))
+    change_server(inside, true, || set_pluggable(allocator.map(|(new, _)| new.share())))
 }
 
 /// Turns caching on or off, for allocations from now on.
 pub fn enable_caching(inside: &Inside, enabled: bool) -> Result<()> {
-    runtime::change_server(inside, false, || CACHING.store(enabled, Ordering::Relaxed))
+    change_server(inside, false, || CACHING.store(enabled, Ordering::Relaxed))
 }
 
 /// PyTorch's name of the backend that serves with these settings.

@@ -8,6 +8,7 @@ use super::DeviceMemory;
 use super::arena::{Arena, ArenaState};
 use super::pointer::unknown_pointer;
 use crate::base::error::{Error, Result};
+use crate::gpu::gpus::Gpus;
 use crate::gpu::stream::Stream;
 use crate::ipc::Verdict;
 use crate::memory::arena::block::{Block, NONE, State, UNIT};
@@ -15,7 +16,6 @@ use crate::memory::backing::{segmented, uncached, virtual_memory};
 use crate::memory::stats::ledger::change_of;
 use crate::memory::trace::history;
 use crate::observe::flags;
-use crate::runtime::Runtime;
 
 /// The entry for other processes in a block's list of streams. Its address is compared, and never
 /// read through.
@@ -98,19 +98,19 @@ pub fn forget(address: u64) {
 }
 
 /// Frees a block that the host freed before, and that no other process has any more.
-pub fn free(runtime: &Runtime, address: u64) {
+pub fn free(gpus: &Gpus, address: u64) {
     if flags::is_watched() {
         history::before_free();
     }
     let found = virtual_memory::arena_of(address).or_else(|| segmented::arena_of(address));
     let Some((arena, offset)) = found else { return };
-    let Ok(device) = runtime.device(arena.device) else { return };
+    let Ok(device) = gpus.device(arena.device) else { return };
     let _guard = arena.lock.guard();
     // SAFETY: the lock is held, and this is the only reference.
     let state = unsafe { arena.state() };
     let Some(id) = state.find_around((offset / UNIT) as u32) else { return };
-    if state.is_exported(id) && runtime.ipc.remove_freed(address) {
-        device.memory.free_forgotten(runtime, arena, id);
+    if state.is_exported(id) && gpus.ipc().remove_freed(address) {
+        device.memory().free_forgotten(gpus, arena, id);
     }
 }
 
@@ -210,10 +210,10 @@ impl DeviceMemory {
     /// Frees a block that other processes may have: now, if none has it. The caller holds the
     /// arena's lock.
     #[cold]
-    pub(super) fn free_exported(&self, runtime: &Runtime, arena: &Arena, id: u32) -> Result<()> {
+    pub(super) fn free_exported(&self, gpus: &Gpus, arena: &Arena, id: u32) -> Result<()> {
         // SAFETY: the lock is held, and this is the only reference.
         let address = unsafe { arena.state() }.address(arena.base, id);
-        match runtime.ipc.freed_by_host(address) {
+        match gpus.ipc().freed_by_host(address) {
             Verdict::Defer => return Ok(()),
             Verdict::AlreadyFreed => {
                 let why = "was freed already; another process still has it";
@@ -221,45 +221,45 @@ impl DeviceMemory {
             }
             Verdict::Free => (),
         }
-        self.free_forgotten(runtime, arena, id);
+        self.free_forgotten(gpus, arena, id);
         Ok(())
     }
 
     /// Frees a block that no other process has any more. The caller holds the arena's lock.
-    fn free_forgotten(&self, runtime: &Runtime, arena: &Arena, id: u32) {
+    fn free_forgotten(&self, gpus: &Gpus, arena: &Arena, id: u32) {
         // SAFETY: the lock is held, and this is the only reference.
         let state = unsafe { arena.state() };
         state.forget_processes(id);
         state.end_lending(id);
         if state.blocks[id].uses != 0 {
-            return self.free_used_locally(runtime, arena, id);
+            return self.free_used_locally(gpus, arena, id);
         }
-        self.free_unused(runtime, arena, id);
+        self.free_unused(gpus, arena, id);
     }
 
     /// Frees a block if it was lent; false: it was not. The caller holds the arena's lock.
-    pub(super) fn free_lent(&self, runtime: &Runtime, arena: &Arena, id: u32) -> bool {
+    pub(super) fn free_lent(&self, gpus: &Gpus, arena: &Arena, id: u32) -> bool {
         // SAFETY: the lock is held, and this is the only reference.
         let state = unsafe { arena.state() };
         if !state.end_lending(id) {
             return false;
         }
         match state.blocks[id].uses {
-            0 => self.free_unused(runtime, arena, id),
-            _ => self.free_used_locally(runtime, arena, id),
+            0 => self.free_unused(gpus, arena, id),
+            _ => self.free_used_locally(gpus, arena, id),
         }
         true
     }
 
     /// Frees a block that no stream but its own uses. The caller holds the arena's lock.
-    fn free_unused(&self, runtime: &Runtime, arena: &Arena, id: u32) {
+    fn free_unused(&self, gpus: &Gpus, arena: &Arena, id: u32) {
         if arena.segmented {
-            return self.free_in_segment(runtime, arena, id);
+            return self.free_in_segment(gpus, arena, id);
         }
         // SAFETY: the lock is held, and this is the only reference.
         let state = unsafe { arena.state() };
         history::freed(arena, state, id);
-        self.end_block(runtime, arena, id);
+        self.end_block(gpus, arena, id);
         // SAFETY: as above; poisoning has kept no reference.
         let state = unsafe { arena.state() };
         let Block { requested, oversize, units, start, .. } = state.blocks[id];

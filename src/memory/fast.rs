@@ -14,6 +14,7 @@ use super::arena::Arena;
 use crate::base::thread::Inside;
 use crate::base::waiting;
 use crate::gpu::device::CURRENT;
+use crate::gpu::gpus;
 use crate::gpu::stream::Stream;
 use crate::memory::arena::arena_lock::ArenaGuard;
 use crate::memory::arena::block::UNIT;
@@ -21,7 +22,6 @@ use crate::memory::arena::block_index::unit_of;
 use crate::memory::backing::virtual_memory;
 use crate::memory::config::policy;
 use crate::memory::stats::ledger::change_of;
-use crate::runtime;
 use crate::sanitizer;
 use std::sync::atomic::Ordering;
 
@@ -52,7 +52,7 @@ pub fn allocate_on_current<const BY_OWNER: bool>(
     device: i32,
     bytes: u64,
 ) -> Option<u64> {
-    let device = runtime::existing(inside)?.device_if_known(device)?;
+    let device = gpus::existing(inside)?.device_if_known(device)?;
     allocate_plain::<BY_OWNER>(inside, device.streams.current(), bytes)
 }
 
@@ -109,25 +109,25 @@ fn allocate_plain<const BY_OWNER: bool>(
 /// May an allocation skip the poll? The caller holds the lock.
 #[inline(never)]
 fn should_skip(inside: &Inside, arena: &Arena) -> bool {
-    let Some(runtime) = runtime::existing(inside) else { return false };
+    let Some(gpus) = gpus::existing(inside) else { return false };
     // In repeatable runs, the polls depend on how often the policy is evaluated, so the slow path
     // does that.
-    let repeats = runtime.driver().repeats();
-    let device = runtime.device(arena.device).ok().filter(|_| !repeats);
-    device.is_some_and(|device| device.memory.should_skip(arena, false))
+    let repeats = gpus.driver().repeats();
+    let device = gpus.device(arena.device).ok().filter(|_| !repeats);
+    device.is_some_and(|device| device.memory().should_skip(arena, false))
 }
 
 /// Counts the blocks that the search has merged, where it found nothing. The caller holds the lock.
 #[cold]
 fn count_merged(inside: &Inside, arena: &Arena) -> Option<u64> {
-    runtime::existing(inside)?.device(arena.device).ok()?.memory.count_split(arena);
+    gpus::existing(inside)?.device(arena.device).ok()?.memory().count_split(arena);
     None
 }
 
 /// Frees a block; none: take the slow path.
 #[inline(always)]
 pub fn free(inside: &Inside, address: u64) -> Option<()> {
-    runtime::existing(inside)?;
+    gpus::existing(inside)?;
     let (arena, offset) = virtual_memory::arena_of(address)?;
     match arena.lock.guard_of::<OWNER>() {
         Some(guard) => free_locked::<OWNER>(guard, inside, arena, offset),
@@ -172,7 +172,7 @@ fn free_locked<const BY_OWNER: bool>(
 /// Records that a stream uses a block; none: take the slow path.
 #[inline(always)]
 pub fn record_stream(inside: &Inside, address: u64, stream: &Stream) -> Option<()> {
-    runtime::existing(inside)?;
+    gpus::existing(inside)?;
     if sanitizer::is_on() || stream.is_per_thread() {
         return None;
     }
@@ -195,20 +195,25 @@ fn free_used(inside: &Inside, arena: &Arena, id: u32) -> Option<()> {
         return Some(());
     }
     let is_used = state.blocks[id].uses != 0;
-    let runtime = runtime::existing(inside)?;
-    let device = runtime.device(arena.device).ok().filter(|_| is_used)?;
-    device.memory.free_used(runtime, arena, id).ok()
+    let gpus = gpus::existing(inside)?;
+    let device = gpus.device(arena.device).ok().filter(|_| is_used)?;
+    device.memory().free_used(gpus, arena, id).ok()
 }
 
 /// Lets the ledger count a block that was allocated or freed. The caller holds the lock.
 #[cold]
 #[inline(never)]
 fn count(inside: &Inside, arena: &Arena, blocks: i64, bytes: i64, requested: i64) {
-    let runtime = runtime::existing(inside);
-    if let Some(Ok(device)) = runtime.map(|runtime| runtime.device(arena.device)) {
+    let gpus = gpus::existing(inside);
+    if let Some(Ok(device)) = gpus.map(|gpus| gpus.device(arena.device)) {
         // SAFETY: the caller holds the lock, and this is the only reference.
         let split = unsafe { arena.state() }.split();
         let class = arena.class_of((bytes.unsigned_abs() / UNIT) as u32);
-        device.memory.count_slowly(arena, class, change_of(blocks, bytes, requested, false), split);
+        device.memory().count_slowly(
+            arena,
+            class,
+            change_of(blocks, bytes, requested, false),
+            split,
+        );
     }
 }

@@ -39,9 +39,10 @@ use crate::base::error::{Error, Result};
 use crate::base::lock::Mutex;
 use crate::base::rank::Rank;
 use crate::driver::Driver;
-use crate::driver::sys::CUdevice;
 use crate::gpu::device::Device;
+use crate::gpu::gpus::Gpus;
 use crate::gpu::stream::Stream;
+use crate::gpu::subsystem::{Slot, Subsystem};
 use crate::memory::arena::bins::SHORT_WALK;
 use crate::memory::arena::block::UNIT;
 use crate::memory::backing::driver_pool::DriverPool;
@@ -55,7 +56,6 @@ use crate::memory::stats::ledger::{
 };
 use crate::observe::flags::{self, Watcher};
 use crate::ops::callback;
-use crate::runtime::Runtime;
 use crate::sanitizer;
 use arena::{Arena, Request};
 use backend::Server;
@@ -90,7 +90,27 @@ pub struct DeviceMemory {
     ended: crate::memory::arena::ended::EndedArenas,
 }
 
+// SAFETY: no other type has this slot, and the runtime sets it before a call can use it.
+unsafe impl Subsystem for DeviceMemory {
+    const SLOT: Slot = Slot::Memory;
+}
+
+impl Device {
+    /// Its memory.
+    #[inline(always)]
+    pub fn memory(&self) -> &DeviceMemory {
+        self.subsystem()
+    }
+}
+
 type DeviceStats = crate::memory::stats::device_stats::DeviceStats<Arena>;
+
+impl Device {
+    /// Lets it use all memory of `peer`.
+    pub fn enable_peer(&self, peer: &Device) -> Result<()> {
+        self.enable_peer_with(peer, || peer.memory().allow_peer(peer, self.ordinal()))
+    }
+}
 
 /// The size of the block for a request: at least one unit, whole units.
 pub fn round_size(bytes: u64) -> u64 {
@@ -98,14 +118,9 @@ pub fn round_size(bytes: u64) -> u64 {
 }
 
 impl DeviceMemory {
-    pub(crate) fn new(
-        driver: &'static Driver,
-        ordinal: i32,
-        device: CUdevice,
-        total: u64,
-        settings: &Settings,
-    ) -> Result<DeviceMemory> {
-        let virtual_memory = VirtualMemory::new(driver, ordinal, device, total)?;
+    pub(crate) fn new(device: &Device, settings: &Settings) -> Result<DeviceMemory> {
+        let (driver, ordinal, total) = (device.driver(), device.ordinal(), device.total_memory());
+        let virtual_memory = VirtualMemory::new(driver, ordinal, device.handle(), total)?;
         virtual_memory.limit.set(settings.per_process_memory_fraction, total);
         let policy = Policy::new(virtual_memory.slot_bytes());
         let memory = DeviceMemory {
@@ -190,7 +205,7 @@ impl DeviceMemory {
     #[inline(always)]
     pub fn allocate(
         &self,
-        runtime: &Runtime,
+        gpus: &Gpus,
         device: &Device,
         stream: &Stream,
         bytes: u64,
@@ -203,15 +218,15 @@ impl DeviceMemory {
         if bytes <= self.policy.plain() && !flags::is_watched() {
             let size =
                 crate::memory::config::policy::Size { bytes: round_size(bytes), oversize: false };
-            return self.allocate_block::<false>(runtime, device, stream, bytes, size);
+            return self.allocate_block::<false>(gpus, device, stream, bytes, size);
         }
-        self.allocate_watched(runtime, device, stream, bytes)
+        self.allocate_watched(gpus, device, stream, bytes)
     }
 
     #[cold]
     fn allocate_watched(
         &self,
-        runtime: &Runtime,
+        gpus: &Gpus,
         device: &Device,
         stream: &Stream,
         bytes: u64,
@@ -221,18 +236,18 @@ impl DeviceMemory {
         if is_plain && flags::is_only(Watcher::Sanitizer) {
             let size =
                 crate::memory::config::policy::Size { bytes: round_size(bytes), oversize: false };
-            let address = self.allocate_block::<false>(runtime, device, stream, bytes, size)?;
+            let address = self.allocate_block::<false>(gpus, device, stream, bytes, size)?;
             sanitizer::allocated_uncaptured(address, bytes, stream);
             return Ok(address);
         }
-        let address = self.allocate_by_policy(runtime, device, stream, bytes)?;
-        sanitizer::allocated(runtime, address, bytes, stream);
+        let address = self.allocate_by_policy(gpus, device, stream, bytes)?;
+        sanitizer::allocated(gpus, address, bytes, stream);
         Ok(address)
     }
 
     fn allocate_by_policy(
         &self,
-        runtime: &Runtime,
+        gpus: &Gpus,
         device: &Device,
         stream: &Stream,
         bytes: u64,
@@ -240,24 +255,24 @@ impl DeviceMemory {
         crate::memory::trace::history::before_allocation(stream);
         crate::memory::fallback::observers::check()?;
         if self.server() != Server::Cache && bytes < TOO_LARGE {
-            return self.allocate_uncached(runtime, device, stream, bytes);
+            return self.allocate_uncached(gpus, device, stream, bytes);
         }
         let most = self.virtual_memory.slot_bytes();
         if bytes <= most {
             let size = self.policy.size_of(bytes);
             if size.bytes <= most {
                 if self.policy.is_segmented() {
-                    let arena = self.routed_arena(runtime, device, stream, size)?;
-                    return self.allocate_in_segment(runtime, device, arena, size.request(bytes));
+                    let arena = self.routed_arena(gpus, device, stream, size)?;
+                    return self.allocate_in_segment(gpus, device, arena, size.request(bytes));
                 }
-                return self.allocate_block::<true>(runtime, device, stream, bytes, size);
+                return self.allocate_block::<true>(gpus, device, stream, bytes, size);
             }
         }
         if bytes < TOO_LARGE {
             let wanted = self.driver_bytes(bytes, self.policy.is_segmented());
             self.run_observers(device, wanted);
         }
-        Err(self.refuse(runtime, device, bytes, self.policy.is_segmented()))
+        Err(self.refuse(gpus, device, bytes, self.policy.is_segmented()))
     }
 
     /// Allocates a block of this size for a request. `WATCHED`: what [`flags::is_watched`]
@@ -265,19 +280,19 @@ impl DeviceMemory {
     #[inline(always)]
     fn allocate_block<const WATCHED: bool>(
         &self,
-        runtime: &Runtime,
+        gpus: &Gpus,
         device: &Device,
         stream: &Stream,
         bytes: u64,
         size: crate::memory::config::policy::Size,
     ) -> Result<u64> {
         let request = size.request(bytes);
-        let is_routed = || crate::memory::pools::route::is_routed() || runtime.captures.any();
+        let is_routed = || crate::memory::pools::route::is_routed() || gpus.has_captures();
         let arena = match WATCHED && is_routed() {
-            false => self.arena(runtime, device, stream, (size.arena_class(false), false))?,
-            true => match self.routed_arena(runtime, device, stream, size)? {
+            false => self.arena(gpus, device, stream, (size.arena_class(false), false))?,
+            true => match self.routed_arena(gpus, device, stream, size)? {
                 arena if arena.segmented => {
-                    return self.allocate_in_segment(runtime, device, arena, request);
+                    return self.allocate_in_segment(gpus, device, arena, request);
                 }
                 arena => arena,
             },
@@ -289,11 +304,11 @@ impl DeviceMemory {
                 if let Some(address) = self.take::<WATCHED>(arena, request, SHORT_WALK)? {
                     return Ok(address);
                 }
-            } else if let Some(address) = self.settle_and_take(runtime, arena, request)? {
+            } else if let Some(address) = self.settle_and_take(gpus, arena, request)? {
                 return Ok(address);
             }
         }
-        self.allocate_slowly(runtime, device, arena, request)
+        self.allocate_slowly(gpus, device, arena, request)
     }
 
     /// Takes a block out of the mapped memory. The caller holds the arena's lock.
@@ -344,20 +359,20 @@ impl DeviceMemory {
     #[inline(always)]
     fn arena<'a>(
         &'a self,
-        runtime: &Runtime,
+        gpus: &Gpus,
         device: &Device,
         stream: &Stream,
         kind: (Class, bool),
     ) -> Result<&'a Arena> {
         if stream.is_per_thread() {
             let own = device.streams.external(device, stream.native())?;
-            return self.arena_slowly(runtime, device, own, kind);
+            return self.arena_slowly(gpus, device, own, kind);
         }
         let arena = stream.arenas[arena::place(kind)].load(Ordering::Acquire);
         // SAFETY: NULL or an arena of this device, which lives as long as this thread is inside.
         match unsafe { arena.as_ref() } {
             Some(arena) => Ok(arena),
-            None => self.arena_slowly(runtime, device, stream, kind),
+            None => self.arena_slowly(gpus, device, stream, kind),
         }
     }
 
@@ -413,12 +428,12 @@ impl DeviceMemory {
 
 /// Gives all unused memory of all devices back to the driver, and waits for streams that may still
 /// use it.
-pub fn empty_cache(runtime: &Runtime) -> Result<()> {
+pub fn empty_cache(gpus: &Gpus) -> Result<()> {
     callback::refuse()?;
-    runtime.captures.retry_deferred(runtime);
-    runtime.ipc.collect(runtime);
+    gpus.captures().retry_deferred(gpus);
+    gpus.ipc().collect(gpus);
     if let Some(allocator) = backend::pluggable() {
         allocator.reset()?;
     }
-    runtime.devices.iter().try_for_each(|device| device.memory.empty_cache(runtime))
+    gpus.devices.iter().try_for_each(|device| device.memory().empty_cache(gpus))
 }

@@ -4,6 +4,7 @@
 use super::DeviceMemory;
 use super::arena::Arena;
 use crate::base::error::{Error, Result};
+use crate::gpu::gpus::Gpus;
 use crate::gpu::stream::Stream;
 use crate::memory::arena::arena_lock::ArenaGuard;
 use crate::memory::arena::block::{Block, UNIT};
@@ -11,7 +12,6 @@ use crate::memory::backing::{segmented, uncached, virtual_memory};
 use crate::memory::stats::ledger::change_of;
 use crate::memory::trace::history;
 use crate::observe::flags::{self, Watcher};
-use crate::runtime::Runtime;
 use crate::sanitizer;
 
 /// A block as its user sees it.
@@ -60,47 +60,47 @@ fn lock_mapped((arena, offset): (&'static Arena, u64), address: u64) -> Result<L
 /// Frees a block in the order of its stream. If other streams use it, it is pending until they are
 /// done.
 #[inline(always)]
-pub fn free(runtime: &Runtime, address: u64) -> Result<()> {
+pub fn free(gpus: &Gpus, address: u64) -> Result<()> {
     if flags::is_watched() {
-        return free_watched(runtime, address);
+        return free_watched(gpus, address);
     }
-    free_block::<false>(runtime, address)
+    free_block::<false>(gpus, address)
 }
 
 #[cold]
-fn free_watched(runtime: &Runtime, address: u64) -> Result<()> {
+fn free_watched(gpus: &Gpus, address: u64) -> Result<()> {
     if flags::is_only(Watcher::Sanitizer) {
         sanitizer::freed(address);
-        return free_block::<false>(runtime, address);
+        return free_block::<false>(gpus, address);
     }
     history::before_free();
     // Before another thread can have it.
     sanitizer::freed(address);
-    free_block::<true>(runtime, address)
+    free_block::<true>(gpus, address)
 }
 
 #[cold]
-fn free_unmapped(runtime: &Runtime, address: u64) -> Result<()> {
+fn free_unmapped(gpus: &Gpus, address: u64) -> Result<()> {
     match uncached::has(address) {
-        true => uncached::free(runtime, address),
-        false => segmented::free(runtime, address),
+        true => uncached::free(gpus, address),
+        false => segmented::free(gpus, address),
     }
 }
 
 #[inline(always)]
-fn free_block<const WATCHED: bool>(runtime: &Runtime, address: u64) -> Result<()> {
+fn free_block<const WATCHED: bool>(gpus: &Gpus, address: u64) -> Result<()> {
     let Some(found) = virtual_memory::arena_of(address) else {
-        return free_unmapped(runtime, address);
+        return free_unmapped(gpus, address);
     };
     let Locked { arena, id, _guard } = lock_mapped(found, address)?;
     // SAFETY: the lock is held, and this is the only reference.
     let state = unsafe { arena.state() };
     if state.blocks[id].uses != 0 {
-        return memory_of(runtime, arena)?.free_used(runtime, arena, id);
+        return memory_of(gpus, arena)?.free_used(gpus, arena, id);
     }
     if WATCHED {
         history::freed(arena, state, id);
-        memory_of(runtime, arena)?.end_block(runtime, arena, id);
+        memory_of(gpus, arena)?.end_block(gpus, arena, id);
     }
     // SAFETY: as above; poisoning has kept no reference.
     let state = unsafe { arena.state() };
@@ -114,15 +114,15 @@ fn free_block<const WATCHED: bool>(runtime: &Runtime, address: u64) -> Result<()
     let falls_together = || unsafe { arena.count_free_joint(bytes, requested, split) };
     if oversize || !falls() && !falls_together() {
         let change = change_of(-1, -bytes, -requested, oversize);
-        memory_of(runtime, arena)?.count_slowly(arena, arena.class_of(units), change, split);
+        memory_of(gpus, arena)?.count_slowly(arena, arena.class_of(units), change, split);
     }
     Ok(())
 }
 
 /// The memory to which an arena belongs.
 #[cold]
-fn memory_of<'a>(runtime: &'a Runtime, arena: &Arena) -> Result<&'a DeviceMemory> {
-    Ok(&runtime.device(arena.device)?.memory)
+fn memory_of<'a>(gpus: &'a Gpus, arena: &Arena) -> Result<&'a DeviceMemory> {
+    Ok(gpus.device(arena.device)?.memory())
 }
 
 /// Records that a block is also used on `stream`. When the block is freed, it waits for the work

@@ -10,10 +10,10 @@ use super::arena::Arena;
 use super::{DeviceMemory, Relaxed, suballocations};
 use crate::base::error::Result;
 use crate::gpu::external_life::EndState;
+use crate::gpu::gpus::Gpus;
 use crate::gpu::stream::Stream;
 use crate::memory::fallback::reclaim::ordering_stream;
 use crate::observe::flags::{self, Watcher};
-use crate::runtime::Runtime;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// What freed memory is filled with.
@@ -33,22 +33,22 @@ pub(super) fn set(on: bool) {
 impl DeviceMemory {
     /// Called when a block is about to be free, and must not be used any more. The caller holds the
     /// arena's lock.
-    pub(super) fn end_block(&self, runtime: &Runtime, arena: &Arena, id: u32) {
+    pub(super) fn end_block(&self, gpus: &Gpus, arena: &Arena, id: u32) {
         // SAFETY: the lock is held, and this is the only reference.
         let state = unsafe { arena.state() };
         match state.heap(id) {
             // A tool that knows the blocks reports more, and would report poison as an access.
             heap @ Some(_) => {
                 let address = state.address(arena.base, id);
-                let _context = runtime.device(arena.device).ok().and_then(suballocations::context);
+                let _context = gpus.device(arena.device).ok().and_then(suballocations::context);
                 suballocations::report_free(heap, address);
             }
-            None => self.poison(runtime, arena, id),
+            None => self.poison(gpus, arena, id),
         }
     }
 
     /// Poisons a block, if the mode is on.
-    fn poison(&self, runtime: &Runtime, arena: &Arena, id: u32) {
+    fn poison(&self, gpus: &Gpus, arena: &Arena, id: u32) {
         if !IS_ON.load(Ordering::Relaxed) {
             return;
         }
@@ -58,17 +58,17 @@ impl DeviceMemory {
         let Some(stream) = state.stream_of(arena, id) else { return };
         // A free does not fail, and the log's callback is not called with a lock held. So an error
         // leaves the block as without the mode.
-        let _ = self.fill_with_poison(runtime, stream, address, bytes as usize);
+        let _ = self.fill_with_poison(gpus, stream, address, bytes as usize);
     }
 
     fn fill_with_poison(
         &self,
-        runtime: &Runtime,
+        gpus: &Gpus,
         stream: &Stream,
         address: u64,
         bytes: usize,
     ) -> Result<()> {
-        let device = runtime.device(stream.device())?;
+        let device = gpus.device(stream.device())?;
         let _relaxed = Relaxed::enter(self.driver);
         let _context = device.enter()?;
         // A stream that the host has destroyed has no order to write in.
@@ -76,7 +76,7 @@ impl DeviceMemory {
         let stream = ordering_stream(device, stream);
         // A captured write would repeat at each launch of the graph, when the memory may belong to
         // another block.
-        if stream.is_capturing(runtime)? {
+        if stream.is_capturing(gpus)? {
             return Ok(());
         }
         // SAFETY: memory of a freed block; the stream is alive.

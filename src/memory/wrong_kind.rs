@@ -2,7 +2,7 @@
 //! functions that take them.
 
 use crate::base::error::Error;
-use crate::runtime::Runtime;
+use crate::gpu::gpus::Gpus;
 
 /// A kind of memory, with functions of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,11 +17,11 @@ pub enum Kind {
 
 impl Kind {
     /// The kind of an address, if it is in the library's memory.
-    fn of(runtime: &Runtime, address: usize) -> Option<Kind> {
-        if runtime.host.has(address) {
+    fn of(gpus: &Gpus, address: usize) -> Option<Kind> {
+        if gpus.pinned().has(address) {
             return Some(Kind::Pinned);
         }
-        if runtime.ipc.has_import(address as u64) {
+        if gpus.ipc().has_import(address as u64) {
             return Some(Kind::Imported);
         }
         super::device_of(address as u64).map(|_| Kind::Device)
@@ -44,11 +44,11 @@ impl Kind {
 /// Changes the error of a function that takes memory of one kind, if the pointer is of another. The
 /// caller holds no lock.
 #[cold]
-pub fn name_kind(runtime: &Runtime, taken: Kind, error: Error) -> Error {
+pub fn name_kind(gpus: &Gpus, taken: Kind, error: Error) -> Error {
     let (Error::InvalidPointer { ptr, .. } | Error::InvalidHostPointer { ptr, .. }) = error else {
         return error;
     };
-    match Kind::of(runtime, ptr) {
+    match Kind::of(gpus, ptr) {
         Some(kind) if kind != taken => match error {
             Error::InvalidHostPointer { .. } => {
                 Error::InvalidHostPointer { ptr, why: kind.taken_by() }

@@ -8,7 +8,7 @@ use crate::base::lock::Mutex;
 use crate::base::rank::Rank;
 use crate::base::shared::Shared;
 use crate::base::thread::{self, Inside};
-use crate::runtime::Runtime;
+use crate::gpu::gpus::Gpus;
 use crate::sanitizer;
 use std::cell::Cell;
 
@@ -35,22 +35,22 @@ const NOT_OPEN: Error = Error::InvalidState(
 );
 
 /// Does this thread have an open group?
-pub(super) fn is_open(runtime: &Runtime) -> bool {
-    OPEN.get() == runtime.generation
+pub(super) fn is_open(gpus: &Gpus) -> bool {
+    OPEN.get() == gpus.generation
 }
 
 /// Runs `body` on this thread's group, if there is one.
-fn with_own<R>(runtime: &Runtime, body: impl FnOnce(&mut Vec<Group>, usize) -> R) -> Option<R> {
+fn with_own<R>(gpus: &Gpus, body: impl FnOnce(&mut Vec<Group>, usize) -> R) -> Option<R> {
     let thread = thread::number();
     let mut groups = GROUPS.lock();
-    let own = |group: &Group| group.thread == thread && group.generation == runtime.generation;
+    let own = |group: &Group| group.thread == thread && group.generation == gpus.generation;
     let index = groups.iter().position(own)?;
     Some(body(&mut groups, index))
 }
 
 /// Begins a group, or nests one level deeper.
-pub fn begin(runtime: &Runtime) -> Result<()> {
-    let deeper = with_own(runtime, |groups, index| {
+pub fn begin(gpus: &Gpus) -> Result<()> {
+    let deeper = with_own(gpus, |groups, index| {
         let depth = groups[index].depth.checked_add(1);
         groups[index].depth = depth.ok_or(Error::InvalidState("too many groups are open"))?;
         Ok(())
@@ -58,7 +58,7 @@ pub fn begin(runtime: &Runtime) -> Result<()> {
     if let Some(deeper) = deeper {
         return deeper;
     }
-    let (thread, generation) = (thread::number(), runtime.generation);
+    let (thread, generation) = (thread::number(), gpus.generation);
     let mut groups = GROUPS.lock();
     groups.try_reserve(1).map_err(|_| Error::OutOfHostMemory("a group"))?;
     let operations = Vec::new();
@@ -68,8 +68,8 @@ pub fn begin(runtime: &Runtime) -> Result<()> {
 }
 
 /// Adds an operation to this thread's group.
-pub(super) fn add(runtime: &Runtime, operation: Operation) -> Result<()> {
-    let added = with_own(runtime, |groups, index| {
+pub(super) fn add(gpus: &Gpus, operation: Operation) -> Result<()> {
+    let added = with_own(gpus, |groups, index| {
         let group = groups.get_mut(index).ok_or(NOT_OPEN)?;
         group.operations.try_reserve(1).map_err(|_| Error::OutOfHostMemory("a group"))?;
         group.operations.push(operation);
@@ -90,8 +90,8 @@ pub fn fail() {
 }
 
 /// Ends a group. The end of the outermost group queues its operations.
-pub fn end(inside: &Inside, runtime: &Runtime) -> Result<()> {
-    let ended = with_own(runtime, |groups, index| {
+pub fn end(inside: &Inside, gpus: &Gpus) -> Result<()> {
+    let ended = with_own(gpus, |groups, index| {
         groups[index].depth -= 1;
         (groups[index].depth == 0).then(|| groups.swap_remove(index))
     });
@@ -110,7 +110,7 @@ pub fn end(inside: &Inside, runtime: &Runtime) -> Result<()> {
         [] => Ok(()),
         [only] => {
             only.set_last_stream();
-            let point = only.report(runtime);
+            let point = only.report(gpus);
             run_one(inside, only).inspect_err(|_| sanitizer::reached(point))
         }
         many => {
@@ -122,8 +122,8 @@ pub fn end(inside: &Inside, runtime: &Runtime) -> Result<()> {
             // All threads acquire communicators in this order, which excludes deadlocks.
             members.sort_unstable_by_key(address);
             members.dedup_by_key(|member| address(member));
-            many.iter().for_each(|operation| drop(operation.report(runtime)));
-            many.iter().for_each(|operation| operation.report_group_end(runtime));
+            many.iter().for_each(|operation| drop(operation.report(gpus)));
+            many.iter().for_each(|operation| operation.report_group_end(gpus));
             let point = sanitizer::point_of_everything();
             // SAFETY: the runtime is not used after this.
             let outcome = unsafe { thread::outside(inside, || run_many(many, &members)) };

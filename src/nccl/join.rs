@@ -9,7 +9,7 @@ use crate::base::shared::Shared;
 use crate::base::thread::{self, Inside};
 use crate::driver::nccl::{self, Functions, UniqueId, code};
 use crate::gpu::device::{Device, MAX_DEVICES};
-use crate::runtime::Runtime;
+use crate::gpu::gpus::Gpus;
 use std::sync::atomic::Ordering;
 
 /// A unique ID for a new group of ranks.
@@ -104,7 +104,7 @@ fn publish(communicator: &Communicator, comm: nccl::Comm, call: &'static str) ->
 /// that nothing can fail after NCCL has joined. `remove` drops that handle if NCCL fails.
 pub fn init_rank<H: Copy>(
     inside: &Inside,
-    runtime: &Runtime,
+    gpus: &Gpus,
     id: UniqueId,
     (rank, ranks): (i32, i32),
     device: i32,
@@ -119,14 +119,14 @@ pub fn init_rank<H: Copy>(
         let allowed = "use 0 to num_ranks - 1, each once";
         return Err(Error::OutOfRange { name: "rank", value: rank.into(), allowed });
     }
-    let device = runtime.device(device)?;
-    let functions = nccl::functions(runtime.driver().simulated())?;
+    let device = gpus.device(device)?;
+    let functions = nccl::functions(gpus.driver().simulated())?;
     let communicator = prepare(functions, device, (rank, ranks))?;
     let mut others = [false; MAX_DEVICES];
     let joiner = Joiner::new(id, device.ordinal(), &mut others)?;
     for (ordinal, _) in others.iter().enumerate().filter(|(_, joins)| **joins) {
         if ordinal as i32 != device.ordinal() {
-            enable_peer_access(device, runtime.device(ordinal as i32)?)?;
+            enable_peer_access(device, gpus.device(ordinal as i32)?)?;
         }
     }
     let handle = insert(communicator.share())?;
@@ -157,7 +157,7 @@ pub fn init_rank<H: Copy>(
 /// `insert` and `remove` see [`init_rank`].
 pub fn init_all<H: Copy>(
     inside: &Inside,
-    runtime: &Runtime,
+    gpus: &Gpus,
     devices: &[i32],
     mut insert: impl FnMut(Shared<Communicator>) -> Result<H>,
     mut remove: impl FnMut(H),
@@ -170,17 +170,17 @@ pub fn init_all<H: Copy>(
     comms.try_reserve_exact(devices.len()).map_err(no_memory)?;
     ordinals.try_reserve_exact(devices.len()).map_err(no_memory)?;
     for device in devices {
-        let device = runtime.device(*device)?;
+        let device = gpus.device(*device)?;
         if ordinals.contains(&device.ordinal()) {
             return Err(Error::Invalid("devices has one twice: a device is one rank of a group"));
         }
         ordinals.push(device.ordinal());
     }
-    let functions = nccl::functions(runtime.driver().simulated())?;
+    let functions = nccl::functions(gpus.driver().simulated())?;
     for (rank, ordinal) in ordinals.iter().enumerate() {
-        let device = runtime.device(*ordinal)?;
+        let device = gpus.device(*ordinal)?;
         for other in &ordinals[..rank] {
-            enable_peer_access(runtime.device(*other)?, device)?;
+            enable_peer_access(gpus.device(*other)?, device)?;
         }
         members.push(prepare(functions, device, (rank as i32, count))?);
         comms.push(std::ptr::null_mut());

@@ -21,8 +21,8 @@ use crate::driver::nccl::{Comm, Functions, code};
 use crate::driver::sys::CUevent;
 use crate::gpu::external_life::EndState;
 use crate::gpu::external_registry::HeldStream;
+use crate::gpu::gpus::{self, Gpus};
 use crate::gpu::stream::{self, Stream};
-use crate::runtime::{self, Runtime};
 use crate::sanitizer::{self, Point};
 use context::Context;
 use std::ffi::{c_int, c_void};
@@ -227,17 +227,17 @@ impl Communicator {
     }
 
     /// Waits for its work, and ends it.
-    pub fn destroy(&self, inside: &Inside, runtime: &Runtime) -> Result<()> {
+    pub fn destroy(&self, inside: &Inside, gpus: &Gpus) -> Result<()> {
         if self.state() == ABORTED {
             return Ok(());
         }
         if !self.change(LIVE, DESTROYING) {
             return Err(unusable(self.state()));
         }
-        let generation = runtime.generation;
-        let wait_result = match self.begin_drain(runtime) {
+        let generation = gpus.generation;
+        let wait_result = match self.begin_drain(gpus) {
             Ok(None) => Ok(()),
-            Ok(Some(event)) => self.drain(inside, generation, event, self.point(runtime)),
+            Ok(Some(event)) => self.drain(inside, generation, event, self.point(gpus)),
             Err(error) => Err(error),
         };
         // On a lost device the work never completes. After any other error NCCL itself waits.
@@ -274,7 +274,7 @@ impl Communicator {
 
     /// Records an event after its work. `None`: there is nothing to wait for, or the stream is
     /// captured.
-    fn begin_drain(&self, runtime: &Runtime) -> Result<Option<CUevent>> {
+    fn begin_drain(&self, gpus: &Gpus) -> Result<Option<CUevent>> {
         let Some(last) = self.last() else { return Ok(None) };
         if last.is_per_thread()
             || last.is_external() && !matches!(last.end_state(), EndState::Alive(_))
@@ -282,9 +282,9 @@ impl Communicator {
             // The stream cannot be used from this thread. NCCL itself waits.
             return Ok(None);
         }
-        let device = runtime.device(self.device)?;
+        let device = gpus.device(self.device)?;
         let event = device.events.take_untimed(device)?;
-        match last.unless_captured(runtime, || last.record(runtime, event)) {
+        match last.unless_captured(gpus, || last.record(gpus, event)) {
             Ok(Some(())) => Ok(Some(event)),
             other => {
                 device.events.give_untimed(event);
@@ -295,8 +295,8 @@ impl Communicator {
 
     /// The key of its last operation in the sanitizer; captured operations have another key. Both
     /// keys are odd and handles of events are even, so that no event has the same key.
-    fn key(&self, runtime: &Runtime, stream: &Stream) -> Result<u64> {
-        let in_capture = u64::from(stream.is_capturing(runtime)?);
+    fn key(&self, gpus: &Gpus, stream: &Stream) -> Result<u64> {
+        let in_capture = u64::from(stream.is_capturing(gpus)?);
         Ok(self.own_key() + 2 * in_capture)
     }
 
@@ -306,9 +306,9 @@ impl Communicator {
 
     /// The sanitizer's point at the end of the stream of its last operation, if the sanitizer is
     /// on.
-    fn point(&self, runtime: &Runtime) -> Option<Point> {
+    fn point(&self, gpus: &Gpus) -> Option<Point> {
         let last = self.last()?;
-        sanitizer::point_of_stream(runtime, &last)
+        sanitizer::point_of_stream(gpus, &last)
     }
 
     /// Waits until `event` completes or the communicator is aborted. Returns the event to its pool.
@@ -321,14 +321,14 @@ impl Communicator {
         over: Option<Point>,
     ) -> Result<()> {
         loop {
-            let now = runtime::existing(inside).filter(|now| now.generation == generation);
-            let Some(runtime) = now else { return Ok(()) };
+            let now = gpus::existing(inside).filter(|now| now.generation == generation);
+            let Some(gpus) = now else { return Ok(()) };
             // SAFETY: a live event of this runtime.
-            let queried = stream::finished(unsafe { runtime.driver().cuEventQuery(event) });
+            let queried = stream::finished(unsafe { gpus.driver().cuEventQuery(event) });
             let is_over = !matches!(queried, Ok(false)) || self.state() == ABORTED;
             // Failed work may never complete.
             if is_over || self.query().is_err() {
-                runtime.device(self.device)?.events.give_untimed(event);
+                gpus.device(self.device)?.events.give_untimed(event);
                 if let Ok(true) = queried {
                     sanitizer::reached(over);
                 }

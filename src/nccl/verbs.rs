@@ -8,9 +8,9 @@ use crate::base::shared::Shared;
 use crate::base::thread::Inside;
 use crate::driver::nccl::{Buffer, data};
 use crate::gpu::external_registry::HeldStream;
+use crate::gpu::gpus::Gpus;
 use crate::gpu::stream::Stream;
 use crate::memory;
-use crate::runtime::Runtime;
 use crate::sanitizer::{self, Point, Touch};
 use crate::tensor::dtype::code;
 use crate::tensor::{Dtype, Tensor};
@@ -183,15 +183,15 @@ impl Communicator {
     pub fn run(
         communicator: &Shared<Communicator>,
         inside: &Inside,
-        runtime: &Runtime,
+        gpus: &Gpus,
         request: &Request<'_>,
     ) -> Result<()> {
-        let operation = communicator.prepare(communicator, runtime, request)?;
-        if group::is_open(runtime) {
-            return group::add(runtime, operation);
+        let operation = communicator.prepare(communicator, gpus, request)?;
+        if group::is_open(gpus) {
+            return group::add(gpus, operation);
         }
         operation.set_last_stream();
-        let point = operation.report(runtime);
+        let point = operation.report(gpus);
         group::run_one(inside, &operation).inspect_err(|_| sanitizer::reached(point))
     }
 
@@ -204,8 +204,8 @@ impl Communicator {
     }
 
     /// An error unless a tensor is contiguous memory of the communicator's device.
-    fn require(&self, runtime: &Runtime, what: &'static str, tensor: &Tensor) -> Result<()> {
-        let device = tensor.require_on(runtime)?;
+    fn require(&self, gpus: &Gpus, what: &'static str, tensor: &Tensor) -> Result<()> {
+        let device = tensor.require_on(gpus)?;
         if device != self.device {
             return Err(Error::CommunicatorDevice { what, device, own: self.device });
         }
@@ -220,13 +220,13 @@ impl Communicator {
     fn prepare(
         &self,
         communicator: &Shared<Communicator>,
-        runtime: &Runtime,
+        gpus: &Gpus,
         request: &Request<'_>,
     ) -> Result<Operation> {
         self.require_live()?;
         let stream = match request.stream {
             Some(stream) => stream,
-            None => runtime.device(self.device)?.streams.current(),
+            None => gpus.device(self.device)?.streams.current(),
         };
         if stream.device() != self.device {
             let device = stream.device();
@@ -235,7 +235,7 @@ impl Communicator {
         let (input, output) = self.tensors(request)?;
         for (what, tensor) in [("input", input), ("output", output)] {
             if let Some(tensor) = tensor {
-                self.require(runtime, what, tensor)?;
+                self.require(gpus, what, tensor)?;
             }
         }
         // Every operation has an input or an output.
@@ -257,7 +257,7 @@ impl Communicator {
         };
         let count = count.and_then(|count| usize::try_from(count).ok());
         let count = count.ok_or(Error::Invalid("the tensor has more elements than memory"))?;
-        let stream = stream.on_this_thread(runtime)?;
+        let stream = stream.on_this_thread(gpus)?;
         for tensor in [input, output].into_iter().flatten() {
             record_use(tensor, stream)?;
         }
@@ -376,7 +376,7 @@ impl Operation {
     /// Reports the operation to the sanitizer. This is done before NCCL is called, because
     /// afterwards the runtime may be gone. Returns the point that counts as reached if NCCL refuses
     /// the operation.
-    pub(super) fn report(&self, runtime: &Runtime) -> Option<Point> {
+    pub(super) fn report(&self, gpus: &Gpus) -> Option<Point> {
         if !sanitizer::is_on() {
             return None;
         }
@@ -384,21 +384,21 @@ impl Operation {
         let [(input, read), (output, written)] = self.touched;
         let touches = [Touch::read(input, read), Touch::write(output, written)];
         // NCCL runs the kernels of a communicator one after the other, on whatever streams.
-        let Ok(key) = self.communicator.key(runtime, stream) else { return None };
-        sanitizer::event_waited(runtime, key, stream);
-        sanitizer::operation(runtime, stream, self.verb.name(), &touches);
-        sanitizer::event_recorded(runtime, key, stream);
-        sanitizer::point_of_stream(runtime, stream)
+        let Ok(key) = self.communicator.key(gpus, stream) else { return None };
+        sanitizer::event_waited(gpus, key, stream);
+        sanitizer::operation(gpus, stream, self.verb.name(), &touches);
+        sanitizer::event_recorded(gpus, key, stream);
+        sanitizer::point_of_stream(gpus, stream)
     }
 
     /// Reports that each stream of a group continues after all operations of the group.
-    pub(super) fn report_group_end(&self, runtime: &Runtime) {
+    pub(super) fn report_group_end(&self, gpus: &Gpus) {
         if !sanitizer::is_on() {
             return;
         }
         let stream = &*self.stream;
-        if let Ok(key) = self.communicator.key(runtime, stream) {
-            sanitizer::event_waited(runtime, key, stream);
+        if let Ok(key) = self.communicator.key(gpus, stream) {
+            sanitizer::event_waited(gpus, key, stream);
         }
     }
 

@@ -8,9 +8,9 @@ use crate::base::progress;
 use crate::base::rank::Rank;
 use crate::base::thread;
 use crate::base::waiting;
+use crate::gpu::gpus::Gpus;
 use crate::gpu::stream::Stream;
 use crate::graph::functions;
-use crate::runtime::Runtime;
 use crate::sanitizer::{self, Point};
 use std::ffi::c_void;
 
@@ -125,23 +125,23 @@ pub(crate) fn refuse() -> Result<()> {
 }
 
 /// Queues a callback; on failure the caller keeps it.
-pub fn add(runtime: &Runtime, stream: &Stream, callback: Callback) -> Result<()> {
-    let device = runtime.device(stream.device())?;
+pub fn add(gpus: &Gpus, stream: &Stream, callback: Callback) -> Result<()> {
+    let device = gpus.device(stream.device())?;
     let _context = device.enter()?;
-    if stream.is_capturing(runtime)? {
-        if let Some(capture) = runtime.captures.number_of(runtime, stream)? {
-            return functions::capture(runtime, stream.native(), capture, callback);
+    if stream.is_capturing(gpus)? {
+        if let Some(capture) = gpus.captures().number_of(gpus, stream)? {
+            return functions::capture(gpus, stream.native(), capture, callback);
         }
         return Err(Error::Capturing {
             operation: "tcuda_stream_add_callback",
             why: "a host function runs once, and a graph many times; add it before or after",
         });
     }
-    let before = sanitizer::point_of_work(runtime, stream);
+    let before = sanitizer::point_of_work(gpus, stream);
     let number = WAITING.lock().insert(QueuedCallback { callback, before })?;
     let native = stream.native();
     // SAFETY: `call` takes the callback of this id, once.
-    let taken = unsafe { runtime.driver().cuLaunchHostFunc(native, Some(call), as_data(number)) };
+    let taken = unsafe { gpus.driver().cuLaunchHostFunc(native, Some(call), as_data(number)) };
     match taken {
         // Still there: the driver refused it, and the caller keeps it.
         Err(error) if take(number).is_some() => Err(error.into()),

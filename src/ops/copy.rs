@@ -8,17 +8,17 @@ use crate::driver::sys::{
     CUstream,
 };
 use crate::gpu::device::Device;
+use crate::gpu::gpus::Gpus;
 use crate::gpu::stream::Stream;
 use crate::gpu::sync_debug;
 use crate::memory::{self, Relaxed};
 use crate::ops::fill::{self, FillPlan, Parameters};
-use crate::runtime::Runtime;
 use std::ffi::c_void;
 
 const MEMORY_TYPE_DEVICE: u32 = 2;
 
 /// The device of an address; `None` if it is not device memory.
-pub fn device_of(runtime: &Runtime, address: u64) -> Result<Option<i32>> {
+pub fn device_of(gpus: &Gpus, address: u64) -> Result<Option<i32>> {
     if address == 0 {
         return Ok(None);
     }
@@ -26,14 +26,14 @@ pub fn device_of(runtime: &Runtime, address: u64) -> Result<Option<i32>> {
         return Ok(Some(device));
     }
     // The query needs some context: that of the current device is used, unless that device is lost.
-    let current = runtime.device(crate::gpu::device::CURRENT)?;
-    let queried = query_in(runtime, current, address);
+    let current = gpus.device(crate::gpu::device::CURRENT)?;
+    let queried = query_in(gpus, current, address);
     match queried {
         Err(Error::Cuda(error)) if error.is_sticky() => {
             let is_other = |device: &&Device| !std::ptr::eq(*device, current);
-            let mut others = runtime.devices.iter().filter(is_other);
+            let mut others = gpus.devices.iter().filter(is_other);
             let answer = others.find_map(|device| {
-                if device.has_context() { query_in(runtime, device, address).ok() } else { None }
+                if device.has_context() { query_in(gpus, device, address).ok() } else { None }
             });
             answer.map_or(queried, Ok)
         }
@@ -42,58 +42,53 @@ pub fn device_of(runtime: &Runtime, address: u64) -> Result<Option<i32>> {
 }
 
 /// The driver's result in the context of a device.
-fn query_in(runtime: &Runtime, device: &Device, address: u64) -> Result<Option<i32>> {
+fn query_in(gpus: &Gpus, device: &Device, address: u64) -> Result<Option<i32>> {
     let _context = device.enter()?;
     let mut kind = 0u32;
     let attribute = CUpointer_attribute::CU_POINTER_ATTRIBUTE_MEMORY_TYPE;
-    if !pointer_attribute(runtime, &mut kind, attribute, address)? || kind != MEMORY_TYPE_DEVICE {
+    if !pointer_attribute(gpus, &mut kind, attribute, address)? || kind != MEMORY_TYPE_DEVICE {
         return Ok(None);
     }
     let mut ordinal = 0i32;
     let attribute = CUpointer_attribute::CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL;
-    let known = pointer_attribute(runtime, &mut ordinal, attribute, address)?;
+    let known = pointer_attribute(gpus, &mut ordinal, attribute, address)?;
     Ok(known.then_some(ordinal))
 }
 
 /// The first address of the driver's allocation that contains an address.
-pub fn start_of_range(runtime: &Runtime, address: u64) -> Result<Option<u64>> {
-    let _relaxed = Relaxed::enter(runtime.driver());
-    let _context = runtime.device(crate::gpu::device::CURRENT)?.enter()?;
+pub fn start_of_range(gpus: &Gpus, address: u64) -> Result<Option<u64>> {
+    let _relaxed = Relaxed::enter(gpus.driver());
+    let _context = gpus.device(crate::gpu::device::CURRENT)?.enter()?;
     let mut start = 0u64;
     let attribute = CUpointer_attribute::CU_POINTER_ATTRIBUTE_RANGE_START_ADDR;
-    let is_known = pointer_attribute(runtime, &mut start, attribute, address)?;
+    let is_known = pointer_attribute(gpus, &mut start, attribute, address)?;
     Ok(is_known.then_some(start))
 }
 
 /// Is this range pinned host memory that a device's kernels can use at the same addresses?
-pub fn is_mapped(runtime: &Runtime, device: &Device, first: u64, bytes: u64) -> Result<bool> {
+pub fn is_mapped(gpus: &Gpus, device: &Device, first: u64, bytes: u64) -> Result<bool> {
     use CUpointer_attribute::*;
-    let _relaxed = Relaxed::enter(runtime.driver());
+    let _relaxed = Relaxed::enter(gpus.driver());
     let _context = device.enter()?;
     let (mut address, mut start, mut length) = (0u64, 0u64, 0usize);
     let is_known =
-        pointer_attribute(runtime, &mut address, CU_POINTER_ATTRIBUTE_DEVICE_POINTER, first)?
-            && pointer_attribute(
-                runtime,
-                &mut start,
-                CU_POINTER_ATTRIBUTE_RANGE_START_ADDR,
-                first,
-            )?
-            && pointer_attribute(runtime, &mut length, CU_POINTER_ATTRIBUTE_RANGE_SIZE, first)?;
+        pointer_attribute(gpus, &mut address, CU_POINTER_ATTRIBUTE_DEVICE_POINTER, first)?
+            && pointer_attribute(gpus, &mut start, CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, first)?
+            && pointer_attribute(gpus, &mut length, CU_POINTER_ATTRIBUTE_RANGE_SIZE, first)?;
     let end = start.saturating_add(length as u64);
     Ok(is_known && address == first && first >= start && first.saturating_add(bytes) <= end)
 }
 
 /// An attribute of an address; false if the driver does not know the address.
 fn pointer_attribute<T>(
-    runtime: &Runtime,
+    gpus: &Gpus,
     value: &mut T,
     attribute: CUpointer_attribute,
     address: u64,
 ) -> Result<bool> {
     let data = std::ptr::from_mut(value).cast::<c_void>();
     // SAFETY: `value` has the attribute's type; the driver only looks the address up.
-    match unsafe { runtime.driver().cuPointerGetAttribute(data, attribute, address) } {
+    match unsafe { gpus.driver().cuPointerGetAttribute(data, attribute, address) } {
         Ok(()) => Ok(true),
         Err(error) if error.code == code::INVALID_VALUE => Ok(false),
         Err(error) => Err(error.into()),
@@ -103,27 +98,27 @@ fn pointer_attribute<T>(
 /// The stream on which an operation runs: the given one, else the current one of the device of the
 /// first address that is device memory, else of the current device.
 pub fn stream_for<'a>(
-    runtime: &'a Runtime,
+    gpus: &'a Gpus,
     stream: Option<&'a Stream>,
     addresses: &[u64],
 ) -> Result<&'a Stream> {
     if let Some(stream) = stream {
         return Ok(stream);
     }
-    if runtime.devices.len() > 1 {
+    if gpus.devices.len() > 1 {
         for address in addresses {
-            if let Some(device) = device_of(runtime, *address)? {
-                return Ok(runtime.device(device)?.streams.current());
+            if let Some(device) = device_of(gpus, *address)? {
+                return Ok(gpus.device(device)?.streams.current());
             }
         }
     }
-    Ok(runtime.device(crate::gpu::device::CURRENT)?.streams.current())
+    Ok(gpus.device(crate::gpu::device::CURRENT)?.streams.current())
 }
 
 /// Runs work on memory of some devices in the order of a stream: on the stream itself if its device
 /// owns, or can reach, any of that memory; else on a stream of the first of those devices.
 fn on_owning_device(
-    runtime: &Runtime,
+    gpus: &Gpus,
     devices: [Option<i32>; 2],
     stream: &Stream,
     work: impl FnOnce(&Stream) -> Result<()>,
@@ -132,36 +127,36 @@ fn on_owning_device(
     let mut owners = devices.into_iter().flatten();
     match owners.clone().next() {
         Some(owner) if !owners.any(|owner| owner == own) => {
-            if runtime.device(own)?.has_peer(owner) {
+            if gpus.device(own)?.has_peer(owner) {
                 return work(stream);
             }
-            runtime.device(owner)?.streams.in_order_of(runtime, stream, work)
+            gpus.device(owner)?.streams.in_order_of(gpus, stream, work)
         }
         _ => work(stream),
     }
 }
 
 /// The devices of source and destination of a copy; not queried if there is only one device.
-fn sides(runtime: &Runtime, dst: u64, src: u64) -> Result<[Option<i32>; 2]> {
-    if runtime.devices.len() < 2 {
+fn sides(gpus: &Gpus, dst: u64, src: u64) -> Result<[Option<i32>; 2]> {
+    if gpus.devices.len() < 2 {
         return Ok([None, None]);
     }
-    Ok([device_of(runtime, dst)?, device_of(runtime, src)?])
+    Ok([device_of(gpus, dst)?, device_of(gpus, src)?])
 }
 
 /// The contexts of source and destination, if their devices differ: given the contexts, the driver
 /// stages the copy if necessary. A copy with contexts would invalidate a capture; one without needs
 /// peer access.
 fn two_contexts(
-    runtime: &Runtime,
+    gpus: &Gpus,
     devices: [Option<i32>; 2],
     stream: &Stream,
 ) -> Result<Option<(CUcontext, CUcontext)>> {
     match devices {
         [Some(to), Some(from)] if to != from => {
-            if stream.is_capturing(runtime)? {
+            if stream.is_capturing(gpus)? {
                 let own = stream.device();
-                let device = runtime.device(own)?;
+                let device = gpus.device(own)?;
                 let reaches = |owner| owner == own || device.has_peer(owner);
                 return if reaches(to) && reaches(from) {
                     Ok(None)
@@ -172,7 +167,7 @@ fn two_contexts(
                     })
                 };
             }
-            Ok(Some((runtime.device(to)?.context()?, runtime.device(from)?.context()?)))
+            Ok(Some((gpus.device(to)?.context()?, gpus.device(from)?.context()?)))
         }
         _ => Ok(None),
     }
@@ -180,12 +175,12 @@ fn two_contexts(
 
 /// Checks sync debug mode before a copy: it waits if the device cannot reach one of the addresses,
 /// unless it is captured.
-fn before(runtime: &Runtime, addresses: [u64; 2], stream: &Stream) -> Result<()> {
-    if !sync_debug::is_on() || stream.is_capturing(runtime)? {
+fn before(gpus: &Gpus, addresses: [u64; 2], stream: &Stream) -> Result<()> {
+    if !sync_debug::is_on() || stream.is_capturing(gpus)? {
         return Ok(());
     }
     for address in addresses {
-        if is_pageable(runtime, address)? {
+        if is_pageable(gpus, address)? {
             return sync_debug::check(sync_debug::PAGEABLE_COPY);
         }
     }
@@ -193,27 +188,27 @@ fn before(runtime: &Runtime, addresses: [u64; 2], stream: &Stream) -> Result<()>
 }
 
 /// Is it host memory that the driver does not know?
-pub(crate) fn is_pageable(runtime: &Runtime, address: u64) -> Result<bool> {
+pub(crate) fn is_pageable(gpus: &Gpus, address: u64) -> Result<bool> {
     if memory::device_of(address).is_some() {
         return Ok(false);
     }
-    let _context = runtime.device(crate::gpu::device::CURRENT)?.enter()?;
+    let _context = gpus.device(crate::gpu::device::CURRENT)?.enter()?;
     let attribute = CUpointer_attribute::CU_POINTER_ATTRIBUTE_MEMORY_TYPE;
-    Ok(!pointer_attribute(runtime, &mut 0u32, attribute, address)?)
+    Ok(!pointer_attribute(gpus, &mut 0u32, attribute, address)?)
 }
 
 /// Copies bytes, at least one, between any two addresses.
-pub fn copy(runtime: &Runtime, dst: u64, src: u64, bytes: u64, stream: &Stream) -> Result<()> {
+pub fn copy(gpus: &Gpus, dst: u64, src: u64, bytes: u64, stream: &Stream) -> Result<()> {
     if dst == src {
         return Ok(());
     }
     [dst, src].into_iter().try_for_each(memory::require_awake)?;
-    before(runtime, [dst, src], stream)?;
-    let devices = sides(runtime, dst, src)?;
-    on_owning_device(runtime, devices, stream, |stream| {
-        let contexts = two_contexts(runtime, devices, stream)?;
-        let _context = runtime.device(stream.device())?.enter()?;
-        let (driver, bytes, native) = (runtime.driver(), bytes as usize, stream.native());
+    before(gpus, [dst, src], stream)?;
+    let devices = sides(gpus, dst, src)?;
+    on_owning_device(gpus, devices, stream, |stream| {
+        let contexts = two_contexts(gpus, devices, stream)?;
+        let _context = gpus.device(stream.device())?.enter()?;
+        let (driver, bytes, native) = (gpus.driver(), bytes as usize, stream.native());
         match contexts {
             // SAFETY: the caller's promise about the ranges; the stream is alive.
             Some((to, from)) => unsafe {
@@ -228,16 +223,16 @@ pub fn copy(runtime: &Runtime, dst: u64, src: u64, bytes: u64, stream: &Stream) 
         }?;
         Ok(())
     })?;
-    note_pinned(runtime, [dst, src], stream);
+    note_pinned(gpus, [dst, src], stream);
     Ok(())
 }
 
 /// Records the use of the library's pinned memory, so that it is not reused before the work is
 /// done.
 #[inline]
-fn note_pinned<const N: usize>(runtime: &Runtime, addresses: [u64; N], stream: &Stream) {
+fn note_pinned<const N: usize>(gpus: &Gpus, addresses: [u64; N], stream: &Stream) {
     for address in addresses {
-        runtime.host.used(runtime, address, stream);
+        gpus.pinned().used(gpus, address, stream);
     }
 }
 
@@ -252,7 +247,7 @@ pub struct Rows {
 
 /// Copies rows of `width` bytes; neither is 0.
 pub fn copy_2d(
-    runtime: &Runtime,
+    gpus: &Gpus,
     dst: Rows,
     src: Rows,
     width: u64,
@@ -269,23 +264,23 @@ pub fn copy_2d(
         }
     }
     [dst.address, src.address].into_iter().try_for_each(memory::require_awake)?;
-    before(runtime, [dst.address, src.address], stream)?;
-    let devices = sides(runtime, dst.address, src.address)?;
-    on_owning_device(runtime, devices, stream, |stream| {
-        let contexts = two_contexts(runtime, devices, stream)?;
-        let _context = runtime.device(stream.device())?.enter()?;
+    before(gpus, [dst.address, src.address], stream)?;
+    let devices = sides(gpus, dst.address, src.address)?;
+    on_owning_device(gpus, devices, stream, |stream| {
+        let contexts = two_contexts(gpus, devices, stream)?;
+        let _context = gpus.device(stream.device())?.enter()?;
         match contexts {
-            Some((to, from)) => copy_2d_peer((dst, to), (src, from), width, rows, runtime, stream),
-            None => copy_2d_plain(runtime, dst, src, width, rows, stream),
+            Some((to, from)) => copy_2d_peer((dst, to), (src, from), width, rows, gpus, stream),
+            None => copy_2d_plain(gpus, dst, src, width, rows, stream),
         }
     })?;
-    note_pinned(runtime, [dst.address, src.address], stream);
+    note_pinned(gpus, [dst.address, src.address], stream);
     Ok(())
 }
 
 /// [`copy_2d`] where the stream's device reaches both sides; its context is current.
 pub(crate) fn copy_2d_plain(
-    runtime: &Runtime,
+    gpus: &Gpus,
     dst: Rows,
     src: Rows,
     width: u64,
@@ -311,7 +306,7 @@ pub(crate) fn copy_2d_plain(
         Height: rows as usize,
     };
     // SAFETY: the caller's promise about the ranges; the stream is alive.
-    unsafe { runtime.driver().cuMemcpy2DAsync(&copy, stream.native()) }?;
+    unsafe { gpus.driver().cuMemcpy2DAsync(&copy, stream.native()) }?;
     Ok(())
 }
 
@@ -321,7 +316,7 @@ fn copy_2d_peer(
     (src, from): (Rows, CUcontext),
     width: u64,
     rows: u64,
-    runtime: &Runtime,
+    gpus: &Gpus,
     stream: &Stream,
 ) -> Result<()> {
     let copy = CUDA_MEMCPY3D_PEER {
@@ -352,12 +347,12 @@ fn copy_2d_peer(
         Depth: 1,
     };
     // SAFETY: the caller's promise about the ranges; the stream is alive.
-    unsafe { runtime.driver().cuMemcpy3DPeerAsync(&copy, stream.native()) }?;
+    unsafe { gpus.driver().cuMemcpy3DPeerAsync(&copy, stream.native()) }?;
     Ok(())
 }
 
 /// Writes a value repeatedly.
-pub fn fill(runtime: &Runtime, ptr: u64, value: &[u8], count: u64, stream: &Stream) -> Result<()> {
+pub fn fill(gpus: &Gpus, ptr: u64, value: &[u8], count: u64, stream: &Stream) -> Result<()> {
     let total = (value.len() as u64).checked_mul(count);
     let plan = total.and_then(|total| fill::plan(ptr, value, total));
     let Some(plan) = plan else {
@@ -376,16 +371,16 @@ pub fn fill(runtime: &Runtime, ptr: u64, value: &[u8], count: u64, stream: &Stre
         });
     };
     memory::require_awake(ptr)?;
-    let owner = if runtime.devices.len() > 1 { device_of(runtime, ptr)? } else { None };
-    on_owning_device(runtime, [owner, None], stream, |stream| fill_by(runtime, ptr, plan, stream))?;
-    note_pinned(runtime, [ptr], stream);
+    let owner = if gpus.devices.len() > 1 { device_of(gpus, ptr)? } else { None };
+    on_owning_device(gpus, [owner, None], stream, |stream| fill_by(gpus, ptr, plan, stream))?;
+    note_pinned(gpus, [ptr], stream);
     Ok(())
 }
 
-fn fill_by(runtime: &Runtime, ptr: u64, plan: FillPlan, stream: &Stream) -> Result<()> {
-    let device = runtime.device(stream.device())?;
+fn fill_by(gpus: &Gpus, ptr: u64, plan: FillPlan, stream: &Stream) -> Result<()> {
+    let device = gpus.device(stream.device())?;
     let _context = device.enter()?;
-    let (driver, native) = (runtime.driver(), stream.native());
+    let (driver, native) = (gpus.driver(), stream.native());
     match plan {
         FillPlan::Nothing => return Ok(()),
         // SAFETY: the caller's promise about the range; the stream is alive.
@@ -408,7 +403,7 @@ fn fill_by(runtime: &Runtime, ptr: u64, plan: FillPlan, stream: &Stream) -> Resu
 }
 
 fn launch_fill(device: &Device, grid: u32, parameters: Parameters, native: CUstream) -> Result<()> {
-    let function = device.kernels.fill(device)?;
+    let function = device.kernels().fill(device)?;
     let Parameters { mut dst, mut bytes, mut pattern, mut period } = parameters;
     let [a, b, c, d] = &mut pattern;
     let mut arguments = [

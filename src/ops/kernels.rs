@@ -7,6 +7,7 @@ use crate::driver::Driver;
 use crate::driver::sys::{CUfunction, CUmodule};
 use crate::gpu::device::Device;
 use crate::gpu::image::{self, Machine};
+use crate::gpu::subsystem::{Slot, Subsystem};
 use crate::ops::fill;
 use once_cell::sync::OnceCell;
 use std::fmt;
@@ -23,6 +24,19 @@ pub struct Kernels {
     /// Loaded under the lock of `fill`, so it needs none of its own.
     module: OnceCell<usize>,
     fill: Once<usize>,
+}
+
+// SAFETY: no other type has this slot, and the runtime sets it before a call can use it.
+unsafe impl Subsystem for Kernels {
+    const SLOT: Slot = Slot::Kernels;
+}
+
+impl Device {
+    /// The library's own kernels for it.
+    #[inline(always)]
+    pub fn kernels(&self) -> &Kernels {
+        self.subsystem()
+    }
 }
 
 impl Kernels {

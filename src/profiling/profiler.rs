@@ -2,20 +2,20 @@
 
 use crate::base::error::Result;
 use crate::gpu::device::CURRENT;
-use crate::runtime::Runtime;
+use crate::gpu::gpus::Gpus;
 
 /// Starts its recording; no-op without a profiler.
-pub fn start(runtime: &Runtime) -> Result<()> {
-    let _context = runtime.device(CURRENT)?.enter()?;
+pub fn start(gpus: &Gpus) -> Result<()> {
+    let _context = gpus.device(CURRENT)?.enter()?;
     // SAFETY: no pointers; a context is current.
-    unsafe { runtime.driver().cuProfilerStart() }?;
+    unsafe { gpus.driver().cuProfilerStart() }?;
     Ok(())
 }
 
 /// Stops its recording.
-pub fn stop(runtime: &Runtime) -> Result<()> {
-    let _context = runtime.device(CURRENT)?.enter()?;
+pub fn stop(gpus: &Gpus) -> Result<()> {
+    let _context = gpus.device(CURRENT)?.enter()?;
     // SAFETY: no pointers; a context is current.
-    unsafe { runtime.driver().cuProfilerStop() }?;
+    unsafe { gpus.driver().cuProfilerStop() }?;
     Ok(())
 }

@@ -8,12 +8,12 @@ use crate::base::lock::Mutex;
 use crate::base::rank::Rank;
 use crate::base::shared::Shared;
 use crate::gpu::external_registry::HeldStream;
+use crate::gpu::gpus::Gpus;
 use crate::gpu::stream::Stream;
 use crate::gpu::sync_debug;
 use crate::graph::active_captures;
 use crate::memory;
 use crate::ops::copy;
-use crate::runtime::Runtime;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Bytes of the two words: seed, then offset.
@@ -21,20 +21,20 @@ const WORDS_BYTES: u64 = 16;
 
 /// The driver's ID of the capture that a stream belongs to. The query does not invalidate a
 /// capture.
-pub(super) fn capture_of(runtime: &Runtime, stream: &Stream) -> Result<Option<u64>> {
-    let device = runtime.device(stream.device())?;
+pub(super) fn capture_of(gpus: &Gpus, stream: &Stream) -> Result<Option<u64>> {
+    let device = gpus.device(stream.device())?;
     if !device.has_context() {
         return Ok(None);
     }
     let _context = device.enter()?;
-    active_captures::capture_of(runtime, stream.native())
+    active_captures::capture_of(gpus, stream.native())
 }
 
 impl GeneratorState {
     /// Reserves random words for a captured kernel.
     pub(super) fn take_captured(
         &self,
-        runtime: &Runtime,
+        gpus: &Gpus,
         id: u64,
         increment: u64,
         operation: &'static str,
@@ -54,7 +54,7 @@ impl GeneratorState {
             None => return Err(unknown),
         };
         // The first kernel of the capture; several threads may be first at once.
-        let fresh = if words == 0 { self.allocate_words(runtime)? } else { 0 };
+        let fresh = if words == 0 { self.allocate_words(gpus)? } else { 0 };
         let taken = self
             .lock()
             .captured_draws
@@ -75,16 +75,16 @@ impl GeneratorState {
                 (philox, is_first)
             });
         if fresh != 0 && !taken.is_some_and(|(_, is_first)| is_first) {
-            memory::free(runtime, fresh)?;
+            memory::free(gpus, fresh)?;
         }
         taken.map(|(philox, _)| philox).ok_or(unknown)
     }
 
     /// Allocates on the default stream, which is not captured, so that the words are not in the
     /// graph's pool.
-    fn allocate_words(&self, runtime: &Runtime) -> Result<u64> {
-        let device = runtime.device(self.device)?;
-        device.memory.allocate(runtime, device, device.streams.default(), WORDS_BYTES)
+    fn allocate_words(&self, gpus: &Gpus) -> Result<u64> {
+        let device = gpus.device(self.device)?;
+        device.memory().allocate(gpus, device, device.streams.default(), WORDS_BYTES)
     }
 }
 
@@ -101,7 +101,7 @@ pub struct Registration {
     state: Shared<GeneratorState>,
     /// Unique number of the registration.
     number: u64,
-    runtime: *const Runtime,
+    gpus: *const Gpus,
     used: Mutex<ReplayState>,
 }
 
@@ -111,11 +111,11 @@ unsafe impl Send for Registration {}
 unsafe impl Sync for Registration {}
 
 impl Registration {
-    pub(super) fn new(runtime: &Runtime, state: Shared<GeneratorState>) -> Result<Registration> {
+    pub(super) fn new(gpus: &Gpus, state: Shared<GeneratorState>) -> Result<Registration> {
         static LAST: AtomicU64 = AtomicU64::new(0);
         let number = LAST.fetch_add(1, Ordering::Relaxed) + 1;
         let used = Mutex::new(Rank::LEAF, ReplayState { words: 0, streams: Vec::new() });
-        Ok(Registration { state, number, runtime, used })
+        Ok(Registration { state, number, gpus, used })
     }
 
     /// Does it register this generator?
@@ -162,14 +162,9 @@ impl Registration {
     }
 
     /// Writes seed and offset before a launch on a stream, and advances the generator.
-    pub fn replay_prologue(
-        &self,
-        runtime: &Runtime,
-        increment: u64,
-        stream: &Stream,
-    ) -> Result<()> {
-        let own = stream.on_this_thread(runtime)?;
-        let device = runtime.device(self.state.device)?;
+    pub fn replay_prologue(&self, gpus: &Gpus, increment: u64, stream: &Stream) -> Result<()> {
+        let own = stream.on_this_thread(gpus)?;
+        let device = gpus.device(self.state.device)?;
         let (words, is_new) = {
             let mut used = self.used.lock();
             let is_known = used.streams.iter().any(|known| known.is(own));
@@ -185,7 +180,7 @@ impl Registration {
         }
         if is_new {
             // The words were allocated in the order of the default stream.
-            stream.wait_stream(runtime, device.streams.default())?;
+            stream.wait_stream(gpus, device.streams.default())?;
             let mut used = self.used.lock();
             let no_room = |_| Error::OutOfHostMemory("the streams of a graph");
             used.streams.try_reserve(1).map_err(no_room)?;
@@ -201,7 +196,7 @@ impl Registration {
         let mut bytes = [0; WORDS_BYTES as usize];
         bytes[..8].copy_from_slice(&seed.to_le_bytes());
         bytes[8..].copy_from_slice(&offset.to_le_bytes());
-        copy::fill(runtime, words, &bytes, 1, stream)
+        copy::fill(gpus, words, &bytes, 1, stream)
     }
 }
 
@@ -221,13 +216,13 @@ impl Drop for Registration {
             // words.
             if memory::record_stream(words, stream).is_err()
                 // SAFETY: objects are dropped before the runtime.
-                && stream.synchronize(unsafe { &*self.runtime }).is_err()
+                && stream.synchronize(unsafe { &*self.gpus }).is_err()
             {
                 // The words are leaked until shutdown.
                 return;
             }
         }
         // SAFETY: objects are dropped before the runtime.
-        let _ = memory::free(unsafe { &*self.runtime }, words);
+        let _ = memory::free(unsafe { &*self.gpus }, words);
     }
 }

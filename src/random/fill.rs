@@ -7,8 +7,8 @@ use super::plan::{self, Dim, Distribution, Dtype, Launch, Philox, View};
 use crate::base::error::{Error, Result};
 use crate::base::text::Text;
 use crate::gpu::device::Device;
+use crate::gpu::gpus::Gpus;
 use crate::gpu::stream::Stream;
-use crate::runtime::Runtime;
 use crate::sanitizer::{self, Mode, Touch};
 use crate::tensor::order::Ordered;
 use crate::tensor::{self, MAX_DIMS, Parts, Tensor, dtype};
@@ -28,7 +28,7 @@ pub struct Fill<'a> {
 
 /// The objects of a fill, checked.
 struct Target<'a> {
-    runtime: &'a Runtime,
+    gpus: &'a Gpus,
     device: &'a Device,
     stream: &'a Stream,
     generator: &'a Generator,
@@ -36,25 +36,25 @@ struct Target<'a> {
 }
 
 impl<'a> Fill<'a> {
-    fn target(&self, runtime: &'a Runtime) -> Result<Target<'a>> {
-        let device = runtime.device(self.tensor.require_on(runtime)?)?;
+    fn target(&self, gpus: &'a Gpus) -> Result<Target<'a>> {
+        let device = gpus.device(self.tensor.require_on(gpus)?)?;
         let ordinal = device.ordinal();
         let stream = self.stream.unwrap_or_else(|| device.streams.current());
         if stream.device() != ordinal {
             return Err(Error::Invalid("the stream is of another device than the tensor"));
         }
-        let generator = self.generator.unwrap_or(&device.generator);
+        let generator = self.generator.unwrap_or(device.generator());
         if generator.device() != ordinal {
             return Err(Error::Invalid("the generator is of another device than the tensor"));
         }
-        Ok(Target { runtime, device, stream, generator, operation: self.operation })
+        Ok(Target { gpus, device, stream, generator, operation: self.operation })
     }
 
     /// Fills with numbers of a distribution, which `distribution` makes for the type of the
     /// elements. Its second argument: the elements are parts of complex numbers.
     pub fn run(
         &self,
-        runtime: &Runtime,
+        gpus: &Gpus,
         distribution: impl FnOnce(Dtype, bool) -> Result<Distribution>,
     ) -> Result<()> {
         let (dtype, is_complex) = check::dtype_of(self.tensor.dtype)?;
@@ -62,16 +62,16 @@ impl<'a> Fill<'a> {
         check::require(&distribution, dtype, is_complex)?;
         let parts = if is_complex { Some(parts_of(self.tensor)?) } else { None };
         let tensor = parts.as_ref().unwrap_or(self.tensor);
-        let target = self.target(runtime)?;
+        let target = self.target(gpus)?;
         let ordered = tensor.ordered()?;
         if tensor.numel == 0 {
             return Ok(());
         }
         require_aligned(tensor, dtype)?;
-        let geometry = target.device.random.geometry(target.device)?;
+        let geometry = target.device.random().geometry(target.device)?;
         let take = |numel| {
             let words = plan::increment(&distribution, dtype, numel, geometry);
-            target.generator.take(runtime, target.stream, words, target.operation)
+            target.generator.take(gpus, target.stream, words, target.operation)
         };
         let launch = |part: &Ordered, philox: Philox| {
             let view = view_of(part)?;
@@ -90,7 +90,7 @@ impl<'a> Fill<'a> {
     }
 
     /// Fills with 1 and 0, with a probability for each element.
-    pub fn bernoulli(&self, runtime: &Runtime, p: &Tensor) -> Result<()> {
+    pub fn bernoulli(&self, gpus: &Gpus, p: &Tensor) -> Result<()> {
         let (dtype, is_complex) = check::dtype_of(self.tensor.dtype)?;
         let distribution = Distribution::BernoulliTensor;
         check::require(&distribution, dtype, is_complex)?;
@@ -99,8 +99,8 @@ impl<'a> Fill<'a> {
         if p_is_complex || !is_float {
             return Err(Error::Invalid("p must be of floats: it has the probabilities"));
         }
-        let target = self.target(runtime)?;
-        if p.require_on(runtime)? != target.device.ordinal() {
+        let target = self.target(gpus)?;
+        if p.require_on(gpus)? != target.device.ordinal() {
             return Err(Error::Invalid("p is on another device than the tensor"));
         }
         // The type in which PyTorch compares the probabilities.
@@ -111,10 +111,10 @@ impl<'a> Fill<'a> {
         }
         require_aligned(self.tensor, dtype)?;
         require_aligned(p, p_dtype)?;
-        let geometry = target.device.random.geometry(target.device)?;
+        let geometry = target.device.random().geometry(target.device)?;
         let (own, others) = (view_of(&own)?, view_of(&others)?);
         let words = plan::increment(&distribution, dtype, self.tensor.numel, geometry);
-        let philox = target.generator.take(runtime, target.stream, words, target.operation)?;
+        let philox = target.generator.take(gpus, target.stream, words, target.operation)?;
         let drawn = Some((&others, p_dtype));
         let planned = plan::plan(&distribution, dtype, &own, drawn, &philox, geometry);
         target.launch(planned.ok_or_else(unplanned)?)?;
@@ -131,17 +131,17 @@ fn unplanned() -> Error {
 impl Target<'_> {
     /// Reports the fill to the sanitizer.
     fn report(&self, touches: &[Touch<'_>]) {
-        sanitizer::operation(self.runtime, self.stream, self.operation, touches);
+        sanitizer::operation(self.gpus, self.stream, self.operation, touches);
     }
 
     fn launch(&self, mut launch: Launch) -> Result<()> {
         let _context = self.device.enter()?;
-        let function = self.device.random.function(self.device, launch.image, launch.kernel)?;
+        let function = self.device.random().function(self.device, launch.image, launch.kernel)?;
         let mut parameters = launch.parameters.pointers();
         // SAFETY: these are the kernel's parameters, which the driver copies; the caller guarantees
         // the tensor, and the stream is alive.
         unsafe {
-            self.runtime.driver().cuLaunchKernel(
+            self.gpus.driver().cuLaunchKernel(
                 function,
                 launch.grid,
                 1,

@@ -10,9 +10,11 @@ use crate::base::error::{Error, Result};
 use crate::base::lock::{Held, Mutex};
 use crate::base::rank::Rank;
 use crate::base::shared::Shared;
+use crate::gpu::device::Device;
+use crate::gpu::gpus::Gpus;
 use crate::gpu::stream::Stream;
-use crate::runtime::Runtime;
-use std::sync::atomic::{AtomicU64, Ordering};
+use crate::gpu::subsystem::{Slot, Subsystem};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 /// PyTorch's seed for a generator that the host makes.
 pub const DEFAULT_SEED: u64 = 67_280_421_310_721;
@@ -119,12 +121,47 @@ pub struct Generator {
     state: Shared<GeneratorState>,
 }
 
-impl Generator {
-    /// The default generator of a device: the system seeds it at its first use.
-    pub(crate) fn of_device(device: i32) -> Result<Generator> {
-        Ok(Generator { state: Shared::new(GeneratorState::new(device, None), "a generator")? })
+/// The default generator of a device.
+pub struct DefaultGenerator {
+    generator: Generator,
+    /// Its borrowed handle in src/ffi; 0: none yet.
+    pub handle: AtomicUsize,
+}
+
+// SAFETY: no other type has this slot, and the runtime sets it before a call can use it.
+unsafe impl Subsystem for DefaultGenerator {
+    const SLOT: Slot = Slot::Generator;
+}
+
+impl Device {
+    /// Its default generator.
+    #[inline(always)]
+    pub fn generator(&self) -> &Generator {
+        self.default_generator().generator()
     }
 
+    /// Its default generator with the borrowed handle.
+    #[inline(always)]
+    pub fn default_generator(&self) -> &DefaultGenerator {
+        self.subsystem()
+    }
+}
+
+impl DefaultGenerator {
+    /// The default generator of a device: the system seeds it at its first use.
+    pub(crate) fn new(device: i32) -> Result<DefaultGenerator> {
+        let state = Shared::new(GeneratorState::new(device, None), "a generator")?;
+        Ok(DefaultGenerator { generator: Generator { state }, handle: AtomicUsize::new(0) })
+    }
+
+    /// The generator.
+    #[inline(always)]
+    pub fn generator(&self) -> &Generator {
+        &self.generator
+    }
+}
+
+impl Generator {
     /// A new generator with PyTorch's default seed.
     pub fn new(device: i32) -> Result<Generator> {
         let state = GeneratorState::new(device, Some(DEFAULT_SEED));
@@ -150,8 +187,8 @@ impl Generator {
     }
 
     /// Registers it with a graph. Makes no driver call.
-    pub fn register(&self, runtime: &Runtime) -> Result<Registration> {
-        Registration::new(runtime, self.state.share())
+    pub fn register(&self, gpus: &Gpus) -> Result<Registration> {
+        Registration::new(gpus, self.state.share())
     }
 
     /// Does the generator have this state?
@@ -175,51 +212,41 @@ impl Generator {
     }
 
     /// The position, for the host. `operation`: name of the public function.
-    pub fn get(&self, runtime: &Runtime, operation: &'static str) -> Result<Position> {
-        self.require_not_captured(runtime, operation)?;
+    pub fn get(&self, gpus: &Gpus, operation: &'static str) -> Result<Position> {
+        self.require_not_captured(gpus, operation)?;
         Ok(self.position())
     }
 
     /// Sets the position, for the host.
-    pub fn set(
-        &self,
-        runtime: &Runtime,
-        position: Position,
-        operation: &'static str,
-    ) -> Result<()> {
+    pub fn set(&self, gpus: &Gpus, position: Position, operation: &'static str) -> Result<()> {
         let position = position.checked()?;
-        self.require_not_captured(runtime, operation)?;
+        self.require_not_captured(gpus, operation)?;
         self.put(position);
         Ok(())
     }
 
     /// Sets the offset, for the host.
-    pub fn set_offset(
-        &self,
-        runtime: &Runtime,
-        offset: u64,
-        operation: &'static str,
-    ) -> Result<()> {
+    pub fn set_offset(&self, gpus: &Gpus, offset: u64, operation: &'static str) -> Result<()> {
         let checked = Position { seed: 0, offset }.checked()?;
-        self.require_not_captured(runtime, operation)?;
+        self.require_not_captured(gpus, operation)?;
         self.state.lock().position.offset = checked.offset;
         Ok(())
     }
 
     /// Sets the seed, and the offset to 0. In a capture only the present seed is accepted, and the
     /// offset is unchanged.
-    pub fn set_seed(&self, runtime: &Runtime, seed: u64, operation: &'static str) -> Result<()> {
-        if let Err(error) = self.require_not_captured(runtime, operation) {
+    pub fn set_seed(&self, gpus: &Gpus, seed: u64, operation: &'static str) -> Result<()> {
+        if let Err(error) = self.require_not_captured(gpus, operation) {
             return if seed == self.seed() { Ok(()) } else { Err(error) };
         }
         self.put(Position::start(seed));
         Ok(())
     }
 
-    fn require_not_captured(&self, runtime: &Runtime, operation: &'static str) -> Result<()> {
-        let device = runtime.device(self.device())?;
+    fn require_not_captured(&self, gpus: &Gpus, operation: &'static str) -> Result<()> {
+        let device = gpus.device(self.device())?;
         // Without a context no stream is captured. The check must not create a context.
-        if device.has_context() && device.streams.current().is_capturing(runtime)? {
+        if device.has_context() && device.streams.current().is_capturing(gpus)? {
             return Err(Error::Capturing {
                 operation,
                 why: "the graph would not do it again; do it before the capture or between replays",
@@ -233,7 +260,7 @@ impl Generator {
     /// function.
     pub fn take(
         &self,
-        runtime: &Runtime,
+        gpus: &Gpus,
         stream: &Stream,
         increment: u64,
         operation: &'static str,
@@ -245,8 +272,8 @@ impl Generator {
                 allowed: "a stream of random numbers has 2^64 words at most",
             });
         };
-        if let Some(id) = capture_of(runtime, stream)? {
-            return self.state.take_captured(runtime, id, increment, operation);
+        if let Some(id) = capture_of(gpus, stream)? {
+            return self.state.take_captured(gpus, id, increment, operation);
         }
         let mut numbers = self.state.lock();
         let Position { seed, offset } = numbers.position;

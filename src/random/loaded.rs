@@ -9,6 +9,7 @@ use crate::base::rank::Rank;
 use crate::driver::Driver;
 use crate::driver::sys::{CUdevice_attribute, CUfunction, CUmodule};
 use crate::gpu::device::Device;
+use crate::gpu::subsystem::{Slot, Subsystem};
 use crate::memory::Relaxed;
 use std::ffi::{CStr, c_void};
 
@@ -19,6 +20,19 @@ pub struct Loaded {
     /// Indexed by the numbers of the images.
     modules: [Once<usize>; Image::ALL.len()],
     functions: Mutex<Vec<(&'static CStr, usize)>>,
+}
+
+// SAFETY: no other type has this slot, and the runtime sets it before a call can use it.
+unsafe impl Subsystem for Loaded {
+    const SLOT: Slot = Slot::Random;
+}
+
+impl Device {
+    /// Modules and state for random numbers.
+    #[inline(always)]
+    pub fn random(&self) -> &Loaded {
+        self.subsystem()
+    }
 }
 
 impl Loaded {

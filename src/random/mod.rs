@@ -15,7 +15,7 @@ mod recipe;
 
 use crate::base::error::Result;
 use crate::base::thread::Inside;
-use crate::runtime::{self, Runtime};
+use crate::gpu::gpus::{self, Gpus};
 use generator::{Position, entropy};
 use pending::{Change, Target};
 
@@ -23,19 +23,19 @@ use pending::{Change, Target};
 /// name of the public function.
 fn change(inside: &Inside, change: Change, operation: &'static str) -> Result<()> {
     let later = || pending::remember(change);
-    let Some(runtime) = runtime::existing_or(inside, later)? else { return Ok(()) };
+    let Some(gpus) = gpus::existing_or(inside, later)? else { return Ok(()) };
     match change.target {
-        Target::Device(device) => put(runtime, device, change, operation),
-        Target::All => (0..runtime.devices.len() as i32)
-            .try_for_each(|device| put(runtime, device, change, operation)),
+        Target::Device(device) => put(gpus, device, change, operation),
+        Target::All => (0..gpus.devices.len() as i32)
+            .try_for_each(|device| put(gpus, device, change, operation)),
     }
 }
 
-fn put(runtime: &Runtime, device: i32, change: Change, operation: &'static str) -> Result<()> {
-    let generator = &runtime.device(device)?.generator;
+fn put(gpus: &Gpus, device: i32, change: Change, operation: &'static str) -> Result<()> {
+    let generator = gpus.device(device)?.generator();
     match change.is_seed {
-        true => generator.set_seed(runtime, change.position.seed, operation),
-        false => generator.set(runtime, change.position, operation),
+        true => generator.set_seed(gpus, change.position.seed, operation),
+        false => generator.set(gpus, change.position, operation),
     }
 }
 

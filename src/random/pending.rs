@@ -9,7 +9,7 @@ use crate::base::error::{Error, Result};
 use crate::base::lock::Mutex;
 use crate::base::rank::Rank;
 use crate::gpu::device::{CURRENT, require_possible};
-use crate::runtime::Runtime;
+use crate::gpu::gpus::Gpus;
 
 /// The generators that a change applies to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,18 +62,18 @@ pub(crate) fn check(count: i32) -> Result<()> {
 }
 
 /// Applies the changes to a runtime that no other thread uses yet.
-pub(crate) fn apply(runtime: &Runtime) {
+pub(crate) fn apply(gpus: &Gpus) {
     // The lock is released before the generators are locked.
     let changes = std::mem::take(&mut *CHANGES.lock());
     for change in changes {
         let devices = match change.target {
-            Target::All => &runtime.devices[..],
+            Target::All => &gpus.devices[..],
             Target::Device(device) => {
-                let current = || runtime.current_device().unwrap_or(0);
+                let current = || gpus.current_device().unwrap_or(0);
                 let device = if device == CURRENT { current() } else { device };
-                runtime.devices.get(device as usize).map_or(&[][..], std::slice::from_ref)
+                gpus.devices.get(device as usize).map_or(&[][..], std::slice::from_ref)
             }
         };
-        devices.iter().for_each(|device| device.generator.put(change.position));
+        devices.iter().for_each(|device| device.generator().put(change.position));
     }
 }

@@ -10,10 +10,10 @@ use super::text::Label;
 use super::{Touch, is_on};
 use crate::base::error::Result;
 use crate::base::shared::Shared;
+use crate::gpu::gpus::Gpus;
 use crate::gpu::stream::{Order, Stream};
 use crate::graph::active_captures;
 use crate::memory::pools::route;
-use crate::runtime::Runtime;
 use std::cell::Cell;
 
 /// A point, and the library's generation in which it was taken. The host's clock joins it when the
@@ -151,10 +151,10 @@ fn update_in_call(body: impl FnOnce(&mut State, u32) -> Result<()>) {
 
 /// Resolves a stream on the calling thread. Returns the number of its capture, or 0, and its
 /// properties.
-fn resolve<'a>(runtime: &'a Runtime, stream: &'a Stream) -> Option<(u64, StreamInfo)> {
-    let stream = stream.on_this_thread(runtime).unwrap_or(stream);
-    match capture(runtime, stream) {
-        Ok(number) => Some((number, info_of(runtime, stream, number != 0))),
+fn resolve<'a>(gpus: &'a Gpus, stream: &'a Stream) -> Option<(u64, StreamInfo)> {
+    let stream = stream.on_this_thread(gpus).unwrap_or(stream);
+    match capture(gpus, stream) {
+        Ok(number) => Some((number, info_of(gpus, stream, number != 0))),
         Err(_) => {
             // The capture is unknown, so the operation cannot be recorded.
             switch::note_loss();
@@ -165,44 +165,41 @@ fn resolve<'a>(runtime: &'a Runtime, stream: &'a Stream) -> Option<(u64, StreamI
 
 /// As [`resolve`], for an allocation: the driver is queried for a capture only when the allocator
 /// does so.
-fn resolve_for_allocation<'a>(
-    runtime: &'a Runtime,
-    stream: &'a Stream,
-) -> Option<(u64, StreamInfo)> {
-    if runtime.captures.any() || route::is_routed() {
-        return resolve(runtime, stream);
+fn resolve_for_allocation<'a>(gpus: &'a Gpus, stream: &'a Stream) -> Option<(u64, StreamInfo)> {
+    if gpus.has_captures() || route::is_routed() {
+        return resolve(gpus, stream);
     }
-    let stream = stream.on_this_thread(runtime).unwrap_or(stream);
-    Some((0, info_of(runtime, stream, false)))
+    let stream = stream.on_this_thread(gpus).unwrap_or(stream);
+    Some((0, info_of(gpus, stream, false)))
 }
 
-fn capture(runtime: &Runtime, stream: &Stream) -> Result<u64> {
+fn capture(gpus: &Gpus, stream: &Stream) -> Result<u64> {
     if stream.is_default() {
         // The default stream cannot be captured.
         return Ok(0);
     }
-    let _context = stream.enter(runtime)?;
-    Ok(active_captures::capture_of(runtime, stream.native())?.unwrap_or(0))
+    let _context = stream.enter(gpus)?;
+    Ok(active_captures::capture_of(gpus, stream.native())?.unwrap_or(0))
 }
 
 fn key(stream: &Stream) -> u64 {
     stream.serial
 }
 
-fn info_of(runtime: &Runtime, stream: &Stream, is_captured: bool) -> StreamInfo {
+fn info_of(gpus: &Gpus, stream: &Stream, is_captured: bool) -> StreamInfo {
     let kind = match () {
         () if stream.is_default() => Kind::Legacy,
         () if stream.is_per_thread() => Kind::Blocking,
         () if !stream.is_external() => Kind::NonBlocking,
         // The kind is not used for captured streams.
         () if is_captured => Kind::NonBlocking,
-        () => kind_of_external(runtime, stream),
+        () => kind_of_external(gpus, stream),
     };
     StreamInfo { key: key(stream), id: stream.id(), device: stream.device(), kind }
 }
 
-fn kind_of_external(runtime: &Runtime, stream: &Stream) -> Kind {
-    match stream.order(runtime) {
+fn kind_of_external(gpus: &Gpus, stream: &Stream) -> Kind {
+    match stream.order(gpus) {
         Ok(Order::Free) => Kind::NonBlocking,
         Ok(Order::Blocking) => Kind::Blocking,
         // Unknown: too much order causes no false report.
@@ -211,13 +208,8 @@ fn kind_of_external(runtime: &Runtime, stream: &Stream) -> Kind {
 }
 
 #[cold]
-pub(super) fn operation(
-    runtime: &Runtime,
-    stream: &Stream,
-    label: &'static str,
-    touches: &[Touch<'_>],
-) {
-    let Some((capture, info)) = resolve(runtime, stream) else { return };
+pub(super) fn operation(gpus: &Gpus, stream: &Stream, label: &'static str, touches: &[Touch<'_>]) {
+    let Some((capture, info)) = resolve(gpus, stream) else { return };
     let label = Label::Library(label);
     update_in_call(|state, frames| {
         state.operation(capture, info, Named { label, frames }, touches)
@@ -230,13 +222,8 @@ pub(super) fn rest_of_block(address: u64) -> u64 {
 }
 
 #[cold]
-pub(super) fn named_operation(
-    runtime: &Runtime,
-    stream: &Stream,
-    name: &str,
-    touches: &[Touch<'_>],
-) {
-    let Some((capture, info)) = resolve(runtime, stream) else { return };
+pub(super) fn named_operation(gpus: &Gpus, stream: &Stream, name: &str, touches: &[Touch<'_>]) {
+    let Some((capture, info)) = resolve(gpus, stream) else { return };
     update_in_call(|state, frames| {
         let label = state.texts.label_of(name)?;
         state.operation(capture, info, Named { label, frames }, touches)
@@ -244,17 +231,13 @@ pub(super) fn named_operation(
 }
 
 #[cold]
-pub(super) fn collective(
-    runtime: &Runtime,
-    label: &'static str,
-    members: &[(&Stream, &[Touch<'_>])],
-) {
+pub(super) fn collective(gpus: &Gpus, label: &'static str, members: &[(&Stream, &[Touch<'_>])]) {
     let mut list = Vec::new();
     if list.try_reserve_exact(members.len()).is_err() {
         return switch::note_loss();
     }
     for (stream, touches) in members {
-        let Some((capture, info)) = resolve(runtime, stream) else { return };
+        let Some((capture, info)) = resolve(gpus, stream) else { return };
         list.push((capture, info, *touches));
     }
     let label = Label::Library(label);
@@ -262,22 +245,22 @@ pub(super) fn collective(
 }
 
 #[cold]
-pub(super) fn event_recorded(runtime: &Runtime, event: u64, stream: &Stream) {
-    if let Some((capture, info)) = resolve(runtime, stream) {
+pub(super) fn event_recorded(gpus: &Gpus, event: u64, stream: &Stream) {
+    if let Some((capture, info)) = resolve(gpus, stream) {
         update(|state| state.event_recorded(capture, event, info));
     }
 }
 
 #[cold]
-pub(super) fn event_waited(runtime: &Runtime, event: u64, stream: &Stream) {
-    if let Some((capture, info)) = resolve(runtime, stream) {
+pub(super) fn event_waited(gpus: &Gpus, event: u64, stream: &Stream) {
+    if let Some((capture, info)) = resolve(gpus, stream) {
         update(|state| state.event_waited(capture, event, info));
     }
 }
 
 #[cold]
-pub(super) fn event_outside(runtime: &Runtime, event: u64, stream: &Stream, records: bool) {
-    if let Some((capture, _)) = resolve(runtime, stream) {
+pub(super) fn event_outside(gpus: &Gpus, event: u64, stream: &Stream, records: bool) {
+    if let Some((capture, _)) = resolve(gpus, stream) {
         update(|state| state.event_outside(capture, event, records));
     }
 }
@@ -291,9 +274,8 @@ pub(super) fn event_gone(event: u64) {
 }
 
 #[cold]
-pub(super) fn stream_waits(runtime: &Runtime, stream: &Stream, other: &Stream) {
-    let (Some((capture, info)), Some((_, other))) =
-        (resolve(runtime, stream), resolve(runtime, other))
+pub(super) fn stream_waits(gpus: &Gpus, stream: &Stream, other: &Stream) {
+    let (Some((capture, info)), Some((_, other))) = (resolve(gpus, stream), resolve(gpus, other))
     else {
         return;
     };
@@ -301,15 +283,15 @@ pub(super) fn stream_waits(runtime: &Runtime, stream: &Stream, other: &Stream) {
 }
 
 #[cold]
-pub(super) fn waits_for_everything(runtime: &Runtime, stream: &Stream) {
-    if let Some((capture, info)) = resolve(runtime, stream) {
+pub(super) fn waits_for_everything(gpus: &Gpus, stream: &Stream) {
+    if let Some((capture, info)) = resolve(gpus, stream) {
         update(|state| state.waits_for_everything(capture, info));
     }
 }
 
 #[cold]
-pub(super) fn point_of_stream(runtime: &Runtime, stream: &Stream) -> Option<Point> {
-    let (capture, info) = resolve(runtime, stream)?;
+pub(super) fn point_of_stream(gpus: &Gpus, stream: &Stream) -> Option<Point> {
+    let (capture, info) = resolve(gpus, stream)?;
     if capture != 0 {
         return None;
     }
@@ -320,8 +302,8 @@ pub(super) fn point_of_stream(runtime: &Runtime, stream: &Stream) -> Option<Poin
 }
 
 #[cold]
-pub(super) fn point_of_work(runtime: &Runtime, stream: &Stream) -> Option<Point> {
-    let (capture, info) = resolve(runtime, stream)?;
+pub(super) fn point_of_work(gpus: &Gpus, stream: &Stream) -> Option<Point> {
+    let (capture, info) = resolve(gpus, stream)?;
     if capture != 0 {
         return None;
     }
@@ -353,8 +335,8 @@ pub(super) fn reached(Point(stamp, generation): &Point) {
 }
 
 #[cold]
-pub(super) fn allocated(runtime: &Runtime, ptr: u64, bytes: u64, stream: &Stream) {
-    let Some((capture, info)) = resolve_for_allocation(runtime, stream) else { return };
+pub(super) fn allocated(gpus: &Gpus, ptr: u64, bytes: u64, stream: &Stream) {
+    let Some((capture, info)) = resolve_for_allocation(gpus, stream) else { return };
     update_in_call(|state, frames| state.allocated(capture, (ptr, bytes), Some(info), frames));
 }
 
@@ -380,8 +362,8 @@ pub(super) fn used_on(ptr: u64, stream: &Stream) {
 }
 
 #[cold]
-pub(super) fn capture_number(runtime: &Runtime, stream: &Stream) -> Option<u64> {
-    resolve(runtime, stream).map(|(capture, _)| capture).filter(|capture| *capture != 0)
+pub(super) fn capture_number(gpus: &Gpus, stream: &Stream) -> Option<u64> {
+    resolve(gpus, stream).map(|(capture, _)| capture).filter(|capture| *capture != 0)
 }
 
 #[cold]
@@ -394,12 +376,12 @@ pub(super) fn capture_ended(capture: u64) -> Option<Recording> {
 
 #[cold]
 pub(super) fn graph_launched(
-    runtime: &Runtime,
+    gpus: &Gpus,
     stream: &Stream,
     executable: u64,
     recording: Option<&Recording>,
 ) {
-    let Some((capture, info)) = resolve(runtime, stream) else { return };
+    let Some((capture, info)) = resolve(gpus, stream) else { return };
     update_in_call(|state, frames| {
         let known = recording.filter(|recording| recording.1 == state.generation);
         let recorded = known.map(|recording| &*recording.0);

@@ -25,8 +25,8 @@ pub mod sync_points;
 mod tests;
 mod text;
 
+use crate::gpu::gpus::Gpus;
 use crate::gpu::stream::Stream;
-use crate::runtime::Runtime;
 use crate::tensor::Tensor;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -111,9 +111,9 @@ impl<'a> Touch<'a> {
 /// Records an operation that was queued on `stream`, with all bytes that it accesses. `label` is
 /// the name of the called function, for example "tcuda_copy".
 #[inline(always)]
-pub fn operation(runtime: &Runtime, stream: &Stream, label: &'static str, touches: &[Touch<'_>]) {
+pub fn operation(gpus: &Gpus, stream: &Stream, label: &'static str, touches: &[Touch<'_>]) {
     if is_on() {
-        hooks::operation(runtime, stream, label, touches);
+        hooks::operation(gpus, stream, label, touches);
     }
 }
 
@@ -125,34 +125,34 @@ pub fn rest_of_block(address: u64) -> u64 {
 
 /// As [`operation`], with a name that the host chose.
 #[inline(always)]
-pub fn named_operation(runtime: &Runtime, stream: &Stream, name: &str, touches: &[Touch<'_>]) {
+pub fn named_operation(gpus: &Gpus, stream: &Stream, name: &str, touches: &[Touch<'_>]) {
     if is_on() {
-        hooks::named_operation(runtime, stream, name, touches);
+        hooks::named_operation(gpus, stream, name, touches);
     }
 }
 
 /// Records one operation on several streams: it starts when all streams have reached it, and ends
 /// on all of them at once.
 #[inline(always)]
-pub fn collective(runtime: &Runtime, label: &'static str, members: &[(&Stream, &[Touch<'_>])]) {
+pub fn collective(gpus: &Gpus, label: &'static str, members: &[(&Stream, &[Touch<'_>])]) {
     if is_on() {
-        hooks::collective(runtime, label, members);
+        hooks::collective(gpus, label, members);
     }
 }
 
 /// Records that an event, identified by its key, was recorded on `stream`.
 #[inline(always)]
-pub fn event_recorded(runtime: &Runtime, event: u64, stream: &Stream) {
+pub fn event_recorded(gpus: &Gpus, event: u64, stream: &Stream) {
     if is_on() {
-        hooks::event_recorded(runtime, event, stream);
+        hooks::event_recorded(gpus, event, stream);
     }
 }
 
 /// Records that `stream` waits for an event.
 #[inline(always)]
-pub fn event_waited(runtime: &Runtime, event: u64, stream: &Stream) {
+pub fn event_waited(gpus: &Gpus, event: u64, stream: &Stream) {
     if is_on() {
-        hooks::event_waited(runtime, event, stream);
+        hooks::event_waited(gpus, event, stream);
     }
 }
 
@@ -166,9 +166,9 @@ pub fn event_gone(event: u64) {
 
 /// Records that `stream` waits for all work that `other` holds now.
 #[inline(always)]
-pub fn stream_waits(runtime: &Runtime, stream: &Stream, other: &Stream) {
+pub fn stream_waits(gpus: &Gpus, stream: &Stream, other: &Stream) {
     if is_on() {
-        hooks::stream_waits(runtime, stream, other);
+        hooks::stream_waits(gpus, stream, other);
     }
 }
 
@@ -176,15 +176,15 @@ pub fn stream_waits(runtime: &Runtime, stream: &Stream, other: &Stream) {
 /// or waits for the stream, and passes it to [`reached`] when the driver reports that the work is
 /// complete. Host functions on a stream do the same when they begin.
 #[inline(always)]
-pub fn point_of_stream(runtime: &Runtime, stream: &Stream) -> Option<Point> {
-    if is_on() { hooks::point_of_stream(runtime, stream) } else { None }
+pub fn point_of_stream(gpus: &Gpus, stream: &Stream) -> Option<Point> {
+    if is_on() { hooks::point_of_stream(gpus, stream) } else { None }
 }
 
 /// As [`point_of_stream`], for work that is about to be queued on `stream`: the point also includes
 /// the work of other streams that the driver orders before it.
 #[inline(always)]
-pub fn point_of_work(runtime: &Runtime, stream: &Stream) -> Option<Point> {
-    if is_on() { hooks::point_of_work(runtime, stream) } else { None }
+pub fn point_of_work(gpus: &Gpus, stream: &Stream) -> Option<Point> {
+    if is_on() { hooks::point_of_work(gpus, stream) } else { None }
 }
 
 /// Returns the point at which an event was last recorded.
@@ -216,9 +216,9 @@ pub fn reached(point: Option<Point>) {
 /// Records an allocated block in the order of `stream`. The caller has not yet returned its address
 /// to the host.
 #[inline(always)]
-pub fn allocated(runtime: &Runtime, ptr: u64, bytes: u64, stream: &Stream) {
+pub fn allocated(gpus: &Gpus, ptr: u64, bytes: u64, stream: &Stream) {
     if is_on() {
-        hooks::allocated(runtime, ptr, bytes, stream);
+        hooks::allocated(gpus, ptr, bytes, stream);
     }
 }
 
@@ -266,8 +266,8 @@ pub fn unpinned(ptr: u64) {
 
 /// Returns the number of the capture that `stream` is part of, before that capture ends.
 #[inline(always)]
-pub fn capture_of(runtime: &Runtime, stream: &Stream) -> Option<u64> {
-    if is_on() { hooks::capture_number(runtime, stream) } else { None }
+pub fn capture_of(gpus: &Gpus, stream: &Stream) -> Option<u64> {
+    if is_on() { hooks::capture_number(gpus, stream) } else { None }
 }
 
 /// Records that a capture has ended. Returns its operations, to be kept with the graph, or `None`
@@ -281,13 +281,13 @@ pub fn capture_ended(capture: Option<u64>) -> Option<Recording> {
 /// the previous launch of the same executable, whatever their streams.
 #[inline(always)]
 pub fn graph_launched(
-    runtime: &Runtime,
+    gpus: &Gpus,
     stream: &Stream,
     executable: u64,
     recording: Option<&Recording>,
 ) {
     if is_on() {
-        hooks::graph_launched(runtime, stream, executable, recording);
+        hooks::graph_launched(gpus, stream, executable, recording);
     }
 }
 
@@ -301,26 +301,26 @@ pub fn executable_gone(executable: u64) {
 
 /// Records that each launch of the graph under capture records an event.
 #[inline(always)]
-pub fn event_recorded_in_graph(runtime: &Runtime, event: u64, stream: &Stream) {
+pub fn event_recorded_in_graph(gpus: &Gpus, event: u64, stream: &Stream) {
     if is_on() {
-        hooks::event_outside(runtime, event, stream, true);
+        hooks::event_outside(gpus, event, stream, true);
     }
 }
 
 /// Records that each launch of the graph under capture waits for an event.
 #[inline(always)]
-pub fn event_waited_in_graph(runtime: &Runtime, event: u64, stream: &Stream) {
+pub fn event_waited_in_graph(gpus: &Gpus, event: u64, stream: &Stream) {
     if is_on() {
-        hooks::event_outside(runtime, event, stream, false);
+        hooks::event_outside(gpus, event, stream, false);
     }
 }
 
 /// Records a wait for work that this process cannot know, for example of another process: `stream`
 /// then comes after everything.
 #[inline(always)]
-pub fn waits_for_everything(runtime: &Runtime, stream: &Stream) {
+pub fn waits_for_everything(gpus: &Gpus, stream: &Stream) {
     if is_on() {
-        hooks::waits_for_everything(runtime, stream);
+        hooks::waits_for_everything(gpus, stream);
     }
 }
 

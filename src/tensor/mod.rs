@@ -14,9 +14,9 @@ pub use dtype::Dtype;
 
 use crate::base::error::{Error, Result};
 use crate::base::inline_vec::Few;
+use crate::gpu::gpus::Gpus;
 use crate::memory;
 use crate::ops::copy;
-use crate::runtime::Runtime;
 use std::mem::MaybeUninit;
 
 /// The most dimensions of a view, as in PyTorch.
@@ -344,19 +344,19 @@ impl Tensor {
 
     /// The device that owns the memory. An error if no device owns it, if another device than
     /// `place` owns it, or if the tensor extends beyond the block that it begins in.
-    pub fn require_on(&self, runtime: &Runtime) -> Result<i32> {
+    pub fn require_on(&self, gpus: &Gpus) -> Result<i32> {
         let (device, owner) = match self.place {
             Place::Cuda(device) | Place::Managed(device) if self.numel == 0 => {
-                return Ok(runtime.device(device)?.ordinal());
+                return Ok(gpus.device(device)?.ordinal());
             }
             Place::Cuda(device) => {
-                runtime.device(device)?;
-                (device, copy::device_of(runtime, self.address)?)
+                gpus.device(device)?;
+                (device, copy::device_of(gpus, self.address)?)
             }
             // The owner of managed memory that the library did not allocate is what the host
             // declares.
             Place::Managed(device) => {
-                runtime.device(device)?;
+                gpus.device(device)?;
                 (device, memory::device_of(self.address).or(Some(device)))
             }
             Place::Cpu | Place::CudaHost => {
@@ -376,14 +376,14 @@ impl Tensor {
                 });
             }
         }
-        self.require_inside(runtime)?;
+        self.require_inside(gpus)?;
         Ok(device)
     }
 
     /// An error if it begins in a block of the library and extends beyond it.
-    fn require_inside(&self, runtime: &Runtime) -> Result<()> {
+    fn require_inside(&self, gpus: &Gpus) -> Result<()> {
         let (first, end) = self.range()?;
-        let Some((start, bytes)) = block_around(runtime, self.address)? else { return Ok(()) };
+        let Some((start, bytes)) = block_around(gpus, self.address)? else { return Ok(()) };
         if first < start || end - start > bytes {
             return Err(Error::Invalid(
                 "the tensor leaves the block of memory that it begins in: check its shape, \
@@ -398,13 +398,13 @@ impl Tensor {
 /// memory.
 #[cold]
 #[inline(never)]
-pub fn block_around(runtime: &Runtime, address: u64) -> Result<Option<(u64, u64)>> {
+pub fn block_around(gpus: &Gpus, address: u64) -> Result<Option<(u64, u64)>> {
     let block = memory::extent(address)?;
     if block.is_some() || !memory::has_uncached_blocks() {
         return Ok(block);
     }
     // Uncached blocks are known by their first address.
-    match copy::start_of_range(runtime, address)? {
+    match copy::start_of_range(gpus, address)? {
         Some(start) if start < address => {
             let block = memory::extent(start)?;
             Ok(block.filter(|(start, bytes)| address - start < *bytes))

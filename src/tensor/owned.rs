@@ -14,9 +14,9 @@ use crate::base::rank::Rank;
 use crate::base::thread::Inside;
 use crate::base::waiting;
 use crate::gpu::device::Device;
+use crate::gpu::gpus::{self, Gpus};
 use crate::gpu::stream::Stream;
 use crate::memory;
-use crate::runtime::{self, Runtime};
 use crate::tensor::Dtype;
 use std::collections::HashMap;
 use std::ffi::c_void;
@@ -57,13 +57,13 @@ pub struct Block {
 
 impl Block {
     /// A block of device memory.
-    pub fn of_device(runtime: &Runtime, address: u64) -> Block {
-        Block { address, generation: runtime.generation, is_pinned: false }
+    pub fn of_device(gpus: &Gpus, address: u64) -> Block {
+        Block { address, generation: gpus.generation, is_pinned: false }
     }
 
     /// A block of pinned host memory.
-    pub fn of_host(runtime: &Runtime, address: u64) -> Block {
-        Block { address, generation: runtime.generation, is_pinned: true }
+    pub fn of_host(gpus: &Gpus, address: u64) -> Block {
+        Block { address, generation: gpus.generation, is_pinned: true }
     }
 
     /// The first address.
@@ -84,19 +84,19 @@ impl Block {
 
     /// Frees it in the order of its stream. Does nothing if its generation has ended.
     pub fn free(self, inside: &Inside) -> Result<()> {
-        runtime::existing(inside).map_or(Ok(()), |runtime| self.free_in(runtime))
+        gpus::existing(inside).map_or(Ok(()), |gpus| self.free_in(gpus))
     }
 
     /// The same with a known runtime.
-    pub fn free_in(self, runtime: &Runtime) -> Result<()> {
+    pub fn free_in(self, gpus: &Gpus) -> Result<()> {
         match self.address {
             0 => Ok(()),
-            _ if runtime.generation != self.generation => Ok(()),
+            _ if gpus.generation != self.generation => Ok(()),
             address if self.is_pinned => {
                 let _uncancelled = waiting::uncancelled();
-                runtime.host.free(runtime, address as usize)
+                gpus.pinned().free(gpus, address as usize)
             }
-            address => memory::free(runtime, address),
+            address => memory::free(gpus, address),
         }
     }
 }
@@ -198,7 +198,7 @@ pub fn adopt(tensor: &Tensor, foreign: ForeignTensor, read_only: bool) -> Result
 
 /// Allocates and registers a contiguous tensor.
 pub fn allocate(
-    runtime: &Runtime,
+    gpus: &Gpus,
     device: &Device,
     stream: &Stream,
     dtype: Dtype,
@@ -208,14 +208,14 @@ pub fn allocate(
     let place = Place::Cuda(device.ordinal());
     let parts = Parts { data: 1, byte_offset: 0, place, dtype, shape, strides: None };
     let (first, end) = Tensor::new(parts)?.range()?;
-    let address = device.memory.allocate(runtime, device, stream, end - first)?;
+    let address = device.memory().allocate(gpus, device, stream, end - first)?;
     let made = Tensor::new(Parts { data: address, ..parts }).and_then(|tensor| {
-        let block = Block::of_device(runtime, address);
+        let block = Block::of_device(gpus, address);
         insert(&tensor, Source::Block(block), false).map(|pointers| (tensor, pointers))
     });
     if made.is_err() && address != 0 {
         // No work uses it yet.
-        let _ = memory::free(runtime, address);
+        let _ = memory::free(gpus, address);
     }
     made
 }
@@ -420,11 +420,11 @@ pub fn move_out(shape: usize, data: u64) -> Result<Moved> {
 }
 
 /// The block at which a tensor of the host begins. The capsule takes it with the tensor.
-pub fn block_of(runtime: &Runtime, tensor: &Tensor) -> Result<Block> {
-    let block = Block::of_device(runtime, tensor.data);
+pub fn block_of(gpus: &Gpus, tensor: &Tensor) -> Result<Block> {
+    let block = Block::of_device(gpus, tensor.data);
     if tensor.data != 0 {
         memory::find(tensor.data)?;
-        tensor.require_on(runtime)?;
+        tensor.require_on(gpus)?;
     }
     Ok(block)
 }

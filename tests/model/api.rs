@@ -280,7 +280,7 @@ pub mod native {
         let before = super::device_current();
         super::device_set(device).unwrap();
         let inside = tcuda::base::thread::enter().unwrap();
-        let result = body(tcuda::runtime::existing_driver(&inside).unwrap());
+        let result = body(tcuda::gpu::gpus::existing_driver(&inside).unwrap());
         drop(inside);
         super::device_set(before).unwrap();
         result

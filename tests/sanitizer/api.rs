@@ -68,7 +68,7 @@ pub fn stream_external(device: i32, native: usize) -> Handle {
 fn with_driver<R>(device: i32, body: impl FnOnce(&tcuda::driver::Driver) -> R) -> R {
     call!(device::tcuda_device_set(device));
     let inside = tcuda::base::thread::enter().unwrap();
-    let result = body(tcuda::runtime::existing_driver(&inside).unwrap());
+    let result = body(tcuda::gpu::gpus::existing_driver(&inside).unwrap());
     drop(inside);
     call!(device::tcuda_device_set(0));
     result

@@ -27,7 +27,7 @@ fn lanes<'a>(
     let mut lanes = Few::new();
     for lane in 0..count {
         for ordinal in devices.clone() {
-            let device = team.runtime().device(ordinal)?;
+            let device = team.gpus().device(ordinal)?;
             let stream = match team.is_capturing() {
                 true => team.stream(ordinal),
                 false => device.streams.lane(device, lane)?,
@@ -40,10 +40,10 @@ fn lanes<'a>(
 
 /// Copies between devices. The stream's device must have access to both.
 pub(super) fn copy(team: &Team, stream: &Stream, dst: u64, src: u64, bytes: u64) -> Result<()> {
-    let runtime = team.runtime();
-    team.enter(runtime.device(stream.device())?)?;
+    let gpus = team.gpus();
+    team.enter(gpus.device(stream.device())?)?;
     // SAFETY: the caller guarantees the ranges; the stream is alive.
-    unsafe { runtime.driver().cuMemcpyAsync(dst, src, bytes as usize, stream.native()) }?;
+    unsafe { gpus.driver().cuMemcpyAsync(dst, src, bytes as usize, stream.native()) }?;
     Ok(())
 }
 
@@ -83,8 +83,8 @@ pub(super) fn with_near_copies(
         return body();
     }
     team.begin()?;
-    let runtime = team.runtime();
-    let (device, stream) = (runtime.device(src.device)?, team.stream(src.device));
+    let gpus = team.gpus();
+    let (device, stream) = (gpus.device(src.device)?, team.stream(src.device));
     let queue = |lane: &Stream| {
         near.iter()
             .filter(|dst| dst.address != src.address)
@@ -98,7 +98,7 @@ pub(super) fn with_near_copies(
     let lane = device.streams.lane(device, 0)?;
     let event = device.events.take_untimed(device)?;
     // The lane waits for earlier work of the stream, but not for what `body` queues.
-    let done = stream.record(runtime, event).and_then(|()| body());
+    let done = stream.record(gpus, event).and_then(|()| body());
     let ordered = match done {
         Ok(true) => team.wait(lane, event),
         _ => Ok(()),

@@ -186,7 +186,7 @@ fn by_kernel<'r>(
 }
 
 fn by_engine<'r>(team: &Team, worker: Worker, rows: impl Iterator<Item = &'r Rows>) -> Result<()> {
-    let (runtime, stream) = (team.runtime(), worker.stream);
+    let (gpus, stream) = (team.gpus(), worker.stream);
     for rows in rows.filter(|rows| rows.bytes() > 0) {
         let (src, dst) = (rows.src.address, rows.dst.address);
         match rows.method() {
@@ -197,10 +197,10 @@ fn by_engine<'r>(team: &Team, worker: Worker, rows: impl Iterator<Item = &'r Row
                 copy(team, stream, dst, src, rows.width)
             })?,
             CopyMethod::Wide => {
-                team.enter(runtime.device(stream.device())?)?;
+                team.enter(gpus.device(stream.device())?)?;
                 let dst = copy::Rows { address: dst, pitch: rows.dst_pitch };
                 let src = copy::Rows { address: src, pitch: rows.src_pitch };
-                copy_2d_plain(runtime, dst, src, rows.width, rows.rows, stream)?;
+                copy_2d_plain(gpus, dst, src, rows.width, rows.rows, stream)?;
             }
         }
     }

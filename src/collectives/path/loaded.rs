@@ -9,6 +9,7 @@ use crate::driver::Driver;
 use crate::driver::sys::{CUfunction, CUmodule};
 use crate::gpu::device::Device;
 use crate::gpu::image::{self, Machine};
+use crate::gpu::subsystem::{Slot, Subsystem};
 use crate::memory::Relaxed;
 use once_cell::sync::OnceCell;
 use std::ffi::CStr;
@@ -112,6 +113,19 @@ pub struct Loaded {
     functions: [[OnceCell<usize>; 2]; COUNT],
     /// Bit set of devices that refused peer access.
     pub(crate) unreachable_peers: AtomicU64,
+}
+
+// SAFETY: no other type has this slot, and the runtime sets it before a call can use it.
+unsafe impl Subsystem for Loaded {
+    const SLOT: Slot = Slot::Collectives;
+}
+
+impl Device {
+    /// Modules and state for collective calls.
+    #[inline(always)]
+    pub fn comm(&self) -> &Loaded {
+        self.subsystem()
+    }
 }
 
 impl Loaded {

@@ -256,11 +256,11 @@ impl Table {
 
     /// Launches the kernel on a stream.
     pub fn launch(&mut self, team: &Team, stream: &Stream) -> Result<()> {
-        let device = team.runtime().device(stream.device())?;
+        let device = team.gpus().device(stream.device())?;
         let grid = self.grid();
         let kernel = self.kernel;
         let (words, is_long) = self.close();
-        let function: CUfunction = device.comm.function(device, kernel, is_long)?;
+        let function: CUfunction = device.comm().function(device, kernel, is_long)?;
         team.enter(device)?;
         let mut parameters = [words.as_ptr().cast_mut().cast::<c_void>()];
         // SAFETY: the kernel has this one parameter, which the driver copies; the caller guarantees

@@ -6,10 +6,11 @@ use super::limits::{
 };
 use super::*;
 use crate::base::thread;
+use crate::gpu::gpus::Gpus;
 use crate::gpu::stream::Stream;
 use crate::memory;
 use crate::ops::copy;
-use crate::runtime::{self, Runtime};
+use crate::runtime;
 use crate::sim;
 
 mod calls;
@@ -34,7 +35,7 @@ impl Drop for Limits {
     }
 }
 
-fn on_machine<R>(options: &str, body: impl FnOnce(&Runtime) -> R) -> R {
+fn on_machine<R>(options: &str, body: impl FnOnce(&Gpus) -> R) -> R {
     let _lock = sim::test_lock();
     let inside = thread::enter().unwrap();
     runtime::select_backend(&inside, "sim", options).unwrap();
@@ -44,22 +45,19 @@ fn on_machine<R>(options: &str, body: impl FnOnce(&Runtime) -> R) -> R {
 }
 
 /// Default streams for even devices, pooled streams for odd ones.
-fn streams(runtime: &Runtime) -> Vec<&Stream> {
+fn streams(gpus: &Gpus) -> Vec<&Stream> {
     let stream = |device: &crate::gpu::device::Device| device.ordinal() % 2 == 0;
-    chosen(runtime, stream)
+    chosen(gpus, stream)
 }
 
 /// Pooled streams of all devices.
-fn pooled(runtime: &Runtime) -> Vec<&Stream> {
-    chosen(runtime, |_| false)
+fn pooled(gpus: &Gpus) -> Vec<&Stream> {
+    chosen(gpus, |_| false)
 }
 
-fn chosen(
-    runtime: &Runtime,
-    is_default: impl Fn(&crate::gpu::device::Device) -> bool,
-) -> Vec<&Stream> {
+fn chosen(gpus: &Gpus, is_default: impl Fn(&crate::gpu::device::Device) -> bool) -> Vec<&Stream> {
     let mut streams = Vec::new();
-    for device in &runtime.devices {
+    for device in &gpus.devices {
         streams.push(match is_default(device) {
             true => device.streams.default(),
             false => device.streams.next(device, 0).unwrap(),
@@ -78,33 +76,33 @@ fn pattern(seed: u64, bytes: usize) -> Vec<u8> {
     (0..bytes).map(|_| next()).collect()
 }
 
-fn allocate(runtime: &Runtime, stream: &Stream, bytes: usize) -> u64 {
-    let device = runtime.device(stream.device()).unwrap();
-    device.memory.allocate(runtime, device, stream, bytes as u64).unwrap()
+fn allocate(gpus: &Gpus, stream: &Stream, bytes: usize) -> u64 {
+    let device = gpus.device(stream.device()).unwrap();
+    device.memory().allocate(gpus, device, stream, bytes as u64).unwrap()
 }
 
-fn put(runtime: &Runtime, stream: &Stream, address: u64, bytes: &[u8]) {
+fn put(gpus: &Gpus, stream: &Stream, address: u64, bytes: &[u8]) {
     if bytes.is_empty() {
         return;
     }
-    copy::copy(runtime, address, bytes.as_ptr() as u64, bytes.len() as u64, stream).unwrap();
-    stream.synchronize(runtime).unwrap();
+    copy::copy(gpus, address, bytes.as_ptr() as u64, bytes.len() as u64, stream).unwrap();
+    stream.synchronize(gpus).unwrap();
 }
 
-fn get(runtime: &Runtime, stream: &Stream, address: u64, bytes: usize) -> Vec<u8> {
+fn get(gpus: &Gpus, stream: &Stream, address: u64, bytes: usize) -> Vec<u8> {
     let mut out = vec![0; bytes];
     if bytes == 0 {
         return out;
     }
-    copy::copy(runtime, out.as_mut_ptr() as u64, address, bytes as u64, stream).unwrap();
-    stream.synchronize(runtime).unwrap();
+    copy::copy(gpus, out.as_mut_ptr() as u64, address, bytes as u64, stream).unwrap();
+    stream.synchronize(gpus).unwrap();
     out
 }
 
 /// Memory of a call, with work before and after the call on its stream. Its contents arrive late.
 /// Right after the call other work copies the contents away and overwrites them.
 struct Buffer<'a> {
-    runtime: &'a Runtime,
+    gpus: &'a Gpus,
     stream: &'a Stream,
     address: u64,
     bytes: usize,
@@ -113,13 +111,13 @@ struct Buffer<'a> {
 }
 
 impl<'a> Buffer<'a> {
-    fn new(runtime: &'a Runtime, stream: &'a Stream, odd: usize, contents: &[u8]) -> Buffer<'a> {
+    fn new(gpus: &'a Gpus, stream: &'a Stream, odd: usize, contents: &[u8]) -> Buffer<'a> {
         let bytes = contents.len();
-        let address = allocate(runtime, stream, bytes + odd + 64) + odd as u64;
-        let twin = allocate(runtime, stream, bytes.max(1));
-        put(runtime, stream, address, &vec![0xee; bytes]);
-        put(runtime, stream, twin, contents);
-        Buffer { runtime, stream, address, bytes, twin }
+        let address = allocate(gpus, stream, bytes + odd + 64) + odd as u64;
+        let twin = allocate(gpus, stream, bytes.max(1));
+        put(gpus, stream, address, &vec![0xee; bytes]);
+        put(gpus, stream, twin, contents);
+        Buffer { gpus, stream, address, bytes, twin }
     }
 
     fn part(&self) -> Part {
@@ -130,7 +128,7 @@ impl<'a> Buffer<'a> {
         if self.bytes == 0 {
             return;
         }
-        copy::copy(self.runtime, dst, src, self.bytes as u64, self.stream).unwrap();
+        copy::copy(self.gpus, dst, src, self.bytes as u64, self.stream).unwrap();
     }
 
     /// Queues the work before the call.
@@ -141,20 +139,20 @@ impl<'a> Buffer<'a> {
     /// Queues the work after the call: copies the contents away, and overwrites them.
     fn after(&self) {
         self.copy(self.twin, self.address);
-        copy::fill(self.runtime, self.address, &[0xdd], self.bytes as u64, self.stream).unwrap();
+        copy::fill(self.gpus, self.address, &[0xdd], self.bytes as u64, self.stream).unwrap();
     }
 
     /// The contents right after the call.
     fn seen(&self) -> Vec<u8> {
-        get(self.runtime, self.stream, self.twin, self.bytes)
+        get(self.gpus, self.stream, self.twin, self.bytes)
     }
 }
 
 impl Drop for Buffer<'_> {
     fn drop(&mut self) {
-        memory::free(self.runtime, self.twin).unwrap();
+        memory::free(self.gpus, self.twin).unwrap();
         let start = self.address / 512 * 512;
-        memory::free(self.runtime, start).unwrap();
+        memory::free(self.gpus, start).unwrap();
     }
 }
 

@@ -24,7 +24,7 @@ struct Bench {
 
 fn count(calls: &[Call]) -> u64 {
     let inside = crate::base::thread::enter().unwrap();
-    let driver = crate::runtime::existing_driver(&inside).unwrap();
+    let driver = crate::gpu::gpus::existing_driver(&inside).unwrap();
     calls.iter().map(|call| driver.count(Some(*call as usize))).sum()
 }
 

@@ -253,7 +253,7 @@ impl<'a> World<'a> {
         }
         let count = |call: Call| -> u64 {
             let inside = crate::base::thread::enter().unwrap();
-            let driver = crate::runtime::existing_driver(&inside);
+            let driver = crate::gpu::gpus::existing_driver(&inside);
             driver.map_or(0, |driver| driver.count(Some(call as usize)))
         };
         let before = (count(Call::cuStreamWaitEvent), count(Call::cuEventRecord), inject::fired());

@@ -9,6 +9,7 @@
 use super::block::UNIT;
 use crate::base::error::Result;
 use crate::gpu::device::Device;
+use crate::gpu::gpus::Gpus;
 use crate::memory::DeviceMemory;
 use crate::memory::arena::foreign_free::{Owner, Window};
 use crate::memory::arena::stream_order::Requester;
@@ -17,7 +18,6 @@ use crate::memory::pools::pool::PoolId;
 use crate::memory::stats::class_counters::ClassCounters;
 use crate::memory::stats::ledger::{ALL, ALLOCATED_BYTES, change_of};
 use crate::memory::trace::history;
-use crate::runtime::Runtime;
 use std::sync::atomic::Ordering;
 
 /// How much may be reserved beyond the highest need so far, in thousandths of it.
@@ -74,13 +74,13 @@ impl DeviceMemory {
     /// take more from the driver than was ever needed. With `anyhow`, whatever growth would take.
     pub(in crate::memory) fn share(
         &self,
-        runtime: &Runtime,
+        gpus: &Gpus,
         device: &Device,
         arena: &Arena,
         request: Request,
         anyhow: bool,
     ) -> Result<Option<u64>> {
-        let Some(requester) = self.may_share(runtime, device, arena, request, anyhow) else {
+        let Some(requester) = self.may_share(gpus, device, arena, request, anyhow) else {
             return Ok(None);
         };
         if !arena.source_arena.load(Ordering::Acquire).is_null()
@@ -108,7 +108,7 @@ impl DeviceMemory {
     /// The requester, if there may be memory that its stream can reuse.
     fn may_share<'a>(
         &self,
-        runtime: &'a Runtime,
+        gpus: &'a Gpus,
         device: &'a Device,
         arena: &'a Arena,
         request: Request,
@@ -116,7 +116,7 @@ impl DeviceMemory {
     ) -> Option<Requester<'a>> {
         let stream = arena.stream()?;
         let is_served = is_shared(arena) && !stream.is_per_thread();
-        let requester = Requester { runtime, device, arena, stream, request };
+        let requester = Requester { gpus, device, arena, stream, request };
         (is_served && (self.has_foreign(arena) || self.has_others(arena, anyhow)))
             .then_some(requester)
     }
@@ -240,7 +240,7 @@ impl DeviceMemory {
             }
             if !may_wait && !is_own {
                 // Errors of the other arena's streams do not fail this allocation.
-                let _ = self.settle(requester.runtime, other, false);
+                let _ = self.settle(requester.gpus, other, false);
             }
             let Some(to) = self.owner_in(requester, other) else { return Ok(None) };
             let before = self.known(requester, other, to, false);
@@ -396,7 +396,7 @@ impl DeviceMemory {
     /// lock.
     pub(in crate::memory) fn free_foreign(
         &self,
-        runtime: &Runtime,
+        gpus: &Gpus,
         arena: &Arena,
         index: usize,
         id: u32,
@@ -404,7 +404,7 @@ impl DeviceMemory {
         // SAFETY: the caller holds the lock, and this is the only reference.
         let state = unsafe { arena.state() };
         history::freed(arena, state, id);
-        self.end_block(runtime, arena, id);
+        self.end_block(gpus, arena, id);
         // SAFETY: as above; poisoning has kept no reference.
         let state = unsafe { arena.state() };
         let block = &state.blocks[id];
@@ -420,7 +420,7 @@ impl DeviceMemory {
     /// lock.
     pub(in crate::memory) fn reclaim_foreign(
         &self,
-        runtime: &Runtime,
+        gpus: &Gpus,
         arena: &Arena,
         wait: bool,
     ) -> Result<()> {
@@ -429,7 +429,7 @@ impl DeviceMemory {
             // SAFETY: the caller holds the lock, and this is the only reference.
             let foreign = &unsafe { arena.state() }.foreign;
             let Some(stream) = foreign.stream(index) else { break };
-            if foreign.has_free(index) && self.is_over(runtime, arena, stream, wait)? {
+            if foreign.has_free(index) && self.is_over(gpus, arena, stream, wait)? {
                 // SAFETY: the lock is held, and the wait is over.
                 unsafe { arena.state() }.move_all(index, Owner::Arena);
                 self.count_split(arena);

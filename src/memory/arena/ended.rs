@@ -17,13 +17,13 @@ use crate::base::retired::Reclaimable;
 use crate::base::thread;
 use crate::gpu::device::Device;
 use crate::gpu::external_registry::Marker;
+use crate::gpu::gpus::Gpus;
 use crate::gpu::stream::{Stream, next_serial};
 use crate::memory::arena::{Arena, Role, place};
 use crate::memory::backing::segmented::DetachedSegments;
 use crate::memory::pools::pool::PoolId;
 use crate::memory::stats::ledger::Class;
 use crate::memory::{DeviceMemory, Relaxed};
-use crate::runtime::Runtime;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Members that are inspected when an arena is needed.
@@ -139,8 +139,8 @@ impl Arena {
 
 impl DeviceMemory {
     /// Inspects a few members, and ends those that have ended. The caller holds no lock.
-    pub(in crate::memory) fn scan_for_ended(&self, runtime: &Runtime, device: &Device) {
-        device.streams.forget_ended(runtime, false);
+    pub(in crate::memory) fn scan_for_ended(&self, gpus: &Gpus, device: &Device) {
+        device.streams.forget_ended(gpus, false);
         let mut found = [std::ptr::null::<Arena>(); INSPECTED];
         self.stats.with_members(|arenas| {
             for place in found.iter_mut().take(arenas.len()) {
@@ -155,7 +155,7 @@ impl DeviceMemory {
             // SAFETY: NULL, or a member, which lives as long as this thread is inside.
             if let Some(arena) = unsafe { arena.as_ref() } {
                 // What fails now is tried again later.
-                let _ = self.end(runtime, arena);
+                let _ = self.end(gpus, arena);
             }
         }
     }
@@ -176,7 +176,7 @@ impl DeviceMemory {
 
     /// Ends all ended members before a stream is captured, because a captured stream cannot be
     /// queried. The caller holds no lock.
-    pub(crate) fn end_all(&self, runtime: &Runtime) {
+    pub(crate) fn end_all(&self, gpus: &Gpus) {
         let mut index = 0;
         let _walk = self.ended.walk();
         loop {
@@ -187,22 +187,22 @@ impl DeviceMemory {
             });
             let Some(arena) = found else { return };
             // SAFETY: a member, which lives as long as this thread is inside.
-            let _ = self.end(runtime, unsafe { &*arena });
+            let _ = self.end(gpus, unsafe { &*arena });
         }
     }
 
     /// Ends an arena whose stream or pool has ended, as far as no work uses its memory.
-    fn end(&self, runtime: &Runtime, arena: &Arena) -> Result<()> {
+    fn end(&self, gpus: &Gpus, arena: &Arena) -> Result<()> {
         let _relaxed = Relaxed::enter(self.driver);
         let mut detached = DetachedSegments::new();
-        let ended = self.end_locked(runtime, arena, &mut detached);
-        let given = self.give_back(runtime.device(self.ordinal)?, detached);
+        let ended = self.end_locked(gpus, arena, &mut detached);
+        let given = self.give_back(gpus.device(self.ordinal)?, detached);
         ended.and(given)
     }
 
     fn end_locked(
         &self,
-        runtime: &Runtime,
+        gpus: &Gpus,
         arena: &Arena,
         detached: &mut DetachedSegments,
     ) -> Result<()> {
@@ -210,24 +210,24 @@ impl DeviceMemory {
         if !arena.has_ended() {
             return Ok(());
         }
-        self.settle(runtime, arena, false)?;
+        self.settle(gpus, arena, false)?;
         if !arena.has_no_blocks() {
             return Ok(());
         }
         if !arena.is_bare() {
             let Some(stream) = arena.stream() else { return Ok(()) };
-            if !self.is_over(runtime, arena, stream, false)? {
+            if !self.is_over(gpus, arena, stream, false)? {
                 return Ok(());
             }
-            let device = runtime.device(self.ordinal)?;
+            let device = gpus.device(self.ordinal)?;
             let is_of_pool = arena.pool().is_alive();
             if is_of_pool || self.may_be_spare(arena) {
                 self.make_available(device, arena, is_of_pool);
                 return Ok(());
             }
             match arena.segmented {
-                true => self.detach_all_idle(runtime, arena, detached)?,
-                false => self.reclaim_arena(runtime, arena, u64::MAX, false)?,
+                true => self.detach_all_idle(gpus, arena, detached)?,
+                false => self.reclaim_arena(gpus, arena, u64::MAX, false)?,
             }
         }
         if arena.is_bare() {

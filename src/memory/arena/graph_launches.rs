@@ -5,12 +5,12 @@ use crate::base::error::Result;
 use crate::driver::sys::CUevent;
 use crate::gpu::device::Device;
 use crate::gpu::external_life::EndState;
+use crate::gpu::gpus::Gpus;
 use crate::gpu::stream::Stream;
 use crate::gpu::sync_debug;
 use crate::memory::DeviceMemory;
 use crate::memory::fallback::reclaim::{ordering_stream, record_end, wait_for};
 use crate::memory::pools::pool::PoolId;
-use crate::runtime::Runtime;
 
 /// The present end of a stream's work.
 pub struct End<'a> {
@@ -33,16 +33,12 @@ impl Drop for End<'_> {
 
 /// The present end of a stream's work. None: nothing can follow on the stream, and what it held is
 /// complete.
-pub fn end_of<'a>(
-    runtime: &Runtime,
-    device: &'a Device,
-    stream: &Stream,
-) -> Result<Option<End<'a>>> {
+pub fn end_of<'a>(gpus: &Gpus, device: &'a Device, stream: &Stream) -> Result<Option<End<'a>>> {
     if let EndState::Alive(_named) = stream.end_state() {
-        let recorded = record_end(runtime, device, stream)?;
+        let recorded = record_end(gpus, device, stream)?;
         return Ok(recorded.map(|event| End { device, event }));
     }
-    wait_for(runtime, stream).map(|()| None)
+    wait_for(gpus, stream).map(|()| None)
 }
 
 impl DeviceMemory {
@@ -57,12 +53,12 @@ impl DeviceMemory {
     /// used.
     pub(crate) fn order_after_launch(
         &self,
-        runtime: &Runtime,
+        gpus: &Gpus,
         pool: PoolId,
         used_on: &Stream,
         event: CUevent,
     ) -> Result<()> {
-        let own = runtime.device(self.ordinal)?;
+        let own = gpus.device(self.ordinal)?;
         let mut are_captured = false;
         self.each_arena(|arena| {
             if arena.pool() != pool || arena.is_of(used_on) {
@@ -75,13 +71,13 @@ impl DeviceMemory {
                 EndState::Alive(_) => ordering_stream(own, stream),
                 _ => own.streams.default(),
             };
-            are_captured |= !follower.wait_beside_captures(runtime, event)?;
+            are_captured |= !follower.wait_beside_captures(gpus, event)?;
             Ok(())
         })?;
         if are_captured {
             // Captured streams cannot wait, but the host can.
             // SAFETY: an event of the library, which was recorded.
-            unsafe { sync_debug::wait_for_event(runtime.driver(), event) }?;
+            unsafe { sync_debug::wait_for_event(gpus.driver(), event) }?;
         }
         Ok(())
     }

@@ -9,11 +9,11 @@
 use super::bins::WHOLE_WALK;
 use super::block::UNIT;
 use crate::base::error::Result;
+use crate::gpu::gpus::Gpus;
 use crate::memory::arena::{Arena, Request};
 use crate::memory::fallback::reclaim::pending_bytes;
 use crate::memory::pools::pool::PoolId;
 use crate::memory::{DeviceMemory, Relaxed};
-use crate::runtime::Runtime;
 
 impl DeviceMemory {
     /// A block without a poll, for an arena with growth credit. The caller holds its lock, has
@@ -21,7 +21,7 @@ impl DeviceMemory {
     #[cold]
     pub(in crate::memory) fn take_with_growth_credit(
         &self,
-        runtime: &Runtime,
+        gpus: &Gpus,
         arena: &Arena,
         request: Request,
     ) -> Result<Option<u64>> {
@@ -44,21 +44,16 @@ impl DeviceMemory {
         // The short walk may have missed a block that fits, or it lay beyond the growth cursor.
         state.advance_cursor(request.units);
         match self.take::<true>(arena, request, WHOLE_WALK)? {
-            None => self.grow_a_little(runtime, arena, request),
+            None => self.grow_a_little(gpus, arena, request),
             found => Ok(found),
         }
     }
 
     /// Grows the arena, and takes a block of the new memory. The caller holds its lock, and has
     /// found that nothing fits.
-    fn grow_a_little(
-        &self,
-        runtime: &Runtime,
-        arena: &Arena,
-        request: Request,
-    ) -> Result<Option<u64>> {
+    fn grow_a_little(&self, gpus: &Gpus, arena: &Arena, request: Request) -> Result<Option<u64>> {
         let _relaxed = Relaxed::enter(self.driver);
-        let _context = runtime.device(self.ordinal)?.enter()?;
+        let _context = gpus.device(self.ordinal)?.enter()?;
         // SAFETY: the lock is held, and this is the only reference.
         let state = unsafe { arena.state() };
         let (before, limit) = (state.reserved(), arena.slot_units());

@@ -4,18 +4,18 @@
 use crate::base::error::Result;
 use crate::gpu::device::Device;
 use crate::gpu::external_life::EndState;
+use crate::gpu::gpus::Gpus;
 use crate::gpu::stream::Stream;
 use crate::memory::DeviceMemory;
 use crate::memory::arena::foreign_free::Owner;
 use crate::memory::arena::{Arena, ArenaState, Request};
 use crate::memory::backing::segment::growth_cursor;
-use crate::runtime::Runtime;
 use std::sync::atomic::Ordering;
 
 /// The requester of memory.
 #[derive(Clone, Copy)]
 pub(in crate::memory) struct Requester<'a> {
-    pub runtime: &'a Runtime,
+    pub gpus: &'a Gpus,
     pub device: &'a Device,
     /// Its own arena.
     pub arena: &'a Arena,
@@ -115,22 +115,22 @@ impl DeviceMemory {
         from: &Stream,
         may_wait: bool,
     ) -> Result<bool> {
-        let Requester { runtime, device, stream, .. } = requester;
+        let Requester { gpus, device, stream, .. } = requester;
         let EndState::Alive(_named) = from.end_state() else {
             // The event that was recorded at its end is queried; no stream waits for it.
-            return self.is_over(runtime, other, from, false);
+            return self.is_over(gpus, other, from, false);
         };
         if from.is_per_thread() {
             return Ok(false);
         }
         if !may_wait {
-            let is_done = from.unless_captured(runtime, || from.query(runtime))?;
+            let is_done = from.unless_captured(gpus, || from.query(gpus))?;
             return Ok(is_done.unwrap_or(false));
         }
         let event = device.events.take_untimed(device)?;
-        let recorded = from.unless_captured(runtime, || from.record(runtime, event));
+        let recorded = from.unless_captured(gpus, || from.record(gpus, event));
         let waited = match recorded {
-            Ok(Some(())) => stream.wait_beside_captures(runtime, event),
+            Ok(Some(())) => stream.wait_beside_captures(gpus, event),
             other => other.map(|_| false),
         };
         device.events.give_untimed(event);

@@ -16,13 +16,13 @@ use crate::driver::Driver;
 use crate::driver::sys::{CUdevice_attribute, CUevent, CUmemPool_attribute, CUmemoryPool};
 use crate::gpu::device::{Device, MAX_DEVICES};
 use crate::gpu::external_life::EndState;
+use crate::gpu::gpus::Gpus;
 use crate::gpu::stream::Stream;
 use crate::gpu::sync_debug;
 use crate::memory::backing::uncached::{Block, Origin};
 use crate::memory::fallback::reclaim::ordering_stream;
 use crate::memory::stats::ledger::{ACTIVE_BYTES, ALL, ALLOCATED_BYTES, Statistics};
 use crate::memory::{DeviceMemory, Relaxed};
-use crate::runtime::Runtime;
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
@@ -121,7 +121,7 @@ impl DriverPool {
     }
 
     fn grant(&self, pool: usize, device: &Device, peer: i32) -> Result<()> {
-        let access = device.memory.virtual_memory.access(peer);
+        let access = device.memory().virtual_memory.access(peer);
         // SAFETY: the pool exists, one description is passed.
         unsafe { self.driver.cuMemPoolSetAccess(pool as CUmemoryPool, &access, 1) }?;
         Ok(())
@@ -224,13 +224,13 @@ impl DriverPool {
 }
 
 /// Is a stream that uses an uncaptured block captured now?
-fn is_in_capture(runtime: &Runtime, block: &Block) -> Result<bool> {
+fn is_in_capture(gpus: &Gpus, block: &Block) -> Result<bool> {
     if matches!(block.origin, Origin::DriverPool { captured: true }) {
         return Ok(false);
     }
     for stream in std::iter::once(block.stream()).chain(block.uses()) {
         if let EndState::Alive(_named) = stream.end_state()
-            && ordering(runtime, stream)?.is_capturing(runtime)?
+            && ordering(gpus, stream)?.is_capturing(gpus)?
         {
             return Ok(true);
         }
@@ -238,18 +238,18 @@ fn is_in_capture(runtime: &Runtime, block: &Block) -> Result<bool> {
     Ok(false)
 }
 
-fn ordering<'a>(runtime: &'a Runtime, stream: &'a Stream) -> Result<&'a Stream> {
-    Ok(ordering_stream(runtime.device(stream.device())?, stream))
+fn ordering<'a>(gpus: &'a Gpus, stream: &'a Stream) -> Result<&'a Stream> {
+    Ok(ordering_stream(gpus.device(stream.device())?, stream))
 }
 
 /// Makes a stream wait for the work that is queued on another now, or that was queued at its end.
-fn wait_for_end(runtime: &Runtime, waiter: &Stream, stream: &Stream) -> Result<()> {
+fn wait_for_end(gpus: &Gpus, waiter: &Stream, stream: &Stream) -> Result<()> {
     match stream.end_state() {
-        EndState::Alive(_named) => waiter.wait_stream(runtime, ordering(runtime, stream)?),
+        EndState::Alive(_named) => waiter.wait_stream(gpus, ordering(gpus, stream)?),
         EndState::Gone(None) => Ok(()),
-        EndState::Gone(Some(event)) => waiter.wait(runtime, event as CUevent),
+        EndState::Gone(Some(event)) => waiter.wait(gpus, event as CUevent),
         EndState::Lost => {
-            runtime.device(stream.device())?.synchronize()?;
+            gpus.device(stream.device())?.synchronize()?;
             stream.note_context_synced();
             Ok(())
         }
@@ -260,15 +260,15 @@ impl DeviceMemory {
     /// Allocates from the pool; also returns whether the allocation is part of a capture.
     pub(in crate::memory) fn allocate_in_pool(
         &self,
-        runtime: &Runtime,
+        gpus: &Gpus,
         device: &Device,
         stream: &Stream,
         bytes: u64,
     ) -> Result<(u64, bool)> {
-        self.free_postponed(runtime, device);
+        self.free_postponed(gpus, device);
         let _context = device.enter()?;
         let ready = self.pool.ready(device, self.virtual_memory.peers())?;
-        let captured = stream.is_capturing(runtime)?;
+        let captured = stream.is_capturing(gpus)?;
         self.pool.reserve_postponed()?;
         let (pool, mut address) = (ready.pool as CUmemoryPool, 0);
         // SAFETY: `address` is writable, the pool exists, the stream is alive.
@@ -282,7 +282,7 @@ impl DeviceMemory {
     /// Frees a block after the work of all streams that use it.
     pub(in crate::memory) fn free_in_pool(
         &self,
-        runtime: &Runtime,
+        gpus: &Gpus,
         device: &Device,
         address: u64,
         block: &Block,
@@ -290,12 +290,12 @@ impl DeviceMemory {
         let _context = device.enter()?;
         let own = block.stream();
         if matches!(block.origin, Origin::DriverPool { captured: true }) {
-            if own.is_capturing(runtime)? {
+            if own.is_capturing(gpus)? {
                 // All these streams belong to the capture. The block's own stream waits for them,
                 // which joins them to the capture's origin.
                 for stream in block.uses() {
-                    if stream.is_capturing(runtime)? {
-                        own.wait_stream(runtime, stream)?;
+                    if stream.is_capturing(gpus)? {
+                        own.wait_stream(gpus, stream)?;
                     }
                 }
                 return self.free_async(address, own);
@@ -314,12 +314,12 @@ impl DeviceMemory {
         {
             return self.free_async(address, own);
         }
-        match self.free_after_all(runtime, device, address, block) {
+        match self.free_after_all(gpus, device, address, block) {
             // Freeing must not need host memory: the host waits for the devices instead.
             Err(Error::OutOfHostMemory(_)) => {
                 let _required = sync_debug::required();
                 for stream in std::iter::once(own).chain(block.uses()) {
-                    runtime.device(stream.device())?.synchronize()?;
+                    gpus.device(stream.device())?.synchronize()?;
                 }
                 // SAFETY: from the pool, taken out of the table, and no longer in use.
                 unsafe { self.driver.cuMemFree(address) }?;
@@ -334,14 +334,14 @@ impl DeviceMemory {
     /// these waits for another.
     fn free_after_all(
         &self,
-        runtime: &Runtime,
+        gpus: &Gpus,
         device: &Device,
         address: u64,
         block: &Block,
     ) -> Result<()> {
         let unifying = device.streams.unifying(device)?;
         for stream in std::iter::once(block.stream()).chain(block.uses()) {
-            wait_for_end(runtime, unifying, stream)?;
+            wait_for_end(gpus, unifying, stream)?;
         }
         self.free_async(address, unifying)
     }
@@ -358,7 +358,7 @@ impl DeviceMemory {
     #[expect(clippy::result_large_err, reason = "the block goes back without host memory")]
     pub(in crate::memory) fn postpone(
         &self,
-        runtime: &Runtime,
+        gpus: &Gpus,
         address: u64,
         block: Block,
     ) -> Result<Option<Block>, (Error, Block)> {
@@ -366,7 +366,7 @@ impl DeviceMemory {
             return Ok(Some(block));
         }
         let _relaxed = Relaxed::enter(self.driver);
-        match is_in_capture(runtime, &block) {
+        match is_in_capture(gpus, &block) {
             Ok(false) => Ok(Some(block)),
             Ok(true) => {
                 self.pool.postpone_free(address, block);
@@ -378,12 +378,12 @@ impl DeviceMemory {
 
     /// Frees the postponed blocks whose captures have ended. A block that cannot be freed now stays
     /// postponed.
-    fn free_postponed(&self, runtime: &Runtime, device: &Device) {
+    fn free_postponed(&self, gpus: &Gpus, device: &Device) {
         for _ in 0..self.pool.postponed() {
             let Some((address, block)) = self.pool.take_postponed() else { return };
-            match self.postpone(runtime, address, block) {
+            match self.postpone(gpus, address, block) {
                 Ok(None) => (),
-                Ok(Some(block)) => drop(self.release_now(runtime, device, address, block)),
+                Ok(Some(block)) => drop(self.release_now(gpus, device, address, block)),
                 Err((_, block)) => crate::memory::backing::uncached::put_back(address, block),
             }
         }
@@ -391,24 +391,24 @@ impl DeviceMemory {
 
     /// Waits for all uncaptured work of the device, then gives unused memory back. Returns false if
     /// the pool was never used.
-    pub(in crate::memory) fn trim_pool(&self, runtime: &Runtime, device: &Device) -> Result<bool> {
+    pub(in crate::memory) fn trim_pool(&self, gpus: &Gpus, device: &Device) -> Result<bool> {
         if self.pool.ready.get().is_none() {
             return Ok(false);
         }
         let _relaxed = Relaxed::enter(self.driver);
-        self.free_postponed(runtime, device);
+        self.free_postponed(gpus, device);
         let _context = device.enter()?;
         let unifying = device.streams.unifying(device)?;
         device.streams.each(|stream| {
             match stream.end_state() {
-                EndState::Alive(_named) if ordering(runtime, stream)?.is_capturing(runtime)? => {
+                EndState::Alive(_named) if ordering(gpus, stream)?.is_capturing(gpus)? => {
                     return Ok(());
                 }
                 _ => (),
             }
-            wait_for_end(runtime, unifying, stream)
+            wait_for_end(gpus, unifying, stream)
         })?;
-        unifying.synchronize(runtime)?;
+        unifying.synchronize(gpus)?;
         self.pool.trim()?;
         Ok(true)
     }

@@ -14,6 +14,7 @@ use crate::base::rank::Rank;
 use crate::base::text::Count;
 use crate::gpu::device::Device;
 use crate::gpu::external_registry::HeldStream;
+use crate::gpu::gpus::Gpus;
 use crate::gpu::stream::Stream;
 use crate::memory::backend::{self, Server};
 use crate::memory::fallback::reclaim;
@@ -22,7 +23,6 @@ use crate::memory::trace::history;
 use crate::memory::trace::ring::Action;
 use crate::memory::trace::stacks::{self, Pin};
 use crate::memory::{DeviceMemory, Found, Relaxed, SMALL, unknown_pointer};
-use crate::runtime::Runtime;
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, DefaultHasher};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -257,19 +257,19 @@ fn take(address: u64) -> Result<Block> {
 
 /// Frees a block to its source.
 #[cold]
-pub(in crate::memory) fn free(runtime: &Runtime, address: u64) -> Result<()> {
+pub(in crate::memory) fn free(gpus: &Gpus, address: u64) -> Result<()> {
     let block = take(address)?;
-    let device = runtime.device(block.device)?;
-    device.memory.release_uncached(runtime, device, address, block)
+    let device = gpus.device(block.device)?;
+    device.memory().release_uncached(gpus, device, address, block)
 }
 
 /// Frees all blocks, at shutdown: no other thread is inside, and no work is pending.
-pub(crate) fn close(runtime: &Runtime) {
+pub(crate) fn close(gpus: &Gpus) {
     let mut given_back = 0;
     for part in &TABLE {
         let blocks = std::mem::take(&mut *part.lock());
         for (address, block) in blocks {
-            let Some(device) = runtime.devices.get(block.device as usize) else { continue };
+            let Some(device) = gpus.devices.get(block.device as usize) else { continue };
             let give = || match &block.origin {
                 // The graphs own these blocks.
                 Origin::DriverPool { captured: true } => Ok(()),
@@ -315,21 +315,21 @@ impl DeviceMemory {
     #[cold]
     pub(in crate::memory) fn allocate_uncached(
         &self,
-        runtime: &Runtime,
+        gpus: &Gpus,
         device: &Device,
         stream: &Stream,
         bytes: u64,
     ) -> Result<u64> {
         self.has_uncached.store(true, Ordering::Relaxed);
-        let stream = stream.on_this_thread(runtime)?;
+        let stream = stream.on_this_thread(gpus)?;
         let origin = self.origin();
-        let attempt = || self.try_uncached(runtime, device, stream, bytes, &origin);
-        self.try_fallbacks_uncached(runtime, device, &origin, bytes, attempt)
+        let attempt = || self.try_uncached(gpus, device, stream, bytes, &origin);
+        self.try_fallbacks_uncached(gpus, device, &origin, bytes, attempt)
     }
 
     fn try_uncached(
         &self,
-        runtime: &Runtime,
+        gpus: &Gpus,
         device: &Device,
         stream: &Stream,
         bytes: u64,
@@ -347,7 +347,7 @@ impl DeviceMemory {
                     .allocate(device, stream, bytes)
                     .map(|address| (address, Origin::Driver)),
                 Origin::DriverPool { .. } => self
-                    .allocate_in_pool(runtime, device, stream, bytes)
+                    .allocate_in_pool(gpus, device, stream, bytes)
                     .map(|(address, captured)| (address, Origin::DriverPool { captured })),
                 Origin::Pluggable(allocator) => allocator
                     .allocate(device, stream, bytes)
@@ -364,7 +364,7 @@ impl DeviceMemory {
             Err((error, block)) => {
                 // If the address is in use already, the block there stays.
                 if matches!(error, Error::OutOfHostMemory(_)) {
-                    let _ = self.release_to_source(runtime, device, address, &block);
+                    let _ = self.release_to_source(gpus, device, address, &block);
                 }
                 limit.release(bytes);
                 return Err(error);
@@ -382,7 +382,7 @@ impl DeviceMemory {
     /// Frees a block that is no longer in the table.
     fn release_to_source(
         &self,
-        runtime: &Runtime,
+        gpus: &Gpus,
         device: &Device,
         address: u64,
         block: &Block,
@@ -391,16 +391,14 @@ impl DeviceMemory {
         match &block.origin {
             Origin::Driver => {
                 // cuMemFree waits for the work of its own device only.
-                block.uses().try_for_each(|stream| match reclaim::wait_for(runtime, stream) {
+                block.uses().try_for_each(|stream| match reclaim::wait_for(gpus, stream) {
                     // Freeing must not need host memory.
-                    Err(Error::OutOfHostMemory(_)) => {
-                        runtime.device(stream.device())?.synchronize()
-                    }
+                    Err(Error::OutOfHostMemory(_)) => gpus.device(stream.device())?.synchronize(),
                     other => other,
                 })?;
                 DriverSource.free(device, block.stream(), address, block.bytes)
             }
-            Origin::DriverPool { .. } => self.free_in_pool(runtime, device, address, block),
+            Origin::DriverPool { .. } => self.free_in_pool(gpus, device, address, block),
             Origin::Pluggable(allocator) => {
                 allocator.free(device, block.stream(), address, block.bytes)
             }
@@ -410,12 +408,12 @@ impl DeviceMemory {
     /// Frees a block that was removed from the table; on failure, puts it back.
     fn release_uncached(
         &self,
-        runtime: &Runtime,
+        gpus: &Gpus,
         device: &Device,
         address: u64,
         block: Block,
     ) -> Result<()> {
-        let block = match self.postpone(runtime, address, block) {
+        let block = match self.postpone(gpus, address, block) {
             Ok(None) => return Ok(()),
             Ok(Some(block)) => block,
             Err((error, block)) => {
@@ -423,13 +421,13 @@ impl DeviceMemory {
                 return Err(error);
             }
         };
-        self.release_now(runtime, device, address, block)
+        self.release_now(gpus, device, address, block)
     }
 
     /// Frees a block that no capture postpones; on failure, puts it back.
     pub(in crate::memory) fn release_now(
         &self,
-        runtime: &Runtime,
+        gpus: &Gpus,
         device: &Device,
         address: u64,
         block: Block,
@@ -442,7 +440,7 @@ impl DeviceMemory {
                 stats.ledger.count_reserved(class, -bytes, -1);
             });
         }
-        if let Err(error) = self.release_to_source(runtime, device, address, &block) {
+        if let Err(error) = self.release_to_source(gpus, device, address, &block) {
             if is_counted {
                 self.with_ledger(None, |stats| {
                     stats.undo_uncached(class, &counters);

@@ -5,6 +5,7 @@ use crate::base::progress;
 use crate::driver::sys::CUevent;
 use crate::gpu::device::Device;
 use crate::gpu::external_life::EndState;
+use crate::gpu::gpus::Gpus;
 use crate::gpu::stream::{Stream, finished};
 use crate::gpu::sync_debug;
 use crate::memory::arena::bins::SHORT_WALK;
@@ -20,7 +21,6 @@ use crate::memory::trace::history;
 use crate::memory::{DeviceMemory, DeviceStats, Relaxed};
 use crate::observe::flags;
 use crate::ops::callback;
-use crate::runtime::Runtime;
 
 /// Up to this fraction of the device's memory, pending blocks may wait some microseconds longer
 /// than necessary.
@@ -31,7 +31,7 @@ impl DeviceMemory {
     #[cold]
     pub(in crate::memory) fn settle_and_take(
         &self,
-        runtime: &Runtime,
+        gpus: &Gpus,
         arena: &Arena,
         request: Request,
     ) -> Result<Option<u64>> {
@@ -40,13 +40,11 @@ impl DeviceMemory {
             if let Some(address) = self.take::<true>(arena, request, SHORT_WALK)? {
                 return Ok(Some(address));
             }
-            if !repeats
-                && let Some(address) = self.take_with_growth_credit(runtime, arena, request)?
-            {
+            if !repeats && let Some(address) = self.take_with_growth_credit(gpus, arena, request)? {
                 return Ok(Some(address));
             }
         }
-        let settled = self.settle(runtime, arena, false);
+        let settled = self.settle(gpus, arena, false);
         match self.take::<true>(arena, request, SHORT_WALK)? {
             // An error of another stream does not fail this allocation.
             Some(address) => Ok(Some(address)),
@@ -97,12 +95,12 @@ impl DeviceMemory {
 
     /// Gives all unused memory back to the driver, after waiting for the work that may still use
     /// it.
-    pub fn empty_cache(&self, runtime: &Runtime) -> Result<()> {
+    pub fn empty_cache(&self, gpus: &Gpus) -> Result<()> {
         callback::refuse()?;
-        self.trim_pool(runtime, runtime.device(self.ordinal)?)?;
+        self.trim_pool(gpus, gpus.device(self.ordinal)?)?;
         let _relaxed = Relaxed::enter(self.driver);
         self.with_ledger(None, |stats| stats.ledger.count(|all| all.num_sync_all_streams += 1));
-        let reclaimed = self.reclaim(runtime);
+        let reclaimed = self.reclaim(gpus);
         self.with_ledger(None, DeviceStats::forget_highest);
         reclaimed
     }
@@ -112,13 +110,13 @@ impl DeviceMemory {
     /// holds the arena's lock.
     pub(in crate::memory) fn release_unused(
         &self,
-        runtime: &Runtime,
+        gpus: &Gpus,
         arena: &Arena,
         detached: &mut DetachedSegments,
     ) -> Result<()> {
         match arena.segmented {
-            true => self.detach_all_idle(runtime, arena, detached),
-            false => self.reclaim_arena(runtime, arena, u64::MAX, true),
+            true => self.detach_all_idle(gpus, arena, detached),
+            false => self.reclaim_arena(gpus, arena, u64::MAX, true),
         }
     }
 
@@ -127,7 +125,7 @@ impl DeviceMemory {
     /// caller holds the arena's lock.
     pub(in crate::memory) fn reclaim_arena(
         &self,
-        runtime: &Runtime,
+        gpus: &Gpus,
         arena: &Arena,
         wanted: u64,
         wait: bool,
@@ -138,15 +136,15 @@ impl DeviceMemory {
             // SAFETY: `each_arena` holds the lock.
             unsafe { arena.state() }.backups = Vec::new();
         }
-        self.settle(runtime, arena, wait)?;
+        self.settle(gpus, arena, wait)?;
         self.merge_quick(arena);
-        self.reclaim_foreign(runtime, arena, wait)?;
+        self.reclaim_foreign(gpus, arena, wait)?;
         // SAFETY: `each_arena` holds the lock.
         if !unsafe { arena.state() }.has_idle() {
             return Ok(());
         }
         // Unmapping does not wait for kernels that still use memory that was freed in stream order.
-        if !self.is_over(runtime, arena, stream, wait)? {
+        if !self.is_over(gpus, arena, stream, wait)? {
             return Ok(());
         }
         // SAFETY: `each_arena` holds the lock, and the wait is over.
@@ -162,16 +160,16 @@ impl DeviceMemory {
     /// stream is captured and must not be touched. The caller holds the arena's lock.
     pub(in crate::memory) fn is_over(
         &self,
-        runtime: &Runtime,
+        gpus: &Gpus,
         arena: &Arena,
         stream: &Stream,
         wait: bool,
     ) -> Result<bool> {
-        let device = runtime.device_of(stream)?;
+        let device = gpus.device_of(stream)?;
         let _context = device.enter()?;
         let pass = |event: CUevent| self.has_passed(arena, event, wait);
         let event = match stream.end_state() {
-            EndState::Alive(_named) => match record_end(runtime, device, stream)? {
+            EndState::Alive(_named) => match record_end(gpus, device, stream)? {
                 Some(event) => return self.is_end_complete(device, arena, stream, event, wait),
                 None => return self.is_earlier_end_complete(arena, stream, wait),
             },
@@ -185,7 +183,7 @@ impl DeviceMemory {
                 }
                 // The default stream may have used the stream's memory since. Blocking streams are
                 // ordered after it implicitly, but unmapping is not.
-                record_end(runtime, device, device.streams.default())?
+                record_end(gpus, device, device.streams.default())?
             }
         };
         let Some(event) = event else { return Ok(false) };
@@ -243,33 +241,28 @@ impl DeviceMemory {
 
     /// Frees a block that other streams or processes use, or that is in a view. Fails only if the
     /// host has freed it before. The caller holds the arena's lock.
-    pub(in crate::memory) fn free_used(
-        &self,
-        runtime: &Runtime,
-        arena: &Arena,
-        id: u32,
-    ) -> Result<()> {
+    pub(in crate::memory) fn free_used(&self, gpus: &Gpus, arena: &Arena, id: u32) -> Result<()> {
         // SAFETY: the lock is held, and this is the only reference.
         if unsafe { arena.state() }.is_exported(id) {
-            return self.free_exported(runtime, arena, id);
+            return self.free_exported(gpus, arena, id);
         }
-        if self.free_lent(runtime, arena, id) {
+        if self.free_lent(gpus, arena, id) {
             return Ok(());
         }
-        self.free_used_locally(runtime, arena, id);
+        self.free_used_locally(gpus, arena, id);
         Ok(())
     }
 
     /// Frees a block that other streams use and no other process has. The caller holds the arena's
     /// lock.
-    pub(in crate::memory) fn free_used_locally(&self, runtime: &Runtime, arena: &Arena, id: u32) {
+    pub(in crate::memory) fn free_used_locally(&self, gpus: &Gpus, arena: &Arena, id: u32) {
         // SAFETY: the lock is held, and this is the only reference.
         let state = unsafe { arena.state() };
         if state.blocks[id].uses == IN_VIEW {
-            return self.free_view(runtime, arena, id);
+            return self.free_view(gpus, arena, id);
         }
         if let Owner::Stream(index) = Owner::of_end(state.blocks[id].uses) {
-            return self.free_foreign(runtime, arena, index, id);
+            return self.free_foreign(gpus, arena, index, id);
         }
         history::free_requested(arena, state, id);
         let (bytes, oversize) = state.defer_free(id);
@@ -279,12 +272,7 @@ impl DeviceMemory {
 
     /// Completes deferred frees: frees the blocks whose streams are done, and closes the open
     /// batches of busy streams by recording an event. The caller holds the arena's lock.
-    pub(in crate::memory) fn settle(
-        &self,
-        runtime: &Runtime,
-        arena: &Arena,
-        wait: bool,
-    ) -> Result<()> {
+    pub(in crate::memory) fn settle(&self, gpus: &Gpus, arena: &Arena, wait: bool) -> Result<()> {
         // SAFETY: the lock is held, and this is the only reference.
         let state = unsafe { arena.state() };
         if state.deferred.is_empty() {
@@ -293,7 +281,7 @@ impl DeviceMemory {
         state.enqueue_overflow();
         state.deferred.end_following();
         let mut timer = state.deferred.poll_policy.begin_poll();
-        let are_busy = self.settle_batches(runtime, arena, wait, &mut timer);
+        let are_busy = self.settle_batches(gpus, arena, wait, &mut timer);
         if wait {
             // A wait does not count as a poll.
             // SAFETY: as above; what was called has kept no reference.
@@ -312,7 +300,7 @@ impl DeviceMemory {
     /// `None`: no stream was queried. The caller holds the arena's lock.
     fn settle_batches(
         &self,
-        runtime: &Runtime,
+        gpus: &Gpus,
         arena: &Arena,
         wait: bool,
         timer: &mut PollTimer,
@@ -333,12 +321,12 @@ impl DeviceMemory {
             let event = batch.event;
             // SAFETY: streams that batches name stay (`mark_streams`).
             let stream = unsafe { &*batch.stream };
-            let passed = match batch.is_known_to_be_over(runtime.device_of(stream)?) {
+            let passed = match batch.is_known_to_be_over(gpus.device_of(stream)?) {
                 true => Some(true),
                 false => {
                     relaxed.get_or_insert_with(|| Relaxed::enter(self.driver));
                     match event.is_null() {
-                        true => self.close_batch(runtime, arena, stream, wait, |event| {
+                        true => self.close_batch(gpus, arena, stream, wait, |event| {
                             // SAFETY: the lock is held, and this is the only reference.
                             unsafe { arena.state() }.deferred.batches[index].event = event;
                         })?,
@@ -354,7 +342,7 @@ impl DeviceMemory {
             // SAFETY: the lock is held, and this is the only reference.
             let mut batch = unsafe { arena.state() }.deferred.batches.remove(index);
             if !batch.event.is_null() {
-                runtime.device_of(stream)?.events.give_untimed(batch.event);
+                gpus.device_of(stream)?.events.give_untimed(batch.event);
             }
             let began = progress::now();
             // SAFETY: as above, for as long as it takes the next block.
@@ -365,7 +353,7 @@ impl DeviceMemory {
                     false => continue,
                 };
                 while id != NONE {
-                    id = self.complete_free(runtime, arena, id);
+                    id = self.complete_free(gpus, arena, id);
                 }
             }
             timer.exclude(began);
@@ -375,7 +363,7 @@ impl DeviceMemory {
     /// Completes the free of a pending block, and of those that follow it, after all streams that
     /// it waited for are done. Returns the next block that is not free then. The caller holds the
     /// arena's lock.
-    fn complete_free(&self, runtime: &Runtime, arena: &Arena, id: u32) -> u32 {
+    fn complete_free(&self, gpus: &Gpus, arena: &Arena, id: u32) -> u32 {
         // SAFETY: the lock is held, and this is the only reference.
         let state = unsafe { arena.state() };
         let freed = match flags::is_watched() {
@@ -383,7 +371,7 @@ impl DeviceMemory {
             true => {
                 let freed = state.complete_alone(arena, id);
                 history::free_completed(arena, state, id);
-                self.end_block(runtime, arena, id);
+                self.end_block(gpus, arena, id);
                 freed
             }
         };
@@ -414,13 +402,13 @@ impl DeviceMemory {
     /// will be. `None`: the stream cannot be queried now. The caller holds the arena's lock.
     fn close_batch(
         &self,
-        runtime: &Runtime,
+        gpus: &Gpus,
         arena: &Arena,
         stream: &Stream,
         wait: bool,
         closed: impl FnOnce(CUevent),
     ) -> Result<Option<bool>> {
-        let device = runtime.device_of(stream)?;
+        let device = gpus.device_of(stream)?;
         let event = match stream.end_state() {
             // The stream may have been destroyed; the work queued before that ends here.
             EndState::Gone(None) => return Ok(Some(true)),
@@ -435,13 +423,13 @@ impl DeviceMemory {
                 // itself.
                 let answers = std::ptr::eq(ordering_stream(device, stream), stream);
                 if answers {
-                    match stream.unless_captured(runtime, || stream.is_done(runtime))? {
+                    match stream.unless_captured(gpus, || stream.is_done(gpus))? {
                         None => return Ok(None),
                         Some(true) => return Ok(Some(true)),
                         Some(false) => (),
                     }
                 }
-                let Some(event) = record_end(runtime, device, stream)? else { return Ok(None) };
+                let Some(event) = record_end(gpus, device, stream)? else { return Ok(None) };
                 closed(event);
                 // A query is slowest for an incomplete event, and the stream was busy a moment ago.
                 if answers && !wait {
@@ -484,13 +472,13 @@ pub(in crate::memory) fn pending_bytes(arena: &Arena) -> u64 {
 /// Records an event at the present end of a stream. `None` while the stream is captured: an event
 /// recorded in a capture would pull its waiters into the capture. The caller names the stream.
 pub(in crate::memory) fn record_end(
-    runtime: &Runtime,
+    gpus: &Gpus,
     device: &Device,
     stream: &Stream,
 ) -> Result<Option<CUevent>> {
     let stream = ordering_stream(device, stream);
     let event = device.events.take_untimed(device)?;
-    let recorded = stream.unless_captured(runtime, || stream.record(runtime, event));
+    let recorded = stream.unless_captured(gpus, || stream.record(gpus, event));
     if !matches!(recorded, Ok(Some(()))) {
         device.events.give_untimed(event);
     }
@@ -506,15 +494,15 @@ pub(in crate::memory) fn ordering_stream<'a>(device: &'a Device, stream: &'a Str
 
 /// Waits for the work that a stream holds now, or held at its end; does not wait for a captured
 /// stream. The caller holds no lock.
-pub(crate) fn wait_for(runtime: &Runtime, stream: &Stream) -> Result<()> {
-    let device = runtime.device_of(stream)?;
+pub(crate) fn wait_for(gpus: &Gpus, stream: &Stream) -> Result<()> {
+    let device = gpus.device_of(stream)?;
     let _context = device.enter()?;
     let event = match stream.end_state() {
-        EndState::Alive(_named) => record_end(runtime, device, stream)?,
+        EndState::Alive(_named) => record_end(gpus, device, stream)?,
         EndState::Gone(None) => return Ok(()),
         EndState::Gone(Some(external_life)) => {
             // SAFETY: our event, recorded.
-            unsafe { sync_debug::wait_for_event(runtime.driver(), external_life as CUevent) }?;
+            unsafe { sync_debug::wait_for_event(gpus.driver(), external_life as CUevent) }?;
             return Ok(());
         }
         EndState::Lost => {
@@ -525,7 +513,7 @@ pub(crate) fn wait_for(runtime: &Runtime, stream: &Stream) -> Result<()> {
     };
     let Some(event) = event else { return Ok(()) };
     // SAFETY: our event, recorded.
-    let waited = unsafe { sync_debug::wait_for_event(runtime.driver(), event) };
+    let waited = unsafe { sync_debug::wait_for_event(gpus.driver(), event) };
     device.events.give_untimed(event);
     Ok(waited?)
 }

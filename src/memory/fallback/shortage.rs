@@ -3,42 +3,42 @@
 
 use crate::base::error::{Error, OutOfMemory, Result};
 use crate::gpu::device::Device;
+use crate::gpu::gpus::Gpus;
 use crate::memory::backing::uncached::Origin;
 use crate::memory::fallback::slow_path::is_out_of_memory;
 use crate::memory::trace::history;
 use crate::memory::{DeviceMemory, Relaxed};
-use crate::runtime::Runtime;
 
 impl DeviceMemory {
     /// Runs all fallbacks; `attempt` is the first. The caller holds no lock.
     pub(in crate::memory) fn try_fallbacks_uncached(
         &self,
-        runtime: &Runtime,
+        gpus: &Gpus,
         device: &Device,
         origin: &Origin,
         bytes: u64,
         attempt: impl Fn() -> Result<u64>,
     ) -> Result<u64> {
-        let mut failure = match self.try_once(runtime, device, origin, &attempt) {
+        let mut failure = match self.try_once(gpus, device, origin, &attempt) {
             Err(error) if is_out_of_memory(&error) => error,
             other => return other,
         };
         if self.run_observers(device, bytes) {
-            failure = match self.try_once(runtime, device, origin, &attempt) {
+            failure = match self.try_once(gpus, device, origin, &attempt) {
                 Err(error) if is_out_of_memory(&error) => error,
                 other => return other,
             };
         }
         if self.rejects(&failure) {
             self.with_ledger(None, |stats| stats.ledger.count(|all| all.num_oom_rejections += 1));
-            return Err(self.out_of_memory(runtime, device, bytes, true));
+            return Err(self.out_of_memory(gpus, device, bytes, true));
         }
-        Err(self.refuse_uncached(runtime, device, origin, bytes))
+        Err(self.refuse_uncached(gpus, device, origin, bytes))
     }
 
     fn try_once(
         &self,
-        runtime: &Runtime,
+        gpus: &Gpus,
         device: &Device,
         origin: &Origin,
         attempt: &impl Fn() -> Result<u64>,
@@ -47,20 +47,20 @@ impl DeviceMemory {
             Err(error) if is_out_of_memory(&error) && !self.rejects(&error) => error,
             other => return other,
         };
-        if !self.release_caches(runtime, device, origin)? {
+        if !self.release_caches(gpus, device, origin)? {
             return Err(failure);
         }
         self.with_ledger(None, |stats| stats.ledger.count(|all| all.num_alloc_retries += 1));
         match attempt() {
             Err(error) if is_out_of_memory(&error) && matches!(origin, Origin::Driver) => {
-                if self.reclaim_pools(runtime)? { attempt() } else { Err(error) }
+                if self.reclaim_pools(gpus)? { attempt() } else { Err(error) }
             }
             other => other,
         }
     }
 
     /// Has the caches of the source give their memory back; false: there is no cache.
-    fn release_caches(&self, runtime: &Runtime, device: &Device, origin: &Origin) -> Result<bool> {
+    fn release_caches(&self, gpus: &Gpus, device: &Device, origin: &Origin) -> Result<bool> {
         match origin {
             Origin::Driver => {
                 if self.stats.with_members(|arenas| arenas.is_empty()) {
@@ -70,24 +70,18 @@ impl DeviceMemory {
                 self.with_ledger(None, |stats| {
                     stats.ledger.count(|all| all.num_sync_all_streams += 1);
                 });
-                self.reclaim(runtime)?;
+                self.reclaim(gpus)?;
                 Ok(true)
             }
-            Origin::DriverPool { .. } => self.trim_pool(runtime, device),
+            Origin::DriverPool { .. } => self.trim_pool(gpus, device),
             Origin::Pluggable(allocator) => allocator.reset(),
         }
     }
 
     #[cold]
-    fn refuse_uncached(
-        &self,
-        runtime: &Runtime,
-        device: &Device,
-        origin: &Origin,
-        bytes: u64,
-    ) -> Error {
+    fn refuse_uncached(&self, gpus: &Gpus, device: &Device, origin: &Origin, bytes: u64) -> Error {
         self.with_ledger(None, |stats| stats.ledger.count(|all| all.num_ooms += 1));
-        match self.out_of_memory(runtime, device, bytes, false) {
+        match self.out_of_memory(gpus, device, bytes, false) {
             Error::OutOfMemory(numbers) => {
                 history::out_of_memory(self.ordinal, bytes, numbers.free);
                 if !matches!(origin, Origin::DriverPool { .. }) {

@@ -5,6 +5,7 @@
 use super::observers::{self, Shortage};
 use crate::base::error::{Error, OutOfMemory, Result};
 use crate::gpu::device::Device;
+use crate::gpu::gpus::Gpus;
 use crate::gpu::sync_debug;
 use crate::memory::arena::bins::WHOLE_WALK;
 use crate::memory::arena::block::UNIT;
@@ -16,7 +17,6 @@ use crate::memory::pools::pool::PoolId;
 use crate::memory::stats::ledger::{ACTIVE_BYTES, ALL, ALLOCATED_BYTES, Class};
 use crate::memory::trace::history;
 use crate::memory::{DeviceMemory, Relaxed, TOO_LARGE};
-use crate::runtime::Runtime;
 use crate::telemetry::monitor;
 
 /// Does the error mean lack of memory, so that another fallback may help?
@@ -29,14 +29,14 @@ impl DeviceMemory {
     #[cold]
     pub(in crate::memory) fn allocate_slowly(
         &self,
-        runtime: &Runtime,
+        gpus: &Gpus,
         device: &Device,
         arena: &Arena,
         request: Request,
     ) -> Result<u64> {
         // Memory that other processes no longer use comes first.
-        if runtime.ipc.needs_collection() {
-            runtime.ipc.try_collect(runtime);
+        if gpus.ipc().needs_collection() {
+            gpus.ipc().try_collect(gpus);
             let _guard = arena.lock.enter()?;
             if let Some(address) = self.take_of_either_kind(arena, request, WHOLE_WALK)? {
                 return Ok(address);
@@ -49,26 +49,26 @@ impl DeviceMemory {
             return Ok(address);
         }
         let size = u64::from(request.units) * UNIT;
-        let mut failure = match self.try_fallbacks(runtime, device, arena, request) {
+        let mut failure = match self.try_fallbacks(gpus, device, arena, request) {
             Err(error) if is_out_of_memory(&error) => error,
             other => return other,
         };
         if self.run_observers(device, self.driver_bytes(size, arena.segmented)) {
-            failure = match self.try_fallbacks(runtime, device, arena, request) {
+            failure = match self.try_fallbacks(gpus, device, arena, request) {
                 Err(error) if is_out_of_memory(&error) => error,
                 other => return other,
             };
         }
         if self.rejects(&failure) {
-            return Err(self.reject(runtime, device, self.driver_bytes(size, arena.segmented)));
+            return Err(self.reject(gpus, device, self.driver_bytes(size, arena.segmented)));
         }
-        Err(self.refuse(runtime, device, size, arena.segmented))
+        Err(self.refuse(gpus, device, size, arena.segmented))
     }
 
     /// Runs all fallbacks except the observers.
     fn try_fallbacks(
         &self,
-        runtime: &Runtime,
+        gpus: &Gpus,
         device: &Device,
         arena: &Arena,
         request: Request,
@@ -82,17 +82,17 @@ impl DeviceMemory {
             {
                 return Ok(address);
             }
-            if let Some(address) = self.share(runtime, device, arena, request, true)? {
+            if let Some(address) = self.share(gpus, device, arena, request, true)? {
                 return Ok(address);
             }
-            self.collect_garbage(runtime, device, most);
+            self.collect_garbage(gpus, device, most);
         }
-        match self.share(runtime, device, arena, request, false) {
+        match self.share(gpus, device, arena, request, false) {
             Ok(Some(address)) => return Ok(address),
             Err(error) if !is_out_of_memory(&error) || self.rejects(&error) => return Err(error),
             _ => (),
         }
-        match self.grow_and_take(runtime, device, arena, request, true) {
+        match self.grow_and_take(gpus, device, arena, request, true) {
             Err(error) if is_out_of_memory(&error) && !self.rejects(&error) => (),
             other => return other,
         }
@@ -102,11 +102,11 @@ impl DeviceMemory {
         {
             return Ok(address);
         }
-        if let Some(address) = self.share(runtime, device, arena, request, true)? {
+        if let Some(address) = self.share(gpus, device, arena, request, true)? {
             return Ok(address);
         }
-        if self.release_own(runtime, device, arena, request)? {
-            match self.grow_and_take(runtime, device, arena, request, false) {
+        if self.release_own(gpus, device, arena, request)? {
+            match self.grow_and_take(gpus, device, arena, request, false) {
                 Err(error) if is_out_of_memory(&error) => (),
                 other => return other,
             }
@@ -117,56 +117,54 @@ impl DeviceMemory {
                 counted.num_sync_all_streams += 1;
             });
         });
-        let reclaimed = self.reclaim_for(runtime, arena.pool());
-        let failure = match self.grow_and_take(runtime, device, arena, request, false) {
+        let reclaimed = self.reclaim_for(gpus, arena.pool());
+        let failure = match self.grow_and_take(gpus, device, arena, request, false) {
             Err(error) if is_out_of_memory(&error) => error,
             other => return other,
         };
         reclaimed?;
-        match self.reclaim_pools(runtime)? {
-            true => self.grow_and_take(runtime, device, arena, request, false),
+        match self.reclaim_pools(gpus)? {
+            true => self.grow_and_take(gpus, device, arena, request, false),
             false => Err(failure),
         }
     }
 
     /// Gives back the unused memory of every arena. Tries all arenas, and returns the first
     /// failure.
-    pub(in crate::memory) fn reclaim(&self, runtime: &Runtime) -> Result<()> {
+    pub(in crate::memory) fn reclaim(&self, gpus: &Gpus) -> Result<()> {
         // The memory of a live pool is reserved for its users, and a graph may write it.
-        self.reclaim_where(runtime, |pool| !pool.is_alive())
+        self.reclaim_where(gpus, |pool| !pool.is_alive())
     }
 
     /// Gives back unused memory for a request of a pool, including that of the pool itself if no
     /// graph may write it.
-    pub(in crate::memory) fn reclaim_for(&self, runtime: &Runtime, pool: PoolId) -> Result<()> {
-        self.reclaim_where(runtime, |other| {
-            !other.is_alive() || other == pool && other.may_shrink()
-        })
+    pub(in crate::memory) fn reclaim_for(&self, gpus: &Gpus, pool: PoolId) -> Result<()> {
+        self.reclaim_where(gpus, |other| !other.is_alive() || other == pool && other.may_shrink())
     }
 
     /// Gives back the unused memory of live private pools that no graph may write, as the last
     /// resort. Returns false if there was none.
-    pub(in crate::memory) fn reclaim_pools(&self, runtime: &Runtime) -> Result<bool> {
+    pub(in crate::memory) fn reclaim_pools(&self, gpus: &Gpus) -> Result<bool> {
         let before = self.virtual_memory.limit.claimed();
-        let reclaimed = self.reclaim_where(runtime, PoolId::may_shrink);
+        let reclaimed = self.reclaim_where(gpus, PoolId::may_shrink);
         // Other threads may have grown in the meantime; then memory is short in any case.
         reclaimed.map(|()| self.virtual_memory.limit.claimed() < before)
     }
 
-    fn reclaim_where(&self, runtime: &Runtime, may: impl Fn(PoolId) -> bool) -> Result<()> {
+    fn reclaim_where(&self, gpus: &Gpus, may: impl Fn(PoolId) -> bool) -> Result<()> {
         let (mut outcome, mut detached) = (Ok(()), DetachedSegments::new());
         let all = self.each_arena(|arena| {
             if !may(arena.pool()) {
                 return Ok(());
             }
-            let released = self.release_unused(runtime, arena, &mut detached);
+            let released = self.release_unused(gpus, arena, &mut detached);
             if outcome.is_ok() {
                 outcome = released;
             }
             Ok(())
         });
         sync_debug::log_deferred();
-        let given = self.give_back(runtime.device(self.ordinal)?, detached);
+        let given = self.give_back(gpus.device(self.ordinal)?, detached);
         self.drop_ended();
         all.and(outcome).and(given)
     }
@@ -193,15 +191,15 @@ impl DeviceMemory {
     /// Gives unused large memory back until at most `most` bytes are reserved: first memory that no
     /// pending work uses, then memory whose work must be waited for. Failures are ignored: the
     /// memory stays where it is, and the caller asks the driver for more anyway.
-    fn collect_garbage(&self, runtime: &Runtime, device: &Device, most: u64) {
-        let _ = self.collect_segments(runtime, device, most);
+    fn collect_garbage(&self, gpus: &Gpus, device: &Device, most: u64) {
+        let _ = self.collect_segments(gpus, device, most);
         for wait in [false, true] {
             let _ = self.each_arena(|arena| {
                 let over = self.virtual_memory.limit.claimed().saturating_sub(most);
                 // The memory of a live pool is reserved for its users, and a graph may write it.
                 let is_shared = !arena.pool().is_alive();
                 if over > 0 && arena.kind() == (Class::Large, false) && is_shared {
-                    let _ = self.reclaim_arena(runtime, arena, over, wait);
+                    let _ = self.reclaim_arena(gpus, arena, over, wait);
                 }
                 Ok(())
             });
@@ -212,7 +210,7 @@ impl DeviceMemory {
     /// streams, if it is enough. Returns whether memory was given back.
     fn release_own(
         &self,
-        runtime: &Runtime,
+        gpus: &Gpus,
         device: &Device,
         arena: &Arena,
         request: Request,
@@ -222,7 +220,7 @@ impl DeviceMemory {
             return Ok(false);
         }
         if arena.segmented {
-            return self.release_oversize(runtime, device, arena, request);
+            return self.release_oversize(gpus, device, arena, request);
         }
         let wanted = max_split.max(u64::from(request.units) * UNIT);
         let _guard = arena.lock.enter()?;
@@ -230,13 +228,13 @@ impl DeviceMemory {
         if (unsafe { arena.state() }.free_bytes as u64) < wanted {
             return Ok(false);
         }
-        self.reclaim_arena(runtime, arena, wanted, true)?;
+        self.reclaim_arena(gpus, arena, wanted, true)?;
         Ok(true)
     }
 
     fn grow_and_take(
         &self,
-        runtime: &Runtime,
+        gpus: &Gpus,
         device: &Device,
         arena: &Arena,
         request: Request,
@@ -257,7 +255,7 @@ impl DeviceMemory {
         if let Some(address) = self.take::<true>(arena, request, WHOLE_WALK)? {
             return Ok(address);
         }
-        if let Some(address) = self.remap_before_growing(runtime, arena, request)? {
+        if let Some(address) = self.remap_before_growing(gpus, arena, request)? {
             return Ok(address);
         }
         self.outgrow(arena, request.units);
@@ -269,7 +267,7 @@ impl DeviceMemory {
         self.count_segment(arena, before);
         match grown {
             Err(error) if is_out_of_memory(&error) => {
-                return self.remap_anyhow(runtime, arena, request)?.ok_or(error);
+                return self.remap_anyhow(gpus, arena, request)?.ok_or(error);
             }
             grown => grown?,
         }
@@ -327,22 +325,22 @@ impl DeviceMemory {
     }
 
     #[cold]
-    fn reject(&self, runtime: &Runtime, device: &Device, wanted: u64) -> Error {
+    fn reject(&self, gpus: &Gpus, device: &Device, wanted: u64) -> Error {
         self.with_ledger(None, |stats| stats.ledger.count(|all| all.num_oom_rejections += 1));
-        self.out_of_memory(runtime, device, wanted, true)
+        self.out_of_memory(gpus, device, wanted, true)
     }
 
     /// The error of a request that no fallback could serve; `segmented`: its arena has segments.
     #[cold]
     pub(in crate::memory) fn refuse(
         &self,
-        runtime: &Runtime,
+        gpus: &Gpus,
         device: &Device,
         bytes: u64,
         segmented: bool,
     ) -> Error {
         self.with_ledger(None, |stats| stats.ledger.count(|all| all.num_ooms += 1));
-        let error = self.out_of_memory(runtime, device, self.driver_bytes(bytes, segmented), false);
+        let error = self.out_of_memory(gpus, device, self.driver_bytes(bytes, segmented), false);
         if let Error::OutOfMemory(OutOfMemory { free, .. }) = error {
             let bytes = bytes.checked_next_multiple_of(UNIT).unwrap_or(bytes);
             history::out_of_memory(self.ordinal, bytes, free);
@@ -374,7 +372,7 @@ impl DeviceMemory {
     #[cold]
     pub(in crate::memory) fn out_of_memory(
         &self,
-        runtime: &Runtime,
+        gpus: &Gpus,
         device: &Device,
         wanted: u64,
         rejected: bool,
@@ -395,7 +393,7 @@ impl DeviceMemory {
             pooled: self.pooled_bytes(),
             pending: (statistics.counters[ACTIVE_BYTES][ALL].current as u64)
                 .saturating_sub(allocated),
-            captured: runtime.captures.any(),
+            captured: gpus.has_captures(),
             users: monitor::users(device),
             rejected,
             segmented: self.policy.is_segmented(),

@@ -4,7 +4,7 @@ use super::threads::{Helper, HelperOwner};
 use super::{HostMemory, SHARDS, growth};
 use crate::base::sync::Ordering;
 use crate::base::thread;
-use crate::runtime;
+use crate::gpu::gpus;
 
 impl HostMemory {
     /// Requests the next segment of a heap from the helper thread, which is started at the first
@@ -37,15 +37,15 @@ impl HelperOwner for HostMemory {
     fn perform(&self, bit: u32) {
         let Ok(inside) = thread::enter() else { return };
         // A shutdown that has begun waits for this thread, and needs no segments.
-        let Some(runtime) = runtime::existing(&inside) else { return };
+        let Some(gpus) = gpus::existing(&inside) else { return };
         let index = bit as usize;
-        if runtime.generation != self.generation || index >= self.heaps.len() {
+        if gpus.generation != self.generation || index >= self.heaps.len() {
             return;
         }
         let (free, bytes) =
             self.heap(index).as_deref().map_or((0, 0), |heap| (heap.free_bytes, heap.bytes));
         if free < growth(index / SHARDS, bytes) / 2 {
-            let _ = self.grow(runtime, index, None);
+            let _ = self.grow(gpus, index, None);
         }
     }
 }

@@ -9,9 +9,9 @@ use super::events;
 use super::heap::{Heap, KEPT};
 use crate::base::lock::Mutex;
 use crate::base::rank::Rank;
+use crate::gpu::gpus::Gpus;
 use crate::gpu::stream::Stream;
 use crate::memory::arena::block::State;
-use crate::runtime::Runtime;
 
 /// Blocks that graphs use: address and number of graphs.
 pub(super) struct Kept(Mutex<Vec<(usize, u32)>>);
@@ -58,10 +58,10 @@ impl Kept {
 impl HostMemory {
     /// Keeps a block that a captured stream uses: until the graph of this library's capture is
     /// destroyed, otherwise forever. The caller holds the heap's lock.
-    pub(super) fn keep(&self, runtime: &Runtime, capture: Option<u64>, heap: &mut Heap, id: u32) {
+    pub(super) fn keep(&self, gpus: &Gpus, capture: Option<u64>, heap: &mut Heap, id: u32) {
         let address = heap.address_of(id);
         let is_kept = heap.blocks[id].waits == KEPT;
-        match capture.map(|number| runtime.captures.use_pinned(number, address)) {
+        match capture.map(|number| gpus.captures().use_pinned(number, address)) {
             Some(Ok(true)) => self.kept.add(address, is_kept),
             Some(Ok(false)) => (),
             Some(Err(_)) | None => self.kept.forget(address),
@@ -79,7 +79,7 @@ impl HostMemory {
     /// freed.
     pub fn remove_graph_from_pinned<'a>(
         &self,
-        runtime: &Runtime,
+        gpus: &Gpus,
         blocks: &[usize],
         streams: impl Iterator<Item = &'a Stream> + Clone,
     ) {
@@ -95,7 +95,7 @@ impl HostMemory {
             let unwanted = heap.unwanted;
             drop(held);
             if unwanted > 0 {
-                self.give_unwanted(runtime, index);
+                self.give_unwanted(gpus, index);
             }
         }
     }

@@ -24,12 +24,13 @@ use crate::base::sync::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use crate::base::thread;
 use crate::driver::Driver;
 use crate::gpu::external_registry::Marker;
+use crate::gpu::gpus::Gpus;
 use crate::gpu::stream::Stream;
+use crate::gpu::subsystem::{Slot, Subsystem};
 use crate::memory::arena::bins::{SHORT_WALK, WHOLE_WALK};
 use crate::memory::arena::block::{Block, State};
 use crate::memory::config::host_settings::HostSettings;
 use crate::memory::trace::history;
-use crate::runtime::Runtime;
 use crate::sanitizer;
 use directory::{Directory, Place};
 use heap::{Heap, KEPT};
@@ -110,6 +111,19 @@ impl Wanted {
     }
 }
 
+// SAFETY: no other type has this slot, and the runtime sets it before a call can use it.
+unsafe impl Subsystem for HostMemory {
+    const SLOT: Slot = Slot::PinnedMemory;
+}
+
+impl Gpus {
+    /// Pinned memory of the host.
+    #[inline(always)]
+    pub fn pinned(&self) -> &HostMemory {
+        self.subsystem()
+    }
+}
+
 impl HostMemory {
     pub(crate) fn new(driver: &'static Driver, generation: u64) -> HostMemory {
         let settings = HostSettings::DEFAULT;
@@ -170,38 +184,38 @@ impl HostMemory {
 
     /// Allocates page-locked memory; 0 bytes need no block.
     #[inline]
-    pub fn allocate(&self, runtime: &Runtime, bytes: usize) -> Result<usize> {
+    pub fn allocate(&self, gpus: &Gpus, bytes: usize) -> Result<usize> {
         if bytes == 0 {
             return Ok(0);
         }
         history::before_host_allocation();
         if sanitizer::is_on() {
             let tell = |address: &usize| sanitizer::pinned(*address as u64, bytes as u64);
-            return self.allocate_now(runtime, bytes).inspect(tell);
+            return self.allocate_now(gpus, bytes).inspect(tell);
         }
-        self.allocate_now(runtime, bytes)
+        self.allocate_now(gpus, bytes)
     }
 
     #[inline]
-    fn allocate_now(&self, runtime: &Runtime, bytes: usize) -> Result<usize> {
+    fn allocate_now(&self, gpus: &Gpus, bytes: usize) -> Result<usize> {
         let wanted = self.wanted(bytes as u64)?;
         let shard = thread::share(self.generation, &self.next_shard) as usize % SHARDS;
         let index = wanted.class * SHARDS + shard;
         if !wanted.once {
-            let taken = self.take(runtime, index, wanted, SHORT_WALK);
+            let taken = self.take(gpus, index, wanted, SHORT_WALK);
             if let Ok(Some(address)) = taken {
                 return Ok(address);
             }
             taken?;
         }
-        self.allocate_slowly(runtime, index, wanted)
+        self.allocate_slowly(gpus, index, wanted)
     }
 
     /// Takes a block from a heap, if it has one.
     #[inline]
     fn take(
         &self,
-        runtime: &Runtime,
+        gpus: &Gpus,
         index: usize,
         wanted: Wanted,
         walk: usize,
@@ -210,7 +224,7 @@ impl HostMemory {
             let mut held = self.heap(index);
             let Some(heap) = held.as_deref_mut() else { return Ok(None) };
             // An error of a stream does not fail this allocation.
-            let _ = self.settle(runtime, heap);
+            let _ = self.settle(gpus, heap);
             let taken = heap.allocate(wanted.units, wanted.requested, walk)?;
             if taken.is_some() {
                 self.counts.count_alloc(wanted.bytes());
@@ -218,7 +232,7 @@ impl HostMemory {
             (taken, heap.free_bytes < growth(wanted.class, heap.bytes) / 2, heap.unwanted)
         };
         if unwanted > 0 {
-            self.give_unwanted(runtime, index);
+            self.give_unwanted(gpus, index);
         }
         if is_low && taken.is_some() && self.grows_ahead.load(Ordering::Relaxed) != 0 {
             self.request_segment(index);
@@ -229,19 +243,19 @@ impl HostMemory {
     /// Allocates if the thread's own heap has no free block: from the other heaps, then from the
     /// driver.
     #[cold]
-    fn allocate_slowly(&self, runtime: &Runtime, index: usize, wanted: Wanted) -> Result<usize> {
+    fn allocate_slowly(&self, gpus: &Gpus, index: usize, wanted: Wanted) -> Result<usize> {
         // A thread gets its own first small segment, so that threads do not contend for one heap.
         let is_first = self.heap(index).is_none();
         if !wanted.once && (wanted.class > 0 || !is_first) {
             // This includes the own heap again, because the short walk may have missed a block.
             for turn in 0..SHARDS {
                 let other = wanted.class * SHARDS + (index + turn) % SHARDS;
-                if let Some(address) = self.take(runtime, other, wanted, WHOLE_WALK)? {
+                if let Some(address) = self.take(gpus, other, wanted, WHOLE_WALK)? {
                     return Ok(address);
                 }
             }
         }
-        let address = self.grow(runtime, index, Some(wanted))?;
+        let address = self.grow(gpus, index, Some(wanted))?;
         if self.grows_ahead.load(Ordering::Relaxed) != 0 {
             self.request_segment(index);
         }
@@ -249,7 +263,7 @@ impl HostMemory {
     }
 
     /// Adds a segment; returns a block of it if one is wanted.
-    fn grow(&self, runtime: &Runtime, index: usize, wanted: Option<Wanted>) -> Result<usize> {
+    fn grow(&self, gpus: &Gpus, index: usize, wanted: Option<Wanted>) -> Result<usize> {
         let class = index / SHARDS;
         let held = {
             let mut held = self.heap(index);
@@ -276,13 +290,13 @@ impl HostMemory {
         }
         let bounds = (least as usize, bytes as usize);
         let memory @ (base, bytes, origin) =
-            self.source.obtain(runtime, &self.counts, &settings, bounds)?;
+            self.source.obtain(gpus, &self.counts, &settings, bounds)?;
         let added = self.add(index, memory, once, wanted);
         if added.is_err() && origin != Origin::Reserve {
             // No other thread has seen it.
-            let given = self.source.give(runtime, &self.counts, (base, bytes, origin));
+            let given = self.source.give(gpus, &self.counts, (base, bytes, origin));
             if given.is_err() {
-                let _ = self.source.give(runtime, &self.counts, (base, bytes, origin));
+                let _ = self.source.give(gpus, &self.counts, (base, bytes, origin));
             }
         }
         added
@@ -349,7 +363,7 @@ impl HostMemory {
 
     /// Frees a block. It becomes free after the present work of the streams that use it.
     #[inline]
-    pub fn free(&self, runtime: &Runtime, address: usize) -> Result<()> {
+    pub fn free(&self, gpus: &Gpus, address: usize) -> Result<()> {
         history::before_free();
         sanitizer::unpinned(address as u64);
         let Some(mut found) = self.find(address, true) else { return Err(unknown_block(address)) };
@@ -370,7 +384,7 @@ impl HostMemory {
         let unwanted = heap.unwanted;
         drop(found);
         if unwanted > 0 {
-            self.give_unwanted(runtime, index);
+            self.give_unwanted(gpus, index);
         }
         Ok(())
     }
@@ -386,17 +400,17 @@ impl HostMemory {
     }
 
     /// Records that the block around an address is used on a stream.
-    pub fn record(&self, runtime: &Runtime, address: usize, stream: &Stream) -> Result<()> {
+    pub fn record(&self, gpus: &Gpus, address: usize, stream: &Stream) -> Result<()> {
         let tell = |()| sanitizer::used_on(address as u64, stream);
-        self.add_use(runtime, address, stream).map(tell)
+        self.add_use(gpus, address, stream).map(tell)
     }
 
-    fn add_use(&self, runtime: &Runtime, address: usize, stream: &Stream) -> Result<()> {
+    fn add_use(&self, gpus: &Gpus, address: usize, stream: &Stream) -> Result<()> {
         if self.find(address, false).is_none() {
             return Err(unknown_address(address));
         }
-        let is_captured = stream.is_capturing(runtime)?;
-        let capture = if is_captured { runtime.captures.number_of(runtime, stream)? } else { None };
+        let is_captured = stream.is_capturing(gpus)?;
+        let capture = if is_captured { gpus.captures().number_of(gpus, stream)? } else { None };
         // The block may have been freed in the meantime.
         let Some(mut found) = self.find(address, false) else {
             return Err(unknown_address(address));
@@ -404,7 +418,7 @@ impl HostMemory {
         let id = found.id;
         let Some(heap) = found.heap() else { return Err(unknown_address(address)) };
         if is_captured {
-            self.keep(runtime, capture, heap, id);
+            self.keep(gpus, capture, heap, id);
             return Ok(());
         }
         let head = heap.uses.add(heap.blocks[id].uses, id, stream)?;
@@ -415,23 +429,23 @@ impl HostMemory {
     /// Records the use of an address by queued work, if it is pinned memory of this library. If the
     /// use cannot be recorded, the block is kept forever, because its last use is unknown.
     #[inline]
-    pub fn used(&self, runtime: &Runtime, address: u64, stream: &Stream) {
+    pub fn used(&self, gpus: &Gpus, address: u64, stream: &Stream) {
         if self.directory.find(address as usize).is_some() {
-            self.note_use(runtime, address as usize, stream);
+            self.note_use(gpus, address as usize, stream);
         }
     }
 
     #[cold]
-    fn note_use(&self, runtime: &Runtime, address: usize, stream: &Stream) {
+    fn note_use(&self, gpus: &Gpus, address: usize, stream: &Stream) {
         let noted =
-            stream.on_this_thread(runtime).and_then(|stream| self.record(runtime, address, stream));
+            stream.on_this_thread(gpus).and_then(|stream| self.record(gpus, address, stream));
         if noted.is_ok() || matches!(noted, Err(Error::InvalidHostPointer { .. })) {
             return;
         }
         if let Some(mut found) = self.find(address, false) {
             let id = found.id;
             if let Some(heap) = found.heap() {
-                self.keep(runtime, None, heap, id);
+                self.keep(gpus, None, heap, id);
             }
         }
     }

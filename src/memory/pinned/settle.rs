@@ -7,24 +7,24 @@ use crate::base::error::Result;
 use crate::driver::sys::CUevent;
 use crate::gpu::device::Device;
 use crate::gpu::external_life::EndState;
+use crate::gpu::gpus::Gpus;
 use crate::gpu::stream::finished;
 use crate::memory::Relaxed;
 use crate::memory::arena::deferred_free::Batch;
 use crate::memory::fallback::reclaim::{ordering_stream, record_end};
 use crate::ops::callback;
-use crate::runtime::Runtime;
 
 impl HostMemory {
     /// Completes deferred frees: closes open batches by recording an event, and frees the blocks of
     /// completed batches. A slow, captured or broken stream does not delay the blocks of other
     /// streams.
     #[inline]
-    pub(super) fn settle(&self, runtime: &Runtime, heap: &mut Heap) -> Result<()> {
-        if heap.deferred.is_empty() { Ok(()) } else { self.settle_slowly(runtime, heap) }
+    pub(super) fn settle(&self, gpus: &Gpus, heap: &mut Heap) -> Result<()> {
+        if heap.deferred.is_empty() { Ok(()) } else { self.settle_slowly(gpus, heap) }
     }
 
     #[cold]
-    fn settle_slowly(&self, runtime: &Runtime, heap: &mut Heap) -> Result<()> {
+    fn settle_slowly(&self, gpus: &Gpus, heap: &mut Heap) -> Result<()> {
         heap.enqueue_overflow();
         let _relaxed = Relaxed::enter(self.driver);
         let mut outcome = Ok(());
@@ -32,9 +32,9 @@ impl HostMemory {
         while index < heap.deferred.batches.len() {
             let is_behind = heap.deferred.is_behind(index);
             let Some(batch) = heap.deferred.batches.get_mut(index) else { break };
-            let passed = if is_behind { Ok(false) } else { self.has_passed(runtime, batch) };
+            let passed = if is_behind { Ok(false) } else { self.has_passed(gpus, batch) };
             match passed {
-                Ok(true) => self.complete_batch(runtime, heap, index),
+                Ok(true) => self.complete_batch(gpus, heap, index),
                 Ok(false) => index += 1,
                 Err(error) => {
                     outcome = outcome.and(Err(error));
@@ -46,12 +46,12 @@ impl HostMemory {
     }
 
     /// Frees the blocks of a batch whose stream is done with them.
-    fn complete_batch(&self, runtime: &Runtime, heap: &mut Heap, index: usize) {
+    fn complete_batch(&self, gpus: &Gpus, heap: &mut Heap, index: usize) {
         let mut batch = heap.deferred.batches.remove(index);
         // SAFETY: streams that batches name stay (`mark_streams`).
         let device = unsafe { &*batch.stream }.device();
         if !batch.event.is_null()
-            && let Ok(device) = runtime.device(device)
+            && let Ok(device) = gpus.device(device)
         {
             device.events.give_untimed(batch.event);
         }
@@ -66,10 +66,10 @@ impl HostMemory {
     }
 
     /// Is a batch's stream done with it? Records the batch's event first if it has none.
-    fn has_passed(&self, runtime: &Runtime, batch: &mut Batch) -> Result<bool> {
+    fn has_passed(&self, gpus: &Gpus, batch: &mut Batch) -> Result<bool> {
         // SAFETY: streams that batches name stay (`mark_streams`).
         let stream = unsafe { &*batch.stream };
-        let device = runtime.device(stream.device())?;
+        let device = gpus.device(stream.device())?;
         let _context = device.enter()?;
         let mut event = batch.event;
         if event.is_null() {
@@ -80,13 +80,13 @@ impl HostMemory {
                 EndState::Lost => return Ok(false),
                 EndState::Alive(_named) => {
                     let asked = ordering_stream(device, stream);
-                    match asked.unless_captured(runtime, || asked.is_done(runtime))? {
+                    match asked.unless_captured(gpus, || asked.is_done(gpus))? {
                         None => return Ok(false),
                         Some(true) => return Ok(true),
                         Some(false) => (),
                     }
                     // The stream is busy, and will hardly be done once the event is recorded.
-                    if let Some(event) = record_end(runtime, device, stream)? {
+                    if let Some(event) = record_end(gpus, device, stream)? {
                         batch.event = event;
                     }
                     return Ok(false);
@@ -100,12 +100,12 @@ impl HostMemory {
     /// Gives all unused memory back to the driver, which waits for the work of its devices. Tries
     /// everything, and returns the first failure. Segments that the driver fails to free stay in
     /// the cache.
-    pub fn empty_cache(&self, runtime: &Runtime) -> Result<()> {
+    pub fn empty_cache(&self, gpus: &Gpus) -> Result<()> {
         callback::refuse()?;
         let mut outcome = Ok(());
         for index in 0..self.heaps.len() {
             if let Some(heap) = self.heap(index).as_deref_mut() {
-                outcome = outcome.and(self.settle(runtime, heap));
+                outcome = outcome.and(self.settle(gpus, heap));
             }
             let mut next = 0;
             loop {
@@ -113,7 +113,7 @@ impl HostMemory {
                     self.heap(index).as_deref_mut().and_then(|heap| heap.detach(next, false));
                 let Some(detached) = detached else { break };
                 next = detached.segment as usize + 1;
-                outcome = outcome.and(self.give(runtime, index, detached));
+                outcome = outcome.and(self.give(gpus, index, detached));
             }
         }
         outcome
@@ -122,17 +122,17 @@ impl HostMemory {
     /// Frees the segments that must not be cached. Segments that the driver fails to free are
     /// cached after all.
     #[cold]
-    pub(super) fn give_unwanted(&self, runtime: &Runtime, index: usize) {
+    pub(super) fn give_unwanted(&self, gpus: &Gpus, index: usize) {
         loop {
             let detached = self.heap(index).as_deref_mut().and_then(|heap| heap.detach(0, true));
             let Some(detached) = detached else { return };
-            let _ = self.give(runtime, index, detached);
+            let _ = self.give(gpus, index, detached);
         }
     }
 
-    fn give(&self, runtime: &Runtime, index: usize, detached: Detached) -> Result<()> {
+    fn give(&self, gpus: &Gpus, index: usize, detached: Detached) -> Result<()> {
         let Detached { segment, base, bytes, origin } = detached;
-        let given = self.source.give(runtime, &self.counts, (base, bytes, origin));
+        let given = self.source.give(gpus, &self.counts, (base, bytes, origin));
         // From here on the driver may return the addresses to another thread.
         if given.is_ok() {
             self.directory.remove(base, index as u32, segment);

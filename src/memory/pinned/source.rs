@@ -7,9 +7,9 @@ use crate::base::lock::Mutex;
 use crate::base::rank::Rank;
 use crate::driver::{Driver, code};
 use crate::gpu::device::{CURRENT, ContextGuard};
+use crate::gpu::gpus::Gpus;
 use crate::memory::Relaxed;
 use crate::memory::config::host_settings::HostSettings;
-use crate::runtime::Runtime;
 use std::ffi::c_void;
 use std::time::Instant;
 
@@ -62,12 +62,12 @@ fn no_reserve() -> Error {
 
 /// Enters a context in which memory can be pinned: an existing one if possible, so that no context
 /// is created on a device that the host does not use.
-fn enter(runtime: &Runtime) -> Result<ContextGuard> {
-    let current = runtime.device(CURRENT)?;
+fn enter(gpus: &Gpus) -> Result<ContextGuard> {
+    let current = gpus.device(CURRENT)?;
     if current.has_context() {
         return current.enter();
     }
-    runtime.devices.iter().find(|device| device.has_context()).unwrap_or(current).enter()
+    gpus.devices.iter().find(|device| device.has_context()).unwrap_or(current).enter()
 }
 
 impl Source {
@@ -79,13 +79,13 @@ impl Source {
     /// is one, otherwise `bytes`, or `least` if memory is short.
     pub fn obtain(
         &self,
-        runtime: &Runtime,
+        gpus: &Gpus,
         counts: &Counts,
         settings: &HostSettings,
         (least, bytes): (usize, usize),
     ) -> Result<(usize, usize, Origin)> {
         let _relaxed = Relaxed::enter(self.driver);
-        let _context = enter(runtime)?;
+        let _context = enter(gpus)?;
         if let Some((base, bytes)) = self.cut(counts, settings, least, bytes)? {
             return Ok((base, bytes, Origin::Reserve));
         }
@@ -193,12 +193,12 @@ impl Source {
     /// Frees a segment; the driver waits for all work of its devices.
     pub fn give(
         &self,
-        runtime: &Runtime,
+        gpus: &Gpus,
         counts: &Counts,
         (base, bytes, origin): (usize, usize, Origin),
     ) -> Result<()> {
         let _relaxed = Relaxed::enter(self.driver);
-        let _context = enter(runtime)?;
+        let _context = enter(gpus)?;
         self.unpin(counts, base, bytes, origin)
     }
 

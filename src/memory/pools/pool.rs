@@ -11,11 +11,11 @@ use crate::base::error::{Error, Result};
 use crate::base::lock::{Lock, Mutex};
 use crate::base::rank::Rank;
 use crate::gpu::device::Device;
+use crate::gpu::gpus::Gpus;
 use crate::gpu::sync_debug;
 use crate::memory::backend::Server;
 use crate::memory::backing::pluggable::Pluggable;
 use crate::ops::callback;
-use crate::runtime::Runtime;
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 /// The bits of a pool's number that hold the index of its entry.
@@ -360,7 +360,7 @@ impl MemPool {
     /// Routes this thread's allocations on a device to the pool, until the matching `end`. `handle`
     /// is the host's name of the pool.
     pub fn begin(&self, handle: usize, device: &Device) -> Result<()> {
-        if matches!(device.memory.server(), Server::DriverPool | Server::Pluggable) {
+        if matches!(device.memory().server(), Server::DriverPool | Server::Pluggable) {
             let (what, by) = ("a private pool", "allocator backend: only \"native\" has them");
             return Err(Error::NotSupported { what, by });
         }
@@ -381,29 +381,29 @@ impl MemPool {
     /// Releases the pool's physical memory and keeps its addresses; `keep`: copies the contents of
     /// its blocks to host memory. Waits for the devices. If the driver takes only part of the
     /// memory back, all of it is mapped again. If that fails too, the pool sleeps nevertheless.
-    pub fn sleep(&self, runtime: &Runtime, keep: bool) -> Result<()> {
+    pub fn sleep(&self, gpus: &Gpus, keep: bool) -> Result<()> {
         callback::refuse()?;
         let pool = self.share()?;
         let released = {
             let _held = pool.id().place().sleep.guard();
             let flags = &pool.id().place().flags;
             let was_asleep = flags.fetch_or(ASLEEP, Ordering::AcqRel) & ASLEEP != 0;
-            if !was_asleep && let Err(error) = sleep::prepare(runtime, pool.id(), keep) {
+            if !was_asleep && let Err(error) = sleep::prepare(gpus, pool.id(), keep) {
                 flags.fetch_and(!ASLEEP, Ordering::AcqRel);
                 return Err(error);
             }
             // If the pool slept already, this releases what the driver refused to take back before.
-            sleep::release_memory(runtime, pool.id())
+            sleep::release_memory(gpus, pool.id())
         };
         if released.is_err() {
-            let _ = self.wake(runtime);
+            let _ = self.wake(gpus);
         }
         released
     }
 
     /// Maps memory at the same addresses and restores the kept contents, using all fallbacks. On
     /// failure the pool continues to sleep without memory.
-    pub fn wake(&self, runtime: &Runtime) -> Result<()> {
+    pub fn wake(&self, gpus: &Gpus) -> Result<()> {
         callback::refuse()?;
         let pool = self.share()?;
         let (id, place) = (pool.id(), pool.id().place());
@@ -411,15 +411,15 @@ impl MemPool {
             return Ok(());
         }
         // Observers may run, so that no lock is held.
-        let found = sleep::find_memory(runtime, id);
+        let found = sleep::find_memory(gpus, id);
         let _held = place.sleep.guard();
         if !id.is_asleep() {
             return Ok(());
         }
-        let woken = found.and_then(|()| sleep::restore(runtime, id));
+        let woken = found.and_then(|()| sleep::restore(gpus, id));
         match woken {
             Ok(()) => _ = place.flags.fetch_and(!ASLEEP, Ordering::AcqRel),
-            Err(_) => _ = sleep::release_memory(runtime, id),
+            Err(_) => _ = sleep::release_memory(gpus, id),
         }
         woken
     }
@@ -433,11 +433,11 @@ impl MemPool {
 
 /// Gives the unused memory of a pool back at once if no reference exists. Tries all devices, and
 /// returns the first failure.
-pub fn release(runtime: &Runtime, pool: PoolId) -> Result<()> {
+pub fn release(gpus: &Gpus, pool: PoolId) -> Result<()> {
     let _required = sync_debug::required();
     let mut outcome = Ok(());
-    for device in &runtime.devices {
-        let released = device.memory.release_pool(runtime, pool);
+    for device in &gpus.devices {
+        let released = device.memory().release_pool(gpus, pool);
         if outcome.is_ok() {
             outcome = released;
         }

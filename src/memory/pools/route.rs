@@ -6,6 +6,7 @@ use crate::base::error::{Error, Result};
 use crate::base::retired::Reclaimable;
 use crate::base::thread::{self, Block, try_box};
 use crate::gpu::device::Device;
+use crate::gpu::gpus::Gpus;
 use crate::gpu::stream::Stream;
 use crate::graph::active_captures::{Source, next_number};
 use crate::memory::arena::bins::WHOLE_WALK;
@@ -16,7 +17,6 @@ use crate::memory::config::policy::Size;
 use crate::memory::stats::ledger::Class;
 use crate::memory::{DeviceMemory, Relaxed};
 use crate::observe::flags::{self, Watcher};
-use crate::runtime::Runtime;
 use std::sync::atomic::Ordering;
 
 /// The number of arenas that a route caches.
@@ -214,7 +214,7 @@ impl DeviceMemory {
     #[cold]
     pub(in crate::memory) fn arena_slowly<'a>(
         &'a self,
-        runtime: &Runtime,
+        gpus: &Gpus,
         device: &Device,
         stream: &Stream,
         kind: (Class, bool),
@@ -227,7 +227,7 @@ impl DeviceMemory {
         let _relaxed = Relaxed::enter(self.driver);
         let _context = device.enter()?;
         self.prepare(kind.1)?;
-        self.scan_for_ended(runtime, device);
+        self.scan_for_ended(gpus, device);
         self.stats.with_members(|arenas| {
             // SAFETY: as above.
             if let Some(arena) = unsafe { place.load(Ordering::Acquire).as_ref() } {
@@ -289,7 +289,7 @@ impl DeviceMemory {
     #[cold]
     pub(in crate::memory) fn routed_arena<'a>(
         &'a self,
-        runtime: &Runtime,
+        gpus: &Gpus,
         device: &Device,
         stream: &Stream,
         size: Size,
@@ -298,19 +298,19 @@ impl DeviceMemory {
         let (pool, number) = pool(self.ordinal, generation);
         let kind_of = |segmented: bool| (size.arena_class(segmented), segmented);
         let kind = kind_of(self.policy.is_segmented());
-        if let Some(source) = runtime.captures.source(runtime, stream, kind)? {
+        if let Some(source) = gpus.captures().source(gpus, stream, kind)? {
             if source.number > number {
                 let kind = kind_of(kind.1 || source.pool.id().wants_segments());
-                return self.captured_arena(runtime, device, source, kind);
+                return self.captured_arena(gpus, device, source, kind);
             }
             // The graph uses the block of this allocation, and so keeps the pool alive.
             if let Some(pool) = share(self.ordinal, generation) {
-                runtime.captures.retain(source.number, pool.for_graph())?;
+                gpus.captures().retain(source.number, pool.for_graph())?;
             }
         }
         let kind = kind_of(self.policy.is_segmented() || pool.wants_segments());
         if pool == PoolId::DEFAULT {
-            return self.arena(runtime, device, stream, kind);
+            return self.arena(gpus, device, stream, kind);
         }
         let own = match stream.is_per_thread() {
             true => device.streams.external(device, stream.native())?,
@@ -319,13 +319,13 @@ impl DeviceMemory {
         pool.require_awake()?;
         // A graph that the host captures through the driver is not known here, so that the pool
         // must keep its memory.
-        if pool.may_shrink() && !own.is_default() && own.is_capturing(runtime)? {
+        if pool.may_shrink() && !own.is_default() && own.is_capturing(gpus)? {
             pool.note_capture();
         }
         if let Some(arena) = cached_arena(self.ordinal, generation, own, kind) {
             return Ok(arena);
         }
-        let arena = self.arena_of_pool(runtime, device, own, kind, pool)?;
+        let arena = self.arena_of_pool(gpus, device, own, kind, pool)?;
         remember(self.ordinal, generation, own, arena);
         Ok(arena)
     }
@@ -333,7 +333,7 @@ impl DeviceMemory {
     /// The arena that serves a stream within a capture.
     fn captured_arena<'a>(
         &'a self,
-        runtime: &Runtime,
+        gpus: &Gpus,
         device: &Device,
         source: Source,
         kind: (Class, bool),
@@ -346,15 +346,15 @@ impl DeviceMemory {
         }
         // SAFETY: the capture holds its streams.
         let stream = unsafe { &*source.stream };
-        let arena = self.arena_of_pool(runtime, device, stream, kind, id)?;
-        runtime.captures.remember(source.number, stream, arena);
+        let arena = self.arena_of_pool(gpus, device, stream, kind, id)?;
+        gpus.captures().remember(source.number, stream, arena);
         Ok(arena)
     }
 
     /// The arena of a pool that serves a stream: an existing one, one of a dead pool, or a new one.
     fn arena_of_pool<'a>(
         &'a self,
-        runtime: &Runtime,
+        gpus: &Gpus,
         device: &Device,
         stream: &Stream,
         kind: (Class, bool),
@@ -363,7 +363,7 @@ impl DeviceMemory {
         let _relaxed = Relaxed::enter(self.driver);
         let _context = device.enter()?;
         self.prepare(kind.1)?;
-        self.scan_for_ended(runtime, device);
+        self.scan_for_ended(gpus, device);
         self.stats.with_members(|arenas| {
             self.by_pool.lock().register(pool)?;
             let of_kind =
@@ -392,14 +392,14 @@ impl DeviceMemory {
 
     /// Gives back the unused memory of a dead pool's arenas, after waiting for the work that may
     /// use it.
-    pub fn release_pool(&self, runtime: &Runtime, pool: PoolId) -> Result<()> {
+    pub fn release_pool(&self, gpus: &Gpus, pool: PoolId) -> Result<()> {
         let _relaxed = Relaxed::enter(self.driver);
         let mut detached = DetachedSegments::new();
         let released = self.each_arena(|arena| match arena.pool() == pool && !pool.is_alive() {
-            true => self.release_unused(runtime, arena, &mut detached),
+            true => self.release_unused(gpus, arena, &mut detached),
             false => Ok(()),
         });
-        let given = self.give_back(runtime.device(self.ordinal)?, detached);
+        let given = self.give_back(gpus.device(self.ordinal)?, detached);
         self.drop_ended();
         released.and(given)
     }

@@ -5,12 +5,12 @@ use super::pool::PoolId;
 use crate::base::error::{Error, Result};
 use crate::base::waiting;
 use crate::gpu::device::Device;
+use crate::gpu::gpus::Gpus;
 use crate::memory::arena::Arena;
 use crate::memory::arena::block::{NONE, State, UNIT};
 use crate::memory::backing::uncached::Origin;
 use crate::memory::backing::virtual_memory;
 use crate::memory::{DeviceMemory, Relaxed};
-use crate::runtime::Runtime;
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -53,39 +53,39 @@ fn require_memory(address: u64) -> Result<()> {
 }
 
 /// The devices on which a pool has or had memory.
-fn devices_of(runtime: &Runtime, pool: PoolId) -> impl Iterator<Item = &Device> {
-    runtime.devices.iter().filter(move |device| device.memory.has_arena_of(pool))
+fn devices_of(gpus: &Gpus, pool: PoolId) -> impl Iterator<Item = &Device> {
+    gpus.devices.iter().filter(move |device| device.memory().has_arena_of(pool))
 }
 
 /// Waits for the devices, and copies the contents of a pool to host memory if `keep` is set. No
 /// thread allocates from the pool meanwhile. On failure nothing changes.
-pub(in crate::memory) fn prepare(runtime: &Runtime, pool: PoolId, keep: bool) -> Result<()> {
+pub(in crate::memory) fn prepare(gpus: &Gpus, pool: PoolId, keep: bool) -> Result<()> {
     IS_USED.store(true, Ordering::Relaxed);
-    if runtime.captures.uses_pool(pool) {
+    if gpus.captures().uses_pool(pool) {
         return Err(Error::Capturing {
             operation: "tcuda_mem_pool_sleep",
             why: "the capture uses the pool's memory; end it first",
         });
     }
     let mut kept = Vec::new();
-    kept.try_reserve(runtime.devices.len()).map_err(|_| NO_ROOM)?;
-    for device in devices_of(runtime, pool) {
-        device.memory.require_mapped(pool)?;
-        device.memory.require_unshared(pool)?;
+    kept.try_reserve(gpus.devices.len()).map_err(|_| NO_ROOM)?;
+    for device in devices_of(gpus, pool) {
+        device.memory().require_mapped(pool)?;
+        device.memory().require_unshared(pool)?;
         device.synchronize_for_host()?;
         if keep {
-            kept.push((device, device.memory.back_up(runtime, device, pool)?));
+            kept.push((device, device.memory().back_up(gpus, device, pool)?));
         }
     }
-    kept.into_iter().for_each(|(device, contents)| device.memory.keep(contents));
+    kept.into_iter().for_each(|(device, contents)| device.memory().keep(contents));
     Ok(())
 }
 
 /// Releases the memory of a pool. Tries all devices, and returns the first failure.
-pub(in crate::memory) fn release_memory(runtime: &Runtime, pool: PoolId) -> Result<()> {
+pub(in crate::memory) fn release_memory(gpus: &Gpus, pool: PoolId) -> Result<()> {
     let mut outcome = Ok(());
-    for device in devices_of(runtime, pool) {
-        let released = device.memory.release_memory(device, pool);
+    for device in devices_of(gpus, pool) {
+        let released = device.memory().release_memory(device, pool);
         outcome = outcome.and(released);
     }
     outcome
@@ -93,11 +93,11 @@ pub(in crate::memory) fn release_memory(runtime: &Runtime, pool: PoolId) -> Resu
 
 /// Maps memory for a pool, using all fallbacks. On failure the memory that was mapped stays. The
 /// caller holds no lock.
-pub(in crate::memory) fn find_memory(runtime: &Runtime, pool: PoolId) -> Result<()> {
-    for device in devices_of(runtime, pool) {
-        let memory = &device.memory;
+pub(in crate::memory) fn find_memory(gpus: &Gpus, pool: PoolId) -> Result<()> {
+    for device in devices_of(gpus, pool) {
+        let memory = device.memory();
         let bytes = memory.sleeping_bytes(pool)?;
-        memory.try_fallbacks_uncached(runtime, device, &Origin::Driver, bytes, || {
+        memory.try_fallbacks_uncached(gpus, device, &Origin::Driver, bytes, || {
             memory.map_memory(device, pool).map(|()| bytes)
         })?;
     }
@@ -105,14 +105,14 @@ pub(in crate::memory) fn find_memory(runtime: &Runtime, pool: PoolId) -> Result<
 }
 
 /// Restores the contents; all memory is mapped.
-pub(in crate::memory) fn restore(runtime: &Runtime, pool: PoolId) -> Result<()> {
-    for device in devices_of(runtime, pool) {
+pub(in crate::memory) fn restore(gpus: &Gpus, pool: PoolId) -> Result<()> {
+    for device in devices_of(gpus, pool) {
         // Another thread may have put the pool to sleep again.
-        device.memory.map_memory(device, pool)?;
-        device.memory.copy_back(runtime, device, pool)?;
+        device.memory().map_memory(device, pool)?;
+        device.memory().copy_back(gpus, device, pool)?;
     }
     // After a failure the contents of all devices are needed again.
-    devices_of(runtime, pool).try_for_each(|device| device.memory.drop_contents(pool))
+    devices_of(gpus, pool).try_for_each(|device| device.memory().drop_contents(pool))
 }
 
 impl DeviceMemory {
@@ -159,7 +159,7 @@ impl DeviceMemory {
         })
     }
 
-    fn back_up(&self, runtime: &Runtime, device: &Device, pool: PoolId) -> Result<Vec<Contents>> {
+    fn back_up(&self, gpus: &Gpus, device: &Device, pool: PoolId) -> Result<Vec<Contents>> {
         let _relaxed = Relaxed::enter(self.driver);
         let _context = device.enter()?;
         let mut contents = Vec::new();
@@ -179,7 +179,7 @@ impl DeviceMemory {
             unsafe { self.driver.cuMemcpyAsync(to, block.address, bytes, default.native()) }
                 .map_err(Error::from)
         });
-        let waited = default.synchronize(runtime).or_else(|_| device.synchronize_for_host());
+        let waited = default.synchronize(gpus).or_else(|_| device.synchronize_for_host());
         if waited.is_err() {
             // Copies that were queued may still write to these buffers.
             contents.drain(..).for_each(std::mem::forget);
@@ -252,7 +252,7 @@ impl DeviceMemory {
     }
 
     /// Copies the contents back to the blocks, and waits for the copies.
-    fn copy_back(&self, runtime: &Runtime, device: &Device, pool: PoolId) -> Result<()> {
+    fn copy_back(&self, gpus: &Gpus, device: &Device, pool: PoolId) -> Result<()> {
         let _relaxed = Relaxed::enter(self.driver);
         let _context = device.enter()?;
         let default = device.streams.default();
@@ -272,7 +272,7 @@ impl DeviceMemory {
             Ok(())
         });
         // Copies that were queued still read the buffers.
-        let waited = default.synchronize(runtime).or_else(|_| device.synchronize_for_host());
+        let waited = default.synchronize(gpus).or_else(|_| device.synchronize_for_host());
         copied.and(waited)
     }
 

@@ -5,10 +5,10 @@ use crate::base::error::{Error, Result};
 use crate::base::log::{self, Level};
 use crate::base::thread;
 use crate::gpu::device::Device;
+use crate::gpu::gpus;
 use crate::memory::backend::Server;
 use crate::memory::stats::ledger::Statistics;
 use crate::memory::{DeviceMemory, DeviceStats, Relaxed};
-use crate::runtime;
 use std::cell::Cell;
 
 thread_local! {
@@ -22,10 +22,10 @@ pub(crate) fn leave() {
         return;
     }
     let Ok(inside) = thread::enter() else { return };
-    let Some(runtime) = runtime::existing(&inside) else { return };
-    for device in &runtime.devices {
+    let Some(gpus) = gpus::existing(&inside) else { return };
+    for device in &gpus.devices {
         let forget = |stats: &mut DeviceStats| stats.ledger.forget_scopes(thread::number());
-        device.memory.with_ledger(None, forget);
+        device.memory().with_ledger(None, forget);
     }
 }
 

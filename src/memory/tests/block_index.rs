@@ -81,7 +81,7 @@ fn agrees(options: &str, seed: u64) {
                     model.insert(bench.malloc(stream, bytes), bytes);
                 }
                 if gone != 0 && !model.contains_key(&gone) {
-                    is_invalid_pointer(super::super::free(bench.runtime, gone));
+                    is_invalid_pointer(super::super::free(bench.gpus, gone));
                 }
                 if step % 250 == 249 {
                     compare(&model, &mut random);

@@ -16,7 +16,7 @@ const PER_THREAD: CUstream = 2 as CUstream;
 
 fn destroy(bench: Bench, stream: &Stream) {
     let handle = stream.native();
-    stream.remove_handle(bench.runtime).unwrap();
+    stream.remove_handle(bench.gpus).unwrap();
     let _context = bench.device.enter().unwrap();
     // SAFETY: made by `native`.
     unsafe { bench.device.driver().cuStreamDestroy(handle) }.unwrap();
@@ -39,7 +39,7 @@ fn reservations(bench: Bench) -> u64 {
 #[track_caller]
 fn forget_until(bench: Bench, holds: impl Fn() -> bool) {
     for _ in 0..20_000 {
-        bench.device.streams.forget_ended(bench.runtime, true);
+        bench.device.streams.forget_ended(bench.gpus, true);
         if holds() {
             return;
         }
@@ -84,7 +84,7 @@ fn streams_that_are_over_go_with_their_events() {
                 used = Some(stream.serial);
             }
             destroy(bench, stream);
-            bench.device.streams.forget_ended(bench.runtime, false);
+            bench.device.streams.forget_ended(bench.gpus, false);
         }
         let serials = || -> Vec<u64> {
             bench.device.streams.external.lock().all().map(|stream| stream.serial).collect()
@@ -106,14 +106,14 @@ fn a_stream_that_comes_back_is_the_same() {
         let handle = native(bench);
         let first = wrap_native(bench, handle);
         let serial = first.serial;
-        first.remove_handle(bench.runtime).unwrap();
-        bench.device.streams.forget_ended(bench.runtime, true);
+        first.remove_handle(bench.gpus).unwrap();
+        bench.device.streams.forget_ended(bench.gpus, true);
         let again = wrap_native(bench, handle);
         for _ in 0..6 {
-            bench.device.streams.forget_ended(bench.runtime, true);
+            bench.device.streams.forget_ended(bench.gpus, true);
         }
         assert_eq!((again.serial, streams(bench)), (serial, 1));
-        again.remove_handle(bench.runtime).unwrap();
+        again.remove_handle(bench.gpus).unwrap();
         forget_until(bench, || streams(bench) == 0);
     });
 }

@@ -50,7 +50,7 @@ struct Held {
 fn random_operations(options: &str, choices: &[(u8, u64)]) {
     on_machine(options, |bench| {
         let streams = [bench.stream(), bench.stream()];
-        let ipc = &bench.runtime.ipc;
+        let ipc = &bench.gpus.ipc();
         let mut held: Vec<Held> = Vec::new();
         for (what, number) in choices {
             let index = (*number as usize).checked_rem(held.len()).unwrap_or(0);
@@ -66,21 +66,21 @@ fn random_operations(options: &str, choices: &[(u8, u64)]) {
                 }
                 (3, Some(block)) => {
                     let inside = block.address + number % block.bytes;
-                    let given = ipc.export(bench.runtime, inside, streams[0]);
+                    let given = ipc.export(bench.gpus, inside, streams[0]);
                     assert_eq!(given.is_ok(), block.is_live);
                     block.handles.extend(given);
                 }
                 (4, Some(block)) => {
                     if let Some(handle) = block.handles.pop() {
-                        ipc.withdraw(bench.runtime, &handle).unwrap();
-                        assert!(ipc.withdraw(bench.runtime, &handle).is_err());
+                        ipc.withdraw(bench.gpus, &handle).unwrap();
+                        assert!(ipc.withdraw(bench.gpus, &handle).is_err());
                     }
                 }
                 (5, Some(block)) if block.is_live => {
                     record_stream(block.address, streams[(number % 2) as usize]).unwrap();
                 }
                 (6, Some(block)) => {
-                    let freed = super::super::free(bench.runtime, block.address);
+                    let freed = super::super::free(bench.gpus, block.address);
                     assert_eq!(freed.is_ok(), block.is_live);
                     block.is_live = false;
                 }
@@ -94,7 +94,7 @@ fn random_operations(options: &str, choices: &[(u8, u64)]) {
                 bench.free(block.address);
             }
             for handle in &block.handles {
-                ipc.withdraw(bench.runtime, handle).unwrap();
+                ipc.withdraw(bench.gpus, handle).unwrap();
             }
         }
         bench.empty_cache();

@@ -202,12 +202,12 @@ struct Frees {
 impl Observes for Frees {
     fn freed_memory(&self, shortage: &Shortage) -> bool {
         // SAFETY: the test's bench outlives its observers.
-        let runtime = unsafe { &*(self.bench.0 as *const crate::runtime::Runtime) };
+        let gpus = unsafe { &*(self.bench.0 as *const crate::gpu::gpus::Gpus) };
         // SAFETY: as above.
         let device = unsafe { &*(self.bench.1 as *const crate::gpu::device::Device) };
         assert_eq!(self.asked.fetch_add(1, Ordering::Relaxed) % 2, self.order, "newest first");
         assert_eq!((shortage.device, shortage.limit), (0, 64 * MIB));
-        let bench = Bench { runtime, device };
+        let bench = Bench { gpus, device };
         // The functions of the C API enter the library likewise.
         let _inside = crate::base::thread::enter().unwrap();
         match bench.try_malloc(device.streams.default(), 512) {
@@ -230,11 +230,11 @@ fn observers_run_last_and_may_free() {
         configure("share_between_streams:False");
         let (stream, other) = (bench.stream(), bench.stream());
         let asked = Arc::new(AtomicUsize::new(0));
-        let runtime = std::ptr::from_ref(bench.runtime) as usize;
+        let gpus = std::ptr::from_ref(bench.gpus) as usize;
         let device = std::ptr::from_ref(bench.device) as usize;
         let attach = |order, answer, block: u64| {
             let block = AtomicUsize::new(block as usize);
-            let bench = (runtime, device);
+            let bench = (gpus, device);
             let frees = Frees { asked: Arc::clone(&asked), order, answer, block, bench };
             let number = observers::next_number();
             observers::attach(number, Box::new(frees)).unwrap();

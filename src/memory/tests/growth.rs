@@ -144,7 +144,7 @@ fn a_live_unit_keeps_its_handle_and_no_other() {
         assert_eq!((next, bench.reserved()), (blocks[0], 4 * MIB));
         bench.check();
         bench.free(tiny);
-        is_invalid_pointer(super::super::free(bench.runtime, tiny));
+        is_invalid_pointer(super::super::free(bench.gpus, tiny));
     });
 }
 
@@ -306,7 +306,7 @@ fn an_arena_without_a_block_knows_no_pointer() {
         assert!(bench.try_malloc(stream, 512).is_err());
         // SAFETY: made by the call above, and kept until shutdown.
         let arena = unsafe { &*stream.arenas[0].load(Ordering::Acquire) };
-        is_invalid_pointer(super::super::free(bench.runtime, arena.base));
+        is_invalid_pointer(super::super::free(bench.gpus, arena.base));
         // Another thread may find an arena before its first allocation.
         let slot = bench.memory().virtual_memory.take_slot().unwrap();
         let (policy, range) = (&bench.memory().policy, (slot.base, slot.bytes));

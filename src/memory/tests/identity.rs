@@ -8,6 +8,7 @@ use crate::driver::{Call, code, inject};
 use crate::gpu::device::Device;
 use crate::gpu::stream::Stream;
 use crate::ops::callback::{self, Callback};
+use crate::runtime;
 use crate::sim;
 use std::ffi::{c_ulonglong, c_void};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -54,7 +55,7 @@ fn an_external_stream_leaves_an_event_at_its_end() {
         record_stream(block, foreign).unwrap();
         record_stream(held, foreign).unwrap();
         bench.free(block);
-        foreign.remove_handle(bench.runtime).unwrap();
+        foreign.remove_handle(bench.gpus).unwrap();
         destroy(bench, handle);
         // Any use of the destroyed stream would now fail.
         bench.free(held);
@@ -84,12 +85,12 @@ fn an_external_stream_ends_when_it_is_no_longer_named() {
         std::thread::scope(|scope| {
             let emptying = scope.spawn(|| {
                 let _inside = thread::enter().unwrap();
-                bench.memory().empty_cache(bench.runtime)
+                bench.memory().empty_cache(bench.gpus)
             });
             while bench.calls(Call::cuEventRecord) == records {
                 std::thread::yield_now();
             }
-            foreign.remove_handle(bench.runtime).unwrap();
+            foreign.remove_handle(bench.gpus).unwrap();
             destroy(bench, handle);
             emptying.join().unwrap().unwrap();
         });
@@ -105,7 +106,7 @@ fn a_recycled_handle_is_another_stream() {
         let first = wrap(bench, first_handle);
         let block = bench.malloc(first, 1000);
         let serial = first.serial;
-        first.remove_handle(bench.runtime).unwrap();
+        first.remove_handle(bench.gpus).unwrap();
         destroy(bench, first_handle);
         let second_handle = native(bench);
         assert_eq!(first_handle, second_handle, "as CUDA does, the machine recycles handles");
@@ -147,7 +148,7 @@ pub(super) fn may_use(owner: &Device, device: &Device, address: u64) -> bool {
 #[test]
 fn peers_have_access_to_earlier_and_later_mappings() {
     on_machine("devices=3,memory=1GiB", |bench| {
-        let [user, owner, other] = &bench.runtime.devices[..] else { panic!("three devices") };
+        let [user, owner, other] = &bench.gpus.devices[..] else { panic!("three devices") };
         let on_owner = Bench { device: owner, ..bench };
         let stream = on_owner.stream();
         let old = on_owner.malloc(stream, 3 * MIB);
@@ -164,7 +165,7 @@ fn peers_have_access_to_earlier_and_later_mappings() {
 #[test]
 fn contexts_outlive_their_events_on_other_devices() {
     on_machine("devices=2,memory=1GiB", |bench| {
-        let [first, second] = &bench.runtime.devices[..] else { panic!("two devices") };
+        let [first, second] = &bench.gpus.devices[..] else { panic!("two devices") };
         let on_second = Bench { device: second, ..bench };
         let (other, own) = (bench.stream(), on_second.stream());
         // A block of the second device waits for a stream of the first, with an event of the first.
@@ -177,7 +178,7 @@ fn contexts_outlive_their_events_on_other_devices() {
         let before = sim::live_objects();
         assert!(before.events > 0);
         for device in [first, second] {
-            device.close();
+            runtime::close_device(device);
             assert_eq!(sim::live_objects().contexts, before.contexts);
         }
         let left = sim::live_objects();
@@ -188,11 +189,11 @@ fn contexts_outlive_their_events_on_other_devices() {
 #[test]
 fn a_context_that_cannot_be_released_is_popped() {
     on_machine("devices=2", |bench| {
-        bench.runtime.set_current_device(0).unwrap();
-        let other = &bench.runtime.devices[1];
+        bench.gpus.set_current_device(0).unwrap();
+        let other = &bench.gpus.devices[1];
         assert!(inject::set(Some(Call::cuCtxPopCurrent as usize), 1, code::UNKNOWN, false));
         drop(other.enter().unwrap());
-        assert_eq!(bench.runtime.current_device().unwrap(), 0);
+        assert_eq!(bench.gpus.current_device().unwrap(), 0);
     });
 }
 
@@ -201,7 +202,7 @@ fn end_of(bench: Bench, stream: &Stream) -> &'static AtomicBool {
     let done: &AtomicBool = Box::leak(Box::default());
     let user_data = std::ptr::from_ref(done).cast_mut().cast();
     let callback = Callback { function: finish_late, user_data, destroy: None };
-    callback::add(bench.runtime, stream, callback).unwrap();
+    callback::add(bench.gpus, stream, callback).unwrap();
     done
 }
 
@@ -213,7 +214,7 @@ fn memory_of_a_destroyed_stream_stays_while_the_default_stream_may_use_it() {
         let handle = native(bench);
         let foreign = wrap(bench, handle);
         let block = bench.malloc(foreign, 3 * MIB);
-        foreign.remove_handle(bench.runtime).unwrap();
+        foreign.remove_handle(bench.gpus).unwrap();
         destroy(bench, handle);
         let done = end_of(bench, bench.device.streams.default());
         bench.free(block);
@@ -234,7 +235,7 @@ fn a_stream_of_unknown_end_holds_its_memory_until_the_device_is_done() {
         record_stream(used, foreign).unwrap();
         let done = end_of(bench, foreign);
         assert!(inject::set(None, 1, code::UNKNOWN, true));
-        assert!(foreign.remove_handle(bench.runtime).is_err());
+        assert!(foreign.remove_handle(bench.gpus).is_err());
         inject::clear();
         destroy(bench, handle);
         bench.free(theirs);
@@ -260,7 +261,7 @@ fn a_stream_that_ends_without_an_event_is_waited_for() {
             record_stream(block, foreign).unwrap();
             let done = end_of(bench, foreign);
             assert!(inject::set(Some(call as usize), 1, code::UNKNOWN, false));
-            foreign.remove_handle(bench.runtime).unwrap();
+            foreign.remove_handle(bench.gpus).unwrap();
             inject::clear();
             destroy(bench, handle);
             bench.free(block);
@@ -283,14 +284,14 @@ fn a_stream_whose_end_is_unknown_ends_with_its_context() {
             let (own, handle) = (bench.stream(), native(bench));
             let foreign = wrap(bench, handle);
             if went_before {
-                foreign.remove_handle(bench.runtime).unwrap();
+                foreign.remove_handle(bench.gpus).unwrap();
                 assert!(std::ptr::eq(foreign, wrap(bench, handle)));
             }
             let block = bench.malloc(own, MIB);
             record_stream(block, foreign).unwrap();
             let done = end_of(bench, foreign);
             assert!(inject::set(None, 1, code::UNKNOWN, true));
-            foreign.remove_handle(bench.runtime).unwrap_err();
+            foreign.remove_handle(bench.gpus).unwrap_err();
             inject::clear();
             destroy(bench, handle);
             bench.free(block);
@@ -300,7 +301,7 @@ fn a_stream_whose_end_is_unknown_ends_with_its_context() {
             bench.empty_cache();
             assert!(done.load(Ordering::Acquire), "unmapped while the stream was at work");
             assert_eq!(sim::live_objects().mappings, 0);
-            bench.device.close();
+            runtime::close_device(bench.device);
             assert_eq!(sim::live_objects().events, 0);
         });
     }

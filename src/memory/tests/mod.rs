@@ -37,10 +37,11 @@ use crate::base::error::{Error, Result};
 use crate::base::thread;
 use crate::driver::{Call, inject};
 use crate::gpu::device::Device;
+use crate::gpu::gpus::Gpus;
 use crate::gpu::stream::Stream;
 use crate::memory::config::settings::Settings;
 use crate::memory::stats::ledger::{self, Class};
-use crate::runtime::{self, Runtime};
+use crate::runtime;
 use crate::sim;
 
 const KIB: u64 = 1 << 10;
@@ -64,8 +65,8 @@ fn on_machine<R>(options: &str, body: impl FnOnce(Bench) -> R) -> R {
     let _shutdown = Shutdown;
     let inside = thread::enter().unwrap();
     runtime::select_backend(&inside, "sim", options).unwrap();
-    let runtime = runtime::get(&inside).unwrap();
-    body(Bench { runtime, device: &runtime.devices[0] })
+    let gpus = runtime::get(&inside).unwrap();
+    body(Bench { gpus, device: &gpus.devices[0] })
 }
 
 /// The same, and streams share memory whenever more is requested than was ever needed.
@@ -80,7 +81,7 @@ fn sharing<R>(options: &str, body: impl FnOnce(Bench) -> R) -> R {
 fn without_remapping<R>(options: &str, body: impl FnOnce(Bench) -> R) -> R {
     on_machine(options, |bench| {
         let settings = Settings { lend_idle_memory: false, ..Settings::DEFAULT };
-        bench.runtime.devices.iter().for_each(|device| device.memory.configure(&settings));
+        bench.gpus.devices.iter().for_each(|device| device.memory().configure(&settings));
         body(bench)
     })
 }
@@ -100,13 +101,13 @@ impl Random {
 /// The objects that a test uses.
 #[derive(Clone, Copy)]
 struct Bench<'a> {
-    runtime: &'a Runtime,
+    gpus: &'a Gpus,
     device: &'a Device,
 }
 
 impl<'a> Bench<'a> {
     fn memory(&self) -> &'a DeviceMemory {
-        &self.device.memory
+        self.device.memory()
     }
 
     fn stream(&self) -> &'a Stream {
@@ -114,7 +115,7 @@ impl<'a> Bench<'a> {
     }
 
     fn try_malloc(&self, stream: &Stream, bytes: u64) -> Result<u64> {
-        self.memory().allocate(self.runtime, self.device, stream, bytes)
+        self.memory().allocate(self.gpus, self.device, stream, bytes)
     }
 
     fn malloc(&self, stream: &Stream, bytes: u64) -> u64 {
@@ -122,11 +123,11 @@ impl<'a> Bench<'a> {
     }
 
     fn free(&self, address: u64) {
-        super::free(self.runtime, address).unwrap();
+        super::free(self.gpus, address).unwrap();
     }
 
     fn empty_cache(&self) {
-        self.memory().empty_cache(self.runtime).unwrap();
+        self.memory().empty_cache(self.gpus).unwrap();
     }
 
     /// Checks every invariant of every arena and of the ledger.
@@ -146,11 +147,11 @@ impl<'a> Bench<'a> {
     }
 
     fn calls(&self, call: Call) -> u64 {
-        self.runtime.driver().count(Some(call as usize))
+        self.gpus.driver().count(Some(call as usize))
     }
 
     fn all_calls(&self) -> u64 {
-        self.runtime.driver().count(None)
+        self.gpus.driver().count(None)
     }
 }
 

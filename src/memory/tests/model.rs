@@ -238,7 +238,7 @@ impl Run<'_> {
     }
 
     fn apply(&mut self, op: &Op) {
-        let free = |address| super::super::free(self.bench.runtime, address);
+        let free = |address| super::super::free(self.bench.gpus, address);
         match *op {
             Op::Malloc { stream, bytes } => match self.malloc(stream, bytes) {
                 Ok(_) | Err(Error::OutOfMemory(_)) => (),

@@ -23,7 +23,7 @@ impl Gate {
         let gate: &'static _ = crate::base::thread::for_ever((Mutex::new(false), Condvar::new()));
         let user_data = std::ptr::from_ref(gate).cast_mut().cast();
         let callback = Callback { function: wait_for_gate, user_data, destroy: None };
-        callback::add(bench.runtime, stream, callback).unwrap();
+        callback::add(bench.gpus, stream, callback).unwrap();
         Gate(gate)
     }
 
@@ -66,7 +66,7 @@ fn a_recorded_block_waits_for_the_other_stream() {
             let gate = Gate::on(bench, other);
             bench.free(block);
             assert_eq!(current(bench), (0, 1, bytes as i64));
-            is_invalid_pointer(super::super::free(bench.runtime, block));
+            is_invalid_pointer(super::super::free(bench.gpus, block));
             for _ in 0..3 {
                 let next = bench.malloc(own, bytes);
                 assert_ne!(next, block, "in use on the other stream");
@@ -75,7 +75,7 @@ fn a_recorded_block_waits_for_the_other_stream() {
             }
             assert_eq!(current(bench), (0, 1, bytes as i64));
             gate.open();
-            other.synchronize(bench.runtime).unwrap();
+            other.synchronize(bench.gpus).unwrap();
             // One of the two is the block that was allocated in the meantime.
             let both = [bench.malloc(own, bytes), bench.malloc(own, bytes)];
             assert!(both.contains(&block));
@@ -99,10 +99,10 @@ fn a_block_waits_for_every_stream_that_used_it() {
             bench.free(block);
             assert_ne!(bench.malloc(own, KIB), block);
             gates[early].open();
-            users[early].synchronize(bench.runtime).unwrap();
+            users[early].synchronize(bench.gpus).unwrap();
             assert_ne!(bench.malloc(own, KIB), block, "stream {late} still uses it");
             gates[late].open();
-            users[late].synchronize(bench.runtime).unwrap();
+            users[late].synchronize(bench.gpus).unwrap();
             assert_eq!(bench.malloc(own, KIB), block);
             bench.check();
         });
@@ -134,7 +134,7 @@ fn blocks_freed_later_wait_for_later_work() {
         assert_eq!(current(bench).1 - current(bench).0, 1, "the late block is still pending");
         assert!((0..4).all(|_| bench.malloc(own, KIB) != late));
         second.open();
-        other.synchronize(bench.runtime).unwrap();
+        other.synchronize(bench.gpus).unwrap();
         bench.malloc(own, KIB);
         assert_eq!(current(bench).0, current(bench).1, "no block is pending");
     });
@@ -158,7 +158,7 @@ fn blocks_that_are_freed_together_are_counted_singly() {
                 let before = bench.memory().statistics().counters;
                 let joined = JOINED.get();
                 gate.open();
-                other.synchronize(bench.runtime).unwrap();
+                other.synchronize(bench.gpus).unwrap();
                 // No free block fits, so that the arena polls.
                 let asks = bench.malloc(own, 70 * MIB);
                 let is_next = |pair: &[usize]| {
@@ -206,7 +206,7 @@ fn small_blocks_that_are_freed_together_merge() {
         blocks.iter().for_each(|block| record_stream(*block, other).unwrap());
         blocks.iter().for_each(|block| bench.free(*block));
         let joined = JOINED.get();
-        other.synchronize(bench.runtime).unwrap();
+        other.synchronize(bench.gpus).unwrap();
         assert_eq!(bench.malloc(own, 32 * KIB), blocks[0]);
         assert_eq!(JOINED.get() - joined, 7);
         bench.check();
@@ -250,7 +250,7 @@ fn many_frees_share_one_event() {
         assert_eq!(bench.calls(Call::cuEventRecord) - before, 1);
         assert_eq!(current(bench), (10, 1020, 1020 * KIB as i64));
         gate.open();
-        other.synchronize(bench.runtime).unwrap();
+        other.synchronize(bench.gpus).unwrap();
         bench.malloc(own, KIB);
         assert_eq!(current(bench).1, 11, "no block is pending");
         // An idle stream needs no event.
@@ -283,7 +283,7 @@ fn incomplete_events_are_polled_rarely() {
         assert_eq!(current(bench), (0, 224, 224 * KIB as i64));
         gates.iter().for_each(Gate::open);
         // Once the host has learned that all work is complete, the next allocation uses that too.
-        others.iter().for_each(|other| other.synchronize(bench.runtime).unwrap());
+        others.iter().for_each(|other| other.synchronize(bench.gpus).unwrap());
         bench.malloc(own, KIB);
         assert_eq!(current(bench), (1, 1, KIB as i64));
         bench.check();

@@ -11,27 +11,27 @@ use crate::memory::stats::ledger::Stat;
 
 impl Bench<'_> {
     pub(super) fn pin(&self, bytes: u64) -> usize {
-        self.runtime.host.allocate(self.runtime, bytes as usize).unwrap()
+        self.gpus.pinned().allocate(self.gpus, bytes as usize).unwrap()
     }
 
     pub(super) fn unpin(&self, block: usize) {
-        self.runtime.host.free(self.runtime, block).unwrap();
+        self.gpus.pinned().free(self.gpus, block).unwrap();
     }
 
     pub(super) fn use_on(&self, block: usize, stream: &Stream) {
-        self.runtime.host.record(self.runtime, block, stream).unwrap();
+        self.gpus.pinned().record(self.gpus, block, stream).unwrap();
     }
 
     pub(super) fn host(&self) -> HostStatistics {
-        self.runtime.host.statistics()
+        self.gpus.pinned().statistics()
     }
 
     pub(super) fn set(&self, settings: HostSettings) {
-        self.runtime.host.set_settings(&settings);
+        self.gpus.pinned().set_settings(&settings);
     }
 
     pub(super) fn check_host(&self) {
-        self.runtime.host.check().unwrap();
+        self.gpus.pinned().check().unwrap();
     }
 
     fn pinned_by_driver(&self) -> u64 {
@@ -72,7 +72,7 @@ fn sizes_are_exact_and_a_segment_serves_many() {
         assert_eq!(bench.pin(65 * MIB), huge);
         bench.unpin(huge);
         assert_eq!(bench.all_calls(), before, "steady state makes no driver call");
-        bench.runtime.host.empty_cache(bench.runtime).unwrap();
+        bench.gpus.pinned().empty_cache(bench.gpus).unwrap();
         assert_eq!(bench.pinned_by_driver(), 0);
         assert_eq!(bench.host().allocated_bytes.current, 0);
         bench.check_host();
@@ -99,13 +99,13 @@ fn every_statistic_has_its_value() {
         bench.use_on(b, stream);
         bench.unpin(b);
         assert_eq!(bench.host().active_requests, stat(1, 2, 2, 1));
-        bench.runtime.host.empty_cache(bench.runtime).unwrap();
+        bench.gpus.pinned().empty_cache(bench.gpus).unwrap();
         let stats = bench.host();
         assert_eq!(stats.active_requests, stat(0, 2, 2, 2));
         assert_eq!(stats.allocated_bytes, stat(0, segments, segments, segments));
         assert_eq!(stats.free_time.count, 2);
-        bench.runtime.host.reset_peak();
-        bench.runtime.host.reset_accumulated();
+        bench.gpus.pinned().reset_peak();
+        bench.gpus.pinned().reset_accumulated();
         let stats = bench.host();
         assert_eq!(stats.active_bytes, stat(0, 0, 0, 0));
         assert_eq!(stats.allocated_bytes, stat(0, 0, 0, 0));
@@ -125,8 +125,8 @@ fn a_slow_stream_delays_only_its_own_blocks() {
         bench.use_on(b + 2999, quick);
         bench.unpin(a);
         bench.unpin(b);
-        is_invalid(bench.runtime.host.free(bench.runtime, a));
-        is_invalid(bench.runtime.host.record(bench.runtime, b, quick));
+        is_invalid(bench.gpus.pinned().free(bench.gpus, a));
+        is_invalid(bench.gpus.pinned().record(bench.gpus, b, quick));
         let mut seen = Vec::new();
         for _ in 0..10_000 {
             if seen.contains(&b) {
@@ -137,7 +137,7 @@ fn a_slow_stream_delays_only_its_own_blocks() {
         assert!(seen.contains(&b), "the quick stream waits for the slow one");
         assert!(!seen.contains(&a), "{a:#x} is reused while its stream is held back");
         gate.open();
-        slow.synchronize(bench.runtime).unwrap();
+        slow.synchronize(bench.gpus).unwrap();
         for block in seen {
             bench.unpin(block);
         }
@@ -153,20 +153,20 @@ fn a_slow_stream_delays_only_its_own_blocks() {
 #[test]
 fn addresses_of_no_block_are_refused() {
     on_machine("memory=1GiB", |bench| {
-        let host = &bench.runtime.host;
-        is_invalid(host.free(bench.runtime, 4096));
+        let host = &bench.gpus.pinned();
+        is_invalid(host.free(bench.gpus, 4096));
         let block = bench.pin(1000);
         for wrong in [block + 1, block + 64, block - 64, block + 2 * MIB as usize] {
-            is_invalid(host.free(bench.runtime, wrong));
+            is_invalid(host.free(bench.gpus, wrong));
         }
-        is_invalid(host.record(bench.runtime, block + 1000, bench.stream()));
+        is_invalid(host.record(bench.gpus, block + 1000, bench.stream()));
         bench.use_on(block + 999, bench.stream());
         bench.unpin(block);
-        is_invalid(host.free(bench.runtime, block));
-        host.empty_cache(bench.runtime).unwrap();
-        is_invalid(host.free(bench.runtime, block));
+        is_invalid(host.free(bench.gpus, block));
+        host.empty_cache(bench.gpus).unwrap();
+        is_invalid(host.free(bench.gpus, block));
         for bytes in [1 << 40, usize::MAX / 2, usize::MAX] {
-            let outcome = host.allocate(bench.runtime, bytes);
+            let outcome = host.allocate(bench.gpus, bytes);
             assert!(matches!(outcome, Err(Error::OutOfHostMemory(_))), "{outcome:?}");
         }
         bench.check_host();
@@ -183,7 +183,7 @@ fn settings_have_their_effects() {
         bench.unpin(rounded);
         bench.unpin(exact);
         // Memory above the limit is freed to the driver when its block is free, and only then.
-        bench.runtime.host.empty_cache(bench.runtime).unwrap();
+        bench.gpus.pinned().empty_cache(bench.gpus).unwrap();
         bench.set(HostSettings { max_cached_bytes: 100, max_round_threshold: u64::MAX, ..default });
         let (kept, gone) = (bench.pin(100), bench.pin(101));
         assert_eq!(bench.host().active_bytes.current, 128 + 4096);
@@ -191,14 +191,14 @@ fn settings_have_their_effects() {
         bench.use_on(gone, bench.stream());
         bench.unpin(gone);
         bench.unpin(kept);
-        bench.stream().synchronize(bench.runtime).unwrap();
+        bench.stream().synchronize(bench.gpus).unwrap();
         let kept = bench.pin(100);
         bench.unpin(kept);
         let large = bench.pin(200);
         bench.unpin(large);
         assert_eq!(bench.pinned_by_driver(), 1);
         bench.check_host();
-        bench.runtime.host.empty_cache(bench.runtime).unwrap();
+        bench.gpus.pinned().empty_cache(bench.gpus).unwrap();
         assert_eq!(bench.host().allocated_bytes.current, 0);
         // A segment that the driver fails to free is cached after all.
         inject::replace(&inject::parse("cuMemFreeHost@1=999").unwrap());
@@ -225,7 +225,7 @@ fn the_reserve_is_used_first_and_stays() {
         for block in [small, large, beyond] {
             bench.unpin(block);
         }
-        bench.runtime.host.empty_cache(bench.runtime).unwrap();
+        bench.gpus.pinned().empty_cache(bench.gpus).unwrap();
         assert_eq!(bench.host().allocated_bytes.current as u64, 3 * MIB);
         bench.check_host();
     });
@@ -266,11 +266,11 @@ fn memory_of_the_system_can_be_registered() {
         let bytes = unsafe { std::slice::from_raw_parts_mut(block as *mut u8, 9 << 20) };
         assert!(bytes.iter().all(|byte| *byte == 0));
         bench.unpin(block);
-        bench.runtime.host.empty_cache(bench.runtime).unwrap();
+        bench.gpus.pinned().empty_cache(bench.gpus).unwrap();
         assert_eq!(bench.calls(Call::cuMemHostUnregister), 1);
         // Memory that cannot be pinned is returned to the system.
         inject::replace(&inject::parse("cuMemHostRegister@1=2,cuMemHostRegister@2=2").unwrap());
-        let outcome = bench.runtime.host.allocate(bench.runtime, 100);
+        let outcome = bench.gpus.pinned().allocate(bench.gpus, 100);
         assert!(matches!(outcome, Err(Error::OutOfHostMemory(_))), "{outcome:?}");
         assert_eq!(bench.host().allocations.current, 0);
         bench.check_host();

@@ -85,7 +85,7 @@ impl World<'_> {
     }
 
     fn apply(&mut self, op: &Op) {
-        let runtime = self.bench.runtime;
+        let gpus = self.bench.gpus;
         let count = self.blocks.len();
         match *op {
             Op::Malloc { bytes } => {
@@ -111,12 +111,12 @@ impl World<'_> {
                 let device = self.bench.malloc(stream, bytes);
                 self.copies.push((device, bytes, byte));
                 if matches!(op, Op::Copy { .. }) {
-                    copy::copy(runtime, device, address as u64, bytes, stream).unwrap();
+                    copy::copy(gpus, device, address as u64, bytes, stream).unwrap();
                 } else {
                     let _context = self.bench.device.enter().unwrap();
                     // SAFETY: both ranges are alive.
                     unsafe {
-                        runtime.driver().cuMemcpyAsync(
+                        gpus.driver().cuMemcpyAsync(
                             device,
                             address as u64,
                             bytes as usize,
@@ -127,8 +127,8 @@ impl World<'_> {
                     self.bench.use_on(address + bytes as usize - 1, stream);
                 }
             }
-            Op::Synchronize { stream } => self.streams[stream].synchronize(runtime).unwrap(),
-            Op::EmptyCache => runtime.host.empty_cache(runtime).unwrap(),
+            Op::Synchronize { stream } => self.streams[stream].synchronize(gpus).unwrap(),
+            Op::EmptyCache => gpus.pinned().empty_cache(gpus).unwrap(),
             Op::Settings { once } => {
                 let most = if once { 100_000 } else { u64::MAX };
                 let default = HostSettings::DEFAULT;
@@ -145,15 +145,15 @@ impl World<'_> {
     }
 
     fn finish(mut self) {
-        let runtime = self.bench.runtime;
+        let gpus = self.bench.gpus;
         for stream in &self.streams {
-            stream.synchronize(runtime).unwrap();
+            stream.synchronize(gpus).unwrap();
         }
         let target = [0u8; MOST as usize];
         for (device, bytes, byte) in self.copies.drain(..) {
             let to = target.as_ptr() as u64;
-            copy::copy(runtime, to, device, bytes, self.streams[0]).unwrap();
-            self.streams[0].synchronize(runtime).unwrap();
+            copy::copy(gpus, to, device, bytes, self.streams[0]).unwrap();
+            self.streams[0].synchronize(gpus).unwrap();
             // SAFETY: written by the copy, which the compiler does not see.
             let found = unsafe { target.as_ptr().cast::<[u8; MOST as usize]>().read_volatile() };
             let right = found[..bytes as usize].iter().all(|found| *found == byte);
@@ -164,7 +164,7 @@ impl World<'_> {
             self.bench.unpin(block.address);
         }
         // All work is complete: every freed block is free, and is given back.
-        self.bench.runtime.host.empty_cache(runtime).unwrap();
+        self.bench.gpus.pinned().empty_cache(gpus).unwrap();
         assert_eq!(self.bench.host().active_requests.current, 0);
         assert_eq!(self.bench.host().allocated_bytes.current, 0);
         self.bench.check_host();

@@ -11,7 +11,7 @@ fn every_arena_is_emptied_and_the_first_failure_returned() {
         blocks.into_iter().for_each(|block| bench.free(block));
         assert_eq!(bench.reserved(), 12 * MIB);
         inject::replace(&inject::parse("cuMemUnmap@1=999,cuMemUnmap@2=998").unwrap());
-        match bench.memory().empty_cache(bench.runtime) {
+        match bench.memory().empty_cache(bench.gpus) {
             Err(Error::Cuda(error)) => assert_eq!((error.call, error.code), ("cuMemUnmap", 999)),
             other => panic!("{other:?}"),
         }
@@ -28,12 +28,12 @@ fn every_arena_is_emptied_and_the_first_failure_returned() {
 #[test]
 fn pinned_memory_is_not_lost_for_lack_of_host_memory() {
     on_machine("memory=1GiB", |bench| {
-        let host = &bench.runtime.host;
+        let host = &bench.gpus.pinned();
         let held = || bench.calls(Call::cuMemHostAlloc) - bench.calls(Call::cuMemFreeHost);
         let mut given_back = 0;
         let block = (1..100).find_map(|k| {
             inject::replace(&inject::parse(&format!("malloc@{k}=fail")).unwrap());
-            let outcome = host.allocate(bench.runtime, 4096);
+            let outcome = host.allocate(bench.gpus, 4096);
             inject::clear();
             match outcome {
                 Ok(block) => Some(block),
@@ -47,8 +47,8 @@ fn pinned_memory_is_not_lost_for_lack_of_host_memory() {
         });
         assert!(given_back > 0, "the list never grew");
         assert_eq!(held(), 1);
-        host.free(bench.runtime, block.unwrap()).unwrap();
-        host.empty_cache(bench.runtime).unwrap();
+        host.free(bench.gpus, block.unwrap()).unwrap();
+        host.empty_cache(bench.gpus).unwrap();
         assert_eq!(held(), 0);
     });
 }

@@ -105,7 +105,7 @@ fn in_segments<R>(options: &str, text: &str, body: impl FnOnce(Bench) -> R) -> R
 
 /// The segments of the device: address, and the blocks as (bytes, state).
 fn shape(bench: Bench) -> Vec<(u64, Vec<(u64, BlockState)>)> {
-    let all = Snapshot::of(&bench.runtime.devices, None, false).unwrap();
+    let all = Snapshot::of(&bench.gpus.devices, None, false).unwrap();
     let blocks = |segment: &crate::memory::trace::snapshot::SegmentView| {
         let own = &all.blocks[segment.first_block..segment.first_block + segment.blocks];
         assert!(!segment.is_expandable);
@@ -213,7 +213,7 @@ fn addresses_of_no_block_of_a_segment_are_refused() {
     in_segments("memory=1GiB", SEGMENTS, |bench| {
         let stream = bench.stream();
         let block = bench.malloc(stream, 3 * MIB);
-        let free = |address| super::super::free(bench.runtime, address);
+        let free = |address| super::super::free(bench.gpus, address);
         for address in [block + 1, block + 512, block + 3 * MIB, block + 20 * MIB, block - 1] {
             is_invalid_pointer(free(address));
             is_invalid_pointer(record_stream(address, stream));
@@ -278,7 +278,7 @@ type Live = BTreeMap<u64, u64>;
 /// Compares the public snapshot with the live blocks and the statistics.
 fn compare(bench: Bench, live: &Live) {
     bench.check();
-    let all = Snapshot::of(&bench.runtime.devices, None, false).unwrap();
+    let all = Snapshot::of(&bench.gpus.devices, None, false).unwrap();
     let mut held = BTreeMap::new();
     let (mut split, mut split_bytes, mut active) = (0, 0, 0);
     for segment in &all.segments {
@@ -343,7 +343,7 @@ fn apply(bench: Bench, streams: &[&Stream], live: &mut Live, op: &Op) {
             if let Some(address) = pick(live, number)
                 && !live.contains_key(&(address + offset))
             {
-                is_invalid_pointer(super::super::free(bench.runtime, address + offset));
+                is_invalid_pointer(super::super::free(bench.gpus, address + offset));
             }
         }
         Op::RecordStream { pick: number, stream } => {
@@ -355,7 +355,7 @@ fn apply(bench: Bench, streams: &[&Stream], live: &mut Live, op: &Op) {
             if failing {
                 inject::set(Some(Call::cuMemFree as usize), 1, 999, false);
             }
-            let outcome = bench.memory().empty_cache(bench.runtime);
+            let outcome = bench.memory().empty_cache(bench.gpus);
             inject::clear();
             assert!(failing || outcome.is_ok(), "{outcome:?}");
         }

@@ -192,7 +192,7 @@ fn idle_streams_are_not_waited_for() {
         let (first, second) = (bench.stream(), bench.stream());
         let block = bench.malloc(first, 40 * MIB);
         bench.free(block);
-        first.synchronize(bench.runtime).unwrap();
+        first.synchronize(bench.gpus).unwrap();
         assert_eq!(bench.malloc(second, 30 * MIB), block);
         assert_eq!((bench.reserved(), bench.memory().shared_waits()), (40 * MIB, 0));
         bench.check();
@@ -326,7 +326,7 @@ fn pools_and_captured_streams_do_not_share() {
         pool.end(bench.device).unwrap();
         bench.free(bench.malloc(second, 40 * MIB));
         assert_eq!(bench.reserved(), 80 * MIB);
-        let driver = bench.runtime.driver();
+        let driver = bench.gpus.driver();
         let mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_GLOBAL;
         // SAFETY: a live stream.
         unsafe { driver.cuStreamBeginCapture(second.native(), mode) }.unwrap();
@@ -353,13 +353,13 @@ fn blocks_of_foreign_lists_wait_for_recorded_streams() {
         let (owner, user) = (bench.stream(), bench.stream());
         let block = bench.malloc(owner, 40 * MIB);
         bench.free(block);
-        owner.synchronize(bench.runtime).unwrap();
+        owner.synchronize(bench.gpus).unwrap();
         assert_eq!(bench.malloc(user, 40 * MIB), block);
         record_stream(block, user).unwrap();
         bench.free(block);
         let active = || bench.memory().statistics().counters[ACTIVE][0].current;
         assert_eq!(active(), 0);
-        is_invalid_pointer(super::super::free(bench.runtime, block));
+        is_invalid_pointer(super::super::free(bench.gpus, block));
         assert_eq!(bench.malloc(user, 40 * MIB), block);
         record_stream(block, owner).unwrap();
         let gate = Gate::on(bench, owner);
@@ -369,7 +369,7 @@ fn blocks_of_foreign_lists_wait_for_recorded_streams() {
         let next = bench.malloc(user, 30 * MIB);
         assert_ne!(next, block);
         gate.open();
-        owner.synchronize(bench.runtime).unwrap();
+        owner.synchronize(bench.gpus).unwrap();
         bench.free(next);
         assert_eq!(bench.malloc(owner, 40 * MIB), block);
         bench.check();
@@ -385,7 +385,7 @@ fn memory_of_foreign_lists_is_given_back_when_their_streams_are_done() {
         bench.free(block);
         let other = bench.malloc(user, 40 * MIB);
         assert_eq!(other, block);
-        fill(bench.runtime, other, &[7], 40 * MIB, user).unwrap();
+        fill(bench.gpus, other, &[7], 40 * MIB, user).unwrap();
         bench.free(other);
         let arena = arena_of(block).unwrap().0;
         {
@@ -397,7 +397,7 @@ fn memory_of_foreign_lists_is_given_back_when_their_streams_are_done() {
             assert_eq!(state.owner_of(state.first), Owner::Stream(0));
         }
         bench.empty_cache();
-        assert!(user.query(bench.runtime).unwrap());
+        assert!(user.query(bench.gpus).unwrap());
         assert_eq!(bench.reserved(), 0);
         bench.check();
     });
@@ -421,7 +421,7 @@ fn snapshots_and_records_name_the_stream_of_a_block() {
         bench.free(bench.malloc(owner, 40 * MIB));
         let block = bench.malloc(user, 30 * MIB);
         bench.free(block);
-        let snapshot = Snapshot::of(&bench.runtime.devices, None, true).unwrap();
+        let snapshot = Snapshot::of(&bench.gpus.devices, None, true).unwrap();
         let events = snapshot.events_in(&snapshot.devices[0]).iter();
         let named: Vec<_> = events
             .filter(|event| matches!(event.action, Action::Alloc | Action::FreeCompleted))
@@ -454,7 +454,7 @@ fn writes_of_alternating_streams_are_in_order() {
                     // Reads it before it is freed, at both ends and in the middle.
                     for at in [0, bytes / 2, bytes - 64] {
                         let to = witness + 64 * read.len() as u64;
-                        copy(bench.runtime, to, block + at, 64, streams[stream]).unwrap();
+                        copy(bench.gpus, to, block + at, 64, streams[stream]).unwrap();
                         read.push(value);
                     }
                     bench.free(block);
@@ -462,16 +462,16 @@ fn writes_of_alternating_streams_are_in_order() {
                 let stream = step as usize / 7 % 4;
                 let block = bench.malloc(streams[stream], size);
                 shared += usize::from(!arena_of(block).unwrap().0.is_of(streams[stream]));
-                fill(bench.runtime, block, &[step as u8 | 1], size, streams[stream]).unwrap();
+                fill(bench.gpus, block, &[step as u8 | 1], size, streams[stream]).unwrap();
                 live.push((block, size, step as u8 | 1, stream));
                 bench.check();
             }
             assert!(shared > 20 && bench.memory().shared_waits() > 0, "seed {seed}: {shared}");
-            streams.iter().for_each(|stream| stream.synchronize(bench.runtime).unwrap());
+            streams.iter().for_each(|stream| stream.synchronize(bench.gpus).unwrap());
             let mut bytes = vec![0u8; 64 * read.len()];
             let to = bytes.as_mut_ptr() as u64;
-            copy(bench.runtime, to, witness, bytes.len() as u64, streams[0]).unwrap();
-            streams[0].synchronize(bench.runtime).unwrap();
+            copy(bench.gpus, to, witness, bytes.len() as u64, streams[0]).unwrap();
+            streams[0].synchronize(bench.gpus).unwrap();
             for (index, (found, wrote)) in bytes.chunks(64).zip(&read).enumerate() {
                 assert!(found.iter().all(|byte| byte == wrote), "seed {seed}, read {index}");
             }

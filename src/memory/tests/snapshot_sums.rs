@@ -132,7 +132,7 @@ impl Run<'_> {
         if let Some(pool) = pool {
             self.pools[pool].end(self.bench.device).unwrap();
         }
-        let all = Snapshot::of(&self.bench.runtime.devices, None, false).unwrap();
+        let all = Snapshot::of(&self.bench.gpus.devices, None, false).unwrap();
         self.end_waits(&all, outcome.as_ref().ok().copied());
         let Ok(address) = outcome else { return };
         let block = all.blocks.iter().find(|block| block.address == address).unwrap();
@@ -221,25 +221,25 @@ impl Run<'_> {
             }
             95 | 96 => match self.captured.take() {
                 Some(graph) => {
-                    graph.capture_end(self.bench.runtime).unwrap();
+                    graph.capture_end(self.bench.gpus).unwrap();
                     self.graphs.push(graph);
                 }
                 None => {
                     let graph = Graph::new(false);
                     let index = self.below(self.streams.len());
                     let stream = self.streams[index];
-                    graph.capture_begin(self.bench.runtime, stream, None, 2).unwrap();
+                    graph.capture_begin(self.bench.gpus, stream, None, 2).unwrap();
                     self.captured = Some(graph);
                 }
             },
-            97 if !self.graphs.is_empty() => self.graphs.swap_remove(0).reset(self.bench.runtime),
+            97 if !self.graphs.is_empty() => self.graphs.swap_remove(0).reset(self.bench.gpus),
             _ => (),
         }
     }
 
     fn compare(&mut self, step: &str) {
         self.bench.check();
-        let all = Snapshot::of(&self.bench.runtime.devices, None, false).unwrap();
+        let all = Snapshot::of(&self.bench.gpus.devices, None, false).unwrap();
         self.end_waits(&all, None);
         let in_use = all.blocks.iter().filter(|block| block.state != BlockState::Inactive);
         let shown = in_use.map(|block| {
@@ -278,12 +278,12 @@ impl Run<'_> {
     /// Frees everything and checks that nothing is left.
     fn end(&mut self) {
         if let Some(graph) = self.captured.take() {
-            graph.capture_abort(self.bench.runtime).unwrap();
+            graph.capture_abort(self.bench.gpus).unwrap();
         }
         while let Some(address) = self.pick() {
             self.free(address);
         }
-        self.graphs.iter().for_each(|graph| graph.reset(self.bench.runtime));
+        self.graphs.iter().for_each(|graph| graph.reset(self.bench.gpus));
         self.pools.iter().for_each(MemPool::close);
         self.bench.empty_cache();
         self.compare("the end");

@@ -40,8 +40,8 @@ fn recorder(most: usize) -> Option<Recorder> {
 fn work(bench: &Bench<'_>, rounds: usize) {
     for _ in 0..rounds {
         bench.free(bench.malloc(bench.stream(), 1000));
-        let pinned = bench.runtime.host.allocate(bench.runtime, 1000).unwrap();
-        bench.runtime.host.free(bench.runtime, pinned).unwrap();
+        let pinned = bench.gpus.pinned().allocate(bench.gpus, 1000).unwrap();
+        bench.gpus.pinned().free(bench.gpus, pinned).unwrap();
     }
 }
 
@@ -60,7 +60,7 @@ fn a_stack_is_removed_with_its_last_reference() {
         backend::enable_caching(&inside, false).unwrap();
         let direct = bench.malloc(bench.stream(), 1000);
         backend::enable_caching(&inside, true).unwrap();
-        let pinned = bench.runtime.host.allocate(bench.runtime, 1000).unwrap();
+        let pinned = bench.gpus.pinned().allocate(bench.gpus, 1000).unwrap();
         work(&bench, 10);
         let named = |expected: usize| {
             history::record(None, true).unwrap();
@@ -72,7 +72,7 @@ fn a_stack_is_removed_with_its_last_reference() {
         named(2);
         bench.free(cached);
         named(1);
-        bench.runtime.host.free(bench.runtime, pinned).unwrap();
+        bench.gpus.pinned().free(bench.gpus, pinned).unwrap();
         named(0);
         assert_eq!(stacks::count(), 0);
         bench.check();

@@ -153,7 +153,7 @@ impl Machine<'_> {
             Op::FreeFailing { pick } => {
                 let Some((address, block)) = self.pick(pick) else { return };
                 inject::set(Some(Call::cuMemFree as usize), 1, 999, false);
-                let outcome = super::super::free(bench.runtime, address);
+                let outcome = super::super::free(bench.gpus, address);
                 inject::clear();
                 assert_eq!(outcome.is_err(), block.has_uncached, "{outcome:?}");
                 if outcome.is_ok() {
@@ -162,7 +162,7 @@ impl Machine<'_> {
             }
             Op::FreeAgain { pick } => {
                 let Some(index) = pick.checked_rem(self.freed.len()) else { return };
-                is_invalid_pointer(super::super::free(bench.runtime, self.freed[index]));
+                is_invalid_pointer(super::super::free(bench.gpus, self.freed[index]));
                 is_invalid_pointer(find(self.freed[index] ^ 1).map(drop));
             }
             Op::RecordStream { pick, stream } => {
@@ -202,7 +202,7 @@ impl Machine<'_> {
             let found = Found { requested: live.requested, bytes: live.bytes() };
             assert_eq!(find(*address).unwrap(), found);
         }
-        let snapshot = Snapshot::of(&self.bench.runtime.devices, None, false).unwrap();
+        let snapshot = Snapshot::of(&self.bench.gpus.devices, None, false).unwrap();
         let plain = snapshot.segments.iter().filter(|segment| !segment.is_expandable);
         let listed: Vec<(u64, u64)> = plain.map(|plain| (plain.address, plain.bytes)).collect();
         let direct = self.live.iter().filter(|(_, live)| live.has_uncached);
@@ -239,11 +239,11 @@ proptest! {
 fn the_error_of_an_address_says_if_it_was_freed() {
     on_machine("memory=64MiB", |bench| {
         let text = |outcome: crate::base::error::Result<()>| outcome.unwrap_err().to_string();
-        assert!(!text(super::super::free(bench.runtime, 512)).contains("freed already"));
+        assert!(!text(super::super::free(bench.gpus, 512)).contains("freed already"));
         let inside = thread::enter().unwrap();
         backend::enable_caching(&inside, false).unwrap();
         let address = bench.malloc(bench.stream(), 100);
         bench.free(address);
-        assert!(text(super::super::free(bench.runtime, address)).contains("was freed already"));
+        assert!(text(super::super::free(bench.gpus, address)).contains("was freed already"));
     });
 }

@@ -18,6 +18,7 @@ use crate::memory::trace::history::{self, FramesFor, Recorder};
 use crate::memory::trace::ring::Action;
 use crate::memory::trace::snapshot::Snapshot;
 use crate::ops::copy::{copy, fill};
+use crate::runtime;
 use crate::sim;
 use std::collections::BTreeSet;
 
@@ -100,7 +101,7 @@ pub fn views(address: u64) -> usize {
 
 /// Checks that the snapshot agrees with the statistics.
 fn snapshot_agrees(bench: Bench) {
-    let snapshot = Snapshot::of(&bench.runtime.devices, None, false).unwrap();
+    let snapshot = Snapshot::of(&bench.gpus.devices, None, false).unwrap();
     let Statistics { reserved_bytes, segment, .. } = bench.memory().statistics();
     let bytes: u64 = snapshot.segments.iter().map(|segment| segment.bytes).sum();
     let found = (bytes as i64, snapshot.segments.len() as i64);
@@ -118,14 +119,14 @@ fn memory_idle_in_two_places_serves_one_block() {
         snapshot_agrees(bench);
         assert_eq!((bench.reserved(), bench.in_use()), (reserved, in_use));
         assert_eq!(super::super::find(block).unwrap().bytes, 120 * MIB);
-        is_invalid_pointer(super::super::free(bench.runtime, block + 512));
+        is_invalid_pointer(super::super::free(bench.gpus, block + 512));
         // Memory that is not remapped still serves.
         let other = bench.malloc(stream, 16 * MIB);
         assert_eq!(bench.reserved(), reserved);
         bench.free(block);
         bench.check();
         snapshot_agrees(bench);
-        is_invalid_pointer(super::super::free(bench.runtime, block));
+        is_invalid_pointer(super::super::free(bench.gpus, block));
         // The blocks at primary addresses are unchanged, and the view stays mapped.
         bench.free(other);
         assert_eq!(bench.malloc(stream, 80 * MIB), parts[0]);
@@ -167,7 +168,7 @@ fn the_history_agrees_with_the_snapshot() {
         };
         history::record(Some(recorder), true).unwrap();
         let agrees = || {
-            let snapshot = Snapshot::of(&bench.runtime.devices, None, true).unwrap();
+            let snapshot = Snapshot::of(&bench.gpus.devices, None, true).unwrap();
             let mut mapped = BTreeSet::new();
             for event in snapshot.events_in(&snapshot.devices[0]) {
                 for unit in (event.address..event.address + event.bytes).step_by(2 << 20) {
@@ -266,7 +267,7 @@ fn memory_stays_while_any_address_maps_it() {
         bench.free(bench.malloc(stream, 120 * MIB));
         let before = (bench.reserved(), bench.in_use(), views(parts[1]));
         assert!(inject::set(Some(Call::cuMemUnmap as usize), 1, 999, false));
-        assert!(bench.memory().empty_cache(bench.runtime).is_err());
+        assert!(bench.memory().empty_cache(bench.gpus).is_err());
         inject::clear();
         assert_eq!((bench.reserved(), bench.in_use(), views(parts[1])), before);
         bench.check();
@@ -288,7 +289,7 @@ fn a_view_stays_until_its_stream_is_done() {
         let first = bench.malloc(stream, 24 * MIB);
         assert_eq!(views(first), 1);
         let gate = Gate::on(bench, stream);
-        fill(bench.runtime, first, &[7], 24 * MIB, stream).unwrap();
+        fill(bench.gpus, first, &[7], 24 * MIB, stream).unwrap();
         bench.free(first);
         let unmapped = bench.calls(Call::cuMemUnmap);
         let second = bench.malloc(stream, 32 * MIB);
@@ -297,7 +298,7 @@ fn a_view_stays_until_its_stream_is_done() {
         bench.free(second);
         gate.open();
         // This would fail if the addresses were unmapped.
-        stream.synchronize(bench.runtime).unwrap();
+        stream.synchronize(bench.gpus).unwrap();
         bench.empty_cache();
         assert_eq!((views(first), bench.reserved()), (0, 4 * MIB));
         bench.check();
@@ -324,14 +325,14 @@ fn writes_through_different_addresses_are_in_order() {
                     // Reads it before it is freed, at both ends and in the middle.
                     for at in [0, bytes / 2, bytes - 64] {
                         let to = witness + 64 * read.len() as u64;
-                        copy(bench.runtime, to, block + at, 64, stream).unwrap();
+                        copy(bench.gpus, to, block + at, 64, stream).unwrap();
                         read.push(value);
                     }
                     bench.free(block);
                 }
                 let block = bench.malloc(stream, size);
                 let value = step as u8 | 1;
-                fill(bench.runtime, block, &[value], size, stream).unwrap();
+                fill(bench.gpus, block, &[value], size, stream).unwrap();
                 live.push((block, size, value));
                 made = made.max(views(block));
                 bench.check();
@@ -342,8 +343,8 @@ fn writes_through_different_addresses_are_in_order() {
             assert!(made > 0, "seed {seed}");
             let mut bytes = vec![0u8; 64 * read.len()];
             let to = bytes.as_mut_ptr() as u64;
-            copy(bench.runtime, to, witness, bytes.len() as u64, stream).unwrap();
-            stream.synchronize(bench.runtime).unwrap();
+            copy(bench.gpus, to, witness, bytes.len() as u64, stream).unwrap();
+            stream.synchronize(bench.gpus).unwrap();
             for (index, (found, wrote)) in bytes.chunks(64).zip(&read).enumerate() {
                 assert!(found.iter().all(|byte| byte == wrote), "seed {seed}, read {index}");
             }
@@ -363,13 +364,13 @@ fn a_recorded_block_stays_in_its_view_until_the_other_stream_is_done() {
         bench.free(block);
         bench.check();
         snapshot_agrees(bench);
-        is_invalid_pointer(super::super::free(bench.runtime, block));
+        is_invalid_pointer(super::super::free(bench.gpus, block));
         let home = bench.malloc(stream, 80 * MIB);
         assert!(home != parts[0] && home != parts[2], "in use on the other stream");
         bench.check();
         bench.free(home);
         gate.open();
-        other.synchronize(bench.runtime).unwrap();
+        other.synchronize(bench.gpus).unwrap();
         assert_eq!(bench.malloc(stream, 80 * MIB), parts[0]);
         bench.check();
         snapshot_agrees(bench);
@@ -421,7 +422,7 @@ fn captured_streams_are_left_alone() {
 #[test]
 fn peers_reach_all_addresses_of_a_block() {
     on_machine("devices=2,memory=1GiB", |bench| {
-        let [user, owner] = &bench.runtime.devices[..] else { panic!("two devices") };
+        let [user, owner] = &bench.gpus.devices[..] else { panic!("two devices") };
         let on_owner = Bench { device: owner, ..bench };
         let stream = on_owner.stream();
         two_free_ranges(on_owner, stream);
@@ -462,7 +463,7 @@ fn views_are_unmapped_at_shutdown() {
         let stream = bench.stream();
         two_free_ranges(bench, stream);
         bench.malloc(stream, 120 * MIB);
-        bench.device.close();
+        runtime::close_device(bench.device);
         let left = sim::live_objects();
         assert_eq!((left.mappings, left.handles), (0, 0));
     });

@@ -11,8 +11,8 @@ use crate::gpu::stream::Stream;
 /// Waits for the device, or for each stream.
 fn wait_for(bench: Bench, all: bool, streams: &[&Stream]) {
     match all {
-        true => bench.runtime.device(0).unwrap().synchronize().unwrap(),
-        false => streams.iter().for_each(|stream| stream.synchronize(bench.runtime).unwrap()),
+        true => bench.gpus.device(0).unwrap().synchronize().unwrap(),
+        false => streams.iter().for_each(|stream| stream.synchronize(bench.gpus).unwrap()),
     }
 }
 
@@ -123,7 +123,7 @@ fn external_streams_are_queried() {
         record_stream(block, other).unwrap();
         bench.free(block);
         wait_for(bench, true, &[]);
-        other.synchronize(bench.runtime).unwrap();
+        other.synchronize(bench.gpus).unwrap();
         let asked = bench.calls(Call::cuStreamQuery);
         assert_eq!(bench.malloc(own, KIB), block);
         assert_eq!(bench.calls(Call::cuStreamQuery) - asked, 1);

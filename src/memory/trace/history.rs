@@ -22,13 +22,13 @@ use crate::base::retired::Reclaimable;
 use crate::base::thread;
 use crate::base::waiting;
 use crate::gpu::device::MAX_DEVICES;
+use crate::gpu::gpus;
 use crate::gpu::stream::Stream;
 use crate::memory::DeviceMemory;
 use crate::memory::arena::{Arena, ArenaState};
 use crate::memory::backing::virtual_memory::arena_of;
 use crate::memory::pools::pool::PoolId;
 use crate::observe::flags::{self, Watcher};
-use crate::runtime;
 use std::cell::Cell;
 use std::mem::ManuallyDrop;
 use std::sync::atomic::{AtomicPtr, Ordering};
@@ -208,9 +208,9 @@ fn remove_unreferenced(_records: &Held<'_, ()>) {
         walked += 1;
     };
     // Blocks before events: see `stacks.rs`.
-    if let Some(runtime) = runtime::existing(&inside) {
-        runtime.devices.iter().for_each(|device| device.memory.each_stack(&mut add));
-        runtime.host.each_stack(&mut add);
+    if let Some(gpus) = gpus::existing(&inside) {
+        gpus.devices.iter().for_each(|device| device.memory().each_stack(&mut add));
+        gpus.pinned().each_stack(&mut add);
     }
     for ring in &RINGS {
         ring.lock().iter().for_each(|event| add(event.stack));

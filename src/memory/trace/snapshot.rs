@@ -149,7 +149,7 @@ impl Snapshot {
         snapshot.devices.try_reserve_exact(devices.len()).map_err(no_memory)?;
         devices
             .iter()
-            .try_for_each(|device| device.memory.list(&mut snapshot, pool, with_history))?;
+            .try_for_each(|device| device.memory().list(&mut snapshot, pool, with_history))?;
         if with_history {
             let room = history::ring(None).len();
             snapshot.make_room((0, 0, room))?;

@@ -7,9 +7,9 @@ use crate::base::lock::Mutex;
 use crate::base::rank::Rank;
 use crate::base::shared::Shared;
 use crate::base::thread::try_box;
+use crate::gpu::gpus::Gpus;
 use crate::gpu::stream::Stream;
 use crate::ops::callback::{self, Callback};
-use crate::runtime::Runtime;
 use std::ffi::{CStr, c_void};
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -69,11 +69,11 @@ struct Started {
 static STARTED: Mutex<(Vec<Started>, u64)> = Mutex::new(Rank::LEAF, (Vec::new(), 0));
 
 /// Opens a range when the stream gets there; returns its number, which is not an id of the tool.
-pub fn start(runtime: &Runtime, stream: &Stream, message: &CStr) -> Result<u64> {
+pub fn start(gpus: &Gpus, stream: &Stream, message: &CStr) -> Result<u64> {
     let range = if super::is_attached() { Some(Range::new(message)?) } else { None };
     let number = list(range.as_ref().map(Shared::share))?;
     if let Some(range) = range
-        && let Err(error) = queue(runtime, stream, "tcuda_nvtx_device_range_start", begin, range)
+        && let Err(error) = queue(gpus, stream, "tcuda_nvtx_device_range_start", begin, range)
     {
         drop(take(number));
         return Err(error);
@@ -82,7 +82,7 @@ pub fn start(runtime: &Runtime, stream: &Stream, message: &CStr) -> Result<u64> 
 }
 
 /// Closes a range when the stream gets there.
-pub fn end(runtime: &Runtime, stream: &Stream, number: u64) -> Result<()> {
+pub fn end(gpus: &Gpus, stream: &Stream, number: u64) -> Result<()> {
     let range = {
         let mut started = STARTED.lock();
         let known = started.0.iter_mut().find(|known| known.number == number && !known.ends);
@@ -97,7 +97,7 @@ pub fn end(runtime: &Runtime, stream: &Stream, number: u64) -> Result<()> {
         known.range.as_ref().map(Shared::share)
     };
     if let Some(range) = range
-        && let Err(error) = queue(runtime, stream, "tcuda_nvtx_device_range_end", finish, range)
+        && let Err(error) = queue(gpus, stream, "tcuda_nvtx_device_range_end", finish, range)
     {
         let mut started = STARTED.lock();
         if let Some(known) = started.0.iter_mut().find(|known| known.number == number) {
@@ -132,7 +132,7 @@ fn take(number: u64) -> Option<Started> {
 }
 
 fn queue(
-    runtime: &Runtime,
+    gpus: &Gpus,
     stream: &Stream,
     operation: &'static str,
     function: unsafe extern "C" fn(*mut c_void),
@@ -141,7 +141,7 @@ fn queue(
     let owner = Box::into_raw(try_box(range, "a range of a stream")?);
     let user_data = owner.cast::<c_void>();
     let callback = Callback { function, user_data, destroy: Some(let_go) };
-    callback::add(runtime, stream, callback).map_err(|error| {
+    callback::add(gpus, stream, callback).map_err(|error| {
         // SAFETY: from Box::into_raw, and the driver did not take it.
         drop(unsafe { Box::from_raw(owner) });
         match error {

@@ -2,14 +2,15 @@
 
 use super::*;
 use crate::driver::NAMES;
+use crate::gpu::gpus::Gpus;
 
 /// Calls that make contexts current.
 const CONTEXTS: [&str; 4] =
     ["cuCtxGetCurrent", "cuCtxPushCurrent", "cuCtxSetCurrent", "cuCtxPopCurrent"];
 
 /// The driver calls that `body` makes, by name.
-fn counted(runtime: &Runtime, body: impl FnOnce()) -> Vec<(&'static str, u64)> {
-    let count = || (0..NAMES.len()).map(|call| runtime.driver().count(Some(call)));
+fn counted(gpus: &Gpus, body: impl FnOnce()) -> Vec<(&'static str, u64)> {
+    let count = || (0..NAMES.len()).map(|call| gpus.driver().count(Some(call)));
     let before: Vec<u64> = count().collect();
     body();
     let made = count().zip(before).map(|(after, before)| after - before);
@@ -17,16 +18,16 @@ fn counted(runtime: &Runtime, body: impl FnOnce()) -> Vec<(&'static str, u64)> {
 }
 
 /// Runs `body` with a pooled stream and a buffer for each device.
-fn with_buffers(devices: usize, body: impl Fn(&Runtime, &[&Stream], &[Part])) {
-    on_machine(&format!("devices={devices},memory=64MiB"), |runtime| {
-        let streams = pooled(runtime);
+fn with_buffers(devices: usize, body: impl Fn(&Gpus, &[&Stream], &[Part])) {
+    on_machine(&format!("devices={devices},memory=64MiB"), |gpus| {
+        let streams = pooled(gpus);
         let parts = streams.iter().map(|stream| Part {
             device: stream.device(),
-            address: allocate(runtime, stream, 4 << 20),
+            address: allocate(gpus, stream, 4 << 20),
         });
         let parts: Vec<Part> = parts.collect();
-        body(runtime, &streams, &parts);
-        parts.iter().for_each(|part| memory::free(runtime, part.address).unwrap());
+        body(gpus, &streams, &parts);
+        parts.iter().for_each(|part| memory::free(gpus, part.address).unwrap());
     });
 }
 
@@ -42,11 +43,11 @@ fn made_with(
     body: impl Fn(&Team, &[Part]),
 ) -> [u64; 4] {
     let made = std::cell::Cell::new([0; 4]);
-    with_buffers(devices, |runtime, streams, parts| {
+    with_buffers(devices, |gpus, streams, parts| {
         let _limits = Limits::set(limits);
-        let body = || body(&Team::new(runtime, streams).unwrap(), parts);
+        let body = || body(&Team::new(gpus, streams).unwrap(), parts);
         body();
-        let calls = counted(runtime, body);
+        let calls = counted(gpus, body);
         let of = |name| calls.iter().find(|call| call.0 == name).map_or(0, |call| call.1);
         let found =
             ["cuEventRecord", "cuStreamWaitEvent", "cuLaunchKernel", "cuMemcpyAsync"].map(of);
@@ -132,22 +133,22 @@ fn larger_calls_are_joined_with_few_waits() {
 #[test]
 fn default_streams_switch_one_pushed_context() {
     for devices in [2, 3, 4, 8] {
-        on_machine(&format!("devices={devices},memory=64MiB"), |runtime| {
-            let streams = chosen(runtime, |_| true);
+        on_machine(&format!("devices={devices},memory=64MiB"), |gpus| {
+            let streams = chosen(gpus, |_| true);
             let part = |stream: &&Stream| Part {
                 device: stream.device(),
-                address: allocate(runtime, stream, 4096),
+                address: allocate(gpus, stream, 4096),
             };
             let parts: Vec<Part> = streams.iter().map(part).collect();
-            let body = || sums(4096)(&Team::new(runtime, &streams).unwrap(), &parts);
+            let body = || sums(4096)(&Team::new(gpus, &streams).unwrap(), &parts);
             body();
-            let calls = counted(runtime, body);
+            let calls = counted(gpus, body);
             let of = |name| calls.iter().find(|call| call.0 == name).map_or(0, |call| call.1);
             assert_eq!(CONTEXTS.map(of), [0, 1, 2 * devices - 2, 1]);
             // The work, its records and its waits.
             let all = calls.iter().map(|call| call.1).sum::<u64>();
             assert_eq!(all, 2 * devices + 1 + devices + 2 * (devices - 1));
-            parts.iter().for_each(|part| memory::free(runtime, part.address).unwrap());
+            parts.iter().for_each(|part| memory::free(gpus, part.address).unwrap());
         });
     }
 }

@@ -3,6 +3,7 @@
 
 use super::*;
 use crate::base::error::Error;
+use crate::gpu::gpus::Gpus;
 use crate::graph::Graph;
 
 /// Captures each operation on the stream of one device and replays it several times, on machines of
@@ -14,32 +15,32 @@ fn captured_collectives_can_be_replayed() {
     for (limits_of_path, schedule) in
         paths().iter().flat_map(|limits_of_path| schedules.map(|name| (limits_of_path, name)))
     {
-        on_machine(&format!("devices=3,memory=256MiB,schedule={schedule}"), |runtime| {
+        on_machine(&format!("devices=3,memory=256MiB,schedule={schedule}"), |gpus| {
             let _limits = Limits::set(limits_of_path);
-            let streams = pooled(runtime);
+            let streams = pooled(gpus);
             // For each device: the input, and the outputs: a copy, a sum, and all parts
             // concatenated.
-            let block = |stream: &&Stream| allocate(runtime, stream, 5 * BYTES);
+            let block = |stream: &&Stream| allocate(gpus, stream, 5 * BYTES);
             let blocks: Vec<u64> = streams.iter().map(block).collect();
             let part = |device: usize, place: usize| Part {
                 device: device as i32,
                 address: blocks[device] + (place * BYTES) as u64,
             };
             let graph = Graph::new(false);
-            graph.capture_begin(runtime, streams[1], None, 0).unwrap();
-            let team = Team::new(runtime, &streams).unwrap();
+            graph.capture_begin(gpus, streams[1], None, 0).unwrap();
+            let team = Team::new(gpus, &streams).unwrap();
             // Peer access cannot be enabled in a capture, and was not enabled before.
             let dsts = [part(1, 1), part(2, 1)];
             let refused = broadcast(&team, BYTES as u64, part(0, 0), &dsts);
             assert!(matches!(refused, Err(Error::Capturing { .. })), "{refused:?}");
-            graph.capture_abort(runtime).unwrap();
+            graph.capture_abort(gpus).unwrap();
             for (device, peer) in [(0, 1), (0, 2), (1, 0), (1, 2), (2, 0), (2, 1)] {
-                runtime.devices[device].enable_peer(&runtime.devices[peer]).unwrap();
+                gpus.devices[device].enable_peer(&gpus.devices[peer]).unwrap();
             }
 
             let graph = Graph::new(false);
-            graph.capture_begin(runtime, streams[1], None, 0).unwrap();
-            let team = Team::new(runtime, &streams).unwrap();
+            graph.capture_begin(gpus, streams[1], None, 0).unwrap();
+            let team = Team::new(gpus, &streams).unwrap();
             assert!(broadcast(&team, BYTES as u64, part(0, 0), &dsts).unwrap());
             let sources = [part(0, 0), part(1, 0), part(2, 0)];
             let elements = BYTES as u64;
@@ -51,20 +52,20 @@ fn captured_collectives_can_be_replayed() {
                 Rows::flat(part(device, 0), dst, 2_000)
             });
             assert!(copies(&team, &gathered.collect::<Vec<_>>()).unwrap());
-            graph.capture_end(runtime).unwrap();
+            graph.capture_end(gpus).unwrap();
             for seed in 0..4 {
                 let sent: Vec<Vec<u8>> =
                     (0..3).map(|device| pattern(seed * 3 + device, BYTES)).collect();
                 for (device, bytes) in sent.iter().enumerate() {
-                    put(runtime, streams[device], part(device, 0).address, bytes);
+                    put(gpus, streams[device], part(device, 0).address, bytes);
                 }
-                graph.replay(runtime, None).unwrap();
+                graph.replay(gpus, None).unwrap();
                 for stream in &streams {
-                    stream.wait_stream(runtime, streams[1]).unwrap();
+                    stream.wait_stream(gpus, streams[1]).unwrap();
                 }
-                graph_is_done(runtime, &streams);
+                graph_is_done(gpus, &streams);
                 let read = |device: usize, place: usize| {
-                    get(runtime, streams[device], part(device, place).address, BYTES)
+                    get(gpus, streams[device], part(device, place).address, BYTES)
                 };
                 assert!(read(1, 1) == sent[0] && read(2, 1) == sent[0]);
                 let added = (0..BYTES)
@@ -73,14 +74,14 @@ fn captured_collectives_can_be_replayed() {
                 let joined = sent.iter().flat_map(|bytes| bytes[..2_000].to_vec());
                 assert!(read(1, 2) == joined.collect::<Vec<_>>());
             }
-            graph.reset(runtime);
-            blocks.iter().for_each(|block| memory::free(runtime, *block).unwrap());
+            graph.reset(gpus);
+            blocks.iter().for_each(|block| memory::free(gpus, *block).unwrap());
         });
     }
 }
 
 /// The replay runs on the current stream of its device, here the default stream.
-fn graph_is_done(runtime: &Runtime, streams: &[&Stream]) {
-    runtime.devices[1].synchronize().unwrap();
-    streams.iter().for_each(|stream| stream.synchronize(runtime).unwrap());
+fn graph_is_done(gpus: &Gpus, streams: &[&Stream]) {
+    gpus.devices[1].synchronize().unwrap();
+    streams.iter().for_each(|stream| stream.synchronize(gpus).unwrap());
 }

@@ -1,16 +1,17 @@
 //! Results for each path, order of work, and alignment.
 
 use super::*;
+use crate::gpu::gpus::Gpus;
 
 const SCHEDULES: [&str; 2] = ["immediate", "threads"];
 
 /// Runs `body` on machines with this many devices, for each schedule and a few seeds.
-fn machines(devices: usize, seeds: u64, body: impl Fn(&Runtime, u64)) {
+fn machines(devices: usize, seeds: u64, body: impl Fn(&Gpus, u64)) {
     let seeds = (0..seeds).map(|seed| (format!("adversarial:{seed}"), seed + 10));
     let schedules = SCHEDULES.iter().zip(0..).map(|(name, seed)| (name.to_string(), seed));
     for (schedule, seed) in schedules.chain(seeds) {
         let options = format!("devices={devices},memory=256MiB,schedule={schedule}");
-        on_machine(&options, |runtime| body(runtime, seed));
+        on_machine(&options, |gpus| body(gpus, seed));
     }
 }
 
@@ -26,26 +27,26 @@ fn odd(seed: u64, index: usize) -> usize {
 
 fn broadcast_among(devices: usize, bytes: usize, seeds: u64) {
     for limits_of_path in paths() {
-        machines(devices, seeds, |runtime, seed| {
+        machines(devices, seeds, |gpus, seed| {
             let _limits = Limits::set(&limits_of_path);
-            let streams = streams(runtime);
+            let streams = streams(gpus);
             let root = seed as usize % devices;
             let buffers: Vec<Buffer> = (0..devices)
                 .map(|device| {
                     let contents = pattern(device as u64, bytes);
-                    Buffer::new(runtime, streams[device], odd(seed, device), &contents)
+                    Buffer::new(gpus, streams[device], odd(seed, device), &contents)
                 })
                 .collect();
             let others = (0..devices).filter(|device| *device != root);
             let mut dsts: Vec<Part> = others.map(|device| buffers[device].part()).collect();
             // For some seeds the root has a destination too.
-            let near = Buffer::new(runtime, streams[root], 3, &vec![0x66; bytes]);
+            let near = Buffer::new(gpus, streams[root], 3, &vec![0x66; bytes]);
             if seed % 2 == 1 {
                 dsts.insert(seed as usize / 2 % devices, near.part());
             }
             near.before();
             let done = call(&buffers, || {
-                let team = Team::new(runtime, &streams)?;
+                let team = Team::new(gpus, &streams)?;
                 broadcast(&team, bytes as u64, buffers[root].part(), &dsts)
             });
             near.after();
@@ -80,9 +81,9 @@ fn all_devices_get_what_the_root_has() {
 fn all_devices_get_all_pieces() {
     for devices in [2, 3, 5] {
         for limits_of_path in paths() {
-            machines(devices, 3, |runtime, seed| {
+            machines(devices, 3, |gpus, seed| {
                 let _limits = Limits::set(&limits_of_path);
-                let streams = streams(runtime);
+                let streams = streams(gpus);
                 let root = seed as usize % devices;
                 let lengths: Vec<usize> =
                     (0..300).map(|at| (at * 37 + seed as usize) % 140).collect();
@@ -90,7 +91,7 @@ fn all_devices_get_all_pieces() {
                     .iter()
                     .scan(0, |offset, length| {
                         let contents = pattern(*offset, *length);
-                        let buffer = Buffer::new(runtime, streams[root], 0, &contents);
+                        let buffer = Buffer::new(gpus, streams[root], 0, &contents);
                         let (src, bytes) = (buffer.address, *length as u64);
                         let piece = Piece { src, offset: *offset, bytes };
                         *offset += bytes.next_multiple_of(64);
@@ -102,13 +103,13 @@ fn all_devices_get_all_pieces() {
                 let bytes = (last.offset + last.bytes) as usize;
                 let blocks: Vec<Buffer> = (0..devices)
                     .filter(|device| *device != root)
-                    .map(|device| Buffer::new(runtime, streams[device], 0, &vec![0x55; bytes]))
+                    .map(|device| Buffer::new(gpus, streams[device], 0, &vec![0x55; bytes]))
                     .collect();
                 let list: Vec<Piece> = pieces.iter().map(|(piece, _)| *piece).collect();
                 let parts: Vec<Part> = blocks.iter().map(Buffer::part).collect();
                 pieces.iter().for_each(|(_, buffer)| buffer.before());
                 let done = call(&blocks, || {
-                    let team = Team::new(runtime, &streams)?;
+                    let team = Team::new(gpus, &streams)?;
                     if seed % 3 == 0 {
                         return broadcast_many(&team, root as i32, &list, &parts, bytes as u64);
                     }
@@ -152,16 +153,16 @@ fn columns_among(devices: usize, seeds: u64, gathers: bool, is_strided: bool) {
     let (rows, widths) = (23, [40, 64, 3, 100, 17]);
     let width: usize = (0..devices).map(|device| widths[device % 5]).sum();
     for limits_of_path in paths() {
-        machines(devices, seeds, |runtime, seed| {
+        machines(devices, seeds, |gpus, seed| {
             let _limits = Limits::set(&limits_of_path);
-            let streams = streams(runtime);
+            let streams = streams(gpus);
             let hub = seed as usize % devices;
             let whole = pattern(1, rows * width);
-            let matrix = Buffer::new(runtime, streams[hub], odd(seed, 3), &whole);
+            let matrix = Buffer::new(gpus, streams[hub], odd(seed, 3), &whole);
             let chunks: Vec<Buffer> = (0..devices)
                 .map(|device| {
                     let contents = pattern(device as u64 + 2, rows * widths[device % 5]);
-                    Buffer::new(runtime, streams[device], odd(seed, device), &contents)
+                    Buffer::new(gpus, streams[device], odd(seed, device), &contents)
                 })
                 .collect();
             let mut left = 0;
@@ -206,7 +207,7 @@ fn columns_among(devices: usize, seeds: u64, gathers: bool, is_strided: bool) {
                 .collect();
             matrix.before();
             let done = call(&chunks, || {
-                let team = Team::new(runtime, &streams)?;
+                let team = Team::new(gpus, &streams)?;
                 if is_strided { strided(&team, &pieces) } else { copies(&team, &copied) }
             });
             matrix.after();
@@ -302,9 +303,9 @@ fn added(number: Number, sources: &[Vec<u8>]) -> Vec<u8> {
 
 fn sums_among(devices: usize, number: Number, counts: &[usize], seeds: u64) {
     for limits_of_path in paths() {
-        machines(devices, seeds, |runtime, seed| {
+        machines(devices, seeds, |gpus, seed| {
             let _limits = Limits::set(&limits_of_path);
-            let streams = streams(runtime);
+            let streams = streams(gpus);
             let root = seed as usize % devices;
             // The root's source is the first. In every other case the sum replaces it.
             let order: Vec<usize> =
@@ -314,14 +315,14 @@ fn sums_among(devices: usize, number: Number, counts: &[usize], seeds: u64) {
                 for device in &order {
                     let contents = numbers(number, (item * 97 + device) as u64, *count);
                     let odd = odd(seed, *device) / 8 * 8 + if seed % 5 == 3 { 1 } else { 0 };
-                    buffers.push(Buffer::new(runtime, streams[*device], odd, &contents));
+                    buffers.push(Buffer::new(gpus, streams[*device], odd, &contents));
                 }
             }
             let results: Vec<Buffer> = counts
                 .iter()
                 .map(|count| {
                     let garbage = vec![0x77; count * number.bytes() as usize];
-                    Buffer::new(runtime, streams[root], odd(seed, 2) / 8 * 8, &garbage)
+                    Buffer::new(gpus, streams[root], odd(seed, 2) / 8 * 8, &garbage)
                 })
                 .collect();
             let sources: Vec<Part> = buffers.iter().map(Buffer::part).collect();
@@ -333,7 +334,7 @@ fn sums_among(devices: usize, number: Number, counts: &[usize], seeds: u64) {
             let items: Vec<Sum> = items.collect();
             results.iter().for_each(Buffer::before);
             let done = call(&buffers, || {
-                let team = Team::new(runtime, &streams)?;
+                let team = Team::new(gpus, &streams)?;
                 sum(&team, &items)
             });
             results.iter().for_each(Buffer::after);

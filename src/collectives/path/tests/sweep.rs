@@ -4,17 +4,18 @@
 
 use super::super::limits::LANES;
 use super::*;
+use crate::gpu::gpus::Gpus;
 use std::time::Instant;
 
 const NEVER: u64 = u64::MAX;
 
 /// Median microseconds of a call until all devices are idle, and of the call alone.
-fn timed(runtime: &Runtime, body: &dyn Fn()) -> (f64, f64) {
+fn timed(gpus: &Gpus, body: &dyn Fn()) -> (f64, f64) {
     let run = || {
         let start = Instant::now();
         body();
         let called = start.elapsed();
-        runtime.devices.iter().for_each(|device| device.synchronize().unwrap());
+        gpus.devices.iter().for_each(|device| device.synchronize().unwrap());
         (start.elapsed().as_secs_f64() * 1e6, called.as_secs_f64() * 1e6)
     };
     for _ in 0..3 {
@@ -43,13 +44,13 @@ fn sweep() {
     let _lock = sim::test_lock();
     let inside = thread::enter().unwrap();
     runtime::select_backend(&inside, "cuda", "").unwrap();
-    let runtime = runtime::get(&inside).unwrap();
-    let streams = pooled(runtime);
+    let gpus = runtime::get(&inside).unwrap();
+    let streams = pooled(gpus);
     let most: u64 = 1 << 30;
     let parts = |_: u32| {
         let part = |stream: &&Stream| Part {
             device: stream.device(),
-            address: allocate(runtime, stream, most as usize),
+            address: allocate(gpus, stream, most as usize),
         };
         streams.iter().map(part).collect::<Vec<Part>>()
     };
@@ -57,7 +58,7 @@ fn sweep() {
     let others = streams.len() as u64 - 1;
     let with = |limits: &[(&'static Limit, u64)], body: &dyn Fn(&Team)| {
         let _limits = Limits::set(limits);
-        timed(runtime, &|| body(&Team::new(runtime, &streams).unwrap()))
+        timed(gpus, &|| body(&Team::new(gpus, &streams).unwrap()))
     };
     let sizes = (12..=30).step_by(2).map(|log| 1u64 << log);
     for bytes in sizes.clone() {
@@ -118,7 +119,7 @@ fn sweep() {
         }
     }
     for part in sent.iter().chain(&got) {
-        memory::free(runtime, part.address).unwrap();
+        memory::free(gpus, part.address).unwrap();
     }
     runtime::shutdown(&inside, |_| 0).unwrap();
 }

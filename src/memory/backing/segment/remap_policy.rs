@@ -3,6 +3,7 @@
 
 use crate::base::error::Result;
 use crate::gpu::external_life::EndState;
+use crate::gpu::gpus::Gpus;
 use crate::gpu::stream::Stream;
 use crate::memory::DeviceMemory;
 use crate::memory::arena::bins::WHOLE_WALK;
@@ -13,7 +14,6 @@ use crate::memory::fallback::reclaim::ordering_stream;
 use crate::memory::pools::pool::PoolId;
 use crate::memory::stats::ledger::{Class, change_of};
 use crate::memory::trace::history;
-use crate::runtime::Runtime;
 
 /// How much more may be reserved than was ever needed at once, in thousandths. It grows by the same
 /// amount each time that views were unmapped to make room for others.
@@ -64,7 +64,7 @@ impl DeviceMemory {
     /// arena's lock.
     pub(in crate::memory) fn remap_before_growing(
         &self,
-        runtime: &Runtime,
+        gpus: &Gpus,
         arena: &Arena,
         request: Request,
     ) -> Result<Option<u64>> {
@@ -82,18 +82,18 @@ impl DeviceMemory {
         if claimed + growth <= held + held / 1000 * SLACK * (1 + evictions) {
             return Ok(None);
         }
-        self.map_new_view(runtime, arena, request, new)
+        self.map_new_view(gpus, arena, request, new)
     }
 
     /// Allocates from a new view however little it spares: growth has failed.
     pub(in crate::memory) fn remap_anyhow(
         &self,
-        runtime: &Runtime,
+        gpus: &Gpus,
         arena: &Arena,
         request: Request,
     ) -> Result<Option<u64>> {
         match self.idle_for_view(arena, request) {
-            Some(new) => self.map_new_view(runtime, arena, request, new),
+            Some(new) => self.map_new_view(gpus, arena, request, new),
             None => Ok(None),
         }
     }
@@ -117,7 +117,7 @@ impl DeviceMemory {
 
     fn map_new_view(
         &self,
-        runtime: &Runtime,
+        gpus: &Gpus,
         arena: &Arena,
         request: Request,
         new: u32,
@@ -129,9 +129,9 @@ impl DeviceMemory {
         let wanted = request.units.next_multiple_of(step);
         let Some(stream) = arena.stream() else { return Ok(None) };
         if state.segment.views.needs_eviction(wanted, limit, state.end()) {
-            self.unmap_unused_views(runtime, arena, stream);
+            self.unmap_unused_views(gpus, arena, stream);
         }
-        if must_not_remap(runtime, stream) {
+        if must_not_remap(gpus, stream) {
             return Ok(None);
         }
         // SAFETY: as above.
@@ -156,9 +156,9 @@ impl DeviceMemory {
 
     /// Unmaps the unused views to make room for others, unless the device may still use them. The
     /// caller holds the arena's lock.
-    fn unmap_unused_views(&self, runtime: &Runtime, arena: &Arena, stream: &Stream) {
+    fn unmap_unused_views(&self, gpus: &Gpus, arena: &Arena, stream: &Stream) {
         // A failed query counts as "not over".
-        if !self.is_over(runtime, arena, stream, false).unwrap_or(false) {
+        if !self.is_over(gpus, arena, stream, false).unwrap_or(false) {
             return;
         }
         // SAFETY: the lock is held, and this is the only reference.
@@ -184,11 +184,11 @@ impl DeviceMemory {
     }
 
     /// Frees a block in a view that no other stream uses. The caller holds the arena's lock.
-    pub(in crate::memory) fn free_view(&self, runtime: &Runtime, arena: &Arena, id: u32) {
+    pub(in crate::memory) fn free_view(&self, gpus: &Gpus, arena: &Arena, id: u32) {
         // SAFETY: the lock is held, and this is the only reference.
         let state = unsafe { arena.state() };
         history::freed(arena, state, id);
-        self.end_block(runtime, arena, id);
+        self.end_block(gpus, arena, id);
         // SAFETY: as above; poisoning has kept no reference.
         let state = unsafe { arena.state() };
         let before = state.reserved();
@@ -209,8 +209,8 @@ impl DeviceMemory {
 }
 
 /// Is the stream captured, or destroyed? A failed query counts as captured.
-fn must_not_remap(runtime: &Runtime, stream: &Stream) -> bool {
+fn must_not_remap(gpus: &Gpus, stream: &Stream) -> bool {
     let EndState::Alive(_named) = stream.end_state() else { return true };
-    let Ok(device) = runtime.device(stream.device()) else { return true };
-    ordering_stream(device, stream).is_capturing(runtime).unwrap_or(true)
+    let Ok(device) = gpus.device(stream.device()) else { return true };
+    ordering_stream(device, stream).is_capturing(gpus).unwrap_or(true)
 }

@@ -15,6 +15,7 @@ use crate::base::lock::Mutex;
 use crate::base::rank::Rank;
 use crate::gpu::device::Device;
 use crate::gpu::external_registry::Marker;
+use crate::gpu::gpus::Gpus;
 use crate::gpu::stream::Stream;
 use crate::memory::DeviceMemory;
 use crate::memory::arena::block::UNIT;
@@ -26,7 +27,6 @@ use crate::memory::suballocations;
 use crate::memory::trace::history;
 use crate::memory::trace::ring::Action;
 use crate::profiling::nvtx::memory::Heap;
-use crate::runtime::Runtime;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 const NO_ROOM: Error = Error::OutOfHostMemory("the list of segments to give back");
@@ -121,7 +121,7 @@ impl DeviceMemory {
     #[cold]
     pub(in crate::memory) fn allocate_in_segment(
         &self,
-        runtime: &Runtime,
+        gpus: &Gpus,
         device: &Device,
         arena: &Arena,
         request: Request,
@@ -129,7 +129,7 @@ impl DeviceMemory {
         let _context = suballocations::context(device);
         {
             let _guard = arena.lock.enter()?;
-            let settled = self.settle(runtime, arena, false);
+            let settled = self.settle(gpus, arena, false);
             let is_aged = arena.class == Class::Large && arena.pool() == PoolId::DEFAULT;
             if is_aged && self.policy.collects_above(self.virtual_memory.limit.most()).is_some() {
                 self.segments.searches.fetch_add(1, Ordering::Relaxed);
@@ -139,7 +139,7 @@ impl DeviceMemory {
             }
             settled?;
         }
-        self.allocate_slowly(runtime, device, arena, request)
+        self.allocate_slowly(gpus, device, arena, request)
     }
 
     /// Takes the best fit if the rules allow it. The caller holds the arena's lock.
@@ -264,7 +264,7 @@ impl DeviceMemory {
     /// use them is complete; returns their bytes. The caller holds the arena's lock.
     fn detach_idle(
         &self,
-        runtime: &Runtime,
+        gpus: &Gpus,
         arena: &Arena,
         detached: &mut DetachedSegments,
         mut pick: impl FnMut(&ArenaState) -> Option<Fit>,
@@ -274,7 +274,7 @@ impl DeviceMemory {
         if unsafe { arena.state() }.idle().next().is_none() {
             return Ok(0);
         }
-        if !self.is_over(runtime, arena, stream, true)? {
+        if !self.is_over(gpus, arena, stream, true)? {
             return Ok(0);
         }
         let mut bytes = 0;
@@ -308,12 +308,12 @@ impl DeviceMemory {
     /// caller holds the arena's lock, and frees the segments later.
     pub(in crate::memory) fn detach_all_idle(
         &self,
-        runtime: &Runtime,
+        gpus: &Gpus,
         arena: &Arena,
         detached: &mut DetachedSegments,
     ) -> Result<()> {
-        self.settle(runtime, arena, true)?;
-        self.detach_idle(runtime, arena, detached, |state| state.idle().next()).map(|_| ())
+        self.settle(gpus, arena, true)?;
+        self.detach_idle(gpus, arena, detached, |state| state.idle().next()).map(|_| ())
     }
 
     /// Frees detached and stranded segments, with no lock held; returns the first failure. Segments
@@ -362,7 +362,7 @@ impl DeviceMemory {
     /// least of average age. Repeats until at most `most` bytes are reserved.
     pub(in crate::memory) fn collect_segments(
         &self,
-        runtime: &Runtime,
+        gpus: &Gpus,
         device: &Device,
         most: u64,
     ) -> Result<()> {
@@ -390,7 +390,7 @@ impl DeviceMemory {
             let (mut detached, mut freed) = (DetachedSegments::new(), 0);
             let found = self.each_arena(|arena| {
                 if is_shared(arena) {
-                    freed += self.detach_idle(runtime, arena, &mut detached, |state| {
+                    freed += self.detach_idle(gpus, arena, &mut detached, |state| {
                         state.idle().find(|fit| age(fit) as f64 >= average)
                     })?;
                 }
@@ -410,7 +410,7 @@ impl DeviceMemory {
     /// or several that are together, the largest first. Returns whether they were enough.
     pub(in crate::memory) fn release_oversize(
         &self,
-        runtime: &Runtime,
+        gpus: &Gpus,
         device: &Device,
         arena: &Arena,
         request: Request,
@@ -420,7 +420,7 @@ impl DeviceMemory {
         let (mut detached, mut total) = (DetachedSegments::new(), 0);
         let found = {
             let _guard = arena.lock.enter()?;
-            self.detach_idle(runtime, arena, &mut detached, |state| {
+            self.detach_idle(gpus, arena, &mut detached, |state| {
                 if total >= wanted {
                     return None;
                 }

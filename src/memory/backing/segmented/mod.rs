@@ -18,6 +18,7 @@ pub use table::{arena_of, device_of, segment_of};
 
 use super::pluggable::Pluggable;
 use crate::base::error::{Error, Result};
+use crate::gpu::gpus::Gpus;
 use crate::memory::DeviceMemory;
 use crate::memory::arena::block::{Block, NONE, State, UNIT};
 use crate::memory::arena::{Arena, ArenaState, Request};
@@ -25,7 +26,6 @@ use crate::memory::pointer::{Locked, unknown_pointer};
 use crate::memory::stats::ledger::{Counters, change_of};
 use crate::memory::trace::history;
 use crate::profiling::nvtx::memory::Heap;
-use crate::runtime::Runtime;
 use fits::{Fit, Fits};
 
 /// A segment: one allocation of the source.
@@ -121,24 +121,24 @@ pub(in crate::memory) fn lock_block(address: u64) -> Result<Locked<'static>> {
 
 /// Frees a block that is in no reservation.
 #[cold]
-pub fn free(runtime: &Runtime, address: u64) -> Result<()> {
+pub fn free(gpus: &Gpus, address: u64) -> Result<()> {
     let Locked { arena, id, _guard } = lock_block(address)?;
-    let memory = &runtime.device(arena.device)?.memory;
+    let memory = gpus.device(arena.device)?.memory();
     // SAFETY: the lock is held, and this is the only reference.
     let state = unsafe { arena.state() };
     if state.blocks[id].uses != 0 {
-        return memory.free_used(runtime, arena, id);
+        return memory.free_used(gpus, arena, id);
     }
-    memory.free_in_segment(runtime, arena, id);
+    memory.free_in_segment(gpus, arena, id);
     Ok(())
 }
 
 impl DeviceMemory {
     /// Frees a block that no other stream uses. The caller holds the arena's lock.
-    pub(in crate::memory) fn free_in_segment(&self, runtime: &Runtime, arena: &Arena, id: u32) {
+    pub(in crate::memory) fn free_in_segment(&self, gpus: &Gpus, arena: &Arena, id: u32) {
         // SAFETY: the lock is held, and this is the only reference.
         history::freed(arena, unsafe { arena.state() }, id);
-        self.end_block(runtime, arena, id);
+        self.end_block(gpus, arena, id);
         // SAFETY: as above; poisoning has kept no reference.
         let state = unsafe { arena.state() };
         let change = state.free_in_segment(id, self.now());
