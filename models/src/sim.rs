@@ -1,6 +1,5 @@
 //! The queues of the simulated machine's streams, and the types of the machine that they use.
 
-use crate::base::sync::{Mutex, MutexGuard};
 use queue::{Action, Kind, Operation, Point, Stream};
 use std::sync::Arc;
 
@@ -38,8 +37,12 @@ mod shared_event {
     }
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap()
+mod sync {
+    use crate::base::sync::{Mutex, MutexGuard};
+
+    pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+        mutex.lock().unwrap()
+    }
 }
 
 /// A stream's queue, as the schedules use it.

@@ -27,5 +27,6 @@ pub mod stderr;
 pub mod sync;
 pub mod text;
 pub mod thread;
+pub(crate) mod thread_attributes;
 pub mod thread_lifetime;
 pub mod waiting;

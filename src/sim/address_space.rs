@@ -1,11 +1,11 @@
 //! The device address space that all devices and the host share: reservations and the memory mapped
 //! into them. For the host these addresses are PROT_NONE; [`Allocation::locate`] finds their bytes.
 
-use super::code;
 use super::config::{GRANULARITY, MAX_DEVICES};
 use super::physical::{Allocation, insert_merged};
 use super::pool::Pool;
 use super::unit::Blocks;
+use crate::driver::code;
 use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::ptr;

@@ -1,10 +1,13 @@
 //! Stream capture: the streams that participate, the operations that they record instead of running
 //! them, and the calls that invalidate a capture. Every rule is a row of the contract suite.
 
+use super::arguments::require;
 use super::event::{Captured, Event, Recorded};
 use super::graph::{Graph, Work};
 use super::queue::{Action, Kind, Stream};
-use super::{Machine, code, lock, require, worker};
+use super::sync::lock;
+use super::{Machine, worker};
+use crate::driver::code;
 use std::cell::Cell;
 use std::ffi::c_uint;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};

@@ -1,6 +1,7 @@
 //! The calls that begin, end and query captures.
 
-use super::{capture, entry, peek, put, stream};
+use super::arguments::{peek, put};
+use super::{capture, entry, stream};
 use crate::driver::sys::{
     CUgraph, CUgraphNode, CUstream, CUstreamCaptureMode, CUstreamCaptureStatus, cuuint64_t,
 };

@@ -1,7 +1,10 @@
 //! Primary contexts, and each thread's stack of contexts.
 
+use super::arguments::{put, require};
 use super::queue::{Kind, Stream};
-use super::{Machine, capture, code, device, entry, lock, put, require, schedule, worker, write};
+use super::sync::{lock, write};
+use super::{Machine, capture, device, entry, schedule, worker};
+use crate::driver::code;
 use crate::driver::sys::{CUcontext, CUdevice};
 use std::cell::RefCell;
 use std::ffi::{c_int, c_uint};
@@ -85,7 +88,7 @@ impl Context {
 
     /// All streams.
     pub(super) fn streams(&self) -> Vec<Arc<Stream>> {
-        let mut streams = super::read(&self.members).clone();
+        let mut streams = super::sync::read(&self.members).clone();
         streams.push(Arc::clone(&self.legacy));
         streams
     }

@@ -1,8 +1,10 @@
 //! Copies and fills: moves the bytes. The calls that queue them are in
 //! [`transfer`](super::transfer).
 
+use super::Machine;
 use super::address_space::{Accessor, Chunk, Chunks};
-use super::{Machine, code, read};
+use super::sync::read;
+use crate::driver::code;
 use std::ptr;
 
 /// A word is never torn between two steps.

@@ -1,11 +1,13 @@
 //! Devices and their attributes, with the values of an H100.
 
+use super::arguments::{put, require};
 use super::config::Config;
 use super::context::Context;
 use super::kernel::{MAX_SHARED_PER_BLOCK, MAX_THREADS_PER_BLOCK};
 use super::load::Load;
 use super::physical::Physical;
-use super::{Machine, code, entry, entry_before_init, put, require};
+use super::{Machine, entry, entry_before_init};
+use crate::driver::code;
 use crate::driver::sys::{CUdevice, CUdevice_attribute, CUuuid};
 use std::ffi::{c_char, c_int, c_uint};
 use std::sync::Arc;

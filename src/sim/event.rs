@@ -1,11 +1,12 @@
 //! Events: points in streams.
 
+use super::arguments::{put, require};
 use super::graph::Work;
 use super::queue::{Action, Mark, Point, Stream};
 use super::shared_event::SharedEvent;
-use super::{
-    Machine, capture, code, entry, entry_checked, lock, put, read, require, schedule, stream, write,
-};
+use super::sync::{lock, read, write};
+use super::{Machine, capture, entry, entry_checked, schedule, stream};
+use crate::driver::code;
 use crate::driver::sys::{CUevent, CUstream};
 use std::ffi::{c_int, c_uint};
 use std::ptr;

@@ -1,11 +1,14 @@
 //! Graphs: operations and their dependencies, and the calls that query them.
 
+use super::arguments::{put, require};
 use super::event::Event;
 use super::graph_memory::Block;
 use super::handles::Handles;
 use super::queue::Action;
 use super::replay::Exec;
-use super::{Machine, code, entry, lock, put, read, require, write};
+use super::sync::{lock, read, write};
+use super::{Machine, entry};
+use crate::driver::code;
 use crate::driver::sys::{CUgraph, CUgraphNode, CUgraphNodeType};
 use std::ffi::c_int;
 use std::ptr;
@@ -162,7 +165,7 @@ fn list(handles: &[usize], out: *mut CUgraphNode, room: usize) -> Result<(), i32
 /// Handles the count argument. If the host only queries the count, stores it; otherwise returns how
 /// many handles to write.
 fn room(count: *mut usize, counts_only: bool, found: usize) -> Result<usize, i32> {
-    let room = super::peek!(count)?;
+    let room = super::arguments::peek!(count)?;
     require(counts_only || room > 0, code::INVALID_VALUE)?;
     put!(count, if counts_only { found } else { found.min(room) })?;
     Ok(if counts_only { 0 } else { room })

@@ -1,8 +1,10 @@
 //! Calls that update an executable graph and that print a graph.
 
+use super::arguments::{put, require};
 use super::graph::{self, Node, Work};
 use super::queue::Action;
-use super::{Machine, code, entry, put, replay, require};
+use super::{Machine, entry, replay};
+use crate::driver::code;
 use crate::driver::sys::{CUgraph, CUgraphExec, CUgraphExecUpdateResultInfo};
 use std::ffi::{CStr, OsStr, c_char, c_int, c_uint};
 use std::fmt::Write;

@@ -2,10 +2,13 @@
 //! as a graph that uses it, or while a launch has allocated it and it was not freed.
 
 use super::address_space::{Access, Purpose};
+use super::arguments::require;
 use super::config::GRANULARITY;
 use super::graph::{Node, Work};
 use super::queue::Stream;
-use super::{Machine, capture, code, lock, pool, require};
+use super::sync::lock;
+use super::{Machine, capture, pool};
+use crate::driver::code;
 use crate::driver::sys::CUmemoryPool;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -1,6 +1,6 @@
 //! Opaque handles: integers that are looked up in a table, never dereferenced.
 
-use super::code;
+use crate::driver::code;
 
 /// Distance between the handles of neighbouring slots.
 const STRIDE: usize = 64;

@@ -7,9 +7,12 @@
 //! making a call. If no call comes for a while, the watcher runs queued operations one by one.
 
 use super::adversary::Adversary;
+use super::arguments::require;
 use super::lanes::{Callback, ScheduleState};
+use super::sync::lock;
 use super::worker::{Parker, Worker};
-use super::{Machine, code, lock, require, schedule};
+use super::{Machine, schedule};
+use crate::driver::code;
 use crate::sim::thread_state;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -2,10 +2,13 @@
 //! exporting process, and by descriptors.
 
 use super::address_space::{Access, Mapping, Purpose};
+use super::arguments::{put, require};
 use super::event::{self, Event};
 use super::physical::Physical;
 use super::shared_event::SharedEvent;
-use super::{Machine, code, entry, entry_checked, put, read, require, schedule, shared, write};
+use super::sync::{read, write};
+use super::{Machine, entry, entry_checked, schedule, shared, slots};
+use crate::driver::code;
 use crate::driver::sys::{
     CUdeviceptr, CUevent, CUipcEventHandle, CUipcMemHandle, CUmemAllocationHandleType,
     CUmemGenericAllocationHandle,
@@ -84,7 +87,7 @@ pub(super) unsafe extern "C" fn get_memory(handle: *mut CUipcMemHandle, ptr: CUd
             magic: MEMORY,
             process: std::process::id(),
             file: allocation.physical.file,
-            offset: (allocation.physical.bytes() + slot * shared::SLOT) as u64,
+            offset: (allocation.physical.bytes() + slot * slots::SLOT) as u64,
             id: allocation.id,
             device: device as u64,
             start: (start - base) as u64,
@@ -180,7 +183,7 @@ fn open_shared(_: &Machine, device: usize, words: &HandleData) -> Result<Event, 
     };
     let memory = Arc::new(Physical::foreign(device, file, bytes));
     let offset = words.offset as usize;
-    let is_place = offset.is_multiple_of(shared::EVENT) && offset <= shared::META - shared::EVENT;
+    let is_place = offset.is_multiple_of(slots::EVENT) && offset <= slots::META - slots::EVENT;
     require(is_place, code::INVALID_VALUE)?;
     // SAFETY: pidfd_open accepts any process id.
     let creator = unsafe { libc::syscall(libc::SYS_pidfd_open, words.process, 0) };

@@ -2,7 +2,7 @@
 //! second.
 
 use super::address_space::Chunk;
-use super::lock;
+use super::sync::lock;
 use std::ptr;
 use std::sync::Mutex;
 

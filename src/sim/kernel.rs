@@ -1,11 +1,14 @@
 //! Kernels: Rust functions registered under the names of device code, and their launch.
 
 use super::address_space::{Accessor, Chunks};
+use super::arguments::require;
 use super::compiled::{self, Compiled};
 use super::journal::Journal;
 use super::module::Function;
 use super::queue::Action;
-use super::{Machine, capture, code, entry, lock, parameters, read, require, schedule, stream};
+use super::sync::{lock, read};
+use super::{Machine, capture, entry, parameters, schedule, stream};
+use crate::driver::code;
 use crate::driver::sys::{CUfunction, CUstream};
 use std::collections::BTreeMap;
 use std::ffi::{c_int, c_uint, c_void};

@@ -3,9 +3,11 @@
 //! is no leak if an injected fault refused its destruction: the library destroys streams, events
 //! and contexts only once, since on a GPU the first call may have succeeded.
 
+use super::Machine;
 use super::config::Leaks;
 use super::context::Context;
-use super::{Machine, code, read};
+use super::sync::read;
+use crate::driver::code;
 use crate::driver::{Call, inject};
 use std::fmt;
 use std::io::{self, Write};

@@ -1,6 +1,6 @@
 //! Utilisation of a device over the last second: the time of its work, in a ring of slots.
 
-use super::lock;
+use super::sync::lock;
 use std::sync::Mutex;
 
 /// Number of slots in a second, and their length in ns.

@@ -1,11 +1,12 @@
 //! Memory of `cuMemAlloc`, and pinned memory of the host.
 
 use super::address_space::{Access, Mapping, Purpose};
+use super::arguments::{put, require};
 use super::config::GRANULARITY;
 use super::physical::POISONED_BYTES;
-use super::{
-    Machine, capture, code, entry, graph_memory, pool, put, read, require, schedule, write,
-};
+use super::sync::{read, write};
+use super::{Machine, capture, entry, graph_memory, pool, schedule};
+use crate::driver::code;
 use crate::driver::sys::CUdeviceptr;
 use std::collections::BTreeMap;
 use std::ffi::{c_int, c_uint, c_void};

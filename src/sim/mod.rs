@@ -8,6 +8,7 @@
 mod address_space;
 mod adversary;
 mod adversary_policy;
+mod arguments;
 mod capture;
 mod capture_calls;
 mod compiled;
@@ -41,7 +42,9 @@ mod schedule;
 mod segment;
 mod shared;
 mod shared_event;
+mod slots;
 mod stream;
+mod sync;
 mod table;
 #[cfg(test)]
 mod tests;
@@ -65,6 +68,7 @@ use crate::driver::{SimulatedBackend, Table, code};
 use crate::observe::turn;
 use address_space::{AddressSpace, PeerMasks};
 use adversary::Adversary;
+use arguments::require;
 use capture::Captures;
 use context::Context;
 use device::Device;
@@ -82,38 +86,10 @@ use replay::Exec;
 use std::ffi::c_int;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Arc, Mutex, RwLock};
 use std::time::Instant;
+use sync::{lock, read, write};
 use worker::Worker;
-
-/// Writes a result through a pointer that the host gave; NULL is `INVALID_VALUE`.
-macro_rules! put {
-    ($pointer:expr, $value:expr) => {{
-        let (pointer, value) = ($pointer, $value);
-        if pointer.is_null() {
-            Err($crate::driver::code::INVALID_VALUE)
-        } else {
-            // SAFETY: the host promised a valid pointer for the result.
-            unsafe { pointer.write_unaligned(value) };
-            Ok(())
-        }
-    }};
-}
-pub(in crate::sim) use put;
-
-/// Reads the value at a pointer of the host; NULL is `INVALID_VALUE`.
-macro_rules! peek {
-    ($pointer:expr) => {{
-        let pointer = $pointer;
-        if pointer.is_null() {
-            Err($crate::driver::code::INVALID_VALUE)
-        } else {
-            // SAFETY: the host promised a valid pointer to an argument.
-            Ok(unsafe { pointer.read_unaligned() })
-        }
-    }};
-}
-pub(in crate::sim) use peek;
 
 /// The machine that is on.
 static MACHINE: RwLock<Option<Arc<Machine>>> = RwLock::new(None);
@@ -361,7 +337,7 @@ pub fn rates(device: i32) -> Rates {
 
 /// Serialises tests, since there is one machine. Powers off a machine that an earlier test left on.
 #[cfg(test)]
-pub(crate) fn test_lock() -> MutexGuard<'static, ()> {
+pub(crate) fn test_lock() -> std::sync::MutexGuard<'static, ()> {
     static LOCK: Mutex<()> = Mutex::new(());
     let guard = lock(&LOCK);
     power_off();
@@ -438,22 +414,4 @@ fn entry_checked(
         require(machine.initialised.load(Ordering::Acquire), code::NOT_INITIALIZED)?;
         body(machine)
     })
-}
-
-/// `Err(code)` unless the condition holds.
-#[inline]
-fn require(condition: bool, code: i32) -> Result<(), i32> {
-    if condition { Ok(()) } else { Err(code) }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-fn read<T>(lock: &RwLock<T>) -> RwLockReadGuard<'_, T> {
-    lock.read().unwrap_or_else(PoisonError::into_inner)
-}
-
-fn write<T>(lock: &RwLock<T>) -> RwLockWriteGuard<'_, T> {
-    lock.write().unwrap_or_else(PoisonError::into_inner)
 }

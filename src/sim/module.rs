@@ -1,8 +1,11 @@
 //! Modules: the registered kernels that an image makes available.
 
+use super::arguments::{put, require};
 use super::handles::Handles;
 use super::kernel::{self, Kernel};
-use super::{capture, code, compiled, entry, ptx, put, read, require, write};
+use super::sync::{read, write};
+use super::{capture, compiled, entry, ptx};
+use crate::driver::code;
 use crate::driver::sys::{CUfunction, CUfunction_attribute, CUmodule};
 use std::collections::BTreeMap;
 use std::ffi::{CStr, c_char, c_int, c_void};

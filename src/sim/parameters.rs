@@ -1,6 +1,7 @@
 //! Parameters of a launch: one pointer for each, or all in a buffer.
 
-use super::{code, require};
+use super::arguments::require;
+use crate::driver::code;
 use std::ffi::c_void;
 
 /// `CU_LAUNCH_PARAM_END`, `_BUFFER_POINTER` and `_BUFFER_SIZE`.

@@ -1,11 +1,11 @@
 //! Physical memory of a device: a sparse memory file, allocated by first fit, with one alias
 //! mapping of the whole file.
 
-use super::code;
 use super::config::GRANULARITY;
-use super::lock;
-use super::shared::{self, META, Slots};
+use super::slots::{META, Slots};
+use super::sync::lock;
 use crate::base::file::BlockedSignals;
+use crate::driver::code;
 use std::collections::BTreeMap;
 use std::ptr;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -94,12 +94,17 @@ impl Physical {
     fn reclaim_shared(&self) {
         let mut held = lock(&self.freed_but_shared);
         held.retain_mut(|(slot, extents)| {
-            let is_held = !shared::give_slot(self, *slot);
+            let is_held = !self.give_slot(*slot);
             if !is_held {
                 extents.iter().for_each(|extent| self.release(extent.start, extent.bytes));
             }
             is_held
         });
+    }
+
+    /// Frees a slot, unless another process still uses its allocation.
+    fn give_slot(&self, slot: usize) -> bool {
+        lock(&self.slots).give(slot, self.file, self.bytes, self.alias())
     }
 
     /// The host address of offset 0.
@@ -269,7 +274,7 @@ impl Drop for Allocation {
             return;
         }
         if let Some(slot) = self.slot.get()
-            && !shared::give_slot(&self.physical, *slot)
+            && !self.physical.give_slot(*slot)
         {
             let extents = std::mem::take(&mut self.extents);
             return lock(&self.physical.freed_but_shared).push((*slot, extents));

@@ -1,7 +1,10 @@
 //! Pointer attributes.
 
 use super::address_space::{Access, AddressSpace, Purpose};
-use super::{Machine, code, entry, put, read, require};
+use super::arguments::{put, require};
+use super::sync::read;
+use super::{Machine, entry};
+use crate::driver::code;
 use crate::driver::sys::{CUcontext, CUdeviceptr, CUmemoryPool, CUpointer_attribute};
 use std::ffi::{c_int, c_uint, c_ulonglong, c_void};
 use std::ptr;

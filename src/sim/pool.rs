@@ -1,17 +1,17 @@
 //! Stream-ordered pools: the calls.
 
 use super::address_space::{Access, Purpose};
+use super::arguments::{peek, put, require};
 use super::copy::Fill;
 use super::handles::Handles;
 use super::physical::POISONED_BYTES;
 use super::queue::{Action, Stream};
 use super::segment::{BLOCK, Free, PoolState, SEGMENT, count};
+use super::sync::{lock, read, write};
 use super::unit::Block;
 use super::virtual_memory::{check_handle_types, location, rights};
-use super::{
-    Machine, capture, code, device, entry, graph_memory, lock, peek, put, read, replay, require,
-    schedule, stream, write,
-};
+use super::{Machine, capture, device, entry, graph_memory, replay, schedule, stream};
+use crate::driver::code;
 use crate::driver::sys::{
     CUdevice, CUdeviceptr, CUmemAccessDesc, CUmemPool_attribute, CUmemPoolProps, CUmemoryPool,
     CUstream, cuuint64_t,

@@ -1,7 +1,7 @@
 //! A checker of PTX: whether the driver would accept it, and the names of its kernels. It does not
 //! compile; of an instruction it reads only the name.
 
-use super::code;
+use crate::driver::code;
 
 /// The newest PTX version that the simulated driver accepts (CUDA 12.9).
 const NEWEST: (u32, u32) = (8, 8);

@@ -3,8 +3,8 @@
 use super::copy::{Copy, Fill};
 use super::journal::Write;
 use super::kernel::Launch;
-use super::lock;
 use super::shared_event::SharedEvent;
+use super::sync::lock;
 use crate::base::sync::{AtomicBool, AtomicU64, AtomicUsize, Condvar, Mutex, MutexGuard, Ordering};
 use std::collections::VecDeque;
 use std::ffi::c_void;

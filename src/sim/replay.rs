@@ -2,14 +2,15 @@
 //! concurrent chains on streams that belong to the graph. So every schedule orders them like other
 //! work, and no more strictly than the graph's dependencies.
 
+use super::arguments::{put, require};
 use super::copy::Fill;
 use super::graph::{self, Node, Work};
 use super::graph_memory::Block;
 use super::physical::POISONED_BYTES;
 use super::queue::{Action, Kind, Point, Stream};
-use super::{
-    Machine, capture, code, entry, lock, put, read, require, schedule, stream, transfer, write,
-};
+use super::sync::{lock, read, write};
+use super::{Machine, capture, entry, schedule, stream, transfer};
+use crate::driver::code;
 use crate::driver::sys::{CUgraph, CUgraphExec, CUstream};
 use std::ffi::{c_int, c_ulonglong};
 use std::ptr;

@@ -6,8 +6,10 @@ use super::context::Context;
 use super::journal::Write;
 use super::load::Load;
 use super::queue::{Action, Kind, Point, Stream};
+use super::sync::lock;
 use super::worker::Worker;
-use super::{Machine, capture, code, copy, lock};
+use super::{Machine, capture, copy};
+use crate::driver::code;
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -125,7 +127,7 @@ fn add_default_stream_waits(machine: &Machine, stream: &Arc<Stream>, waits: &mut
             }
         }
         Kind::Legacy => {
-            for other in super::read(&context.members).iter() {
+            for other in super::sync::read(&context.members).iter() {
                 if other.kind == Kind::Blocking && !other.is_idle() {
                     waits.push(other.tail());
                 }

@@ -1,9 +1,9 @@
 //! The segments of a pool, divided into blocks. A free block records the points of streams that
 //! must be reached before it is reused.
 
-use super::code;
 use super::queue::{Point, Stream};
 use super::unit::Block;
+use crate::driver::code;
 use std::collections::BTreeMap;
 use std::ffi::c_int;
 use std::sync::Arc;

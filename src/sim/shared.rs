@@ -1,58 +1,19 @@
-//! The data that other processes read about a device's memory. *Slots* follow the memory in its
-//! file; each describes one allocation. The file offset of an exported descriptor is that of its
-//! slot. The descriptor and its duplicates hold a read lock on the slot's first byte. The system
-//! drops the lock when the last duplicate is closed, so a process that dies keeps no memory.
+//! Allocations that other processes use: publishes them in the slots of a device's file, and opens
+//! those of another process. The file offset of an exported descriptor is that of its slot. The
+//! descriptor and its duplicates hold the lock of the slot.
 
 use super::config::GRANULARITY;
-use super::lock;
 use super::physical::{Allocation, Extent, Physical, errno};
+use super::slots::{META, SLOT, SLOTS, lock_slot};
+use super::sync::lock;
 use std::ffi::CString;
 use std::ptr;
 use std::sync::Arc;
 
-/// Bytes of a slot, and the number of slots.
-pub(super) const SLOT: usize = 4096;
-const SLOTS: usize = 4096;
-/// Bytes of an event's entry, and the number of entries; CUDA has about 22000.
-pub(super) const EVENT: usize = 64;
-const EVENTS: usize = 32_768;
-/// Bytes after the memory in the file.
-pub(super) const META: usize = SLOT * SLOTS + EVENT * EVENTS;
 /// Maximum number of pieces of a shared allocation.
 const MOST_EXTENTS: usize = 250;
 /// First word of a slot in use.
 const MAGIC: u64 = 0x7463_7564_6173_6c74;
-
-/// The used slots and event entries.
-#[derive(Default)]
-pub(super) struct Slots {
-    used: Vec<bool>,
-    events: Vec<bool>,
-}
-
-fn take(used: &mut Vec<bool>, most: usize) -> Option<usize> {
-    let index = used.iter().position(|used| !used).unwrap_or(used.len());
-    match used.get_mut(index) {
-        Some(place) => *place = true,
-        None if index < most => used.push(true),
-        None => return None,
-    }
-    Some(index)
-}
-
-impl Slots {
-    /// Allocates an event entry; returns its offset after the memory.
-    pub(super) fn take_event(&mut self) -> Option<usize> {
-        take(&mut self.events, EVENTS).map(|index| SLOT * SLOTS + index * EVENT)
-    }
-
-    /// Frees an event entry.
-    pub(super) fn give_event(&mut self, offset: usize) {
-        if let Some(used) = self.events.get_mut((offset - SLOT * SLOTS) / EVENT) {
-            *used = false;
-        }
-    }
-}
 
 /// The contents of a slot.
 #[derive(Clone, Copy)]
@@ -78,7 +39,7 @@ pub(super) fn publish(allocation: &Allocation) -> Option<usize> {
         return Some(*slot);
     }
     let alias = physical.alias().filter(|_| allocation.extents.len() <= MOST_EXTENTS)?;
-    let slot = take(&mut slots.used, SLOTS)?;
+    let slot = slots.take()?;
     let mut record = Record {
         magic: MAGIC,
         id: allocation.id,
@@ -95,39 +56,6 @@ pub(super) fn publish(allocation: &Allocation) -> Option<usize> {
     unsafe { place.write(record) };
     let _ = allocation.slot.set(slot);
     Some(slot)
-}
-
-/// Locks a slot's first byte for this open file description; false if another holds a conflicting
-/// lock.
-fn lock_slot(file: i32, offset: usize, kind: i32) -> bool {
-    let lock = libc::flock {
-        l_type: kind as i16,
-        l_whence: libc::SEEK_SET as i16,
-        l_start: offset as i64,
-        l_len: 1,
-        l_pid: 0,
-    };
-    // SAFETY: all fields of the lock are set.
-    unsafe { libc::fcntl(file, libc::F_OFD_SETLK, &raw const lock) == 0 }
-}
-
-/// Frees a slot, unless another process still uses its allocation.
-pub(super) fn give_slot(physical: &Physical, slot: usize) -> bool {
-    let mut slots = lock(&physical.slots);
-    let offset = physical.bytes() + slot * SLOT;
-    if !lock_slot(physical.file, offset, libc::F_WRLCK) {
-        return false;
-    }
-    if let Some(alias) = physical.alias() {
-        let magic = ptr::with_exposed_provenance_mut::<u64>(alias + offset);
-        // SAFETY: the slot lies in the file and no other process uses it.
-        unsafe { magic.write(0) };
-    }
-    lock_slot(physical.file, offset, libc::F_UNLCK);
-    if let Some(used) = slots.used.get_mut(slot) {
-        *used = false;
-    }
-    true
 }
 
 /// Reopens a file by its name in /proc, so that it has locks of its own.

@@ -3,8 +3,10 @@
 
 use super::physical::Physical;
 use super::queue::{Kind, Stream};
+use super::sync::lock;
 use super::worker::Worker;
-use super::{Machine, code, lock, schedule};
+use super::{Machine, schedule};
+use crate::driver::code;
 use std::ptr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};

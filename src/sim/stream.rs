@@ -1,11 +1,12 @@
 //! Streams: the calls.
 
+use super::arguments::{put, require};
 use super::event::Recorded;
 use super::graph::Work;
 use super::queue::{Action, HostFunction, Kind, Stream};
-use super::{
-    Machine, capture, code, device, entry, entry_checked, put, read, require, schedule, write,
-};
+use super::sync::{read, write};
+use super::{Machine, capture, device, entry, entry_checked, schedule};
+use crate::driver::code;
 use crate::driver::sys::{CUcontext, CUevent, CUhostFn, CUstream};
 use std::ffi::{c_int, c_uint, c_ulonglong, c_void};
 use std::ptr;

@@ -11,8 +11,9 @@
 //! different one, but a valid one. A selected thread holds no lock, so if it blocks, it blocks no
 //! other thread.
 
+use super::sync::lock;
+use super::worker;
 use super::worker::Parker;
-use super::{lock, worker};
 use crate::sim::adversary_policy::Strategy;
 use crate::sim::thread_state::ThreadStates;
 use std::cell::Cell;

@@ -1,10 +1,13 @@
 //! The calls that queue copies and fills.
 
 use super::address_space::{Accessor, Purpose};
+use super::arguments::{peek, require};
 use super::config::ScheduleKind;
 use super::copy::{Copy, Fill, Place, Side, stage};
 use super::queue::{Action, Stream};
-use super::{Machine, capture, code, entry, peek, read, require, schedule, stream};
+use super::sync::read;
+use super::{Machine, capture, entry, schedule, stream};
+use crate::driver::code;
 use crate::driver::sys::{
     CUDA_MEMCPY2D, CUDA_MEMCPY3D_PEER, CUcontext, CUdeviceptr, CUmemorytype, CUstream,
 };

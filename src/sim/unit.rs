@@ -3,7 +3,9 @@
 use super::address_space::{Access, Purpose, Reservation};
 use super::config::GRANULARITY;
 use super::physical::{insert_merged, next_id};
-use super::{Machine, code, graph_memory, read, write};
+use super::sync::{read, write};
+use super::{Machine, graph_memory};
+use crate::driver::code;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 

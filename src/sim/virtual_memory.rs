@@ -1,8 +1,11 @@
 //! Virtual memory: the calls to reserve, create, map, set access, and undo these.
 
 use super::address_space::{Access, AddressSpace, Mapping, Purpose};
+use super::arguments::{peek, put, require};
 use super::config::{GRANULARITY, MAX_DEVICES};
-use super::{Machine, code, entry, peek, put, read, require, write};
+use super::sync::{read, write};
+use super::{Machine, entry};
+use crate::driver::code;
 use crate::driver::sys::{
     CUdeviceptr, CUmemAccessDesc, CUmemAllocationGranularity_flags, CUmemAllocationProp,
     CUmemGenericAllocationHandle, CUmemLocation,

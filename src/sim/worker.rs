@@ -2,9 +2,9 @@
 //! library's threads and destructors allocate outside the reserve (`crate::base::reserve`) and
 //! abort without memory.
 
-use super::lock;
+use super::sync::lock;
 use crate::base::reserve;
-use crate::memory::pinned::threads::Attributes;
+use crate::base::thread_attributes::Attributes;
 use std::cell::Cell;
 use std::ffi::{CString, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};

@@ -3,6 +3,7 @@
 
 use super::source::PAGE;
 use crate::base::sync::{self, AtomicU32, AtomicUsize, Ordering};
+use crate::base::thread_attributes::Attributes;
 use std::ffi::c_void;
 use std::mem::MaybeUninit;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -15,37 +16,6 @@ type Entry = extern "C" fn(*mut c_void) -> *mut c_void;
 /// The stack size of such a thread. glibc caches 40 MiB of unused stacks; beyond that it unmaps
 /// them, and ends the process if the system refuses.
 const STACK: usize = 512 << 10;
-
-/// Thread attributes with a stack size; without host memory, the system's default.
-pub(crate) struct Attributes(Option<libc::pthread_attr_t>);
-
-impl Attributes {
-    pub(crate) fn new(stack: usize) -> Attributes {
-        let mut attributes = MaybeUninit::uninit();
-        // SAFETY: writable.
-        if unsafe { libc::pthread_attr_init(attributes.as_mut_ptr()) } != 0 {
-            return Attributes(None);
-        }
-        // SAFETY: written, as that did not fail.
-        let mut attributes = unsafe { attributes.assume_init() };
-        // SAFETY: initialised.
-        unsafe { libc::pthread_attr_setstacksize(&mut attributes, stack) };
-        Attributes(Some(attributes))
-    }
-
-    pub(crate) fn get(&self) -> *const libc::pthread_attr_t {
-        self.0.as_ref().map_or(std::ptr::null(), std::ptr::from_ref)
-    }
-}
-
-impl Drop for Attributes {
-    fn drop(&mut self) {
-        if let Some(attributes) = &mut self.0 {
-            // SAFETY: initialised, and destroyed once.
-            unsafe { libc::pthread_attr_destroy(attributes) };
-        }
-    }
-}
 
 /// Starts a thread that blocks all signals; `None` if the system refuses.
 pub(crate) fn start(entry: Entry, argument: *mut c_void) -> Option<libc::pthread_t> {
