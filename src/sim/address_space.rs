@@ -3,7 +3,6 @@
 
 use super::config::{GRANULARITY, MAX_DEVICES};
 use super::physical::{Allocation, insert_merged};
-use super::pool::Pool;
 use super::unit::Blocks;
 use crate::driver::code;
 use std::collections::BTreeMap;
@@ -32,7 +31,23 @@ pub(super) enum Access {
     /// `cuMemSetAccess`: these protections, one for each device.
     Granted([u8; MAX_DEVICES]),
     /// A pool: the devices that have access to the pool.
-    Pool(Arc<Pool>),
+    Pool(Arc<PoolAccess>),
+}
+
+/// The devices that may access the memory of a pool.
+pub(super) struct PoolAccess {
+    /// The device of the memory.
+    pub(super) device: usize,
+    /// The handle of the pool.
+    pub(super) handle: usize,
+    /// Bit `d`: device `d` has access.
+    pub(super) mask: AtomicU32,
+}
+
+impl PoolAccess {
+    pub(super) fn is_reached_by(&self, device: usize) -> bool {
+        self.mask.load(Ordering::Relaxed) >> device & 1 != 0
+    }
 }
 
 /// The kind of call that made a reservation.

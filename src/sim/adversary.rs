@@ -199,7 +199,7 @@ impl Adversary {
         }
         if let Action::Copy(copy) = &mut action
             && front.plan.tear == Tear::ReadsEarly
-            && copy::read_now(machine, lane.stream.device, copy)
+            && copy::read_now(&machine.memory, lane.stream.device, copy)
         {
             front.plan.tear = Tear::Whole;
             front.defer_rest(submitted, action);

@@ -6,10 +6,10 @@
 
 use super::address_space::Accessor;
 use super::compiler::Scratch;
-use super::kernel::Launch;
+use super::memory::Memory;
+use super::parameters;
 use super::physical::errno;
 use super::sync::{lock, read};
-use super::{Machine, parameters};
 use crate::base::file::BlockedSignals;
 use crate::driver::code;
 use std::collections::BTreeMap;
@@ -31,6 +31,14 @@ pub(super) struct Compiled {
 
 // SAFETY: constants of an object that is never closed.
 unsafe impl Sync for Compiled {}
+
+/// The blocks and threads of a launch, and the dynamic shared memory of each block.
+#[derive(Clone, Copy)]
+pub(super) struct Shape {
+    pub(super) grid: [u32; 3],
+    pub(super) block: [u32; 3],
+    pub(super) shared_bytes: u32,
+}
 
 /// The arguments of a launch; `launch` of prelude/grid.h.
 #[repr(C)]
@@ -159,18 +167,18 @@ impl Drop for View {
 /// Translates a device address to a host address. Other words stay unchanged, except pointers that
 /// lead nowhere, which are errors.
 fn host_address(
-    machine: &Machine,
+    memory: &Memory,
     device: usize,
     (word, is_pointer): (u64, bool),
     views: &mut BTreeMap<usize, View>,
 ) -> Result<u64, i32> {
     let address = word as usize;
-    let is_device = read(&machine.space).contains(address);
+    let is_device = read(&memory.space).contains(address);
     if word == 0 || !(is_device || is_pointer) {
         return Ok(word);
     }
     let accessor = Accessor { device, write: false, staged: false };
-    let locate = |at: usize| machine.translate(at, 1, accessor).map(|_| at);
+    let locate = |at: usize| memory.translate(at, 1, accessor).map(|_| at);
     // The end address of an array is valid as well.
     let inside =
         locate(address).or_else(|failure| locate(address.wrapping_sub(1)).map_err(|_| failure))?;
@@ -178,7 +186,7 @@ fn host_address(
         // Pinned memory has the same address on host and device.
         return Ok(word);
     }
-    let space = read(&machine.space);
+    let space = read(&memory.space);
     // The mapped memory around the address, and whether the alias has it in the same order.
     let (mut start, mut end) = (inside, inside + 1);
     let mut pieces = Vec::new();
@@ -244,8 +252,8 @@ fn host_address(
 /// Runs a kernel for its whole grid.
 pub(super) fn run(
     compiled: &'static Compiled,
-    launch: &Launch,
-    machine: &Machine,
+    shape: Shape,
+    memory: &Memory,
     device: usize,
     values: &[u8],
 ) -> Result<(), i32> {
@@ -269,7 +277,7 @@ pub(super) fn run(
             let mut raw = [0; 8];
             raw.copy_from_slice(word);
             let found = (u64::from_ne_bytes(raw), *pointers == 1);
-            let host = host_address(machine, device, found, &mut views)?;
+            let host = host_address(memory, device, found, &mut views)?;
             word.copy_from_slice(&host.to_ne_bytes());
         }
         for (to, from) in room[at..at + words].iter_mut().zip(bytes.chunks_exact(16)) {
@@ -280,16 +288,16 @@ pub(super) fn run(
         arguments.push(ptr::from_mut(&mut room[at]).cast::<c_void>());
         at += words;
     }
-    let threads: usize = launch.block.iter().map(|count| *count as usize).product();
-    let mut shared = vec![0u128; launch.shared_bytes as usize / 16 + 1];
+    let threads: usize = shape.block.iter().map(|count| *count as usize).product();
+    let mut shared = vec![0u128; shape.shared_bytes as usize / 16 + 1];
     let fibers = match compiled.fiber_bytes {
         0 => 0,
         bytes => threads * (STACK + bytes),
     };
     let mut stacks = vec![0u128; fibers / 16 + 1];
     let call = Call {
-        grid: launch.grid,
-        block: launch.block,
+        grid: shape.grid,
+        block: shape.block,
         arguments: arguments.as_ptr(),
         shared: shared.as_mut_ptr().cast(),
         stacks: stacks.as_mut_ptr().cast(),

@@ -264,7 +264,7 @@ pub(super) unsafe extern "C" fn enable_peer_access(peer: CUcontext, flags: c_uin
         let reachable = machine.config.can_access_peer(context.device, peer.device);
         require(reachable, code::PEER_ACCESS_UNSUPPORTED)?;
         let bit = 1 << peer.device;
-        let before = machine.peers[context.device].fetch_or(bit, Ordering::Relaxed);
+        let before = machine.memory.peers[context.device].fetch_or(bit, Ordering::Relaxed);
         require(before & bit == 0, code::PEER_ACCESS_ALREADY_ENABLED)
     })
 }

@@ -1,9 +1,8 @@
 //! Copies and fills: moves the bytes. The calls that queue them are in
 //! [`transfer`](super::transfer).
 
-use super::Machine;
 use super::address_space::{Accessor, Chunk, Chunks};
-use super::sync::read;
+use super::memory::Memory;
 use crate::driver::code;
 use std::ptr;
 
@@ -65,14 +64,14 @@ impl Side {
 
     fn chunks(
         &self,
-        machine: &Machine,
+        memory: &Memory,
         distance: usize,
         bytes: usize,
         accessor: Accessor,
     ) -> Result<Chunks, i32> {
         let address = match &self.place {
             Place::Device(address) => {
-                return machine.translate(address + distance, bytes, accessor);
+                return memory.translate(address + distance, bytes, accessor);
             }
             Place::Host(address) => *address,
             Place::Staged(staged) => staged.as_ptr().expose_provenance(),
@@ -202,39 +201,17 @@ impl Fill {
     }
 }
 
-impl Machine {
-    /// Translates a device's address to host memory: device memory or pinned host memory.
-    pub(super) fn translate(
-        &self,
-        address: usize,
-        bytes: usize,
-        accessor: Accessor,
-    ) -> Result<Chunks, i32> {
-        let space = read(&self.space);
-        if space.contains(address) {
-            return space.translate(address, bytes, accessor, &self.peers);
-        }
-        drop(space);
-        if !self.is_pinned(address, bytes) {
-            return Err(code::ILLEGAL_ADDRESS);
-        }
-        let mut chunks = Chunks::default();
-        chunks.push(Chunk { address, bytes });
-        Ok(chunks)
-    }
-}
-
 /// Runs a copy on a device.
-pub(super) fn copy(machine: &Machine, device: usize, copy: &Copy) -> Result<(), i32> {
+pub(super) fn copy(memory: &Memory, device: usize, copy: &Copy) -> Result<(), i32> {
     let reader = Accessor { device, write: false, staged: true };
     let writer = Accessor { write: true, ..reader };
     for plane in 0..copy.depth {
         for row in 0..copy.rows {
             let distance = |side: &Side| plane * side.plane + row * side.pitch;
             let from = distance(&copy.source);
-            let source = copy.source.chunks(machine, from, copy.width, reader)?;
+            let source = copy.source.chunks(memory, from, copy.width, reader)?;
             let to = distance(&copy.target);
-            let target = copy.target.chunks(machine, to, copy.width, writer)?;
+            let target = copy.target.chunks(memory, to, copy.width, writer)?;
             copy_chunks(&source, &target);
         }
     }
@@ -243,7 +220,7 @@ pub(super) fn copy(machine: &Machine, device: usize, copy: &Copy) -> Result<(), 
 
 /// Reads the whole source now, so that the copy only writes when it runs. Returns false if it is
 /// too large or unreadable.
-pub(super) fn read_now(machine: &Machine, device: usize, copy: &mut Copy) -> bool {
+pub(super) fn read_now(memory: &Memory, device: usize, copy: &mut Copy) -> bool {
     let bytes = copy.width * copy.rows * copy.depth;
     if bytes > READ_EARLY || matches!(copy.source.place, Place::Staged(_)) {
         return false;
@@ -256,7 +233,7 @@ pub(super) fn read_now(machine: &Machine, device: usize, copy: &mut Copy) -> boo
     for plane in 0..copy.depth {
         for row in 0..copy.rows {
             let distance = plane * copy.source.plane + row * copy.source.pitch;
-            let chunks = copy.source.chunks(machine, distance, copy.width, accessor);
+            let chunks = copy.source.chunks(memory, distance, copy.width, accessor);
             let Ok(chunks) = chunks else { return false };
             for chunk in chunks.iter() {
                 let start = ptr::with_exposed_provenance::<u8>(chunk.address);
@@ -296,10 +273,10 @@ fn copy_chunks(source: &Chunks, target: &Chunks) {
 }
 
 /// Runs a fill on a device.
-pub(super) fn fill(machine: &Machine, device: usize, fill: &Fill) -> Result<(), i32> {
+pub(super) fn fill(memory: &Memory, device: usize, fill: &Fill) -> Result<(), i32> {
     let accessor = Accessor { device, write: true, staged: false };
     let bytes = fill.count * fill.width;
-    for chunk in machine.translate(fill.address, bytes, accessor)?.iter() {
+    for chunk in memory.translate(fill.address, bytes, accessor)?.iter() {
         let at = ptr::with_exposed_provenance_mut::<u8>(chunk.address);
         match fill.width {
             // SAFETY: the range was checked, and is aligned as the device address is.

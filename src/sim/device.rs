@@ -5,12 +5,10 @@ use super::config::Config;
 use super::context::Context;
 use super::kernel::{MAX_SHARED_PER_BLOCK, MAX_THREADS_PER_BLOCK};
 use super::load::Load;
-use super::physical::Physical;
 use super::{Machine, entry, entry_before_init};
 use crate::driver::code;
 use crate::driver::sys::{CUdevice, CUdevice_attribute, CUuuid};
 use std::ffi::{c_char, c_int, c_uint};
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 /// The CUDA version of the simulated driver.
@@ -20,7 +18,6 @@ pub(super) const GREATEST_PRIORITY: c_int = -5;
 
 /// A device.
 pub(super) struct Device {
-    pub(super) physical: Arc<Physical>,
     pub(super) context: Context,
     /// Handle of its default pool.
     pub(super) default_pool: usize,
@@ -87,7 +84,8 @@ pub(super) unsafe extern "C" fn total_memory(bytes: *mut usize, device: CUdevice
     entry(|machine| {
         // The driver writes 0 on failure (580.159).
         put!(bytes, 0)?;
-        put!(bytes, get(machine, device)?.physical.bytes())
+        let device = get(machine, device)?.context.device;
+        put!(bytes, machine.memory.physical[device].bytes())
     })
 }
 

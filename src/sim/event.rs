@@ -141,7 +141,7 @@ pub(super) unsafe extern "C" fn create(event: *mut CUevent, flags: c_uint) -> c_
         require(shareable, code::INVALID_VALUE)?;
         let shared = match flags & INTERPROCESS {
             0 => None,
-            _ => Some(SharedEvent::create(&machine.devices[context.device].physical)?),
+            _ => Some(SharedEvent::create(&machine.memory.physical[context.device])?),
         };
         let (device, recorded) = (context.device, Mutex::default());
         let created = Event { device, flags, recorded, shared: shared.map(Arc::new) };

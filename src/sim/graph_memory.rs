@@ -58,7 +58,7 @@ impl Drop for Block {
         lock(&machine.graph_memory.blocks).remove(&self.address);
         let bytes = self.bytes.next_multiple_of(GRANULARITY);
         // Only this unmaps a graph's memory, so it cannot fail.
-        let _ = machine.free_mapped(self.address, bytes);
+        let _ = machine.memory.free_mapped(self.address, bytes);
     }
 }
 
@@ -85,8 +85,8 @@ pub(super) fn allocate(
     bytes: usize,
 ) -> Result<usize, i32> {
     let pool = pool::get(machine, pool)?;
-    let (device, access) = (pool.device, Access::Pool(pool));
-    let address = machine.allocate_mapped(device, bytes, Purpose::Pool, access)?;
+    let (device, access) = (pool.device(), Access::Pool(Arc::clone(&pool.access)));
+    let address = machine.memory.allocate_mapped(device, bytes, Purpose::Pool, access)?;
     let machine_of_block = Arc::downgrade(machine);
     let live = AtomicBool::new(false);
     let block = Arc::new(Block { machine: machine_of_block, address, bytes, live });

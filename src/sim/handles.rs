@@ -22,12 +22,19 @@ impl<T> Handles<T> {
     }
 
     pub(super) fn insert(&mut self, object: T) -> usize {
+        self.insert_with(|_| object)
+    }
+
+    /// Inserts an object that knows its handle.
+    pub(super) fn insert_with(&mut self, object: impl FnOnce(usize) -> T) -> usize {
         let slot = self.free.pop().unwrap_or(self.slots.len());
+        let handle = self.base + slot * STRIDE;
+        let object = object(handle);
         match self.slots.get_mut(slot) {
             Some(empty) => *empty = Some(object),
             None => self.slots.push(Some(object)),
         }
-        self.base + slot * STRIDE
+        handle
     }
 
     fn slot(&self, handle: usize) -> Option<usize> {

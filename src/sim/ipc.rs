@@ -79,7 +79,7 @@ pub(super) unsafe extern "C" fn get_memory(handle: *mut CUipcMemHandle, ptr: CUd
             return Err(code::INVALID_VALUE);
         };
         let (start, block) = block.ok_or(code::INVALID_VALUE)?;
-        let space = read(&machine.space);
+        let space = read(&machine.memory.space);
         let (base, mapping) = space.mapping(start).ok_or(code::INVALID_VALUE)?;
         let allocation = &mapping.allocation;
         let slot = shared::publish(allocation).ok_or(code::OUT_OF_MEMORY)?;
@@ -116,7 +116,7 @@ pub(super) unsafe extern "C" fn open_memory(
         let (start, length, bytes) = (words.start as usize, words.bytes as usize, allocation.bytes);
         let end = start.checked_add(length).ok_or(code::INVALID_VALUE)?;
         require(end <= bytes, code::INVALID_VALUE)?;
-        let mut space = write(&machine.space);
+        let mut space = write(&machine.memory.space);
         let base = space.reserve(bytes, 0, 0, Purpose::Imported(device, 0, 0))?;
         let purpose = Purpose::Imported(device, base + start, length);
         space.rename(base, purpose);
@@ -129,7 +129,7 @@ pub(super) unsafe extern "C" fn close_memory(ptr: CUdeviceptr) -> c_int {
     entry(|machine| {
         machine.usable()?;
         let address = ptr as usize;
-        let found = read(&machine.space).reservation(address);
+        let found = read(&machine.memory.space).reservation(address);
         let (base, reservation) = found.ok_or(code::INVALID_VALUE)?;
         let Purpose::Imported(device, start, _) = reservation.purpose else {
             return Err(code::INVALID_VALUE);
@@ -138,7 +138,7 @@ pub(super) unsafe extern "C" fn close_memory(ptr: CUdeviceptr) -> c_int {
         let context = &machine.devices[device].context;
         context.check()?;
         schedule::drain(machine, [context]);
-        machine.free_mapped(base, reservation.bytes)
+        machine.memory.free_mapped(base, reservation.bytes)
     })
 }
 
@@ -150,7 +150,7 @@ pub(super) unsafe extern "C" fn get_event(handle: *mut CUipcEventHandle, event: 
         let words = HandleData {
             magic: EVENT,
             process: std::process::id(),
-            file: machine.devices[event.device].physical.file,
+            file: machine.memory.physical[event.device].file,
             offset: shared.offset as u64,
             id: shared.number(),
             device: event.device as u64,

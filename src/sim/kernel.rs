@@ -1,17 +1,15 @@
-//! Kernels: Rust functions registered under the names of device code, and their launch.
+//! Kernels: Rust functions registered under the names of device code, and kernels of the host's
+//! compiler.
 
 use super::address_space::{Accessor, Chunks};
-use super::arguments::require;
-use super::compiled::{self, Compiled};
+use super::compiled::{self, Compiled, Shape};
 use super::journal::Journal;
-use super::module::Function;
-use super::queue::Action;
-use super::sync::{lock, read};
-use super::{Machine, capture, entry, parameters, schedule, stream};
+use super::memory::Memory;
+use super::parameters;
+use super::sync::lock;
 use crate::driver::code;
-use crate::driver::sys::{CUfunction, CUstream};
 use std::collections::BTreeMap;
-use std::ffi::{c_int, c_uint, c_void};
+use std::ffi::c_uint;
 use std::ptr;
 use std::sync::{Arc, Mutex, OnceLock};
 
@@ -19,8 +17,8 @@ pub(super) const MAX_THREADS_PER_BLOCK: usize = 1024;
 /// Maximum dynamic shared memory of a block, by default and after opting in.
 pub(super) const DEFAULT_SHARED_PER_BLOCK: usize = 49_152;
 pub(super) const MAX_SHARED_PER_BLOCK: usize = 232_448;
-const MAX_BLOCK: [c_uint; 3] = [1024, 1024, 64];
-const MAX_GRID: [c_uint; 3] = [i32::MAX as c_uint, 65_535, 65_535];
+pub(super) const MAX_BLOCK: [c_uint; 3] = [1024, 1024, 64];
+pub(super) const MAX_GRID: [c_uint; 3] = [i32::MAX as c_uint, 65_535, 65_535];
 
 /// The body of a kernel, called once for the whole grid. An error is the CUresult of its failure.
 pub type KernelFn = fn(&Launch) -> Result<(), i32>;
@@ -28,7 +26,7 @@ pub type KernelFn = fn(&Launch) -> Result<(), i32>;
 /// A registered kernel.
 #[derive(Clone, Copy)]
 pub(super) struct Kernel {
-    parameters: &'static [usize],
+    pub(super) parameters: &'static [usize],
     body: Body,
 }
 
@@ -80,12 +78,19 @@ pub struct Launch {
     pub shared_bytes: u32,
     kernel: Kernel,
     parameters: Vec<u8>,
-    running: OnceLock<(Arc<Machine>, usize)>,
+    running: OnceLock<(Arc<Memory>, usize)>,
     /// Present if the kernel's writes are delayed.
     journal: Option<Arc<Journal>>,
 }
 
 impl Launch {
+    /// A launch of a kernel with these values of its parameters.
+    pub(super) fn new(kernel: Kernel, shape: Shape, parameters: Vec<u8>) -> Launch {
+        let Shape { grid, block, shared_bytes } = shape;
+        let running = OnceLock::new();
+        Launch { grid, block, shared_bytes, kernel, parameters, running, journal: None }
+    }
+
     /// The index of the device that runs the kernel.
     pub fn device(&self) -> usize {
         self.running.get().map_or(0, |running| running.1)
@@ -199,9 +204,9 @@ impl Launch {
         if bytes == 0 {
             return Ok(Chunks::default());
         }
-        let (machine, device) = self.running.get().ok_or(code::ILLEGAL_ADDRESS)?;
+        let (memory, device) = self.running.get().ok_or(code::ILLEGAL_ADDRESS)?;
         let accessor = Accessor { device: *device, write, staged: false };
-        let chunks = machine.translate(address as usize, bytes, accessor)?;
+        let chunks = memory.translate(address as usize, bytes, accessor)?;
         if let (true, Some(journal)) = (write, &self.journal) {
             chunks.iter().for_each(|chunk| journal.note(chunk));
         }
@@ -220,56 +225,15 @@ impl Launch {
     }
 
     /// Runs the kernel on a device.
-    pub(super) fn run(&self, machine: &Arc<Machine>, device: usize) -> Result<(), i32> {
-        let _ = self.running.set((Arc::clone(machine), device));
+    pub(super) fn run(&self, memory: &Arc<Memory>, device: usize) -> Result<(), i32> {
+        let _ = self.running.set((Arc::clone(memory), device));
         match self.kernel.body {
             Body::Own(run) => run(self),
-            Body::Compiled(it) => compiled::run(it, self, machine, device, &self.parameters),
+            Body::Compiled(it) => {
+                let Launch { grid, block, shared_bytes, .. } = *self;
+                let shape = Shape { grid, block, shared_bytes };
+                compiled::run(it, shape, memory, device, &self.parameters)
+            }
         }
     }
-}
-
-#[allow(clippy::too_many_arguments, reason = "CUDA's own signature")]
-pub(super) unsafe extern "C" fn launch(
-    function: CUfunction,
-    grid_x: c_uint,
-    grid_y: c_uint,
-    grid_z: c_uint,
-    block_x: c_uint,
-    block_y: c_uint,
-    block_z: c_uint,
-    shared_bytes: c_uint,
-    stream: CUstream,
-    parameters: *mut *mut c_void,
-    extra: *mut *mut c_void,
-) -> c_int {
-    let (grid, block) = ([grid_x, grid_y, grid_z], [block_x, block_y, block_z]);
-    entry(|machine| {
-        let stream = stream::get(machine, stream)?;
-        machine.usable()?;
-        let prepare = || {
-            let function = read(&machine.modules).functions.get(function.addr()).copied();
-            let kernel = function.filter(|found| found.device == stream.device);
-            let Function { kernel, most_shared, .. } = kernel.ok_or(code::INVALID_HANDLE)?;
-            check_shape(grid, block)?;
-            require(shared_bytes as usize <= most_shared, code::INVALID_VALUE)?;
-            let parameters = parameters::read(kernel.parameters, parameters, extra)?;
-            let running = OnceLock::new();
-            Ok(Launch { grid, block, shared_bytes, kernel, parameters, running, journal: None })
-        };
-        // An invalid launch invalidates the capture (580.159).
-        let launch = prepare().inspect_err(|_: &i32| capture::invalidate(machine, &stream))?;
-        let action = Action::Kernel(Box::new(launch));
-        schedule::submit(machine, &stream, Vec::new(), action).map(drop)
-    })
-}
-
-/// Checks grid and block against the device limits.
-fn check_shape(grid: [c_uint; 3], block: [c_uint; 3]) -> Result<(), i32> {
-    let within = |sizes: [c_uint; 3], limits: [c_uint; 3]| {
-        sizes.iter().zip(limits).all(|(size, limit)| (1..=limit).contains(size))
-    };
-    require(within(grid, MAX_GRID) && within(block, MAX_BLOCK), code::INVALID_VALUE)?;
-    let threads = block.iter().map(|size| *size as usize).product::<usize>();
-    require(threads <= MAX_THREADS_PER_BLOCK, code::INVALID_VALUE)
 }

@@ -60,8 +60,8 @@ impl Machine {
             ("streams", forgotten(streams, Call::cuStreamDestroy)),
             ("events", forgotten(events, Call::cuEventDestroy)),
             ("modules", forgotten(modules, Call::cuModuleUnload)),
-            ("allocations", read(&self.space).allocations_of(device)),
-            ("pinned ranges of the host", read(&self.host).count_of(device)),
+            ("allocations", read(&self.memory.space).allocations_of(device)),
+            ("pinned ranges of the host", read(&self.memory.host).count_of(device)),
         ];
         report(&counts, format_args!("the context of device {device} ended"));
     }

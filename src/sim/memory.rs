@@ -1,79 +1,44 @@
-//! Memory of `cuMemAlloc`, and pinned memory of the host.
+//! The memory of the machine: all devices' and, as far as they can access it, the host's. Finds the
+//! bytes of a device's address, and allocates and frees memory of `cuMemAlloc`.
 
-use super::address_space::{Access, Mapping, Purpose};
-use super::arguments::{put, require};
+use super::address_space::{
+    Access, Accessor, AddressSpace, Chunk, Chunks, Mapping, PeerMasks, Purpose,
+};
 use super::config::GRANULARITY;
-use super::physical::POISONED_BYTES;
+use super::host_memory::HostMemory;
+use super::physical::Physical;
 use super::sync::{read, write};
-use super::{Machine, capture, entry, graph_memory, pool, schedule};
+use super::unit::LARGEST_SHARED;
 use crate::driver::code;
-use crate::driver::sys::CUdeviceptr;
-use std::collections::BTreeMap;
-use std::ffi::{c_int, c_uint, c_void};
-use std::ptr;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, RwLock};
 
-/// Valid flags of `cuMemHostAlloc` (portable, device map, write combined) and of
-/// `cuMemHostRegister` (portable, device map, I/O memory, read only).
-const HOST_ALLOC_FLAGS: c_uint = 0x7;
-const HOST_REGISTER_FLAGS: c_uint = 0xf;
-
-/// A pinned range of the host.
-#[derive(Clone, Copy)]
-pub(super) struct HostRange {
-    pub(super) bytes: usize,
-    pub(super) device: usize,
-    /// True if `cuMemHostAlloc` allocated it, false if `cuMemHostRegister` registered it.
-    pub(super) owned: bool,
+/// The memory of all devices, and what of the host's memory they can access.
+pub(super) struct Memory {
+    /// The physical memory of each device.
+    pub(super) physical: Vec<Arc<Physical>>,
+    pub(super) space: RwLock<AddressSpace>,
+    pub(super) host: RwLock<HostMemory>,
+    pub(super) peers: PeerMasks,
 }
 
-/// The pinned ranges of the host, by address.
-#[derive(Default)]
-pub(super) struct HostMemory {
-    ranges: BTreeMap<usize, HostRange>,
-}
-
-impl HostMemory {
-    /// The range that contains an address.
-    pub(super) fn find(&self, address: usize) -> Option<(usize, HostRange)> {
-        let (start, found) = self.ranges.range(..=address).next_back()?;
-        (address - start < found.bytes).then_some((*start, *found))
+impl Memory {
+    pub(super) fn new(physical: Vec<Arc<Physical>>) -> Memory {
+        let (space, host, peers) = (RwLock::default(), RwLock::default(), PeerMasks::default());
+        Memory { physical, space, host, peers }
     }
 
-    fn overlaps(&self, address: usize, bytes: usize) -> bool {
-        let before = self.ranges.range(..address + bytes).next_back();
-        before.is_some_and(|(start, before)| start + before.bytes > address)
-    }
-
-    /// The range that begins at an address, if its `owned` is equal.
-    fn get(&self, address: usize, owned: bool) -> Option<HostRange> {
-        self.ranges.get(&address).copied().filter(|found| found.owned == owned)
-    }
-
-    pub(super) fn len(&self) -> usize {
-        self.ranges.len()
-    }
-
-    /// Number of ranges of a device.
-    pub(super) fn count_of(&self, device: usize) -> usize {
-        self.ranges.values().filter(|range| range.device == device).count()
-    }
-
-    /// Removes the ranges of the devices for which `gone` is true, and frees owned ones.
-    pub(super) fn clear(&mut self, gone: impl Fn(usize) -> bool) {
-        for (address, range) in self.ranges.extract_if(.., |_, range| gone(range.device)) {
-            if range.owned {
-                free_host(address, range.bytes);
-            }
+    /// Frees the memory of a device's context.
+    pub(super) fn forget_device(&self, device: usize) {
+        write(&self.host).clear(|owner| owner == device);
+        let memory = write(&self.space).remove_allocations(device);
+        drop(memory);
+        self.peers[device].store(0, Ordering::Relaxed);
+        for mask in &self.peers {
+            mask.fetch_and(!(1 << device), Ordering::Relaxed);
         }
     }
-}
 
-fn free_host(address: usize, bytes: usize) {
-    // SAFETY: the range is a mapping that `cuMemHostAlloc` made, and is no longer in the table.
-    let _ = unsafe { libc::munmap(ptr::with_exposed_provenance_mut(address), bytes) };
-}
-
-impl Machine {
     /// True if the whole range is pinned host memory.
     #[inline]
     pub(super) fn is_pinned(&self, address: usize, bytes: usize) -> bool {
@@ -99,7 +64,7 @@ impl Machine {
         access: Access,
     ) -> Result<usize, i32> {
         let bytes = bytes.checked_next_multiple_of(GRANULARITY).ok_or(code::OUT_OF_MEMORY)?;
-        let allocation = self.devices[device].physical.allocate(bytes, 0)?;
+        let allocation = self.physical[device].allocate(bytes, 0)?;
         let mut space = write(&self.space);
         let address = space.reserve(bytes, 0, 0, purpose)?;
         space.map(address, Mapping { bytes, allocation, offset: 0, access })?;
@@ -115,160 +80,53 @@ impl Machine {
         drop(memory);
         Ok(())
     }
-}
 
-pub(super) unsafe extern "C" fn info(free: *mut usize, total: *mut usize) -> c_int {
-    entry(|machine| {
-        let report = |pointer: *mut usize, bytes| {
-            if pointer.is_null() { Ok(()) } else { put!(pointer, bytes) }
-        };
-        // The driver writes 0 on failure (580.159).
-        report(free, 0)?;
-        report(total, 0)?;
-        let physical = &machine.devices[machine.current()?.device].physical;
-        report(free, physical.bytes() - physical.used())?;
-        report(total, physical.bytes())
-    })
-}
-
-pub(super) unsafe extern "C" fn allocate(ptr: *mut CUdeviceptr, bytes: usize) -> c_int {
-    entry(|machine| {
-        let device = machine.current()?.device;
-        capture::refuse_unsafe(machine)?;
-        require(!ptr.is_null() && bytes > 0, code::INVALID_VALUE)?;
-        put!(ptr, machine.allocate_block(device, bytes)? as CUdeviceptr)
-    })
-}
-
-pub(super) unsafe extern "C" fn free(ptr: CUdeviceptr) -> c_int {
-    entry(|machine| {
-        machine.usable()?;
-        capture::refuse_unsafe(machine)?;
-        if ptr == 0 {
-            return Ok(());
+    /// Translates a device's address to host memory: device memory or pinned host memory.
+    pub(super) fn translate(
+        &self,
+        address: usize,
+        bytes: usize,
+        accessor: Accessor,
+    ) -> Result<Chunks, i32> {
+        let space = read(&self.space);
+        if space.contains(address) {
+            return space.translate(address, bytes, accessor, &self.peers);
         }
-        let address = ptr as usize;
-        let (reservation, block) = machine.block(address).ok_or(code::INVALID_VALUE)?;
-        require(block.is_some_and(|(start, _)| start == address), code::INVALID_VALUE)?;
-        let pooled = reservation.purpose == Purpose::Pool;
-        let device = match reservation.purpose {
-            Purpose::Allocation(device) => device,
-            Purpose::Pool | Purpose::Virtual => pool::device_of(machine, address)?,
-            Purpose::Imported(..) => return Err(code::INVALID_VALUE),
-        };
-        // CUDA waits for the device's work first.
-        let context = &machine.devices[device].context;
-        context.check()?;
-        schedule::drain(machine, [context]);
-        if !pooled {
-            return machine.free_block(address);
+        drop(space);
+        if !self.is_pinned(address, bytes) {
+            return Err(code::ILLEGAL_ADDRESS);
         }
-        match graph_memory::find(machine, address) {
-            Some(block) => block.free(machine),
-            None => pool::free_now(machine, address),
+        let mut chunks = Chunks::default();
+        chunks.push(Chunk { address, bytes });
+        Ok(chunks)
+    }
+
+    /// Allocates memory of a device.
+    pub(super) fn allocate_block(&self, device: usize, bytes: usize) -> Result<usize, i32> {
+        if bytes <= LARGEST_SHARED
+            && let Some(start) = write(&self.space).blocks.take(device, bytes)
+        {
+            return Ok(start);
         }
-    })
+        let purpose = Purpose::Allocation(device);
+        let start = self.allocate_mapped(device, bytes, purpose, Access::Peers)?;
+        let unit = bytes.next_multiple_of(GRANULARITY);
+        write(&self.space).blocks.add(device, start, unit, bytes);
+        Ok(start)
+    }
+
+    /// Frees the block that begins at an address.
+    pub(super) fn free_block(&self, address: usize) -> Result<(), i32> {
+        let empty = write(&self.space).blocks.remove(address)?;
+        match empty {
+            Some((start, bytes)) => self.free_mapped(start, bytes),
+            None => Ok(()),
+        }
+    }
 }
 
-pub(super) unsafe extern "C" fn host_allocate(
-    ptr: *mut *mut c_void,
-    bytes: usize,
-    flags: c_uint,
-) -> c_int {
-    entry(|machine| {
-        let device = machine.current()?.device;
-        capture::refuse_unsafe(machine)?;
-        require(!ptr.is_null(), code::INVALID_VALUE)?;
-        require(flags & !HOST_ALLOC_FLAGS == 0, code::INVALID_VALUE)?;
-        if bytes == 0 {
-            return put!(ptr, ptr::null_mut());
-        }
-        // SAFETY: maps new pages at an address that the system chooses.
-        let address = unsafe {
-            libc::mmap(
-                ptr::null_mut(),
-                bytes,
-                libc::PROT_READ | libc::PROT_WRITE,
-                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
-                -1,
-                0,
-            )
-        };
-        require(address != libc::MAP_FAILED, code::OUT_OF_MEMORY)?;
-        let poison = machine.adversary.poison();
-        if poison != 0 {
-            // SAFETY: the pages are new and writable.
-            unsafe { ptr::write_bytes(address.cast::<u8>(), poison, bytes.min(POISONED_BYTES)) };
-        }
-        let range = HostRange { bytes, device, owned: true };
-        write(&machine.host).ranges.insert(address.expose_provenance(), range);
-        schedule::share_memory(machine);
-        put!(ptr, address)
-    })
-}
-
-pub(super) unsafe extern "C" fn host_free(ptr: *mut c_void) -> c_int {
-    entry(|machine| {
-        machine.usable()?;
-        capture::refuse_unsafe(machine)?;
-        if ptr.is_null() {
-            return Ok(());
-        }
-        let find = |host: &HostMemory| host.get(ptr.addr(), true).ok_or(code::INVALID_VALUE);
-        find(&read(&machine.host))?;
-        // Queued work may still use it.
-        machine.drain();
-        let mut host = write(&machine.host);
-        let range = find(&host)?;
-        host.ranges.remove(&ptr.addr());
-        drop(host);
-        free_host(ptr.addr(), range.bytes);
-        Ok(())
-    })
-}
-
-pub(super) unsafe extern "C" fn host_register(
-    ptr: *mut c_void,
-    bytes: usize,
-    flags: c_uint,
-) -> c_int {
-    entry(|machine| {
-        let device = machine.current()?.device;
-        capture::refuse_unsafe(machine)?;
-        let address = ptr.expose_provenance();
-        let valid = address != 0 && bytes > 0 && address.checked_add(bytes).is_some();
-        require(valid && flags & !HOST_REGISTER_FLAGS == 0, code::INVALID_VALUE)?;
-        require(!read(&machine.space).contains(address), code::INVALID_VALUE)?;
-        let mut host = write(&machine.host);
-        // Memory of `cuMemHostAlloc` cannot be registered, and a range only once.
-        let owned = host.find(address).is_some_and(|(_, range)| range.owned);
-        require(!owned, code::INVALID_VALUE)?;
-        require(!host.overlaps(address, bytes), code::HOST_MEMORY_ALREADY_REGISTERED)?;
-        host.ranges.insert(address, HostRange { bytes, device, owned: false });
-        drop(host);
-        schedule::share_memory(machine);
-        Ok(())
-    })
-}
-
-pub(super) unsafe extern "C" fn host_unregister(ptr: *mut c_void) -> c_int {
-    entry(|machine| {
-        machine.usable()?;
-        capture::refuse_unsafe(machine)?;
-        require(!ptr.is_null(), code::INVALID_VALUE)?;
-        require(!read(&machine.space).contains(ptr.addr()), code::INVALID_VALUE)?;
-        let find = |host: &HostMemory| match host.find(ptr.addr()) {
-            Some((start, range)) if start == ptr.addr() && !range.owned => Ok(()),
-            // Pinned, but no registered range begins at this address.
-            Some(_) => Err(code::INVALID_VALUE),
-            None => Err(code::HOST_MEMORY_NOT_REGISTERED),
-        };
-        find(&read(&machine.host))?;
-        // Queued work may still use it.
-        machine.drain();
-        let mut host = write(&machine.host);
-        find(&host)?;
-        host.ranges.remove(&ptr.addr());
-        Ok(())
-    })
+impl Drop for Memory {
+    fn drop(&mut self) {
+        write(&self.host).clear(|_| true);
+    }
 }

@@ -23,6 +23,7 @@ mod graph_calls;
 mod graph_memory;
 mod handles;
 mod helper;
+mod host_memory;
 mod ipc;
 mod journal;
 mod kernel;
@@ -30,7 +31,9 @@ mod lanes;
 mod leaks;
 mod load;
 mod memory;
+mod memory_calls;
 mod module;
+mod module_calls;
 mod parameters;
 mod physical;
 mod pointer;
@@ -66,7 +69,7 @@ use crate::base::reserve;
 use crate::driver::telemetry::Rates;
 use crate::driver::{SimulatedBackend, Table, code};
 use crate::observe::turn;
-use address_space::{AddressSpace, PeerMasks};
+use address_space::{Access, PoolAccess, Purpose, Reservation};
 use adversary::Adversary;
 use arguments::require;
 use capture::Captures;
@@ -77,7 +80,7 @@ use graph::Graphs;
 use graph_memory::GraphMemory;
 use handles::Handles;
 use load::Load;
-use memory::HostMemory;
+use memory::Memory;
 use module::Modules;
 use physical::{Allocation, Physical};
 use pool::Pool;
@@ -89,6 +92,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, RwLock};
 use std::time::Instant;
 use sync::{lock, read, write};
+use unit::Block;
 use worker::Worker;
 
 /// The machine that is on.
@@ -102,9 +106,8 @@ struct Machine {
     start: Instant,
     initialised: AtomicBool,
     devices: Vec<Device>,
-    space: RwLock<AddressSpace>,
+    memory: Arc<Memory>,
     handles: RwLock<Handles<Arc<Allocation>>>,
-    host: RwLock<HostMemory>,
     streams: RwLock<Handles<Arc<Stream>>>,
     events: RwLock<Handles<Arc<Event>>>,
     modules: RwLock<Modules>,
@@ -118,7 +121,6 @@ struct Machine {
     retired_pools: Mutex<Vec<Arc<Pool>>>,
     /// True once any pool has allocated memory.
     pools_in_use: AtomicBool,
-    peers: PeerMasks,
     workers: Mutex<Vec<Worker>>,
     /// The adversarial schedule and its queues.
     adversary: Adversary,
@@ -166,9 +168,11 @@ impl Machine {
         let poison = adversary.poison();
         let mut pools = Handles::new(6);
         let mut devices = Vec::with_capacity(config.devices);
+        let mut physical = Vec::with_capacity(config.devices);
         for index in 0..config.devices {
+            let memory = Physical::new(index, config.memory, poison).map_err(no_memory)?;
+            physical.push(Arc::new(memory));
             devices.push(Device {
-                physical: Arc::new(Physical::new(index, config.memory, poison).map_err(no_memory)?),
                 context: Context::new(index),
                 default_pool: Pool::insert(&mut pools, index, true),
                 kernels: Load::default(),
@@ -182,7 +186,7 @@ impl Machine {
             start: Instant::now(),
             initialised: AtomicBool::new(false),
             devices,
-            space: RwLock::default(),
+            memory: Arc::new(Memory::new(physical)),
             // Each table has its own kind of handle; kind 1 is used by contexts.
             streams: RwLock::new(Handles::new(2)),
             events: RwLock::new(Handles::new(3)),
@@ -193,10 +197,8 @@ impl Machine {
             graph_memory: GraphMemory::default(),
             retired_execs: Mutex::default(),
             pools: RwLock::new(pools),
-            host: RwLock::default(),
             retired_pools: Mutex::default(),
             pools_in_use: AtomicBool::new(false),
-            peers: PeerMasks::default(),
             workers: Mutex::default(),
         })
     }
@@ -217,17 +219,19 @@ impl Machine {
         }
         write(&self.events).retire(|event| event.device != device);
         write(&self.modules).clear(|owner| owner == device);
-        write(&self.host).clear(|owner| owner == device);
-        let memory = write(&self.space).remove_allocations(device);
-        drop(memory);
-        self.peers[device].store(0, Ordering::Relaxed);
-        for mask in &self.peers {
-            mask.fetch_and(!(1 << device), Ordering::Relaxed);
-        }
+        self.memory.forget_device(device);
+    }
+
+    /// The pool with this access, destroyed or not; `None` if its last segment is freed.
+    fn pool_of(&self, access: &Arc<PoolAccess>) -> Option<Arc<Pool>> {
+        let pools = read(&self.pools);
+        let retired = lock(&self.retired_pools);
+        let found = pools.iter().chain(&*retired).find(|pool| Arc::ptr_eq(&pool.access, access));
+        found.map(Arc::clone)
     }
 
     fn live_objects(&self) -> LiveObjects {
-        let (mappings, reservations, allocations) = read(&self.space).counts();
+        let (mappings, reservations, allocations) = read(&self.memory.space).counts();
         let blocks = |pools: &mut dyn Iterator<Item = &Arc<Pool>>| -> usize {
             pools.map(|pool| pool.blocks()).sum()
         };
@@ -245,7 +249,7 @@ impl Machine {
             pools: read(&self.pools).len() - self.devices.len(),
             modules: read(&self.modules).modules.len(),
             graphs: read(&self.graphs).len(),
-            host_allocations: read(&self.host).len(),
+            host_allocations: read(&self.memory.host).len(),
             workers: lock(&self.workers).iter().filter(|worker| !worker.is_over()).count(),
         }
     }
@@ -260,9 +264,33 @@ impl Machine {
     }
 }
 
-impl Drop for Machine {
-    fn drop(&mut self) {
-        write(&self.host).clear(|_| true);
+impl Machine {
+    /// The reservation that contains an address, and the block of `cuMemAlloc` or of a pool there.
+    pub(super) fn block(&self, address: usize) -> Option<(Reservation, Option<(usize, Block)>)> {
+        let space = read(&self.memory.space);
+        let (_, reservation) = space.reservation(address)?;
+        let block = match reservation.purpose {
+            Purpose::Allocation(_) => space.blocks.around(address),
+            Purpose::Virtual => None,
+            Purpose::Imported(_, start, bytes) => {
+                let (_, mapping) = space.mapping(address)?;
+                let is_inside = address.wrapping_sub(start) < bytes;
+                is_inside.then_some((start, Block { bytes, id: mapping.allocation.id }))
+            }
+            Purpose::Pool => {
+                let (_, mapping) = space.mapping(address)?;
+                let Access::Pool(access) = &mapping.access else { return None };
+                let (access, id) = (Arc::clone(access), mapping.allocation.id);
+                // A growing pool takes these two locks in the opposite order.
+                drop(space);
+                let of_graph = || {
+                    let (start, bytes) = graph_memory::around(self, address)?;
+                    Some((start, Block { bytes, id }))
+                };
+                self.pool_of(&access).and_then(|pool| pool.block(address)).or_else(of_graph)
+            }
+        };
+        Some((reservation, block))
     }
 }
 

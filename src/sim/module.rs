@@ -1,25 +1,13 @@
 //! Modules: the registered kernels that an image makes available.
 
-use super::arguments::{put, require};
 use super::handles::Handles;
 use super::kernel::{self, Kernel};
-use super::sync::{read, write};
-use super::{capture, compiled, entry, ptx};
-use crate::driver::code;
-use crate::driver::sys::{CUfunction, CUfunction_attribute, CUmodule};
 use std::collections::BTreeMap;
-use std::ffi::{CStr, c_char, c_int, c_void};
-use std::ptr;
-
-const BLOCKS_PER_MULTIPROCESSOR: usize = 32;
-const SHARED_PER_MULTIPROCESSOR: usize = 233_472;
-/// Bytes of each block's shared memory that the driver reserves.
-const SHARED_RESERVED: usize = 1024;
 
 /// A loaded image.
 pub(super) struct Module {
     pub(super) device: usize,
-    functions: BTreeMap<String, usize>,
+    pub(super) functions: BTreeMap<String, usize>,
 }
 
 /// A kernel of a module.
@@ -32,7 +20,7 @@ pub(super) struct Function {
 }
 
 impl Function {
-    fn new(device: usize, kernel: Kernel) -> Function {
+    pub(super) fn new(device: usize, kernel: Kernel) -> Function {
         Function { device, kernel, most_shared: kernel::DEFAULT_SHARED_PER_BLOCK }
     }
 }
@@ -54,166 +42,4 @@ impl Modules {
         self.modules.extract(|module| !gone(module.device));
         self.functions.extract(|function| !gone(function.device));
     }
-}
-
-pub(super) unsafe extern "C" fn load(module: *mut CUmodule, image: *const c_void) -> c_int {
-    entry(|machine| {
-        let device = machine.current()?.device;
-        require(!module.is_null() && !image.is_null(), code::INVALID_VALUE)?;
-        // SAFETY: the caller passes a NUL-terminated text or a complete binary image.
-        if let Some(bytes) = unsafe { compiled::bytes_of(image) } {
-            let compiled = compiled::open(bytes)?;
-            let (name, kernel) = (compiled.name().to_owned(), Kernel::compiled(compiled));
-            let mut modules = write(&machine.modules);
-            let function = modules.functions.insert(Function::new(device, kernel));
-            let functions = BTreeMap::from([(name, function)]);
-            let handle = modules.modules.insert(Module { device, functions });
-            return put!(module, ptr::without_provenance_mut(handle));
-        }
-        // SAFETY: the caller passes a NUL-terminated text; a binary image ends at its first NUL
-        // here.
-        let image = unsafe { CStr::from_ptr(image.cast()) };
-        let text = image.to_str().map_err(|_| code::INVALID_IMAGE)?;
-        let (major, minor) = machine.config.compute_capability;
-        let names = ptx::kernels(text, (major * 10 + minor).unsigned_abs())?;
-        let mut modules = write(&machine.modules);
-        let mut functions = BTreeMap::new();
-        for name in names {
-            if let Some(kernel) = kernel::find(&name) {
-                let handle = modules.functions.insert(Function::new(device, kernel));
-                functions.insert(name, handle);
-            }
-        }
-        let handle = modules.modules.insert(Module { device, functions });
-        put!(module, ptr::without_provenance_mut(handle))
-    })
-}
-
-pub(super) unsafe extern "C" fn unload(module: CUmodule) -> c_int {
-    entry(|machine| {
-        machine.usable()?;
-        capture::refuse_unsafe(machine)?;
-        let mut modules = write(&machine.modules);
-        let removed = modules.modules.remove(module.addr()).ok_or(code::INVALID_HANDLE)?;
-        for handle in removed.functions.values() {
-            modules.functions.remove(*handle);
-        }
-        Ok(())
-    })
-}
-
-pub(super) unsafe extern "C" fn get_function(
-    function: *mut CUfunction,
-    module: CUmodule,
-    name: *const c_char,
-) -> c_int {
-    entry(|machine| {
-        machine.usable()?;
-        let modules = read(&machine.modules);
-        let module = modules.modules.get(module.addr()).ok_or(code::INVALID_HANDLE)?;
-        require(!function.is_null() && !name.is_null(), code::INVALID_VALUE)?;
-        // SAFETY: the caller passes a NUL-terminated name.
-        let name = unsafe { CStr::from_ptr(name) };
-        require(!name.is_empty(), code::INVALID_VALUE)?;
-        let found = name.to_str().ok().and_then(|name| module.functions.get(name));
-        let handle = *found.ok_or(code::NOT_FOUND)?;
-        put!(function, ptr::without_provenance_mut(handle))
-    })
-}
-
-pub(super) unsafe extern "C" fn get_attribute(
-    value: *mut c_int,
-    attribute: CUfunction_attribute,
-    function: CUfunction,
-) -> c_int {
-    use CUfunction_attribute::*;
-    entry(|machine| {
-        let modules = read(&machine.modules);
-        let known = modules.functions.get(function.addr()).ok_or(code::INVALID_HANDLE)?;
-        machine.current()?;
-        let (major, minor) = machine.config.compute_capability;
-        let number = match attribute {
-            CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK => kernel::MAX_THREADS_PER_BLOCK as c_int,
-            CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES
-            | CU_FUNC_ATTRIBUTE_CONST_SIZE_BYTES
-            | CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES
-            | CU_FUNC_ATTRIBUTE_CACHE_MODE_CA
-            | CU_FUNC_ATTRIBUTE_CLUSTER_SIZE_MUST_BE_SET
-            | CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH
-            | CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_HEIGHT
-            | CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_DEPTH
-            | CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED
-            | CU_FUNC_ATTRIBUTE_CLUSTER_SCHEDULING_POLICY_PREFERENCE => 0,
-            CU_FUNC_ATTRIBUTE_NUM_REGS => 32,
-            CU_FUNC_ATTRIBUTE_PTX_VERSION => 52,
-            CU_FUNC_ATTRIBUTE_BINARY_VERSION => major * 10 + minor,
-            CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES => known.most_shared as c_int,
-            CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT => -1,
-            _ => return Err(code::INVALID_VALUE),
-        };
-        put!(value, number)
-    })
-}
-
-/// The library sets only this function attribute.
-pub(super) unsafe extern "C" fn set_attribute(
-    function: CUfunction,
-    attribute: CUfunction_attribute,
-    value: c_int,
-) -> c_int {
-    entry(|machine| {
-        let mut modules = write(&machine.modules);
-        let known = modules.functions.get_mut(function.addr()).ok_or(code::INVALID_HANDLE)?;
-        machine.current()?;
-        let is_shared =
-            attribute == CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
-        let most = usize::try_from(value).ok().filter(|most| *most <= kernel::MAX_SHARED_PER_BLOCK);
-        known.most_shared = most.filter(|_| is_shared).ok_or(code::INVALID_VALUE)?;
-        Ok(())
-    })
-}
-
-pub(super) unsafe extern "C" fn occupancy(
-    blocks: *mut c_int,
-    function: CUfunction,
-    block_size: c_int,
-    shared_bytes: usize,
-) -> c_int {
-    entry(|machine| {
-        machine.current()?;
-        let modules = read(&machine.modules);
-        let known = modules.functions.get(function.addr()).ok_or(code::INVALID_HANDLE)?;
-        let threads = usize::try_from(block_size).map_err(|_| code::INVALID_VALUE)?;
-        require(threads > 0, code::INVALID_VALUE)?;
-        let by_threads = match threads {
-            0..=kernel::MAX_THREADS_PER_BLOCK => {
-                let most = machine.config.threads_per_multiprocessor.unsigned_abs() as usize;
-                most / threads.next_multiple_of(32)
-            }
-            _ => 0,
-        };
-        let by_shared = match shared_bytes {
-            bytes if bytes > known.most_shared => 0,
-            bytes => SHARED_PER_MULTIPROCESSOR / (bytes + SHARED_RESERVED),
-        };
-        let number = by_threads.min(by_shared).min(BLOCKS_PER_MULTIPROCESSOR);
-        put!(blocks, number as c_int)
-    })
-}
-
-pub(super) unsafe extern "C" fn parameter(
-    function: CUfunction,
-    index: usize,
-    offset: *mut usize,
-    size: *mut usize,
-) -> c_int {
-    entry(|machine| {
-        let modules = read(&machine.modules);
-        let found = modules.functions.get(function.addr()).ok_or(code::INVALID_HANDLE)?;
-        let (start, bytes) = found.kernel.parameter(index).ok_or(code::INVALID_VALUE)?;
-        if !size.is_null() {
-            put!(size, bytes)?;
-        }
-        put!(offset, start)
-    })
 }

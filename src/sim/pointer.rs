@@ -21,7 +21,7 @@ pub(super) unsafe extern "C" fn attribute(
     entry(|machine| {
         require(!data.is_null() && ptr != 0, code::INVALID_VALUE)?;
         let address = ptr as usize;
-        if read(&machine.space).contains(address) {
+        if read(&machine.memory.space).contains(address) {
             of_device(machine, data, attribute, address)
         } else {
             of_host(machine, data, attribute, address)
@@ -36,7 +36,7 @@ fn of_host(
     address: usize,
 ) -> Result<(), i32> {
     use CUpointer_attribute::*;
-    let (start, range) = read(&machine.host).find(address).ok_or(code::INVALID_VALUE)?;
+    let (start, range) = read(&machine.memory.host).find(address).ok_or(code::INVALID_VALUE)?;
     match attribute {
         CU_POINTER_ATTRIBUTE_CONTEXT => {
             put!(data.cast::<CUcontext>(), machine.devices[range.device].context.handle())
@@ -70,7 +70,7 @@ fn of_device(
 ) -> Result<(), i32> {
     use CUpointer_attribute::*;
     let (_, block) = machine.block(address).ok_or(code::INVALID_VALUE)?;
-    let space = read(&machine.space);
+    let space = read(&machine.memory.space);
     let (start, reservation) = space.reservation(address).ok_or(code::INVALID_VALUE)?;
     // Unmapped addresses and gaps between blocks have no attributes (580.159).
     let (base, mapping) = space.mapping(address).ok_or(code::INVALID_VALUE)?;
@@ -94,7 +94,7 @@ fn of_device(
         }
         CU_POINTER_ATTRIBUTE_MEMORY_TYPE => put!(data.cast::<c_uint>(), DEVICE),
         CU_POINTER_ATTRIBUTE_DEVICE_POINTER => {
-            let reached = AddressSpace::protection(mapping, owner, &machine.peers) != 0;
+            let reached = AddressSpace::protection(mapping, owner, &machine.memory.peers) != 0;
             require(reached, code::INVALID_VALUE)?;
             put!(data.cast::<usize>(), address)
         }
@@ -115,12 +115,12 @@ fn of_device(
         }
         CU_POINTER_ATTRIBUTE_ACCESS_FLAGS => {
             let device = machine.current()?.device;
-            let protection = AddressSpace::protection(mapping, device, &machine.peers);
+            let protection = AddressSpace::protection(mapping, device, &machine.memory.peers);
             put!(data.cast::<c_uint>(), protection.into())
         }
         CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE => {
             let handle = match &mapping.access {
-                Access::Pool(pool) => pool.handle(),
+                Access::Pool(access) => ptr::without_provenance_mut(access.handle),
                 Access::Granted(_) | Access::Peers => ptr::null_mut(),
             };
             put!(data.cast::<CUmemoryPool>(), handle)

@@ -1,6 +1,6 @@
 //! Stream-ordered pools: the calls.
 
-use super::address_space::{Access, Purpose};
+use super::address_space::{Access, PoolAccess, Purpose};
 use super::arguments::{peek, put, require};
 use super::copy::Fill;
 use super::handles::Handles;
@@ -18,44 +18,28 @@ use crate::driver::sys::{
 };
 use std::ffi::{c_int, c_void};
 use std::ptr;
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 
 /// A pool.
 pub(super) struct Pool {
-    pub(super) device: usize,
+    pub(super) access: Arc<PoolAccess>,
     default: bool,
-    handle: AtomicUsize,
-    /// Bit `d`: device `d` can access its memory.
-    mask: AtomicU32,
     state: Mutex<PoolState>,
 }
 
 impl Pool {
-    fn new(device: usize, default: bool) -> Pool {
-        Pool {
-            device,
-            default,
-            handle: AtomicUsize::new(0),
-            mask: AtomicU32::new(1 << device),
-            state: Mutex::new(PoolState::new()),
-        }
-    }
-
     /// Inserts a new pool into a table.
     pub(super) fn insert(pools: &mut Handles<Arc<Pool>>, device: usize, default: bool) -> usize {
-        let pool = Arc::new(Pool::new(device, default));
-        let handle = pools.insert(Arc::clone(&pool));
-        pool.handle.store(handle, Ordering::Relaxed);
-        handle
+        let mask = AtomicU32::new(1 << device);
+        pools.insert_with(|handle| {
+            let access = Arc::new(PoolAccess { device, handle, mask });
+            Arc::new(Pool { access, default, state: Mutex::new(PoolState::new()) })
+        })
     }
 
-    pub(super) fn handle(&self) -> CUmemoryPool {
-        ptr::without_provenance_mut(self.handle.load(Ordering::Relaxed))
-    }
-
-    pub(super) fn is_reached_by(&self, device: usize) -> bool {
-        self.mask.load(Ordering::Relaxed) >> device & 1 != 0
+    pub(super) fn device(&self) -> usize {
+        self.access.device
     }
 
     /// The block that contains an address.
@@ -73,7 +57,7 @@ impl Pool {
         let keep = keep.unwrap_or(state.threshold);
         for (start, bytes) in state.trim(keep) {
             // Only this unmaps a pool's memory, so it cannot fail.
-            let _ = machine.free_mapped(start, bytes);
+            let _ = machine.memory.free_mapped(start, bytes);
         }
     }
 }
@@ -115,8 +99,8 @@ fn allocate(
         Some(start) => start,
         None => {
             let grow = |bytes| {
-                let access = Access::Pool(Arc::clone(&pool));
-                machine.allocate_mapped(pool.device, bytes, Purpose::Pool, access)
+                let access = Access::Pool(Arc::clone(&pool.access));
+                machine.memory.allocate_mapped(pool.device(), bytes, Purpose::Pool, access)
             };
             let exact = bytes.checked_next_multiple_of(super::config::GRANULARITY);
             let exact = exact.ok_or(code::OUT_OF_MEMORY)?;
@@ -124,7 +108,7 @@ fn allocate(
             let mut start = grow(segment);
             if start.is_err() {
                 for (start, bytes) in state.trim(0) {
-                    machine.free_mapped(start, bytes)?;
+                    machine.memory.free_mapped(start, bytes)?;
                 }
                 segment = exact;
                 start = grow(segment);
@@ -169,12 +153,18 @@ fn allocate_or_record(
     put!(ptr, address as CUdeviceptr)
 }
 
-/// The pool of an address.
-fn owner(machine: &Machine, address: usize) -> Result<Arc<Pool>, i32> {
-    match read(&machine.space).mapping(address).map(|(_, mapping)| &mapping.access) {
-        Some(Access::Pool(pool)) => Ok(Arc::clone(pool)),
+/// The access to the pool of an address.
+fn access(machine: &Machine, address: usize) -> Result<Arc<PoolAccess>, i32> {
+    match read(&machine.memory.space).mapping(address).map(|(_, mapping)| &mapping.access) {
+        Some(Access::Pool(access)) => Ok(Arc::clone(access)),
         _ => Err(code::INVALID_VALUE),
     }
+}
+
+/// The pool of an address.
+fn owner(machine: &Machine, address: usize) -> Result<Arc<Pool>, i32> {
+    let access = access(machine, address)?;
+    machine.pool_of(&access).ok_or(code::INVALID_VALUE)
 }
 
 /// If the schedule poisons memory, overwrites a block that its stream has freed.
@@ -187,7 +177,7 @@ fn poison_freed(
     let poison = machine.adversary.poison();
     let found = lock(&pool.state).used_blocks.get(&address).map(|block| block.0);
     match found {
-        Some(bytes) if poison != 0 && pool.is_reached_by(stream.device) => {
+        Some(bytes) if poison != 0 && pool.access.is_reached_by(stream.device) => {
             let (value, count) = (poison.into(), bytes.min(POISONED_BYTES));
             let fill = Action::Fill(Fill { address, value, width: 1, count });
             schedule::submit(machine, stream, Vec::new(), fill).map(drop)
@@ -198,7 +188,7 @@ fn poison_freed(
 
 /// The device of the pool of an address.
 pub(super) fn device_of(machine: &Machine, address: usize) -> Result<usize, i32> {
-    Ok(owner(machine, address)?.device)
+    Ok(access(machine, address)?.device)
 }
 
 /// Frees a block whose work has finished.
@@ -237,9 +227,11 @@ pub(super) unsafe extern "C" fn destroy(pool: CUmemoryPool) -> c_int {
         capture::refuse_unsafe(machine)?;
         let found = get(machine, pool)?;
         require(!found.default, code::INVALID_VALUE)?;
-        write(&machine.pools).remove(pool.addr()).ok_or(code::INVALID_VALUE)?;
+        let mut pools = write(&machine.pools);
+        pools.remove(pool.addr()).ok_or(code::INVALID_VALUE)?;
         // Its memory lives until the last block is freed and no work uses it.
         lock(&machine.retired_pools).push(found);
+        drop(pools);
         machine.release_idle_pool_memory();
         Ok(())
     })
@@ -309,19 +301,19 @@ pub(super) unsafe extern "C" fn set_access(
         })?;
         require(rights.iter().all(|(_, right)| *right != 1), code::NOT_SUPPORTED)?;
         for (device, right) in &rights {
-            if *device == pool.device {
+            if *device == pool.device() {
                 // The owner's access cannot be revoked.
                 require(*right == 3, code::INVALID_DEVICE)?;
             } else {
-                let reachable = machine.config.can_access_peer(*device, pool.device);
+                let reachable = machine.config.can_access_peer(*device, pool.device());
                 require(reachable, code::INVALID_DEVICE)?;
             }
         }
         for (device, right) in rights {
             if right == 0 {
-                pool.mask.fetch_and(!(1 << device), Ordering::Relaxed);
+                pool.access.mask.fetch_and(!(1 << device), Ordering::Relaxed);
             } else {
-                pool.mask.fetch_or(1 << device, Ordering::Relaxed);
+                pool.access.mask.fetch_or(1 << device, Ordering::Relaxed);
             }
         }
         Ok(())
@@ -369,11 +361,11 @@ pub(super) unsafe extern "C" fn free_async(ptr: CUdeviceptr, stream: CUstream) -
         if graph_memory::frees(machine, &stream, ptr as usize)? {
             return Ok(());
         }
-        let plain = read(&machine.space).blocks.around(ptr as usize);
+        let plain = read(&machine.memory.space).blocks.around(ptr as usize);
         if let Some((start, _)) = plain {
             require(start == ptr as usize, code::INVALID_VALUE)?;
             schedule::wait(machine, &stream.tail())?;
-            return machine.free_block(start);
+            return machine.memory.free_block(start);
         }
         let pool = owner(machine, ptr as usize)?;
         poison_freed(machine, &pool, ptr as usize, &stream)?;

@@ -189,7 +189,7 @@ fn perform(machine: &Arc<Machine>, stream: &Stream, action: Action) -> Result<()
             mark.publish();
         }
         Action::Fill(fill) => {
-            let work = || copy::fill(machine, stream.device, &fill);
+            let work = || copy::fill(&machine.memory, stream.device, &fill);
             match fill.width.saturating_mul(fill.count) {
                 // A GPU runs a kernel for a fill.
                 MEASURED.. => measured(machine, work, &[&device.kernels, &device.memory])?,
@@ -197,7 +197,7 @@ fn perform(machine: &Arc<Machine>, stream: &Stream, action: Action) -> Result<()
             }
         }
         Action::Copy(copy) => {
-            let work = || copy::copy(machine, stream.device, &copy);
+            let work = || copy::copy(&machine.memory, stream.device, &copy);
             match copy.width.saturating_mul(copy.rows).saturating_mul(copy.depth) {
                 MEASURED.. => measured(machine, work, &[&device.memory])?,
                 _ => work()?,
@@ -210,7 +210,7 @@ fn perform(machine: &Arc<Machine>, stream: &Stream, action: Action) -> Result<()
         }
         Action::Kernel(launch) => {
             IN_CALLBACK.set(true);
-            let work = || launch.run(machine, stream.device);
+            let work = || launch.run(&machine.memory, stream.device);
             measured(machine, work, &[&device.kernels, &device.memory])?;
         }
         Action::Writes(writes) => writes.iter().for_each(Write::apply),

@@ -1,7 +1,7 @@
 //! The table of driver calls, filled with the simulated machine's functions.
 
 use super::{
-    capture_calls, context, device, event, graph, graph_calls, ipc, kernel, memory, module,
+    capture_calls, context, device, event, graph, graph_calls, ipc, memory_calls, module_calls,
     pointer, pool, replay, stream, transfer, virtual_memory,
 };
 use crate::driver::{NAMES, Table};
@@ -66,13 +66,13 @@ pub fn table() -> Table {
         cuEventSynchronize: Some(event::synchronize),
         cuEventElapsedTime: Some(event::elapsed_time),
 
-        cuMemGetInfo: Some(memory::info),
-        cuMemAlloc: Some(memory::allocate),
-        cuMemFree: Some(memory::free),
-        cuMemHostAlloc: Some(memory::host_allocate),
-        cuMemFreeHost: Some(memory::host_free),
-        cuMemHostRegister: Some(memory::host_register),
-        cuMemHostUnregister: Some(memory::host_unregister),
+        cuMemGetInfo: Some(memory_calls::info),
+        cuMemAlloc: Some(memory_calls::allocate),
+        cuMemFree: Some(memory_calls::free),
+        cuMemHostAlloc: Some(memory_calls::host_allocate),
+        cuMemFreeHost: Some(memory_calls::host_free),
+        cuMemHostRegister: Some(memory_calls::host_register),
+        cuMemHostUnregister: Some(memory_calls::host_unregister),
         cuPointerGetAttribute: Some(pointer::attribute),
         cuMemcpyAsync: Some(transfer::copy_async),
         cuMemcpyPeerAsync: Some(transfer::copy_peer_async),
@@ -114,14 +114,14 @@ pub fn table() -> Table {
         cuProfilerStart: Some(context::profiler),
         cuProfilerStop: Some(context::profiler),
 
-        cuModuleLoadData: Some(module::load),
-        cuModuleUnload: Some(module::unload),
-        cuModuleGetFunction: Some(module::get_function),
-        cuFuncGetAttribute: Some(module::get_attribute),
-        cuFuncSetAttribute: Some(module::set_attribute),
-        cuFuncGetParamInfo: Some(module::parameter),
-        cuOccupancyMaxActiveBlocksPerMultiprocessor: Some(module::occupancy),
-        cuLaunchKernel: Some(kernel::launch),
+        cuModuleLoadData: Some(module_calls::load),
+        cuModuleUnload: Some(module_calls::unload),
+        cuModuleGetFunction: Some(module_calls::get_function),
+        cuFuncGetAttribute: Some(module_calls::get_attribute),
+        cuFuncSetAttribute: Some(module_calls::set_attribute),
+        cuFuncGetParamInfo: Some(module_calls::parameter),
+        cuOccupancyMaxActiveBlocksPerMultiprocessor: Some(module_calls::occupancy),
+        cuLaunchKernel: Some(module_calls::launch),
     }
 }
 

@@ -34,7 +34,7 @@ fn queue(machine: &Arc<Machine>, stream: &Arc<Stream>, mut copy: Copy) -> Result
         // is queued, and its device fails when it runs.
         if let Place::Device(address) = place
             && !records
-            && read(&machine.space).mapping(*address).is_some()
+            && read(&machine.memory.space).mapping(*address).is_some()
         {
             let bytes = copy.extent(side).ok_or(code::INVALID_VALUE)?;
             let accessor = Accessor { device: stream.device, write, staged: true };
@@ -75,7 +75,7 @@ fn is_mapped(
         let (start, block) = block.ok_or(code::INVALID_VALUE)?;
         require(bytes <= block.bytes - (address - start), code::INVALID_VALUE)?;
     }
-    machine.translate(address, bytes, accessor).map(drop).map_err(|_| code::INVALID_VALUE)
+    machine.memory.translate(address, bytes, accessor).map(drop).map_err(|_| code::INVALID_VALUE)
 }
 
 /// The kind of address of one side, and whether it is pageable host memory.
@@ -84,10 +84,10 @@ fn classify(machine: &Machine, copy: &Copy, target: bool) -> Result<(Place, bool
     let Place::Host(address) = side.place else { return Err(code::INVALID_VALUE) };
     let bytes = copy.extent(side).ok_or(code::INVALID_VALUE)?;
     require(address != 0 && address.checked_add(bytes).is_some(), code::INVALID_VALUE)?;
-    if read(&machine.space).contains(address) {
+    if read(&machine.memory.space).contains(address) {
         return Ok((Place::Device(address), false));
     }
-    Ok((Place::Host(address), !machine.is_pinned(address, bytes)))
+    Ok((Place::Host(address), !machine.memory.is_pinned(address, bytes)))
 }
 
 pub(super) unsafe extern "C" fn copy_async(
@@ -109,7 +109,7 @@ pub(super) unsafe extern "C" fn copy_async(
 
 /// Checks that the current device can access both sides of a copy that names no contexts.
 fn within_reach(machine: &Machine, sides: [usize; 2], device: usize) -> Result<(), i32> {
-    let space = read(&machine.space);
+    let space = read(&machine.memory.space);
     let refused = sides.iter().any(|address| space.is_out_of_reach(*address, device));
     require(!refused, code::INVALID_VALUE)
 }
@@ -279,8 +279,8 @@ fn queue_fill(stream: CUstream, fill: Fill) -> c_int {
 /// Checks that the device can access the whole range.
 pub(super) fn is_fillable(machine: &Machine, device: usize, fill: &Fill) -> Result<(), i32> {
     let bytes = fill.count * fill.width;
-    let is_device = read(&machine.space).contains(fill.address);
-    require(is_device || machine.is_pinned(fill.address, bytes), code::INVALID_VALUE)?;
+    let is_device = read(&machine.memory.space).contains(fill.address);
+    require(is_device || machine.memory.is_pinned(fill.address, bytes), code::INVALID_VALUE)?;
     let accessor = Accessor { device, write: true, staged: false };
     is_mapped(machine, accessor, fill.address, bytes)
 }

@@ -1,18 +1,14 @@
 //! The blocks of `cuMemAlloc`. Small blocks share units of 2 MiB, as on a GPU.
 
-use super::address_space::{Access, Purpose, Reservation};
 use super::config::GRANULARITY;
 use super::physical::{insert_merged, next_id};
-use super::sync::{read, write};
-use super::{Machine, graph_memory};
 use crate::driver::code;
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 /// Alignment of blocks.
 const ALIGNMENT: usize = 512;
 /// Maximum size of a block that shares a unit.
-const LARGEST_SHARED: usize = GRANULARITY / 2;
+pub(super) const LARGEST_SHARED: usize = GRANULARITY / 2;
 
 /// An allocated block.
 #[derive(Clone, Copy)]
@@ -58,7 +54,7 @@ impl Blocks {
     }
 
     /// Allocates from the first gap in a device's units that is large enough.
-    fn take(&mut self, device: usize, bytes: usize) -> Option<usize> {
+    pub(super) fn take(&mut self, device: usize, bytes: usize) -> Option<usize> {
         let size = rounded(bytes)?;
         let mut units = self.units.values_mut().filter(|unit| unit.device == device);
         let (unit, start) = units.find_map(|unit| {
@@ -75,7 +71,7 @@ impl Blocks {
     }
 
     /// Adds a unit and allocates one block from it.
-    fn add(&mut self, device: usize, start: usize, unit: usize, bytes: usize) {
+    pub(super) fn add(&mut self, device: usize, start: usize, unit: usize, bytes: usize) {
         let size = rounded(bytes).map_or(unit, |size| size.min(unit));
         let mut free = BTreeMap::new();
         // The rest of a large block's unit stays unused.
@@ -87,7 +83,7 @@ impl Blocks {
     }
 
     /// Frees a block; returns its unit if that is now empty.
-    fn remove(&mut self, address: usize) -> Result<Option<(usize, usize)>, i32> {
+    pub(super) fn remove(&mut self, address: usize) -> Result<Option<(usize, usize)>, i32> {
         let block = self.live.remove(&address).ok_or(code::INVALID_VALUE)?;
         let found = self.units.range_mut(..=address).next_back();
         let (start, unit) = found.map(|(start, unit)| (*start, unit)).ok_or(code::UNKNOWN)?;
@@ -107,59 +103,6 @@ impl Blocks {
     pub(super) fn forget(&mut self, device: usize) {
         for (start, unit) in self.units.extract_if(.., |_, unit| unit.device == device) {
             self.live.extract_if(start..start + unit.bytes, |_, _| true).for_each(drop);
-        }
-    }
-}
-
-impl Machine {
-    /// The reservation that contains an address, and the block of `cuMemAlloc` or of a pool there.
-    pub(super) fn block(&self, address: usize) -> Option<(Reservation, Option<(usize, Block)>)> {
-        let space = read(&self.space);
-        let (_, reservation) = space.reservation(address)?;
-        let block = match reservation.purpose {
-            Purpose::Allocation(_) => space.blocks.around(address),
-            Purpose::Virtual => None,
-            Purpose::Imported(_, start, bytes) => {
-                let (_, mapping) = space.mapping(address)?;
-                let is_inside = address.wrapping_sub(start) < bytes;
-                is_inside.then_some((start, Block { bytes, id: mapping.allocation.id }))
-            }
-            Purpose::Pool => {
-                let (_, mapping) = space.mapping(address)?;
-                let Access::Pool(pool) = &mapping.access else { return None };
-                let (pool, id) = (Arc::clone(pool), mapping.allocation.id);
-                // A growing pool takes these two locks in the opposite order.
-                drop(space);
-                let of_graph = || {
-                    let (start, bytes) = graph_memory::around(self, address)?;
-                    Some((start, Block { bytes, id }))
-                };
-                pool.block(address).or_else(of_graph)
-            }
-        };
-        Some((reservation, block))
-    }
-
-    /// Allocates memory of a device.
-    pub(super) fn allocate_block(&self, device: usize, bytes: usize) -> Result<usize, i32> {
-        if bytes <= LARGEST_SHARED
-            && let Some(start) = write(&self.space).blocks.take(device, bytes)
-        {
-            return Ok(start);
-        }
-        let purpose = Purpose::Allocation(device);
-        let start = self.allocate_mapped(device, bytes, purpose, Access::Peers)?;
-        let unit = bytes.next_multiple_of(GRANULARITY);
-        write(&self.space).blocks.add(device, start, unit, bytes);
-        Ok(start)
-    }
-
-    /// Frees the block that begins at an address.
-    pub(super) fn free_block(&self, address: usize) -> Result<(), i32> {
-        let empty = write(&self.space).blocks.remove(address)?;
-        match empty {
-            Some((start, bytes)) => self.free_mapped(start, bytes),
-            None => Ok(()),
         }
     }
 }

@@ -95,7 +95,7 @@ pub(super) unsafe extern "C" fn reserve(
         require(bytes > 0 && bytes.is_multiple_of(GRANULARITY), code::INVALID_VALUE)?;
         require(alignment == 0 || alignment.is_power_of_two(), code::INVALID_VALUE)?;
         require((address as usize).is_multiple_of(GRANULARITY), code::INVALID_VALUE)?;
-        let mut space = write(&machine.space);
+        let mut space = write(&machine.memory.space);
         let reserved = space.reserve(bytes, alignment, address as usize, Purpose::Virtual)?;
         put!(ptr, reserved as CUdeviceptr)
     })
@@ -104,7 +104,7 @@ pub(super) unsafe extern "C" fn reserve(
 pub(super) unsafe extern "C" fn unreserve(ptr: CUdeviceptr, bytes: usize) -> c_int {
     entry(|machine| {
         let address = check_range(ptr, bytes)?;
-        let mut space = write(&machine.space);
+        let mut space = write(&machine.memory.space);
         let found = space.reservation(address).ok_or(code::INVALID_VALUE)?.1;
         require(found.purpose == Purpose::Virtual, code::INVALID_VALUE)?;
         space.unreserve(address, bytes)
@@ -123,7 +123,7 @@ pub(super) unsafe extern "C" fn create(
         let properties = peek!(properties)?;
         let device = owner(machine, &properties)?;
         require(bytes > 0 && bytes.is_multiple_of(GRANULARITY), code::INVALID_VALUE)?;
-        let physical = &machine.devices[device].physical;
+        let physical = &machine.memory.physical[device];
         let allocation = physical.allocate(bytes, properties.requestedHandleTypes.0)?;
         let created = write(&machine.handles).insert(allocation);
         put!(handle, created as CUmemGenericAllocationHandle)
@@ -153,7 +153,7 @@ pub(super) unsafe extern "C" fn map(
         require(offset == 0 && bytes == allocation.bytes, code::NOT_SUPPORTED)?;
         let address = check_range(ptr, bytes)?;
         let access = Access::Granted([0; MAX_DEVICES]);
-        let mut space = write(&machine.space);
+        let mut space = write(&machine.memory.space);
         let found = space.reservation(address).ok_or(code::INVALID_VALUE)?.1;
         require(found.purpose == Purpose::Virtual, code::INVALID_VALUE)?;
         space.map(address, Mapping { bytes, allocation, offset, access })
@@ -163,7 +163,7 @@ pub(super) unsafe extern "C" fn map(
 pub(super) unsafe extern "C" fn unmap(ptr: CUdeviceptr, bytes: usize) -> c_int {
     entry(|machine| {
         let address = check_range(ptr, bytes)?;
-        let mut space = write(&machine.space);
+        let mut space = write(&machine.memory.space);
         let found = space.reservation(address).ok_or(code::INVALID_VALUE)?.1;
         require(found.purpose == Purpose::Virtual, code::INVALID_VALUE)?;
         let memory = space.unmap(address, bytes)?;
@@ -183,7 +183,7 @@ pub(super) unsafe extern "C" fn set_access(
         let address = check_range(ptr, bytes)?;
         let rights = rights(machine, access, count).map_err(|_| code::INVALID_VALUE)?;
         let reachable = |device, owner| machine.config.can_access_peer(device, owner);
-        write(&machine.space).set_access(address, bytes, &rights, reachable)
+        write(&machine.memory.space).set_access(address, bytes, &rights, reachable)
     })
 }
 
@@ -196,9 +196,9 @@ pub(super) unsafe extern "C" fn get_access(
         // The driver writes 0 on failure (580.159).
         put!(flags, 0)?;
         let device = location(machine, &peek!(at)?).map_err(|_| code::INVALID_DEVICE)?;
-        let space = read(&machine.space);
+        let space = read(&machine.memory.space);
         let (_, mapping) = space.mapping(ptr as usize).ok_or(code::INVALID_VALUE)?;
-        let protection = AddressSpace::protection(mapping, device, &machine.peers);
+        let protection = AddressSpace::protection(mapping, device, &machine.memory.peers);
         put!(flags, protection.into())
     })
 }
