@@ -2,48 +2,67 @@
 //! when the seed decides, in any order that streams, events and the default stream's rules allow.
 //!
 //! One lock protects all queues. Callbacks of the host run on threads of their own
-//! ([`helper`](super::helper)).
+//! ([`helper`](super::helper)): they cannot run on the thread of a call, which may hold a lock of
+//! the host that the callback takes. The call continues when the callback has finished or sleeps,
+//! so runs are reproducible. A host may also wait for a callback, or for a word in pinned memory,
+//! without making a call. If no call comes for a while, the watcher runs queued operations one by
+//! one.
 
-use super::ConfigError;
+use super::adversary_policy::{Plan, Strategy, Tear};
+use super::arguments::require;
 use super::copy;
-use super::helper::Helpers;
+use super::hardware::Hardware;
+use super::helper::{Helper, Helpers};
 use super::lanes::{Callback, Pending, ScheduleState};
 use super::queue::{Action, Point, Stream};
 use super::sync::lock;
+use super::thread_scheduler::{Reason, ThreadScheduler};
+use super::thread_state;
 use super::trace::Trace;
-use super::{Machine, schedule};
-use crate::sim::adversary_policy::{Plan, Strategy, Tear};
-use crate::sim::thread_scheduler::{Reason, ThreadScheduler};
+use super::worker::{Parker, Worker};
+use crate::driver::code;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
-/// The schedule of a machine.
+/// Interval between two checks of an unfinished callback.
+const CHECK_INTERVAL: Duration = Duration::from_micros(100);
+/// Time without a call after which the watcher checks again if a thread was still running.
+const RECHECK_TIME: Duration = Duration::from_millis(10);
+/// Interval at which the watcher runs one operation if no call comes.
+const STEP_INTERVAL: Duration = Duration::from_millis(1);
+
+/// An adversarial schedule.
 pub(super) struct Adversary {
+    hardware: Arc<Hardware>,
     strategy: Strategy,
     /// Numbers of the only operations that may be delayed; `None`: all.
     late: Option<Vec<u64>>,
     pub(super) state: Mutex<ScheduleState>,
     /// Signals that a callback or an operation on another thread has finished.
-    pub(super) progress: Condvar,
+    progress: Condvar,
     pub(super) helpers: Helpers,
     pub(super) scheduler: ThreadScheduler,
 }
 
 impl Adversary {
-    /// `seed`: `None` if the machine uses another schedule.
+    /// `is_used` is false if the machine uses another schedule.
     pub(super) fn new(
-        seed: Option<u64>,
+        hardware: Arc<Hardware>,
+        strategy: Strategy,
         late: Option<Vec<u64>>,
-        trace: Option<&str>,
-    ) -> Result<Adversary, ConfigError> {
-        let trace = trace.map(Trace::open).transpose().map_err(ConfigError::Trace)?;
-        Ok(Adversary {
-            strategy: Strategy::new(seed.unwrap_or(0)),
+        trace: Option<Trace>,
+        is_used: bool,
+    ) -> Adversary {
+        Adversary {
+            hardware,
+            strategy,
             late,
             state: Mutex::new(ScheduleState::new(trace)),
             progress: Condvar::new(),
             helpers: Helpers::default(),
-            scheduler: ThreadScheduler::new(seed.is_some()),
-        })
+            scheduler: ThreadScheduler::new(is_used),
+        }
     }
 
     /// The byte that fills memory which was never written, or 0.
@@ -79,8 +98,7 @@ impl Adversary {
     /// Queues an operation and runs the operations that are due. Returns its position in the
     /// stream.
     pub(super) fn submit(
-        &self,
-        machine: &Arc<Machine>,
+        self: &Arc<Self>,
         stream: &Arc<Stream>,
         waits: Vec<Point>,
         action: Action,
@@ -111,21 +129,21 @@ impl Adversary {
         }
         state.current = number;
         while let Some(index) = state.due() {
-            state = self.step(machine, state, index);
+            state = self.step(state, index);
         }
         state.current = 0;
         position
     }
 
     /// Runs the operations that some points wait for, and no others.
-    pub(super) fn reach(&self, machine: &Arc<Machine>, points: &[Point]) {
+    pub(super) fn reach(self: &Arc<Self>, points: &[Point]) {
         if points.iter().all(Point::is_reached) {
             return;
         }
         let mut state = self.enter();
         while !points.iter().all(Point::is_reached) {
             state = match state.needed(points) {
-                Some(index) => self.step(machine, state, index),
+                Some(index) => self.step(state, index),
                 // The missing operation is running on another thread.
                 None => self.await_progress(state),
             };
@@ -156,21 +174,20 @@ impl Adversary {
     /// The host has queried a point that is not reached. Every few queries, runs an operation that
     /// the point waits for, so that a polling loop of the host ends. If that operation is a
     /// sleeping callback, runs any other one, since the callback may wait for it.
-    pub(super) fn poll(&self, machine: &Arc<Machine>, point: &Point) {
+    pub(super) fn poll(self: &Arc<Self>, point: &Point) {
         let mut state = self.enter();
         let needed = state.needed(std::slice::from_ref(point));
         let Some(index) = needed.or_else(|| state.any()) else { return };
         let Some(front) = state.lanes[index].pending.front_mut() else { return };
         match front.plan.patience.checked_sub(1) {
             Some(patience) => front.plan.patience = patience,
-            None => drop(self.step(machine, state, index)),
+            None => drop(self.step(state, index)),
         }
     }
 
     /// Runs the operation at the front of a lane, or the first step of it.
-    pub(super) fn step<'a>(
-        &'a self,
-        machine: &Arc<Machine>,
+    fn step<'a>(
+        self: &'a Arc<Self>,
         mut state: MutexGuard<'a, ScheduleState>,
         index: usize,
     ) -> MutexGuard<'a, ScheduleState> {
@@ -190,16 +207,16 @@ impl Adversary {
             let stream = Arc::clone(&lane.stream);
             state.offered = Some(Callback { lane: index, stream, action });
             state.callbacks += 1;
-            return self.run_offered_callback(machine, state);
+            return self.run_offered_callback(state);
         }
         if let Some(rest) = front.rest.take() {
-            schedule::run(machine, &lane.stream, action);
+            self.hardware.run(&lane.stream, action);
             front.defer_rest(submitted, rest);
             return state;
         }
         if let Action::Copy(copy) = &mut action
             && front.plan.tear == Tear::ReadsEarly
-            && copy::read_now(&machine.memory, lane.stream.device, copy)
+            && copy::read_now(&self.hardware.memory, lane.stream.device, copy)
         {
             front.plan.tear = Tear::Whole;
             front.defer_rest(submitted, action);
@@ -209,13 +226,175 @@ impl Adversary {
             Action::Kernel(launch) if front.plan.tear != Tear::Whole => Some(launch.keep_journal()),
             _ => None,
         };
-        schedule::run(machine, &lane.stream, action);
+        self.hardware.run(&lane.stream, action);
         if let Some(writes) = journal.and_then(|journal| journal.undo()) {
             front.defer_rest(submitted, Action::Writes(writes));
             return state;
         }
         state.finish(index);
         state
+    }
+
+    /// Starts a thread of the schedule; false if the system refuses.
+    fn start(self: &Arc<Self>, name: &str, body: fn(&Arc<Adversary>)) -> bool {
+        let own = Arc::clone(self);
+        let body = move || body(&own);
+        self.scheduler.begin_short_sleep();
+        let thread = Worker::start(String::from(name), body);
+        if thread.is_none() {
+            self.scheduler.end_short_sleep();
+        }
+        thread.map(|thread| lock(&self.helpers.threads).push(thread)).is_some()
+    }
+
+    /// Starts the watcher if there is none.
+    pub(super) fn start_watcher(self: &Arc<Self>) {
+        let mut state = lock(&self.state);
+        if !state.watched {
+            state.watched = self.start("sim watcher", Adversary::watch);
+        }
+    }
+
+    /// Starts a callback thread if there is none. It must exist before a callback is queued, since
+    /// no other thread may run one.
+    pub(super) fn require_helper(self: &Arc<Self>) -> Result<(), i32> {
+        let mut exists = lock(&self.helpers.exists);
+        *exists = *exists || self.start("sim callbacks", Adversary::help);
+        require(*exists, code::OUT_OF_MEMORY)
+    }
+
+    /// Has a callback thread run the offered callback; returns when the callback has finished or
+    /// sleeps.
+    fn run_offered_callback<'a>(
+        self: &'a Arc<Self>,
+        mut state: MutexGuard<'a, ScheduleState>,
+    ) -> MutexGuard<'a, ScheduleState> {
+        if !state.watched {
+            state.watched = self.start("sim watcher", Adversary::watch);
+        }
+        if state.helpers.iter().all(|helper| helper.busy) {
+            // If no further thread can be started, the callback waits for an existing one.
+            let _ = self.start("sim callbacks", Adversary::help);
+        }
+        if let Some(helper) = state.helpers.iter().find(|helper| !helper.busy) {
+            helper.parker.unpark();
+        }
+        self.settle(state)
+    }
+
+    /// Waits until every callback has finished or sleeps.
+    fn settle<'a>(
+        &'a self,
+        mut state: MutexGuard<'a, ScheduleState>,
+    ) -> MutexGuard<'a, ScheduleState> {
+        let start = Instant::now();
+        let mut idle_checks = 0;
+        self.scheduler.begin_short_sleep();
+        while state.callbacks > 0 && idle_checks < 2 {
+            let waited = self.progress.wait_timeout(state, CHECK_INTERVAL);
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+            if start.elapsed() > thread_state::LONGEST {
+                state.helpers.iter_mut().for_each(|helper| helper.is_ignored = helper.busy);
+            }
+            let awaited = state.offered.is_some()
+                || self.helpers.on_the_way.load(Ordering::SeqCst) > 0
+                || self
+                    .scheduler
+                    .with_scheduler_locked(|| state.helpers.iter_mut().any(Helper::is_awaited));
+            idle_checks = if awaited { 0 } else { idle_checks + 1 };
+        }
+        self.scheduler.end_short_sleep();
+        state
+    }
+
+    /// Runs the callback that is offered, without the lock.
+    fn run_callback<'a>(
+        self: &'a Arc<Self>,
+        mut state: MutexGuard<'a, ScheduleState>,
+    ) -> MutexGuard<'a, ScheduleState> {
+        let Some(Callback { lane, stream, action }) = state.offered.take() else { return state };
+        self.helpers.on_the_way.fetch_add(1, Ordering::SeqCst);
+        drop(state);
+        self.helpers.on_the_way.fetch_sub(1, Ordering::SeqCst);
+        self.hardware.run(&stream, action);
+        self.helpers.on_the_way.fetch_add(1, Ordering::SeqCst);
+        state = lock(&self.state);
+        self.helpers.on_the_way.fetch_sub(1, Ordering::SeqCst);
+        state.callbacks -= 1;
+        state.finish(lane);
+        self.scheduler.note_activity();
+        self.progress.notify_all();
+        state
+    }
+
+    /// The body of a callback thread.
+    fn help(self: &Arc<Self>) {
+        // SAFETY: gettid has no preconditions.
+        let id = unsafe { libc::gettid() };
+        let parker = Arc::new(Parker::default());
+        let mut state = lock(&self.state);
+        let own = state.helpers.len();
+        state.helpers.push(Helper::new(id, &parker));
+        self.scheduler.end_short_sleep();
+        while !state.closed {
+            if state.offered.is_some() {
+                state.helpers[own].busy = true;
+                state = self.run_callback(state);
+                state.helpers[own] = Helper::new(id, &parker);
+            } else {
+                drop(state);
+                self.scheduler.park(id, &parker, None);
+                state = lock(&self.state);
+            }
+        }
+    }
+
+    /// The body of the watcher.
+    fn watch(self: &Arc<Self>) {
+        // SAFETY: gettid has no preconditions.
+        let id = unsafe { libc::gettid() };
+        self.scheduler.end_short_sleep();
+        let mut state = lock(&self.state);
+        let (mut calls, mut quiet_time) = (state.calls, self.helpers.quiet_time());
+        while !state.closed {
+            if !state.is_busy() {
+                state.unwatched = true;
+                drop(state);
+                self.scheduler.park(id, &self.helpers.watch, None);
+                state = lock(&self.state);
+                continue;
+            }
+            drop(state);
+            let start = Instant::now();
+            self.scheduler.park(id, &self.helpers.watch, Some(quiet_time));
+            let timed_out = start.elapsed() >= quiet_time;
+            // Not under the lock: a calling thread that waits for it would look asleep.
+            let quiet = if timed_out { self.scheduler.quiet_stamp(id) } else { None };
+            state = lock(&self.state);
+            let is_quiet = quiet.is_some_and(|stamp| self.scheduler.is_unchanged(stamp));
+            if state.calls != calls || self.scheduler.has_callers() {
+                (calls, quiet_time) = (state.calls, self.helpers.quiet_time());
+            } else if timed_out && !is_quiet {
+                quiet_time = quiet_time.min(RECHECK_TIME);
+            } else if timed_out && let Some(index) = state.any() {
+                quiet_time = STEP_INTERVAL;
+                state = self.step(state, index);
+                self.scheduler.note_activity();
+                self.progress.notify_all();
+            }
+        }
+    }
+
+    /// Ends the threads, after all queued work has finished.
+    pub(super) fn close(&self) {
+        self.scheduler.close();
+        let mut state = lock(&self.state);
+        state.closed = true;
+        state.helpers.iter().for_each(|helper| helper.parker.unpark());
+        drop(state);
+        self.helpers.watch.unpark();
+        let threads = std::mem::take(&mut *lock(&self.helpers.threads));
+        threads.into_iter().for_each(Worker::join);
     }
 }
 

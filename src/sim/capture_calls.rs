@@ -1,7 +1,8 @@
 //! The calls that begin, end and query captures.
 
 use super::arguments::{peek, put};
-use super::{capture, entry, stream};
+use super::capture;
+use super::entry::entry;
 use crate::driver::sys::{
     CUgraph, CUgraphNode, CUstream, CUstreamCaptureMode, CUstreamCaptureStatus, cuuint64_t,
 };
@@ -23,15 +24,15 @@ fn status_of(info: Option<&capture::Info>) -> c_uint {
 
 pub(super) unsafe extern "C" fn begin(stream: CUstream, mode: CUstreamCaptureMode) -> c_int {
     entry(|machine| {
-        let stream = stream::get(machine, stream)?;
-        capture::begin(machine, &stream, mode as c_uint)
+        let stream = machine.stream(stream)?;
+        machine.captures.begin(&machine.graphs, &stream, mode as c_uint)
     })
 }
 
 pub(super) unsafe extern "C" fn end(stream: CUstream, graph: *mut CUgraph) -> c_int {
     entry(|machine| {
-        let stream = stream::get(machine, stream)?;
-        let outcome = capture::end(machine, &stream);
+        let stream = machine.stream(stream)?;
+        let outcome = machine.captures.end(&machine.graphs, &stream);
         // `graph` may be NULL. Without a graph, NULL is written.
         if !graph.is_null() {
             put!(graph, ptr::without_provenance_mut(outcome.unwrap_or(0)))?;
@@ -45,8 +46,8 @@ pub(super) unsafe extern "C" fn is_capturing(
     status: *mut CUstreamCaptureStatus,
 ) -> c_int {
     entry(|machine| {
-        let stream = stream::get(machine, stream)?;
-        let info = capture::info(machine, &stream)?;
+        let stream = machine.stream(stream)?;
+        let info = machine.captures.info(&stream)?;
         put!(status.cast::<c_uint>(), status_of(info.as_ref()))
     })
 }
@@ -60,8 +61,8 @@ pub(super) unsafe extern "C" fn info(
     count: *mut usize,
 ) -> c_int {
     entry(|machine| {
-        let stream = stream::get(machine, stream)?;
-        let info = capture::info(machine, &stream)?;
+        let stream = machine.stream(stream)?;
+        let info = machine.captures.info(&stream)?;
         put!(status.cast::<c_uint>(), status_of(info.as_ref()))?;
         // CUDA writes the other results only for a capturing stream.
         let Some(info) = info.filter(|info| !info.broken) else { return Ok(()) };

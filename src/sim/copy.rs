@@ -1,5 +1,5 @@
 //! Copies and fills: moves the bytes. The calls that queue them are in
-//! [`transfer`](super::transfer).
+//! [`transfer_calls`](super::transfer_calls).
 
 use super::address_space::{Accessor, Chunk, Chunks};
 use super::memory::Memory;

@@ -1,31 +1,21 @@
-//! Events: points in streams.
+//! Events: points in streams of this process or, for shared events, of another.
 
-use super::arguments::{put, require};
-use super::graph::Work;
-use super::queue::{Action, Mark, Point, Stream};
+use super::queue::{Kind, Mark, Point, Stream};
+use super::schedule::Schedule;
 use super::shared_event::SharedEvent;
-use super::sync::{lock, read, write};
-use super::{Machine, capture, entry, entry_checked, schedule, stream};
-use crate::driver::code;
-use crate::driver::sys::{CUevent, CUstream};
-use std::ffi::{c_int, c_uint};
-use std::ptr;
-use std::sync::atomic::{AtomicU64, Ordering};
+use super::sync::lock;
+use super::worker::Worker;
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
-
-/// `CU_EVENT_DISABLE_TIMING` and `CU_EVENT_INTERPROCESS`.
-const DISABLE_TIMING: c_uint = 2;
-const INTERPROCESS: c_uint = 4;
-/// All flags, with `CU_EVENT_BLOCKING_SYNC`.
-const KNOWN: c_uint = 1 | DISABLE_TIMING | INTERPROCESS;
+use std::time::Duration;
 
 /// An event: the point of its last record.
 pub(super) struct Event {
     pub(super) device: usize,
-    flags: c_uint,
+    is_timed: bool,
     recorded: Mutex<Recorded>,
     /// The part that is shared with other processes.
-    pub(super) shared: Option<Arc<SharedEvent>>,
+    pub(super) shared: Option<Arc<RemoteRecords>>,
 }
 
 /// The last record of an event.
@@ -45,12 +35,13 @@ pub(super) struct Captured {
 }
 
 impl Event {
-    pub(super) fn of_another(device: usize, shared: SharedEvent) -> Event {
-        let (flags, recorded) = (DISABLE_TIMING | INTERPROCESS, Mutex::default());
-        Event { device, flags, recorded, shared: Some(Arc::new(shared)) }
+    pub(super) fn new(device: usize, is_timed: bool, shared: Option<SharedEvent>) -> Event {
+        let shared = shared.map(|shared| Arc::new(RemoteRecords::of(shared)));
+        Event { device, is_timed, recorded: Mutex::default(), shared }
     }
 
-    pub(super) fn recorded(&self, machine: &Arc<Machine>) -> Recorded {
+    /// The last record, of this process or another.
+    pub(super) fn recorded(&self, schedule: &Arc<Schedule>) -> Recorded {
         let own = lock(&self.recorded).clone();
         let Some(shared) = &self.shared else { return own };
         let number = match &own {
@@ -58,18 +49,34 @@ impl Event {
             Recorded::At(mark) => mark.shared.as_ref().map_or(0, |(_, number)| *number),
             Recorded::Never => 0,
         };
-        let last = shared.recorded();
+        let last = shared.event.recorded();
         if last <= number {
             return own;
         }
         // Another process recorded it last.
         Recorded::At(Arc::new(Mark {
-            stream: shared.follow(machine, last),
+            stream: shared.follow(schedule, last),
             position: AtomicU64::new(last),
             time: AtomicU64::new(0),
             timed: false,
             shared: None,
         }))
+    }
+
+    /// The mark of a record that is to be queued on a stream.
+    pub(super) fn new_mark(&self, stream: &Arc<Stream>) -> Arc<Mark> {
+        let record = |shared: &Arc<RemoteRecords>| {
+            let event = Arc::clone(&shared.event);
+            let number = event.record();
+            (event, number)
+        };
+        Arc::new(Mark {
+            stream: Arc::clone(stream),
+            position: AtomicU64::new(u64::MAX),
+            time: AtomicU64::new(0),
+            timed: self.is_timed,
+            shared: self.shared.as_ref().map(record),
+        })
     }
 
     pub(super) fn set(&self, recorded: Recorded) {
@@ -83,149 +90,54 @@ impl Event {
             Recorded::Never | Recorded::Captured(_) => None,
         }
     }
+}
 
-    /// Queues its record on a stream.
-    pub(super) fn record_at(
-        &self,
-        machine: &Arc<Machine>,
-        stream: &Arc<Stream>,
-        waits: Vec<Point>,
-    ) -> Result<Point, i32> {
-        let mark = Arc::new(Mark {
-            stream: Arc::clone(stream),
-            position: AtomicU64::new(u64::MAX),
-            time: AtomicU64::new(0),
-            timed: self.flags & DISABLE_TIMING == 0,
-            shared: self.shared.as_ref().map(|shared| (Arc::clone(shared), shared.record())),
-        });
-        let action = Action::Record(Arc::clone(&mark));
-        let submitted = schedule::submit(machine, stream, waits, action);
-        if let (Err(_), Some((shared, number))) = (&submitted, &mark.shared) {
-            shared.forget(*number);
-        }
-        let point = submitted?;
-        self.set(Recorded::At(mark));
-        Ok(point)
+/// The records that other processes make of a shared event.
+pub(super) struct RemoteRecords {
+    pub(super) event: Arc<SharedEvent>,
+    /// A stream whose positions are the numbers of the records.
+    stream: Arc<Stream>,
+    is_watched: Mutex<bool>,
+}
+
+impl RemoteRecords {
+    fn of(event: SharedEvent) -> RemoteRecords {
+        let stream = Stream::new(event.device(), Kind::NonBlocking, 0);
+        RemoteRecords { event: Arc::new(event), stream, is_watched: Mutex::new(false) }
     }
 
-    /// The recorded point, for a query by the host.
-    fn queried_mark(&self, machine: &Arc<Machine>) -> Result<Option<Arc<Mark>>, i32> {
-        let mark = match self.recorded(machine) {
-            Recorded::Captured(captured) => {
-                return Err(capture::refuse_event(machine, &captured, true));
+    /// Returns the stream on which a record of another process has its number as position. A thread
+    /// of the machine polls until the record is reached.
+    fn follow(self: &Arc<Self>, schedule: &Arc<Schedule>, record: u64) -> Arc<Stream> {
+        let mut is_watched = lock(&self.is_watched);
+        if self.update(schedule) < record && !*is_watched {
+            let (records, schedule_of_worker) = (Arc::clone(self), Arc::downgrade(schedule));
+            let worker = Worker::start(String::from("sim shared event"), move || {
+                while let Some(schedule) = schedule_of_worker.upgrade() {
+                    let mut is_watched = lock(&records.is_watched);
+                    if records.update(&schedule) >= records.event.recorded() {
+                        *is_watched = false;
+                        return;
+                    }
+                    drop((is_watched, schedule));
+                    std::thread::sleep(Duration::from_micros(200));
+                }
+            });
+            if let Some(worker) = worker {
+                *is_watched = true;
+                schedule.keep(worker);
             }
-            Recorded::Never => None,
-            Recorded::At(mark) => Some(mark),
-        };
-        capture::refuse_unsafe(machine)?;
-        Ok(mark)
+        }
+        Arc::clone(&self.stream)
     }
-}
 
-/// Some calls check the event handle before they check that the driver is initialised.
-fn check_handle(event: CUevent) -> Result<(), i32> {
-    require(!event.is_null(), code::INVALID_HANDLE)
-}
-
-/// The event of a handle.
-#[inline]
-pub(super) fn get(machine: &Machine, event: CUevent) -> Result<Arc<Event>, i32> {
-    read(&machine.events).find(event.addr()).map(Arc::clone)
-}
-
-pub(super) unsafe extern "C" fn create(event: *mut CUevent, flags: c_uint) -> c_int {
-    entry(|machine| {
-        let context = machine.current()?;
-        require(!event.is_null() && flags & !KNOWN == 0, code::INVALID_VALUE)?;
-        let shareable = flags & INTERPROCESS == 0 || flags & DISABLE_TIMING != 0;
-        require(shareable, code::INVALID_VALUE)?;
-        let shared = match flags & INTERPROCESS {
-            0 => None,
-            _ => Some(SharedEvent::create(&machine.memory.physical[context.device])?),
-        };
-        let (device, recorded) = (context.device, Mutex::default());
-        let created = Event { device, flags, recorded, shared: shared.map(Arc::new) };
-        let handle = write(&machine.events).insert(Arc::new(created));
-        put!(event, ptr::without_provenance_mut(handle))
-    })
-}
-
-pub(super) unsafe extern "C" fn destroy(event: CUevent) -> c_int {
-    entry_checked(check_handle(event), |machine| {
-        machine.usable()?;
-        let mut events = write(&machine.events);
-        machine.devices[events.find(event.addr())?.device].context.check()?;
-        events.remove(event.addr()).map(drop).ok_or(code::INVALID_HANDLE)
-    })
-}
-
-pub(super) unsafe extern "C" fn record(event: CUevent, stream: CUstream) -> c_int {
-    // SAFETY: the same promise.
-    unsafe { record_with_flags(event, stream, 0) }
-}
-
-pub(super) unsafe extern "C" fn record_with_flags(
-    event: CUevent,
-    stream: CUstream,
-    flags: c_uint,
-) -> c_int {
-    entry(|machine| {
-        let stream = stream::get(machine, stream)?;
-        let event = get(machine, event)?;
-        require(flags <= 1, code::INVALID_VALUE)?;
-        require(event.device == stream.device, code::INVALID_HANDLE)?;
-        if flags == 1 {
-            // CU_EVENT_RECORD_EXTERNAL is for captures only.
-            require(capture::records(machine, &stream)?, code::ILLEGAL_STATE)?;
-            return capture::add(machine, &stream, Work::Record(event));
+    /// Reads the last reached record and completes the stream up to it. The caller holds the lock.
+    fn update(&self, schedule: &Schedule) -> u64 {
+        let reached = self.event.reached();
+        if reached > self.stream.completed() {
+            self.stream.finish(reached);
+            schedule.note_remote_progress();
         }
-        if capture::mark(machine, &stream, &event)? {
-            return Ok(());
-        }
-        event.record_at(machine, &stream, Vec::new()).map(drop)
-    })
-}
-
-pub(super) unsafe extern "C" fn query(event: CUevent) -> c_int {
-    entry_checked(check_handle(event), |machine| {
-        machine.spend_query_time();
-        let event = get(machine, event)?;
-        let waiting = event.queried_mark(machine)?.filter(|mark| !mark.is_reached());
-        machine.devices[event.device].context.check()?;
-        let Some(mark) = waiting else { return Ok(()) };
-        schedule::poll(machine, &mark.point());
-        Err(code::NOT_READY)
-    })
-}
-
-pub(super) unsafe extern "C" fn synchronize(event: CUevent) -> c_int {
-    entry_checked(check_handle(event), |machine| {
-        let event = get(machine, event)?;
-        match event.queried_mark(machine)? {
-            Some(mark) => schedule::wait(machine, &mark.point()),
-            None => machine.devices[event.device].context.check(),
-        }
-    })
-}
-
-pub(super) unsafe extern "C" fn elapsed_time(
-    milliseconds: *mut f32,
-    start: CUevent,
-    end: CUevent,
-) -> c_int {
-    entry_checked(check_handle(start).and(check_handle(end)), |machine| {
-        require(!milliseconds.is_null(), code::INVALID_HANDLE)?;
-        let (start, end) = (get(machine, start)?, get(machine, end)?);
-        require(start.device == end.device, code::INVALID_HANDLE)?;
-        machine.devices[start.device].context.check()?;
-        let mark = |event: &Event| match event.recorded(machine) {
-            Recorded::At(mark) if mark.timed => Ok(mark),
-            Recorded::At(_) | Recorded::Never => Err(code::INVALID_HANDLE),
-            Recorded::Captured(captured) => Err(capture::refuse_event(machine, &captured, false)),
-        };
-        let (start, end) = (mark(&start)?, mark(&end)?);
-        require(start.is_reached() && end.is_reached(), code::NOT_READY)?;
-        let time = |mark: &Mark| mark.time.load(Ordering::Relaxed) as f64;
-        put!(milliseconds, ((time(&end) - time(&start)) / 1e6) as f32)
-    })
+        self.stream.completed()
+    }
 }

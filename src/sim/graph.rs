@@ -1,25 +1,18 @@
-//! Graphs: operations and their dependencies, and the calls that query them.
+//! Graphs: operations and their dependencies.
 
-use super::arguments::{put, require};
 use super::event::Event;
 use super::graph_memory::Block;
 use super::handles::Handles;
 use super::queue::Action;
-use super::replay::Exec;
-use super::sync::{lock, read, write};
-use super::{Machine, entry};
-use crate::driver::code;
-use crate::driver::sys::{CUgraph, CUgraphNode, CUgraphNodeType};
+use super::sync::{lock, write};
 use std::ffi::c_int;
-use std::ptr;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, RwLock};
 
-/// The tables of graphs, nodes (with their kind) and executable graphs.
+/// The tables of graphs and nodes (with their kind).
 pub(super) struct Graphs {
     pub(super) graphs: Handles<Arc<Graph>>,
-    nodes: Handles<c_int>,
-    pub(super) execs: Handles<Arc<Exec>>,
+    pub(super) nodes: Handles<c_int>,
 }
 
 /// A graph; each node depends on earlier nodes only.
@@ -67,20 +60,15 @@ impl Work {
 
 impl Graphs {
     pub(super) fn new() -> Graphs {
-        Graphs { graphs: Handles::new(8), nodes: Handles::new(9), execs: Handles::new(10) }
-    }
-
-    /// Number of graphs and executable graphs that the host has not destroyed.
-    pub(super) fn len(&self) -> usize {
-        self.graphs.len() + self.execs.len()
+        Graphs { graphs: Handles::new(8), nodes: Handles::new(9) }
     }
 }
 
 impl Graph {
-    /// Creates a graph in the machine's table.
-    pub(super) fn insert(machine: &Machine) -> Arc<Graph> {
+    /// Creates a graph in a table.
+    pub(super) fn insert(graphs: &RwLock<Graphs>) -> Arc<Graph> {
         let graph = Arc::new(Graph { handle: AtomicUsize::new(0), nodes: Mutex::default() });
-        let handle = write(&machine.graphs).graphs.insert(Arc::clone(&graph));
+        let handle = write(graphs).graphs.insert(Arc::clone(&graph));
         graph.handle.store(handle, Ordering::Relaxed);
         graph
     }
@@ -92,12 +80,12 @@ impl Graph {
     /// Adds a node and returns its number.
     pub(super) fn add(
         &self,
-        machine: &Machine,
+        graphs: &RwLock<Graphs>,
         device: usize,
         after: Vec<usize>,
         work: Work,
     ) -> usize {
-        let handle = write(&machine.graphs).nodes.insert(work.kind());
+        let handle = write(graphs).nodes.insert(work.kind());
         let mut nodes = lock(&self.nodes);
         nodes.push(Arc::new(Node { handle, device, after, work }));
         nodes.len() - 1
@@ -129,83 +117,15 @@ impl Graph {
     }
 
     /// Removes the graph and its nodes from the tables.
-    pub(super) fn destroy(&self, machine: &Machine) {
+    pub(super) fn destroy(&self, graphs: &RwLock<Graphs>) {
         let nodes = std::mem::take(&mut *lock(&self.nodes));
-        let mut graphs = write(&machine.graphs);
+        let mut tables = write(graphs);
         for node in &nodes {
-            graphs.nodes.remove(node.handle);
+            tables.nodes.remove(node.handle);
         }
-        let graph = graphs.graphs.remove(self.handle());
-        drop(graphs);
+        let graph = tables.graphs.remove(self.handle());
+        drop(tables);
         // The last reference may free memory, so it is dropped without a lock.
         drop((graph, nodes));
     }
-}
-
-pub(super) fn get(machine: &Machine, graph: CUgraph) -> Result<Arc<Graph>, i32> {
-    read(&machine.graphs).graphs.get(graph.addr()).map(Arc::clone).ok_or(code::INVALID_VALUE)
-}
-
-pub(super) unsafe extern "C" fn destroy(graph: CUgraph) -> c_int {
-    entry(|machine| {
-        get(machine, graph)?.destroy(machine);
-        Ok(())
-    })
-}
-
-/// Writes handles to the host's array of length `room`; the rest is filled with NULL.
-fn list(handles: &[usize], out: *mut CUgraphNode, room: usize) -> Result<(), i32> {
-    for index in 0..room {
-        let handle = handles.get(index).copied().unwrap_or(0);
-        put!(out.wrapping_add(index), ptr::without_provenance_mut(handle))?;
-    }
-    Ok(())
-}
-
-/// Handles the count argument. If the host only queries the count, stores it; otherwise returns how
-/// many handles to write.
-fn room(count: *mut usize, counts_only: bool, found: usize) -> Result<usize, i32> {
-    let room = super::arguments::peek!(count)?;
-    require(counts_only || room > 0, code::INVALID_VALUE)?;
-    put!(count, if counts_only { found } else { found.min(room) })?;
-    Ok(if counts_only { 0 } else { room })
-}
-
-pub(super) unsafe extern "C" fn get_nodes(
-    graph: CUgraph,
-    nodes: *mut CUgraphNode,
-    count: *mut usize,
-) -> c_int {
-    entry(|machine| {
-        let handles: Vec<usize> =
-            get(machine, graph)?.nodes().iter().map(|node| node.handle).collect();
-        let room = room(count, nodes.is_null(), handles.len())?;
-        list(&handles, nodes, room)
-    })
-}
-
-pub(super) unsafe extern "C" fn get_edges(
-    graph: CUgraph,
-    from: *mut CUgraphNode,
-    to: *mut CUgraphNode,
-    count: *mut usize,
-) -> c_int {
-    entry(|machine| {
-        let nodes = get(machine, graph)?.nodes();
-        require(from.is_null() == to.is_null(), code::INVALID_VALUE)?;
-        let edge = |node: &Arc<Node>| -> Vec<(usize, usize)> {
-            node.after.iter().map(|before| (nodes[*before].handle, node.handle)).collect()
-        };
-        let (before, after): (Vec<usize>, Vec<usize>) = nodes.iter().flat_map(edge).unzip();
-        let room = room(count, from.is_null(), before.len())?;
-        list(&before, from, room)?;
-        list(&after, to, room)
-    })
-}
-
-pub(super) unsafe extern "C" fn node_type(node: CUgraphNode, kind: *mut CUgraphNodeType) -> c_int {
-    entry(|machine| {
-        let found = read(&machine.graphs).nodes.get(node.addr()).copied();
-        put!(kind.cast::<c_int>(), found.ok_or(code::INVALID_VALUE)?)
-    })
 }

@@ -1,11 +1,16 @@
-//! Calls that update an executable graph and that print a graph.
+//! The calls that query, print and destroy graphs, and update executable ones.
 
-use super::arguments::{put, require};
-use super::graph::{self, Node, Work};
+use super::arguments::{peek, put, require};
+use super::entry::entry;
+use super::exec_calls;
+use super::graph::{Node, Work};
+use super::machine::Machine;
 use super::queue::Action;
-use super::{Machine, entry, replay};
+use super::sync::read;
 use crate::driver::code;
-use crate::driver::sys::{CUgraph, CUgraphExec, CUgraphExecUpdateResultInfo};
+use crate::driver::sys::{
+    CUgraph, CUgraphExec, CUgraphExecUpdateResultInfo, CUgraphNode, CUgraphNodeType,
+};
 use std::ffi::{CStr, OsStr, c_char, c_int, c_uint};
 use std::fmt::Write;
 use std::os::unix::ffi::OsStrExt;
@@ -18,6 +23,70 @@ const TOPOLOGY_CHANGED: c_uint = 2;
 const NODE_TYPE_CHANGED: c_uint = 3;
 const PARAMETERS_CHANGED: c_uint = 5;
 const NOT_SUPPORTED: c_uint = 6;
+
+pub(super) unsafe extern "C" fn destroy(graph: CUgraph) -> c_int {
+    entry(|machine| {
+        machine.graph(graph)?.destroy(&machine.graphs);
+        Ok(())
+    })
+}
+
+/// Writes handles to the host's array of length `room`; the rest is filled with NULL.
+fn list(handles: &[usize], out: *mut CUgraphNode, room: usize) -> Result<(), i32> {
+    for index in 0..room {
+        let handle = handles.get(index).copied().unwrap_or(0);
+        put!(out.wrapping_add(index), ptr::without_provenance_mut(handle))?;
+    }
+    Ok(())
+}
+
+/// Handles the count argument. If the host only queries the count, stores it; otherwise returns how
+/// many handles to write.
+fn room(count: *mut usize, counts_only: bool, found: usize) -> Result<usize, i32> {
+    let room = peek!(count)?;
+    require(counts_only || room > 0, code::INVALID_VALUE)?;
+    put!(count, if counts_only { found } else { found.min(room) })?;
+    Ok(if counts_only { 0 } else { room })
+}
+
+pub(super) unsafe extern "C" fn get_nodes(
+    graph: CUgraph,
+    nodes: *mut CUgraphNode,
+    count: *mut usize,
+) -> c_int {
+    entry(|machine| {
+        let handles: Vec<usize> =
+            machine.graph(graph)?.nodes().iter().map(|node| node.handle).collect();
+        let room = room(count, nodes.is_null(), handles.len())?;
+        list(&handles, nodes, room)
+    })
+}
+
+pub(super) unsafe extern "C" fn get_edges(
+    graph: CUgraph,
+    from: *mut CUgraphNode,
+    to: *mut CUgraphNode,
+    count: *mut usize,
+) -> c_int {
+    entry(|machine| {
+        let nodes = machine.graph(graph)?.nodes();
+        require(from.is_null() == to.is_null(), code::INVALID_VALUE)?;
+        let edge = |node: &Arc<Node>| -> Vec<(usize, usize)> {
+            node.after.iter().map(|before| (nodes[*before].handle, node.handle)).collect()
+        };
+        let (before, after): (Vec<usize>, Vec<usize>) = nodes.iter().flat_map(edge).unzip();
+        let room = room(count, from.is_null(), before.len())?;
+        list(&before, from, room)?;
+        list(&after, to, room)
+    })
+}
+
+pub(super) unsafe extern "C" fn node_type(node: CUgraphNode, kind: *mut CUgraphNodeType) -> c_int {
+    entry(|machine| {
+        let found = read(&machine.graphs).nodes.get(node.addr()).copied();
+        put!(kind.cast::<c_int>(), found.ok_or(code::INVALID_VALUE)?)
+    })
+}
 
 /// The reason why operations cannot replace others, and the index of the first that cannot; 0: they
 /// can.
@@ -52,9 +121,9 @@ pub(super) unsafe extern "C" fn update(
 ) -> c_int {
     entry(|machine| {
         machine.current()?;
-        let exec = replay::get(machine, exec)?;
-        let nodes = graph::get(machine, graph)?.nodes();
-        replay::can_run(machine, &nodes)?;
+        let exec = machine.exec(exec)?;
+        let nodes = machine.graph(graph)?.nodes();
+        exec_calls::can_run(machine, &nodes)?;
         let (found, node) = compare(&exec.nodes(), &nodes);
         // Written field by field, since the result is a plain integer here.
         put!(info.cast::<c_uint>(), found)?;
@@ -111,7 +180,7 @@ fn text(nodes: &[Arc<Node>]) -> Result<String, std::fmt::Error> {
 }
 
 fn write_to(machine: &Machine, graph: CUgraph, path: *const c_char) -> Result<(), i32> {
-    let nodes = graph::get(machine, graph)?.nodes();
+    let nodes = machine.graph(graph)?.nodes();
     require(!ptr::eq(path, ptr::null()), code::INVALID_VALUE)?;
     // SAFETY: not NULL, and NUL-terminated by the host's promise.
     let path = unsafe { CStr::from_ptr(path) };

@@ -1,10 +1,10 @@
 //! The queues of an adversarial schedule: one lane for each stream, and the searches for the next
 //! operation to run.
 
+use super::adversary_policy::Plan;
 use super::helper::Helper;
 use super::queue::{Action, Point, Stream};
 use super::trace::{Record, Trace};
-use crate::sim::adversary_policy::Plan;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

@@ -3,9 +3,9 @@
 //! is no leak if an injected fault refused its destruction: the library destroys streams, events
 //! and contexts only once, since on a GPU the first call may have succeeded.
 
-use super::Machine;
 use super::config::Leaks;
 use super::context::Context;
+use super::machine::Machine;
 use super::sync::read;
 use crate::driver::code;
 use crate::driver::{Call, inject};
@@ -42,44 +42,42 @@ fn report(counts: &[Count], end: fmt::Arguments<'_>) {
     }
 }
 
-impl Machine {
-    fn reports_leaks_of(&self, context: &Context) -> bool {
-        self.config.leaks == Leaks::Report && context.error.load(Ordering::Relaxed) == code::SUCCESS
-    }
+fn reports_leaks_of(machine: &Machine, context: &Context) -> bool {
+    machine.config.leaks == Leaks::Report && context.error.load(Ordering::Relaxed) == code::SUCCESS
+}
 
-    /// Reports the live objects of a context after its last release.
-    pub(super) fn report_leaks_of(&self, context: &Context) {
-        if !self.reports_leaks_of(context) {
-            return;
-        }
-        let device = context.device;
-        let streams = read(&self.streams).iter().filter(|it| it.device == device).count();
-        let events = read(&self.events).iter().filter(|it| it.device == device).count();
-        let modules = read(&self.modules).count_of(device);
-        let counts = [
-            ("streams", forgotten(streams, Call::cuStreamDestroy)),
-            ("events", forgotten(events, Call::cuEventDestroy)),
-            ("modules", forgotten(modules, Call::cuModuleUnload)),
-            ("allocations", read(&self.memory.space).allocations_of(device)),
-            ("pinned ranges of the host", read(&self.memory.host).count_of(device)),
-        ];
-        report(&counts, format_args!("the context of device {device} ended"));
+/// Reports the live objects of a context after its last release.
+pub(super) fn report_context(machine: &Machine, context: &Context) {
+    if !reports_leaks_of(machine, context) {
+        return;
     }
+    let device = context.device;
+    let streams = read(&machine.streams).iter().filter(|it| it.device == device).count();
+    let events = read(&machine.events).iter().filter(|it| it.device == device).count();
+    let modules = read(&machine.modules).count_of(device);
+    let counts = [
+        ("streams", forgotten(streams, Call::cuStreamDestroy)),
+        ("events", forgotten(events, Call::cuEventDestroy)),
+        ("modules", forgotten(modules, Call::cuModuleUnload)),
+        ("allocations", read(&machine.memory.space).allocations_of(device)),
+        ("pinned ranges of the host", read(&machine.memory.host).count_of(device)),
+    ];
+    report(&counts, format_args!("the context of device {device} ended"));
+}
 
-    /// Reports the live objects of the machine.
-    pub(super) fn report_leaks(&self) {
-        if !self.devices.iter().all(|device| self.reports_leaks_of(&device.context)) {
-            return;
-        }
-        let live = self.live_objects();
-        let counts = [
-            ("contexts", forgotten(live.contexts, Call::cuDevicePrimaryCtxRelease)),
-            ("memory handles", live.handles),
-            ("mappings", live.mappings),
-            ("reservations", live.reservations),
-            ("pools", live.pools),
-            ("blocks of pools", live.pool_blocks),
-        ];
-        report(&counts, format_args!("it was powered off"));
+/// Reports the live objects of the machine.
+pub(super) fn report_machine(machine: &Machine) {
+    if !machine.hardware.devices.iter().all(|device| reports_leaks_of(machine, &device.context)) {
+        return;
     }
+    let live = machine.live_objects();
+    let counts = [
+        ("contexts", forgotten(live.contexts, Call::cuDevicePrimaryCtxRelease)),
+        ("memory handles", live.handles),
+        ("mappings", live.mappings),
+        ("reservations", live.reservations),
+        ("pools", live.pools),
+        ("blocks of pools", live.pool_blocks),
+    ];
+    report(&counts, format_args!("it was powered off"));
 }

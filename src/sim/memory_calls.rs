@@ -2,10 +2,11 @@
 
 use super::address_space::Purpose;
 use super::arguments::{put, require};
+use super::entry::entry;
 use super::host_memory::{HostMemory, HostRange, free_host};
 use super::physical::POISONED_BYTES;
+use super::pool_calls;
 use super::sync::{read, write};
-use super::{capture, entry, graph_memory, pool, schedule};
 use crate::driver::code;
 use crate::driver::sys::CUdeviceptr;
 use std::ffi::{c_int, c_uint, c_void};
@@ -33,7 +34,7 @@ pub(super) unsafe extern "C" fn info(free: *mut usize, total: *mut usize) -> c_i
 pub(super) unsafe extern "C" fn allocate(ptr: *mut CUdeviceptr, bytes: usize) -> c_int {
     entry(|machine| {
         let device = machine.current()?.device;
-        capture::refuse_unsafe(machine)?;
+        machine.captures.refuse_unsafe()?;
         require(!ptr.is_null() && bytes > 0, code::INVALID_VALUE)?;
         put!(ptr, machine.memory.allocate_block(device, bytes)? as CUdeviceptr)
     })
@@ -42,7 +43,7 @@ pub(super) unsafe extern "C" fn allocate(ptr: *mut CUdeviceptr, bytes: usize) ->
 pub(super) unsafe extern "C" fn free(ptr: CUdeviceptr) -> c_int {
     entry(|machine| {
         machine.usable()?;
-        capture::refuse_unsafe(machine)?;
+        machine.captures.refuse_unsafe()?;
         if ptr == 0 {
             return Ok(());
         }
@@ -52,19 +53,19 @@ pub(super) unsafe extern "C" fn free(ptr: CUdeviceptr) -> c_int {
         let pooled = reservation.purpose == Purpose::Pool;
         let device = match reservation.purpose {
             Purpose::Allocation(device) => device,
-            Purpose::Pool | Purpose::Virtual => pool::device_of(machine, address)?,
+            Purpose::Pool | Purpose::Virtual => pool_calls::device_of(machine, address)?,
             Purpose::Imported(..) => return Err(code::INVALID_VALUE),
         };
         // CUDA waits for the device's work first.
-        let context = &machine.devices[device].context;
+        let context = &machine.hardware.devices[device].context;
         context.check()?;
-        schedule::drain(machine, [context]);
+        machine.schedule.drain([context]);
         if !pooled {
             return machine.memory.free_block(address);
         }
-        match graph_memory::find(machine, address) {
-            Some(block) => block.free(machine),
-            None => pool::free_now(machine, address),
+        match machine.graph_memory.find(address) {
+            Some(block) => block.free(&machine.graph_memory),
+            None => pool_calls::free_now(machine, address),
         }
     })
 }
@@ -76,7 +77,7 @@ pub(super) unsafe extern "C" fn host_allocate(
 ) -> c_int {
     entry(|machine| {
         let device = machine.current()?.device;
-        capture::refuse_unsafe(machine)?;
+        machine.captures.refuse_unsafe()?;
         require(!ptr.is_null(), code::INVALID_VALUE)?;
         require(flags & !HOST_ALLOC_FLAGS == 0, code::INVALID_VALUE)?;
         if bytes == 0 {
@@ -94,14 +95,14 @@ pub(super) unsafe extern "C" fn host_allocate(
             )
         };
         require(address != libc::MAP_FAILED, code::OUT_OF_MEMORY)?;
-        let poison = machine.adversary.poison();
+        let poison = machine.schedule.poison();
         if poison != 0 {
             // SAFETY: the pages are new and writable.
             unsafe { ptr::write_bytes(address.cast::<u8>(), poison, bytes.min(POISONED_BYTES)) };
         }
         let range = HostRange { bytes, device, owned: true };
         write(&machine.memory.host).ranges.insert(address.expose_provenance(), range);
-        schedule::share_memory(machine);
+        machine.schedule.share_memory();
         put!(ptr, address)
     })
 }
@@ -109,7 +110,7 @@ pub(super) unsafe extern "C" fn host_allocate(
 pub(super) unsafe extern "C" fn host_free(ptr: *mut c_void) -> c_int {
     entry(|machine| {
         machine.usable()?;
-        capture::refuse_unsafe(machine)?;
+        machine.captures.refuse_unsafe()?;
         if ptr.is_null() {
             return Ok(());
         }
@@ -133,7 +134,7 @@ pub(super) unsafe extern "C" fn host_register(
 ) -> c_int {
     entry(|machine| {
         let device = machine.current()?.device;
-        capture::refuse_unsafe(machine)?;
+        machine.captures.refuse_unsafe()?;
         let address = ptr.expose_provenance();
         let valid = address != 0 && bytes > 0 && address.checked_add(bytes).is_some();
         require(valid && flags & !HOST_REGISTER_FLAGS == 0, code::INVALID_VALUE)?;
@@ -145,7 +146,7 @@ pub(super) unsafe extern "C" fn host_register(
         require(!host.overlaps(address, bytes), code::HOST_MEMORY_ALREADY_REGISTERED)?;
         host.ranges.insert(address, HostRange { bytes, device, owned: false });
         drop(host);
-        schedule::share_memory(machine);
+        machine.schedule.share_memory();
         Ok(())
     })
 }
@@ -153,7 +154,7 @@ pub(super) unsafe extern "C" fn host_register(
 pub(super) unsafe extern "C" fn host_unregister(ptr: *mut c_void) -> c_int {
     entry(|machine| {
         machine.usable()?;
-        capture::refuse_unsafe(machine)?;
+        machine.captures.refuse_unsafe()?;
         require(!ptr.is_null(), code::INVALID_VALUE)?;
         require(!read(&machine.memory.space).contains(ptr.addr()), code::INVALID_VALUE)?;
         let find = |host: &HostMemory| match host.find(ptr.addr()) {

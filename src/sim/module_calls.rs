@@ -2,11 +2,12 @@
 
 use super::arguments::{put, require};
 use super::compiled::{self, Shape};
+use super::entry::entry;
 use super::kernel::{self, Kernel, Launch};
 use super::module::{Function, Module};
 use super::queue::Action;
 use super::sync::{read, write};
-use super::{capture, entry, parameters, ptx, schedule, stream};
+use super::{parameters, ptx};
 use crate::driver::code;
 use crate::driver::sys::{CUfunction, CUfunction_attribute, CUmodule, CUstream};
 use std::collections::BTreeMap;
@@ -54,7 +55,7 @@ pub(super) unsafe extern "C" fn load(module: *mut CUmodule, image: *const c_void
 pub(super) unsafe extern "C" fn unload(module: CUmodule) -> c_int {
     entry(|machine| {
         machine.usable()?;
-        capture::refuse_unsafe(machine)?;
+        machine.captures.refuse_unsafe()?;
         let mut modules = write(&machine.modules);
         let removed = modules.modules.remove(module.addr()).ok_or(code::INVALID_HANDLE)?;
         for handle in removed.functions.values() {
@@ -196,7 +197,7 @@ pub(super) unsafe extern "C" fn launch(
 ) -> c_int {
     let (grid, block) = ([grid_x, grid_y, grid_z], [block_x, block_y, block_z]);
     entry(|machine| {
-        let stream = stream::get(machine, stream)?;
+        let stream = machine.stream(stream)?;
         machine.usable()?;
         let prepare = || {
             let function = read(&machine.modules).functions.get(function.addr()).copied();
@@ -208,9 +209,9 @@ pub(super) unsafe extern "C" fn launch(
             Ok(Launch::new(kernel, Shape { grid, block, shared_bytes }, parameters))
         };
         // An invalid launch invalidates the capture (580.159).
-        let launch = prepare().inspect_err(|_: &i32| capture::invalidate(machine, &stream))?;
+        let launch = prepare().inspect_err(|_: &i32| machine.captures.invalidate(&stream))?;
         let action = Action::Kernel(Box::new(launch));
-        schedule::submit(machine, &stream, Vec::new(), action).map(drop)
+        machine.submit(&stream, Vec::new(), action).map(drop)
     })
 }
 

@@ -1,7 +1,7 @@
 //! The slots after a device's memory in its file: each describes one allocation to other processes.
-//! Entries of events follow the slots. A process holds a read lock on the first byte of a slot while
-//! it uses the allocation. The system drops the lock when the last duplicate of the descriptor is
-//! closed, so a process that dies keeps no memory.
+//! Entries of events follow the slots. A process holds a read lock on the first byte of a slot
+//! while it uses the allocation. The system drops the lock when the last duplicate of the
+//! descriptor is closed, so a process that dies keeps no memory.
 
 use std::ptr;
 
@@ -13,6 +13,7 @@ pub(super) const EVENT: usize = 64;
 const EVENTS: usize = 32_768;
 /// Bytes after the memory in the file.
 pub(super) const META: usize = SLOT * SLOTS + EVENT * EVENTS;
+
 /// The used slots and event entries.
 #[derive(Default)]
 pub(super) struct Slots {

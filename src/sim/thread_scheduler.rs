@@ -11,11 +11,12 @@
 //! different one, but a valid one. A selected thread holds no lock, so if it blocks, it blocks no
 //! other thread.
 
+use super::adversary_policy::Strategy;
+use super::hardware::in_callback;
 use super::sync::lock;
+use super::thread_state::ThreadStates;
 use super::worker;
 use super::worker::Parker;
-use crate::sim::adversary_policy::Strategy;
-use crate::sim::thread_state::ThreadStates;
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -200,7 +201,7 @@ impl ThreadScheduler {
     /// Waits for another thread's progress: returns when it may have happened. Returns `false` if
     /// the thread is not scheduled here.
     pub(super) fn wait_for_progress(&self, strategy: &Strategy) -> bool {
-        (self.rank() != NONE || super::schedule::in_callback()) && self.pass(strategy, Reason::Wait)
+        (self.rank() != NONE || in_callback()) && self.pass(strategy, Reason::Wait)
     }
 
     /// The calling thread's rank.

@@ -16,7 +16,8 @@ mod turns;
 mod virtual_memory;
 
 use super::config::GRANULARITY;
-use super::{LiveObjects, live_objects, lock, power_off, power_on, test_lock};
+use super::sync::lock;
+use super::{LiveObjects, live_objects, power_off, power_on, test_lock};
 use crate::driver::sys::*;
 use crate::driver::{Driver, code};
 use crate::sim::BACKEND;

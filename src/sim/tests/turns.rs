@@ -197,8 +197,8 @@ fn a_callback_is_not_taken_for_asleep_while_its_thread_waits_for_a_lock() {
     }
     // No operation is delayed: a callback has finished when the call that queues it returns.
     with_view("schedule=adversarial:1,late=none", |view| {
-        let machine = super::super::machine().unwrap();
-        let adversary = &machine.adversary;
+        let machine = crate::sim::entry::machine().unwrap();
+        let adversary = &machine.schedule.adversary;
         let stop = AtomicBool::new(false);
         std::thread::scope(|scope| {
             for _ in 0..6 {

@@ -2,8 +2,9 @@
 
 use super::address_space::{Access, AddressSpace, Purpose};
 use super::arguments::{put, require};
+use super::entry::entry;
+use super::machine::Machine;
 use super::sync::read;
-use super::{Machine, entry};
 use crate::driver::code;
 use crate::driver::sys::{CUcontext, CUdeviceptr, CUmemoryPool, CUpointer_attribute};
 use std::ffi::{c_int, c_uint, c_ulonglong, c_void};
@@ -39,7 +40,7 @@ fn of_host(
     let (start, range) = read(&machine.memory.host).find(address).ok_or(code::INVALID_VALUE)?;
     match attribute {
         CU_POINTER_ATTRIBUTE_CONTEXT => {
-            put!(data.cast::<CUcontext>(), machine.devices[range.device].context.handle())
+            put!(data.cast::<CUcontext>(), machine.hardware.devices[range.device].context.handle())
         }
         CU_POINTER_ATTRIBUTE_MEMORY_TYPE => put!(data.cast::<c_uint>(), HOST),
         CU_POINTER_ATTRIBUTE_DEVICE_POINTER | CU_POINTER_ATTRIBUTE_HOST_POINTER => {
@@ -86,7 +87,7 @@ fn of_device(
             // Only memory of cuMemAlloc belongs to a context.
             let context = match reservation.purpose {
                 Purpose::Allocation(device) | Purpose::Imported(device, ..) => {
-                    machine.devices[device].context.handle()
+                    machine.hardware.devices[device].context.handle()
                 }
                 Purpose::Virtual | Purpose::Pool => ptr::null_mut(),
             };

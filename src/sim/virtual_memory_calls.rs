@@ -3,8 +3,9 @@
 use super::address_space::{Access, AddressSpace, Mapping, Purpose};
 use super::arguments::{peek, put, require};
 use super::config::{GRANULARITY, MAX_DEVICES};
+use super::entry::entry;
+use super::machine::Machine;
 use super::sync::{read, write};
-use super::{Machine, entry};
 use crate::driver::code;
 use crate::driver::sys::{
     CUdeviceptr, CUmemAccessDesc, CUmemAllocationGranularity_flags, CUmemAllocationProp,
@@ -25,7 +26,7 @@ const WINDOWS: u32 = 2 | 4;
 pub(super) fn location(machine: &Machine, location: &CUmemLocation) -> Result<usize, i32> {
     require(location.type_ as u32 == LOCATION_DEVICE, code::INVALID_VALUE)?;
     let device = usize::try_from(location.id).map_err(|_| code::INVALID_DEVICE)?;
-    require(device < machine.devices.len(), code::INVALID_DEVICE)?;
+    require(device < machine.hardware.devices.len(), code::INVALID_DEVICE)?;
     Ok(device)
 }
 

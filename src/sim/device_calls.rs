@@ -1,11 +1,9 @@
-//! Devices and their attributes, with the values of an H100.
+//! The calls for devices and their attributes, with the values of an H100.
 
 use super::arguments::{put, require};
 use super::config::Config;
-use super::context::Context;
+use super::entry::{entry, entry_before_init};
 use super::kernel::{MAX_SHARED_PER_BLOCK, MAX_THREADS_PER_BLOCK};
-use super::load::Load;
-use super::{Machine, entry, entry_before_init};
 use crate::driver::code;
 use crate::driver::sys::{CUdevice, CUdevice_attribute, CUuuid};
 use std::ffi::{c_char, c_int, c_uint};
@@ -13,26 +11,6 @@ use std::sync::atomic::Ordering;
 
 /// The CUDA version of the simulated driver.
 const VERSION: c_int = 12090;
-pub(super) const LEAST_PRIORITY: c_int = 0;
-pub(super) const GREATEST_PRIORITY: c_int = -5;
-
-/// A device.
-pub(super) struct Device {
-    pub(super) context: Context,
-    /// Handle of its default pool.
-    pub(super) default_pool: usize,
-    /// Utilisation by kernels.
-    pub(super) kernels: Load,
-    /// Utilisation by memory reads and writes.
-    pub(super) memory: Load,
-}
-
-/// The device of an ordinal.
-pub(super) fn get(machine: &Machine, device: CUdevice) -> Result<&Device, i32> {
-    let index = usize::try_from(device).map_err(|_| code::INVALID_DEVICE)?;
-    machine.devices.get(index).ok_or(code::INVALID_DEVICE)
-}
-
 pub(super) unsafe extern "C" fn init(flags: c_uint) -> c_int {
     entry_before_init(|machine| {
         require(flags == 0, code::INVALID_VALUE)?;
@@ -46,20 +24,20 @@ pub(super) unsafe extern "C" fn driver_version(version: *mut c_int) -> c_int {
 }
 
 pub(super) unsafe extern "C" fn count(count: *mut c_int) -> c_int {
-    entry(|machine| put!(count, machine.devices.len() as c_int))
+    entry(|machine| put!(count, machine.hardware.devices.len() as c_int))
 }
 
 pub(super) unsafe extern "C" fn get_device(device: *mut CUdevice, ordinal: c_int) -> c_int {
     entry(|machine| {
         require(!device.is_null(), code::INVALID_VALUE)?;
-        get(machine, ordinal)?;
+        machine.device(ordinal)?;
         put!(device, ordinal)
     })
 }
 
 pub(super) unsafe extern "C" fn name(text: *mut c_char, len: c_int, device: CUdevice) -> c_int {
     entry(|machine| {
-        get(machine, device)?;
+        machine.device(device)?;
         let room = usize::try_from(len).map_err(|_| code::INVALID_VALUE)?;
         require(!text.is_null() && room > 0, code::INVALID_VALUE)?;
         let kept = machine.config.name.bytes().take(room - 1).chain([0]);
@@ -73,7 +51,7 @@ pub(super) unsafe extern "C" fn name(text: *mut c_char, len: c_int, device: CUde
 pub(super) unsafe extern "C" fn uuid(uuid: *mut CUuuid, device: CUdevice) -> c_int {
     entry(|machine| {
         require(!uuid.is_null(), code::INVALID_VALUE)?;
-        get(machine, device)?;
+        machine.device(device)?;
         let mut bytes = *b"simulated GPU \0\0";
         bytes[15] = device as u8;
         put!(uuid, CUuuid { bytes: bytes.map(|byte| byte as c_char) })
@@ -84,7 +62,7 @@ pub(super) unsafe extern "C" fn total_memory(bytes: *mut usize, device: CUdevice
     entry(|machine| {
         // The driver writes 0 on failure (580.159).
         put!(bytes, 0)?;
-        let device = get(machine, device)?.context.device;
+        let device = machine.device(device)?.context.device;
         put!(bytes, machine.memory.physical[device].bytes())
     })
 }
@@ -96,7 +74,7 @@ pub(super) unsafe extern "C" fn can_access_peer(
 ) -> c_int {
     entry(|machine| {
         require(!possible.is_null(), code::INVALID_VALUE)?;
-        let (device, peer) = (get(machine, device)?, get(machine, peer)?);
+        let (device, peer) = (machine.device(device)?, machine.device(peer)?);
         let (device, peer) = (device.context.device, peer.context.device);
         put!(possible, c_int::from(machine.config.can_access_peer(device, peer)))
     })
@@ -109,7 +87,7 @@ pub(super) unsafe extern "C" fn attribute(
 ) -> c_int {
     entry(|machine| {
         require(!value.is_null(), code::INVALID_VALUE)?;
-        get(machine, device)?;
+        machine.device(device)?;
         let answer = answer(&machine.config, attribute as c_int, device);
         put!(value, answer.ok_or(code::INVALID_VALUE)?)
     })

@@ -3,11 +3,13 @@
 
 use super::address_space::{Access, Mapping, Purpose};
 use super::arguments::{put, require};
-use super::event::{self, Event};
+use super::entry::{entry, entry_checked};
+use super::event::Event;
+use super::machine::Machine;
 use super::physical::Physical;
 use super::shared_event::SharedEvent;
 use super::sync::{read, write};
-use super::{Machine, entry, entry_checked, schedule, shared, slots};
+use super::{shared, slots};
 use crate::driver::code;
 use crate::driver::sys::{
     CUdeviceptr, CUevent, CUipcEventHandle, CUipcMemHandle, CUmemAllocationHandleType,
@@ -110,7 +112,7 @@ pub(super) unsafe extern "C" fn open_memory(
         require(words.device == device as u64, code::INVALID_VALUE)?;
         let file =
             shared::open_again(words.process, words.file).map_err(|_| code::INVALID_VALUE)?;
-        let devices = machine.devices.len();
+        let devices = machine.hardware.devices.len();
         let found = shared::adopt(file, Some(words.offset as usize), Some(words.id), devices);
         let allocation = found.ok_or(code::INVALID_VALUE)?;
         let (start, length, bytes) = (words.start as usize, words.bytes as usize, allocation.bytes);
@@ -135,9 +137,9 @@ pub(super) unsafe extern "C" fn close_memory(ptr: CUdeviceptr) -> c_int {
             return Err(code::INVALID_VALUE);
         };
         require(start == address, code::INVALID_VALUE)?;
-        let context = &machine.devices[device].context;
+        let context = &machine.hardware.devices[device].context;
         context.check()?;
-        schedule::drain(machine, [context]);
+        machine.schedule.drain([context]);
         machine.memory.free_mapped(base, reservation.bytes)
     })
 }
@@ -145,19 +147,19 @@ pub(super) unsafe extern "C" fn close_memory(ptr: CUdeviceptr) -> c_int {
 pub(super) unsafe extern "C" fn get_event(handle: *mut CUipcEventHandle, event: CUevent) -> c_int {
     entry_checked(require(!event.is_null(), code::INVALID_VALUE), |machine| {
         require(!handle.is_null(), code::INVALID_VALUE)?;
-        let event = event::get(machine, event)?;
+        let event = machine.event(event)?;
         let shared = event.shared.as_ref().ok_or(code::INVALID_HANDLE)?;
         let words = HandleData {
             magic: EVENT,
             process: std::process::id(),
             file: machine.memory.physical[event.device].file,
-            offset: shared.offset as u64,
-            id: shared.number(),
+            offset: shared.event.offset as u64,
+            id: shared.event.number(),
             device: event.device as u64,
             ..HandleData::default()
         };
         // Another process may wait for the event while this one makes no call.
-        schedule::share_events(machine);
+        machine.schedule.share_events();
         put!(handle, CUipcEventHandle { reserved: words.bytes() })
     })
 }
@@ -169,7 +171,7 @@ pub(super) unsafe extern "C" fn open_event(event: *mut CUevent, handle: CUipcEve
         let words = HandleData::of(handle.reserved, EVENT, code::MAP_FAILED)?;
         require(words.device == device as u64, code::INVALID_VALUE)?;
         let opened = Arc::new(open_shared(machine, device, &words)?);
-        schedule::share_events(machine);
+        machine.schedule.share_events();
         let created = write(&machine.events).insert(opened);
         put!(event, ptr::without_provenance_mut(created))
     })
@@ -190,7 +192,7 @@ fn open_shared(_: &Machine, device: usize, words: &HandleData) -> Result<Event, 
     require(creator >= 0, code::INVALID_VALUE)?;
     let shared = SharedEvent::at(&memory, offset, Some(creator as c_int))?;
     require(shared.number() == words.id, code::INVALID_VALUE)?;
-    Ok(Event::of_another(device, shared))
+    Ok(Event::new(device, false, Some(shared)))
 }
 
 pub(super) unsafe extern "C" fn export(
@@ -224,7 +226,7 @@ pub(super) unsafe extern "C" fn import(
         let is_open = unsafe { libc::fcntl(file, libc::F_GETFD) } >= 0;
         // The status of driver 580.
         require(is_open, code::UNKNOWN)?;
-        let found = shared::import(file, machine.devices.len());
+        let found = shared::import(file, machine.hardware.devices.len());
         let imported = write(&machine.handles).insert(found.ok_or(code::INVALID_VALUE)?);
         put!(handle, imported as CUmemGenericAllocationHandle)
     })

@@ -1,37 +1,21 @@
-//! Streams: the calls.
+//! The calls for streams.
 
 use super::arguments::{put, require};
+use super::entry::{entry, entry_checked};
 use super::event::Recorded;
 use super::graph::Work;
+use super::hardware::{GREATEST_PRIORITY, LEAST_PRIORITY};
+use super::machine::Machine;
 use super::queue::{Action, HostFunction, Kind, Stream};
 use super::sync::{read, write};
-use super::{Machine, capture, device, entry, entry_checked, schedule};
 use crate::driver::code;
 use crate::driver::sys::{CUcontext, CUevent, CUhostFn, CUstream};
 use std::ffi::{c_int, c_uint, c_ulonglong, c_void};
 use std::ptr;
 use std::sync::Arc;
 
-/// `CU_STREAM_LEGACY` and `CU_STREAM_PER_THREAD`.
-const LEGACY: usize = 1;
-const PER_THREAD: usize = 2;
 /// `CU_STREAM_NON_BLOCKING`.
 const NON_BLOCKING: c_uint = 1;
-
-/// The stream of a handle. The fixed handles mean streams of the current context. Other streams
-/// have a context of their own and need no current one, as with the driver (580.159).
-#[inline]
-pub(super) fn get(machine: &Machine, stream: CUstream) -> Result<Arc<Stream>, i32> {
-    match stream.addr() {
-        0 | LEGACY => Ok(Arc::clone(&machine.current()?.legacy)),
-        PER_THREAD => Ok(machine.current()?.per_thread()),
-        handle => {
-            let stream = read(&machine.streams).find(handle).map(Arc::clone)?;
-            machine.context_of(&stream).check()?;
-            Ok(stream)
-        }
-    }
-}
 
 pub(super) unsafe extern "C" fn create(
     stream: *mut CUstream,
@@ -43,7 +27,7 @@ pub(super) unsafe extern "C" fn create(
         require(!stream.is_null() && flags <= NON_BLOCKING, code::INVALID_VALUE)?;
         let kind = if flags == NON_BLOCKING { Kind::NonBlocking } else { Kind::Blocking };
         // CUDA clamps a priority to the valid range.
-        let priority = priority.clamp(device::GREATEST_PRIORITY, device::LEAST_PRIORITY);
+        let priority = priority.clamp(GREATEST_PRIORITY, LEAST_PRIORITY);
         let created = Stream::new(context.device, kind, priority);
         context.add_stream(&created);
         let handle = write(&machine.streams).insert(created);
@@ -56,10 +40,10 @@ pub(super) unsafe extern "C" fn destroy(stream: CUstream) -> c_int {
         machine.usable()?;
         let mut streams = write(&machine.streams);
         // The default streams are not in the table, so they cannot be destroyed.
-        machine.context_of(streams.find(stream.addr())?).check()?;
+        machine.hardware.context_of(streams.find(stream.addr())?).check()?;
         let removed = streams.remove(stream.addr()).ok_or(code::INVALID_HANDLE)?;
         drop(streams);
-        capture::forget_stream(machine, &removed);
+        machine.captures.forget_stream(&machine.graphs, &removed);
         removed.destroy();
         Ok(())
     })
@@ -70,33 +54,33 @@ fn ordered_before(machine: &Machine, stream: &Stream) -> Vec<Arc<Stream>> {
     if stream.kind != Kind::Legacy {
         return Vec::new();
     }
-    let members = read(&machine.context_of(stream).members);
+    let members = read(&machine.hardware.context_of(stream).members);
     members.iter().filter(|member| member.kind == Kind::Blocking).map(Arc::clone).collect()
 }
 
 pub(super) unsafe extern "C" fn query(stream: CUstream) -> c_int {
     entry(|machine| {
         machine.spend_query_time();
-        let stream = get(machine, stream)?;
-        capture::refuse_wait(machine, &stream)?;
+        let stream = machine.stream(stream)?;
+        machine.captures.refuse_wait(&stream)?;
         let mut before = ordered_before(machine, &stream);
         before.push(Arc::clone(&stream));
         if let Some(busy) = before.iter().find(|before| !before.is_idle()) {
-            schedule::poll(machine, &busy.tail());
+            machine.schedule.poll(&busy.tail());
             return Err(code::NOT_READY);
         }
-        machine.context_of(&stream).check()
+        machine.hardware.context_of(&stream).check()
     })
 }
 
 pub(super) unsafe extern "C" fn synchronize(stream: CUstream) -> c_int {
     entry(|machine| {
-        let stream = get(machine, stream)?;
-        capture::refuse_wait(machine, &stream)?;
+        let stream = machine.stream(stream)?;
+        machine.captures.refuse_wait(&stream)?;
         for before in ordered_before(machine, &stream) {
-            schedule::wait(machine, &before.tail())?;
+            machine.wait(&before.tail())?;
         }
-        schedule::wait(machine, &stream.tail())
+        machine.wait(&stream.tail())
     })
 }
 
@@ -106,25 +90,25 @@ pub(super) unsafe extern "C" fn wait_event(
     flags: c_uint,
 ) -> c_int {
     entry(|machine| {
-        let stream = get(machine, stream)?;
+        let stream = machine.stream(stream)?;
         require(flags <= 1, code::INVALID_VALUE)?;
-        let event = super::event::get(machine, event)?;
+        let event = machine.event(event)?;
         if flags == 1 {
             // CU_EVENT_WAIT_EXTERNAL is for captures only.
-            require(capture::records(machine, &stream)?, code::ILLEGAL_STATE)?;
-            return capture::add(machine, &stream, Work::Wait(event));
+            require(machine.captures.records(&stream)?, code::ILLEGAL_STATE)?;
+            return machine.captures.add(&machine.graphs, &stream, Work::Wait(event));
         }
-        if capture::wait(machine, &stream, &event)? {
+        if machine.captures.wait(&stream, &event.recorded(&machine.schedule))? {
             return Ok(());
         }
-        match event.recorded(machine) {
+        match event.recorded(&machine.schedule) {
             Recorded::At(mark) if !mark.is_reached() => {
                 let waits = vec![mark.point()];
-                schedule::submit(machine, &stream, waits, Action::Nothing).map(drop)
+                machine.submit(&stream, waits, Action::Nothing).map(drop)
             }
             // Even an empty operation of the legacy stream orders the blocking streams.
             _ if stream.kind == Kind::Legacy => {
-                schedule::submit(machine, &stream, Vec::new(), Action::Nothing).map(drop)
+                machine.submit(&stream, Vec::new(), Action::Nothing).map(drop)
             }
             _ => Ok(()),
         }
@@ -133,32 +117,32 @@ pub(super) unsafe extern "C" fn wait_event(
 
 pub(super) unsafe extern "C" fn get_priority(stream: CUstream, priority: *mut c_int) -> c_int {
     entry(|machine| {
-        let stream = get(machine, stream)?;
-        capture::records(machine, &stream)?;
+        let stream = machine.stream(stream)?;
+        machine.captures.records(&stream)?;
         put!(priority, stream.priority)
     })
 }
 
 pub(super) unsafe extern "C" fn get_flags(stream: CUstream, flags: *mut c_uint) -> c_int {
     entry(|machine| {
-        let stream = get(machine, stream)?;
-        capture::records(machine, &stream)?;
+        let stream = machine.stream(stream)?;
+        machine.captures.records(&stream)?;
         put!(flags, if stream.kind == Kind::NonBlocking { NON_BLOCKING } else { 0 })
     })
 }
 
 pub(super) unsafe extern "C" fn get_context(stream: CUstream, context: *mut CUcontext) -> c_int {
     entry(|machine| {
-        let stream = get(machine, stream)?;
-        capture::records(machine, &stream)?;
-        put!(context, machine.context_of(&stream).handle())
+        let stream = machine.stream(stream)?;
+        machine.captures.records(&stream)?;
+        put!(context, machine.hardware.context_of(&stream).handle())
     })
 }
 
 pub(super) unsafe extern "C" fn get_id(stream: CUstream, id: *mut c_ulonglong) -> c_int {
     entry(|machine| {
-        let stream = get(machine, stream)?;
-        capture::refuse(machine, &stream)?;
+        let stream = machine.stream(stream)?;
+        machine.captures.refuse(&stream)?;
         put!(id, stream.id)
     })
 }
@@ -169,9 +153,9 @@ pub(super) unsafe extern "C" fn launch_host_function(
     user_data: *mut c_void,
 ) -> c_int {
     entry_checked(require(function.is_some(), code::INVALID_VALUE), |machine| {
-        let stream = get(machine, stream)?;
+        let stream = machine.stream(stream)?;
         let function = function.ok_or(code::INVALID_VALUE)?;
         let action = Action::HostFunction(HostFunction { function, user_data });
-        schedule::submit(machine, &stream, Vec::new(), action).map(drop)
+        machine.submit(&stream, Vec::new(), action).map(drop)
     })
 }

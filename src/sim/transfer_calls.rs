@@ -4,9 +4,10 @@ use super::address_space::{Accessor, Purpose};
 use super::arguments::{peek, require};
 use super::config::ScheduleKind;
 use super::copy::{Copy, Fill, Place, Side, stage};
+use super::entry::entry;
+use super::machine::Machine;
 use super::queue::{Action, Stream};
 use super::sync::read;
-use super::{Machine, capture, entry, schedule, stream};
 use crate::driver::code;
 use crate::driver::sys::{
     CUDA_MEMCPY2D, CUDA_MEMCPY3D_PEER, CUcontext, CUdeviceptr, CUmemorytype, CUstream,
@@ -19,7 +20,7 @@ fn side(address: CUdeviceptr, pitch: usize, plane: usize) -> Side {
 }
 
 /// Queues a copy. Pageable host memory is read now; a copy to it is waited for.
-fn queue(machine: &Arc<Machine>, stream: &Arc<Stream>, mut copy: Copy) -> Result<(), i32> {
+fn queue(machine: &Machine, stream: &Arc<Stream>, mut copy: Copy) -> Result<(), i32> {
     if copy.is_empty() {
         return Ok(());
     }
@@ -28,7 +29,7 @@ fn queue(machine: &Arc<Machine>, stream: &Arc<Stream>, mut copy: Copy) -> Result
         (classify(machine, &copy, false)?, classify(machine, &copy, true)?);
     let (source, target) = (pageable_source.0, pageable_target.0);
     // A capture does not check that addresses are mapped, and a captured copy reads at launch.
-    let records = capture::records(machine, stream)?;
+    let records = machine.captures.records(stream)?;
     for (place, side, write) in [(&source, &copy.source, false), (&target, &copy.target, true)] {
         // A GPU's driver treats an unmapped address as a host address and crashes. Here such a copy
         // is queued, and its device fails when it runs.
@@ -57,8 +58,8 @@ fn queue(machine: &Arc<Machine>, stream: &Arc<Stream>, mut copy: Copy) -> Result
         let plane = copy.width * copy.rows;
         copy.source = Side { place: Place::Staged(staged), pitch: copy.width, plane };
     }
-    let point = schedule::submit(machine, stream, Vec::new(), Action::Copy(Box::new(copy)))?;
-    if pageable_target.1 { schedule::wait(machine, &point) } else { Ok(()) }
+    let point = machine.submit(stream, Vec::new(), Action::Copy(Box::new(copy)))?;
+    if pageable_target.1 { machine.wait(&point) } else { Ok(()) }
 }
 
 /// True if the whole range of the call is mapped. If not, the driver refuses the call without side
@@ -97,7 +98,7 @@ pub(super) unsafe extern "C" fn copy_async(
     stream: CUstream,
 ) -> c_int {
     entry(|machine| {
-        let stream = stream::get(machine, stream)?;
+        let stream = machine.stream(stream)?;
         let device = machine.current().map_or(stream.device, |context| context.device);
         if bytes > 0 {
             within_reach(machine, [dst as usize, src as usize], device)?;
@@ -124,9 +125,9 @@ pub(super) unsafe extern "C" fn copy_peer_async(
 ) -> c_int {
     entry(|machine| {
         machine.current()?;
-        let stream = stream::get(machine, stream)?;
+        let stream = machine.stream(stream)?;
         // The driver cannot record copies that name contexts (580.159).
-        capture::refuse(machine, &stream)?;
+        machine.captures.refuse(&stream)?;
         for context in [dst_context, src_context].into_iter().filter(|given| !given.is_null()) {
             require(machine.context(context)?.is_active(), code::INVALID_CONTEXT)?;
         }
@@ -179,7 +180,7 @@ pub(super) unsafe extern "C" fn copy_2d_async(
 ) -> c_int {
     entry(|machine| {
         let device = machine.current()?.device;
-        let stream = stream::get(machine, stream)?;
+        let stream = machine.stream(stream)?;
         let copy = peek!(copy)?;
         let source = Described {
             kind: copy.srcMemoryType,
@@ -222,8 +223,8 @@ pub(super) unsafe extern "C" fn copy_3d_peer_async(
 ) -> c_int {
     entry(|machine| {
         machine.current()?;
-        let stream = stream::get(machine, stream)?;
-        capture::refuse(machine, &stream)?;
+        let stream = machine.stream(stream)?;
+        machine.captures.refuse(&stream)?;
         let copy = peek!(copy)?;
         let source = Described {
             kind: copy.srcMemoryType,
@@ -257,8 +258,8 @@ pub(super) unsafe extern "C" fn copy_3d_peer_async(
 
 fn queue_fill(stream: CUstream, fill: Fill) -> c_int {
     entry(|machine| {
-        let stream = stream::get(machine, stream)?;
-        let records = capture::records(machine, &stream)?;
+        let stream = machine.stream(stream)?;
+        let records = machine.captures.records(&stream)?;
         let bytes = fill.count.checked_mul(fill.width).ok_or(code::INVALID_VALUE)?;
         if bytes == 0 && !records {
             return Ok(());
@@ -272,7 +273,7 @@ fn queue_fill(stream: CUstream, fill: Fill) -> c_int {
         if !records {
             is_fillable(machine, stream.device, &fill)?;
         }
-        schedule::submit(machine, &stream, Vec::new(), Action::Fill(fill)).map(drop)
+        machine.submit(&stream, Vec::new(), Action::Fill(fill)).map(drop)
     })
 }
 
