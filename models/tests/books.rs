@@ -8,9 +8,10 @@ use tcuda_models::base::retired::Reclaimable;
 use tcuda_models::base::sync::{Bug, UnsafeCell};
 use tcuda_models::explore;
 use tcuda_models::memory::arena::arena_lock::ArenaLock;
+use tcuda_models::memory::config::size::Class;
 use tcuda_models::memory::stats::device_stats::{GuardedStats, Member};
 use tcuda_models::memory::stats::ledger::{
-    ALL, ALLOCATED_BYTES, Account, Changes, Class, Split, Statistics, change_of, only,
+    ALL, ALLOCATED_BYTES, Account, Changes, Split, Statistics, change_of, only,
 };
 use tcuda_models::twin::fails;
 

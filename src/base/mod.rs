@@ -20,6 +20,7 @@ pub mod pin_outermost;
 pub(crate) mod place;
 pub mod progress;
 pub mod rank;
+pub(crate) mod region;
 pub mod reserve;
 pub mod retired;
 pub(crate) mod shared;

@@ -6,7 +6,7 @@ use super::status::tcuda_status;
 use crate::base::error::{Error, Result};
 use crate::driver::sys::CUstream_st;
 use crate::gpu::gpus;
-use crate::memory::stats::ledger::Class;
+use crate::memory::config::size::Class;
 use crate::memory::trace::snapshot::{BlockState, Snapshot};
 use std::ffi::{c_char, c_void};
 

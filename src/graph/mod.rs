@@ -34,11 +34,11 @@ use crate::driver::Driver;
 use crate::driver::sys::{
     CUgraph, CUgraphExec, CUgraphExecUpdateResultInfo, CUgraphNode, CUstreamCaptureStatus,
 };
+use crate::gpu::capture_mode::Relaxed;
 use crate::gpu::device::Device;
 use crate::gpu::gpus::Gpus;
 use crate::gpu::stream::Stream;
 use crate::graph::reclamation::{Content, GraphResources};
-use crate::memory::Relaxed;
 use crate::memory::pools::pool::{MemPool, Pool};
 use crate::ops::callback;
 use crate::random::capture::Registration;

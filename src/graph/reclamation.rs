@@ -4,14 +4,15 @@
 use super::Registered;
 use super::functions::Functions;
 use crate::base::error::{Error, Result};
+use crate::gpu::capture_mode::Relaxed;
 use crate::gpu::device::Device;
 use crate::gpu::external_registry::HeldStream;
 use crate::gpu::gpus::Gpus;
 use crate::gpu::stream::Stream;
 use crate::gpu::sync_debug;
 use crate::graph::active_captures::Uses;
+use crate::memory;
 use crate::memory::pools::pool::Pool;
-use crate::memory::{self, Relaxed};
 use crate::sanitizer::Recording;
 
 /// What a launch runs besides the driver's work.

@@ -12,11 +12,12 @@ use crate::base::rank::Rank;
 use crate::base::text::Text;
 use crate::base::thread::{self, try_box};
 use crate::driver::cublas::{self, Cublas};
+use crate::gpu::capture_mode::Relaxed;
 use crate::gpu::device::Device;
 use crate::gpu::external_registry::HeldStream;
 use crate::gpu::gpus::Gpus;
 use crate::gpu::stream::Stream;
-use crate::memory::{self, Relaxed};
+use crate::memory;
 use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicBool, Ordering};
 

@@ -10,9 +10,9 @@ use crate::base::shared::Shared;
 use crate::driver::compiler::{Image, Program};
 use crate::driver::sys::{CUdevice_attribute, CUfunction, CUfunction_attribute, CUmodule};
 use crate::driver::{CudaError, Driver, code};
+use crate::gpu::capture_mode::Relaxed;
 use crate::gpu::device::Device;
 use crate::gpu::subsystem::{Slot, Subsystem};
-use crate::memory::Relaxed;
 use std::ffi::{CStr, c_void};
 use std::sync::atomic::{AtomicU32, Ordering};
 

@@ -17,10 +17,9 @@ use crate::gpu::device::CURRENT;
 use crate::gpu::gpus;
 use crate::gpu::stream::Stream;
 use crate::memory::arena::arena_lock::ArenaGuard;
-use crate::memory::arena::block::UNIT;
 use crate::memory::arena::block_index::unit_of;
 use crate::memory::backing::virtual_memory;
-use crate::memory::config::policy;
+use crate::memory::config::size::{Size, UNIT};
 use crate::memory::stats::ledger::change_of;
 use crate::sanitizer;
 use std::sync::atomic::Ordering;
@@ -65,7 +64,7 @@ fn allocate_plain<const BY_OWNER: bool>(
     bytes: u64,
 ) -> Option<u64> {
     // A size that overflows here fails the comparison with the policy.
-    let size = policy::Size { bytes: bytes.wrapping_add(UNIT - 1) / UNIT * UNIT, oversize: false };
+    let size = Size { bytes: bytes.wrapping_add(UNIT - 1) / UNIT * UNIT, oversize: false };
     let (class, request) = (size.arena_class(false), size.request(bytes));
     let arena = stream.arenas[class as usize].load(Ordering::Acquire);
     waiting::assert_awake();

@@ -22,8 +22,9 @@ mod tests;
 pub mod trace;
 mod wrong_kind;
 
-pub(crate) use crate::gpu::capture_mode::Relaxed;
+use crate::base::error::{Error, Result, TOO_LARGE};
 pub use crate::memory::arena::graph_launches::end_of;
+use crate::memory::config::size::{Class, Request, UNIT, round_size};
 pub(crate) use crate::memory::fallback::reclaim::wait_for;
 pub(crate) use crate::memory::pools::sleep::require_awake;
 pub use crate::memory::stats::keys::{AllKeys, Json, Key, Keys, in_row, nearest, pool_in};
@@ -35,7 +36,6 @@ pub use pointer::{
 };
 pub use wrong_kind::{Kind, name_kind};
 
-use crate::base::error::{Error, Result};
 use crate::base::lock::Mutex;
 use crate::base::rank::Rank;
 use crate::driver::Driver;
@@ -44,30 +44,24 @@ use crate::gpu::gpus::Gpus;
 use crate::gpu::stream::Stream;
 use crate::gpu::subsystem::{Slot, Subsystem};
 use crate::memory::arena::bins::SHORT_WALK;
-use crate::memory::arena::block::UNIT;
 use crate::memory::backing::driver_pool::DriverPool;
 use crate::memory::backing::virtual_memory::VirtualMemory;
 use crate::memory::config::policy::Policy;
-use crate::memory::config::settings::Settings;
+use crate::memory::config::settings::{self, Settings};
 use crate::memory::stats::device_stats::GuardedStats;
 use crate::memory::stats::ledger::{
-    ACTIVE_BYTES, ALLOCATED_BYTES, COUNTERS, Class, Counters, INACTIVE_SPLIT_BYTES,
-    REQUESTED_BYTES, change_of,
+    ACTIVE_BYTES, ALLOCATED_BYTES, COUNTERS, Counters, INACTIVE_SPLIT_BYTES, REQUESTED_BYTES,
+    change_of,
 };
 use crate::observe::flags::{self, Watcher};
 use crate::ops::callback;
 use crate::sanitizer;
-use arena::{Arena, Request};
+use arena::Arena;
 use backend::Server;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 
-/// Largest size of the small class.
-pub const SMALL: u64 = 1 << 20;
-/// Largest block of a small arena of mapped memory (`tally.rs`).
-pub const SMALL_ARENA: u64 = 64 << 10;
 /// If peaks need not be exact (`exact_peaks`), peaks of blocks are too low by at most so many.
 const MOST_UNSEEN_BLOCKS: i64 = 1024;
-use crate::base::error::TOO_LARGE;
 
 /// The memory of a device.
 pub struct DeviceMemory {
@@ -110,11 +104,6 @@ impl Device {
     pub fn enable_peer(&self, peer: &Device) -> Result<()> {
         self.enable_peer_with(peer, || peer.memory().allow_peer(peer, self.ordinal()))
     }
-}
-
-/// The size of the block for a request: at least one unit, whole units.
-pub fn round_size(bytes: u64) -> u64 {
-    bytes.max(1).next_multiple_of(UNIT)
 }
 
 impl DeviceMemory {
@@ -217,7 +206,7 @@ impl DeviceMemory {
         // the device has memory.
         if bytes <= self.policy.plain() && !flags::is_watched() {
             let size =
-                crate::memory::config::policy::Size { bytes: round_size(bytes), oversize: false };
+                crate::memory::config::size::Size { bytes: round_size(bytes), oversize: false };
             return self.allocate_block::<false>(gpus, device, stream, bytes, size);
         }
         self.allocate_watched(gpus, device, stream, bytes)
@@ -235,7 +224,7 @@ impl DeviceMemory {
         let is_plain = bytes <= self.policy.plain() && !stream.is_external();
         if is_plain && flags::is_only(Watcher::Sanitizer) {
             let size =
-                crate::memory::config::policy::Size { bytes: round_size(bytes), oversize: false };
+                crate::memory::config::size::Size { bytes: round_size(bytes), oversize: false };
             let address = self.allocate_block::<false>(gpus, device, stream, bytes, size)?;
             sanitizer::allocated_uncaptured(address, bytes, stream);
             return Ok(address);
@@ -284,7 +273,7 @@ impl DeviceMemory {
         device: &Device,
         stream: &Stream,
         bytes: u64,
-        size: crate::memory::config::policy::Size,
+        size: crate::memory::config::size::Size,
     ) -> Result<u64> {
         let request = size.request(bytes);
         let is_routed = || crate::memory::pools::route::is_routed() || gpus.has_captures();
@@ -424,6 +413,20 @@ impl DeviceMemory {
         self.virtual_memory.close();
         self.pool.close();
     }
+}
+
+/// Puts settings in force, except those that each device has.
+pub(crate) fn choose_settings(settings: Settings) {
+    settings::choose(settings);
+    poison::set(settings.poison_on_free);
+    suballocations::set(settings.nvtx_suballocations);
+}
+
+/// Resets the settings: the environment is read again.
+pub(crate) fn forget_settings() {
+    settings::forget();
+    poison::set(false);
+    suballocations::set(false);
 }
 
 /// Gives all unused memory of all devices back to the driver, and waits for streams that may still

@@ -7,12 +7,13 @@
 //! wait.
 
 use super::arena::Arena;
-use super::{DeviceMemory, Relaxed, suballocations};
 use crate::base::error::Result;
+use crate::gpu::capture_mode::Relaxed;
 use crate::gpu::external_life::EndState;
 use crate::gpu::gpus::Gpus;
 use crate::gpu::stream::Stream;
 use crate::memory::fallback::reclaim::ordering_stream;
+use crate::memory::{DeviceMemory, suballocations};
 use crate::observe::flags::{self, Watcher};
 use std::sync::atomic::{AtomicBool, Ordering};
 

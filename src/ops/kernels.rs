@@ -47,7 +47,7 @@ impl Kernels {
     /// The fill kernel; the device's context is current.
     pub(crate) fn fill(&self, device: &Device) -> Result<CUfunction> {
         let function = self.fill.get_or_try_init(|| {
-            let _relaxed = crate::memory::Relaxed::enter(self.driver);
+            let _relaxed = crate::gpu::capture_mode::Relaxed::enter(self.driver);
             let _context = device.enter()?;
             // It stays loaded if its kernel cannot be found: a later attempt needs it, and a driver
             // that fails to find the kernel may fail to unload the module.

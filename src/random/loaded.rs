@@ -8,9 +8,9 @@ use crate::base::once::Once;
 use crate::base::rank::Rank;
 use crate::driver::Driver;
 use crate::driver::sys::{CUdevice_attribute, CUfunction, CUmodule};
+use crate::gpu::capture_mode::Relaxed;
 use crate::gpu::device::Device;
 use crate::gpu::subsystem::{Slot, Subsystem};
-use crate::memory::Relaxed;
 use std::ffi::{CStr, c_void};
 
 /// The random kernels of a device.

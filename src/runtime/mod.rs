@@ -2,13 +2,11 @@
 
 pub(crate) mod selection;
 
-use crate::base::environment;
 use crate::base::error::{Error, Result};
 use crate::base::lifecycle::Holder;
-use crate::base::stderr;
 use crate::base::text::Text;
 use crate::base::thread::{self, Inside, try_box};
-use crate::base::waiting;
+use crate::base::{environment, stderr, waiting};
 use crate::collectives::path;
 use crate::driver::{Driver, SimulatedBackend, Table, code, cuda, inject};
 use crate::gpu::device::{Device, MAX_DEVICES};
@@ -17,20 +15,19 @@ use crate::graph::active_captures::Captures;
 use crate::interop::torch::Pools;
 use crate::ipc::Ipc;
 use crate::jit::store::Store;
-use crate::memory::DeviceMemory;
-use crate::memory::backend;
 use crate::memory::backing::uncached;
 use crate::memory::config::settings::{self, Settings};
 use crate::memory::fallback::observers;
 use crate::memory::pinned::HostMemory;
 use crate::memory::trace::history;
+use crate::memory::{DeviceMemory, backend};
 use crate::observe::flags::{self, Watcher};
 use crate::ops::kernels::Kernels;
 use crate::profiling::nvtx::own;
 use crate::random::generator::DefaultGenerator;
 use crate::random::{self, pending};
 use crate::runtime::selection::{Backend, Selection};
-use crate::sim;
+use crate::{memory, sim};
 use std::ffi::CStr;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -69,7 +66,7 @@ fn initialise(inside: &Inside) -> Result<&Gpus> {
     let mut gpus = try_box(Gpus::new(driver, count, gpus::next_generation())?, "the runtime")?;
     add_subsystems(&mut gpus, &settings)?;
     pending::apply(&gpus);
-    settings::choose(settings);
+    memory::choose_settings(settings);
     settings.warn();
     lifecycle.begin(&held, gpus);
     flags::end(Watcher::Forks);
@@ -114,7 +111,7 @@ pub fn configure(inside: &Inside, text: &str) -> Result<()> {
     if settings.backend != before.backend {
         backend::require_fresh(devices)?;
     }
-    settings::choose(settings);
+    memory::choose_settings(settings);
     if let Some(gpus) = gpus {
         gpus.pinned().set_settings(&settings.host);
     }
@@ -280,7 +277,7 @@ pub fn shutdown(inside: &Inside, destroy_handles: impl FnOnce(&Inside) -> usize)
         stop_driver(driver);
     });
     inject::forget();
-    settings::forget();
+    memory::forget_settings();
     backend::forget();
     crate::gpu::sync_debug::forget();
     history::forget();

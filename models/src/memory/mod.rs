@@ -1,4 +1,5 @@
 //! The modules of the allocator that threads share without a lock, or that are locks.
 
 pub mod arena;
+pub mod config;
 pub mod stats;

@@ -2,11 +2,8 @@
 //! bytes. A block is identified by its index; 0 is no block.
 
 use crate::base::error::Result;
-use crate::memory::arena::Request;
-use crate::memory::backing::region::{Region, Zeroed};
-
-/// Bytes of a unit, to which every size is rounded.
-pub const UNIT: u64 = 512;
+use crate::base::region::{Region, Zeroed};
+use crate::memory::config::size::{Request, UNIT};
 
 /// No block.
 pub const NONE: u32 = 0;

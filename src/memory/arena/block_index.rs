@@ -7,10 +7,11 @@
 //! freed ones that are not yet merged ([`State::is_noted`]). So a block that is allocated and freed
 //! again and again changes nothing here.
 
-use super::block::{Block, Blocks, NONE, State, UNIT};
 use crate::base::error::{Error, Result};
+use crate::base::region::Region;
 use crate::memory::arena::ArenaState;
-use crate::memory::backing::region::Region;
+use crate::memory::arena::block::{Block, Blocks, NONE, State};
+use crate::memory::config::size::UNIT;
 
 /// Entries of a new table: one page.
 const FEWEST: usize = 1024;

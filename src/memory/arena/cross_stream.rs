@@ -6,15 +6,15 @@
 //! growth would raise the device's memory above the highest need so far. Below that, growth keeps
 //! streams independent.
 
-use super::block::UNIT;
 use crate::base::error::Result;
 use crate::gpu::device::Device;
 use crate::gpu::gpus::Gpus;
 use crate::memory::DeviceMemory;
+use crate::memory::arena::Arena;
 use crate::memory::arena::foreign_free::{Owner, Window};
 use crate::memory::arena::stream_order::Requester;
-use crate::memory::arena::{Arena, Request};
-use crate::memory::pools::pool::PoolId;
+use crate::memory::config::pool_id::PoolId;
+use crate::memory::config::size::{Request, UNIT};
 use crate::memory::stats::class_counters::ClassCounters;
 use crate::memory::stats::ledger::{ALL, ALLOCATED_BYTES, change_of};
 use crate::memory::trace::history;

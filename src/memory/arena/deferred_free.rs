@@ -10,18 +10,18 @@
 //! Blocks are often freed one after the other with the same recorded streams. The first of them,
 //! the *leader*, is in the batches. The others follow it while these batches are open.
 
-use super::block::{Block, NONE, State, UNIT};
 use crate::base::error::Result;
 use crate::driver::sys::CUevent;
 use crate::gpu::device::Device;
 use crate::gpu::external_registry::Marker;
 use crate::gpu::stream::Stream;
 use crate::gpu::waits::SyncStamp;
+use crate::memory::arena::block::{Block, NONE, State};
 use crate::memory::arena::foreign_free::Owner;
 use crate::memory::arena::poll_policy::PollPolicy;
 use crate::memory::arena::stream_uses::{MOST_STREAMS, NO_ROOM, StreamSet};
 use crate::memory::arena::{Arena, ArenaState};
-use crate::memory::stats::ledger::Class;
+use crate::memory::config::size::{Class, UNIT};
 use std::sync::atomic::Ordering;
 
 /// The leader that was enqueued last, with the blocks that follow it.

@@ -15,15 +15,16 @@ use crate::base::lock::Mutex;
 use crate::base::rank::Rank;
 use crate::base::retired::Reclaimable;
 use crate::base::thread;
+use crate::gpu::capture_mode::Relaxed;
 use crate::gpu::device::Device;
 use crate::gpu::external_registry::Marker;
 use crate::gpu::gpus::Gpus;
 use crate::gpu::stream::{Stream, next_serial};
+use crate::memory::DeviceMemory;
 use crate::memory::arena::{Arena, Role, place};
 use crate::memory::backing::segmented::DetachedSegments;
-use crate::memory::pools::pool::PoolId;
-use crate::memory::stats::ledger::Class;
-use crate::memory::{DeviceMemory, Relaxed};
+use crate::memory::config::pool_id::PoolId;
+use crate::memory::config::size::Class;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Members that are inspected when an arena is needed.

@@ -9,8 +9,8 @@ use crate::gpu::gpus::Gpus;
 use crate::gpu::stream::Stream;
 use crate::gpu::sync_debug;
 use crate::memory::DeviceMemory;
+use crate::memory::config::pool_id::PoolId;
 use crate::memory::fallback::reclaim::{ordering_stream, record_end, wait_for};
-use crate::memory::pools::pool::PoolId;
 
 /// The present end of a stream's work.
 pub struct End<'a> {

@@ -7,13 +7,14 @@
 //! or what `sharing_threshold` says. Above that, memory is worth more than time.
 
 use super::bins::WHOLE_WALK;
-use super::block::UNIT;
 use crate::base::error::Result;
+use crate::gpu::capture_mode::Relaxed;
 use crate::gpu::gpus::Gpus;
-use crate::memory::arena::{Arena, Request};
+use crate::memory::DeviceMemory;
+use crate::memory::arena::Arena;
+use crate::memory::config::pool_id::PoolId;
+use crate::memory::config::size::{Request, UNIT};
 use crate::memory::fallback::reclaim::pending_bytes;
-use crate::memory::pools::pool::PoolId;
-use crate::memory::{DeviceMemory, Relaxed};
 
 impl DeviceMemory {
     /// A block without a poll, for an arena with growth credit. The caller holds its lock, has

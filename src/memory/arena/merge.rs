@@ -1,7 +1,8 @@
 //! Merging of free blocks with their neighbours.
 
-use super::block::{Block, NONE, State, UNIT};
 use crate::memory::arena::ArenaState;
+use crate::memory::arena::block::{Block, NONE, State};
+use crate::memory::config::size::UNIT;
 
 impl ArenaState {
     /// Makes a block free and merges it with free neighbours. Returns the merged block.

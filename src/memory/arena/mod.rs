@@ -29,7 +29,6 @@ pub mod registry;
 pub(crate) mod stream_order;
 pub(crate) mod stream_uses;
 
-use super::SMALL_ARENA;
 use crate::base::error::{Error, Result};
 use crate::base::place::{try_box_at, write_fields};
 use crate::base::retired::Reclaimable;
@@ -39,7 +38,7 @@ use crate::driver::sys::CUevent;
 use crate::gpu::stream::Stream;
 use crate::memory::arena::arena_lock::ArenaLock;
 use crate::memory::arena::bins::{Bins, SHORT_WALK};
-use crate::memory::arena::block::{Block, Blocks, NONE, State, UNIT};
+use crate::memory::arena::block::{Block, Blocks, NONE, State};
 use crate::memory::arena::block_index::BlockIndex;
 use crate::memory::arena::deferred_free::DeferredFrees;
 use crate::memory::arena::foreign_free::{ForeignFree, Owner};
@@ -49,9 +48,10 @@ use crate::memory::backing::segment::{Segment, growth_cursor};
 use crate::memory::backing::segmented::Segments;
 use crate::memory::backing::slots;
 use crate::memory::config::policy::Policy;
-use crate::memory::pools::pool::PoolId;
+use crate::memory::config::pool_id::PoolId;
+use crate::memory::config::size::{Class, Request, SMALL_ARENA, UNIT};
 use crate::memory::pools::sleep::Backup;
-use crate::memory::stats::ledger::{Account, Class, Split};
+use crate::memory::stats::ledger::{Account, Split};
 use std::cell::UnsafeCell;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicI64, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering};
@@ -72,17 +72,6 @@ pub enum Role {
     Idle,
     /// Nothing: the next stream that needs an arena gets it with its memory.
     Spare,
-}
-
-/// A requested block.
-#[derive(Clone, Copy, Debug)]
-pub struct Request {
-    /// Its length in units.
-    pub units: u32,
-    /// Bytes that the host requested.
-    pub bytes: u64,
-    /// Does it count as oversize?
-    pub oversize: bool,
 }
 
 /// The blocks of one stream and size class.

@@ -15,10 +15,9 @@
 //! program that repeats itself repeats the effects of its lists.
 
 use super::bins::SHORT_WALK;
-use super::block::{Block, Blocks, NONE, State, UNIT};
-use crate::memory::SMALL_ARENA;
 use crate::memory::arena::ArenaState;
-use crate::memory::stats::ledger::Class;
+use crate::memory::arena::block::{Block, Blocks, NONE, State};
+use crate::memory::config::size::{Class, SMALL_ARENA, UNIT};
 
 /// Lists of an arena: one for each length of a block in a small arena.
 const SIZES: usize = (SMALL_ARENA / UNIT) as usize;

@@ -8,8 +8,9 @@ use crate::gpu::gpus::Gpus;
 use crate::gpu::stream::Stream;
 use crate::memory::DeviceMemory;
 use crate::memory::arena::foreign_free::Owner;
-use crate::memory::arena::{Arena, ArenaState, Request};
+use crate::memory::arena::{Arena, ArenaState};
 use crate::memory::backing::segment::growth_cursor;
+use crate::memory::config::size::Request;
 use std::sync::atomic::Ordering;
 
 /// The requester of memory.

@@ -14,15 +14,16 @@ use crate::base::once::Once;
 use crate::base::rank::Rank;
 use crate::driver::Driver;
 use crate::driver::sys::{CUdevice_attribute, CUevent, CUmemPool_attribute, CUmemoryPool};
+use crate::gpu::capture_mode::Relaxed;
 use crate::gpu::device::{Device, MAX_DEVICES};
 use crate::gpu::external_life::EndState;
 use crate::gpu::gpus::Gpus;
 use crate::gpu::stream::Stream;
 use crate::gpu::sync_debug;
+use crate::memory::DeviceMemory;
 use crate::memory::backing::uncached::{Block, Origin};
 use crate::memory::fallback::reclaim::ordering_stream;
 use crate::memory::stats::ledger::{ACTIVE_BYTES, ALL, ALLOCATED_BYTES, Statistics};
-use crate::memory::{DeviceMemory, Relaxed};
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 

@@ -3,9 +3,10 @@
 
 use super::virtual_memory::VirtualMemory;
 use crate::base::error::{Error, Result};
-use crate::memory::arena::block::{Block, NONE, State, UNIT};
+use crate::memory::arena::block::{Block, NONE, State};
 use crate::memory::arena::{Arena, ArenaState};
 use crate::memory::backing::segment::growth_cursor;
+use crate::memory::config::size::UNIT;
 
 impl ArenaState {
     /// Are there addresses without memory below the end?

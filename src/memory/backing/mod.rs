@@ -5,8 +5,8 @@
 
 pub(crate) mod driver_pool;
 pub(crate) mod holes;
+pub(crate) mod limit;
 pub mod pluggable;
-pub(crate) mod region;
 pub mod segment;
 pub mod segmented;
 pub(crate) mod slots;

@@ -15,9 +15,10 @@ mod remap_policy;
 
 use super::virtual_memory::VirtualMemory;
 use crate::base::error::{Error, Result};
-use crate::memory::arena::block::{NONE, UNIT};
+use crate::memory::arena::block::NONE;
+use crate::memory::backing::limit::Limit;
 use crate::memory::backing::segment::remap::Views;
-use crate::memory::fallback::limit::Limit;
+use crate::memory::config::size::UNIT;
 use crate::memory::trace::history;
 use crate::memory::trace::ring::Action;
 

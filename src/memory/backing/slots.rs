@@ -8,8 +8,8 @@
 //! Small slots are taken from the lower end and larger ones from the upper end.
 
 use crate::base::error::{Error, Result};
-use crate::memory::arena::block::UNIT;
 use crate::memory::arena::registry::Slot;
+use crate::memory::config::size::UNIT;
 
 /// The ratio of slot sizes between adjacent levels, as a shift.
 pub const STEP: u32 = 2;

@@ -20,7 +20,7 @@ use crate::gpu::device::MAX_DEVICES;
 use crate::memory::arena::Arena;
 use crate::memory::arena::registry::Registry;
 pub use crate::memory::arena::registry::Slot;
-use crate::memory::fallback::limit::Limit;
+use crate::memory::backing::limit::Limit;
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
 /// The most slots of one reservation.

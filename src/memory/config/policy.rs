@@ -3,12 +3,9 @@
 //! which it compares anyway.
 
 use super::settings::{INTERVALS, Settings};
-use crate::memory::arena::Request;
-use crate::memory::arena::block::UNIT;
-use crate::memory::backing::segmented::Rules;
-use crate::memory::fallback::limit::bytes_of;
-use crate::memory::stats::ledger::Class;
-use crate::memory::{SMALL, SMALL_ARENA};
+use crate::memory::config::fraction::bytes_of;
+use crate::memory::config::segment_rules::Rules;
+use crate::memory::config::size::{Size, UNIT};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// The policy of a device.
@@ -38,30 +35,6 @@ pub struct Policy {
     /// The other numbers of the rules of segments.
     max_non_split_rounding: AtomicU64,
     large_segment: AtomicU64,
-}
-
-/// The block for a request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Size {
-    /// Its bytes.
-    pub bytes: u64,
-    /// Does it count as oversize?
-    pub oversize: bool,
-}
-
-impl Size {
-    /// The class of the arena that has the block: PyTorch's if memory comes in segments.
-    #[inline(always)]
-    pub fn arena_class(self, segmented: bool) -> Class {
-        let most = if segmented { SMALL } else { SMALL_ARENA };
-        if self.bytes <= most { Class::Small } else { Class::Large }
-    }
-
-    /// The request for this block, if the host requested so many bytes.
-    #[inline(always)]
-    pub fn request(self, bytes: u64) -> Request {
-        Request { units: (self.bytes / UNIT) as u32, bytes, oversize: self.oversize }
-    }
 }
 
 impl Policy {
@@ -162,7 +135,7 @@ impl Policy {
         if (1..=54).contains(&log2) && bytes > UNIT << log2 {
             return bytes.next_multiple_of((1 << bytes.ilog2()) >> log2);
         }
-        crate::memory::round_size(bytes)
+        crate::memory::config::size::round_size(bytes)
     }
 
     /// The size from which on blocks are oversize; none: no block is.

@@ -3,12 +3,10 @@
 use super::grammar;
 use super::host_settings::HostSettings;
 use crate::base::environment;
-use crate::base::error::ConfigError;
-use crate::base::error::{Error, Result};
+use crate::base::error::{ConfigError, Error, Result};
 use crate::base::lock::Mutex;
 use crate::base::log::{self, Level};
 use crate::base::rank::Rank;
-use crate::memory::{poison, suballocations};
 use std::ffi::CStr;
 use std::fmt;
 
@@ -247,13 +245,9 @@ pub fn current() -> Result<Settings> {
 /// Puts settings in force.
 pub(crate) fn choose(settings: Settings) {
     *CHOSEN.lock() = Some(settings);
-    poison::set(settings.poison_on_free);
-    suballocations::set(settings.nvtx_suballocations);
 }
 
 /// Resets the settings: the environment is read again.
 pub(crate) fn forget() {
     *CHOSEN.lock() = None;
-    poison::set(false);
-    suballocations::set(false);
 }

@@ -2,7 +2,6 @@
 //!
 //! Begin with `slow_path.rs`.
 
-pub(crate) mod limit;
 pub mod observers;
 pub(crate) mod reclaim;
 pub(crate) mod shortage;

@@ -3,6 +3,7 @@
 use crate::base::error::Result;
 use crate::base::progress;
 use crate::driver::sys::CUevent;
+use crate::gpu::capture_mode::Relaxed;
 use crate::gpu::device::Device;
 use crate::gpu::external_life::EndState;
 use crate::gpu::gpus::Gpus;
@@ -13,12 +14,13 @@ use crate::memory::arena::block::NONE;
 use crate::memory::arena::deferred_free::CompletedBlocks;
 use crate::memory::arena::foreign_free::Owner;
 use crate::memory::arena::poll_policy::PollTimer;
-use crate::memory::arena::{Arena, Request, StreamEnd};
+use crate::memory::arena::{Arena, StreamEnd};
 use crate::memory::backing::segment::remap::IN_VIEW;
 use crate::memory::backing::segmented::DetachedSegments;
+use crate::memory::config::size::Request;
 use crate::memory::stats::ledger::{ACTIVE, ACTIVE_BYTES, COUNTERS, REQUESTED_BYTES};
 use crate::memory::trace::history;
-use crate::memory::{DeviceMemory, DeviceStats, Relaxed};
+use crate::memory::{DeviceMemory, DeviceStats};
 use crate::observe::flags;
 use crate::ops::callback;
 

@@ -2,12 +2,13 @@
 //! caches of the source, and the host's observers.
 
 use crate::base::error::{Error, OutOfMemory, Result};
+use crate::gpu::capture_mode::Relaxed;
 use crate::gpu::device::Device;
 use crate::gpu::gpus::Gpus;
+use crate::memory::DeviceMemory;
 use crate::memory::backing::uncached::Origin;
 use crate::memory::fallback::slow_path::is_out_of_memory;
 use crate::memory::trace::history;
-use crate::memory::{DeviceMemory, Relaxed};
 
 impl DeviceMemory {
     /// Runs all fallbacks; `attempt` is the first. The caller holds no lock.

@@ -3,20 +3,21 @@
 //! observers.
 
 use super::observers::{self, Shortage};
-use crate::base::error::{Error, OutOfMemory, Result};
+use crate::base::error::{Error, OutOfMemory, Result, TOO_LARGE};
+use crate::gpu::capture_mode::Relaxed;
 use crate::gpu::device::Device;
 use crate::gpu::gpus::Gpus;
 use crate::gpu::sync_debug;
+use crate::memory::DeviceMemory;
+use crate::memory::arena::Arena;
 use crate::memory::arena::bins::WHOLE_WALK;
-use crate::memory::arena::block::UNIT;
-use crate::memory::arena::{Arena, Request};
 use crate::memory::backing::segment::growth_cursor;
 use crate::memory::backing::segmented::DetachedSegments;
 use crate::memory::backing::slots::LONGEST;
-use crate::memory::pools::pool::PoolId;
-use crate::memory::stats::ledger::{ACTIVE_BYTES, ALL, ALLOCATED_BYTES, Class};
+use crate::memory::config::pool_id::PoolId;
+use crate::memory::config::size::{Class, Request, UNIT};
+use crate::memory::stats::ledger::{ACTIVE_BYTES, ALL, ALLOCATED_BYTES};
 use crate::memory::trace::history;
-use crate::memory::{DeviceMemory, Relaxed, TOO_LARGE};
 use crate::telemetry::monitor;
 
 /// Does the error mean lack of memory, so that another fallback may help?

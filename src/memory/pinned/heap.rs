@@ -11,12 +11,12 @@ use super::marks::Marks;
 use super::source::Origin;
 use crate::base::error::{Error, Result};
 use crate::base::place::{try_box_at, write_fields};
+use crate::base::region::Region;
 use crate::gpu::waits::SyncStamp;
 use crate::memory::arena::bins::Bins;
 use crate::memory::arena::block::{Block, Blocks, NONE, State};
 use crate::memory::arena::deferred_free::DeferredFrees;
 use crate::memory::arena::stream_uses::Uses;
-use crate::memory::backing::region::Region;
 
 /// The number of units of a window, as a shift.
 const WINDOW_SHIFT: u32 = 12;

@@ -1,15 +1,14 @@
 //! The deferred frees of pinned blocks, and the return of memory to the driver.
 
-use super::HostMemory;
-use super::events;
 use super::heap::{Detached, Heap};
+use super::{HostMemory, events};
 use crate::base::error::Result;
 use crate::driver::sys::CUevent;
+use crate::gpu::capture_mode::Relaxed;
 use crate::gpu::device::Device;
 use crate::gpu::external_life::EndState;
 use crate::gpu::gpus::Gpus;
 use crate::gpu::stream::finished;
-use crate::memory::Relaxed;
 use crate::memory::arena::deferred_free::Batch;
 use crate::memory::fallback::reclaim::{ordering_stream, record_end};
 use crate::ops::callback;

@@ -15,17 +15,13 @@ use crate::gpu::gpus::Gpus;
 use crate::gpu::sync_debug;
 use crate::memory::backend::Server;
 use crate::memory::backing::pluggable::Pluggable;
+use crate::memory::config::pool_id::{OF_GRAPH, PLACE_BITS, PoolId};
 use crate::ops::callback;
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
-/// The bits of a pool's number that hold the index of its entry.
-const PLACE_BITS: u32 = 24;
 /// Entries of the first chunk; each further chunk has twice as many as the one before.
 const FIRST_CHUNK: usize = 256;
 const CHUNKS: usize = 16;
-/// Set in the number of a pool that a capture made.
-const OF_GRAPH: u64 = 1 << 63;
-
 /// Flag of a pool: other allocations may use its free blocks before they fail.
 pub const USE_ON_OOM: u32 = 1;
 
@@ -39,10 +35,6 @@ const ASLEEP: u32 = 1 << 31;
 /// Internal flag of a pool: it was used on a stream that the host captured through the driver. The
 /// library does not know that capture's graph.
 const CAPTURED: u32 = 1 << 29;
-
-/// The identity of a pool, unique within the process.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct PoolId(u64);
 
 struct Place {
     /// The pool of this entry; 0: vacant.
@@ -117,35 +109,15 @@ fn grow(known: usize) -> Result<()> {
 }
 
 impl PoolId {
-    /// Memory in no private pool.
-    pub const DEFAULT: PoolId = PoolId(0);
-
-    /// PyTorch's pair: (0, n) for pools of the host, (n, 0) for pools of captures.
-    pub fn pair(self) -> (u64, u64) {
-        let number = (self.0 & !OF_GRAPH) >> PLACE_BITS;
-        if self.0 & OF_GRAPH == 0 { (0, number) } else { (number, 0) }
-    }
-
     fn place(self) -> &'static Place {
-        place((self.0 & ((1 << PLACE_BITS) - 1)) as usize)
-    }
-
-    /// The number as a word, for an atomic.
-    #[inline]
-    pub(in crate::memory) fn word(self) -> u64 {
-        self.0
-    }
-
-    #[inline]
-    pub(in crate::memory) fn of_word(word: u64) -> PoolId {
-        PoolId(word)
+        place((self.word() & ((1 << PLACE_BITS) - 1)) as usize)
     }
 
     /// Does a reference exist?
     pub fn is_alive(self) -> bool {
         let place = self.place();
         self != PoolId::DEFAULT
-            && place.owner.load(Ordering::Acquire) == self.0
+            && place.owner.load(Ordering::Acquire) == self.word()
             && place.references.load(Ordering::Acquire) > 0
     }
 
@@ -253,7 +225,7 @@ impl Pool {
                     *place.source.lock() = source;
                 }
                 place.references.store(1, Ordering::Release);
-                return Ok(Pool { id: PoolId(id), of_graph: false });
+                return Ok(Pool { id: PoolId::of_word(id), of_graph: false });
             }
         }
     }

@@ -1,21 +1,21 @@
 //! Routes: per thread and device, the private pool that allocations go to. A routed allocation
 //! comes from the pool's arena for its stream and class.
 
-use super::pool::{Pool, PoolId};
 use crate::base::error::{Error, Result};
 use crate::base::retired::Reclaimable;
 use crate::base::thread::{self, Block, try_box};
+use crate::gpu::capture_mode::Relaxed;
 use crate::gpu::device::Device;
 use crate::gpu::gpus::Gpus;
 use crate::gpu::stream::Stream;
 use crate::graph::active_captures::{Source, next_number};
+use crate::memory::DeviceMemory;
 use crate::memory::arena::bins::WHOLE_WALK;
-use crate::memory::arena::block::UNIT;
-use crate::memory::arena::{Arena, Request, Role, place};
+use crate::memory::arena::{Arena, Role, place};
 use crate::memory::backing::segmented::{self, DetachedSegments};
-use crate::memory::config::policy::Size;
-use crate::memory::stats::ledger::Class;
-use crate::memory::{DeviceMemory, Relaxed};
+use crate::memory::config::pool_id::PoolId;
+use crate::memory::config::size::{Class, Request, Size, UNIT};
+use crate::memory::pools::pool::Pool;
 use crate::observe::flags::{self, Watcher};
 use std::sync::atomic::Ordering;
 

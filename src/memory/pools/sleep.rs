@@ -1,16 +1,18 @@
 //! Sleeping pools: their physical memory is released and their addresses are kept, so that pointers
 //! into them are valid again when they wake.
 
-use super::pool::PoolId;
 use crate::base::error::{Error, Result};
 use crate::base::waiting;
+use crate::gpu::capture_mode::Relaxed;
 use crate::gpu::device::Device;
 use crate::gpu::gpus::Gpus;
+use crate::memory::DeviceMemory;
 use crate::memory::arena::Arena;
-use crate::memory::arena::block::{NONE, State, UNIT};
+use crate::memory::arena::block::{NONE, State};
 use crate::memory::backing::uncached::Origin;
 use crate::memory::backing::virtual_memory;
-use crate::memory::{DeviceMemory, Relaxed};
+use crate::memory::config::pool_id::PoolId;
+use crate::memory::config::size::UNIT;
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicBool, Ordering};
 

@@ -1,11 +1,12 @@
 //! The account of an arena: what it counts. `ledger.rs` has the invariant that connects the
 //! accounts of a device.
 
+use crate::memory::config::size::{CLASSES, Class};
 use crate::memory::stats::class_counters::{ClassCounters, OF_MEMORY, without_memory};
 use crate::memory::stats::headroom::{Headroom, PARTS};
 use crate::memory::stats::ledger::{
-    ACTIVE, ACTIVE_BYTES, ALLOCATED_BYTES, ALLOCATION, CLASSES, COUNTERS, Class, Counters,
-    INACTIVE_SPLIT, INACTIVE_SPLIT_BYTES, OVERSIZE, REQUESTED_BYTES, Sums,
+    ACTIVE, ACTIVE_BYTES, ALLOCATED_BYTES, ALLOCATION, COUNTERS, Counters, INACTIVE_SPLIT,
+    INACTIVE_SPLIT_BYTES, OVERSIZE, REQUESTED_BYTES, Sums,
 };
 
 /// Changes of blocks, by their class.

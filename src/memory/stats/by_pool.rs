@@ -5,8 +5,9 @@ use crate::base::error::{Error, Result};
 use crate::gpu::stream::Stream;
 use crate::memory::DeviceMemory;
 use crate::memory::arena::Arena;
-use crate::memory::pools::pool::PoolId;
-use crate::memory::stats::ledger::{ALL, Class, Stat, StatArray};
+use crate::memory::config::pool_id::PoolId;
+use crate::memory::config::size::Class;
+use crate::memory::stats::ledger::{ALL, Stat, StatArray};
 
 /// Up to so many pools are not searched for dead ones.
 const FEW: usize = 16;

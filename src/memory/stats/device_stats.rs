@@ -6,9 +6,10 @@ use crate::base::retired::Reclaimable;
 use crate::base::sync::{self, AtomicBool, Ordering, UnsafeCell};
 use crate::base::{thread, waiting};
 use crate::memory::arena::arena_lock::ArenaLock;
+use crate::memory::config::size::{CLASSES, Class};
 use crate::memory::stats::class_counters::ClassCounters;
 use crate::memory::stats::ledger::{
-    ALL, Account, CLASSES, COUNTERS, Changes, Class, Counters, Ledger, Statistics, Sums, only,
+    ALL, Account, COUNTERS, Changes, Counters, Ledger, Statistics, Sums, only,
 };
 
 /// What has an account: an arena.

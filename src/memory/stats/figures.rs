@@ -4,11 +4,12 @@
 use crate::base::error::{Error, Result};
 use crate::base::log::{self, Level};
 use crate::base::thread;
+use crate::gpu::capture_mode::Relaxed;
 use crate::gpu::device::Device;
 use crate::gpu::gpus;
 use crate::memory::backend::Server;
 use crate::memory::stats::ledger::Statistics;
-use crate::memory::{DeviceMemory, DeviceStats, Relaxed};
+use crate::memory::{DeviceMemory, DeviceStats};
 use std::cell::Cell;
 
 thread_local! {

@@ -18,6 +18,7 @@
 
 pub use super::account::{Account, Changes, Split, only};
 use super::scopes::Scopes;
+use crate::memory::config::size::Class;
 
 /// The number of quantities that change with every block.
 pub const COUNTERS: usize = 8;
@@ -44,28 +45,8 @@ const CROWD: u32 = 64;
 /// A value for each quantity.
 pub type Counters = [i64; COUNTERS];
 
-/// The size class of a block or of an arena. Small arenas of mapped memory have blocks of up to 64
-/// KiB only (`tally.rs`), so that the two may differ.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Class {
-    /// Blocks up to 1 MiB.
-    Small = 0,
-    /// Larger blocks.
-    Large = 1,
-}
-
-/// Both classes, in their order.
-pub const CLASSES: [Class; 2] = [Class::Small, Class::Large];
-
 /// The row of all blocks in a statistic, in the order of PyTorch's StatArray.
 pub const ALL: usize = 0;
-
-impl Class {
-    /// Its row in a statistic.
-    pub fn row(self) -> usize {
-        self as usize + 1
-    }
-}
 
 /// A change of one block and its bytes.
 pub fn change_of(count: i64, bytes: i64, requested: i64, oversize: bool) -> Counters {

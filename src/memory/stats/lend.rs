@@ -1,9 +1,9 @@
 //! Headroom that one account takes from another, which saves a request to the ledger.
 
 use super::account::{Account, Split};
+use crate::memory::config::size::Class;
 use crate::memory::stats::class_counters::{ClassCounters, OF_MEMORY};
 use crate::memory::stats::headroom::PARTS;
-use crate::memory::stats::ledger::Class;
 
 /// A number of each of [`PARTS`].
 type Parts = [i64; PARTS];

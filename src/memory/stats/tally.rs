@@ -5,12 +5,12 @@
 //! to 1 MiB came from small arenas needed up to 4 % more memory. So small arenas of mapped memory
 //! have blocks of up to 64 KiB only, and large arenas count blocks of both classes.
 
+use crate::memory::DeviceMemory;
 use crate::memory::arena::Arena;
 use crate::memory::arena::arena_lock::ArenaLock;
-use crate::memory::arena::block::UNIT;
+use crate::memory::config::size::{Class, SMALL, UNIT};
 use crate::memory::stats::device_stats::{GuardedStats, Member};
-use crate::memory::stats::ledger::{Account, COUNTERS, Class, Counters, Split, only};
-use crate::memory::{DeviceMemory, SMALL};
+use crate::memory::stats::ledger::{Account, COUNTERS, Counters, Split, only};
 use std::sync::atomic::Ordering;
 
 /// The class of a block of mapped memory.

@@ -4,9 +4,9 @@ use super::super::arena::Arena;
 use super::{Bench, KIB, MIB, is_invalid_pointer, on_machine};
 use crate::base::error::Error;
 use crate::driver::{Call, inject};
-use crate::memory::arena::block::{State, UNIT};
+use crate::memory::arena::block::State;
 use crate::memory::backing::virtual_memory::arena_of;
-use crate::memory::stats::ledger::Class;
+use crate::memory::config::size::{Class, UNIT};
 use std::sync::atomic::Ordering;
 
 /// The sizes in MiB of the handles of an address's arena, in address order.

@@ -4,7 +4,8 @@
 use super::{Bench, KIB, MIB, on_machine};
 use crate::base::error::Error;
 use crate::gpu::stream::Stream;
-use crate::memory::arena::block::{NONE, State, UNIT};
+use crate::memory::arena::block::{NONE, State};
+use crate::memory::config::size::UNIT;
 use crate::memory::stats::ledger::{ALL, ALLOCATED_BYTES};
 use proptest::prelude::*;
 

@@ -40,9 +40,9 @@ use crate::gpu::device::Device;
 use crate::gpu::gpus::Gpus;
 use crate::gpu::stream::Stream;
 use crate::memory::config::settings::Settings;
-use crate::memory::stats::ledger::{self, Class};
-use crate::runtime;
-use crate::sim;
+use crate::memory::config::size::Class;
+use crate::memory::stats::ledger;
+use crate::{runtime, sim};
 
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;

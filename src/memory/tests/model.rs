@@ -1,15 +1,16 @@
 //! Random operations against a simple model.
 
 use super::super::arena::Arena;
-use super::super::{SMALL_ARENA, record_stream, round_size};
 use super::{Bench, KIB, MIB, is_invalid_pointer, on_machine, sharing, without_remapping};
 use crate::base::error::Error;
 use crate::driver::{Call, inject};
 use crate::gpu::stream::Stream;
 use crate::memory::arena::block::{NONE, State};
 use crate::memory::backing::virtual_memory::arena_of;
+use crate::memory::config::size::{Class, SMALL_ARENA, round_size};
+use crate::memory::record_stream;
 use crate::memory::stats::ledger::{
-    ACTIVE, ACTIVE_BYTES, ALLOCATED_BYTES, ALLOCATION, Class, REQUESTED_BYTES, Stat, StatArray,
+    ACTIVE, ACTIVE_BYTES, ALLOCATED_BYTES, ALLOCATION, REQUESTED_BYTES, Stat, StatArray,
 };
 use proptest::prelude::*;
 use std::collections::BTreeMap;

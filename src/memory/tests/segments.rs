@@ -7,10 +7,11 @@ use super::{Bench, KIB, MIB, is_invalid_pointer, on_machine};
 use crate::base::thread;
 use crate::driver::{Call, inject};
 use crate::gpu::stream::Stream;
-use crate::memory::arena::block::{NONE, State, UNIT};
+use crate::memory::arena::block::{NONE, State};
+use crate::memory::config::size::{CLASSES, UNIT};
 use crate::memory::pools::pool::{MemPool, USE_ON_OOM};
 use crate::memory::stats::ledger::{
-    ACTIVE, ACTIVE_BYTES, ALLOCATED_BYTES, ALLOCATION, Account, CLASSES, COUNTERS, INACTIVE_SPLIT,
+    ACTIVE, ACTIVE_BYTES, ALLOCATED_BYTES, ALLOCATION, Account, COUNTERS, INACTIVE_SPLIT,
     INACTIVE_SPLIT_BYTES, OVERSIZE, REQUESTED_BYTES, only,
 };
 use crate::memory::trace::snapshot::{BlockState, Snapshot};

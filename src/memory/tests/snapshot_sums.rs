@@ -1,15 +1,16 @@
 //! Compares every statistic of blocks with sums over the snapshot after each step, while settings,
 //! limits, pools and captures change. A block is small up to 1 MiB, whatever kind its memory is.
 
-use super::super::{SMALL, SMALL_ARENA, record_stream};
 use super::{Bench, KIB, MIB, Random, on_machine};
 use crate::base::thread;
 use crate::gpu::stream::Stream;
 use crate::graph::Graph;
+use crate::memory::config::size::{CLASSES, Class, SMALL, SMALL_ARENA};
 use crate::memory::pools::pool::{MemPool, NO_SPLIT, USE_ON_OOM};
+use crate::memory::record_stream;
 use crate::memory::stats::ledger::{
-    ACTIVE, ACTIVE_BYTES, ALL, ALLOCATED_BYTES, ALLOCATION, CLASSES, COUNTERS, Class,
-    INACTIVE_SPLIT, INACTIVE_SPLIT_BYTES, OVERSIZE, REQUESTED_BYTES, StatArray,
+    ACTIVE, ACTIVE_BYTES, ALL, ALLOCATED_BYTES, ALLOCATION, COUNTERS, INACTIVE_SPLIT,
+    INACTIVE_SPLIT_BYTES, OVERSIZE, REQUESTED_BYTES, StatArray,
 };
 use crate::memory::trace::snapshot::{BlockState, BlockView, SegmentView, Snapshot};
 use crate::runtime;

@@ -1,9 +1,9 @@
 //! Exact counting with many threads.
 
-use super::super::round_size;
 use super::{Bench, MIB, Random, on_machine};
 use crate::base::thread;
 use crate::gpu::stream::Stream;
+use crate::memory::config::size::round_size;
 use crate::memory::stats::ledger::{
     ACTIVE, ACTIVE_BYTES, ALLOCATED_BYTES, ALLOCATION, REQUESTED_BYTES, Stat,
 };

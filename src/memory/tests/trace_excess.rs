@@ -12,10 +12,10 @@
 //! other free memory at the end, and in other free memory below.
 
 use super::super::arena::{Arena, ArenaState};
-use super::super::round_size;
 use super::{Bench, MIB, on_machine};
-use crate::memory::arena::block::{NONE, State, UNIT};
-use crate::memory::stats::ledger::{ALLOCATED_BYTES, Class};
+use crate::memory::arena::block::{NONE, State};
+use crate::memory::config::size::{Class, UNIT, round_size};
+use crate::memory::stats::ledger::ALLOCATED_BYTES;
 use std::collections::{BTreeMap, HashMap};
 use std::process::Command;
 

@@ -1,15 +1,16 @@
 //! Uncached blocks, together with cached ones, against a simple model.
 
-use super::super::{Found, backend, find, record_stream, round_size};
 use super::{Bench, MIB, is_invalid_pointer, on_machine};
 use crate::base::error::Error;
 use crate::base::thread;
 use crate::driver::{Call, inject};
 use crate::gpu::stream::Stream;
+use crate::memory::config::size::round_size;
 use crate::memory::stats::ledger::{
     ACTIVE, ACTIVE_BYTES, ALLOCATED_BYTES, ALLOCATION, REQUESTED_BYTES, Stat, Statistics,
 };
 use crate::memory::trace::snapshot::Snapshot;
+use crate::memory::{Found, backend, find, record_stream};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 

@@ -12,14 +12,14 @@ use crate::gpu::stream::Stream;
 use crate::memory::arena::block::{NONE, State};
 use crate::memory::backing::segment::growth_cursor;
 use crate::memory::backing::virtual_memory::arena_of;
+use crate::memory::config::size::Class;
 use crate::memory::pools::pool::MemPool;
-use crate::memory::stats::ledger::{Class, Statistics};
+use crate::memory::stats::ledger::Statistics;
 use crate::memory::trace::history::{self, FramesFor, Recorder};
 use crate::memory::trace::ring::Action;
 use crate::memory::trace::snapshot::Snapshot;
 use crate::ops::copy::{copy, fill};
-use crate::runtime;
-use crate::sim;
+use crate::{runtime, sim};
 use std::collections::BTreeSet;
 
 impl ArenaState {

@@ -4,9 +4,9 @@ use super::frames::{Frame, Stacks};
 use super::ring::{Action, Event};
 use super::snapshot::{BlockState, BlockView, EventRange, SegmentView, Snapshot};
 use crate::base::error::Result;
+use crate::memory::config::pool_id::PoolId;
 use crate::memory::config::settings::Settings;
-use crate::memory::pools::pool::PoolId;
-use crate::memory::stats::ledger::Class;
+use crate::memory::config::size::Class;
 use std::fmt::{self, Write};
 
 /// Receives the output, piece by piece.

@@ -5,7 +5,7 @@ use super::dictionary::Sink;
 use super::json::{quoted, short};
 use super::snapshot::{BlockState, EventRange, Snapshot};
 use crate::base::error::Result;
-use crate::memory::stats::ledger::Class;
+use crate::memory::config::size::Class;
 
 /// The page, with placeholders for the data and the script.
 const PAGE: &str = include_str!("snapshot.html");

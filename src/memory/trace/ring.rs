@@ -4,7 +4,7 @@
 //! counted; no allocation fails or waits because of it.
 
 use crate::base::error::{Error, Result};
-use crate::memory::backing::region::{Region, Zeroed};
+use crate::base::region::{Region, Zeroed};
 
 /// The kinds of events, with PyTorch's names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -84,7 +84,7 @@ pub struct Event {
     pub bytes: u64,
     /// The driver's handle of the stream.
     pub stream: u64,
-    /// The private pool, as a word of [`crate::memory::pools::pool::PoolId`].
+    /// The private pool, as a word of [`crate::memory::config::pool_id::PoolId`].
     pub pool: u64,
     /// Microseconds since 1970.
     pub time_us: i64,

@@ -13,13 +13,14 @@ use crate::base::error::{Error, Result};
 use crate::base::file;
 use crate::base::text::Text;
 use crate::gpu::device::Device;
-use crate::memory::arena::block::{NONE, State, UNIT};
+use crate::memory::arena::block::{NONE, State};
 use crate::memory::arena::{Arena, ArenaState};
 use crate::memory::backing::segmented;
 use crate::memory::backing::uncached::{self, Block};
+use crate::memory::config::pool_id::PoolId;
 use crate::memory::config::settings::{self, Settings};
-use crate::memory::pools::pool::PoolId;
-use crate::memory::stats::ledger::{ALL, ALLOCATED_BYTES, Class, Statistics};
+use crate::memory::config::size::{Class, UNIT};
+use crate::memory::stats::ledger::{ALL, ALLOCATED_BYTES, Statistics};
 use crate::memory::{DeviceMemory, DeviceStats};
 
 /// The state of a block, in PyTorch's terms.

@@ -13,7 +13,7 @@
 
 use crate::memory::arena::ArenaState;
 use crate::memory::arena::block::NONE;
-use crate::memory::stats::ledger::Class;
+use crate::memory::config::size::Class;
 
 /// No bound: all memory up to the end is used.
 pub(in crate::memory) const ALL: u32 = u32::MAX;

@@ -16,8 +16,9 @@
 use super::super::virtual_memory::VirtualMemory;
 use super::{Mark, Segment};
 use crate::base::error::{Error, Result};
-use crate::memory::arena::block::{Block, NONE, State, UNIT};
-use crate::memory::arena::{ArenaState, Request};
+use crate::memory::arena::ArenaState;
+use crate::memory::arena::block::{Block, NONE, State};
+use crate::memory::config::size::{Request, UNIT};
 use crate::memory::stats::ledger::{Counters, change_of};
 use crate::memory::trace::history;
 use crate::memory::trace::ring::Action;

@@ -6,13 +6,13 @@ use crate::gpu::external_life::EndState;
 use crate::gpu::gpus::Gpus;
 use crate::gpu::stream::Stream;
 use crate::memory::DeviceMemory;
+use crate::memory::arena::Arena;
 use crate::memory::arena::bins::WHOLE_WALK;
-use crate::memory::arena::block::UNIT;
-use crate::memory::arena::{Arena, Request};
 use crate::memory::backing::segment::growth_cursor;
+use crate::memory::config::pool_id::PoolId;
+use crate::memory::config::size::{Class, Request, UNIT};
 use crate::memory::fallback::reclaim::ordering_stream;
-use crate::memory::pools::pool::PoolId;
-use crate::memory::stats::ledger::{Class, change_of};
+use crate::memory::stats::ledger::change_of;
 use crate::memory::trace::history;
 
 /// How much more may be reserved than was ever needed at once, in thousandths. It grows by the same

@@ -9,19 +9,19 @@
 
 mod device_segments;
 mod fits;
-mod rules;
 mod table;
 
 pub use device_segments::{DetachedSegments, DeviceSegments};
-pub use rules::Rules;
 pub use table::{arena_of, device_of, segment_of};
 
 use super::pluggable::Pluggable;
 use crate::base::error::{Error, Result};
 use crate::gpu::gpus::Gpus;
 use crate::memory::DeviceMemory;
-use crate::memory::arena::block::{Block, NONE, State, UNIT};
-use crate::memory::arena::{Arena, ArenaState, Request};
+use crate::memory::arena::block::{Block, NONE, State};
+use crate::memory::arena::{Arena, ArenaState};
+use crate::memory::config::segment_rules::Rules;
+use crate::memory::config::size::{Request, UNIT};
 use crate::memory::pointer::{Locked, unknown_pointer};
 use crate::memory::stats::ledger::{Counters, change_of};
 use crate::memory::trace::history;

@@ -5,7 +5,7 @@ use crate::base::lock::Mutex;
 use crate::base::rank::Rank;
 use crate::base::waiting;
 use crate::memory::arena::Arena;
-use crate::memory::arena::block::UNIT;
+use crate::memory::config::size::UNIT;
 
 /// A segment.
 #[derive(Clone, Copy)]

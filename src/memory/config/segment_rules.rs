@@ -1,7 +1,6 @@
 //! How large segments are, and which blocks are split: PyTorch's rules for memory of cudaMalloc.
 
-use crate::memory::SMALL;
-use crate::memory::stats::ledger::Class;
+use crate::memory::config::size::{Class, SMALL};
 
 const MIB: u64 = 1 << 20;
 /// The size of a segment for small blocks.

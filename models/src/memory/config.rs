@@ -1,0 +1,4 @@
+//! Sizes.
+
+#[path = "../../../src/memory/config/size.rs"]
+pub mod size;
