@@ -8,6 +8,7 @@ pub mod environment;
 pub mod epoch;
 pub mod error;
 pub mod file;
+pub mod frames;
 #[cfg(any(test, feature = "host_faults"))]
 pub mod host_faults;
 pub mod inline_vec;
@@ -24,6 +25,7 @@ pub(crate) mod region;
 pub mod reserve;
 pub mod retired;
 pub(crate) mod shared;
+pub mod stack_table;
 pub mod stderr;
 pub mod sync;
 pub mod text;

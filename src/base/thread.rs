@@ -57,6 +57,14 @@ pub struct Block {
     pub(crate) lifetime: AtomicPtr<c_void>,
 }
 
+impl Block {
+    /// Is the thread routed to a private pool?
+    #[inline]
+    pub fn is_routed(&self) -> bool {
+        !self.routes.load(Ordering::Relaxed).is_null()
+    }
+}
+
 const _: () = assert!(size_of::<Block>() == 112, "as in thread.c");
 const _: () = assert!(std::mem::offset_of!(Block, participant) == 0, "a thread has one address");
 

@@ -2,6 +2,7 @@
 //! are made and retired meanwhile are not kept for them (`retired.rs`), and they are not cancelled.
 
 use crate::base::epoch::Wait;
+use crate::base::error::{Error, Result};
 use crate::base::rank;
 use crate::base::thread::{self, block};
 use std::ffi::c_int;
@@ -73,6 +74,12 @@ pub fn assert_awake() {
 /// Is this thread in a host function of a stream, for which other threads may wait?
 pub fn is_in_callback() -> bool {
     block().callbacks.load(Ordering::Relaxed) & !OBSERVING > 0
+}
+
+/// An error in a host function of a stream: for calls that wait, or that take a lock which others
+/// hold while they wait.
+pub(crate) fn refuse_in_callback() -> Result<()> {
+    if is_in_callback() { Err(Error::InCallback("")) } else { Ok(()) }
 }
 
 /// The bit of `callbacks` that is set in an out-of-memory observer.

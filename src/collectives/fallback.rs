@@ -9,11 +9,12 @@ use crate::base::error::{Error, Result};
 use crate::collectives::dispatch;
 use crate::collectives::layout::Form;
 use crate::gpu::gpus::Gpus;
+use crate::gpu::observed;
 use crate::gpu::stream::Stream;
 use crate::gpu::sync_debug;
 use crate::memory;
 use crate::ops::copy;
-use crate::sanitizer::{self, Touch};
+use crate::sanitizer::Touch;
 
 /// The most driver calls for a move before it is packed in scratch memory instead.
 const MAX_CALLS: u64 = 8;
@@ -55,7 +56,7 @@ impl Drop for Scratch<'_> {
                 // The next owner of the memory may conflict with this write if it ignores the
                 // stream's order.
                 let touch = Touch::write(self.address, self.bytes);
-                sanitizer::operation(self.gpus, stream, "scratch of tcuda_comm", &[touch]);
+                observed::operation(self.gpus, stream, "scratch of tcuda_comm", &[touch]);
                 memory::free(self.gpus, self.address)
             }
         };

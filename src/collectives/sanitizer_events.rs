@@ -8,6 +8,7 @@ use super::team::Team;
 use crate::collectives::contiguous::ContiguousBytes;
 use crate::collectives::layout::Form;
 use crate::gpu::device::MAX_DEVICES;
+use crate::gpu::observed;
 use crate::gpu::stream::Stream;
 use crate::sanitizer::{self, Mode, Touch};
 use crate::tensor::Tensor;
@@ -136,7 +137,7 @@ impl SanitizerEvents {
                 if touches.len() < touches.capacity() {
                     touches.push(match *bytes {
                         Bytes::Range(ptr, bytes) => Touch::rows(ptr, bytes, 1, 0, *mode),
-                        Bytes::Tensor(place) => Touch::tensor(&self.tensors[place], *mode),
+                        Bytes::Tensor(place) => Touch::elements(&self.tensors[place], *mode),
                     });
                 }
             }
@@ -150,10 +151,10 @@ impl SanitizerEvents {
             begin = end;
         }
         let members = &members[..devices.len()];
-        sanitizer::collective(team.gpus(), self.operation, members);
+        observed::collective(team.gpus(), self.operation, members);
         if self.has_waited && !team.is_capturing() {
             for (stream, _) in members {
-                sanitizer::reached(sanitizer::point_of_stream(team.gpus(), stream));
+                sanitizer::reached(observed::point_of_stream(team.gpus(), stream));
             }
         }
     }

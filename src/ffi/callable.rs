@@ -16,7 +16,6 @@ use crate::gpu::stream::Stream;
 use crate::gpu::sync_debug;
 use crate::graph::callable::{self, Callable, Function, Options, Pass, Plan};
 use crate::graph::static_buffers::StaticTensor;
-use crate::ops::callback;
 use crate::tensor::{Place, Tensor};
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -345,7 +344,7 @@ fn options_of(raw: *const tcuda_graphed_callable_options, call: &Call) -> Result
 /// Destroys a callable and its handle.
 fn end(handle: usize, call: &Call) -> Result<()> {
     let found = CALLABLES.get(handle, "graphed", call)?;
-    callback::refuse()?;
+    waiting::refuse_in_callback()?;
     if let Some(gpus) = gpus::existing(call.inside()) {
         found.close(gpus);
     }

@@ -8,6 +8,7 @@ use super::status::tcuda_status;
 use super::stream::{borrow, make_current, optional, or_current, tcuda_stream};
 use crate::base::error::Result;
 use crate::base::log::{self, Level};
+use crate::base::waiting;
 use crate::driver::sys::{CUgraph_st, CUgraphExec_st};
 use crate::gpu::device::CURRENT;
 use crate::gpu::gpus;
@@ -16,7 +17,6 @@ use crate::gpu::sync_debug;
 use crate::graph::{self, Graph};
 use crate::memory;
 use crate::memory::pools::pool::Pool;
-use crate::ops::callback;
 use std::ffi::c_char;
 
 /// Captured work, ready to replay. (torch.cuda.CUDAGraph)
@@ -69,7 +69,7 @@ pub unsafe extern "C" fn tcuda_graph_destroy(graph: *mut tcuda_graph) -> tcuda_s
             return Ok(());
         }
         let found = GRAPHS.get(graph as usize, "graph", call)?;
-        callback::refuse()?;
+        waiting::refuse_in_callback()?;
         if let Some(gpus) = gpus::existing(call.inside()) {
             found.reset(gpus);
         }
@@ -273,7 +273,7 @@ pub unsafe extern "C" fn tcuda_graph_replay(
 pub unsafe extern "C" fn tcuda_graph_reset(graph: *mut tcuda_graph) -> tcuda_status {
     boundary(|call| {
         let graph = GRAPHS.get(graph as usize, "graph", call)?;
-        callback::refuse()?;
+        waiting::refuse_in_callback()?;
         graph.reset(call.gpus()?);
         Ok(())
     })

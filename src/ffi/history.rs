@@ -4,13 +4,11 @@ use super::boundary::{Sized_, boundary, optional_text, struct_in};
 use super::library::tcuda_destroy_fn;
 use super::status::tcuda_status;
 use crate::base::error::{Error, Result};
+use crate::base::frames::{MAX_DEPTH, Named, Source};
 use crate::base::text::Text;
 use crate::base::thread::try_box;
 use crate::base::waiting;
-use crate::memory::trace::frames::{MAX_DEPTH, Named};
-use crate::memory::trace::history::{
-    self, DEFAULT_EVENTS, FramesFor, MOST_EVENTS, Recorder, Source,
-};
+use crate::memory::trace::history::{self, DEFAULT_EVENTS, FramesFor, MOST_EVENTS, Recorder};
 use crate::memory::trace::ring::Action;
 use std::ffi::{CStr, c_char, c_void};
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -4,8 +4,8 @@ use super::boundary::{boundary, given, out};
 use super::status::tcuda_status;
 use super::stream::{optional, or_current, tcuda_stream};
 use crate::base::error::Error;
+use crate::base::waiting;
 use crate::memory::{Kind, name_kind};
-use crate::ops::callback;
 use std::ffi::c_void;
 
 /// Gives another process access to a block: plain data, to be sent.
@@ -132,7 +132,7 @@ pub unsafe extern "C" fn tcuda_ipc_withdraw(handle: *const tcuda_ipc_handle) -> 
 pub unsafe extern "C" fn tcuda_ipc_collect() -> tcuda_status {
     boundary(|call| {
         if let Some(gpus) = crate::gpu::gpus::existing(call.inside()) {
-            callback::refuse()?;
+            waiting::refuse_in_callback()?;
             gpus.ipc().collect(gpus);
         }
         Ok(())

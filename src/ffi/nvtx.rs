@@ -3,7 +3,8 @@
 use super::boundary::{boundary, boundary_outside, out, terminated};
 use super::status::tcuda_status;
 use super::stream::{or_current, tcuda_stream};
-use crate::profiling::nvtx::{self, device};
+use crate::ops::stream_range;
+use crate::profiling::nvtx;
 use crate::profiling::profiler;
 use std::ffi::c_char;
 
@@ -130,7 +131,7 @@ pub unsafe extern "C" fn tcuda_nvtx_device_range_start(
         let id = out(id, "id")?;
         let message = terminated(message, "message")?;
         let stream = or_current(stream, call)?;
-        id.set(device::start(call.gpus()?, stream, message)?);
+        id.set(stream_range::start(call.gpus()?, stream, message)?);
         Ok(())
     })
 }
@@ -147,7 +148,7 @@ pub unsafe extern "C" fn tcuda_nvtx_device_range_end(
 ) -> tcuda_status {
     boundary(|call| {
         let stream = or_current(stream, call)?;
-        device::end(call.gpus()?, stream, id)
+        stream_range::end(call.gpus()?, stream, id)
     })
 }
 

@@ -7,10 +7,11 @@ use super::library::tcuda_destroy_fn;
 use super::status::tcuda_status;
 use super::stream::{or_current, tcuda_stream};
 use crate::base::error::{Error, Result};
+use crate::base::frames::Named;
+use crate::base::frames::Source;
 use crate::base::thread::try_box;
 use crate::base::waiting;
-use crate::memory::trace::frames::Named;
-use crate::memory::trace::history::Source;
+use crate::gpu::observed;
 use crate::sanitizer::{self, Access, Listener, Mode, Report, Touch};
 use std::ffi::{c_char, c_void};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -256,7 +257,7 @@ pub unsafe extern "C" fn tcuda_sanitizer_access(
         }
         let stream = or_current(stream, call)?;
         let touch = Touch::rows(ptr.addr() as u64, bytes as u64, 1, 0, mode);
-        sanitizer::named_operation(call.gpus()?, stream, label, &[touch]);
+        observed::named_operation(call.gpus()?, stream, label, &[touch]);
         Ok(())
     })
 }

@@ -5,14 +5,15 @@ use crate::base::lock::{Held, Mutex};
 use crate::base::once::Once;
 use crate::base::progress;
 use crate::base::rank::Rank;
-use crate::driver::sys::CUevent;
+use crate::driver::sys::{CUevent, CUipcEventHandle};
 use crate::driver::{Driver, code};
 use crate::gpu::device::{CURRENT, Device};
 use crate::gpu::gpus::Gpus;
+use crate::gpu::observed;
 use crate::gpu::stream::Stream;
 use crate::gpu::sync_debug;
-use crate::ipc;
 use crate::sanitizer::{self, Point, sync_points};
+use std::ffi::c_char;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// The event can be timed.
@@ -190,7 +191,7 @@ impl Event {
         let device = gpus.device(device)?;
         let event = Event::of(INTERPROCESS);
         event.created.get_or_try_init(|| {
-            let native = ipc::open_event(device, handle)? as usize;
+            let native = open_native(device, handle)? as usize;
             let (device, pool) = (device.ordinal(), &raw const device.events);
             Ok::<_, Error>(Created { device, native, pool, is_opened: true })
         })?;
@@ -217,7 +218,7 @@ impl Event {
                 "the event is another process's, which alone can give its handle",
             ));
         }
-        let handle = ipc::handle_of(gpus.device(created.device)?, created.native as CUevent)?;
+        let handle = handle_of(gpus.device(created.device)?, created.native as CUevent)?;
         self.is_exported.store(true, Ordering::Relaxed);
         Ok(handle)
     }
@@ -376,8 +377,8 @@ impl Event {
         self.record_now(gpus, stream)?;
         let key = self.native() as u64;
         match self.is_node(gpus, stream) {
-            Ok(true) => sanitizer::event_recorded_in_graph(gpus, key, stream),
-            _ => sanitizer::event_recorded(gpus, key, stream),
+            Ok(true) => observed::event_recorded_in_graph(gpus, key, stream),
+            _ => observed::event_recorded(gpus, key, stream),
         }
         Ok(())
     }
@@ -388,9 +389,9 @@ impl Event {
         let Some(created) = self.created.get() else { return Ok(()) };
         let key = created.native as u64;
         match self.is_node(gpus, stream) {
-            Ok(true) => sanitizer::event_waited_in_graph(gpus, key, stream),
-            _ if self.is_shared(created) => sanitizer::waits_for_everything(gpus, stream),
-            _ => sanitizer::event_waited(gpus, key, stream),
+            Ok(true) => observed::event_waited_in_graph(gpus, key, stream),
+            _ if self.is_shared(created) => observed::waits_for_everything(gpus, stream),
+            _ => observed::event_waited(gpus, key, stream),
         }
         Ok(())
     }
@@ -458,4 +459,23 @@ impl Drop for Event {
             }
         }
     }
+}
+
+/// The driver's IPC handle of an event.
+pub(crate) fn handle_of(device: &Device, event: CUevent) -> Result<[u8; 64]> {
+    let _context = device.enter()?;
+    let mut handle = CUipcEventHandle { reserved: [0; 64] };
+    // SAFETY: `handle` is writable, the event is alive.
+    unsafe { device.driver().cuIpcGetEventHandle(&mut handle, event) }?;
+    Ok(handle.reserved.map(|byte| byte as u8))
+}
+
+/// Opens an event of another process.
+pub(crate) fn open_native(device: &Device, handle: &[u8; 64]) -> Result<CUevent> {
+    let _context = device.enter()?;
+    let handle = CUipcEventHandle { reserved: handle.map(|byte| byte as c_char) };
+    let mut event = std::ptr::null_mut();
+    // SAFETY: `event` is writable; the driver validates the handle.
+    unsafe { device.driver().cuIpcOpenEventHandle(&mut event, handle) }?;
+    Ok(event)
 }

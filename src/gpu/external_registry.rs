@@ -21,7 +21,7 @@ use crate::gpu::current;
 use crate::gpu::external_life::UNKNOWN;
 use crate::gpu::gpus::Gpus;
 use crate::gpu::stream::{PER_THREAD, Stream, Streams};
-use crate::memory::arena::Arena;
+use std::ffi::c_void;
 use std::mem::ManuallyDrop;
 use std::ops::Deref;
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
@@ -277,7 +277,7 @@ impl Marker {
 impl Stream {
     /// Is it over, not held, and without arenas? The table is locked.
     fn is_unused(&self) -> bool {
-        let has_arena = |place: &AtomicPtr<Arena>| !place.load(Ordering::Acquire).is_null();
+        let has_arena = |place: &AtomicPtr<c_void>| !place.load(Ordering::Acquire).is_null();
         self.is_over()
             && !self.external_life.has_handle()
             && self.holders.are_none()

@@ -3,11 +3,13 @@
 use crate::base::error::{Error, Result};
 use crate::base::once::Once;
 use crate::base::rank::Rank;
-use crate::collectives::path::limits::MAX_LANES;
 use crate::gpu::device::Device;
 use crate::gpu::gpus::Gpus;
 use crate::gpu::stream::{Stream, Streams};
 use std::sync::atomic::{AtomicPtr, Ordering};
+
+/// The most streams for the copies of collective calls.
+pub const MAX_LANES: usize = 4;
 
 /// The internal streams of a device.
 pub(crate) struct InternalStreams {

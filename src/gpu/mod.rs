@@ -13,6 +13,7 @@ pub(crate) mod external_stream;
 pub mod gpus;
 pub(crate) mod image;
 pub(crate) mod internal_streams;
+pub mod observed;
 pub mod stream;
 pub mod subsystem;
 pub mod sync_debug;

@@ -14,7 +14,7 @@ use crate::gpu::external_registry::{ExternalStreams, Holders};
 use crate::gpu::gpus::Gpus;
 use crate::gpu::internal_streams::InternalStreams;
 use crate::gpu::waits::LastSync;
-use crate::memory::arena::Arena;
+use std::ffi::c_void;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 /// Streams per priority and device.
@@ -41,9 +41,9 @@ pub struct Stream {
     pub(crate) external_life: ExternalStreamLife,
     /// Its owner passes it in each call, and so keeps it alive without a handle.
     pub(crate) is_named: AtomicBool,
-    /// The arenas of its small and large blocks, then the same with segments; NULL until first
-    /// used.
-    pub(crate) arenas: [AtomicPtr<Arena>; 4],
+    /// Of `memory`: the arenas of its small and large blocks, then the same with segments; NULL
+    /// until first used.
+    pub(crate) arenas: [AtomicPtr<c_void>; 4],
     /// Held by a thread that queries it or records on it while it is not captured, and while a
     /// capture of it begins.
     capture: Lock,
@@ -362,6 +362,33 @@ pub(crate) fn is_capturing(driver: &Driver, native: CUstream) -> Result<bool> {
         // captured.
         Err(error) if error.code == code::STREAM_CAPTURE_IMPLICIT => Ok(true),
         Err(error) if error.code == CudaError::MISSING => Ok(false),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// The ID of a capture whose driver is too old to report one: such a driver has one capture at a
+/// time.
+pub const UNKNOWN_CAPTURE_ID: u64 = u64::MAX;
+
+/// The driver's ID of the capture that a stream belongs to. The query does not invalidate a
+/// capture. A context of the stream's device must be current.
+pub(crate) fn capture_of(driver: &Driver, native: CUstream) -> Result<Option<u64>> {
+    if !is_capturing(driver, native)? {
+        return Ok(None);
+    }
+    let (mut status, mut id): (i32, u64) = (0, 0);
+    let none = std::ptr::null_mut::<c_void>();
+    let out = std::ptr::from_mut(&mut status).cast::<CUstreamCaptureStatus>();
+    // SAFETY: the driver writes an enum of this size, read as an integer, and the number.
+    let queried = unsafe {
+        driver.cuStreamGetCaptureInfo(native, out, &mut id, none.cast(), none.cast(), none.cast())
+    };
+    match queried {
+        Ok(()) if status != 0 => Ok(Some(id)),
+        // The legacy default stream, while a stream that it synchronises with is captured.
+        Ok(()) => Ok(None),
+        Err(error) if error.code == CudaError::MISSING => Ok(Some(UNKNOWN_CAPTURE_ID)),
+        Err(error) if error.code == code::STREAM_CAPTURE_IMPLICIT => Ok(None),
         Err(error) => Err(error.into()),
     }
 }

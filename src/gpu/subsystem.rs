@@ -22,6 +22,8 @@ pub enum Slot {
     PinnedMemory,
     /// Of all devices: active captures.
     Captures,
+    /// Of all devices: what could not be released when a graph ended.
+    UnreleasedGraphs,
     /// Of all devices: exports to other processes, and imports.
     Ipc,
     /// Of all devices: private pools that PyTorch uses.

@@ -6,6 +6,7 @@ use super::Graph;
 use crate::base::error::{Error, Result};
 use crate::base::lock::Mutex;
 use crate::base::rank::Rank;
+use crate::base::waiting;
 use crate::gpu::device::Device;
 use crate::gpu::external_registry::HeldStream;
 use crate::gpu::gpus::Gpus;
@@ -14,7 +15,6 @@ use crate::graph::static_buffers::{Blocks, StaticTensor};
 use crate::memory;
 use crate::memory::backend::Server;
 use crate::memory::pools::pool::Pool;
-use crate::ops::callback;
 use crate::sanitizer;
 use crate::tensor::Tensor;
 
@@ -277,7 +277,7 @@ fn end(gpus: &Gpus, graph: &Graph, blocks: &mut Blocks, made: Result<Made>) -> R
 
 /// Warms up and captures callables, in this order. On failure it undoes everything.
 pub fn make(gpus: &Gpus, device: i32, plans: Vec<Plan>, options: Options) -> Result<Vec<Captured>> {
-    callback::refuse()?;
+    waiting::refuse_in_callback()?;
     let device = gpus.device(device)?;
     let mut pending = Vec::new();
     pending.try_reserve_exact(plans.len()).map_err(|_| NO_ROOM)?;
@@ -383,7 +383,7 @@ impl Callable {
         num_results: usize,
         mut give: impl FnMut(usize, Option<&StaticTensor>),
     ) -> Result<()> {
-        callback::refuse()?;
+        waiting::refuse_in_callback()?;
         // Before the lock: under it only the captured host functions may run.
         let _call = sanitizer::call();
         let mut held = self.0.lock();

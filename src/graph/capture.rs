@@ -5,16 +5,20 @@ use super::{
 };
 use crate::base::error::{Error, Result};
 use crate::base::thread;
+use crate::base::waiting;
 use crate::driver::Driver;
 use crate::driver::sys::{CUgraph, CUstreamCaptureMode};
 use crate::gpu::capture_mode::Relaxed;
 use crate::gpu::external_registry::HeldStream;
 use crate::gpu::gpus::Gpus;
-use crate::gpu::stream::{Stream, is_capturing};
-use crate::graph::active_captures::{Uses, capture_of};
+use crate::gpu::observed;
+use crate::gpu::stream::Stream;
+use crate::gpu::stream::capture_of;
+use crate::gpu::stream::is_capturing;
 use crate::memory::backend::Server;
+use crate::memory::pools::active_captures::Uses;
 use crate::memory::pools::pool::Pool;
-use crate::ops::callback;
+use crate::ops::captured_callback::Functions;
 use crate::sanitizer;
 use std::ptr::null_mut;
 
@@ -58,7 +62,7 @@ impl Graph {
         pool: Option<Pool>,
         mode: i32,
     ) -> Result<()> {
-        callback::refuse()?;
+        waiting::refuse_in_callback()?;
         let cu_mode = mode_of(mode)?;
         if stream.is_default() {
             return Err(Error::Invalid(
@@ -109,7 +113,8 @@ impl Graph {
         let number = gpus.captures().begin(gpus, own, pool.as_ref().map(Pool::share))?;
         let begun = state.begin_capture(gpus, own, cu_mode, number);
         if let Err(error) = begun {
-            gpus.captures().end(gpus, number);
+            let uses = gpus.captures().end(gpus, number);
+            drop(Functions::of_capture(uses.functions));
             return Err(error);
         }
         state.device = stream.device();
@@ -123,7 +128,7 @@ impl Graph {
     /// Ends the capture, and instantiates the graph unless the template is kept. True if the graph
     /// is empty. On failure the graph is reset.
     pub fn capture_end(&self, gpus: &Gpus) -> Result<bool> {
-        callback::refuse()?;
+        waiting::refuse_in_callback()?;
         let (outcome, resources) = {
             let _templates = TEMPLATES.lock();
             let mut state = self.state.lock();
@@ -151,7 +156,7 @@ impl Graph {
     /// Ends the capture without a graph, on any thread. Does nothing if the graph is not being
     /// captured.
     pub fn capture_abort(&self, gpus: &Gpus) -> Result<()> {
-        callback::refuse()?;
+        waiting::refuse_in_callback()?;
         let resources = {
             let _templates = TEMPLATES.lock();
             let mut state = self.state.lock();
@@ -196,7 +201,7 @@ impl GraphState {
             let begin = || unsafe { driver.cuStreamBeginCapture(stream.native(), mode) };
             let begun = stream.captured_by(begin);
             outcome = begun.map_err(Error::from).and_then(|()| {
-                let id = capture_of(gpus, stream.native()).and_then(|id| {
+                let id = capture_of(gpus.driver(), stream.native()).and_then(|id| {
                     id.ok_or(Error::InvalidState("the stream's capture was ended by another"))
                 });
                 match id {
@@ -208,7 +213,7 @@ impl GraphState {
                         Ok(())
                     }
                     Err(error) => {
-                        gpus.captures().discard(driver, stream);
+                        gpus.unreleased().discard(driver, stream);
                         Err(error)
                     }
                 }
@@ -240,13 +245,13 @@ impl GraphState {
         let stream = &*capture.stream;
         let device = gpus.and_then(|gpus| gpus.device(stream.device()).ok());
         let _context = device.and_then(|device| device.enter().ok());
-        let captured = gpus.and_then(|gpus| sanitizer::capture_of(gpus, stream));
+        let captured = gpus.and_then(|gpus| observed::capture_of(gpus, stream));
         let ended = end_capture(driver, stream);
         let recording = sanitizer::capture_ended(captured);
         if let Some(gpus) = gpus {
             if ended.is_err() {
                 // The failed call may have left the stream captured.
-                gpus.captures().discard(driver, stream);
+                gpus.unreleased().discard(driver, stream);
             }
             let uses = gpus.captures().end(gpus, capture.number);
             self.held.take(Uses { recording, ..uses });

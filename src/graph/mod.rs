@@ -1,6 +1,6 @@
 //! Graphs: captured work that can be launched repeatedly.
 //!
-//! [`active_captures`] lists captures and routes their allocations to their pools. [`capture`]
+//! `memory/pools/active_captures.rs` lists captures and routes their allocations to their pools. [`capture`]
 //! begins and ends them. [`reclamation`] releases what a graph held. Each graph has its own lock.
 //! No lock that an allocation needs is taken under it, so that replays do not block allocations.
 //!
@@ -20,16 +20,16 @@
 //! by the calls that launches will make. The driver gets numbers, so a launch that the library does
 //! not know of finds its function or nothing.
 
-pub mod active_captures;
 pub mod callable;
 mod capture;
-pub(crate) mod functions;
 mod reclamation;
 pub mod static_buffers;
+pub(crate) mod unreleased;
 
 use crate::base::error::{Error, Result};
 use crate::base::lock::Mutex;
 use crate::base::rank::Rank;
+use crate::base::waiting;
 use crate::driver::Driver;
 use crate::driver::sys::{
     CUgraph, CUgraphExec, CUgraphExecUpdateResultInfo, CUgraphNode, CUstreamCaptureStatus,
@@ -37,10 +37,10 @@ use crate::driver::sys::{
 use crate::gpu::capture_mode::Relaxed;
 use crate::gpu::device::Device;
 use crate::gpu::gpus::Gpus;
+use crate::gpu::observed;
 use crate::gpu::stream::Stream;
 use crate::graph::reclamation::{Content, GraphResources};
 use crate::memory::pools::pool::{MemPool, Pool};
-use crate::ops::callback;
 use crate::random::capture::Registration;
 use crate::random::generator::Generator;
 use crate::sanitizer;
@@ -217,7 +217,7 @@ impl Graph {
 
     /// Registers a generator, so that replays advance it.
     pub fn register(&self, gpus: &Gpus, generator: &Generator) -> Result<()> {
-        callback::refuse()?;
+        waiting::refuse_in_callback()?;
         let mut state = self.state.lock();
         if !matches!(state.phase, Phase::Empty) {
             return Err(Error::InvalidState(
@@ -229,7 +229,7 @@ impl Graph {
 
     /// Instantiates the template, again if it was.
     pub fn instantiate(&self, gpus: &Gpus) -> Result<()> {
-        callback::refuse()?;
+        waiting::refuse_in_callback()?;
         if !self.keeps {
             return Err(Error::InvalidState(
                 "the graph was made without keep, and is executable when its capture ends",
@@ -250,7 +250,7 @@ impl Graph {
     /// Queues its work on a stream, by default the current stream of its device.
     #[inline]
     pub fn replay(&self, gpus: &Gpus, stream: Option<&Stream>) -> Result<()> {
-        callback::refuse()?;
+        waiting::refuse_in_callback()?;
         if sanitizer::is_on() {
             // Before the lock: under it no other host function may be called.
             let _call = sanitizer::call();
@@ -291,15 +291,15 @@ impl Graph {
         functions.expect_calls();
         if WATCHED {
             // Before the launch, which may call the functions at once.
-            sanitizer::graph_launched(gpus, stream, executable, recording.as_ref());
-            functions.set_sync_point(|| sanitizer::point_of_stream(gpus, stream));
+            observed::graph_launched(gpus, stream, executable, recording.as_ref());
+            functions.set_sync_point(|| observed::point_of_stream(gpus, stream));
         }
         // SAFETY: the executable and the stream are alive, and of one device.
         let launched = unsafe { driver.cuGraphLaunch(state.executable(), stream.native()) };
         if launched.is_err() {
             functions.cancel_expected_calls();
             if WATCHED {
-                sanitizer::reached(sanitizer::point_of_stream(gpus, stream));
+                sanitizer::reached(observed::point_of_stream(gpus, stream));
             }
         }
         Ok(launched?)
@@ -313,7 +313,7 @@ impl Graph {
     /// Updates the executable with the template of another graph of the same shape. On failure it
     /// is unchanged.
     pub fn update(&self, gpus: &Gpus, source: &Graph) -> Result<()> {
-        callback::refuse()?;
+        waiting::refuse_in_callback()?;
         let templates = TEMPLATES.lock();
         let (template, held) = {
             let source = source.state.lock();
@@ -374,13 +374,13 @@ impl Graph {
             state.abandon(Some(gpus));
             state.clear()
         };
-        gpus.captures().retry_deferred(gpus);
+        unreleased::retry(gpus);
         resources.release(gpus);
     }
 
     /// Its pool, as a handle for the host.
     pub fn pool(&self) -> Result<MemPool> {
-        callback::refuse()?;
+        waiting::refuse_in_callback()?;
         let state = self.state.lock();
         state.require_captured(NOT_CAPTURED)?;
         match state.held.pools.first() {
@@ -394,7 +394,7 @@ impl Graph {
 
     /// Writes the template to a file, in DOT.
     pub fn dump(&self, gpus: &Gpus, path: &CStr) -> Result<()> {
-        callback::refuse()?;
+        waiting::refuse_in_callback()?;
         self.state.lock().require_template()?;
         crate::base::file::replace_by_name(path, |path| {
             let _templates = TEMPLATES.lock();
@@ -409,7 +409,7 @@ impl Graph {
 
     /// The driver's handles of the template and the executable; NULL: none.
     pub fn native(&self) -> Result<(CUgraph, CUgraphExec)> {
-        callback::refuse()?;
+        waiting::refuse_in_callback()?;
         let state = self.state.lock();
         state.require_captured(NOT_CAPTURED)?;
         Ok((state.graph(), state.executable()))

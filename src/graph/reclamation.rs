@@ -2,7 +2,6 @@
 //! its last launches are complete, on whatever streams they run.
 
 use super::Registered;
-use super::functions::Functions;
 use crate::base::error::{Error, Result};
 use crate::gpu::capture_mode::Relaxed;
 use crate::gpu::device::Device;
@@ -10,9 +9,10 @@ use crate::gpu::external_registry::HeldStream;
 use crate::gpu::gpus::Gpus;
 use crate::gpu::stream::Stream;
 use crate::gpu::sync_debug;
-use crate::graph::active_captures::Uses;
 use crate::memory;
+use crate::memory::pools::active_captures::Uses;
 use crate::memory::pools::pool::Pool;
+use crate::ops::captured_callback::Functions;
 use crate::sanitizer::Recording;
 
 /// What a launch runs besides the driver's work.
@@ -61,7 +61,7 @@ impl GraphResources {
     pub(super) fn take(&mut self, uses: Uses) {
         let Uses { mut pools, pinned, functions, recording } = uses;
         self.pinned = pinned;
-        self.own = Content { functions, recording };
+        self.own = Content { functions: Functions::of_capture(functions), recording };
         if !pools.is_empty() {
             std::mem::swap(&mut self.pools, &mut pools);
             // `retain` reserved space for the graph's own pool, which must be the first.
@@ -137,7 +137,7 @@ impl GraphResources {
         }
         let _relaxed = Relaxed::enter(gpus.driver());
         if !self.try_release(gpus) {
-            gpus.captures().defer_release(self);
+            gpus.unreleased().add(self);
         }
     }
 

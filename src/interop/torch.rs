@@ -12,9 +12,8 @@ use crate::base::thread;
 use crate::driver::sys::CUstream;
 use crate::gpu::device::Device;
 use crate::gpu::gpus::Gpus;
-use crate::gpu::stream::{LEGACY, PER_THREAD, Stream};
+use crate::gpu::stream::{self, LEGACY, PER_THREAD, Stream};
 use crate::gpu::subsystem::{Slot, Subsystem};
-use crate::graph::active_captures;
 use crate::memory;
 use crate::memory::pools::pool::Pool;
 use crate::memory::pools::route;
@@ -188,7 +187,7 @@ pub fn allocate(gpus: &Gpus, device: i32, native: CUstream, bytes: isize) -> Res
 /// The id of the capture that a stream belongs to. The query harms no capture.
 fn capture_of(gpus: &Gpus, device: &Device, native: CUstream) -> Result<Option<u64>> {
     let _context = device.enter()?;
-    active_captures::capture_of(gpus, native)
+    stream::capture_of(gpus.driver(), native)
 }
 
 /// Records that a block is also used on a stream of PyTorch, of any device.

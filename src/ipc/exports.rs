@@ -4,17 +4,7 @@ use super::descriptor::Descriptor;
 use super::handle::{BYTES, Handle, HandleFields};
 use crate::base::error::{Error, Result};
 use crate::driver::sys::CUevent;
-
-/// What happens to a block that the host frees.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Verdict {
-    /// It is freed: no other process holds it.
-    Free,
-    /// It is freed later: other processes hold it.
-    Defer,
-    /// The host has freed it before.
-    AlreadyFreed,
-}
+use crate::memory::hooks::Verdict;
 
 /// State of an exported block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -15,7 +15,6 @@ mod server;
 mod socket;
 
 pub use descriptor::close_in_child;
-pub use exports::Verdict;
 pub use handle::{BYTES, Handle};
 
 use crate::base::error::{Error, Result};
@@ -24,22 +23,24 @@ use crate::base::log::{self, Level};
 use crate::base::rank::Rank;
 use crate::base::text::Count;
 use crate::base::thread;
+use crate::base::waiting;
 use crate::driver::code;
-use crate::driver::sys::{CUevent, CUipcEventHandle};
+use crate::driver::sys::CUevent;
 use crate::gpu::device::Device;
+use crate::gpu::event;
 use crate::gpu::gpus::Gpus;
+use crate::gpu::observed;
 use crate::gpu::stream::Stream;
 use crate::gpu::subsystem::{Slot, Subsystem};
 use crate::memory::exported::{self, Exported};
+use crate::memory::hooks::Verdict;
 use crate::memory::wait_for;
-use crate::ops::callback;
 use crate::sanitizer::{self, sync_points};
 use exports::{Export, ExportParts, Exports, Range};
 use handle::{CHANGED, HandleFields};
 use imports::Imports;
 use range::open_range;
 use server::{Server, ServerState};
-use std::ffi::c_char;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// The most handles that have an event at a time. Beyond that the exporter waits for its stream
@@ -89,7 +90,7 @@ impl Ipc {
     /// Exports an address and the block that contains it, for one other process. The other
     /// process's work is ordered after the current work of `stream`.
     pub fn export(&self, gpus: &Gpus, address: u64, stream: &Stream) -> Result<Handle> {
-        callback::refuse()?;
+        waiting::refuse_in_callback()?;
         self.collect(gpus);
         if self.imports.lock().contains(address) {
             return Err(Error::InvalidState(
@@ -183,7 +184,7 @@ impl Ipc {
         let event = device.events.take_shared(device)?;
         let recorded = stream.unless_captured(gpus, || stream.record(gpus, event));
         let outcome = match recorded {
-            Ok(Some(())) => handle_of(device, event),
+            Ok(Some(())) => event::handle_of(device, event),
             Ok(None) => Err(captured),
             Err(error) => Err(error),
         };
@@ -278,7 +279,7 @@ impl Ipc {
         handle: &Handle,
         stream: Option<&'a Stream>,
     ) -> Result<(u64, u64)> {
-        callback::refuse()?;
+        waiting::refuse_in_callback()?;
         let fields = HandleFields::unpack(handle)?;
         let own = self.server.lock().as_ref().map(|server| server.name);
         if own == Some(fields.socket) {
@@ -322,17 +323,17 @@ impl Ipc {
         drop(imports);
         if fields.has_event != 0 {
             // The other process may have waited for any work of this one.
-            sanitizer::waits_for_everything(gpus, stream);
+            observed::waits_for_everything(gpus, stream);
         }
         if count == 1 {
-            sanitizer::allocated(gpus, start, address - start + bytes, stream);
+            observed::allocated(gpus, start, address - start + bytes, stream);
         }
         Ok((address, bytes))
     }
 
     /// Closes an import after the current work of `stream`.
     pub fn close(&self, gpus: &Gpus, address: u64, stream: Option<&Stream>) -> Result<()> {
-        callback::refuse()?;
+        waiting::refuse_in_callback()?;
         let why = "was not imported, or was closed already";
         let unknown = Error::InvalidPointer { ptr: address as usize, why };
         let device = self.imports.lock().device_of(address).ok_or(unknown)?;
@@ -342,7 +343,7 @@ impl Ipc {
             return Err(Error::Capturing { operation: "tcuda_ipc_close", why: CAPTURED });
         }
         // Neither the unmapping nor the other process waits for the stream.
-        let point = sanitizer::point_of_stream(gpus, stream);
+        let point = observed::point_of_stream(gpus, stream);
         sync_points::waited(point, || wait_for(gpus, stream))?;
         let mut imports = self.imports.lock();
         if let Some((start, 1)) = imports.block_of(address) {
@@ -353,7 +354,7 @@ impl Ipc {
 
     /// Withdraws a handle, so that no further process can import it.
     pub fn withdraw(&self, gpus: &Gpus, handle: &Handle) -> Result<()> {
-        callback::refuse()?;
+        waiting::refuse_in_callback()?;
         let fields = HandleFields::unpack(handle)?;
         let own = self.server.lock().as_ref().map(|server| server.name);
         if own != Some(fields.socket) {
@@ -474,28 +475,9 @@ fn return_event(gpus: &Gpus, export: &Export) {
     }
 }
 
-/// The driver's IPC handle of an event.
-pub(crate) fn handle_of(device: &Device, event: CUevent) -> Result<[u8; 64]> {
-    let _context = device.enter()?;
-    let mut handle = CUipcEventHandle { reserved: [0; 64] };
-    // SAFETY: `handle` is writable, the event is alive.
-    unsafe { device.driver().cuIpcGetEventHandle(&mut handle, event) }?;
-    Ok(handle.reserved.map(|byte| byte as u8))
-}
-
-/// Opens an event of another process.
-pub(crate) fn open_event(device: &Device, handle: &[u8; 64]) -> Result<CUevent> {
-    let _context = device.enter()?;
-    let handle = CUipcEventHandle { reserved: handle.map(|byte| byte as c_char) };
-    let mut event = std::ptr::null_mut();
-    // SAFETY: `event` is writable; the driver validates the handle.
-    unsafe { device.driver().cuIpcOpenEventHandle(&mut event, handle) }?;
-    Ok(event)
-}
-
 /// Makes a stream wait for an event of another process.
 fn wait_for_other(gpus: &Gpus, device: &Device, stream: &Stream, handle: &[u8; 64]) -> Result<()> {
-    let event = open_event(device, handle)?;
+    let event = event::open_native(device, handle)?;
     let waited = stream.wait(gpus, event);
     for _ in 0..2 {
         // SAFETY: opened above; a queued wait does not need the handle.

@@ -15,6 +15,7 @@ use crate::driver::compiler::{Failure, Program};
 use crate::driver::sys::CUfunction;
 use crate::gpu::device::Device;
 use crate::gpu::gpus::Gpus;
+use crate::gpu::observed;
 use crate::gpu::stream::Stream;
 use crate::sanitizer::{self, Mode, Touch};
 use crate::tensor::Tensor;
@@ -163,12 +164,12 @@ impl Jit {
 /// Reports a call to the sanitizer.
 #[cold]
 fn report(gpus: &Gpus, stream: &Stream, call: &Call<'_>) {
-    let inputs = call.inputs.iter().map(|input| Touch::tensor(input, Mode::Read));
-    let outputs = call.outputs.iter().map(|output| Touch::tensor(output, Mode::Write));
+    let inputs = call.inputs.iter().map(|input| Touch::elements(input, Mode::Read));
+    let outputs = call.outputs.iter().map(|output| Touch::elements(output, Mode::Write));
     let mut touches = [Touch::read(0, 0); MAX_OPERANDS];
     let len = inputs.len() + outputs.len();
     touches.iter_mut().zip(inputs.chain(outputs)).for_each(|(to, touch)| *to = touch);
-    sanitizer::operation(gpus, stream, "tcuda_jit_call", &touches[..len.min(MAX_OPERANDS)]);
+    observed::operation(gpus, stream, "tcuda_jit_call", &touches[..len.min(MAX_OPERANDS)]);
 }
 
 /// The device of all tensors; an error if there are several.

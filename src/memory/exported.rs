@@ -10,10 +10,13 @@ use super::pointer::unknown_pointer;
 use crate::base::error::{Error, Result};
 use crate::gpu::gpus::Gpus;
 use crate::gpu::stream::Stream;
-use crate::ipc::Verdict;
-use crate::memory::arena::block::{Block, NONE, State};
+use crate::memory::arena::block::Block;
+use crate::memory::arena::block::NONE;
+use crate::memory::arena::block::State;
 use crate::memory::backing::{segmented, uncached, virtual_memory};
 use crate::memory::config::size::UNIT;
+use crate::memory::hooks;
+use crate::memory::hooks::Verdict;
 use crate::memory::stats::ledger::change_of;
 use crate::memory::trace::history;
 use crate::observe::flags;
@@ -110,7 +113,9 @@ pub fn free(gpus: &Gpus, address: u64) {
     // SAFETY: the lock is held, and this is the only reference.
     let state = unsafe { arena.state() };
     let Some(id) = state.find_around((offset / UNIT) as u32) else { return };
-    if state.is_exported(id) && gpus.ipc().remove_freed(address) {
+    let is_listed =
+        || hooks::installed().is_some_and(|hooks| (hooks.remove_exported_block)(gpus, address));
+    if state.is_exported(id) && is_listed() {
         device.memory().free_forgotten(gpus, arena, id);
     }
 }
@@ -214,7 +219,11 @@ impl DeviceMemory {
     pub(super) fn free_exported(&self, gpus: &Gpus, arena: &Arena, id: u32) -> Result<()> {
         // SAFETY: the lock is held, and this is the only reference.
         let address = unsafe { arena.state() }.address(arena.base, id);
-        match gpus.ipc().freed_by_host(address) {
+        let verdict = match hooks::installed() {
+            Some(hooks) => (hooks.exported_block_freed)(gpus, address),
+            None => Verdict::Free,
+        };
+        match verdict {
             Verdict::Defer => return Ok(()),
             Verdict::AlreadyFreed => {
                 let why = "was freed already; another process still has it";

@@ -22,7 +22,6 @@ use crate::memory::backing::virtual_memory;
 use crate::memory::config::size::{Size, UNIT};
 use crate::memory::stats::ledger::change_of;
 use crate::sanitizer;
-use std::sync::atomic::Ordering;
 
 /// This thread is the one to which the arena's lock is biased.
 pub const OWNER: bool = true;
@@ -66,7 +65,7 @@ fn allocate_plain<const BY_OWNER: bool>(
     // A size that overflows here fails the comparison with the policy.
     let size = Size { bytes: bytes.wrapping_add(UNIT - 1) / UNIT * UNIT, oversize: false };
     let (class, request) = (size.arena_class(false), size.request(bytes));
-    let arena = stream.arenas[class as usize].load(Ordering::Acquire);
+    let arena = stream.arena(class as usize);
     waiting::assert_awake();
     // SAFETY: NULL or an arena of the stream's device, which lives while a call may refer to it.
     let arena = unsafe { arena.as_ref() }?;

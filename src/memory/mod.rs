@@ -11,6 +11,7 @@ pub mod config;
 pub mod exported;
 pub mod fallback;
 pub mod fast;
+pub mod hooks;
 pub mod pinned;
 mod pointer;
 mod poison;
@@ -38,9 +39,11 @@ pub use wrong_kind::{Kind, name_kind};
 
 use crate::base::lock::Mutex;
 use crate::base::rank::Rank;
+use crate::base::waiting;
 use crate::driver::Driver;
 use crate::gpu::device::Device;
 use crate::gpu::gpus::Gpus;
+use crate::gpu::observed;
 use crate::gpu::stream::Stream;
 use crate::gpu::subsystem::{Slot, Subsystem};
 use crate::memory::arena::bins::SHORT_WALK;
@@ -54,8 +57,6 @@ use crate::memory::stats::ledger::{
     change_of,
 };
 use crate::observe::flags::{self, Watcher};
-use crate::ops::callback;
-use crate::sanitizer;
 use arena::Arena;
 use backend::Server;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
@@ -226,11 +227,11 @@ impl DeviceMemory {
             let size =
                 crate::memory::config::size::Size { bytes: round_size(bytes), oversize: false };
             let address = self.allocate_block::<false>(gpus, device, stream, bytes, size)?;
-            sanitizer::allocated_uncaptured(address, bytes, stream);
+            observed::allocated_uncaptured(address, bytes, stream);
             return Ok(address);
         }
         let address = self.allocate_by_policy(gpus, device, stream, bytes)?;
-        sanitizer::allocated(gpus, address, bytes, stream);
+        observed::allocated(gpus, address, bytes, stream);
         Ok(address)
     }
 
@@ -357,7 +358,7 @@ impl DeviceMemory {
             let own = device.streams.external(device, stream.native())?;
             return self.arena_slowly(gpus, device, own, kind);
         }
-        let arena = stream.arenas[arena::place(kind)].load(Ordering::Acquire);
+        let arena = stream.arena(arena::place(kind));
         // SAFETY: NULL or an arena of this device, which lives as long as this thread is inside.
         match unsafe { arena.as_ref() } {
             Some(arena) => Ok(arena),
@@ -432,9 +433,10 @@ pub(crate) fn forget_settings() {
 /// Gives all unused memory of all devices back to the driver, and waits for streams that may still
 /// use it.
 pub fn empty_cache(gpus: &Gpus) -> Result<()> {
-    callback::refuse()?;
-    gpus.captures().retry_deferred(gpus);
-    gpus.ipc().collect(gpus);
+    waiting::refuse_in_callback()?;
+    if let Some(hooks) = hooks::installed() {
+        (hooks.release_unused)(gpus);
+    }
     if let Some(allocator) = backend::pluggable() {
         allocator.reset()?;
     }

@@ -22,6 +22,7 @@ use crate::driver::sys::CUevent;
 use crate::gpu::external_life::EndState;
 use crate::gpu::external_registry::HeldStream;
 use crate::gpu::gpus::{self, Gpus};
+use crate::gpu::observed;
 use crate::gpu::stream::{self, Stream};
 use crate::sanitizer::{self, Point};
 use context::Context;
@@ -308,7 +309,7 @@ impl Communicator {
     /// on.
     fn point(&self, gpus: &Gpus) -> Option<Point> {
         let last = self.last()?;
-        sanitizer::point_of_stream(gpus, &last)
+        observed::point_of_stream(gpus, &last)
     }
 
     /// Waits until `event` completes or the communicator is aborted. Returns the event to its pool.

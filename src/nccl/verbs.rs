@@ -9,6 +9,7 @@ use crate::base::thread::Inside;
 use crate::driver::nccl::{Buffer, data};
 use crate::gpu::external_registry::HeldStream;
 use crate::gpu::gpus::Gpus;
+use crate::gpu::observed;
 use crate::gpu::stream::Stream;
 use crate::memory;
 use crate::sanitizer::{self, Point, Touch};
@@ -385,10 +386,10 @@ impl Operation {
         let touches = [Touch::read(input, read), Touch::write(output, written)];
         // NCCL runs the kernels of a communicator one after the other, on whatever streams.
         let Ok(key) = self.communicator.key(gpus, stream) else { return None };
-        sanitizer::event_waited(gpus, key, stream);
-        sanitizer::operation(gpus, stream, self.verb.name(), &touches);
-        sanitizer::event_recorded(gpus, key, stream);
-        sanitizer::point_of_stream(gpus, stream)
+        observed::event_waited(gpus, key, stream);
+        observed::operation(gpus, stream, self.verb.name(), &touches);
+        observed::event_recorded(gpus, key, stream);
+        observed::point_of_stream(gpus, stream)
     }
 
     /// Reports that each stream of a group continues after all operations of the group.
@@ -398,7 +399,7 @@ impl Operation {
         }
         let stream = &*self.stream;
         if let Ok(key) = self.communicator.key(gpus, stream) {
-            sanitizer::event_waited(gpus, key, stream);
+            observed::event_waited(gpus, key, stream);
         }
     }
 

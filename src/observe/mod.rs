@@ -4,4 +4,5 @@
 //! Begin with `flags.rs`: the one word that a hot path reads to check whether anything observes it.
 
 pub mod flags;
+pub mod table;
 pub mod turn;

@@ -3,7 +3,7 @@
 //! and where it waits for another thread.
 
 use crate::observe::flags::{self, Watcher};
-use std::sync::atomic::{AtomicPtr, Ordering};
+use crate::observe::table::Table;
 
 /// The functions of a thread scheduler.
 pub struct Scheduler {
@@ -14,34 +14,25 @@ pub struct Scheduler {
     pub yield_turn: fn() -> bool,
 }
 
-static SCHEDULER: AtomicPtr<Scheduler> = AtomicPtr::new(std::ptr::null_mut());
+static SCHEDULER: Table<Scheduler> = Table::new();
 
 /// Installs a scheduler, or (`None`) leaves the order to the system again.
 pub fn install(scheduler: Option<&'static Scheduler>) {
     let is_installed = scheduler.is_some();
-    let scheduler = scheduler.map_or(std::ptr::null(), std::ptr::from_ref);
-    let before = SCHEDULER.swap(scheduler.cast_mut(), Ordering::Release);
-    flags::change(Watcher::Turns, !before.is_null(), is_installed);
-}
-
-#[inline]
-fn scheduler() -> Option<&'static Scheduler> {
-    // A relaxed load would be enough for constants, and costs the same here.
-    let scheduler = SCHEDULER.load(Ordering::Acquire);
-    // SAFETY: NULL, or from a reference that lives for ever.
-    unsafe { scheduler.as_ref() }
+    let was_installed = SCHEDULER.install(scheduler);
+    flags::change(Watcher::Turns, was_installed, is_installed);
 }
 
 /// Is a scheduler installed?
 #[inline]
 pub fn is_installed() -> bool {
-    scheduler().is_some()
+    SCHEDULER.get().is_some()
 }
 
 /// Calls the scheduler before a thread enters the library.
 #[inline]
 pub fn call() {
-    if let Some(scheduler) = scheduler() {
+    if let Some(scheduler) = SCHEDULER.get() {
         (scheduler.call)();
     }
 }
@@ -49,5 +40,5 @@ pub fn call() {
 /// Lets other threads run; `false`: no scheduler handles this thread.
 #[inline]
 pub fn yield_turn() -> bool {
-    scheduler().is_some_and(|scheduler| (scheduler.yield_turn)())
+    SCHEDULER.get().is_some_and(|scheduler| (scheduler.yield_turn)())
 }

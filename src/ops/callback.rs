@@ -9,8 +9,9 @@ use crate::base::rank::Rank;
 use crate::base::thread;
 use crate::base::waiting;
 use crate::gpu::gpus::Gpus;
+use crate::gpu::observed;
 use crate::gpu::stream::Stream;
-use crate::graph::functions;
+use crate::ops::captured_callback;
 use crate::sanitizer::{self, Point};
 use std::ffi::c_void;
 
@@ -118,26 +119,20 @@ impl Slots {
     }
 }
 
-/// An error in a host function of a stream: for calls that wait, or that take a lock which others
-/// hold while they wait.
-pub(crate) fn refuse() -> Result<()> {
-    if thread::is_in_callback() { Err(Error::InCallback("")) } else { Ok(()) }
-}
-
 /// Queues a callback; on failure the caller keeps it.
 pub fn add(gpus: &Gpus, stream: &Stream, callback: Callback) -> Result<()> {
     let device = gpus.device(stream.device())?;
     let _context = device.enter()?;
     if stream.is_capturing(gpus)? {
         if let Some(capture) = gpus.captures().number_of(gpus, stream)? {
-            return functions::capture(gpus, stream.native(), capture, callback);
+            return captured_callback::capture(gpus, stream.native(), capture, callback);
         }
         return Err(Error::Capturing {
             operation: "tcuda_stream_add_callback",
             why: "a host function runs once, and a graph many times; add it before or after",
         });
     }
-    let before = sanitizer::point_of_work(gpus, stream);
+    let before = observed::point_of_work(gpus, stream);
     let number = WAITING.lock().insert(QueuedCallback { callback, before })?;
     let native = stream.native();
     // SAFETY: `call` takes the callback of this id, once.
@@ -171,7 +166,7 @@ unsafe extern "C" fn call(data: *mut c_void) {
 
 /// Frees the data of callbacks that will never run, because the device is lost or idle.
 pub(crate) fn abandon_all() {
-    functions::free_all();
+    captured_callback::free_all();
     let slots = WAITING.lock().clear();
     for waiting in slots.into_iter().filter_map(|slot| slot.waiting) {
         waiting.callback.finish();

@@ -6,6 +6,7 @@
 use crate::base::error::Result;
 use crate::base::progress;
 use crate::gpu::gpus::Gpus;
+use crate::gpu::observed;
 use crate::gpu::stream::Stream;
 use crate::gpu::sync_debug;
 use crate::ops::copy::{Rows, copy, copy_2d, fill, is_pageable};
@@ -16,7 +17,7 @@ impl Stream {
     #[inline]
     pub fn query(&self, gpus: &Gpus) -> Result<bool> {
         if sanitizer::is_on() {
-            let point = sanitizer::point_of_stream(gpus, self);
+            let point = observed::point_of_stream(gpus, self);
             return sync_points::queried(point, || self.query_now(gpus));
         }
         self.query_now(gpus)
@@ -43,7 +44,7 @@ impl Stream {
     #[inline]
     pub(crate) fn wait_for_host(&self, gpus: &Gpus) -> Result<()> {
         if sanitizer::is_on() {
-            let point = sanitizer::point_of_stream(gpus, self);
+            let point = observed::point_of_stream(gpus, self);
             return sync_points::waited(point, || self.synchronize(gpus));
         }
         self.synchronize(gpus)
@@ -62,7 +63,7 @@ impl Stream {
     #[cold]
     fn wait_observed(&self, gpus: &Gpus, other: &Stream) -> Result<()> {
         self.wait_stream(gpus, other)?;
-        sanitizer::stream_waits(gpus, self, other);
+        observed::stream_waits(gpus, self, other);
         Ok(())
     }
 }
@@ -108,10 +109,10 @@ fn report_copy(
         Touch::rows(side.address, bytes, rows, side.pitch, mode)
     };
     let touches = [of(dst, to_host, Mode::Write), of(src, from_host, Mode::Read)];
-    sanitizer::operation(gpus, stream, label, &touches);
+    observed::operation(gpus, stream, label, &touches);
     // Such a copy returns after it is done.
     if to_host && matches!(stream.is_capturing(gpus), Ok(false)) {
-        sanitizer::reached(sanitizer::point_of_stream(gpus, stream));
+        sanitizer::reached(observed::point_of_stream(gpus, stream));
     }
 }
 
@@ -159,6 +160,6 @@ pub(crate) fn fill_observed(
     fill(gpus, ptr, value, count, stream)?;
     // No overflow, because the fill had a plan.
     let touch = Touch::write(ptr, value.len() as u64 * count);
-    sanitizer::operation(gpus, stream, label, &[touch]);
+    observed::operation(gpus, stream, label, &[touch]);
     Ok(())
 }

@@ -9,9 +9,8 @@ use crate::base::rank::Rank;
 use crate::base::shared::Shared;
 use crate::gpu::external_registry::HeldStream;
 use crate::gpu::gpus::Gpus;
-use crate::gpu::stream::Stream;
+use crate::gpu::stream::{self, Stream};
 use crate::gpu::sync_debug;
-use crate::graph::active_captures;
 use crate::memory;
 use crate::ops::copy;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -27,7 +26,7 @@ pub(super) fn capture_of(gpus: &Gpus, stream: &Stream) -> Result<Option<u64>> {
         return Ok(None);
     }
     let _context = device.enter()?;
-    active_captures::capture_of(gpus, stream.native())
+    stream::capture_of(gpus.driver(), stream.native())
 }
 
 impl GeneratorState {

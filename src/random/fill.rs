@@ -8,8 +8,9 @@ use crate::base::error::{Error, Result};
 use crate::base::text::Text;
 use crate::gpu::device::Device;
 use crate::gpu::gpus::Gpus;
+use crate::gpu::observed;
 use crate::gpu::stream::Stream;
-use crate::sanitizer::{self, Mode, Touch};
+use crate::sanitizer::{Mode, Touch};
 use crate::tensor::order::Ordered;
 use crate::tensor::{self, MAX_DIMS, Parts, Tensor, dtype};
 
@@ -85,7 +86,7 @@ impl<'a> Fill<'a> {
             // PyTorch discards the numbers taken for the whole tensor. Each part takes its own.
             ordered.for_each_part(&mut |part| launch(part, take(part.numel())?))?;
         }
-        target.report(&[Touch::tensor(tensor, Mode::Write)]);
+        target.report(&[Touch::elements(tensor, Mode::Write)]);
         Ok(())
     }
 
@@ -118,7 +119,7 @@ impl<'a> Fill<'a> {
         let drawn = Some((&others, p_dtype));
         let planned = plan::plan(&distribution, dtype, &own, drawn, &philox, geometry);
         target.launch(planned.ok_or_else(unplanned)?)?;
-        target.report(&[Touch::tensor(self.tensor, Mode::Write), Touch::tensor(p, Mode::Read)]);
+        target.report(&[Touch::elements(self.tensor, Mode::Write), Touch::elements(p, Mode::Read)]);
         Ok(())
     }
 }
@@ -131,7 +132,7 @@ fn unplanned() -> Error {
 impl Target<'_> {
     /// Reports the fill to the sanitizer.
     fn report(&self, touches: &[Touch<'_>]) {
-        sanitizer::operation(self.gpus, self.stream, self.operation, touches);
+        observed::operation(self.gpus, self.stream, self.operation, touches);
     }
 
     fn launch(&self, mut launch: Launch) -> Result<()> {

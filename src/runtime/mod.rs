@@ -11,23 +11,27 @@ use crate::collectives::path;
 use crate::driver::{Driver, SimulatedBackend, Table, code, cuda, inject};
 use crate::gpu::device::{Device, MAX_DEVICES};
 use crate::gpu::gpus::{self, Gpus};
-use crate::graph::active_captures::Captures;
+use crate::graph::unreleased::{self, Unreleased};
 use crate::interop::torch::Pools;
 use crate::ipc::Ipc;
 use crate::jit::store::Store;
+use crate::memory;
+use crate::memory::DeviceMemory;
+use crate::memory::backend;
 use crate::memory::backing::uncached;
 use crate::memory::config::settings::{self, Settings};
 use crate::memory::fallback::observers;
+use crate::memory::hooks::Hooks;
 use crate::memory::pinned::HostMemory;
+use crate::memory::pools::active_captures::Captures;
 use crate::memory::trace::history;
-use crate::memory::{DeviceMemory, backend};
 use crate::observe::flags::{self, Watcher};
 use crate::ops::kernels::Kernels;
 use crate::profiling::nvtx::own;
 use crate::random::generator::DefaultGenerator;
 use crate::random::{self, pending};
 use crate::runtime::selection::{Backend, Selection};
-use crate::{memory, sim};
+use crate::sim;
 use std::ffi::CStr;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -63,6 +67,7 @@ fn initialise(inside: &Inside) -> Result<&Gpus> {
     stderr::read_environment()?;
     let (is_annotated, is_watched) = (own::is_wanted()?, crate::sanitizer::is_wanted()?);
     backend::begin();
+    memory::hooks::install(&MEMORY_HOOKS);
     let mut gpus = try_box(Gpus::new(driver, count, gpus::next_generation())?, "the runtime")?;
     add_subsystems(&mut gpus, &settings)?;
     pending::apply(&gpus);
@@ -74,6 +79,23 @@ fn initialise(inside: &Inside) -> Result<&Gpus> {
     crate::sanitizer::begin(is_watched);
     get(inside)
 }
+
+/// What the allocator calls of the layers above it.
+static MEMORY_HOOKS: Hooks = Hooks {
+    release_unused: |gpus| {
+        unreleased::retry(gpus);
+        gpus.ipc().collect(gpus);
+    },
+    release_exports: |gpus| {
+        let needs_collection = gpus.ipc().needs_collection();
+        if needs_collection {
+            gpus.ipc().try_collect(gpus);
+        }
+        needs_collection
+    },
+    exported_block_freed: |gpus, address| gpus.ipc().freed_by_host(address),
+    remove_exported_block: |gpus, address| gpus.ipc().remove_freed(address),
+};
 
 /// Gives the devices the state of the layers above `gpu`.
 fn add_subsystems(gpus: &mut Gpus, settings: &Settings) -> Result<()> {
@@ -95,6 +117,7 @@ fn add_subsystems(gpus: &mut Gpus, settings: &Settings) -> Result<()> {
     subsystems.set(try_box(host, "pinned memory")?);
     subsystems.set(try_box(Pools::new(), "the pools of PyTorch")?);
     subsystems.set(try_box(Captures::new(), "the captures")?);
+    subsystems.set(try_box(Unreleased::new(), "the ends of graphs")?);
     subsystems.set(try_box(Ipc::new()?, "exports and imports")?);
     Ok(())
 }
@@ -299,7 +322,7 @@ fn close(gpus: &Gpus) {
     crate::base::host_faults::reached(crate::base::host_faults::Stage::Closed);
     gpus.devices.iter().for_each(Device::release_context);
     crate::ops::callback::abandon_all();
-    crate::profiling::nvtx::device::forget_all();
+    crate::ops::stream_range::forget_all();
 }
 
 /// Frees what a device holds, once every device has settled. The library's records of it are

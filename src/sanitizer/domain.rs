@@ -6,7 +6,7 @@ use crate::base::error::Result;
 
 /// How a stream is ordered with the legacy default stream of its device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Kind {
+pub enum Kind {
     /// The legacy default stream itself.
     Legacy,
     /// The legacy default stream's next work waits for this stream, and the other way round.
@@ -17,12 +17,15 @@ pub(super) enum Kind {
 
 /// Identity and properties of a stream.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct StreamInfo {
+pub struct StreamInfo {
     /// Unique until shutdown.
-    pub(super) key: u64,
-    pub(super) id: i64,
-    pub(super) device: i32,
-    pub(super) kind: Kind,
+    pub key: u64,
+    /// Its id for reports.
+    pub id: i64,
+    /// The ordinal of its device.
+    pub device: i32,
+    /// Its order with the legacy default stream.
+    pub kind: Kind,
 }
 
 /// Slots are not recycled below this number of streams.

@@ -1,19 +1,16 @@
-//! Translates the calls of the rest of the library into changes of the state. Streams and captures
-//! become numbers; host functions are called with no lock held.
+//! Turns calls of the rest of the library into changes of the state. Functions of the host are
+//! called with no lock held.
 
 use super::clock::Stamp;
-use super::domain::{Kind, StreamInfo};
+use super::domain::StreamInfo;
 use super::recording::Recorded;
 use super::state::{Named, State};
+pub use super::switch::note_loss;
 use super::switch::{self, with};
 use super::text::Label;
 use super::{Touch, is_on};
 use crate::base::error::Result;
 use crate::base::shared::Shared;
-use crate::gpu::gpus::Gpus;
-use crate::gpu::stream::{Order, Stream};
-use crate::graph::active_captures;
-use crate::memory::pools::route;
 use std::cell::Cell;
 
 /// A point, and the library's generation in which it was taken. The host's clock joins it when the
@@ -34,6 +31,10 @@ impl Clone for Recording {
         Recording(self.0.share(), self.1)
     }
 }
+
+/// A stream on the calling thread: the number of the capture that it is part of, or 0, and its
+/// properties.
+pub type StreamNow = (u64, StreamInfo);
 
 /// State of a thread for its current and last call.
 struct ThreadState {
@@ -149,67 +150,9 @@ fn update_in_call(body: impl FnOnce(&mut State, u32) -> Result<()>) {
     drop(call);
 }
 
-/// Resolves a stream on the calling thread. Returns the number of its capture, or 0, and its
-/// properties.
-fn resolve<'a>(gpus: &'a Gpus, stream: &'a Stream) -> Option<(u64, StreamInfo)> {
-    let stream = stream.on_this_thread(gpus).unwrap_or(stream);
-    match capture(gpus, stream) {
-        Ok(number) => Some((number, info_of(gpus, stream, number != 0))),
-        Err(_) => {
-            // The capture is unknown, so the operation cannot be recorded.
-            switch::note_loss();
-            None
-        }
-    }
-}
-
-/// As [`resolve`], for an allocation: the driver is queried for a capture only when the allocator
-/// does so.
-fn resolve_for_allocation<'a>(gpus: &'a Gpus, stream: &'a Stream) -> Option<(u64, StreamInfo)> {
-    if gpus.has_captures() || route::is_routed() {
-        return resolve(gpus, stream);
-    }
-    let stream = stream.on_this_thread(gpus).unwrap_or(stream);
-    Some((0, info_of(gpus, stream, false)))
-}
-
-fn capture(gpus: &Gpus, stream: &Stream) -> Result<u64> {
-    if stream.is_default() {
-        // The default stream cannot be captured.
-        return Ok(0);
-    }
-    let _context = stream.enter(gpus)?;
-    Ok(active_captures::capture_of(gpus, stream.native())?.unwrap_or(0))
-}
-
-fn key(stream: &Stream) -> u64 {
-    stream.serial
-}
-
-fn info_of(gpus: &Gpus, stream: &Stream, is_captured: bool) -> StreamInfo {
-    let kind = match () {
-        () if stream.is_default() => Kind::Legacy,
-        () if stream.is_per_thread() => Kind::Blocking,
-        () if !stream.is_external() => Kind::NonBlocking,
-        // The kind is not used for captured streams.
-        () if is_captured => Kind::NonBlocking,
-        () => kind_of_external(gpus, stream),
-    };
-    StreamInfo { key: key(stream), id: stream.id(), device: stream.device(), kind }
-}
-
-fn kind_of_external(gpus: &Gpus, stream: &Stream) -> Kind {
-    match stream.order(gpus) {
-        Ok(Order::Free) => Kind::NonBlocking,
-        Ok(Order::Blocking) => Kind::Blocking,
-        // Unknown: too much order causes no false report.
-        Err(_) => Kind::Blocking,
-    }
-}
-
 #[cold]
-pub(super) fn operation(gpus: &Gpus, stream: &Stream, label: &'static str, touches: &[Touch<'_>]) {
-    let Some((capture, info)) = resolve(gpus, stream) else { return };
+pub(crate) fn operation(at: StreamNow, label: &'static str, touches: &[Touch<'_>]) {
+    let (capture, info) = at;
     let label = Label::Library(label);
     update_in_call(|state, frames| {
         state.operation(capture, info, Named { label, frames }, touches)
@@ -217,13 +160,13 @@ pub(super) fn operation(gpus: &Gpus, stream: &Stream, label: &'static str, touch
 }
 
 #[cold]
-pub(super) fn rest_of_block(address: u64) -> u64 {
+pub(crate) fn rest_of_block(address: u64) -> u64 {
     update(|state| Ok(state.rest_of_block(address)))
 }
 
 #[cold]
-pub(super) fn named_operation(gpus: &Gpus, stream: &Stream, name: &str, touches: &[Touch<'_>]) {
-    let Some((capture, info)) = resolve(gpus, stream) else { return };
+pub(crate) fn named_operation(at: StreamNow, name: &str, touches: &[Touch<'_>]) {
+    let (capture, info) = at;
     update_in_call(|state, frames| {
         let label = state.texts.label_of(name)?;
         state.operation(capture, info, Named { label, frames }, touches)
@@ -231,42 +174,30 @@ pub(super) fn named_operation(gpus: &Gpus, stream: &Stream, name: &str, touches:
 }
 
 #[cold]
-pub(super) fn collective(gpus: &Gpus, label: &'static str, members: &[(&Stream, &[Touch<'_>])]) {
-    let mut list = Vec::new();
-    if list.try_reserve_exact(members.len()).is_err() {
-        return switch::note_loss();
-    }
-    for (stream, touches) in members {
-        let Some((capture, info)) = resolve(gpus, stream) else { return };
-        list.push((capture, info, *touches));
-    }
+pub(crate) fn collective(label: &'static str, members: &[(u64, StreamInfo, &[Touch<'_>])]) {
     let label = Label::Library(label);
-    update_in_call(|state, frames| state.collective(Named { label, frames }, &list));
+    update_in_call(|state, frames| state.collective(Named { label, frames }, members));
 }
 
 #[cold]
-pub(super) fn event_recorded(gpus: &Gpus, event: u64, stream: &Stream) {
-    if let Some((capture, info)) = resolve(gpus, stream) {
-        update(|state| state.event_recorded(capture, event, info));
-    }
+pub(crate) fn event_recorded(at: StreamNow, event: u64) {
+    let (capture, info) = at;
+    update(|state| state.event_recorded(capture, event, info));
 }
 
 #[cold]
-pub(super) fn event_waited(gpus: &Gpus, event: u64, stream: &Stream) {
-    if let Some((capture, info)) = resolve(gpus, stream) {
-        update(|state| state.event_waited(capture, event, info));
-    }
+pub(crate) fn event_waited(at: StreamNow, event: u64) {
+    let (capture, info) = at;
+    update(|state| state.event_waited(capture, event, info));
 }
 
 #[cold]
-pub(super) fn event_outside(gpus: &Gpus, event: u64, stream: &Stream, records: bool) {
-    if let Some((capture, _)) = resolve(gpus, stream) {
-        update(|state| state.event_outside(capture, event, records));
-    }
+pub(crate) fn event_outside(capture: u64, event: u64, records: bool) {
+    update(|state| state.event_outside(capture, event, records));
 }
 
 #[cold]
-pub(super) fn event_gone(event: u64) {
+pub(crate) fn event_gone(event: u64) {
     update(|state| {
         state.event_gone(event);
         Ok(())
@@ -274,24 +205,20 @@ pub(super) fn event_gone(event: u64) {
 }
 
 #[cold]
-pub(super) fn stream_waits(gpus: &Gpus, stream: &Stream, other: &Stream) {
-    let (Some((capture, info)), Some((_, other))) = (resolve(gpus, stream), resolve(gpus, other))
-    else {
-        return;
-    };
+pub(crate) fn stream_waits(at: StreamNow, other: StreamInfo) {
+    let (capture, info) = at;
     update(|state| state.stream_waits(capture, info, other));
 }
 
 #[cold]
-pub(super) fn waits_for_everything(gpus: &Gpus, stream: &Stream) {
-    if let Some((capture, info)) = resolve(gpus, stream) {
-        update(|state| state.waits_for_everything(capture, info));
-    }
+pub(crate) fn waits_for_everything(at: StreamNow) {
+    let (capture, info) = at;
+    update(|state| state.waits_for_everything(capture, info));
 }
 
 #[cold]
-pub(super) fn point_of_stream(gpus: &Gpus, stream: &Stream) -> Option<Point> {
-    let (capture, info) = resolve(gpus, stream)?;
+pub(crate) fn point_of_stream(at: StreamNow) -> Option<Point> {
+    let (capture, info) = at;
     if capture != 0 {
         return None;
     }
@@ -302,8 +229,8 @@ pub(super) fn point_of_stream(gpus: &Gpus, stream: &Stream) -> Option<Point> {
 }
 
 #[cold]
-pub(super) fn point_of_work(gpus: &Gpus, stream: &Stream) -> Option<Point> {
-    let (capture, info) = resolve(gpus, stream)?;
+pub(crate) fn point_of_work(at: StreamNow) -> Option<Point> {
+    let (capture, info) = at;
     if capture != 0 {
         return None;
     }
@@ -315,12 +242,12 @@ pub(super) fn point_of_work(gpus: &Gpus, stream: &Stream) -> Option<Point> {
 }
 
 #[cold]
-pub(super) fn point_of_event(event: u64) -> Option<Point> {
+pub(crate) fn point_of_event(event: u64) -> Option<Point> {
     update(|state| Ok(state.point_of_event(event).map(|stamp| Point(stamp, state.generation))))
 }
 
 #[cold]
-pub(super) fn point_of_all(device: Option<i32>) -> Option<Point> {
+pub(crate) fn point_of_all(device: Option<i32>) -> Option<Point> {
     update(|state| {
         let stamp = state.point_of_all(device)?;
         Ok(Some(Point(stamp, state.generation)))
@@ -328,46 +255,35 @@ pub(super) fn point_of_all(device: Option<i32>) -> Option<Point> {
 }
 
 #[cold]
-pub(super) fn reached(Point(stamp, generation): &Point) {
+pub(crate) fn reached(Point(stamp, generation): &Point) {
     if is_on() {
         update(|state| if *generation == state.generation { state.reached(stamp) } else { Ok(()) });
     }
 }
 
 #[cold]
-pub(super) fn allocated(gpus: &Gpus, ptr: u64, bytes: u64, stream: &Stream) {
-    let Some((capture, info)) = resolve_for_allocation(gpus, stream) else { return };
+pub(crate) fn allocated(at: StreamNow, ptr: u64, bytes: u64) {
+    let (capture, info) = at;
     update_in_call(|state, frames| state.allocated(capture, (ptr, bytes), Some(info), frames));
 }
 
-pub(super) fn allocated_uncaptured(ptr: u64, bytes: u64, stream: &Stream) {
-    let kind = if stream.is_default() { Kind::Legacy } else { Kind::NonBlocking };
-    let info = StreamInfo { key: key(stream), id: stream.id(), device: stream.device(), kind };
-    update_in_call(|state, frames| state.allocated(0, (ptr, bytes), Some(info), frames));
-}
-
 #[cold]
-pub(super) fn pinned(ptr: u64, bytes: u64) {
+pub(crate) fn pinned(ptr: u64, bytes: u64) {
     update_in_call(|state, frames| state.allocated(0, (ptr, bytes), None, frames));
 }
 
 #[cold]
-pub(super) fn freed(ptr: u64) {
+pub(crate) fn freed(ptr: u64) {
     update(|state| state.freed(ptr));
 }
 
 #[cold]
-pub(super) fn used_on(ptr: u64, stream: &Stream) {
-    update(|state| state.used_on(ptr, key(stream)));
+pub(crate) fn used_on(ptr: u64, stream: u64) {
+    update(|state| state.used_on(ptr, stream));
 }
 
 #[cold]
-pub(super) fn capture_number(gpus: &Gpus, stream: &Stream) -> Option<u64> {
-    resolve(gpus, stream).map(|(capture, _)| capture).filter(|capture| *capture != 0)
-}
-
-#[cold]
-pub(super) fn capture_ended(capture: u64) -> Option<Recording> {
+pub(crate) fn capture_ended(capture: u64) -> Option<Recording> {
     update(|state| {
         let Some(recorded) = state.capture_ended(capture)? else { return Ok(None) };
         Ok(Some(Recording(Shared::new(recorded, "a recording")?, state.generation)))
@@ -375,13 +291,8 @@ pub(super) fn capture_ended(capture: u64) -> Option<Recording> {
 }
 
 #[cold]
-pub(super) fn graph_launched(
-    gpus: &Gpus,
-    stream: &Stream,
-    executable: u64,
-    recording: Option<&Recording>,
-) {
-    let Some((capture, info)) = resolve(gpus, stream) else { return };
+pub(crate) fn graph_launched(at: StreamNow, executable: u64, recording: Option<&Recording>) {
+    let (capture, info) = at;
     update_in_call(|state, frames| {
         let known = recording.filter(|recording| recording.1 == state.generation);
         let recorded = known.map(|recording| &*recording.0);
@@ -390,7 +301,7 @@ pub(super) fn graph_launched(
 }
 
 #[cold]
-pub(super) fn executable_gone(executable: u64) {
+pub(crate) fn executable_gone(executable: u64) {
     update(|state| {
         state.executable_gone(executable);
         Ok(())

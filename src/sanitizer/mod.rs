@@ -2,9 +2,12 @@
 //! wait orders. It looks at the order that the program establishes, not at when the work happened
 //! to run.
 //!
-//! Code that queues work calls the functions here after the driver has accepted the work. The
-//! caller holds no lock under which calls to the driver or the host are forbidden. While the
-//! sanitizer is off, each function costs one load and one branch.
+//! It knows devices, streams, captures and events as numbers, and memory as addresses. `gpu::observed`
+//! translates: code that queues work calls the functions there and here after the driver has
+//! accepted the work. The caller holds no lock under which calls to the driver or the host are
+//! forbidden. While the sanitizer is off, each function costs one load and one branch.
+//!
+//! Imports `base` and `observe`. Begin with `hooks.rs` and `state.rs`.
 
 mod block_life;
 mod blocks;
@@ -12,7 +15,7 @@ mod change;
 mod check;
 mod clock;
 mod domain;
-mod hooks;
+pub(crate) mod hooks;
 mod ranges;
 mod recording;
 mod report;
@@ -25,13 +28,11 @@ pub mod sync_points;
 mod tests;
 mod text;
 
-use crate::gpu::gpus::Gpus;
-use crate::gpu::stream::Stream;
-use crate::tensor::Tensor;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+pub use domain::{Kind, StreamInfo};
 pub(crate) use hooks::leave;
-pub use hooks::{Call, Point, Recording};
+pub use hooks::{Call, Point, Recording, StreamNow};
 pub use report::{Access, DEFAULT_MAX_REPORTS, Report};
 pub use switch::{Listener, count, disable, enable, report, report_text};
 pub(crate) use switch::{begin, forget, in_child, is_wanted, stop};
@@ -69,9 +70,26 @@ pub enum Bytes<'a> {
         /// Distance between the starts of two rows, in bytes.
         pitch: u64,
     },
-    /// The elements of a tensor. A tensor in pageable host memory is ignored.
-    Tensor(&'a Tensor),
+    /// The elements of a strided array.
+    Elements(&'a dyn Elements),
 }
+
+/// A strided array.
+pub trait Elements: std::fmt::Debug {
+    /// Has it no bytes that a device can access?
+    fn is_ignored(&self) -> bool;
+    /// The address of its first byte, and one past its last; `None`: they are not known.
+    fn range(&self) -> Option<(u64, u64)>;
+    /// Does it fill this range without gaps?
+    fn is_compact(&self) -> bool;
+    /// The size of each dimension, and the distance of neighbours in elements.
+    fn dims(&self) -> (&[i64], &[i64]);
+    /// Bits of an element.
+    fn element_bits(&self) -> u64;
+}
+
+/// The most dimensions of a strided array.
+pub const MAX_DIMS: usize = 64;
 
 /// Bytes that an operation accesses, and how.
 #[derive(Clone, Copy, Debug)]
@@ -101,19 +119,10 @@ impl<'a> Touch<'a> {
         Touch { bytes: Bytes::Rows { ptr, bytes, rows, pitch }, mode }
     }
 
-    /// An access to the elements of a tensor.
+    /// An access to the elements of a strided array.
     #[inline]
-    pub fn tensor(tensor: &'a Tensor, mode: Mode) -> Touch<'a> {
-        Touch { bytes: Bytes::Tensor(tensor), mode }
-    }
-}
-
-/// Records an operation that was queued on `stream`, with all bytes that it accesses. `label` is
-/// the name of the called function, for example "tcuda_copy".
-#[inline(always)]
-pub fn operation(gpus: &Gpus, stream: &Stream, label: &'static str, touches: &[Touch<'_>]) {
-    if is_on() {
-        hooks::operation(gpus, stream, label, touches);
+    pub fn elements(array: &'a dyn Elements, mode: Mode) -> Touch<'a> {
+        Touch { bytes: Bytes::Elements(array), mode }
     }
 }
 
@@ -123,68 +132,12 @@ pub fn rest_of_block(address: u64) -> u64 {
     if is_on() { hooks::rest_of_block(address) } else { 0 }
 }
 
-/// As [`operation`], with a name that the host chose.
-#[inline(always)]
-pub fn named_operation(gpus: &Gpus, stream: &Stream, name: &str, touches: &[Touch<'_>]) {
-    if is_on() {
-        hooks::named_operation(gpus, stream, name, touches);
-    }
-}
-
-/// Records one operation on several streams: it starts when all streams have reached it, and ends
-/// on all of them at once.
-#[inline(always)]
-pub fn collective(gpus: &Gpus, label: &'static str, members: &[(&Stream, &[Touch<'_>])]) {
-    if is_on() {
-        hooks::collective(gpus, label, members);
-    }
-}
-
-/// Records that an event, identified by its key, was recorded on `stream`.
-#[inline(always)]
-pub fn event_recorded(gpus: &Gpus, event: u64, stream: &Stream) {
-    if is_on() {
-        hooks::event_recorded(gpus, event, stream);
-    }
-}
-
-/// Records that `stream` waits for an event.
-#[inline(always)]
-pub fn event_waited(gpus: &Gpus, event: u64, stream: &Stream) {
-    if is_on() {
-        hooks::event_waited(gpus, event, stream);
-    }
-}
-
 /// Records that an event is destroyed; another event may get its key.
 #[inline(always)]
 pub fn event_gone(event: u64) {
     if is_on() {
         hooks::event_gone(event);
     }
-}
-
-/// Records that `stream` waits for all work that `other` holds now.
-#[inline(always)]
-pub fn stream_waits(gpus: &Gpus, stream: &Stream, other: &Stream) {
-    if is_on() {
-        hooks::stream_waits(gpus, stream, other);
-    }
-}
-
-/// Returns the point after all work that `stream` holds now. The caller takes it before it queries
-/// or waits for the stream, and passes it to [`reached`] when the driver reports that the work is
-/// complete. Host functions on a stream do the same when they begin.
-#[inline(always)]
-pub fn point_of_stream(gpus: &Gpus, stream: &Stream) -> Option<Point> {
-    if is_on() { hooks::point_of_stream(gpus, stream) } else { None }
-}
-
-/// As [`point_of_stream`], for work that is about to be queued on `stream`: the point also includes
-/// the work of other streams that the driver orders before it.
-#[inline(always)]
-pub fn point_of_work(gpus: &Gpus, stream: &Stream) -> Option<Point> {
-    if is_on() { hooks::point_of_work(gpus, stream) } else { None }
 }
 
 /// Returns the point at which an event was last recorded.
@@ -213,38 +166,11 @@ pub fn reached(point: Option<Point>) {
     }
 }
 
-/// Records an allocated block in the order of `stream`. The caller has not yet returned its address
-/// to the host.
-#[inline(always)]
-pub fn allocated(gpus: &Gpus, ptr: u64, bytes: u64, stream: &Stream) {
-    if is_on() {
-        hooks::allocated(gpus, ptr, bytes, stream);
-    }
-}
-
-/// As [`allocated`], for a stream of the library, while the sanitizer is the only active observer:
-/// then no allocation is routed to a private pool and no capture gets memory.
-#[inline]
-pub fn allocated_uncaptured(ptr: u64, bytes: u64, stream: &Stream) {
-    if is_on() {
-        hooks::allocated_uncaptured(ptr, bytes, stream);
-    }
-}
-
 /// Records that a block is about to be freed, before another allocation can get its memory.
 #[inline(always)]
 pub fn freed(ptr: u64) {
     if is_on() {
         hooks::freed(ptr);
-    }
-}
-
-/// Records that `stream` uses the block that contains `ptr`: the allocator waits for `stream`
-/// before it reuses the block.
-#[inline(always)]
-pub fn used_on(ptr: u64, stream: &Stream) {
-    if is_on() {
-        hooks::used_on(ptr, stream);
     }
 }
 
@@ -264,12 +190,6 @@ pub fn unpinned(ptr: u64) {
     }
 }
 
-/// Returns the number of the capture that `stream` is part of, before that capture ends.
-#[inline(always)]
-pub fn capture_of(gpus: &Gpus, stream: &Stream) -> Option<u64> {
-    if is_on() { hooks::capture_number(gpus, stream) } else { None }
-}
-
 /// Records that a capture has ended. Returns its operations, to be kept with the graph, or `None`
 /// if none are known.
 #[inline(always)]
@@ -277,50 +197,11 @@ pub fn capture_ended(capture: Option<u64>) -> Option<Recording> {
     capture.and_then(hooks::capture_ended)
 }
 
-/// Records that `executable`, identified by a key, is about to be launched. A launch comes after
-/// the previous launch of the same executable, whatever their streams.
-#[inline(always)]
-pub fn graph_launched(
-    gpus: &Gpus,
-    stream: &Stream,
-    executable: u64,
-    recording: Option<&Recording>,
-) {
-    if is_on() {
-        hooks::graph_launched(gpus, stream, executable, recording);
-    }
-}
-
 /// Records that an executable is destroyed; another one may get its key.
 #[inline(always)]
 pub fn executable_gone(executable: u64) {
     if is_on() {
         hooks::executable_gone(executable);
-    }
-}
-
-/// Records that each launch of the graph under capture records an event.
-#[inline(always)]
-pub fn event_recorded_in_graph(gpus: &Gpus, event: u64, stream: &Stream) {
-    if is_on() {
-        hooks::event_outside(gpus, event, stream, true);
-    }
-}
-
-/// Records that each launch of the graph under capture waits for an event.
-#[inline(always)]
-pub fn event_waited_in_graph(gpus: &Gpus, event: u64, stream: &Stream) {
-    if is_on() {
-        hooks::event_outside(gpus, event, stream, false);
-    }
-}
-
-/// Records a wait for work that this process cannot know, for example of another process: `stream`
-/// then comes after everything.
-#[inline(always)]
-pub fn waits_for_everything(gpus: &Gpus, stream: &Stream) {
-    if is_on() {
-        hooks::waits_for_everything(gpus, stream);
     }
 }
 

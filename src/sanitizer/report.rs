@@ -8,8 +8,8 @@ use super::domain::StreamInfo;
 use super::store::{AccessDetails, EARLIER, UNCOVERED};
 use super::text::{CText, TextBuffer, TextId, Texts, add_stack};
 use crate::base::error::Result;
+use crate::base::frames::Stacks;
 use crate::base::text::Count;
-use crate::memory::trace::frames::Stacks;
 use std::fmt;
 
 /// Number of reports that are kept if the host sets no other.

@@ -2,9 +2,8 @@
 //! shapes are found without enumerating bytes.
 
 use super::clock::{NO_MEMORY, push};
-use super::{Bytes, Touch};
+use super::{Bytes, Elements, MAX_DIMS, Touch};
 use crate::base::error::Result;
-use crate::tensor::{MAX_DIMS, Place, Tensor};
 
 /// A dimension: the number of its parts, and their distance in bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -66,7 +65,7 @@ impl ByteSet<'_> {
     pub(super) fn of(touch: &Touch<'_>) -> Result<ByteSet<'static>> {
         match touch.bytes {
             Bytes::Rows { ptr, bytes, rows, pitch } => Ok(of_rows(ptr, bytes, rows, pitch)),
-            Bytes::Tensor(tensor) => of_tensor(tensor),
+            Bytes::Elements(array) => of_elements(array),
         }
     }
 }
@@ -116,28 +115,29 @@ impl Rows {
     }
 }
 
-fn of_tensor(tensor: &Tensor) -> Result<ByteSet<'static>> {
-    if tensor.place == Place::Cpu || tensor.numel == 0 || tensor.address == 0 {
+fn of_elements(array: &dyn Elements) -> Result<ByteSet<'static>> {
+    if array.is_ignored() {
         return Ok(ByteSet::Nothing);
     }
-    let Ok((first, end)) = tensor.range() else { return Ok(ByteSet::Unknown) };
+    let Some((first, end)) = array.range() else { return Ok(ByteSet::Unknown) };
     if end >= END {
         return Ok(ByteSet::Unknown);
     }
-    if tensor.is_compact() {
+    if array.is_compact() {
         return Ok(plain(first, end - first));
     }
     // Strides in bits, sorted in increasing order. Dimensions of size 1 or stride 0 add no bytes.
     let mut list = [(0, 0); MAX_DIMS];
     let mut len = 0;
-    for (size, stride) in tensor.shape().iter().zip(tensor.strides()) {
-        if *size > 1 && *stride != 0 {
-            list[len] = (stride.unsigned_abs() * tensor.dtype.element_bits(), *size as u64);
+    let (shape, strides) = array.dims();
+    for (size, stride) in shape.iter().zip(strides) {
+        if *size > 1 && *stride != 0 && len < MAX_DIMS {
+            list[len] = (stride.unsigned_abs() * array.element_bits(), *size as u64);
             len += 1;
         }
     }
     list[..len].sort_unstable();
-    let mut run = tensor.dtype.element_bits();
+    let mut run = array.element_bits();
     let mut dims: Vec<Dim> = Vec::new();
     for (stride, count) in list[..len].iter().copied() {
         match dims.last_mut() {

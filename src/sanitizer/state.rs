@@ -14,8 +14,8 @@ use super::store::{Access, AccessDetails, LAUNCHED, Store};
 use super::text::{Label, Texts};
 use super::{Mode, Touch};
 use crate::base::error::Result;
-use crate::memory::trace::frames::Named as HostFrame;
-use crate::memory::trace::stacks::StackTable;
+use crate::base::frames::Named as HostFrame;
+use crate::base::stack_table::StackTable;
 
 /// The least value of `prune_at`.
 const MIN_PRUNE: usize = 4096;

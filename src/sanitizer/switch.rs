@@ -6,6 +6,7 @@ use super::state::State;
 use super::text::TextBuffer;
 use crate::base::environment;
 use crate::base::error::{Error, Result};
+use crate::base::frames::Source;
 use crate::base::lock::{Held, Mutex};
 use crate::base::log;
 use crate::base::rank::Rank;
@@ -13,7 +14,6 @@ use crate::base::retired::Reclaimable;
 use crate::base::text::Text;
 use crate::base::thread;
 use crate::base::waiting;
-use crate::memory::trace::history::Source;
 use crate::observe::flags::{self, Watcher};
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
@@ -153,7 +153,7 @@ pub(super) fn with<R: Default>(change: impl FnOnce(&mut State) -> Result<R>) -> 
 }
 
 /// Notes that an operation could not be recorded, and forgets everything.
-pub(super) fn note_loss() {
+pub fn note_loss() {
     forget_all(STATE.lock());
 }
 

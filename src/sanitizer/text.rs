@@ -3,7 +3,7 @@
 
 use super::clock::{NO_MEMORY, Table, insert, push};
 use crate::base::error::Result;
-use crate::memory::trace::frames::Stacks;
+use crate::base::frames::Stacks;
 use std::ffi::{CStr, c_char};
 use std::fmt::{self, Write};
 use std::hash::Hasher;

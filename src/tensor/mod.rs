@@ -17,10 +17,11 @@ use crate::base::inline_vec::Few;
 use crate::gpu::gpus::Gpus;
 use crate::memory;
 use crate::ops::copy;
+use crate::sanitizer::{self, Elements};
 use std::mem::MaybeUninit;
 
 /// The most dimensions of a view, as in PyTorch.
-pub const MAX_DIMS: usize = 64;
+pub const MAX_DIMS: usize = sanitizer::MAX_DIMS;
 
 /// The kind of memory, and its device: DLPack's `DLDevice`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -391,6 +392,29 @@ impl Tensor {
             ));
         }
         Ok(())
+    }
+}
+
+/// A tensor in pageable host memory is ignored.
+impl Elements for Tensor {
+    fn is_ignored(&self) -> bool {
+        self.place == Place::Cpu || self.numel == 0 || self.address == 0
+    }
+
+    fn range(&self) -> Option<(u64, u64)> {
+        Tensor::range(self).ok()
+    }
+
+    fn is_compact(&self) -> bool {
+        Tensor::is_compact(self)
+    }
+
+    fn dims(&self) -> (&[i64], &[i64]) {
+        (self.shape(), self.strides())
+    }
+
+    fn element_bits(&self) -> u64 {
+        self.dtype.element_bits()
     }
 }
 

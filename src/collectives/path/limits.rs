@@ -49,7 +49,7 @@ pub static MAX_CHUNK: Limit = Limit::new(64 << 20);
 pub static LANES: Limit = Limit::new(2);
 
 /// The maximum of [`LANES`].
-pub const MAX_LANES: usize = 4;
+pub use crate::gpu::internal_streams::MAX_LANES;
 
 /// The least width of rows that copy engines do: 380 GB/s. They reach 186 GB/s with 64 bytes, and
 /// 47 with 16.

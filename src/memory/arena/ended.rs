@@ -114,7 +114,7 @@ impl Arena {
 
     /// Removes it from its stream.
     fn detach_from_stream(&self) {
-        let own = std::ptr::from_ref(self).cast_mut();
+        let own = std::ptr::from_ref(self).cast_mut().cast();
         if let Some(stream) = self.stream() {
             stream.served.store(next_serial(), Ordering::Release);
             let place = &stream.arenas[place(self.kind())];

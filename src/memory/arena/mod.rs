@@ -173,6 +173,14 @@ pub(super) struct StreamEnd {
     pool: PoolId,
 }
 
+impl Stream {
+    /// The arena that serves it in one of its four places; NULL: none yet.
+    #[inline(always)]
+    pub(in crate::memory) fn arena(&self, place: usize) -> *mut Arena {
+        self.arenas[place].load(Ordering::Acquire).cast()
+    }
+}
+
 impl StreamEnd {
     /// An event that was recorded just now.
     pub(super) fn new(arena: &Arena, stream: &Stream, event: CUevent) -> StreamEnd {

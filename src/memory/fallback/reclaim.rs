@@ -2,6 +2,7 @@
 
 use crate::base::error::Result;
 use crate::base::progress;
+use crate::base::waiting;
 use crate::driver::sys::CUevent;
 use crate::gpu::capture_mode::Relaxed;
 use crate::gpu::device::Device;
@@ -22,7 +23,6 @@ use crate::memory::stats::ledger::{ACTIVE, ACTIVE_BYTES, COUNTERS, REQUESTED_BYT
 use crate::memory::trace::history;
 use crate::memory::{DeviceMemory, DeviceStats};
 use crate::observe::flags;
-use crate::ops::callback;
 
 /// Up to this fraction of the device's memory, pending blocks may wait some microseconds longer
 /// than necessary.
@@ -98,7 +98,7 @@ impl DeviceMemory {
     /// Gives all unused memory back to the driver, after waiting for the work that may still use
     /// it.
     pub fn empty_cache(&self, gpus: &Gpus) -> Result<()> {
-        callback::refuse()?;
+        waiting::refuse_in_callback()?;
         self.trim_pool(gpus, gpus.device(self.ordinal)?)?;
         let _relaxed = Relaxed::enter(self.driver);
         self.with_ledger(None, |stats| stats.ledger.count(|all| all.num_sync_all_streams += 1));

@@ -15,8 +15,13 @@ use crate::memory::backing::segment::growth_cursor;
 use crate::memory::backing::segmented::DetachedSegments;
 use crate::memory::backing::slots::LONGEST;
 use crate::memory::config::pool_id::PoolId;
-use crate::memory::config::size::{Class, Request, UNIT};
-use crate::memory::stats::ledger::{ACTIVE_BYTES, ALL, ALLOCATED_BYTES};
+use crate::memory::config::size::Class;
+use crate::memory::config::size::Request;
+use crate::memory::config::size::UNIT;
+use crate::memory::hooks;
+use crate::memory::stats::ledger::ACTIVE_BYTES;
+use crate::memory::stats::ledger::ALL;
+use crate::memory::stats::ledger::ALLOCATED_BYTES;
 use crate::memory::trace::history;
 use crate::telemetry::monitor;
 
@@ -36,8 +41,7 @@ impl DeviceMemory {
         request: Request,
     ) -> Result<u64> {
         // Memory that other processes no longer use comes first.
-        if gpus.ipc().needs_collection() {
-            gpus.ipc().try_collect(gpus);
+        if hooks::installed().is_some_and(|hooks| (hooks.release_exports)(gpus)) {
             let _guard = arena.lock.enter()?;
             if let Some(address) = self.take_of_either_kind(arena, request, WHOLE_WALK)? {
                 return Ok(address);

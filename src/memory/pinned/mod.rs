@@ -25,6 +25,7 @@ use crate::base::thread;
 use crate::driver::Driver;
 use crate::gpu::external_registry::Marker;
 use crate::gpu::gpus::Gpus;
+use crate::gpu::observed;
 use crate::gpu::stream::Stream;
 use crate::gpu::subsystem::{Slot, Subsystem};
 use crate::memory::arena::bins::{SHORT_WALK, WHOLE_WALK};
@@ -401,7 +402,7 @@ impl HostMemory {
 
     /// Records that the block around an address is used on a stream.
     pub fn record(&self, gpus: &Gpus, address: usize, stream: &Stream) -> Result<()> {
-        let tell = |()| sanitizer::used_on(address as u64, stream);
+        let tell = |()| observed::used_on(address as u64, stream);
         self.add_use(gpus, address, stream).map(tell)
     }
 

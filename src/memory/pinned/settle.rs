@@ -3,6 +3,7 @@
 use super::heap::{Detached, Heap};
 use super::{HostMemory, events};
 use crate::base::error::Result;
+use crate::base::waiting;
 use crate::driver::sys::CUevent;
 use crate::gpu::capture_mode::Relaxed;
 use crate::gpu::device::Device;
@@ -11,7 +12,6 @@ use crate::gpu::gpus::Gpus;
 use crate::gpu::stream::finished;
 use crate::memory::arena::deferred_free::Batch;
 use crate::memory::fallback::reclaim::{ordering_stream, record_end};
-use crate::ops::callback;
 
 impl HostMemory {
     /// Completes deferred frees: closes open batches by recording an event, and frees the blocks of
@@ -100,7 +100,7 @@ impl HostMemory {
     /// everything, and returns the first failure. Segments that the driver fails to free stay in
     /// the cache.
     pub fn empty_cache(&self, gpus: &Gpus) -> Result<()> {
-        callback::refuse()?;
+        waiting::refuse_in_callback()?;
         let mut outcome = Ok(());
         for index in 0..self.heaps.len() {
             if let Some(heap) = self.heap(index).as_deref_mut() {

@@ -2,6 +2,7 @@
 //!
 //! Begin with `pool.rs`.
 
+pub mod active_captures;
 pub mod pool;
 pub mod route;
 pub(crate) mod sleep;

@@ -10,13 +10,15 @@ use super::{route, sleep};
 use crate::base::error::{Error, Result};
 use crate::base::lock::{Lock, Mutex};
 use crate::base::rank::Rank;
+use crate::base::waiting;
 use crate::gpu::device::Device;
 use crate::gpu::gpus::Gpus;
 use crate::gpu::sync_debug;
 use crate::memory::backend::Server;
 use crate::memory::backing::pluggable::Pluggable;
-use crate::memory::config::pool_id::{OF_GRAPH, PLACE_BITS, PoolId};
-use crate::ops::callback;
+use crate::memory::config::pool_id::OF_GRAPH;
+use crate::memory::config::pool_id::PLACE_BITS;
+use crate::memory::config::pool_id::PoolId;
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 /// Entries of the first chunk; each further chunk has twice as many as the one before.
@@ -354,7 +356,7 @@ impl MemPool {
     /// its blocks to host memory. Waits for the devices. If the driver takes only part of the
     /// memory back, all of it is mapped again. If that fails too, the pool sleeps nevertheless.
     pub fn sleep(&self, gpus: &Gpus, keep: bool) -> Result<()> {
-        callback::refuse()?;
+        waiting::refuse_in_callback()?;
         let pool = self.share()?;
         let released = {
             let _held = pool.id().place().sleep.guard();
@@ -376,7 +378,7 @@ impl MemPool {
     /// Maps memory at the same addresses and restores the kept contents, using all fallbacks. On
     /// failure the pool continues to sleep without memory.
     pub fn wake(&self, gpus: &Gpus) -> Result<()> {
-        callback::refuse()?;
+        waiting::refuse_in_callback()?;
         let pool = self.share()?;
         let (id, place) = (pool.id(), pool.id().place());
         if !id.is_asleep() {

@@ -8,13 +8,17 @@ use crate::gpu::capture_mode::Relaxed;
 use crate::gpu::device::Device;
 use crate::gpu::gpus::Gpus;
 use crate::gpu::stream::Stream;
-use crate::graph::active_captures::{Source, next_number};
 use crate::memory::DeviceMemory;
 use crate::memory::arena::bins::WHOLE_WALK;
 use crate::memory::arena::{Arena, Role, place};
 use crate::memory::backing::segmented::{self, DetachedSegments};
 use crate::memory::config::pool_id::PoolId;
-use crate::memory::config::size::{Class, Request, Size, UNIT};
+use crate::memory::config::size::Class;
+use crate::memory::config::size::Request;
+use crate::memory::config::size::Size;
+use crate::memory::config::size::UNIT;
+use crate::memory::pools::active_captures::Source;
+use crate::memory::pools::active_captures::next_number;
 use crate::memory::pools::pool::Pool;
 use crate::observe::flags::{self, Watcher};
 use std::sync::atomic::Ordering;
@@ -154,7 +158,7 @@ pub(crate) fn forget(block: &Block) {
 /// Does this thread have a route on any device?
 #[inline]
 pub fn is_routed() -> bool {
-    !thread::block().routes.load(Ordering::Relaxed).is_null()
+    thread::block().is_routed()
 }
 
 /// The pool to which this thread's allocations on a device go, and the number of the route.
@@ -219,9 +223,9 @@ impl DeviceMemory {
         stream: &Stream,
         kind: (Class, bool),
     ) -> Result<&'a Arena> {
-        let place = &stream.arenas[place(kind)];
+        let place = place(kind);
         // SAFETY: NULL or an arena of this device, which lives as long as this thread is inside.
-        if let Some(arena) = unsafe { place.load(Ordering::Acquire).as_ref() } {
+        if let Some(arena) = unsafe { stream.arena(place).as_ref() } {
             return Ok(arena);
         }
         let _relaxed = Relaxed::enter(self.driver);
@@ -230,7 +234,7 @@ impl DeviceMemory {
         self.scan_for_ended(gpus, device);
         self.stats.with_members(|arenas| {
             // SAFETY: as above.
-            if let Some(arena) = unsafe { place.load(Ordering::Acquire).as_ref() } {
+            if let Some(arena) = unsafe { stream.arena(place).as_ref() } {
                 return Ok(arena);
             }
             let address = match self.take_spare(kind) {
@@ -240,7 +244,7 @@ impl DeviceMemory {
             // SAFETY: a member, as above.
             let arena = unsafe { &*address };
             self.move_to(arena, stream, PoolId::DEFAULT);
-            place.store(address.cast_mut(), Ordering::Release);
+            stream.arenas[place].store(address.cast_mut().cast(), Ordering::Release);
             Ok(arena)
         })
     }

@@ -10,8 +10,11 @@ use crate::memory::arena::Arena;
 use crate::memory::arena::arena_lock::ArenaLock;
 use crate::memory::config::size::{Class, SMALL, UNIT};
 use crate::memory::stats::device_stats::{GuardedStats, Member};
-use crate::memory::stats::ledger::{Account, COUNTERS, Counters, Split, only};
-use std::sync::atomic::Ordering;
+use crate::memory::stats::ledger::Account;
+use crate::memory::stats::ledger::COUNTERS;
+use crate::memory::stats::ledger::Counters;
+use crate::memory::stats::ledger::Split;
+use crate::memory::stats::ledger::only;
 
 /// The class of a block of mapped memory.
 #[inline(always)]
@@ -33,7 +36,7 @@ impl Member for Arena {
             Class::Large => Class::Small,
         };
         let place = class as usize + if self.segmented { 2 } else { 0 };
-        let arena = self.stream()?.arenas[place].load(Ordering::Acquire);
+        let arena = self.stream()?.arena(place);
         // SAFETY: NULL or an arena of this device, which lives as long as a call may have found it.
         unsafe { arena.as_ref() }
     }

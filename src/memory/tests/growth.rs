@@ -6,8 +6,8 @@ use crate::base::error::Error;
 use crate::driver::{Call, inject};
 use crate::memory::arena::block::State;
 use crate::memory::backing::virtual_memory::arena_of;
-use crate::memory::config::size::{Class, UNIT};
-use std::sync::atomic::Ordering;
+use crate::memory::config::size::Class;
+use crate::memory::config::size::UNIT;
 
 /// The sizes in MiB of the handles of an address's arena, in address order.
 fn handles(address: u64) -> Vec<u64> {
@@ -305,7 +305,7 @@ fn an_arena_without_a_block_knows_no_pointer() {
         assert!(inject::set(Some(Call::cuMemCreate as usize), 1, 1, false));
         assert!(bench.try_malloc(stream, 512).is_err());
         // SAFETY: made by the call above, and kept until shutdown.
-        let arena = unsafe { &*stream.arenas[0].load(Ordering::Acquire) };
+        let arena = unsafe { &*stream.arena(0) };
         is_invalid_pointer(super::super::free(bench.gpus, arena.base));
         // Another thread may find an arena before its first allocation.
         let slot = bench.memory().virtual_memory.take_slot().unwrap();

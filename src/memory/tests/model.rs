@@ -14,7 +14,6 @@ use crate::memory::stats::ledger::{
 };
 use proptest::prelude::*;
 use std::collections::BTreeMap;
-use std::sync::atomic::Ordering;
 
 const STREAMS: usize = 3;
 const COUNTERS: [usize; 5] = [ALLOCATION, ALLOCATED_BYTES, ACTIVE, ACTIVE_BYTES, REQUESTED_BYTES];
@@ -218,7 +217,7 @@ impl Run<'_> {
         let address = *outcome.as_ref().unwrap_or(&0);
         let block = Live { stream, address, requested, is_shared: false };
         let place = usize::from(block.bytes() > SMALL_ARENA);
-        let own = self.streams[stream].arenas[place].load(Ordering::Relaxed).cast_const();
+        let own = self.streams[stream].arena(place).cast_const();
         // Its own arena was polled; other arenas were polled if their memory was needed.
         self.model.settle(|pending| {
             let arena = arena_of(pending.address).unwrap().0;

@@ -3,9 +3,9 @@
 
 use super::super::backend;
 use super::{Bench, on_machine};
+use crate::base::frames::{Named, Source};
 use crate::base::thread;
-use crate::memory::trace::frames::Named;
-use crate::memory::trace::history::{self, FramesFor, Recorder, Source};
+use crate::memory::trace::history::{self, FramesFor, Recorder};
 use crate::memory::trace::stacks;
 use std::sync::atomic::{AtomicI32, Ordering};
 

@@ -1,9 +1,10 @@
 //! A snapshot as the dictionary of `torch.cuda.memory._snapshot`, independent of the output format.
 
-use super::frames::{Frame, Stacks};
 use super::ring::{Action, Event};
 use super::snapshot::{BlockState, BlockView, EventRange, SegmentView, Snapshot};
 use crate::base::error::Result;
+use crate::base::frames::Frame;
+use crate::base::frames::Stacks;
 use crate::memory::config::pool_id::PoolId;
 use crate::memory::config::settings::Settings;
 use crate::memory::config::size::Class;

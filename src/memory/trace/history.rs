@@ -12,10 +12,10 @@
 //! on, the host's function is called first, on the allocating thread and with no lock held; its
 //! frames are kept in a thread-local until the event.
 
-use super::frames::{self, Named};
 use super::ring::{Action, Event, Ring};
 use super::stacks::{self, Pin};
 use crate::base::error::Result;
+use crate::base::frames::{self, Source};
 use crate::base::lock::{Held, Mutex};
 use crate::base::rank::Rank;
 use crate::base::retired::Reclaimable;
@@ -32,15 +32,6 @@ use std::cell::Cell;
 use std::mem::ManuallyDrop;
 use std::sync::atomic::{AtomicPtr, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
-
-/// The host's source of frames.
-pub trait Source: Send + Sync {
-    /// Calls the host's function and passes the frames to `take`, innermost first.
-    fn capture(&self, take: &mut dyn FnMut(&mut dyn Iterator<Item = Named<'_>>));
-    /// Called once the recording has begun; the source now belongs to the library, which drops it
-    /// later.
-    fn is_taken(&self);
-}
 
 /// The events that carry frames.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]

@@ -3,7 +3,6 @@
 //! Begin with `history.rs` and `snapshot.rs`.
 
 pub mod dictionary;
-pub mod frames;
 pub mod history;
 pub(crate) mod json;
 pub(crate) mod page;

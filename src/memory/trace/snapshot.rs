@@ -6,11 +6,11 @@
 //! reserved in advance, and if it is too small, the list is started again with more.
 
 use super::dictionary::Sink;
-use super::frames::Stacks;
 use super::ring::Event;
 use super::{history, json, page, pickle, stacks};
 use crate::base::error::{Error, Result};
 use crate::base::file;
+use crate::base::frames::Stacks;
 use crate::base::text::Text;
 use crate::gpu::device::Device;
 use crate::memory::arena::block::{NONE, State};

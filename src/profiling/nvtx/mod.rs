@@ -5,10 +5,9 @@
 //! It counts the open ranges of each thread, so that a program gets the same depths with a tool and
 //! without one.
 
-pub mod device;
 pub mod memory;
 pub mod own;
-mod table;
+pub(crate) mod table;
 
 use crate::base::error::{Error, Result};
 use crate::base::once::Once;

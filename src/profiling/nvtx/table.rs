@@ -193,7 +193,7 @@ pub(super) fn pop() {
 }
 
 /// nvtxRangeStartA: the tool's id; `None`: it has no such function.
-pub(super) fn start(message: &CStr) -> Option<u64> {
+pub(crate) fn start(message: &CStr) -> Option<u64> {
     type Start = unsafe extern "C" fn(*const c_char) -> u64;
     let address = function_of(&CORE_SLOTS, RANGE_START)?;
     // SAFETY: the tool's function of this slot has this signature.
@@ -203,7 +203,7 @@ pub(super) fn start(message: &CStr) -> Option<u64> {
 }
 
 /// nvtxRangeEnd
-pub(super) fn end(id: u64) {
+pub(crate) fn end(id: u64) {
     type End = unsafe extern "C" fn(u64);
     let Some(address) = function_of(&CORE_SLOTS, RANGE_END) else { return };
     // SAFETY: the tool's function of this slot has this signature.

@@ -1,7 +1,6 @@
 //! NVTX ranges of a stream: host functions open and close them when the stream gets there. In a
 //! graph they do so at each launch.
 
-use super::table;
 use crate::base::error::{Error, Result};
 use crate::base::lock::Mutex;
 use crate::base::rank::Rank;
@@ -10,6 +9,7 @@ use crate::base::thread::try_box;
 use crate::gpu::gpus::Gpus;
 use crate::gpu::stream::Stream;
 use crate::ops::callback::{self, Callback};
+use crate::profiling::nvtx::{is_attached, table};
 use std::ffi::{CStr, c_void};
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -70,7 +70,7 @@ static STARTED: Mutex<(Vec<Started>, u64)> = Mutex::new(Rank::LEAF, (Vec::new(),
 
 /// Opens a range when the stream gets there; returns its number, which is not an id of the tool.
 pub fn start(gpus: &Gpus, stream: &Stream, message: &CStr) -> Result<u64> {
-    let range = if super::is_attached() { Some(Range::new(message)?) } else { None };
+    let range = if is_attached() { Some(Range::new(message)?) } else { None };
     let number = list(range.as_ref().map(Shared::share))?;
     if let Some(range) = range
         && let Err(error) = queue(gpus, stream, "tcuda_nvtx_device_range_start", begin, range)

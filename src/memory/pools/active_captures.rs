@@ -5,31 +5,21 @@
 //! A capture is listed before the driver begins it. So a captured stream never takes memory from
 //! another pool.
 
-use super::capture::discard;
-use super::functions::Functions;
 use crate::base::error::{Error, Result, forget_refused};
 use crate::base::lock::Mutex;
 use crate::base::rank::Rank;
 use crate::base::thread;
-use crate::driver::sys::{CUstream, CUstreamCaptureStatus};
-use crate::driver::{CudaError, Driver, code};
 use crate::gpu::external_registry::HeldStream;
 use crate::gpu::gpus::Gpus;
-use crate::gpu::stream::{Stream, is_capturing};
+use crate::gpu::stream::{Stream, capture_of};
 use crate::gpu::subsystem::{Slot, Subsystem};
-use crate::graph::reclamation::GraphResources;
 use crate::memory::arena::Arena;
 use crate::memory::config::pool_id::PoolId;
 use crate::memory::config::size::Class;
 use crate::memory::pools::pool::Pool;
 use crate::observe::flags::{self, Watcher};
 use crate::sanitizer::Recording;
-use std::ffi::c_void;
 use std::sync::atomic::{AtomicU64, Ordering};
-
-/// The ID of a capture whose driver is too old to report one: such a driver has one capture at a
-/// time.
-pub const UNKNOWN_CAPTURE_ID: u64 = u64::MAX;
 
 /// Arenas that a capture remembers.
 const MAX_REMEMBERED: usize = 4;
@@ -68,13 +58,13 @@ struct ActiveCapture {
 #[derive(Default)]
 pub struct Uses {
     /// What the sanitizer recorded.
-    pub(super) recording: Option<Recording>,
+    pub recording: Option<Recording>,
     /// Pools other than its own.
     pub pools: Vec<Pool>,
     /// Addresses of blocks of pinned memory, sorted and unique.
     pub pinned: Vec<usize>,
-    /// Its host functions.
-    pub(super) functions: Functions,
+    /// The numbers of its host functions.
+    pub functions: Vec<usize>,
 }
 
 // SAFETY: arenas are shared by all threads.
@@ -99,13 +89,9 @@ pub struct Source {
     pub arena: Option<*const Arena>,
 }
 
-/// The active captures, and what could not be released when a capture or graph ended.
+/// The active captures.
 pub struct Captures {
     list: Mutex<Vec<ActiveCapture>>,
-    /// Resources of graphs that could not be released yet.
-    deferred: Mutex<Vec<GraphResources>>,
-    /// Streams whose captures the driver failed to end.
-    unended: Mutex<Vec<HeldStream>>,
 }
 
 // SAFETY: no other type has this slot, and the runtime sets it before a call can use it.
@@ -123,52 +109,12 @@ impl Gpus {
 
 impl Captures {
     pub(crate) fn new() -> Captures {
-        Captures {
-            list: Mutex::new(Rank::LEAF, Vec::new()),
-            deferred: Mutex::new(Rank::LEAF, Vec::new()),
-            unended: Mutex::new(Rank::LEAF, Vec::new()),
-        }
-    }
-
-    /// Ends a capture and drops its graph. If the driver fails, [`Captures::retry_deferred`] tries
-    /// again.
-    pub(super) fn discard(&self, driver: &Driver, stream: &Stream) {
-        if discard(driver, stream) {
-            return;
-        }
-        let mut unended = self.unended.lock();
-        if unended.try_reserve(1).is_ok() {
-            unended.push(HeldStream::new(stream));
-        }
-    }
-
-    /// Retries what failed when a capture or a graph ended.
-    pub fn retry_deferred(&self, gpus: &Gpus) {
-        let unended = std::mem::take(&mut *self.unended.lock());
-        for stream in unended {
-            let _context = stream.enter(gpus);
-            self.discard(gpus.driver(), &stream);
-        }
-        let deferred = std::mem::take(&mut *self.deferred.lock());
-        for resources in deferred {
-            resources.release(gpus);
-        }
-    }
-
-    /// Keeps resources that cannot be released yet.
-    pub(super) fn defer_release(&self, resources: GraphResources) {
-        let mut deferred = self.deferred.lock();
-        if deferred.try_reserve(1).is_ok() {
-            return deferred.push(resources);
-        }
-        // Without host memory for the list they are never released.
-        drop(deferred);
-        std::mem::forget(resources);
+        Captures { list: Mutex::new(Rank::LEAF, Vec::new()) }
     }
 
     /// Lists a capture that is about to begin, and returns its number. Without a pool its
     /// allocations come from the usual place.
-    pub(super) fn begin(&self, gpus: &Gpus, stream: &Stream, pool: Option<Pool>) -> Result<u64> {
+    pub(crate) fn begin(&self, gpus: &Gpus, stream: &Stream, pool: Option<Pool>) -> Result<u64> {
         let mut list = self.list.lock();
         list.try_reserve(1).map_err(|_| Error::OutOfHostMemory("a capture"))?;
         let number = next_number();
@@ -191,14 +137,14 @@ impl Captures {
     }
 
     /// Stores the driver's ID of a capture that has begun.
-    pub(super) fn set_driver_id(&self, number: u64, id: u64) {
+    pub(crate) fn set_driver_id(&self, number: u64, id: u64) {
         if let Some(capture) = find(&mut self.list.lock(), |capture| capture.number == number) {
             capture.id = id;
         }
     }
 
     /// Removes a capture from the list, and returns what it used.
-    pub(super) fn end(&self, gpus: &Gpus, number: u64) -> Uses {
+    pub(crate) fn end(&self, gpus: &Gpus, number: u64) -> Uses {
         let mut list = self.list.lock();
         let index = list.iter().position(|capture| capture.number == number);
         let ended = index.map(|index| list.swap_remove(index));
@@ -231,7 +177,7 @@ impl Captures {
         }
         // The stream may have joined a capture later. The driver is queried with no lock held.
         let _context = stream.enter(gpus)?;
-        let Some(id) = capture_of(gpus, stream.native())? else { return Ok(None) };
+        let Some(id) = capture_of(gpus.driver(), stream.native())? else { return Ok(None) };
         Ok(find(&mut self.list.lock(), |capture| capture.id == id).map(body))
     }
 
@@ -314,17 +260,24 @@ impl Captures {
     }
 
     /// Records that a capture has a host function.
-    pub(super) fn take_function(&self, number: u64, function: usize) -> Result<()> {
+    pub(crate) fn take_function(&self, number: u64, function: usize) -> Result<()> {
         match find(&mut self.list.lock(), |capture| capture.number == number) {
-            Some(capture) => capture.uses.functions.push(function),
+            Some(capture) => {
+                let functions = &mut capture.uses.functions;
+                functions
+                    .try_reserve(1)
+                    .map_err(|_| Error::OutOfHostMemory("the host functions of a graph"))?;
+                functions.push(function);
+                Ok(())
+            }
             None => Err(Error::InvalidState("the capture has ended meanwhile")),
         }
     }
 
     /// Removes a host function that the driver did not record.
-    pub(super) fn drop_function(&self, number: u64, function: usize) {
+    pub(crate) fn drop_function(&self, number: u64, function: usize) {
         if let Some(capture) = find(&mut self.list.lock(), |capture| capture.number == number) {
-            capture.uses.functions.forget(function);
+            capture.uses.functions.retain(|known| *known != function);
         }
     }
 }
@@ -334,34 +287,4 @@ fn find(
     is_it: impl Fn(&ActiveCapture) -> bool,
 ) -> Option<&mut ActiveCapture> {
     list.iter_mut().find(|capture| is_it(capture))
-}
-
-/// The driver's ID of the capture that a stream belongs to. The query does not invalidate a
-/// capture. A context of the stream's device must be current.
-pub(crate) fn capture_of(gpus: &Gpus, native: CUstream) -> Result<Option<u64>> {
-    if !is_capturing(gpus.driver(), native)? {
-        return Ok(None);
-    }
-    let (mut status, mut id): (i32, u64) = (0, 0);
-    let none = std::ptr::null_mut::<c_void>();
-    let out = std::ptr::from_mut(&mut status).cast::<CUstreamCaptureStatus>();
-    // SAFETY: the driver writes an enum of this size, read as an integer, and the number.
-    let queried = unsafe {
-        gpus.driver().cuStreamGetCaptureInfo(
-            native,
-            out,
-            &mut id,
-            none.cast(),
-            none.cast(),
-            none.cast(),
-        )
-    };
-    match queried {
-        Ok(()) if status != 0 => Ok(Some(id)),
-        // The legacy default stream, while a stream that it synchronises with is captured.
-        Ok(()) => Ok(None),
-        Err(error) if error.code == CudaError::MISSING => Ok(Some(UNKNOWN_CAPTURE_ID)),
-        Err(error) if error.code == code::STREAM_CAPTURE_IMPLICIT => Ok(None),
-        Err(error) => Err(error.into()),
-    }
 }

@@ -410,6 +410,15 @@ fn symbol(address: usize) -> (&'static [u8], &'static [u8]) {
     (text(info.dli_sname, b"??"), text(info.dli_fname, b""))
 }
 
+/// The host's source of frames.
+pub trait Source: Send + Sync {
+    /// Calls the host's function and passes the frames to `take`, innermost first.
+    fn capture(&self, take: &mut dyn FnMut(&mut dyn Iterator<Item = Named<'_>>));
+    /// Called once the recording has begun; the source now belongs to the library, which drops it
+    /// later.
+    fn is_taken(&self);
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

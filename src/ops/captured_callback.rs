@@ -90,25 +90,18 @@ impl Table {
 
 /// The functions of a capture, a template or an executable. They are freed some time after its end.
 #[derive(Default)]
-pub(super) struct Functions(Vec<usize>);
+pub(crate) struct Functions(Vec<usize>);
 
 const NO_ROOM: Error = Error::OutOfHostMemory("the host functions of a graph");
 
 impl Functions {
-    /// Adds a function. The caller has counted this list as a holder.
-    pub(super) fn push(&mut self, number: usize) -> Result<()> {
-        self.0.try_reserve(1).map_err(|_| NO_ROOM)?;
-        self.0.push(number);
-        Ok(())
-    }
-
-    /// Removes a function that was removed from the table.
-    pub(super) fn forget(&mut self, number: usize) {
-        self.0.retain(|known| *known != number);
+    /// The functions of a capture that has ended, by their numbers, which count it as a holder.
+    pub(crate) fn of_capture(numbers: Vec<usize>) -> Functions {
+        Functions(numbers)
     }
 
     /// A second list that holds the same functions.
-    pub(super) fn share(&self) -> Result<Functions> {
+    pub(crate) fn share(&self) -> Result<Functions> {
         let mut numbers = Vec::new();
         numbers.try_reserve_exact(self.0.len()).map_err(|_| NO_ROOM)?;
         numbers.extend(&self.0);
@@ -118,7 +111,7 @@ impl Functions {
 
     /// Counts the calls of a launch that is about to be made.
     #[inline]
-    pub(super) fn expect_calls(&self) {
+    pub(crate) fn expect_calls(&self) {
         if !self.0.is_empty() {
             self.each(|captured| captured.expected_calls += 1);
         }
@@ -126,7 +119,7 @@ impl Functions {
 
     /// Stores what is complete when the functions run: `sync_point` returns it.
     #[cold]
-    pub(super) fn set_sync_point(&self, sync_point: impl Fn() -> Option<Point>) {
+    pub(crate) fn set_sync_point(&self, sync_point: impl Fn() -> Option<Point>) {
         for number in &self.0 {
             // Called with no lock held.
             let sync_point = sync_point();
@@ -138,7 +131,7 @@ impl Functions {
 
     /// Takes back [`Functions::expect_calls`] after a failed launch. If the driver makes the launch
     /// all the same, a function that is freed by then is not called.
-    pub(super) fn cancel_expected_calls(&self) {
+    pub(crate) fn cancel_expected_calls(&self) {
         self.each(|captured| captured.expected_calls = captured.expected_calls.saturating_sub(1));
     }
 
