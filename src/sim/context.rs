@@ -15,6 +15,7 @@ const FIRST: usize = 1 << 36;
 const STRIDE: usize = 64;
 /// Maximum depth of a thread's context stack.
 const MAX_DEPTH: usize = 64;
+
 /// The primary context of a device.
 pub(super) struct Context {
     pub(super) device: usize,

@@ -7,13 +7,13 @@
 //! A file imports files of the groups before its own, and of its own group without a circle
 //! (`tests/layers.rs`):
 //!
-//! 1. [`memory`];
-//! 2. operations and the streams that queue them ([`queue`]);
-//! 3. devices, which run operations ([`hardware`]);
-//! 4. schedules, which decide when an operation runs ([`schedule`]);
+//! 1. memory (begin with `memory.rs`);
+//! 2. operations and the streams that queue them (`queue.rs`);
+//! 3. devices, which run operations (`hardware.rs`);
+//! 4. schedules, which decide when an operation runs (`schedule.rs`);
 //! 5. what the host creates: modules, pools, events, graphs;
-//! 6. the [`machine`](mod@machine), which has all of these;
-//! 7. the calls of the driver, a file for each kind, and their [`table`](mod@table).
+//! 6. the machine, which has all of these (`machine.rs`);
+//! 7. the calls of the driver, a file for each kind (`*_calls.rs`), and their table.
 
 // What all of them use: locks, arguments, options, tables of handles, threads.
 mod arguments;
