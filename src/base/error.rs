@@ -1,16 +1,23 @@
 //! Errors as values. The message is formatted only when it is requested, so that an error needs no
 //! allocation, also if host memory ran out.
 
+pub mod compiler;
 mod config;
+pub mod cublas;
+pub mod cuda;
 mod details;
 mod driver;
+pub mod faults;
+pub mod library;
+pub mod nccl;
+pub mod nvml;
 mod out_of_memory;
 mod simulator;
 
 pub use config::{ConfigError, Problem};
 pub use details::{OTHER_WAITS, OutOfMemory, Trait, Users, Wait, Which};
 use details::{PlaceName, Present};
-pub use driver::CudaErrorText;
+pub use driver::{CudaErrorText, CudaLoadError};
 pub(crate) use driver::{descriptor_hint, forget_refused, note_refused};
 pub(crate) use out_of_memory::TOO_LARGE;
 pub use out_of_memory::{OutOfMemoryText, PoolOutOfMemoryText, Size};
@@ -20,7 +27,7 @@ use crate::base::ordinal::CPU;
 use crate::base::text::function_of;
 use crate::base::text::{Count, Text};
 use crate::base::thread;
-use crate::driver::{CudaError, code, compiler, cublas, nccl, nvml};
+use cuda::{CudaError, code};
 use std::ffi::CStr;
 
 /// The error in a forked child: PyTorch's sentence.
@@ -327,7 +334,7 @@ pub enum Error {
     OutOfAddresses,
     /// No usable driver.
     #[error("{0}{hint}", hint = driver::simulator_hint())]
-    NoDriver(crate::driver::cuda::CudaLoadError),
+    NoDriver(CudaLoadError),
     /// A driver, but no device.
     #[error("{0}{hint}", hint = driver::simulator_hint())]
     NoDevice(&'static str),
@@ -359,29 +366,29 @@ pub enum Error {
         /// What was passed, perhaps shortened.
         path: Text,
         /// The system's message.
-        reason: crate::driver::library::Text,
+        reason: library::Text,
     },
     /// The options of the simulated machine were invalid.
     #[error("{0}")]
     Simulator(SimulatorError),
     /// A text with faults to inject was invalid.
     #[error("{0}")]
-    Faults(crate::driver::inject::RuleError),
+    Faults(faults::RuleError),
     /// A driver call failed.
     #[error("{}", CudaErrorText(.0))]
     Cuda(CudaError),
     /// The driver's management library is missing, or failed.
     #[error("{0}")]
-    Nvml(crate::driver::nvml::Failure),
+    Nvml(nvml::Failure),
     /// NCCL is missing, or failed.
     #[error("{0}")]
-    Nccl(#[from] crate::driver::nccl::Failure),
+    Nccl(#[from] nccl::Failure),
     /// cuBLAS is missing, or failed.
     #[error("{0}")]
-    Cublas(#[from] crate::driver::cublas::Failure),
+    Cublas(#[from] cublas::Failure),
     /// A kernel could not be compiled.
     #[error("{0}")]
-    Compiler(crate::driver::compiler::Failure),
+    Compiler(compiler::Failure),
     /// An extra argument that a function does not have.
     #[error(
         "the function has no extra argument {name}; declare it in the options with which it is \

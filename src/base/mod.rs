@@ -4,6 +4,7 @@
 //!
 //! Begin with `error.rs`, then `epoch.rs` and `retired.rs`.
 
+pub mod descriptor;
 pub mod environment;
 pub mod epoch;
 pub mod error;

@@ -4,10 +4,10 @@
 use crate::base::epoch::{Fence, Participant, Participants, Visit};
 use crate::base::error::{Error, Result};
 use crate::base::retired::{List, Reclaimable, Retired};
-use crate::base::{sync, waiting};
+use crate::base::{descriptor, sync, waiting};
 use crate::observe::flags::{self, Watcher};
+use crate::observe::table::Table;
 use crate::observe::turn;
-use crate::runtime;
 use std::cell::Cell;
 use std::ffi::{CStr, c_void};
 use std::sync::atomic::{
@@ -116,6 +116,25 @@ pub fn address() -> usize {
     block_address() as usize
 }
 
+/// What the layers above do when a thread ends, and when the process forks.
+pub struct Hooks {
+    /// A thread ends. It is inside, so that a fork waits for the locks that are taken here.
+    pub thread_ends: fn(&Block),
+    /// A thread has left the list of participants, so that no other thread reads its block.
+    pub thread_left: fn(&Block),
+    /// Was the driver started? Then a child cannot use the library.
+    pub is_started: fn() -> bool,
+    /// In a forked child: ends what it has of the parent. True: it cannot use the library.
+    pub in_child: fn() -> bool,
+}
+
+static HOOKS: Table<Hooks> = Table::new();
+
+/// Installs the hooks; without them no layer above was used.
+pub fn install(hooks: &'static Hooks) {
+    HOOKS.install(Some(hooks));
+}
+
 static PARTICIPANTS: Participants = Participants::new();
 static RETIRED: Retired = Retired::new();
 
@@ -181,7 +200,7 @@ pub fn enter() -> Result<Inside> {
 
 /// [`enter`] for a registered thread, if no scheduler is installed and a light fence is enough.
 #[inline(always)]
-fn enter_fast() -> Option<Inside> {
+pub(crate) fn enter_fast() -> Option<Inside> {
     let block = block();
     if block.registered.load(Ordering::Relaxed) == 0 || flags::is_watched_by(flags::ENTRIES) {
         return None;
@@ -379,7 +398,7 @@ unsafe extern "C" fn before_fork() {
     // wait.
     barrier();
     let (begin, own) = (Instant::now(), &block().participant);
-    while !runtime::is_started()
+    while !HOOKS.get().is_some_and(|hooks| (hooks.is_started)())
         && PARTICIPANTS.are_others_inside(own)
         && begin.elapsed() < FORK_TIMEOUT
     {
@@ -398,11 +417,10 @@ unsafe extern "C" fn in_child() {
     // The handlers are registered, though the registering thread may not have stored that yet.
     PREPARED_BY.store(PREPARED, Ordering::Release);
     FORKS.store(0, Ordering::SeqCst);
-    crate::ipc::close_in_child();
-    crate::sanitizer::in_child();
+    descriptor::close_in_child();
+    let is_lost = HOOKS.get().is_some_and(|hooks| (hooks.in_child)());
     let were_inside = PARTICIPANTS.keep_only(&block().participant);
-    runtime::forget_in_child();
-    if were_inside || runtime::is_lost_by_fork() {
+    if were_inside || is_lost {
         set_mode(MODE_FORKED, Ordering::Relaxed);
     }
 }
@@ -413,21 +431,19 @@ unsafe extern "C" fn leave(address: *mut c_void) {
     // SAFETY: set by `register` to this thread's block, which outlives its destructors.
     let block = unsafe { &*block };
     if !is_forked() {
-        // Inside, so that a fork waits for the locks that are taken here.
         enter_unless_forking(block);
-        crate::memory::pools::route::forget(block);
-        crate::interop::blas::leave(address as usize);
-        crate::memory::stats::figures::leave();
-        crate::memory::trace::history::end_thread();
-        crate::sanitizer::leave();
+        if let Some(hooks) = HOOKS.get() {
+            (hooks.thread_ends)(block);
+        }
         leave_call(block);
     }
     PARTICIPANTS.remove(&block.participant);
     block.registered.store(0, Ordering::Relaxed);
     block.departures.fetch_add(1, Ordering::Relaxed);
     if !is_forked() {
-        // Other threads read them while this thread is in the list (`current.rs`).
-        crate::gpu::current::forget(block);
+        if let Some(hooks) = HOOKS.get() {
+            (hooks.thread_left)(block);
+        }
         crate::base::thread_lifetime::end(block);
     }
     let message = block.message.swap(std::ptr::null_mut(), Ordering::Relaxed);

@@ -3,10 +3,11 @@
 use crate::base::error::{Error, Result, Trait, Which};
 use crate::base::text::Text;
 use crate::collectives::outputs::Target;
+use crate::driver::sync_debug;
 use crate::gpu::device::CPU;
 use crate::gpu::gpus::Gpus;
 use crate::gpu::stream::Stream;
-use crate::gpu::sync_debug;
+use crate::gpu::waits;
 use crate::tensor::{Dtype, Place, Tensor, dtype::code};
 use std::fmt::{self, Write};
 
@@ -36,7 +37,7 @@ impl MemoryKind {
             Some(device) if tensor.numel > 0 => Err(Error::HostTensor { memory: device }),
             _ => {
                 if kind == MemoryKind::Pageable && tensor.numel > 0 {
-                    sync_debug::check_uncaptured(gpus, sync_debug::PAGEABLE_COPY)?;
+                    waits::check_uncaptured(gpus, sync_debug::PAGEABLE_COPY)?;
                 }
                 Ok(kind)
             }

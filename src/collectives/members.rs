@@ -5,9 +5,9 @@ use super::team::{Devices, INLINE_CAPACITY, Team};
 use crate::base::error::Result;
 use crate::base::inline_vec::Few;
 use crate::collectives::outputs::Target;
+use crate::driver::sync_debug;
 use crate::gpu::gpus::Gpus;
 use crate::gpu::stream::Stream;
-use crate::gpu::sync_debug;
 use crate::memory;
 use crate::tensor::Tensor;
 

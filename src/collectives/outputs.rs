@@ -2,10 +2,11 @@
 
 use super::check::MemoryKind;
 use crate::base::error::{Error, Result};
+use crate::driver::sync_debug;
 use crate::gpu::device::Device;
 use crate::gpu::gpus::Gpus;
 use crate::gpu::stream::Stream;
-use crate::gpu::sync_debug;
+use crate::gpu::waits;
 use crate::tensor::bundle::{Bundle, MemberView, Site};
 use crate::tensor::order::strides_of_copy;
 use crate::tensor::owned::{self, Block};
@@ -74,7 +75,7 @@ impl<'a> Draft<'a> {
                 Block::of_device(gpus, address)
             }
             Target::Host => {
-                sync_debug::check_uncaptured(gpus, sync_debug::HOST_RESULT)?;
+                waits::check_uncaptured(gpus, sync_debug::HOST_RESULT)?;
                 let bytes = usize::try_from(bytes)
                     .map_err(|_| Error::OutOfHostMemory("a tensor in pinned memory"))?;
                 Block::of_host(gpus, gpus.pinned().allocate(gpus, bytes)? as u64)

@@ -1,7 +1,8 @@
 //! The real driver: fills the table from libcuda.
 
-use super::library::{Library, LoadError, Spec};
+use super::library::{Library, Spec};
 use super::{Table, code, table};
+pub use crate::base::error::CudaLoadError;
 use std::ffi::{CStr, c_char, c_int, c_ulonglong, c_void};
 
 /// The oldest supported driver, in the format of cuDriverGetVersion: 11.4, of the R470 branch,
@@ -25,39 +26,6 @@ static LIBRARY: Spec = Spec {
     ],
     advice: "install an NVIDIA driver (in a container: start it with GPU access)",
 };
-
-/// Why there is no table.
-#[derive(Debug, thiserror::Error)]
-pub enum CudaLoadError {
-    /// No libcuda could be loaded.
-    #[error(transparent)]
-    NoLibrary(#[from] LoadError),
-    /// The loaded library is not a CUDA driver.
-    #[error(
-        "the library loaded as the CUDA driver has no cuInit or no cuDriverGetVersion: it is not \
-         libcuda; correct or unset TCUDA_CUDA_DRIVER_PATH, or repair the installation"
-    )]
-    NotADriver,
-    /// The driver is older than [`MINIMUM_VERSION`].
-    #[error(
-        "the CUDA driver is too old: it supports CUDA {}, and CUDA {} is needed; \
-         update the NVIDIA driver", Version(*.found), Version(*.needed)
-    )]
-    TooOld {
-        /// The driver's version, in the format of cuDriverGetVersion: 10020 is 10.2.
-        found: i32,
-        /// The oldest supported version.
-        needed: i32,
-    },
-}
-
-struct Version(i32);
-
-impl std::fmt::Display for Version {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}.{}", self.0 / 1000, self.0 % 1000 / 10)
-    }
-}
 
 /// Opens libcuda and fills the table from it. Calls that the driver lacks stay `None`.
 ///

@@ -5,11 +5,12 @@
 //! addresses of the simulated calls. On a GPU the stand-in is refused.
 
 use super::SimulatedBackend;
-use super::library::{Library, LoadError, Spec, Text};
+use super::library::{Library, Spec, Text};
+pub use crate::base::error::nccl::{Failure, NcclError};
+use crate::base::error::nccl::{MINIMUM_VERSION, parts_of};
 use crate::base::once::Once;
 use crate::base::rank::Rank;
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
-use std::fmt;
 
 static LIBRARY: Spec = Spec {
     title: "NCCL",
@@ -17,9 +18,6 @@ static LIBRARY: Spec = Spec {
     names: &[c"libnccl.so.2", c"libnccl.so"],
     advice: "install NVIDIA's NCCL, from its packages or with PyTorch's",
 };
-
-/// The oldest supported NCCL, in the format of ncclGetVersion: 2.10, which added bfloat16.
-const MINIMUM_VERSION: i32 = 21000;
 
 /// ncclResult_t numbers that the library handles.
 pub mod code {
@@ -73,74 +71,6 @@ impl Config {
 }
 
 type InitRankConfig = unsafe extern "C" fn(*mut Comm, c_int, UniqueId, c_int, *mut Config) -> c_int;
-
-/// A failed call of NCCL.
-#[derive(Debug)]
-pub struct NcclError {
-    /// "ncclAllReduce"
-    pub call: &'static str,
-    /// Its ncclResult_t.
-    pub code: i32,
-    /// The meaning of the code.
-    pub meaning: &'static str,
-    /// NCCL's own details.
-    pub details: Text,
-}
-
-/// Why NCCL is not usable, or failed.
-#[derive(Debug, thiserror::Error)]
-pub enum Failure {
-    /// NCCL is missing.
-    #[error(transparent)]
-    Library(#[from] LoadError),
-    /// It lacks a function.
-    #[error(
-        "the library loaded as NCCL has no {0}: install a newer one, or correct TCUDA_NCCL_PATH"
-    )]
-    Missing(&'static str),
-    /// It is older than [`MINIMUM_VERSION`].
-    #[error("NCCL is too old: it is {}, and {} is needed", Version(*.0), Version(MINIMUM_VERSION))]
-    TooOld(i32),
-    /// It is the real NCCL, and there is no GPU.
-    #[error(
-        "NCCL works on GPUs only, and the simulated machine is in use; there TCUDA_NCCL_PATH may \
-         name a library that simulates it"
-    )]
-    OnSimulatedMachine,
-    /// It is a stand-in, and there is a GPU.
-    #[error(
-        "the library loaded as NCCL simulates it, for the simulated machine only; correct or unset \
-         TCUDA_NCCL_PATH"
-    )]
-    Simulated,
-    /// A call failed.
-    #[error("{0}")]
-    Call(NcclError),
-}
-
-/// A version in NCCL's format.
-struct Version(i32);
-
-impl fmt::Display for Version {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (major, minor, _) = parts_of(self.0);
-        write!(f, "{major}.{minor}")
-    }
-}
-
-/// Major, minor, patch: the major version is a multiple of 1000 up to 2.8, of 10000 since.
-fn parts_of(version: i32) -> (i32, i32, i32) {
-    let unit = if version < 10_000 { 1000 } else { 10_000 };
-    (version / unit, version % unit / 100, version % 100)
-}
-
-impl fmt::Display for NcclError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let NcclError { call, code, meaning, details } = self;
-        write!(f, "{call} failed: {meaning} ({code})")?;
-        if details.is_empty() { Ok(()) } else { write!(f, ": {details}") }
-    }
-}
 
 /// Passes the lookup of simulated calls to a stand-in; 0: success.
 type SetSimulated =
@@ -342,6 +272,6 @@ mod tests {
         assert_eq!(parts_of(2708), (2, 7, 8));
         assert_eq!(parts_of(21003), (2, 10, 3));
         assert_eq!(parts_of(22703), (2, 27, 3));
-        assert_eq!(Version(MINIMUM_VERSION).to_string(), "2.10");
+        assert_eq!(crate::base::error::nccl::Version(MINIMUM_VERSION).to_string(), "2.10");
     }
 }

@@ -1,7 +1,9 @@
 //! NVML, the driver's management library. Loaded at its first use, never unloaded.
 
-use super::library::{Library, LoadError, Spec};
+use super::library::{Library, Spec};
 use super::telemetry::{Memory, Rates};
+pub use crate::base::error::nvml::{Failure, NvmlError};
+use crate::base::error::nvml::{INSUFFICIENT_SIZE, NOT_FOUND, NOT_SUPPORTED};
 use crate::base::once::Once;
 use crate::base::rank::Rank;
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
@@ -13,13 +15,6 @@ static LIBRARY: Spec = Spec {
     names: &[c"libnvidia-ml.so.1", c"libnvidia-ml.so", c"/usr/lib/wsl/lib/libnvidia-ml.so.1"],
     advice: "install an NVIDIA driver with its management library",
 };
-
-/// nvmlReturn_t numbers that the library handles.
-const INVALID_ARGUMENT: c_int = 2;
-const NOT_SUPPORTED: c_int = 3;
-const NOT_FOUND: c_int = 6;
-/// The result for a list that is longer than the buffer.
-const INSUFFICIENT_SIZE: c_int = 7;
 
 pub(super) type Handle = *mut c_void;
 
@@ -40,63 +35,6 @@ pub struct Process {
     pub pid: u32,
     /// Its memory on the GPU; `None`: the driver does not report it.
     pub used_bytes: Option<u64>,
-}
-
-/// A call of NVML that failed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct NvmlError {
-    /// "nvmlInit_v2".
-    pub call: &'static str,
-    /// Its nvmlReturn_t.
-    pub code: i32,
-}
-
-/// The meaning of an nvmlReturn_t, and what to do.
-fn describe(code: i32) -> &'static str {
-    match code {
-        1 => "it was not initialised",
-        INVALID_ARGUMENT => "an argument was wrong",
-        NOT_SUPPORTED => "this GPU does not tell",
-        4 => "this user may not ask; ask the administrator",
-        NOT_FOUND => "it does not know the GPU",
-        INSUFFICIENT_SIZE => "the list grew again and again",
-        9 => "the NVIDIA driver is not loaded",
-        10 => "the GPU did not answer in time",
-        12 => "a library of the driver is missing",
-        13 => "the NVIDIA driver is too old",
-        15 => "the GPU has fallen off the bus; it must be reset",
-        16 => "the GPU must be reset",
-        17 => "the system refused it; a container may hide the GPU",
-        18 => "the driver and its management library are of two versions; restart the machine",
-        _ => "see nvmlReturn_t in NVIDIA's nvml.h",
-    }
-}
-
-/// Why NVML has no value.
-#[derive(Debug, thiserror::Error)]
-pub enum Failure {
-    /// NVML is missing.
-    #[error(transparent)]
-    Library(#[from] LoadError),
-    /// It lacks a function.
-    #[error("NVML has no {0}: update the NVIDIA driver")]
-    Missing(&'static str),
-    /// A call failed.
-    #[error("{} failed: NVML error {}: {}", .0.call, .0.code, describe(.0.code))]
-    Call(NvmlError),
-    /// The GPU, or a part of one, has no such value.
-    #[error("{} is not supported here: {}", .0.call, describe(.0.code))]
-    NotSupported(NvmlError),
-    /// The list did not fit.
-    #[error("no host memory for a list of processes")]
-    OutOfHostMemory,
-}
-
-impl Failure {
-    /// Is a name unknown or invalid?
-    fn is_unknown(&self) -> bool {
-        matches!(self, Failure::Call(error) if matches!(error.code, INVALID_ARGUMENT | NOT_FOUND))
-    }
 }
 
 /// The loaded functions.

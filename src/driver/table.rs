@@ -7,7 +7,7 @@
 
 use super::{CudaResult, Driver, inject};
 use crate::base::{progress, thread, waiting};
-use crate::gpu::sync_debug;
+use crate::driver::sync_debug;
 use cudarc::driver::sys;
 use cudarc::driver::sys::*;
 use std::ffi::{c_char, c_int, c_uchar, c_uint, c_ulonglong, c_ushort, c_void};

@@ -79,7 +79,7 @@ pub fn boundary_with_fast_path(
 
 #[inline(always)]
 fn run<F: FnOnce(&Call) -> Result<()>>(body: F) -> Result<()> {
-    let call = Call { inside: thread::enter()? };
+    let call = Call { inside: runtime::enter()? };
     let _range = own::Range::of::<F>();
     body(&call)
 }

@@ -5,8 +5,8 @@ use super::handle::Table;
 use super::pluggable::{ALLOCATORS, tcuda_pluggable_allocator};
 use super::snapshot::{SNAPSHOTS, tcuda_memory_snapshot};
 use super::status::tcuda_status;
+use crate::driver::sync_debug;
 use crate::gpu::gpus;
-use crate::gpu::sync_debug;
 use crate::memory::pools::pool::MemPool;
 use crate::memory::trace::snapshot::Snapshot;
 

@@ -16,5 +16,4 @@ pub(crate) mod internal_streams;
 pub mod observed;
 pub mod stream;
 pub mod subsystem;
-pub mod sync_debug;
 pub mod waits;

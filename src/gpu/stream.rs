@@ -171,7 +171,7 @@ impl Stream {
         }
         let Err(error) = self.try_record_end(gpus) else { return Ok(()) };
         // The stream cannot be queried later, so wait for it now.
-        let (known, _needed) = (self.external_life.event(), crate::gpu::sync_debug::required());
+        let (known, _needed) = (self.external_life.event(), crate::driver::sync_debug::required());
         if self.synchronize(gpus).is_ok() {
             let _ = self.external_life.replace_event(0, ENDED);
             return Ok(());

@@ -7,7 +7,10 @@
 //! The later wait follows in program order. A wait of another thread may have begun before, so it
 //! proves nothing.
 
+use crate::base::error::Result;
 use crate::base::thread;
+use crate::driver::sync_debug::{self, Wait};
+use crate::gpu::gpus::Gpus;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// A thread's number, in the upper half, and its count of waits, in the lower half.
@@ -58,6 +61,22 @@ impl LastSync {
         let waited = SyncStamp(self.0.load(Ordering::Acquire));
         stamp != SyncStamp::NONE && waited.thread() == stamp.thread() && waited.0 > stamp.0
     }
+}
+
+/// [`sync_debug::check`] for a call that may be captured: only where no capture is under way.
+#[inline]
+pub fn check_uncaptured(gpus: &Gpus, wait: Wait) -> Result<()> {
+    if sync_debug::is_on() { judge_uncaptured_wait(gpus, wait) } else { Ok(()) }
+}
+
+#[cold]
+fn judge_uncaptured_wait(gpus: &Gpus, wait: Wait) -> Result<()> {
+    for device in &gpus.devices {
+        if device.streams.current().is_capturing(gpus)? {
+            return Ok(());
+        }
+    }
+    sync_debug::refuse_or_warn(wait)
 }
 
 #[cfg(test)]

@@ -3,12 +3,12 @@
 
 use super::Registered;
 use crate::base::error::{Error, Result};
+use crate::driver::sync_debug;
 use crate::gpu::capture_mode::Relaxed;
 use crate::gpu::device::Device;
 use crate::gpu::external_registry::HeldStream;
 use crate::gpu::gpus::Gpus;
 use crate::gpu::stream::Stream;
-use crate::gpu::sync_debug;
 use crate::memory;
 use crate::memory::pools::active_captures::Uses;
 use crate::memory::pools::pool::Pool;

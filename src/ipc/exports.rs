@@ -1,7 +1,7 @@
 //! What this process exports: blocks, the memory around them, and how many processes hold each.
 
-use super::descriptor::Descriptor;
 use super::handle::{BYTES, Handle, HandleFields};
+use crate::base::descriptor::Descriptor;
 use crate::base::error::{Error, Result};
 use crate::driver::sys::CUevent;
 use crate::memory::hooks::Verdict;

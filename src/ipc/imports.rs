@@ -1,9 +1,9 @@
 //! What this process imports: connections to other processes, mapped memory, and the import count
 //! of each handle.
 
-use super::descriptor::Descriptor;
 use super::handle::{CHANGED, Handle, HandleFields};
 use super::socket::{self, Answer, CLOSE, IMPORT, IMPORT_MAPPED, MAX_FILES, PEER_GONE, Received};
+use crate::base::descriptor::Descriptor;
 use crate::base::error::{Error, Result};
 use crate::driver::sys::{
     CUdeviceptr, CUipcMemHandle, CUmemAccess_flags, CUmemAccessDesc, CUmemAllocationHandleType,

@@ -6,7 +6,6 @@
 //! dies. Memory with virtual addresses is passed as descriptors on that socket. The 512 bytes of a
 //! handle are data without authority: the exporter compares all of them with its own copy.
 
-pub(crate) mod descriptor;
 mod exports;
 mod handle;
 mod imports;
@@ -14,7 +13,6 @@ mod range;
 mod server;
 mod socket;
 
-pub use descriptor::close_in_child;
 pub use handle::{BYTES, Handle};
 
 use crate::base::error::{Error, Result};

@@ -1,6 +1,6 @@
 //! Opens the memory around an exported block for other processes.
 
-use super::descriptor::Descriptor;
+use crate::base::descriptor::Descriptor;
 use crate::base::error::{Error, Result};
 use crate::driver::sys::{CUipcMemHandle, CUmemAllocationHandleType};
 use crate::gpu::device::Device;

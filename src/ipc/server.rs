@@ -1,9 +1,9 @@
 //! The thread that answers other processes. It makes no driver call, and takes no lock except that
 //! of the exports. When the system reports that a process has ended, all its imports are closed.
 
-use super::descriptor::{Descriptor, errno};
 use super::exports::Exports;
 use super::socket::{self, Answer, CLOSE, IMPORT, IMPORT_MAPPED, MAX_FILES, Received, Request};
+use crate::base::descriptor::{Descriptor, errno};
 use crate::base::error::{Error, Result};
 use crate::base::lock::Mutex;
 use crate::memory::pinned::threads;

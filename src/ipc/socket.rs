@@ -2,8 +2,8 @@
 //! they vanish with their process and leave no file. Messages keep their boundaries and can carry
 //! descriptors.
 
-use super::descriptor::{Descriptor, errno, failure};
 use super::handle::{BYTES, Handle};
+use crate::base::descriptor::{Descriptor, errno, failure};
 use crate::base::error::{Error, Result};
 use crate::base::waiting;
 use std::mem::MaybeUninit;

@@ -3,6 +3,7 @@
 use crate::base::error::{Error, Result};
 use crate::base::waiting;
 use crate::driver::code;
+use crate::driver::sync_debug;
 use crate::driver::sys::{
     CUDA_MEMCPY2D, CUDA_MEMCPY3D_PEER, CUcontext, CUdeviceptr, CUmemorytype, CUpointer_attribute,
     CUstream,
@@ -11,7 +12,6 @@ use crate::gpu::capture_mode::Relaxed;
 use crate::gpu::device::Device;
 use crate::gpu::gpus::Gpus;
 use crate::gpu::stream::Stream;
-use crate::gpu::sync_debug;
 use crate::memory;
 use crate::ops::fill::{self, FillPlan, Parameters};
 use std::ffi::c_void;

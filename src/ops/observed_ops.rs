@@ -5,10 +5,10 @@
 
 use crate::base::error::Result;
 use crate::base::progress;
+use crate::driver::sync_debug;
 use crate::gpu::gpus::Gpus;
 use crate::gpu::observed;
 use crate::gpu::stream::Stream;
-use crate::gpu::sync_debug;
 use crate::ops::copy::{Rows, copy, copy_2d, fill, is_pageable};
 use crate::sanitizer::{self, Mode, Touch, sync_points};
 

@@ -1,6 +1,7 @@
 //! The process-wide state: which backend runs, lazy initialisation, shutdown, forks, and contexts.
 
 pub(crate) mod selection;
+mod threads;
 
 use crate::base::error::{Error, Result};
 use crate::base::lifecycle::Holder;
@@ -38,6 +39,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// libcuda was started in this process: a forked child cannot use it, also after a shutdown.
 static CUDA_STARTED: AtomicBool = AtomicBool::new(false);
 
+/// Enters the library for a call of the host.
+#[inline(always)]
+pub fn enter() -> Result<Inside> {
+    match thread::enter_fast() {
+        Some(inside) => Ok(inside),
+        None => threads::enter_slow(),
+    }
+}
+
 /// The GPUs; initialises the library if it is not initialised.
 #[inline(always)]
 pub fn get(inside: &Inside) -> Result<&Gpus> {
@@ -49,6 +59,7 @@ pub fn get(inside: &Inside) -> Result<&Gpus> {
 
 #[cold]
 fn initialise(inside: &Inside) -> Result<&Gpus> {
+    threads::install();
     let _uncancelled = waiting::uncancelled();
     let lifecycle = gpus::lifecycle();
     let held = lifecycle.hold()?;
@@ -302,7 +313,7 @@ pub fn shutdown(inside: &Inside, destroy_handles: impl FnOnce(&Inside) -> usize)
     inject::forget();
     memory::forget_settings();
     backend::forget();
-    crate::gpu::sync_debug::forget();
+    crate::driver::sync_debug::forget();
     history::forget();
     crate::sanitizer::forget();
     crate::gpu::current::forget(thread::block());
@@ -350,15 +361,4 @@ fn stop_driver(driver: Box<Driver>) {
 /// Was the driver started? Then a child that is forked from now on cannot use the library.
 pub(crate) fn is_started() -> bool {
     CUDA_STARTED.load(Ordering::Acquire) || gpus::lifecycle().has_driver()
-}
-
-/// In a forked child: is the library unusable? It is if the driver was started, or if a thread was
-/// starting it.
-pub(crate) fn is_lost_by_fork() -> bool {
-    is_started() || gpus::lifecycle().is_held()
-}
-
-/// In a forked child: invalidates what its thread has cached of the library.
-pub(crate) fn forget_in_child() {
-    gpus::next_generation();
 }

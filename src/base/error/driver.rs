@@ -1,8 +1,9 @@
 //! Messages about the driver: its absence, and what its failures mean.
 
+use super::cuda::{CudaError, code, describe};
+use super::library::LoadError;
 use crate::base::environment;
 use crate::base::text::function_of;
-use crate::driver::{CudaError, code};
 use std::fmt;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
@@ -29,7 +30,7 @@ fn missing_descriptor_hint() -> &'static str {
     // SAFETY: takes a flag alone.
     let descriptor = unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) };
     if descriptor < 0 {
-        return descriptor_hint(crate::ipc::descriptor::errno());
+        return descriptor_hint(crate::base::descriptor::errno());
     }
     // SAFETY: just created, and not shared.
     unsafe { libc::close(descriptor) };
@@ -144,7 +145,7 @@ pub struct CudaErrorText<'a>(pub &'a CudaError);
 impl fmt::Display for CudaErrorText<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let CudaError { call, code } = *self.0;
-        let (name, text) = crate::driver::describe(code);
+        let (name, text) = describe(code);
         write!(f, "{call} failed: {name} ({code}): {text}{}", remedy(self.0))?;
         if self.0.is_sticky() {
             write!(f, "; the device's context is unusable from now on: end the process")?;
@@ -160,5 +161,38 @@ impl fmt::Display for CudaErrorText<'_> {
             ),
             None => write!(f, "; it was broken by a call to CUDA that did not go through tcuda"),
         }
+    }
+}
+
+/// Why there is no table.
+#[derive(Debug, thiserror::Error)]
+pub enum CudaLoadError {
+    /// No libcuda could be loaded.
+    #[error(transparent)]
+    NoLibrary(#[from] LoadError),
+    /// The loaded library is not a CUDA driver.
+    #[error(
+        "the library loaded as the CUDA driver has no cuInit or no cuDriverGetVersion: it is not \
+         libcuda; correct or unset TCUDA_CUDA_DRIVER_PATH, or repair the installation"
+    )]
+    NotADriver,
+    /// The driver is older than [`MINIMUM_VERSION`].
+    #[error(
+        "the CUDA driver is too old: it supports CUDA {}, and CUDA {} is needed; \
+         update the NVIDIA driver", Version(*.found), Version(*.needed)
+    )]
+    TooOld {
+        /// The driver's version, in the format of cuDriverGetVersion: 10020 is 10.2.
+        found: i32,
+        /// The oldest supported version.
+        needed: i32,
+    },
+}
+
+struct Version(i32);
+
+impl fmt::Display for Version {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}", self.0 / 1000, self.0 % 1000 / 10)
     }
 }

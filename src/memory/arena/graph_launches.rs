@@ -2,12 +2,12 @@
 //! is ordered after the launch.
 
 use crate::base::error::Result;
+use crate::driver::sync_debug;
 use crate::driver::sys::CUevent;
 use crate::gpu::device::Device;
 use crate::gpu::external_life::EndState;
 use crate::gpu::gpus::Gpus;
 use crate::gpu::stream::Stream;
-use crate::gpu::sync_debug;
 use crate::memory::DeviceMemory;
 use crate::memory::config::pool_id::PoolId;
 use crate::memory::fallback::reclaim::{ordering_stream, record_end, wait_for};

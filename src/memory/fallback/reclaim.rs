@@ -3,13 +3,13 @@
 use crate::base::error::Result;
 use crate::base::progress;
 use crate::base::waiting;
+use crate::driver::sync_debug;
 use crate::driver::sys::CUevent;
 use crate::gpu::capture_mode::Relaxed;
 use crate::gpu::device::Device;
 use crate::gpu::external_life::EndState;
 use crate::gpu::gpus::Gpus;
 use crate::gpu::stream::{Stream, finished};
-use crate::gpu::sync_debug;
 use crate::memory::arena::bins::SHORT_WALK;
 use crate::memory::arena::block::NONE;
 use crate::memory::arena::deferred_free::CompletedBlocks;

@@ -4,10 +4,10 @@
 
 use super::observers::{self, Shortage};
 use crate::base::error::{Error, OutOfMemory, Result, TOO_LARGE};
+use crate::driver::sync_debug;
 use crate::gpu::capture_mode::Relaxed;
 use crate::gpu::device::Device;
 use crate::gpu::gpus::Gpus;
-use crate::gpu::sync_debug;
 use crate::memory::DeviceMemory;
 use crate::memory::arena::Arena;
 use crate::memory::arena::bins::WHOLE_WALK;

@@ -8,7 +8,6 @@ use crate::base::error::{Error, Result};
 use crate::base::log;
 use crate::base::thread;
 use crate::driver::{Call, CudaError, CudaResult, Driver, sys};
-use crate::gpu::gpus::Gpus;
 use std::cell::Cell;
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
@@ -171,22 +170,6 @@ pub unsafe fn wait_for_event(driver: &Driver, event: sys::CUevent) -> CudaResult
     unsafe { driver.cuEventSynchronize(event) }
 }
 
-/// [`check`] for a call that may be captured: only where no capture is under way.
-#[inline]
-pub fn check_uncaptured(gpus: &Gpus, wait: Wait) -> Result<()> {
-    if is_on() { judge_uncaptured_wait(gpus, wait) } else { Ok(()) }
-}
-
-#[cold]
-fn judge_uncaptured_wait(gpus: &Gpus, wait: Wait) -> Result<()> {
-    for device in &gpus.devices {
-        if device.streams.current().is_capturing(gpus)? {
-            return Ok(());
-        }
-    }
-    refuse_or_warn(wait)
-}
-
 /// The mode of the process.
 pub fn mode() -> i32 {
     MODE.load(Ordering::Relaxed)
@@ -226,7 +209,7 @@ pub fn check(wait: Wait) -> Result<()> {
 }
 
 #[cold]
-fn refuse_or_warn(wait: Wait) -> Result<()> {
+pub(crate) fn refuse_or_warn(wait: Wait) -> Result<()> {
     if mode() == ERROR {
         return Err(Error::WouldSynchronize(wait));
     }
