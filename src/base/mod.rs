@@ -1,6 +1,5 @@
 //! Code that every layer uses: errors, locks and their order, epochs and reclamation, threads,
-//! text, files, the environment, the log. Imports only `observe`, apart from what
-//! tests/layers.allow lists.
+//! text, files, the environment, the log. Imports only `observe`.
 //!
 //! Begin with `error.rs`, then `epoch.rs` and `retired.rs`.
 

@@ -1,4 +1,4 @@
-//! A table of stacks, in which a stack stays while it is pinned or a search finds a reference to it.
+//! A table of stacks. A stack stays while it is pinned, or while a search finds a reference to it.
 //! `memory/trace/stacks.rs` describes the searches.
 
 use crate::base::frames::{Ids, Named, Stacks};

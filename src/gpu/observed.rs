@@ -1,5 +1,5 @@
-//! Reports to the stream sanitizer that concern streams. The sanitizer knows streams and captures as
-//! numbers; these functions resolve them on the calling thread.
+//! Reports to the stream sanitizer that concern streams. The sanitizer knows streams and captures
+//! as numbers; these functions resolve them on the calling thread.
 
 use crate::base::error::Result;
 use crate::base::thread;

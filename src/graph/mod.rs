@@ -1,8 +1,9 @@
 //! Graphs: captured work that can be launched repeatedly.
 //!
-//! `memory/pools/active_captures.rs` lists captures and routes their allocations to their pools. [`capture`]
-//! begins and ends them. [`reclamation`] releases what a graph held. Each graph has its own lock.
-//! No lock that an allocation needs is taken under it, so that replays do not block allocations.
+//! `memory/pools/active_captures.rs` lists captures and routes their allocations to their pools.
+//! [`capture`] begins and ends them. [`reclamation`] releases what a graph held. Each graph has its
+//! own lock. No lock that an allocation needs is taken under it, so that replays do not block
+//! allocations.
 //!
 //! **Memory.** An allocation on a stream of a capture comes from the graph's private pool, on any
 //! thread. While a capture is active, an allocation on another stream queries the driver whether

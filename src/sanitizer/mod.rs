@@ -2,10 +2,10 @@
 //! wait orders. It looks at the order that the program establishes, not at when the work happened
 //! to run.
 //!
-//! It knows devices, streams, captures and events as numbers, and memory as addresses. `gpu::observed`
-//! translates: code that queues work calls the functions there and here after the driver has
-//! accepted the work. The caller holds no lock under which calls to the driver or the host are
-//! forbidden. While the sanitizer is off, each function costs one load and one branch.
+//! It knows devices, streams, captures and events as numbers, and memory as addresses.
+//! `gpu::observed` translates: code that queues work calls the functions there and here after the
+//! driver has accepted the work. The caller holds no lock under which calls to the driver or the
+//! host are forbidden. While the sanitizer is off, each function costs one load and one branch.
 //!
 //! Imports `base` and `observe`. Begin with `hooks.rs` and `state.rs`.
 

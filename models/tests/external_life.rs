@@ -132,7 +132,7 @@ fn a_stream_stays_with_its_second_handle() {
 }
 
 #[test]
-fn a_new_handle_ends_the_farewell() {
+fn a_new_handle_ends_the_record_of_the_end() {
     a_new_handle_comes();
 }
 
