@@ -1,8 +1,8 @@
 //! Devices, streams and events of GPUs as objects. Imports `driver`, `base` and `observe`.
 //!
 //! Begin with `gpus.rs`, `device.rs` and `stream.rs`. `subsystem.rs` has the slots in which the
-//! layers above keep their state of a device. Streams that a host created are in `external_stream.rs`,
-//! `external_life.rs` and `external_registry.rs`.
+//! layers above keep their state of a device. Streams that a host created are in
+//! `external_stream.rs`, `external_life.rs` and `external_registry.rs`.
 
 pub(crate) mod capture_mode;
 pub(crate) mod current;
