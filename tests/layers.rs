@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 /// The folders of `src/`, lowest first. Folders inside `memory/` stand in their own order; `memory`
 /// itself is the facade over them.
-const LAYERS: [&str; 28] = [
+const LAYERS: [&str; 29] = [
     "observe",
     "base",
     "sanitizer",
@@ -23,11 +23,12 @@ const LAYERS: [&str; 28] = [
     "memory/config",
     "memory/stats",
     "memory/trace",
-    "memory/arena",
     "memory/backing",
+    "memory/arena",
+    "memory/device",
     "memory/pools",
-    "memory/pinned",
     "memory/fallback",
+    "memory/pinned",
     "memory",
     "ops",
     "tensor",

@@ -9,7 +9,8 @@ use tcuda_models::base::sync::{Bug, UnsafeCell};
 use tcuda_models::explore;
 use tcuda_models::memory::arena::arena_lock::ArenaLock;
 use tcuda_models::memory::config::size::Class;
-use tcuda_models::memory::stats::device_stats::{GuardedStats, Member};
+use tcuda_models::memory::arena::member::Member;
+use tcuda_models::memory::device::device_stats::GuardedStats;
 use tcuda_models::memory::stats::ledger::{
     ALL, ALLOCATED_BYTES, Account, Changes, Split, Statistics, change_of, only,
 };
@@ -146,7 +147,7 @@ impl Device {
                 false => arena.with_account(fall),
             }
         };
-        if !(is_counted || change > 0 && GuardedStats::with_partner(arena, count_alloc_with)) {
+        if !(is_counted || change > 0 && arena.with_partner(count_alloc_with)) {
             self.stats.count(arena, &arena.bytes(change));
         }
     }

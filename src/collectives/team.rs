@@ -10,14 +10,13 @@ use super::path::Part;
 use crate::base::error::{Error, Result};
 use crate::base::inline_vec::Few;
 use crate::base::text::Text;
-use crate::driver::sync_debug;
 use crate::driver::sys::{CUevent, CUpointer_attribute};
-use crate::driver::{CudaError, code};
+use crate::driver::{CudaError, code, sync_debug};
 use crate::gpu::device::{Device, MAX_DEVICES};
 use crate::gpu::gpus::Gpus;
 use crate::gpu::stream::{self, Stream};
 use crate::memory;
-use crate::memory::backing::virtual_memory;
+use crate::memory::arena::addresses;
 use std::cell::Cell;
 use std::ffi::c_void;
 use std::sync::atomic::Ordering;
@@ -268,7 +267,7 @@ impl<'a> Team<'a> {
                 reached.add(part.device);
             }
             let users = by.without(part.device);
-            if users.is_empty() || virtual_memory::device_of(part.address).is_some() {
+            if users.is_empty() || addresses::device_of(part.address).is_some() {
                 continue;
             }
             let is_within = |range: &(u64, u64)| part.address.wrapping_sub(range.0) < range.1;

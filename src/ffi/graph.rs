@@ -16,7 +16,7 @@ use crate::gpu::gpus;
 use crate::gpu::stream::Stream;
 use crate::graph::{self, Graph};
 use crate::memory;
-use crate::memory::pools::pool::Pool;
+use crate::memory::arena::pool::Pool;
 use std::ffi::c_char;
 
 /// Captured work, ready to replay. (torch.cuda.CUDAGraph)

@@ -7,7 +7,7 @@ use super::snapshot::{SNAPSHOTS, tcuda_memory_snapshot};
 use super::status::tcuda_status;
 use crate::driver::sync_debug;
 use crate::gpu::gpus;
-use crate::memory::pools::pool::MemPool;
+use crate::memory::pools::mem_pool::MemPool;
 use crate::memory::trace::snapshot::Snapshot;
 
 /// A private pool, for any device.
@@ -69,7 +69,7 @@ pub unsafe extern "C" fn tcuda_mem_pool_destroy(pool: *mut tcuda_mem_pool) -> tc
         found.close();
         MEM_POOLS.remove(pool as usize, "pool")?;
         gpus::existing(call.inside())
-            .map_or(Ok(()), |gpus| crate::memory::pools::pool::release(gpus, id))
+            .map_or(Ok(()), |gpus| crate::memory::pools::mem_pool::release(gpus, id))
     })
 }
 

@@ -6,8 +6,8 @@ use super::status::tcuda_status;
 use crate::base::error::Error;
 use crate::base::thread;
 use crate::driver::sys::CUstream_st;
-use crate::memory::backend;
 use crate::memory::backing::pluggable::{Hooks, Pluggable};
+use crate::memory::device::backend;
 use std::ffi::{c_char, c_void};
 
 /// An allocator of another library.

@@ -155,7 +155,7 @@ pub unsafe extern "C" fn tcuda_torch_base_alloc(
         return std::ptr::null_mut();
     }
     run_logged("tcuda_torch_base_alloc", |_| {
-        let (address, length) = memory::trace::snapshot::segment_of(ptr as u64)?;
+        let (address, length) = memory::device::snapshot::segment_of(ptr as u64)?;
         base = address;
         if !bytes.is_null() {
             // SAFETY: not NULL, and writable by the caller's promise.

@@ -12,11 +12,10 @@ use crate::gpu::external_registry::HeldStream;
 use crate::gpu::gpus::Gpus;
 use crate::gpu::stream::Stream;
 use crate::graph::static_buffers::{Blocks, StaticTensor};
-use crate::memory;
-use crate::memory::backend::Server;
-use crate::memory::pools::pool::Pool;
-use crate::sanitizer;
+use crate::memory::arena::pool::Pool;
+use crate::memory::device::backend::Server;
 use crate::tensor::Tensor;
+use crate::{memory, sanitizer};
 
 /// Selects the forward or the backward function.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

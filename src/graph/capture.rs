@@ -4,20 +4,17 @@ use super::{
     Graph, GraphState, NOT_CAPTURED, Phase, Registered, TEMPLATES, destroy_graph, num_nodes,
 };
 use crate::base::error::{Error, Result};
-use crate::base::thread;
-use crate::base::waiting;
+use crate::base::{thread, waiting};
 use crate::driver::Driver;
 use crate::driver::sys::{CUgraph, CUstreamCaptureMode};
 use crate::gpu::capture_mode::Relaxed;
 use crate::gpu::external_registry::HeldStream;
 use crate::gpu::gpus::Gpus;
 use crate::gpu::observed;
-use crate::gpu::stream::Stream;
-use crate::gpu::stream::capture_of;
-use crate::gpu::stream::is_capturing;
-use crate::memory::backend::Server;
+use crate::gpu::stream::{Stream, capture_of, is_capturing};
+use crate::memory::arena::pool::Pool;
+use crate::memory::device::backend::Server;
 use crate::memory::pools::active_captures::Uses;
-use crate::memory::pools::pool::Pool;
 use crate::ops::captured_callback::Functions;
 use crate::sanitizer;
 use std::ptr::null_mut;

@@ -10,8 +10,8 @@ use crate::gpu::external_registry::HeldStream;
 use crate::gpu::gpus::Gpus;
 use crate::gpu::stream::Stream;
 use crate::memory;
+use crate::memory::arena::pool::Pool;
 use crate::memory::pools::active_captures::Uses;
-use crate::memory::pools::pool::Pool;
 use crate::ops::captured_callback::Functions;
 use crate::sanitizer::Recording;
 

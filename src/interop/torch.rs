@@ -15,7 +15,7 @@ use crate::gpu::gpus::Gpus;
 use crate::gpu::stream::{self, LEGACY, PER_THREAD, Stream};
 use crate::gpu::subsystem::{Slot, Subsystem};
 use crate::memory;
-use crate::memory::pools::pool::Pool;
+use crate::memory::arena::pool::Pool;
 use crate::memory::pools::route;
 use std::sync::atomic::{AtomicUsize, Ordering};
 

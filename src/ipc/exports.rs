@@ -4,7 +4,7 @@ use super::handle::{BYTES, Handle, HandleFields};
 use crate::base::descriptor::Descriptor;
 use crate::base::error::{Error, Result};
 use crate::driver::sys::CUevent;
-use crate::memory::hooks::Verdict;
+use crate::memory::device::hooks::Verdict;
 
 /// State of an exported block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -1,45 +1,20 @@
 //! Exported blocks: blocks that other processes may have (`ipc`). Such a block stays where it is,
 //! and in use, until the last of these processes has closed it, whenever the host frees it. Memory
 //! in use is never moved, remapped or given back. So the free of the block only has to find out
-//! that it is exported: its list of streams has one entry more, which is no stream. So has a block
-//! that a private pool lent to an allocation outside of the pool.
+//! that it is exported (`arena/marked.rs`).
 
-use super::DeviceMemory;
 use super::arena::{Arena, ArenaState};
-use super::pointer::unknown_pointer;
 use crate::base::error::{Error, Result};
 use crate::gpu::gpus::Gpus;
-use crate::gpu::stream::Stream;
-use crate::memory::arena::block::Block;
-use crate::memory::arena::block::NONE;
-use crate::memory::arena::block::State;
-use crate::memory::backing::{segmented, uncached, virtual_memory};
+use crate::memory::arena::block::{Block, State};
+use crate::memory::arena::{addresses, events, segmented};
 use crate::memory::config::size::UNIT;
-use crate::memory::hooks;
-use crate::memory::hooks::Verdict;
+use crate::memory::device::hooks::Verdict;
+use crate::memory::device::lookup::unknown_pointer;
+use crate::memory::device::{DeviceMemory, hooks, uncached};
 use crate::memory::stats::ledger::change_of;
 use crate::memory::trace::history;
 use crate::observe::flags;
-
-/// The entry for other processes in a block's list of streams. Its address is compared, and never
-/// read through.
-static PROCESSES: u64 = 0;
-
-fn processes() -> *const Stream {
-    std::ptr::from_ref(&PROCESSES).cast()
-}
-
-/// The same for the allocation to which a block was lent.
-static BORROWER: u64 = 0;
-
-fn borrower() -> *const Stream {
-    std::ptr::from_ref(&BORROWER).cast()
-}
-
-/// Is this entry a stream, and none of these?
-pub(super) fn is_stream(stream: *const Stream) -> bool {
-    ![processes(), borrower()].contains(&stream)
-}
 
 /// The memory behind a block.
 pub struct Exported {
@@ -61,7 +36,7 @@ const NOT_IN_USE: &str = "is in tcuda's memory, but in no allocated block";
 
 /// Exports the block that contains an address.
 pub fn keep(address: u64) -> Result<Exported> {
-    let cached = virtual_memory::arena_of(address);
+    let cached = addresses::arena_of(address);
     let Some((arena, offset)) = cached.or_else(|| segmented::arena_of(address)) else {
         if uncached::has(address) {
             return Err(Error::NotSupported {
@@ -81,17 +56,14 @@ pub fn keep(address: u64) -> Result<Exported> {
     if address.wrapping_sub(found.address) >= state.blocks[id].bytes() as u64 {
         return Err(unknown_pointer(address));
     }
-    if !state.is_exported(id) {
-        state.blocks[id].uses = state.uses.add(state.blocks[id].uses, id, processes())?;
-        state.marked += 1;
-    }
+    state.mark_exported(id)?;
     Ok(found)
 }
 
 /// Ends the export of the block at an address, which the host still has: no other process has it
 /// any more.
 pub fn forget(address: u64) {
-    let found = virtual_memory::arena_of(address).or_else(|| segmented::arena_of(address));
+    let found = addresses::arena_of(address).or_else(|| segmented::arena_of(address));
     let Some((arena, offset)) = found else { return };
     let _guard = arena.lock.guard();
     // SAFETY: the lock is held, and this is the only reference.
@@ -106,7 +78,7 @@ pub fn free(gpus: &Gpus, address: u64) {
     if flags::is_watched() {
         history::before_free();
     }
-    let found = virtual_memory::arena_of(address).or_else(|| segmented::arena_of(address));
+    let found = addresses::arena_of(address).or_else(|| segmented::arena_of(address));
     let Some((arena, offset)) = found else { return };
     let Ok(device) = gpus.device(arena.device) else { return };
     let _guard = arena.lock.guard();
@@ -121,64 +93,6 @@ pub fn free(gpus: &Gpus, address: u64) {
 }
 
 impl ArenaState {
-    /// May other processes have a block?
-    pub(super) fn is_exported(&self, id: u32) -> bool {
-        self.marked > 0 && self.uses.lists(self.blocks[id].uses, processes())
-    }
-
-    /// Blocks that other processes may have.
-    pub(super) fn exported(&self) -> u32 {
-        self.marked - self.lent
-    }
-
-    /// Makes sure that a block can be marked as lent.
-    pub(super) fn prepare_lending(&mut self) -> Result<()> {
-        self.uses.prepare()
-    }
-
-    /// Marks a block that was just taken as lent. [`ArenaState::prepare_lending`] was called
-    /// before.
-    pub(super) fn lend(&mut self, id: u32) {
-        let head = self.blocks[id].uses;
-        if let Some(head) = self.uses.push(head, id, borrower()) {
-            self.blocks[id].uses = head;
-            (self.marked, self.lent) = (self.marked + 1, self.lent + 1);
-        }
-    }
-
-    /// Ends the mark of a lent block before it is freed; false: it was not lent.
-    fn end_lending(&mut self, id: u32) -> bool {
-        let is_lent = self.is_lent(id);
-        if is_lent {
-            self.blocks[id].uses = self.uses.remove(self.blocks[id].uses, borrower());
-            (self.marked, self.lent) = (self.marked - 1, self.lent - 1);
-        }
-        is_lent
-    }
-
-    fn is_lent(&self, id: u32) -> bool {
-        self.lent > 0 && self.uses.lists(self.blocks[id].uses, borrower())
-    }
-
-    /// The first block that is lent.
-    pub(super) fn lent_block(&self) -> Option<u32> {
-        let mut id = if self.lent > 0 { self.first } else { NONE };
-        while id != NONE {
-            if self.blocks[id].state == State::Allocated && self.is_lent(id) {
-                return Some(id);
-            }
-            id = self.blocks[id].next;
-        }
-        None
-    }
-
-    fn forget_processes(&mut self, id: u32) {
-        if self.is_exported(id) {
-            self.blocks[id].uses = self.uses.remove(self.blocks[id].uses, processes());
-            self.marked -= 1;
-        }
-    }
-
     /// The memory behind a block.
     fn behind(&self, arena: &Arena, id: u32) -> Result<Exported> {
         let block = &self.blocks[id];
@@ -268,7 +182,7 @@ impl DeviceMemory {
         }
         // SAFETY: the lock is held, and this is the only reference.
         let state = unsafe { arena.state() };
-        history::freed(arena, state, id);
+        events::freed(arena, state, id);
         self.end_block(gpus, arena, id);
         // SAFETY: as above; poisoning has kept no reference.
         let state = unsafe { arena.state() };

@@ -16,9 +16,9 @@ use crate::base::waiting;
 use crate::gpu::device::CURRENT;
 use crate::gpu::gpus;
 use crate::gpu::stream::Stream;
+use crate::memory::arena::addresses;
 use crate::memory::arena::arena_lock::ArenaGuard;
 use crate::memory::arena::block_index::unit_of;
-use crate::memory::backing::virtual_memory;
 use crate::memory::config::size::{Size, UNIT};
 use crate::memory::stats::ledger::change_of;
 use crate::sanitizer;
@@ -126,7 +126,7 @@ fn count_merged(inside: &Inside, arena: &Arena) -> Option<u64> {
 #[inline(always)]
 pub fn free(inside: &Inside, address: u64) -> Option<()> {
     gpus::existing(inside)?;
-    let (arena, offset) = virtual_memory::arena_of(address)?;
+    let (arena, offset) = addresses::arena_of(address)?;
     match arena.lock.guard_of::<OWNER>() {
         Some(guard) => free_locked::<OWNER>(guard, inside, arena, offset),
         None => free_as_other(inside, arena, offset),
@@ -174,7 +174,7 @@ pub fn record_stream(inside: &Inside, address: u64, stream: &Stream) -> Option<(
     if sanitizer::is_on() || stream.is_per_thread() {
         return None;
     }
-    let (arena, offset) = virtual_memory::arena_of(address)?;
+    let (arena, offset) = addresses::arena_of(address)?;
     let _guard = arena.lock.guard_quickly()?;
     // SAFETY: the lock is held, and this is the only reference.
     let state = unsafe { arena.state() };

@@ -1,62 +1,27 @@
 //! Blocks by their addresses: finding the memory of an address, freeing it, and recording streams
 //! that use it.
 
-use super::DeviceMemory;
 use super::arena::Arena;
 use crate::base::error::{Error, Result};
 use crate::gpu::gpus::Gpus;
 use crate::gpu::observed;
 use crate::gpu::stream::Stream;
-use crate::memory::arena::arena_lock::ArenaGuard;
 use crate::memory::arena::block::Block;
-use crate::memory::backing::{segmented, uncached, virtual_memory};
+use crate::memory::arena::{addresses, events, segmented};
 use crate::memory::config::size::UNIT;
+use crate::memory::device::lookup::{Found, Locked, lock_mapped};
+use crate::memory::device::{DeviceMemory, lookup, segments, uncached};
 use crate::memory::stats::ledger::change_of;
 use crate::memory::trace::history;
 use crate::observe::flags::{self, Watcher};
 use crate::sanitizer;
 
-/// A block as its user sees it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Found {
-    /// Bytes that were requested.
-    pub requested: u64,
-    /// Bytes that it has.
-    pub bytes: u64,
-}
-
 /// The device of an address in tcuda's memory. Reserved addresses that no arena has are not memory:
 /// the driver does not know them either.
 pub fn device_of(address: u64) -> Option<i32> {
-    let cached = virtual_memory::arena_of(address).map(|(arena, _)| arena.device);
+    let cached = addresses::arena_of(address).map(|(arena, _)| arena.device);
     let cached = cached.or_else(|| segmented::device_of(address));
     cached.or_else(|| uncached::device_of(address))
-}
-
-/// The error of an address that is no block.
-pub fn unknown_pointer(address: u64) -> Error {
-    let why = match uncached::is_used() {
-        false => "was not allocated by tcuda, or tcuda was shut down since",
-        // Nothing is known of such a block after it is freed.
-        true => "was not allocated by tcuda, was freed already, or tcuda was shut down since",
-    };
-    Error::InvalidPointer { ptr: address as usize, why }
-}
-
-/// The block at a pointer, its arena locked for the life of the guard.
-pub(super) struct Locked<'a> {
-    pub(super) arena: &'a Arena,
-    pub(super) id: u32,
-    pub(super) _guard: ArenaGuard<'a>,
-}
-
-/// The block at an address of a slot.
-#[inline(always)]
-fn lock_mapped((arena, offset): (&'static Arena, u64), address: u64) -> Result<Locked<'static>> {
-    let guard = arena.lock.enter()?;
-    // SAFETY: the lock is held, and this is the only reference.
-    let id = unsafe { arena.state() }.find(offset, address as usize)?;
-    Ok(Locked { arena, id, _guard: guard })
 }
 
 /// Frees a block in the order of its stream. If other streams use it, it is pending until they are
@@ -85,13 +50,13 @@ fn free_watched(gpus: &Gpus, address: u64) -> Result<()> {
 fn free_unmapped(gpus: &Gpus, address: u64) -> Result<()> {
     match uncached::has(address) {
         true => uncached::free(gpus, address),
-        false => segmented::free(gpus, address),
+        false => segments::free(gpus, address),
     }
 }
 
 #[inline(always)]
 fn free_block<const WATCHED: bool>(gpus: &Gpus, address: u64) -> Result<()> {
-    let Some(found) = virtual_memory::arena_of(address) else {
+    let Some(found) = addresses::arena_of(address) else {
         return free_unmapped(gpus, address);
     };
     let Locked { arena, id, _guard } = lock_mapped(found, address)?;
@@ -101,7 +66,7 @@ fn free_block<const WATCHED: bool>(gpus: &Gpus, address: u64) -> Result<()> {
         return memory_of(gpus, arena)?.free_used(gpus, arena, id);
     }
     if WATCHED {
-        history::freed(arena, state, id);
+        events::freed(arena, state, id);
         memory_of(gpus, arena)?.end_block(gpus, arena, id);
     }
     // SAFETY: as above; poisoning has kept no reference.
@@ -136,10 +101,10 @@ pub fn record_stream(address: u64, stream: &Stream) -> Result<()> {
 }
 
 fn note_use(address: u64, stream: &Stream) -> Result<()> {
-    let block = match virtual_memory::arena_of(address) {
+    let block = match addresses::arena_of(address) {
         Some(found) => lock_mapped(found, address)?,
         None if uncached::has(address) => return uncached::record_stream(address, stream),
-        None => segmented::lock_block(address)?,
+        None => lookup::lock_block(address)?,
     };
     // SAFETY: the lock is held, and this is the only reference.
     let state = unsafe { block.arena.state() };
@@ -155,7 +120,7 @@ pub fn record_around(address: u64, start: u64, stream: &Stream) -> Result<()> {
 }
 
 fn note_use_around(address: u64, start: u64, stream: &Stream) -> Result<()> {
-    let cached = virtual_memory::arena_of(address);
+    let cached = addresses::arena_of(address);
     let Some((arena, offset)) = cached.or_else(|| segmented::arena_of(address)) else {
         return match uncached::has(start) && !uncached::is_of(start, stream) {
             true => uncached::record_stream(start, stream),
@@ -177,7 +142,7 @@ pub fn use_inside(
     (first, end): (u64, u64),
     stream: &Stream,
 ) -> Result<bool> {
-    let Some((arena, offset)) = virtual_memory::arena_of(address) else { return Ok(false) };
+    let Some((arena, offset)) = addresses::arena_of(address) else { return Ok(false) };
     let _guard = arena.lock.enter()?;
     // SAFETY: the lock is held, and this is the only reference.
     let state = unsafe { arena.state() };
@@ -199,7 +164,7 @@ fn unallocated(address: u64) -> Error {
 /// Fails for an address in tcuda's reserved addresses. The caller knows that no arena has it.
 #[cold]
 fn require_others(address: u64) -> Result<()> {
-    match virtual_memory::device_of(address) {
+    match addresses::device_of(address) {
         Some(_) => Err(unallocated(address)),
         None => Ok(()),
     }
@@ -207,10 +172,10 @@ fn require_others(address: u64) -> Result<()> {
 
 /// The sizes of a live block.
 pub fn find(address: u64) -> Result<Found> {
-    let block = match virtual_memory::arena_of(address) {
+    let block = match addresses::arena_of(address) {
         Some(found) => lock_mapped(found, address)?,
         None if uncached::has(address) => return uncached::find(address),
-        None => segmented::lock_block(address)?,
+        None => lookup::lock_block(address)?,
     };
     // SAFETY: the lock is held, and this is the only reference.
     let found = &unsafe { block.arena.state() }.blocks[block.id];
@@ -220,7 +185,7 @@ pub fn find(address: u64) -> Result<Found> {
 /// Start and requested bytes of the block that contains an address. `None`: it is not in tcuda's
 /// memory, or not known to be. An address in tcuda's memory that is in no block is an error.
 pub fn extent(address: u64) -> Result<Option<(u64, u64)>> {
-    let cached = virtual_memory::arena_of(address);
+    let cached = addresses::arena_of(address);
     let Some((arena, offset)) = cached.or_else(|| segmented::arena_of(address)) else {
         return match uncached::has(address) {
             true => uncached::find(address).map(|found| Some((address, found.requested))),
@@ -238,7 +203,7 @@ pub fn extent(address: u64) -> Result<Option<(u64, u64)>> {
 /// for every other address.
 #[inline]
 pub fn cached_extent(address: u64) -> Option<(i32, u64, u64)> {
-    let cached = virtual_memory::arena_of(address);
+    let cached = addresses::arena_of(address);
     let (arena, offset) = cached.or_else(|| segmented::arena_of(address))?;
     let _guard = arena.lock.enter().ok()?;
     // SAFETY: the lock is held, and this is the only reference.

@@ -12,8 +12,8 @@ use crate::gpu::capture_mode::Relaxed;
 use crate::gpu::external_life::EndState;
 use crate::gpu::gpus::Gpus;
 use crate::gpu::stream::Stream;
-use crate::memory::fallback::reclaim::ordering_stream;
-use crate::memory::{DeviceMemory, suballocations};
+use crate::memory::device::stream_end::ordering_stream;
+use crate::memory::device::{DeviceMemory, suballocations};
 use crate::observe::flags::{self, Watcher};
 use std::sync::atomic::{AtomicBool, Ordering};
 

@@ -4,8 +4,8 @@ use crate::base::error::Result;
 use crate::base::thread::{self, Hooks, Inside};
 use crate::gpu::{current, gpus};
 use crate::interop::blas;
+use crate::memory::device::figures;
 use crate::memory::pools::route;
-use crate::memory::stats::figures;
 use crate::memory::trace::history;
 use crate::sanitizer;
 

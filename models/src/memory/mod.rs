@@ -2,4 +2,5 @@
 
 pub mod arena;
 pub mod config;
+pub mod device;
 pub mod stats;

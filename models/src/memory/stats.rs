@@ -4,8 +4,6 @@
 pub mod account;
 #[path = "../../../src/memory/stats/class_counters.rs"]
 pub mod class_counters;
-#[path = "../../../src/memory/stats/device_stats.rs"]
-pub mod device_stats;
 #[path = "../../../src/memory/stats/headroom.rs"]
 pub mod headroom;
 #[path = "../../../src/memory/stats/ledger.rs"]

@@ -15,8 +15,8 @@ use crate::base::error::{Error, Result};
 use crate::gpu::external_registry::Marker;
 use crate::gpu::stream::Stream;
 use crate::memory::arena::block::{Block, NONE, State};
+use crate::memory::arena::segment::remap::IN_VIEW;
 use crate::memory::arena::{Arena, ArenaState};
-use crate::memory::backing::segment::remap::IN_VIEW;
 use crate::memory::config::size::{Request, UNIT};
 
 /// The most foreign free lists of an arena: each has a bit beside that of the arena.

@@ -11,23 +11,28 @@
 //! later: when no merged block fits, and in a small arena the wilderness does not fit either, as
 //! far as the growth cursor allows it to be used.
 
+pub mod addresses;
 pub mod arena_lock;
 pub(crate) mod bins;
 pub mod block;
 pub(crate) mod block_index;
 pub mod contention;
-pub(crate) mod cross_stream;
 pub(crate) mod deferred_free;
-pub(crate) mod ended;
+pub(crate) mod events;
 pub(crate) mod foreign_free;
-pub(crate) mod graph_launches;
-pub(crate) mod growth_credit;
+pub(crate) mod holes;
+pub(crate) mod marked;
+pub(crate) mod member;
 pub(crate) mod merge;
 pub(crate) mod poll_policy;
+pub mod pool;
 pub(crate) mod quick;
 pub mod registry;
-pub(crate) mod stream_order;
+pub mod segment;
+pub mod segmented;
+pub(crate) mod slots;
 pub(crate) mod stream_uses;
+pub(crate) mod tally;
 
 use crate::base::error::{Error, Result};
 use crate::base::place::{try_box_at, write_fields};
@@ -43,14 +48,12 @@ use crate::memory::arena::block_index::BlockIndex;
 use crate::memory::arena::deferred_free::DeferredFrees;
 use crate::memory::arena::foreign_free::{ForeignFree, Owner};
 use crate::memory::arena::quick::Quick;
+use crate::memory::arena::segment::{Segment, growth_cursor};
+use crate::memory::arena::segmented::Segments;
 use crate::memory::arena::stream_uses::Uses;
-use crate::memory::backing::segment::{Segment, growth_cursor};
-use crate::memory::backing::segmented::Segments;
-use crate::memory::backing::slots;
 use crate::memory::config::policy::Policy;
 use crate::memory::config::pool_id::PoolId;
 use crate::memory::config::size::{Class, Request, SMALL_ARENA, UNIT};
-use crate::memory::pools::sleep::Backup;
 use crate::memory::stats::ledger::{Account, Split};
 use std::cell::UnsafeCell;
 use std::ptr::NonNull;
@@ -72,6 +75,12 @@ pub enum Role {
     Idle,
     /// Nothing: the next stream that needs an arena gets it with its memory.
     Spare,
+}
+
+/// The contents of a block when its pool was put to sleep.
+pub(in crate::memory) struct Backup {
+    pub(in crate::memory) address: u64,
+    pub(in crate::memory) bytes: Vec<u8>,
 }
 
 /// The blocks of one stream and size class.

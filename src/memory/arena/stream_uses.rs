@@ -6,7 +6,7 @@ use crate::gpu::external_registry::Marker;
 use crate::gpu::stream::Stream;
 use crate::gpu::waits::SyncStamp;
 use crate::memory::arena::deferred_free::{Batch, DeferredFrees};
-use crate::memory::exported;
+use crate::memory::arena::marked;
 
 /// The most streams of a block that can follow another.
 pub(in crate::memory) const MOST_STREAMS: usize = 4;
@@ -226,9 +226,7 @@ impl Uses {
             next = node.next;
         }
         let streams = self.nodes.iter().map(|node| node.stream);
-        streams
-            .filter(|stream| exported::is_stream(*stream))
-            .for_each(|stream| marker.mark(stream));
+        streams.filter(|stream| marked::is_stream(*stream)).for_each(|stream| marker.mark(stream));
     }
 
     /// The end of a list.

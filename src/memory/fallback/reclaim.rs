@@ -1,8 +1,7 @@
 //! The rare operations of the allocator: giving memory back, and completing deferred frees.
 
 use crate::base::error::Result;
-use crate::base::progress;
-use crate::base::waiting;
+use crate::base::{progress, waiting};
 use crate::driver::sync_debug;
 use crate::driver::sys::CUevent;
 use crate::gpu::capture_mode::Relaxed;
@@ -15,13 +14,14 @@ use crate::memory::arena::block::NONE;
 use crate::memory::arena::deferred_free::CompletedBlocks;
 use crate::memory::arena::foreign_free::Owner;
 use crate::memory::arena::poll_policy::PollTimer;
-use crate::memory::arena::{Arena, StreamEnd};
-use crate::memory::backing::segment::remap::IN_VIEW;
-use crate::memory::backing::segmented::DetachedSegments;
+use crate::memory::arena::segment::remap::IN_VIEW;
+use crate::memory::arena::tally::pending_bytes;
+use crate::memory::arena::{Arena, StreamEnd, events};
 use crate::memory::config::size::Request;
+use crate::memory::device::segments::DetachedSegments;
+use crate::memory::device::stream_end::{ordering_stream, record_end};
+use crate::memory::device::{DeviceMemory, DeviceStats};
 use crate::memory::stats::ledger::{ACTIVE, ACTIVE_BYTES, COUNTERS, REQUESTED_BYTES};
-use crate::memory::trace::history;
-use crate::memory::{DeviceMemory, DeviceStats};
 use crate::observe::flags;
 
 /// Up to this fraction of the device's memory, pending blocks may wait some microseconds longer
@@ -266,7 +266,7 @@ impl DeviceMemory {
         if let Owner::Stream(index) = Owner::of_end(state.blocks[id].uses) {
             return self.free_foreign(gpus, arena, index, id);
         }
-        history::free_requested(arena, state, id);
+        events::free_requested(arena, state, id);
         let (bytes, oversize) = state.defer_free(id);
         // SAFETY: the lock is held and we are not parked.
         unsafe { arena.count_deferred_free(bytes, oversize) };
@@ -372,7 +372,7 @@ impl DeviceMemory {
             false => state.complete_merged(arena, id),
             true => {
                 let freed = state.complete_alone(arena, id);
-                history::free_completed(arena, state, id);
+                events::free_completed(arena, state, id);
                 self.end_block(gpus, arena, id);
                 freed
             }
@@ -463,59 +463,4 @@ impl DeviceMemory {
         self.stats.wait_for_device(arena, wait)?;
         Ok(true)
     }
-}
-
-/// Bytes of the pending blocks of an arena. The caller holds its lock.
-pub(in crate::memory) fn pending_bytes(arena: &Arena) -> u64 {
-    // SAFETY: the lock is held and we are not parked.
-    unsafe { arena.account() }.waiting_bytes() as u64
-}
-
-/// Records an event at the present end of a stream. `None` while the stream is captured: an event
-/// recorded in a capture would pull its waiters into the capture. The caller names the stream.
-pub(in crate::memory) fn record_end(
-    gpus: &Gpus,
-    device: &Device,
-    stream: &Stream,
-) -> Result<Option<CUevent>> {
-    let stream = ordering_stream(device, stream);
-    let event = device.events.take_untimed(device)?;
-    let recorded = stream.unless_captured(gpus, || stream.record(gpus, event));
-    if !matches!(recorded, Ok(Some(()))) {
-        device.events.give_untimed(event);
-    }
-    Ok(recorded?.map(|()| event))
-}
-
-/// The stream on which an event covers the work of `stream`. Only its own thread can name a
-/// per-thread default stream; the legacy default stream is ordered after it, and after every other
-/// blocking stream.
-pub(in crate::memory) fn ordering_stream<'a>(device: &'a Device, stream: &'a Stream) -> &'a Stream {
-    if stream.is_per_thread() { device.streams.default() } else { stream }
-}
-
-/// Waits for the work that a stream holds now, or held at its end; does not wait for a captured
-/// stream. The caller holds no lock.
-pub(crate) fn wait_for(gpus: &Gpus, stream: &Stream) -> Result<()> {
-    let device = gpus.device_of(stream)?;
-    let _context = device.enter()?;
-    let event = match stream.end_state() {
-        EndState::Alive(_named) => record_end(gpus, device, stream)?,
-        EndState::Gone(None) => return Ok(()),
-        EndState::Gone(Some(external_life)) => {
-            // SAFETY: our event, recorded.
-            unsafe { sync_debug::wait_for_event(gpus.driver(), external_life as CUevent) }?;
-            return Ok(());
-        }
-        EndState::Lost => {
-            device.synchronize()?;
-            stream.note_context_synced();
-            return Ok(());
-        }
-    };
-    let Some(event) = event else { return Ok(()) };
-    // SAFETY: our event, recorded.
-    let waited = unsafe { sync_debug::wait_for_event(gpus.driver(), event) };
-    device.events.give_untimed(event);
-    Ok(waited?)
 }

@@ -5,8 +5,8 @@ use crate::base::error::{Error, OutOfMemory, Result};
 use crate::gpu::capture_mode::Relaxed;
 use crate::gpu::device::Device;
 use crate::gpu::gpus::Gpus;
-use crate::memory::DeviceMemory;
-use crate::memory::backing::uncached::Origin;
+use crate::memory::device::DeviceMemory;
+use crate::memory::device::uncached::Origin;
 use crate::memory::fallback::slow_path::is_out_of_memory;
 use crate::memory::trace::history;
 

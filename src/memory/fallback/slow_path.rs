@@ -8,20 +8,15 @@ use crate::driver::sync_debug;
 use crate::gpu::capture_mode::Relaxed;
 use crate::gpu::device::Device;
 use crate::gpu::gpus::Gpus;
-use crate::memory::DeviceMemory;
 use crate::memory::arena::Arena;
 use crate::memory::arena::bins::WHOLE_WALK;
-use crate::memory::backing::segment::growth_cursor;
-use crate::memory::backing::segmented::DetachedSegments;
-use crate::memory::backing::slots::LONGEST;
+use crate::memory::arena::segment::growth_cursor;
+use crate::memory::arena::slots::LONGEST;
 use crate::memory::config::pool_id::PoolId;
-use crate::memory::config::size::Class;
-use crate::memory::config::size::Request;
-use crate::memory::config::size::UNIT;
-use crate::memory::hooks;
-use crate::memory::stats::ledger::ACTIVE_BYTES;
-use crate::memory::stats::ledger::ALL;
-use crate::memory::stats::ledger::ALLOCATED_BYTES;
+use crate::memory::config::size::{Class, Request, UNIT};
+use crate::memory::device::segments::DetachedSegments;
+use crate::memory::device::{DeviceMemory, hooks};
+use crate::memory::stats::ledger::{ACTIVE_BYTES, ALL, ALLOCATED_BYTES};
 use crate::memory::trace::history;
 use crate::telemetry::monitor;
 
@@ -298,15 +293,15 @@ impl DeviceMemory {
         };
         // The upper third is reserved for views.
         let wanted = u64::from(units.next_multiple_of(step)) * UNIT * 3 / 2;
-        let Some(larger) = self.virtual_memory.take_larger(&slot, wanted) else { return };
+        let Some(larger) = self.addresses.take_larger(&slot, wanted) else { return };
         let offset = larger.base - arena.base;
         if offset + larger.bytes > LONGEST || state.slots.push(larger).is_err() {
-            self.with_ledger(Some(arena), |_| self.virtual_memory.give_slot(&larger));
+            self.with_ledger(Some(arena), |_| self.addresses.give_slot(&larger));
             return;
         }
         state.segment.views.slot_start = (offset / UNIT) as u32;
         arena.set_slot_bytes((offset + larger.bytes).min(LONGEST - UNIT));
-        self.virtual_memory.publish(&larger, arena);
+        self.addresses.publish(&larger, arena);
     }
 
     /// Runs the host's observers after the driver refused `wanted` bytes; true: try again. The

@@ -11,7 +11,7 @@ use crate::gpu::external_life::EndState;
 use crate::gpu::gpus::Gpus;
 use crate::gpu::stream::finished;
 use crate::memory::arena::deferred_free::Batch;
-use crate::memory::fallback::reclaim::{ordering_stream, record_end};
+use crate::memory::device::stream_end::{ordering_stream, record_end};
 
 impl HostMemory {
     /// Completes deferred frees: closes open batches by recording an event, and frees the blocks of

@@ -1,8 +1,8 @@
-//! Private pools: their lifetime, the routing of threads to them, and sleep and wake.
+//! Private pools: their handles, the routing of threads to them, and sleep and wake.
 //!
-//! Begin with `pool.rs`.
+//! Begin with `mem_pool.rs`; `arena/pool.rs` has the pools themselves.
 
 pub mod active_captures;
-pub mod pool;
+pub mod mem_pool;
 pub mod route;
 pub(crate) mod sleep;

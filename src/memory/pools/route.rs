@@ -8,18 +8,14 @@ use crate::gpu::capture_mode::Relaxed;
 use crate::gpu::device::Device;
 use crate::gpu::gpus::Gpus;
 use crate::gpu::stream::Stream;
-use crate::memory::DeviceMemory;
 use crate::memory::arena::bins::WHOLE_WALK;
-use crate::memory::arena::{Arena, Role, place};
-use crate::memory::backing::segmented::{self, DetachedSegments};
+use crate::memory::arena::pool::Pool;
+use crate::memory::arena::{Arena, Role, place, segmented};
 use crate::memory::config::pool_id::PoolId;
-use crate::memory::config::size::Class;
-use crate::memory::config::size::Request;
-use crate::memory::config::size::Size;
-use crate::memory::config::size::UNIT;
-use crate::memory::pools::active_captures::Source;
-use crate::memory::pools::active_captures::next_number;
-use crate::memory::pools::pool::Pool;
+use crate::memory::config::size::{Class, Request, Size, UNIT};
+use crate::memory::device::DeviceMemory;
+use crate::memory::device::segments::DetachedSegments;
+use crate::memory::pools::active_captures::{Source, next_number};
 use crate::observe::flags::{self, Watcher};
 use std::sync::atomic::Ordering;
 
@@ -215,6 +211,27 @@ pub fn remember(device: i32, generation: u64, stream: &Stream, arena: &Arena) {
 }
 
 impl DeviceMemory {
+    /// The arena that serves a stream. Creates it if there is none.
+    #[inline(always)]
+    pub(in crate::memory) fn arena<'a>(
+        &'a self,
+        gpus: &Gpus,
+        device: &Device,
+        stream: &Stream,
+        kind: (Class, bool),
+    ) -> Result<&'a Arena> {
+        if stream.is_per_thread() {
+            let own = device.streams.external(device, stream.native())?;
+            return self.arena_slowly(gpus, device, own, kind);
+        }
+        let arena = stream.arena(place(kind));
+        // SAFETY: NULL or an arena of this device, which lives as long as this thread is inside.
+        match unsafe { arena.as_ref() } {
+            Some(arena) => Ok(arena),
+            None => self.arena_slowly(gpus, device, stream, kind),
+        }
+    }
+
     #[cold]
     pub(in crate::memory) fn arena_slowly<'a>(
         &'a self,
@@ -264,9 +281,9 @@ impl DeviceMemory {
         arenas.try_reserve(1).map_err(|_| Error::OutOfHostMemory("an arena"))?;
         let (slot, range, segments) = if segmented {
             let segments = try_box(segmented::Segments::new(), "an arena's segments")?;
-            (None, segmented::units_for(self.virtual_memory.slot_bytes()), Some(segments))
+            (None, segmented::units_for(self.addresses.slot_bytes()), Some(segments))
         } else {
-            let slot = self.virtual_memory.take_slot()?;
+            let slot = self.addresses.take_slot()?;
             let range = (slot.base, slot.bytes);
             (Some(slot), range, None)
         };
@@ -274,7 +291,7 @@ impl DeviceMemory {
         let arena = match (arena, slot) {
             (Ok(arena), _) => arena,
             (Err(error), slot) => {
-                slot.iter().for_each(|slot| self.virtual_memory.give_slot(slot));
+                slot.iter().for_each(|slot| self.addresses.give_slot(slot));
                 return Err(error);
             }
         };
@@ -282,7 +299,7 @@ impl DeviceMemory {
         if let Some(slot) = slot {
             // SAFETY: no other thread has a reference yet.
             unsafe { arena.state() }.slots.push(slot)?;
-            self.virtual_memory.publish(&slot, address);
+            self.addresses.publish(&slot, address);
         }
         arenas.push(arena);
         Ok(address)

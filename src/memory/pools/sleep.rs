@@ -6,21 +6,14 @@ use crate::base::waiting;
 use crate::gpu::capture_mode::Relaxed;
 use crate::gpu::device::Device;
 use crate::gpu::gpus::Gpus;
-use crate::memory::DeviceMemory;
-use crate::memory::arena::Arena;
 use crate::memory::arena::block::{NONE, State};
-use crate::memory::backing::uncached::Origin;
-use crate::memory::backing::virtual_memory;
+use crate::memory::arena::{Arena, Backup, addresses};
 use crate::memory::config::pool_id::PoolId;
 use crate::memory::config::size::UNIT;
+use crate::memory::device::DeviceMemory;
+use crate::memory::device::uncached::Origin;
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicBool, Ordering};
-
-/// The contents of a block when its pool was put to sleep.
-pub(in crate::memory) struct Backup {
-    address: u64,
-    bytes: Vec<u8>,
-}
 
 const NO_ROOM: Error = Error::OutOfHostMemory("the contents of a pool that is to sleep");
 
@@ -41,7 +34,7 @@ pub(crate) fn require_awake(address: u64) -> Result<()> {
 
 #[cold]
 fn require_memory(address: u64) -> Result<()> {
-    let Some((arena, offset)) = virtual_memory::arena_of(address) else { return Ok(()) };
+    let Some((arena, offset)) = addresses::arena_of(address) else { return Ok(()) };
     if arena.pool() == PoolId::DEFAULT {
         return Ok(());
     }

@@ -4,14 +4,10 @@
 //! Begin with `ledger.rs`, which has the invariant.
 
 pub mod account;
-pub(crate) mod by_pool;
 pub mod class_counters;
-pub mod device_stats;
-pub(crate) mod figures;
 pub mod headroom;
 pub(crate) mod keys;
 pub mod ledger;
 pub mod lend;
 pub(crate) mod scopes;
 pub(crate) mod summary;
-pub(crate) mod tally;

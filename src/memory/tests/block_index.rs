@@ -3,8 +3,8 @@
 use super::super::arena::{Arena, ArenaState};
 use super::super::pointer::{self, cached_extent};
 use super::{Bench, KIB, MIB, Random, is_invalid_pointer, on_machine};
+use crate::memory::arena::addresses::arena_of;
 use crate::memory::arena::block::{Block, State};
-use crate::memory::backing::virtual_memory::arena_of;
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -3,9 +3,9 @@
 
 use super::super::arena::ArenaState;
 use super::{MIB, on_machine};
+use crate::memory::arena::addresses::arena_of;
 use crate::memory::arena::block::{Block, NONE, State};
 use crate::memory::arena::foreign_free::Owner;
-use crate::memory::backing::virtual_memory::arena_of;
 use crate::memory::config::size::CLASSES;
 use crate::memory::stats::ledger::{
     ACTIVE, ACTIVE_BYTES, ALLOCATED_BYTES, ALLOCATION, Account, COUNTERS, INACTIVE_SPLIT,

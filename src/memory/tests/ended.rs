@@ -7,9 +7,9 @@ use crate::base::thread;
 use crate::driver::Call;
 use crate::driver::sys::CUstream;
 use crate::gpu::stream::Stream;
+use crate::memory::arena::addresses::arena_of;
+use crate::memory::arena::pool::Pool;
 use crate::memory::arena::registry::Slot;
-use crate::memory::backing::virtual_memory::arena_of;
-use crate::memory::pools::pool::Pool;
 use crate::memory::pools::route;
 
 const PER_THREAD: CUstream = 2 as CUstream;

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::memory;
-use crate::memory::backing::virtual_memory;
+use crate::memory::arena::addresses;
 use crate::memory::extent;
 use proptest::prelude::*;
 
@@ -81,7 +81,7 @@ fn addresses_of_vacant_slots_have_no_extent() {
         let mut reserved = 0;
         for shift in 12..47 {
             let address = block + (1 << shift);
-            if virtual_memory::device_of(address).is_none() {
+            if addresses::device_of(address).is_none() {
                 assert_eq!(extent(address).unwrap(), None, "{shift}");
                 continue;
             }
@@ -89,7 +89,7 @@ fn addresses_of_vacant_slots_have_no_extent() {
             assert!(matches!(extent(address), Err(Error::InvalidPointer { .. })), "{shift}");
             let used = memory::record_around(address, address, stream);
             assert!(matches!(used, Err(Error::InvalidPointer { .. })), "{shift}");
-            let is_in_arena = virtual_memory::arena_of(address).is_some();
+            let is_in_arena = addresses::arena_of(address).is_some();
             assert_eq!(memory::device_of(address).is_some(), is_in_arena, "{shift}");
         }
         // Eight slots of 512 MiB.

@@ -4,10 +4,9 @@ use super::super::arena::Arena;
 use super::{Bench, KIB, MIB, is_invalid_pointer, on_machine};
 use crate::base::error::Error;
 use crate::driver::{Call, inject};
+use crate::memory::arena::addresses::arena_of;
 use crate::memory::arena::block::State;
-use crate::memory::backing::virtual_memory::arena_of;
-use crate::memory::config::size::Class;
-use crate::memory::config::size::UNIT;
+use crate::memory::config::size::{Class, UNIT};
 
 /// The sizes in MiB of the handles of an address's arena, in address order.
 fn handles(address: u64) -> Vec<u64> {
@@ -308,7 +307,7 @@ fn an_arena_without_a_block_knows_no_pointer() {
         let arena = unsafe { &*stream.arena(0) };
         is_invalid_pointer(super::super::free(bench.gpus, arena.base));
         // Another thread may find an arena before its first allocation.
-        let slot = bench.memory().virtual_memory.take_slot().unwrap();
+        let slot = bench.memory().addresses.take_slot().unwrap();
         let (policy, range) = (&bench.memory().policy, (slot.base, slot.bytes));
         let fresh = Arena::new(0, policy, range, MIB, Class::Small, None).unwrap();
         // SAFETY: no other thread has it.

@@ -3,7 +3,7 @@
 
 use super::{Bench, KIB, MIB, on_machine, without_remapping};
 use crate::gpu::stream::Stream;
-use crate::memory::backing::virtual_memory::arena_of;
+use crate::memory::arena::addresses::arena_of;
 
 /// The offset of a block in its arena.
 fn place(address: u64) -> u64 {

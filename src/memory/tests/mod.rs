@@ -32,7 +32,6 @@ mod uncached;
 mod views;
 mod waits;
 
-use super::{DeviceMemory, DeviceStats};
 use crate::base::error::{Error, Result};
 use crate::base::thread;
 use crate::driver::{Call, inject};
@@ -41,6 +40,7 @@ use crate::gpu::gpus::Gpus;
 use crate::gpu::stream::Stream;
 use crate::memory::config::settings::Settings;
 use crate::memory::config::size::Class;
+use crate::memory::device::{DeviceMemory, DeviceStats};
 use crate::memory::stats::ledger;
 use crate::{runtime, sim};
 

@@ -5,8 +5,8 @@ use super::{Bench, KIB, MIB, is_invalid_pointer, on_machine, sharing, without_re
 use crate::base::error::Error;
 use crate::driver::{Call, inject};
 use crate::gpu::stream::Stream;
+use crate::memory::arena::addresses::arena_of;
 use crate::memory::arena::block::{NONE, State};
-use crate::memory::backing::virtual_memory::arena_of;
 use crate::memory::config::size::{Class, SMALL_ARENA, round_size};
 use crate::memory::record_stream;
 use crate::memory::stats::ledger::{

@@ -1,7 +1,7 @@
 //! The ratio of the reserved memory to the peak of the allocated memory.
 
 use super::{MIB, on_machine};
-use crate::memory::backing::virtual_memory::arena_of;
+use crate::memory::arena::addresses::arena_of;
 
 /// With much memory, a small excess counts too.
 #[test]

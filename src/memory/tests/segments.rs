@@ -8,8 +8,9 @@ use crate::base::thread;
 use crate::driver::{Call, inject};
 use crate::gpu::stream::Stream;
 use crate::memory::arena::block::{NONE, State};
+use crate::memory::arena::pool::USE_ON_OOM;
 use crate::memory::config::size::{CLASSES, UNIT};
-use crate::memory::pools::pool::{MemPool, USE_ON_OOM};
+use crate::memory::pools::mem_pool::MemPool;
 use crate::memory::stats::ledger::{
     ACTIVE, ACTIVE_BYTES, ALLOCATED_BYTES, ALLOCATION, Account, COUNTERS, INACTIVE_SPLIT,
     INACTIVE_SPLIT_BYTES, OVERSIZE, REQUESTED_BYTES, only,

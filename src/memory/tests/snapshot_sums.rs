@@ -5,8 +5,9 @@ use super::{Bench, KIB, MIB, Random, on_machine};
 use crate::base::thread;
 use crate::gpu::stream::Stream;
 use crate::graph::Graph;
+use crate::memory::arena::pool::{NO_SPLIT, USE_ON_OOM};
 use crate::memory::config::size::{CLASSES, Class, SMALL, SMALL_ARENA};
-use crate::memory::pools::pool::{MemPool, NO_SPLIT, USE_ON_OOM};
+use crate::memory::pools::mem_pool::MemPool;
 use crate::memory::record_stream;
 use crate::memory::stats::ledger::{
     ACTIVE, ACTIVE_BYTES, ALL, ALLOCATED_BYTES, ALLOCATION, COUNTERS, INACTIVE_SPLIT,

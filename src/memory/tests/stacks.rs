@@ -1,10 +1,10 @@
 //! How long stacks are stored: while an event, a live block or the last call of a thread references
 //! them.
 
-use super::super::backend;
 use super::{Bench, on_machine};
 use crate::base::frames::{Named, Source};
 use crate::base::thread;
+use crate::memory::device::backend;
 use crate::memory::trace::history::{self, FramesFor, Recorder};
 use crate::memory::trace::stacks;
 use std::sync::atomic::{AtomicI32, Ordering};

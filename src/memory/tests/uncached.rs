@@ -6,11 +6,13 @@ use crate::base::thread;
 use crate::driver::{Call, inject};
 use crate::gpu::stream::Stream;
 use crate::memory::config::size::round_size;
+use crate::memory::device::backend;
+use crate::memory::device::lookup::Found;
 use crate::memory::stats::ledger::{
     ACTIVE, ACTIVE_BYTES, ALLOCATED_BYTES, ALLOCATION, REQUESTED_BYTES, Stat, Statistics,
 };
 use crate::memory::trace::snapshot::Snapshot;
-use crate::memory::{Found, backend, find, record_stream};
+use crate::memory::{find, record_stream};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 

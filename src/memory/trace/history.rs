@@ -1,6 +1,8 @@
 //! The recording of allocator events: a ring buffer for each device, with the stack of frames of
 //! each event.
 //!
+//! `arena/events.rs` records the events of an arena.
+//!
 //! **Order.** An event of a block or segment is recorded with its arena's lock held, where the
 //! arena changes and before the change is counted. Thus the ring has the events of an address in
 //! the order in which they happened, across threads. Counting is the only step that waits with the
@@ -23,9 +25,6 @@ use crate::base::{thread, waiting};
 use crate::gpu::device::MAX_DEVICES;
 use crate::gpu::gpus;
 use crate::gpu::stream::Stream;
-use crate::memory::DeviceMemory;
-use crate::memory::arena::{Arena, ArenaState};
-use crate::memory::backing::virtual_memory::arena_of;
 use crate::memory::config::pool_id::PoolId;
 use crate::observe::flags::{self, Watcher};
 use std::cell::Cell;
@@ -177,18 +176,6 @@ pub(crate) fn end_thread() {
     replace_pin(Pin::NONE);
 }
 
-impl DeviceMemory {
-    /// Calls `add` with the stack of each live block, and with 0 for other indices.
-    fn each_stack(&self, add: &mut impl FnMut(u32)) {
-        let _ = self.each_arena(|arena| {
-            // SAFETY: `each_arena` holds the lock.
-            let blocks = &unsafe { arena.state() }.blocks;
-            blocks.all().for_each(|id| add(blocks[id].stack()));
-            Ok(())
-        });
-    }
-}
-
 /// Removes the stacks that no event, block or call references.
 fn remove_unreferenced(_records: &Held<'_, ()>) {
     let (Ok(inside), Some(mut ids)) = (thread::enter(), stacks::begin()) else { return };
@@ -225,7 +212,7 @@ fn now_us() -> i64 {
 }
 
 /// Adds an event, if the recorder wants it.
-fn push(ring: usize, event: Event) {
+pub(in crate::memory) fn push(ring: usize, event: Event) {
     let Some(recorder) = recorder() else { return };
     let is_wanted = if ring == HOST { recorder.host } else { recorder.device };
     if !recorder.events || !is_wanted || recorder.skip & event.action.bit() != 0 {
@@ -235,71 +222,6 @@ fn push(ring: usize, event: Event) {
     let stack = if has_frames { event.stack } else { 0 };
     if let Some(ring) = RINGS.get(ring) {
         ring.lock().push(Event { stack, time_us: now_us(), ..event }, recorder.most);
-    }
-}
-
-fn push_block(arena: &Arena, state: &ArenaState, id: u32, action: Action, stack: u32) {
-    let block = &state.blocks[id];
-    let address = state.address(arena.base, id);
-    let stream = state.stream_of(arena, id).map_or(0, |stream| stream.native() as u64);
-    let bytes = block.requested;
-    let pool = arena.pool().word();
-    let event = Event { address, bytes, stream, pool, time_us: 0, stack, action };
-    push(arena.device as usize, event);
-}
-
-/// Records that a block was allocated. The caller holds the arena's lock, as for the functions
-/// below.
-#[inline(always)]
-pub fn allocated(arena: &Arena, state: &mut ArenaState, id: u32) {
-    if is_on() {
-        record_allocated(arena, state, id);
-    }
-}
-
-#[cold]
-fn record_allocated(arena: &Arena, state: &mut ArenaState, id: u32) {
-    let stack = take_stack();
-    state.blocks[id].set_stack(stack);
-    push_block(arena, state, id, Action::Alloc, stack);
-}
-
-/// Records a block that is freed at once.
-#[inline(always)]
-pub fn freed(arena: &Arena, state: &ArenaState, id: u32) {
-    if is_on() {
-        record_freed(arena, state, id);
-    }
-}
-
-#[cold]
-fn record_freed(arena: &Arena, state: &ArenaState, id: u32) {
-    let stack = stack_of_free(state, id);
-    push_block(arena, state, id, Action::FreeRequested, stack);
-    push_block(arena, state, id, Action::FreeCompleted, stack);
-}
-
-/// As in PyTorch, a free without frames of its own gets those of the allocation.
-fn stack_of_free(state: &ArenaState, id: u32) -> u32 {
-    match take_stack() {
-        0 => state.blocks[id].stack(),
-        stack => stack,
-    }
-}
-
-/// Records that a block was freed which waits for other streams.
-#[inline(always)]
-pub fn free_requested(arena: &Arena, state: &ArenaState, id: u32) {
-    if is_on() {
-        push_block(arena, state, id, Action::FreeRequested, stack_of_free(state, id));
-    }
-}
-
-/// Records that a pending block is about to become free.
-#[inline(always)]
-pub fn free_completed(arena: &Arena, state: &ArenaState, id: u32) {
-    if is_on() {
-        push_block(arena, state, id, Action::FreeCompleted, state.blocks[id].stack());
     }
 }
 
@@ -331,39 +253,6 @@ pub(in crate::memory) fn stack_of_uncached(stack: u32) -> u32 {
         0 => stack,
         found => found,
     }
-}
-
-/// Records that addresses of an arena were mapped or unmapped.
-#[inline(always)]
-pub fn segment(action: Action, address: u64, bytes: u64) {
-    if is_on() && bytes > 0 {
-        record_segment(action, address, bytes);
-    }
-}
-
-#[cold]
-fn record_segment(action: Action, address: u64, bytes: u64) {
-    if let Some((arena, _)) = arena_of(address) {
-        record_segment_of(arena, action, address, bytes);
-    }
-}
-
-/// Records that an arena gained or lost a segment.
-#[inline(always)]
-pub fn segment_of(arena: &Arena, action: Action, address: u64, bytes: u64) {
-    if is_on() {
-        record_segment_of(arena, action, address, bytes);
-    }
-}
-
-#[cold]
-fn record_segment_of(arena: &Arena, action: Action, address: u64, bytes: u64) {
-    let comes = matches!(action, Action::SegmentMap | Action::SegmentAlloc);
-    let stack = if comes { pending_stack() } else { 0 };
-    let stream = arena.stream().map_or(0, |stream| stream.native() as u64);
-    let pool = arena.pool().word();
-    let event = Event { address, bytes, stream, pool, time_us: 0, stack, action };
-    push(arena.device as usize, event);
 }
 
 /// Records that an allocation of `bytes` failed while the driver reported `free` bytes. Needs no

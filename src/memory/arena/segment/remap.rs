@@ -13,14 +13,13 @@
 //! Unmapping is not stream-ordered: it waits for the work of the stream. Arenas of private pools
 //! have no views, because graphs may use their addresses at any time.
 
-use super::super::virtual_memory::VirtualMemory;
-use super::{Mark, Segment};
 use crate::base::error::{Error, Result};
-use crate::memory::arena::ArenaState;
 use crate::memory::arena::block::{Block, NONE, State};
+use crate::memory::arena::segment::{Mark, Segment};
+use crate::memory::arena::{ArenaState, events};
+use crate::memory::backing::virtual_memory::VirtualMemory;
 use crate::memory::config::size::{Request, UNIT};
 use crate::memory::stats::ledger::{Counters, change_of};
-use crate::memory::trace::history;
 use crate::memory::trace::ring::Action;
 
 /// The number of views of an arena, at most.
@@ -396,7 +395,7 @@ impl ArenaState {
             self.segment.set_remapped(from, to, true);
             self.segment.views.list[index].remapped.push(at);
             let bytes = u64::from(to - from) * UNIT;
-            history::segment(Action::SegmentUnmap, base + u64::from(from) * UNIT, bytes);
+            events::segment(Action::SegmentUnmap, base + u64::from(from) * UNIT, bytes);
         }
         let View { primaries, arena_end, .. } = &self.segment.views.list[index];
         let primary_end = primaries.last().map_or(0, |primary| primary.start + primary.units);
@@ -417,7 +416,7 @@ impl ArenaState {
         self.active_blocks += 1;
         self.segment.views.list[index].block = id;
         let address = base + u64::from(start) * UNIT;
-        history::segment(Action::SegmentMap, address, u64::from(units) * UNIT);
+        events::segment(Action::SegmentMap, address, u64::from(units) * UNIT);
         let bytes = i64::from(request.units) * UNIT as i64;
         Ok((id, change_of(1, bytes, request.bytes as i64, request.oversize)))
     }
@@ -428,10 +427,10 @@ impl ArenaState {
         let Some(index) = self.segment.views.of(id) else { return };
         let view = &self.segment.views.list[index];
         let (address, bytes) = view.range(base);
-        history::segment(Action::SegmentUnmap, address, bytes);
+        events::segment(Action::SegmentUnmap, address, bytes);
         for remapped in &view.remapped {
             let (address, bytes) = (self.address(base, *remapped), self.blocks[*remapped].bytes());
-            history::segment(Action::SegmentMap, address, bytes as u64);
+            events::segment(Action::SegmentMap, address, bytes as u64);
         }
     }
 

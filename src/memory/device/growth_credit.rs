@@ -6,15 +6,15 @@
 //! while its pending memory is little, and while at most half of the device's memory is reserved,
 //! or what `sharing_threshold` says. Above that, memory is worth more than time.
 
-use super::bins::WHOLE_WALK;
 use crate::base::error::Result;
 use crate::gpu::capture_mode::Relaxed;
 use crate::gpu::gpus::Gpus;
-use crate::memory::DeviceMemory;
 use crate::memory::arena::Arena;
+use crate::memory::arena::bins::WHOLE_WALK;
+use crate::memory::arena::tally::pending_bytes;
 use crate::memory::config::pool_id::PoolId;
 use crate::memory::config::size::{Request, UNIT};
-use crate::memory::fallback::reclaim::pending_bytes;
+use crate::memory::device::DeviceMemory;
 
 impl DeviceMemory {
     /// A block without a poll, for an arena with growth credit. The caller holds its lock, has

@@ -20,11 +20,11 @@ use crate::gpu::device::Device;
 use crate::gpu::external_registry::Marker;
 use crate::gpu::gpus::Gpus;
 use crate::gpu::stream::{Stream, next_serial};
-use crate::memory::DeviceMemory;
 use crate::memory::arena::{Arena, Role, place};
-use crate::memory::backing::segmented::DetachedSegments;
 use crate::memory::config::pool_id::PoolId;
 use crate::memory::config::size::Class;
+use crate::memory::device::DeviceMemory;
+use crate::memory::device::segments::DetachedSegments;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Members that are inspected when an arena is needed.
@@ -311,7 +311,7 @@ impl DeviceMemory {
             arena.set_slot_bytes(0);
             // SAFETY: the lock is held, and this is the only reference.
             for slot in unsafe { arena.state() }.slots.take() {
-                self.virtual_memory.give_slot(&slot);
+                self.addresses.give_slot(&slot);
             }
             stats.remove(arena)
         })

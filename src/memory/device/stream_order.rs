@@ -6,11 +6,11 @@ use crate::gpu::device::Device;
 use crate::gpu::external_life::EndState;
 use crate::gpu::gpus::Gpus;
 use crate::gpu::stream::Stream;
-use crate::memory::DeviceMemory;
 use crate::memory::arena::foreign_free::Owner;
+use crate::memory::arena::segment::growth_cursor;
 use crate::memory::arena::{Arena, ArenaState};
-use crate::memory::backing::segment::growth_cursor;
 use crate::memory::config::size::Request;
+use crate::memory::device::DeviceMemory;
 use std::sync::atomic::Ordering;
 
 /// The requester of memory.

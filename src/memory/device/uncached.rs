@@ -4,9 +4,6 @@
 //! before it is freed, because another thread can get its address as soon as it is free. For the
 //! same reason its end is recorded and counted before, and undone if the source fails to free it.
 
-use super::pluggable::Pluggable;
-use super::source::{DriverSource, Source};
-use super::{segmented, virtual_memory};
 use crate::base::error::{Error, Result};
 use crate::base::lock::{Held, Mutex};
 use crate::base::log::{self, Level};
@@ -17,15 +14,18 @@ use crate::gpu::device::Device;
 use crate::gpu::external_registry::HeldStream;
 use crate::gpu::gpus::Gpus;
 use crate::gpu::stream::Stream;
-use crate::memory::backend::{self, Server};
+use crate::memory::arena::{addresses, segmented};
+use crate::memory::backing::pluggable::Pluggable;
+use crate::memory::backing::source::{DriverSource, Source};
 use crate::memory::config::size::{Class, SMALL};
-use crate::memory::fallback::reclaim;
+use crate::memory::device::backend::Server;
+use crate::memory::device::lookup::{Found, unknown_pointer};
+use crate::memory::device::{DeviceMemory, backend, stream_end};
 use crate::memory::stats::ledger;
 use crate::memory::stats::ledger::{COUNTERS, Counters};
 use crate::memory::trace::history;
 use crate::memory::trace::ring::Action;
 use crate::memory::trace::stacks::{self, Pin};
-use crate::memory::{DeviceMemory, Found, unknown_pointer};
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, DefaultHasher};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -212,7 +212,7 @@ fn insert(address: u64, mut block: Block, stack: u32) -> std::result::Result<u64
     IS_USED.store(true, Ordering::Relaxed);
     let mut blocks = part(address).lock();
     let is_cached =
-        virtual_memory::device_of(address).or_else(|| segmented::device_of(address)).is_some();
+        addresses::device_of(address).or_else(|| segmented::device_of(address)).is_some();
     let known = blocks.get(&address);
     // A block that a graph allocates and does not free ends with the graph, of which the driver
     // does not notify.
@@ -394,7 +394,7 @@ impl DeviceMemory {
         match &block.origin {
             Origin::Driver => {
                 // cuMemFree waits for the work of its own device only.
-                block.uses().try_for_each(|stream| match reclaim::wait_for(gpus, stream) {
+                block.uses().try_for_each(|stream| match stream_end::wait_for(gpus, stream) {
                     // Freeing must not need host memory.
                     Err(Error::OutOfHostMemory(_)) => gpus.device(stream.device())?.synchronize(),
                     other => other,

@@ -5,16 +5,11 @@
 //! to 1 MiB came from small arenas needed up to 4 % more memory. So small arenas of mapped memory
 //! have blocks of up to 64 KiB only, and large arenas count blocks of both classes.
 
-use crate::memory::DeviceMemory;
 use crate::memory::arena::Arena;
 use crate::memory::arena::arena_lock::ArenaLock;
+use crate::memory::arena::member::Member;
 use crate::memory::config::size::{Class, SMALL, UNIT};
-use crate::memory::stats::device_stats::{GuardedStats, Member};
-use crate::memory::stats::ledger::Account;
-use crate::memory::stats::ledger::COUNTERS;
-use crate::memory::stats::ledger::Counters;
-use crate::memory::stats::ledger::Split;
-use crate::memory::stats::ledger::only;
+use crate::memory::stats::ledger::{Account, Split};
 
 /// The class of a block of mapped memory.
 #[inline(always)]
@@ -113,7 +108,7 @@ impl Arena {
         split: Split,
     ) -> bool {
         let class = class_of_mapped(bytes);
-        GuardedStats::with_partner(self, |account, other| {
+        self.with_partner(|account, other| {
             account.count_alloc_with(other, class, (bytes, requested), split)
         })
     }
@@ -130,7 +125,7 @@ impl Arena {
         split: Split,
     ) -> bool {
         let class = class_of_mapped(bytes);
-        GuardedStats::with_partner(self, |account, other| {
+        self.with_partner(|account, other| {
             account.count_free_with(other, class, (bytes, requested), split)
         })
     }
@@ -147,37 +142,8 @@ impl Arena {
     }
 }
 
-impl DeviceMemory {
-    /// Counts a change of a block of a class, and the present free blocks, where the account alone
-    /// could not. The caller holds the arena's lock, and no reference to its state.
-    #[cold]
-    pub(in crate::memory) fn count_slowly(
-        &self,
-        arena: &Arena,
-        class: Class,
-        change: Counters,
-        split: Split,
-    ) {
-        let mut changes = only(class, change);
-        // SAFETY: the lock is held and we are not parked.
-        unsafe { arena.account() }.change_split(&mut changes, split);
-        self.stats.count(arena, &changes);
-    }
-
-    /// The same with the free blocks of the arena's state. The caller holds the arena's lock.
-    pub(in crate::memory) fn count_with_split(
-        &self,
-        arena: &Arena,
-        class: Class,
-        change: Counters,
-    ) {
-        // SAFETY: the caller holds the lock, and this is the only reference.
-        let split = unsafe { arena.state() }.split();
-        self.count_slowly(arena, class, change, split);
-    }
-
-    /// Counts the present free blocks. The caller holds the arena's lock.
-    pub(in crate::memory) fn count_split(&self, arena: &Arena) {
-        self.count_with_split(arena, arena.class, [0; COUNTERS]);
-    }
+/// Bytes of the pending blocks of an arena. The caller holds its lock.
+pub(in crate::memory) fn pending_bytes(arena: &Arena) -> u64 {
+    // SAFETY: the lock is held and we are not parked.
+    unsafe { arena.account() }.waiting_bytes() as u64
 }

@@ -5,10 +5,6 @@
 //! before it is freed. If the source fails to free it, it is stranded: kept in a list, and tried
 //! again later.
 
-use super::super::pluggable::Pluggable;
-use super::super::source::{DriverSource, Source};
-use super::super::virtual_memory;
-use super::fits::Fit;
 use crate::base::error::{Error, Result};
 use crate::base::lock::Mutex;
 use crate::base::rank::Rank;
@@ -16,15 +12,17 @@ use crate::gpu::device::Device;
 use crate::gpu::external_registry::Marker;
 use crate::gpu::gpus::Gpus;
 use crate::gpu::stream::Stream;
-use crate::memory::arena::{Arena, ArenaState};
-use crate::memory::backing::segmented::{Allocation, Segments, table};
-use crate::memory::backing::uncached;
+use crate::memory::arena::segmented::fits::Fit;
+use crate::memory::arena::segmented::{Allocation, table};
+use crate::memory::arena::{Arena, ArenaState, addresses, events};
+use crate::memory::backing::pluggable::Pluggable;
+use crate::memory::backing::source::{DriverSource, Source};
 use crate::memory::config::pool_id::PoolId;
 use crate::memory::config::segment_rules::Rules;
 use crate::memory::config::size::{Class, Request, UNIT};
-use crate::memory::trace::history;
+use crate::memory::device::lookup::{Locked, lock_block};
+use crate::memory::device::{DeviceMemory, suballocations, uncached};
 use crate::memory::trace::ring::Action;
-use crate::memory::{DeviceMemory, suballocations};
 use crate::profiling::nvtx::memory::Heap;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -101,7 +99,32 @@ impl DeviceSegments {
     }
 }
 
+/// Frees a block that is in no reservation.
+#[cold]
+pub fn free(gpus: &Gpus, address: u64) -> Result<()> {
+    let Locked { arena, id, _guard } = lock_block(address)?;
+    let memory = gpus.device(arena.device)?.memory();
+    // SAFETY: the lock is held, and this is the only reference.
+    let state = unsafe { arena.state() };
+    if state.blocks[id].uses != 0 {
+        return memory.free_used(gpus, arena, id);
+    }
+    memory.free_in_segment(gpus, arena, id);
+    Ok(())
+}
+
 impl DeviceMemory {
+    /// Frees a block that no other stream uses. The caller holds the arena's lock.
+    pub(in crate::memory) fn free_in_segment(&self, gpus: &Gpus, arena: &Arena, id: u32) {
+        // SAFETY: the lock is held, and this is the only reference.
+        events::freed(arena, unsafe { arena.state() }, id);
+        self.end_block(gpus, arena, id);
+        // SAFETY: as above; poisoning has kept no reference.
+        let state = unsafe { arena.state() };
+        let change = state.free_in_segment(id, self.now());
+        self.count_with_split(arena, arena.class, change);
+    }
+
     /// Marks the streams of stranded segments, so that they stay alive.
     pub(in crate::memory) fn mark_streams_of_stranded(&self, marker: Marker) {
         self.segments.stranded.lock().iter().for_each(|segment| marker.mark(segment.stream));
@@ -161,7 +184,7 @@ impl DeviceMemory {
         // SAFETY: the lock is held, and this is the only reference.
         let state = unsafe { arena.state() };
         let change = state.occupy(id, request, rules, self.now());
-        history::allocated(arena, state, id);
+        events::allocated(arena, state, id);
         let address = state.address(arena.base, id);
         suballocations::block(state.heap(id), address, request.bytes);
         self.count_with_split(arena, arena.class, change);
@@ -238,8 +261,7 @@ impl DeviceMemory {
         // Memory of the library itself is part of a reservation, another segment, or an uncached
         // block.
         let last = address.saturating_add(bytes - 1);
-        let is_mapped =
-            [address, last].into_iter().any(|at| virtual_memory::device_of(at).is_some());
+        let is_mapped = [address, last].into_iter().any(|at| addresses::device_of(at).is_some());
         if is_mapped || uncached::has(address) {
             return Err(ALREADY_OWNED);
         }
@@ -251,7 +273,7 @@ impl DeviceMemory {
             *allocation = Some(state.detach(attached.id));
             return added.and(Err(ALREADY_OWNED));
         }
-        history::segment_of(arena, Action::SegmentAlloc, address, bytes);
+        events::segment_of(arena, Action::SegmentAlloc, address, bytes);
         self.with_ledger(Some(arena), |stats| {
             stats.ledger.count_segment(arena.class, bytes as i64, oversize);
             self.count_of(arena, bytes as i64);
@@ -295,7 +317,7 @@ impl DeviceMemory {
     /// Counts and records that a segment left its arena. The caller holds the arena's lock.
     fn forget_segment(&self, arena: &Arena, segment: &Allocation) {
         table::remove(segment.address);
-        history::segment_of(arena, Action::SegmentFree, segment.address, segment.bytes);
+        events::segment_of(arena, Action::SegmentFree, segment.address, segment.bytes);
         self.with_ledger(Some(arena), |stats| {
             stats.ledger.count_segment(arena.class, -(segment.bytes as i64), segment.oversize);
             self.count_of(arena, -(segment.bytes as i64));
@@ -455,17 +477,5 @@ impl DeviceMemory {
         }
         // A second try for segments that could not be freed.
         self.free_stranded(device);
-    }
-}
-
-impl Segments {
-    /// Removes any segment, even one in use.
-    fn take_any(&mut self) -> Option<Allocation> {
-        loop {
-            let last = self.list.pop()?;
-            if last.bytes != 0 {
-                return Some(last);
-            }
-        }
     }
 }

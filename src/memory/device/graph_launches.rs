@@ -8,9 +8,9 @@ use crate::gpu::device::Device;
 use crate::gpu::external_life::EndState;
 use crate::gpu::gpus::Gpus;
 use crate::gpu::stream::Stream;
-use crate::memory::DeviceMemory;
 use crate::memory::config::pool_id::PoolId;
-use crate::memory::fallback::reclaim::{ordering_stream, record_end, wait_for};
+use crate::memory::device::DeviceMemory;
+use crate::memory::device::stream_end::{ordering_stream, record_end, wait_for};
 
 /// The present end of a stream's work.
 pub struct End<'a> {

@@ -11,15 +11,14 @@
 
 pub(in crate::memory) mod growth_cursor;
 pub(in crate::memory) mod remap;
-mod remap_policy;
 
-use super::virtual_memory::VirtualMemory;
 use crate::base::error::{Error, Result};
 use crate::memory::arena::block::NONE;
+use crate::memory::arena::events;
+use crate::memory::arena::segment::remap::Views;
 use crate::memory::backing::limit::Limit;
-use crate::memory::backing::segment::remap::Views;
+use crate::memory::backing::virtual_memory::VirtualMemory;
 use crate::memory::config::size::UNIT;
-use crate::memory::trace::history;
 use crate::memory::trace::ring::Action;
 
 /// The largest size of a handle.
@@ -320,7 +319,7 @@ impl Segment {
         self.bytes += bytes;
         self.most = self.most.max(self.bytes);
         self.primary_ranges += self.ranges_about(at, index) - ranges;
-        history::segment(Action::SegmentMap, base + u64::from(start) * UNIT, bytes);
+        events::segment(Action::SegmentMap, base + u64::from(start) * UNIT, bytes);
         Ok(())
     }
 
@@ -369,7 +368,7 @@ impl Segment {
         let ranges = self.ranges_about(first, last);
         self.mappings.drain(first..last);
         self.primary_ranges += self.ranges_about(first, first) - ranges;
-        history::segment(Action::SegmentUnmap, base + u64::from(start) * UNIT, before - self.bytes);
+        events::segment(Action::SegmentUnmap, base + u64::from(start) * UNIT, before - self.bytes);
         outcome
     }
 
@@ -400,7 +399,7 @@ impl Segment {
             mapping.handle = 0;
             self.bytes -= length;
             memory.limit.release(length);
-            history::segment(Action::SegmentUnmap, address, length);
+            events::segment(Action::SegmentUnmap, address, length);
         }
         outcome
     }
@@ -447,7 +446,7 @@ impl Segment {
             }
             mapping.handle = handle;
             self.bytes += length;
-            history::segment(Action::SegmentMap, address, length);
+            events::segment(Action::SegmentMap, address, length);
         }
         Ok(())
     }

@@ -6,28 +6,12 @@ use crate::base::retired::Reclaimable;
 use crate::base::sync::{self, AtomicBool, Ordering, UnsafeCell};
 use crate::base::{thread, waiting};
 use crate::memory::arena::arena_lock::ArenaLock;
+use crate::memory::arena::member::Member;
 use crate::memory::config::size::{CLASSES, Class};
 use crate::memory::stats::class_counters::ClassCounters;
 use crate::memory::stats::ledger::{
     ALL, Account, COUNTERS, Changes, Counters, Ledger, Statistics, Sums, only,
 };
-
-/// What has an account: an arena.
-pub trait Member {
-    /// Its lock.
-    fn lock(&self) -> &ArenaLock;
-
-    /// Another member, most likely of the same thread, that may have headroom when this one has
-    /// none.
-    fn partner(&self) -> Option<&Self>;
-
-    /// Runs `body` on its account.
-    ///
-    /// # Safety
-    /// The caller holds the member's lock and is not parked, or it holds the ledger's lock and the
-    /// member is frozen. It has no other reference to the account.
-    unsafe fn with_account<R>(&self, body: impl FnOnce(&mut Account) -> R) -> R;
-}
 
 /// The state that the ledger's lock guards.
 pub struct DeviceStats<M> {
@@ -142,21 +126,6 @@ impl<M: Member> GuardedStats<M> {
         if !applied {
             self.count_in_ledger(own, changes);
         }
-    }
-
-    /// Runs `body` on a member's account and its partner's, without the ledger, if this thread is
-    /// the owner of the partner's lock. False: it is not, or `body` returns false. The caller holds
-    /// the member's lock, and no reference to what it guards.
-    #[inline(always)]
-    pub fn with_partner(own: &M, body: impl FnOnce(&mut Account, &mut Account) -> bool) -> bool {
-        let Some(partner) = own.partner() else { return false };
-        let Some(_guard) = partner.lock().guard_second() else { return false };
-        let with_both = |account: &mut Account| {
-            // SAFETY: its lock is held too, and we are not parked.
-            unsafe { partner.with_account(|other| body(account, other)) }
-        };
-        // SAFETY: the lock is held and we are not parked.
-        unsafe { own.with_account(with_both) }
     }
 
     /// Counts changes in the ledger. If there is too little below the peaks for all that make

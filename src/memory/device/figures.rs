@@ -7,9 +7,9 @@ use crate::base::thread;
 use crate::gpu::capture_mode::Relaxed;
 use crate::gpu::device::Device;
 use crate::gpu::gpus;
-use crate::memory::backend::Server;
+use crate::memory::device::backend::Server;
+use crate::memory::device::{DeviceMemory, DeviceStats};
 use crate::memory::stats::ledger::Statistics;
-use crate::memory::{DeviceMemory, DeviceStats};
 use std::cell::Cell;
 
 thread_local! {

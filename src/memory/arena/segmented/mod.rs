@@ -7,24 +7,18 @@
 //! on each side, so that no block merges across its edge. A block's `bin_next` is the index of its
 //! segment. Free blocks are in `fits` instead of bins.
 
-mod device_segments;
-mod fits;
-mod table;
+pub(in crate::memory) mod fits;
+pub(in crate::memory) mod table;
 
-pub use device_segments::{DetachedSegments, DeviceSegments};
 pub use table::{arena_of, device_of, segment_of};
 
-use super::pluggable::Pluggable;
 use crate::base::error::{Error, Result};
-use crate::gpu::gpus::Gpus;
-use crate::memory::DeviceMemory;
+use crate::memory::arena::ArenaState;
 use crate::memory::arena::block::{Block, NONE, State};
-use crate::memory::arena::{Arena, ArenaState};
+use crate::memory::backing::pluggable::Pluggable;
 use crate::memory::config::segment_rules::Rules;
 use crate::memory::config::size::{Request, UNIT};
-use crate::memory::pointer::{Locked, unknown_pointer};
 use crate::memory::stats::ledger::{Counters, change_of};
-use crate::memory::trace::history;
 use crate::profiling::nvtx::memory::Heap;
 use fits::{Fit, Fits};
 
@@ -98,52 +92,22 @@ impl Segments {
     }
 }
 
+impl Segments {
+    /// Removes any segment, even one in use.
+    pub(in crate::memory) fn take_any(&mut self) -> Option<Allocation> {
+        loop {
+            let last = self.list.pop()?;
+            if last.bytes != 0 {
+                return Some(last);
+            }
+        }
+    }
+}
+
 /// The base and length in bytes of the units of such an arena, where an arena in a slot has
 /// `slot_bytes` of addresses. The holes between segments need more units than the memory itself.
 pub fn units_for(slot_bytes: u64) -> (u64, u64) {
     (0, slot_bytes.saturating_mul(4).min(u64::from(u32::MAX) * UNIT))
-}
-
-/// Finds and locks the block at a pointer that is in no reservation.
-#[cold]
-pub(in crate::memory) fn lock_block(address: u64) -> Result<Locked<'static>> {
-    let (arena, offset) = table::arena_of(address).ok_or_else(|| unknown_pointer(address))?;
-    let guard = arena.lock.enter()?;
-    // SAFETY: the lock is held, and this is the only reference.
-    let state = unsafe { arena.state() };
-    let id = state.find(offset, address as usize)?;
-    // The segment may have been freed since the lookup in the table.
-    if state.address(arena.base, id) != address {
-        return Err(unknown_pointer(address));
-    }
-    Ok(Locked { arena, id, _guard: guard })
-}
-
-/// Frees a block that is in no reservation.
-#[cold]
-pub fn free(gpus: &Gpus, address: u64) -> Result<()> {
-    let Locked { arena, id, _guard } = lock_block(address)?;
-    let memory = gpus.device(arena.device)?.memory();
-    // SAFETY: the lock is held, and this is the only reference.
-    let state = unsafe { arena.state() };
-    if state.blocks[id].uses != 0 {
-        return memory.free_used(gpus, arena, id);
-    }
-    memory.free_in_segment(gpus, arena, id);
-    Ok(())
-}
-
-impl DeviceMemory {
-    /// Frees a block that no other stream uses. The caller holds the arena's lock.
-    pub(in crate::memory) fn free_in_segment(&self, gpus: &Gpus, arena: &Arena, id: u32) {
-        // SAFETY: the lock is held, and this is the only reference.
-        history::freed(arena, unsafe { arena.state() }, id);
-        self.end_block(gpus, arena, id);
-        // SAFETY: as above; poisoning has kept no reference.
-        let state = unsafe { arena.state() };
-        let change = state.free_in_segment(id, self.now());
-        self.count_with_split(arena, arena.class, change);
-    }
 }
 
 /// A new segment: its only block, free and in no list, and its first unit.

@@ -3,10 +3,10 @@
 
 use crate::base::error::{Error, Result};
 use crate::gpu::stream::Stream;
-use crate::memory::DeviceMemory;
 use crate::memory::arena::Arena;
 use crate::memory::config::pool_id::PoolId;
 use crate::memory::config::size::Class;
+use crate::memory::device::DeviceMemory;
 use crate::memory::stats::ledger::{ALL, Stat, StatArray};
 
 /// Up to so many pools are not searched for dead ones.

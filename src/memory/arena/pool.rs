@@ -6,19 +6,11 @@
 //! serve a new pool. The entries of pools are never freed, so that a thread that ends drops its
 //! references without a driver call or a lock.
 
-use super::{route, sleep};
 use crate::base::error::{Error, Result};
 use crate::base::lock::{Lock, Mutex};
 use crate::base::rank::Rank;
-use crate::base::waiting;
-use crate::driver::sync_debug;
-use crate::gpu::device::Device;
-use crate::gpu::gpus::Gpus;
-use crate::memory::backend::Server;
 use crate::memory::backing::pluggable::Pluggable;
-use crate::memory::config::pool_id::OF_GRAPH;
-use crate::memory::config::pool_id::PLACE_BITS;
-use crate::memory::config::pool_id::PoolId;
+use crate::memory::config::pool_id::{OF_GRAPH, PLACE_BITS, PoolId};
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 /// Entries of the first chunk; each further chunk has twice as many as the one before.
@@ -144,6 +136,21 @@ impl PoolId {
     /// Does it sleep?
     pub(in crate::memory) fn is_asleep(self) -> bool {
         self != PoolId::DEFAULT && self.is_alive() && self.flags() & ASLEEP != 0
+    }
+
+    /// The lock that is held while the pool is put to sleep or woken.
+    pub(in crate::memory) fn sleep_lock(self) -> &'static Lock {
+        &self.place().sleep
+    }
+
+    /// Sets whether it sleeps, and returns whether it did before.
+    pub(in crate::memory) fn set_asleep(self, asleep: bool) -> bool {
+        let flags = &self.place().flags;
+        let before = match asleep {
+            true => flags.fetch_or(ASLEEP, Ordering::AcqRel),
+            false => flags.fetch_and(!ASLEEP, Ordering::AcqRel),
+        };
+        before & ASLEEP != 0
     }
 
     /// The allocator that its memory comes from, if that is not the driver.
@@ -289,135 +296,6 @@ impl Drop for Pool {
             drop(source);
         }
     }
-}
-
-/// A private pool as the host sees it.
-pub struct MemPool {
-    id: PoolId,
-    /// The host's own reference; `None` once it is destroyed.
-    own: Mutex<Option<Pool>>,
-}
-
-const DESTROYED: Error = Error::InvalidState("the pool is being destroyed by another thread");
-
-impl MemPool {
-    /// Makes a pool with memory from `source`; without one, from the driver.
-    pub fn new(flags: u32, source: Option<Pluggable>) -> Result<MemPool> {
-        if flags & !(USE_ON_OOM | NO_SPLIT) != 0 {
-            return Err(Error::OutOfRange {
-                name: "flags",
-                value: flags.into(),
-                allowed: "combine TCUDA_MEM_POOL_USE_ON_OOM and TCUDA_MEM_POOL_NO_SPLIT, or use 0",
-            });
-        }
-        if let Some(source) = &source {
-            source.begin_use();
-        }
-        Ok(MemPool::of(Pool::new(flags, source)?))
-    }
-
-    /// Makes the host's view of an existing pool.
-    pub fn of(pool: Pool) -> MemPool {
-        MemPool { id: pool.id(), own: Mutex::new(Rank::LEAF, Some(pool)) }
-    }
-
-    /// The pool.
-    pub fn id(&self) -> PoolId {
-        self.id
-    }
-
-    /// Adds a reference, unless the pool was destroyed.
-    pub fn share(&self) -> Result<Pool> {
-        self.own.lock().as_ref().map(Pool::share).ok_or(DESTROYED)
-    }
-
-    /// Routes this thread's allocations on a device to the pool, until the matching `end`. `handle`
-    /// is the host's name of the pool.
-    pub fn begin(&self, handle: usize, device: &Device) -> Result<()> {
-        if matches!(device.memory().server(), Server::DriverPool | Server::Pluggable) {
-            let (what, by) = ("a private pool", "allocator backend: only \"native\" has them");
-            return Err(Error::NotSupported { what, by });
-        }
-        route::begin(self.share()?, handle, device.ordinal(), device.streams.generation())
-    }
-
-    /// Ends the route that `begin` began.
-    pub fn end(&self, device: &Device) -> Result<()> {
-        route::end(self.id, device.ordinal(), device.streams.generation())
-    }
-
-    /// Ends a route to a pool whose handle was destroyed since. Returns false if this thread's last
-    /// `begin` on that device was with another handle.
-    pub fn end_destroyed(handle: usize, device: &Device) -> bool {
-        route::end_by_handle(handle, device.ordinal(), device.streams.generation())
-    }
-
-    /// Releases the pool's physical memory and keeps its addresses; `keep`: copies the contents of
-    /// its blocks to host memory. Waits for the devices. If the driver takes only part of the
-    /// memory back, all of it is mapped again. If that fails too, the pool sleeps nevertheless.
-    pub fn sleep(&self, gpus: &Gpus, keep: bool) -> Result<()> {
-        waiting::refuse_in_callback()?;
-        let pool = self.share()?;
-        let released = {
-            let _held = pool.id().place().sleep.guard();
-            let flags = &pool.id().place().flags;
-            let was_asleep = flags.fetch_or(ASLEEP, Ordering::AcqRel) & ASLEEP != 0;
-            if !was_asleep && let Err(error) = sleep::prepare(gpus, pool.id(), keep) {
-                flags.fetch_and(!ASLEEP, Ordering::AcqRel);
-                return Err(error);
-            }
-            // If the pool slept already, this releases what the driver refused to take back before.
-            sleep::release_memory(gpus, pool.id())
-        };
-        if released.is_err() {
-            let _ = self.wake(gpus);
-        }
-        released
-    }
-
-    /// Maps memory at the same addresses and restores the kept contents, using all fallbacks. On
-    /// failure the pool continues to sleep without memory.
-    pub fn wake(&self, gpus: &Gpus) -> Result<()> {
-        waiting::refuse_in_callback()?;
-        let pool = self.share()?;
-        let (id, place) = (pool.id(), pool.id().place());
-        if !id.is_asleep() {
-            return Ok(());
-        }
-        // Observers may run, so that no lock is held.
-        let found = sleep::find_memory(gpus, id);
-        let _held = place.sleep.guard();
-        if !id.is_asleep() {
-            return Ok(());
-        }
-        let woken = found.and_then(|()| sleep::restore(gpus, id));
-        match woken {
-            Ok(()) => _ = place.flags.fetch_and(!ASLEEP, Ordering::AcqRel),
-            Err(_) => _ = sleep::release_memory(gpus, id),
-        }
-        woken
-    }
-
-    /// Drops the host's reference; no thread can begin to use the pool any more.
-    pub fn close(&self) {
-        let own = self.own.lock().take();
-        drop(own);
-    }
-}
-
-/// Gives the unused memory of a pool back at once if no reference exists. Tries all devices, and
-/// returns the first failure.
-pub fn release(gpus: &Gpus, pool: PoolId) -> Result<()> {
-    let _required = sync_debug::required();
-    let mut outcome = Ok(());
-    for device in &gpus.devices {
-        let released = device.memory().release_pool(gpus, pool);
-        if outcome.is_ok() {
-            outcome = released;
-        }
-    }
-    sync_debug::log_deferred();
-    outcome
 }
 
 #[cfg(test)]

@@ -29,7 +29,7 @@ pub enum Server {
 
 impl Server {
     /// The variant of a number.
-    pub(super) fn of(number: u8) -> Server {
+    pub(in crate::memory) fn of(number: u8) -> Server {
         match number {
             1 => Server::Driver,
             2 => Server::DriverPool,

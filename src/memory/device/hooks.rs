@@ -36,6 +36,6 @@ pub(crate) fn install(hooks: &'static Hooks) {
 }
 
 /// The functions, if they are installed.
-pub(super) fn installed() -> Option<&'static Hooks> {
+pub(in crate::memory) fn installed() -> Option<&'static Hooks> {
     HOOKS.get()
 }

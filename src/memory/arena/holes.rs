@@ -1,11 +1,11 @@
 //! Growing and shrinking an arena's memory. An arena grows at its end or into holes. Giving back
 //! free memory leaves holes: address ranges without memory between ranges with memory.
 
-use super::virtual_memory::VirtualMemory;
 use crate::base::error::{Error, Result};
 use crate::memory::arena::block::{Block, NONE, State};
+use crate::memory::arena::segment::growth_cursor;
 use crate::memory::arena::{Arena, ArenaState};
-use crate::memory::backing::segment::growth_cursor;
+use crate::memory::backing::virtual_memory::VirtualMemory;
 use crate::memory::config::size::UNIT;
 
 impl ArenaState {

@@ -12,17 +12,16 @@ use crate::base::lock::Mutex;
 use crate::base::log::{self, Level};
 use crate::base::once::Once;
 use crate::base::rank::Rank;
-use crate::driver::Driver;
-use crate::driver::sync_debug;
 use crate::driver::sys::{CUdevice_attribute, CUevent, CUmemPool_attribute, CUmemoryPool};
+use crate::driver::{Driver, sync_debug};
 use crate::gpu::capture_mode::Relaxed;
 use crate::gpu::device::{Device, MAX_DEVICES};
 use crate::gpu::external_life::EndState;
 use crate::gpu::gpus::Gpus;
 use crate::gpu::stream::Stream;
-use crate::memory::DeviceMemory;
-use crate::memory::backing::uncached::{Block, Origin};
-use crate::memory::fallback::reclaim::ordering_stream;
+use crate::memory::device::DeviceMemory;
+use crate::memory::device::stream_end::ordering_stream;
+use crate::memory::device::uncached::{Block, Origin};
 use crate::memory::stats::ledger::{ACTIVE_BYTES, ALL, ALLOCATED_BYTES, Statistics};
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -385,7 +384,7 @@ impl DeviceMemory {
             match self.postpone(gpus, address, block) {
                 Ok(None) => (),
                 Ok(Some(block)) => drop(self.release_now(gpus, device, address, block)),
-                Err((_, block)) => crate::memory::backing::uncached::put_back(address, block),
+                Err((_, block)) => crate::memory::device::uncached::put_back(address, block),
             }
         }
     }

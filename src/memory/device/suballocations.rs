@@ -15,7 +15,7 @@ static IS_ON: AtomicBool = AtomicBool::new(false);
 static WAS_ON: AtomicBool = AtomicBool::new(false);
 
 /// Turns reports on or off for segments that come from now on.
-pub(super) fn set(on: bool) {
+pub(in crate::memory) fn set(on: bool) {
     if on {
         nvtx::find_listener();
         WAS_ON.store(true, Ordering::Relaxed);
@@ -25,17 +25,17 @@ pub(super) fn set(on: bool) {
 
 /// The context of the device, which is current in reports to compute-sanitizer, if anything may be
 /// reported.
-pub(super) fn context(device: &Device) -> Option<ContextGuard> {
+pub(in crate::memory) fn context(device: &Device) -> Option<ContextGuard> {
     if WAS_ON.load(Ordering::Relaxed) { device.enter().ok() } else { None }
 }
 
 /// Reports a new segment, of which only blocks may be used.
-pub(super) fn segment(address: u64, bytes: u64) -> Option<Heap> {
+pub(in crate::memory) fn segment(address: u64, bytes: u64) -> Option<Heap> {
     if IS_ON.load(Ordering::Relaxed) { nvtx::add_heap(address, bytes) } else { None }
 }
 
 /// Reports that a segment is gone.
-pub(super) fn report_segment_end(device: &Device, heap: Option<Heap>) {
+pub(in crate::memory) fn report_segment_end(device: &Device, heap: Option<Heap>) {
     if let Some(heap) = heap {
         let _context = device.enter();
         nvtx::remove_heap(heap);
@@ -44,14 +44,14 @@ pub(super) fn report_segment_end(device: &Device, heap: Option<Heap>) {
 
 /// Reports an allocated block of a segment, with its requested bytes. As for all following
 /// functions, the caller has the [`context`].
-pub(super) fn block(heap: Option<Heap>, address: u64, bytes: u64) {
+pub(in crate::memory) fn block(heap: Option<Heap>, address: u64, bytes: u64) {
     if let Some(heap) = heap {
         nvtx::add_region(heap, address, bytes);
     }
 }
 
 /// Reports that a block is freed.
-pub(super) fn report_free(heap: Option<Heap>, address: u64) {
+pub(in crate::memory) fn report_free(heap: Option<Heap>, address: u64) {
     if heap.is_some() {
         nvtx::remove_region(address);
     }

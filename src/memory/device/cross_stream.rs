@@ -9,15 +9,14 @@
 use crate::base::error::Result;
 use crate::gpu::device::Device;
 use crate::gpu::gpus::Gpus;
-use crate::memory::DeviceMemory;
-use crate::memory::arena::Arena;
 use crate::memory::arena::foreign_free::{Owner, Window};
-use crate::memory::arena::stream_order::Requester;
+use crate::memory::arena::{Arena, events};
 use crate::memory::config::pool_id::PoolId;
 use crate::memory::config::size::{Request, UNIT};
+use crate::memory::device::DeviceMemory;
+use crate::memory::device::stream_order::Requester;
 use crate::memory::stats::class_counters::ClassCounters;
 use crate::memory::stats::ledger::{ALL, ALLOCATED_BYTES, change_of};
-use crate::memory::trace::history;
 use std::sync::atomic::Ordering;
 
 /// How much may be reserved beyond the highest need so far, in thousandths of it.
@@ -384,7 +383,7 @@ impl DeviceMemory {
             false => state.take_foreign(index, request)?,
         };
         let Some(id) = taken else { return Ok(None) };
-        history::allocated(arena, state, id);
+        events::allocated(arena, state, id);
         let address = state.address(arena.base, id);
         let bytes = (u64::from(request.units) * UNIT) as i64;
         let change = change_of(1, bytes, request.bytes as i64, request.oversize);
@@ -403,7 +402,7 @@ impl DeviceMemory {
     ) {
         // SAFETY: the caller holds the lock, and this is the only reference.
         let state = unsafe { arena.state() };
-        history::freed(arena, state, id);
+        events::freed(arena, state, id);
         self.end_block(gpus, arena, id);
         // SAFETY: as above; poisoning has kept no reference.
         let state = unsafe { arena.state() };

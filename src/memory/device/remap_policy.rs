@@ -5,15 +5,14 @@ use crate::base::error::Result;
 use crate::gpu::external_life::EndState;
 use crate::gpu::gpus::Gpus;
 use crate::gpu::stream::Stream;
-use crate::memory::DeviceMemory;
-use crate::memory::arena::Arena;
 use crate::memory::arena::bins::WHOLE_WALK;
-use crate::memory::backing::segment::growth_cursor;
+use crate::memory::arena::segment::growth_cursor;
+use crate::memory::arena::{Arena, events};
 use crate::memory::config::pool_id::PoolId;
 use crate::memory::config::size::{Class, Request, UNIT};
-use crate::memory::fallback::reclaim::ordering_stream;
+use crate::memory::device::DeviceMemory;
+use crate::memory::device::stream_end::ordering_stream;
 use crate::memory::stats::ledger::change_of;
-use crate::memory::trace::history;
 
 /// How much more may be reserved than was ever needed at once, in thousandths. It grows by the same
 /// amount each time that views were unmapped to make room for others.
@@ -176,7 +175,7 @@ impl DeviceMemory {
         let state = unsafe { arena.state() };
         let before = state.reserved();
         let (id, change) = state.take_view(arena.base, index, request)?;
-        history::allocated(arena, state, id);
+        events::allocated(arena, state, id);
         let address = state.address(arena.base, id);
         self.count_with_split(arena, arena.class_of(request.units), change);
         self.count_segment(arena, before);
@@ -187,7 +186,7 @@ impl DeviceMemory {
     pub(in crate::memory) fn free_view(&self, gpus: &Gpus, arena: &Arena, id: u32) {
         // SAFETY: the lock is held, and this is the only reference.
         let state = unsafe { arena.state() };
-        history::freed(arena, state, id);
+        events::freed(arena, state, id);
         self.end_block(gpus, arena, id);
         // SAFETY: as above; poisoning has kept no reference.
         let state = unsafe { arena.state() };
