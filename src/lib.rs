@@ -1,8 +1,8 @@
 //! All of `torch.cuda` as one small C library.
 //!
 //! The folders are layers: each imports only folders below it (`tests/layers.rs` has the order).
-//! [`ffi`] translates between C and the rest and decides nothing; only [`driver`] knows how a GPU is
-//! reached; [`runtime`] puts everything together.
+//! [`ffi`] translates between C and the rest and decides nothing; only [`driver`] knows how a GPU
+//! is reached; [`runtime`] puts everything together.
 
 pub mod base;
 pub mod collectives;

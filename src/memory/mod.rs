@@ -2,9 +2,9 @@
 //!
 //! A folder imports only folders to its left: [`config`], [`stats`], [`trace`], [`backing`] (memory
 //! from the driver), [`arena`] (the blocks of one stream), [`device`] (all arenas of a device),
-//! [`pools`], [`fallback`] (what happens when memory runs out), [`pinned`]. The files of this folder
-//! use all of them: `fast.rs` has the path of nearly every call, `allocate.rs` and `pointer.rs` have
-//! all others.
+//! [`pools`], [`fallback`] (what happens when memory runs out), [`pinned`]. The files of this
+//! folder use all of them: `fast.rs` has the path of nearly every call, `allocate.rs` and
+//! `pointer.rs` have all others.
 
 mod allocate;
 pub mod arena;
