@@ -39,11 +39,9 @@ impl Arena {
 
     /// Like counting beyond the headroom: meanwhile the ledger's holder may hold the lock.
     fn parks(&self) {
-        let _guard = self.lock.guard();
+        let mut guard = self.lock.guard();
         self.count();
-        self.lock.park();
-        let ledger = self.ledger.guard();
-        self.lock.unpark();
+        let ledger = guard.parked(|| self.ledger.guard());
         self.count();
         drop(ledger);
         self.count();

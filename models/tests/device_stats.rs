@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicI64, AtomicPtr, Ordering};
 use tcuda_models::base::retired::Reclaimable;
 use tcuda_models::base::sync::{Bug, UnsafeCell};
 use tcuda_models::explore;
-use tcuda_models::memory::arena::arena_lock::ArenaLock;
+use tcuda_models::memory::arena::arena_lock::{ArenaLock, HasLock, LockGuard};
 use tcuda_models::memory::config::size::Class;
 use tcuda_models::memory::arena::member::Member;
 use tcuda_models::memory::device::device_stats::GuardedStats;
@@ -43,11 +43,13 @@ struct Arena {
     truth: std::sync::Arc<Truth>,
 }
 
-impl Member for Arena {
+impl HasLock for Arena {
     fn lock(&self) -> &ArenaLock {
         &self.lock
     }
+}
 
+impl Member for Arena {
     fn partner(&self) -> Option<&Arena> {
         // SAFETY: NULL, or boxed and alive as long as the device.
         unsafe { self.partner.load(Ordering::Relaxed).as_ref() }
@@ -131,7 +133,7 @@ impl Device {
     /// Like allocating and freeing.
     fn change(&self, index: usize, change: i64) {
         let arena = self.arena(index);
-        let _guard = arena.lock.guard();
+        let mut guard = LockGuard::of(arena);
         // SAFETY: the lock is held.
         arena.state.with_mut(|state| unsafe { *state += change });
         let class = arena.class_of(change);
@@ -140,15 +142,12 @@ impl Device {
             account.count_alloc_with(other, class, (change, change), Split::NONE)
         };
         let fall = |account: &mut Account| account.count_free(class, -change, -change, Split::NONE);
-        // SAFETY: the lock is held and the thread is not parked.
-        let is_counted = unsafe {
-            match change > 0 {
-                true => arena.with_account(rise),
-                false => arena.with_account(fall),
-            }
+        let is_counted = match change > 0 {
+            true => guard.with_account(rise),
+            false => guard.with_account(fall),
         };
-        if !(is_counted || change > 0 && arena.with_partner(count_alloc_with)) {
-            self.stats.count(arena, &arena.bytes(change));
+        if !(is_counted || change > 0 && guard.with_partner(count_alloc_with)) {
+            self.stats.count(&mut guard, &arena.bytes(change));
         }
     }
 
@@ -264,11 +263,11 @@ fn opens_a_scope(device: &Device) {
 /// Waits for the device with the lock held, like giving memory back.
 fn waits_parked(device: &Device) {
     let arena = device.arena(0);
-    let _guard = arena.lock.guard();
-    device.stats.wait_for_device(arena, loom::thread::yield_now);
+    let mut guard = LockGuard::of(arena);
+    device.stats.wait_for_device(&mut guard, loom::thread::yield_now);
     // SAFETY: the lock is held.
     arena.state.with_mut(|state| unsafe { *state += 5 });
-    device.stats.count(arena, &arena.bytes(5));
+    device.stats.count(&mut guard, &arena.bytes(5));
 }
 
 #[test]
@@ -386,11 +385,9 @@ fn taking_the_ledger_unparked() {
 /// Raises an account beyond its headroom without a grant.
 fn counts_without_a_grant(device: &Device) {
     let arena = device.arena(0);
-    let _guard = arena.lock.guard();
-    // SAFETY: the lock is held.
-    unsafe { arena.with_account(|account| account.add(&arena.bytes(4))) };
-    // SAFETY: as above.
-    unsafe { arena.with_account(|account| account.add(&arena.bytes(-4))) };
+    let mut guard = LockGuard::of(arena);
+    guard.with_account(|account| account.add(&arena.bytes(4)));
+    guard.with_account(|account| account.add(&arena.bytes(-4)));
 }
 
 #[test]
@@ -403,7 +400,7 @@ fn counting_beyond_the_headroom() {
 /// Takes headroom of an arena without its lock.
 fn takes_headroom_unguarded(device: &Device) {
     let (own, other) = (device.arena(1), device.arena(0));
-    let _guard = own.lock.guard();
+    let mut guard = LockGuard::of(own);
     let count_alloc_with = |account: &mut Account| {
         // SAFETY: none; the model must detect this.
         unsafe {
@@ -412,8 +409,7 @@ fn takes_headroom_unguarded(device: &Device) {
             })
         }
     };
-    // SAFETY: the lock is held.
-    let _ = unsafe { own.with_account(count_alloc_with) };
+    let _ = guard.with_account(count_alloc_with);
 }
 
 #[test]

@@ -83,10 +83,8 @@ mod tests {
     #[should_panic(expected = "cuEventSynchronize is called with ARENA held")]
     fn waiting_without_parking_is_caught() {
         let arena = ArenaLock::new();
-        let _arena = arena.guard();
-        arena.park();
-        check(Call::cuEventSynchronize);
-        arena.unpark();
+        let mut guard = arena.guard();
+        guard.parked(|| check(Call::cuEventSynchronize));
         check(Call::cuEventSynchronize);
     }
 
@@ -94,8 +92,7 @@ mod tests {
     #[should_panic(expected = "cuStreamSynchronize is called with PARKED held")]
     fn waiting_for_a_whole_stream_with_an_arena_is_caught() {
         let arena = ArenaLock::new();
-        let _arena = arena.guard();
-        arena.park();
-        check(Call::cuStreamSynchronize);
+        let mut guard = arena.guard();
+        guard.parked(|| check(Call::cuStreamSynchronize));
     }
 }

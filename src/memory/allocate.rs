@@ -110,13 +110,12 @@ impl DeviceMemory {
             },
         };
         {
-            let _guard = arena.lock.enter()?;
-            // SAFETY: the lock is held, and this is the only reference.
-            if unsafe { arena.state() }.deferred.is_empty() {
-                if let Some(address) = self.take::<WATCHED>(arena, request, SHORT_WALK)? {
+            let state = &mut arena.enter()?;
+            if state.deferred.is_empty() {
+                if let Some(address) = self.take::<WATCHED>(state, request, SHORT_WALK)? {
                     return Ok(address);
                 }
-            } else if let Some(address) = self.settle_and_take(gpus, arena, request)? {
+            } else if let Some(address) = self.settle_and_take(gpus, state, request)? {
                 return Ok(address);
             }
         }

@@ -7,7 +7,7 @@ use super::arena::{Arena, ArenaState};
 use crate::base::error::{Error, Result};
 use crate::gpu::gpus::Gpus;
 use crate::memory::arena::block::{Block, State};
-use crate::memory::arena::{addresses, events, segmented};
+use crate::memory::arena::{ArenaGuard, addresses, events, segmented};
 use crate::memory::config::size::UNIT;
 use crate::memory::device::hooks::Verdict;
 use crate::memory::device::lookup::unknown_pointer;
@@ -46,9 +46,7 @@ pub fn keep(address: u64) -> Result<Exported> {
         }
         return Err(unknown_pointer(address));
     };
-    let _guard = arena.lock.enter()?;
-    // SAFETY: the lock is held, and this is the only reference.
-    let state = unsafe { arena.state() };
+    let state = &mut arena.enter()?;
     let not_in_use = Error::InvalidPointer { ptr: address as usize, why: NOT_IN_USE };
     let id = state.find_around((offset / UNIT) as u32).ok_or(not_in_use)?;
     let found = state.behind(arena, id)?;
@@ -65,9 +63,7 @@ pub fn keep(address: u64) -> Result<Exported> {
 pub fn forget(address: u64) {
     let found = addresses::arena_of(address).or_else(|| segmented::arena_of(address));
     let Some((arena, offset)) = found else { return };
-    let _guard = arena.lock.guard();
-    // SAFETY: the lock is held, and this is the only reference.
-    let state = unsafe { arena.state() };
+    let state = &mut arena.guard();
     if let Some(id) = state.find_around((offset / UNIT) as u32) {
         state.forget_processes(id);
     }
@@ -81,14 +77,12 @@ pub fn free(gpus: &Gpus, address: u64) {
     let found = addresses::arena_of(address).or_else(|| segmented::arena_of(address));
     let Some((arena, offset)) = found else { return };
     let Ok(device) = gpus.device(arena.device) else { return };
-    let _guard = arena.lock.guard();
-    // SAFETY: the lock is held, and this is the only reference.
-    let state = unsafe { arena.state() };
+    let state = &mut arena.guard();
     let Some(id) = state.find_around((offset / UNIT) as u32) else { return };
     let is_listed =
         || hooks::installed().is_some_and(|hooks| (hooks.remove_exported_block)(gpus, address));
     if state.is_exported(id) && is_listed() {
-        device.memory().free_forgotten(gpus, arena, id);
+        device.memory().free_forgotten(gpus, state, id);
     }
 }
 
@@ -127,12 +121,16 @@ impl ArenaState {
 }
 
 impl DeviceMemory {
-    /// Frees a block that other processes may have: now, if none has it. The caller holds the
-    /// arena's lock.
+    /// Frees a block that other processes may have: now, if none has it.
     #[cold]
-    pub(super) fn free_exported(&self, gpus: &Gpus, arena: &Arena, id: u32) -> Result<()> {
-        // SAFETY: the lock is held, and this is the only reference.
-        let address = unsafe { arena.state() }.address(arena.base, id);
+    pub(super) fn free_exported(
+        &self,
+        gpus: &Gpus,
+        state: &mut ArenaGuard<'_>,
+        id: u32,
+    ) -> Result<()> {
+        let arena = state.arena();
+        let address = state.address(arena.base, id);
         let verdict = match hooks::installed() {
             Some(hooks) => (hooks.exported_block_freed)(gpus, address),
             None => Verdict::Free,
@@ -145,52 +143,45 @@ impl DeviceMemory {
             }
             Verdict::Free => (),
         }
-        self.free_forgotten(gpus, arena, id);
+        self.free_forgotten(gpus, state, id);
         Ok(())
     }
 
-    /// Frees a block that no other process has any more. The caller holds the arena's lock.
-    fn free_forgotten(&self, gpus: &Gpus, arena: &Arena, id: u32) {
-        // SAFETY: the lock is held, and this is the only reference.
-        let state = unsafe { arena.state() };
+    /// Frees a block that no other process has any more.
+    fn free_forgotten(&self, gpus: &Gpus, state: &mut ArenaGuard<'_>, id: u32) {
         state.forget_processes(id);
         state.end_lending(id);
         if state.blocks[id].uses != 0 {
-            return self.free_used_locally(gpus, arena, id);
+            return self.free_used_locally(gpus, state, id);
         }
-        self.free_unused(gpus, arena, id);
+        self.free_unused(gpus, state, id);
     }
 
-    /// Frees a block if it was lent; false: it was not. The caller holds the arena's lock.
-    pub(super) fn free_lent(&self, gpus: &Gpus, arena: &Arena, id: u32) -> bool {
-        // SAFETY: the lock is held, and this is the only reference.
-        let state = unsafe { arena.state() };
+    /// Frees a block if it was lent; false: it was not.
+    pub(super) fn free_lent(&self, gpus: &Gpus, state: &mut ArenaGuard<'_>, id: u32) -> bool {
         if !state.end_lending(id) {
             return false;
         }
         match state.blocks[id].uses {
-            0 => self.free_unused(gpus, arena, id),
-            _ => self.free_used_locally(gpus, arena, id),
+            0 => self.free_unused(gpus, state, id),
+            _ => self.free_used_locally(gpus, state, id),
         }
         true
     }
 
-    /// Frees a block that no stream but its own uses. The caller holds the arena's lock.
-    fn free_unused(&self, gpus: &Gpus, arena: &Arena, id: u32) {
+    /// Frees a block that no stream but its own uses.
+    fn free_unused(&self, gpus: &Gpus, state: &mut ArenaGuard<'_>, id: u32) {
+        let arena = state.arena();
         if arena.segmented {
-            return self.free_in_segment(gpus, arena, id);
+            return self.free_in_segment(gpus, state, id);
         }
-        // SAFETY: the lock is held, and this is the only reference.
-        let state = unsafe { arena.state() };
         events::freed(arena, state, id);
-        self.end_block(gpus, arena, id);
-        // SAFETY: as above; poisoning has kept no reference.
-        let state = unsafe { arena.state() };
+        self.end_block(gpus, state, id);
         let Block { requested, oversize, units, start, .. } = state.blocks[id];
         state.free(id, units, start);
         let split = state.split();
         let bytes = i64::from(units) * UNIT as i64;
         let change = change_of(-1, -bytes, -(requested as i64), oversize);
-        self.count_slowly(arena, arena.class_of(units), change, split);
+        self.count_slowly(state, arena.class_of(units), change, split);
     }
 }

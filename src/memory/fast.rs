@@ -16,11 +16,12 @@ use crate::base::waiting;
 use crate::gpu::device::CURRENT;
 use crate::gpu::gpus;
 use crate::gpu::stream::Stream;
-use crate::memory::arena::addresses;
-use crate::memory::arena::arena_lock::ArenaGuard;
+use crate::memory::arena::arena_lock::LockGuard;
 use crate::memory::arena::block_index::unit_of;
+use crate::memory::arena::poll_policy::PollPolicy;
+use crate::memory::arena::{ArenaGuard, addresses};
 use crate::memory::config::size::{Size, UNIT};
-use crate::memory::stats::ledger::change_of;
+use crate::memory::stats::ledger::{Account, change_of};
 use crate::sanitizer;
 
 /// This thread is the one to which the arena's lock is biased.
@@ -74,51 +75,46 @@ fn allocate_plain<const BY_OWNER: bool>(
     if !is_plain || stream.is_per_thread() {
         return None;
     }
-    let _guard = arena.lock.guard_of::<BY_OWNER>()?;
-    // SAFETY: the lock is held, and this is the only reference.
-    let deferred = &mut unsafe { arena.state() }.deferred;
-    if !deferred.is_empty()
-        && !deferred.poll_policy.skip_without_clock()
-        && !should_skip(inside, arena)
-    {
-        return None;
+    let mut state = LockGuard::enter_as::<BY_OWNER>(arena)?;
+    if !state.deferred.is_empty() && !state.deferred.poll_policy.skip_without_clock() {
+        let (state, account) = state.state_and_account();
+        if !should_skip(inside, arena.device, &mut state.deferred.poll_policy, account) {
+            return None;
+        }
     }
-    // SAFETY: as above.
-    let state = unsafe { arena.state() };
     let start = match state.allocate_quick(request) {
         Some((_, start)) => start,
         None => match state.allocate_by_short_search(request.units, bytes) {
             Some(start) => start,
-            None => return count_merged(inside, arena),
+            None => return count_merged(inside, state),
         },
     };
     let (bytes, requested) = (size.bytes as i64, bytes as i64);
     let split = state.split_in_use();
-    // SAFETY: the lock is held and we are not parked.
-    if !unsafe { arena.count_alloc(bytes, requested, split) }
-        // SAFETY: as above.
-        && !unsafe { arena.count_alloc_joint(bytes, requested, split) }
+    if !state.count_alloc(bytes, requested, split)
+        && !state.count_alloc_joint(bytes, requested, split)
     {
-        count(inside, arena, 1, bytes, requested);
+        count(inside, state, 1, bytes, requested);
     }
     Some(arena.base + u64::from(start) * UNIT)
 }
 
-/// May an allocation skip the poll? The caller holds the lock.
+/// May an allocation skip the poll of an arena with this account?
 #[inline(never)]
-fn should_skip(inside: &Inside, arena: &Arena) -> bool {
+fn should_skip(inside: &Inside, device: i32, policy: &mut PollPolicy, account: &Account) -> bool {
     let Some(gpus) = gpus::existing(inside) else { return false };
     // In repeatable runs, the polls depend on how often the policy is evaluated, so the slow path
     // does that.
     let repeats = gpus.driver().repeats();
-    let device = gpus.device(arena.device).ok().filter(|_| !repeats);
-    device.is_some_and(|device| device.memory().should_skip(arena, false))
+    let device = gpus.device(device).ok().filter(|_| !repeats);
+    device.is_some_and(|device| device.memory().should_skip(policy, account, false))
 }
 
-/// Counts the blocks that the search has merged, where it found nothing. The caller holds the lock.
+/// Counts the blocks that the search has merged, where it found nothing.
 #[cold]
-fn count_merged(inside: &Inside, arena: &Arena) -> Option<u64> {
-    gpus::existing(inside)?.device(arena.device).ok()?.memory().count_split(arena);
+fn count_merged(inside: &Inside, mut state: ArenaGuard<'_>) -> Option<u64> {
+    let device = gpus::existing(inside)?.device(state.arena().device).ok()?;
+    device.memory().count_split(&mut state);
     None
 }
 
@@ -127,8 +123,8 @@ fn count_merged(inside: &Inside, arena: &Arena) -> Option<u64> {
 pub fn free(inside: &Inside, address: u64) -> Option<()> {
     gpus::existing(inside)?;
     let (arena, offset) = addresses::arena_of(address)?;
-    match arena.lock.guard_of::<OWNER>() {
-        Some(guard) => free_locked::<OWNER>(guard, inside, arena, offset),
+    match LockGuard::enter_as::<OWNER>(arena) {
+        Some(state) => free_locked::<OWNER>(state, inside, offset),
         None => free_as_other(inside, arena, offset),
     }
 }
@@ -136,33 +132,28 @@ pub fn free(inside: &Inside, address: u64) -> Option<()> {
 #[cold]
 #[inline(never)]
 fn free_as_other(inside: &Inside, arena: &Arena, offset: u64) -> Option<()> {
-    free_locked::<OTHER>(arena.lock.guard_of::<OTHER>()?, inside, arena, offset)
+    free_locked::<OTHER>(LockGuard::enter_as::<OTHER>(arena)?, inside, offset)
 }
 
 #[inline(always)]
 fn free_locked<const BY_OWNER: bool>(
-    _guard: ArenaGuard<'_>,
+    mut state: ArenaGuard<'_>,
     inside: &Inside,
-    arena: &Arena,
     offset: u64,
 ) -> Option<()> {
-    // SAFETY: the lock is held, and this is the only reference.
-    let state = unsafe { arena.state() };
     let id = state.find_quickly(offset)?;
     let Some((units, requested)) = state.plain(id) else {
-        return free_used(inside, arena, id);
+        return free_used(inside, state, id);
     };
     if BY_OWNER == OTHER {
         state.prefetch_next(id);
     }
     state.free(id, units, unit_of(offset) as u32);
     let (bytes, split) = (i64::from(units) * UNIT as i64, state.split());
-    // SAFETY: the lock is held and we are not parked.
-    if !unsafe { arena.count_free(bytes, requested, split) }
-        // SAFETY: as above.
-        && !unsafe { arena.count_free_joint(bytes, requested, split) }
+    if !state.count_free(bytes, requested, split)
+        && !state.count_free_joint(bytes, requested, split)
     {
-        count(inside, arena, -1, -bytes, -requested);
+        count(inside, state, -1, -bytes, -requested);
     }
     Some(())
 }
@@ -175,43 +166,40 @@ pub fn record_stream(inside: &Inside, address: u64, stream: &Stream) -> Option<(
         return None;
     }
     let (arena, offset) = addresses::arena_of(address)?;
-    let _guard = arena.lock.guard_quickly()?;
-    // SAFETY: the lock is held, and this is the only reference.
-    let state = unsafe { arena.state() };
+    let mut state = LockGuard::of_owner(arena)?;
     let id = state.find_quickly(offset)?;
     state.add_use_quickly(arena, id, stream)
 }
 
-/// Frees a block that other streams use. The caller holds the lock.
+/// Frees a block that other streams use.
 #[inline(never)]
-fn free_used(inside: &Inside, arena: &Arena, id: u32) -> Option<()> {
-    // SAFETY: the caller holds the lock, and has no reference.
-    let state = unsafe { arena.state() };
-    if let Some((bytes, oversize)) = state.defer_if_used(id) {
-        // SAFETY: the lock is held and we are not parked.
-        unsafe { arena.count_deferred_free(bytes, oversize) };
-        return Some(());
-    }
-    let is_used = state.blocks[id].uses != 0;
-    let gpus = gpus::existing(inside)?;
-    let device = gpus.device(arena.device).ok().filter(|_| is_used)?;
-    device.memory().free_used(gpus, arena, id).ok()
+fn free_used(inside: &Inside, mut state: ArenaGuard<'_>, id: u32) -> Option<()> {
+    let Some((bytes, oversize)) = state.defer_if_used(id) else {
+        return free_marked(inside, state, id);
+    };
+    state.count_deferred_free(bytes, oversize);
+    Some(())
 }
 
-/// Lets the ledger count a block that was allocated or freed. The caller holds the lock.
+/// Frees a block of which more is to be known than the streams that use it.
 #[cold]
 #[inline(never)]
-fn count(inside: &Inside, arena: &Arena, blocks: i64, bytes: i64, requested: i64) {
-    let gpus = gpus::existing(inside);
+fn free_marked(inside: &Inside, mut state: ArenaGuard<'_>, id: u32) -> Option<()> {
+    let is_used = state.blocks[id].uses != 0;
+    let gpus = gpus::existing(inside)?;
+    let device = gpus.device(state.arena().device).ok().filter(|_| is_used)?;
+    device.memory().free_used(gpus, &mut state, id).ok()
+}
+
+/// Lets the ledger count a block that was allocated or freed.
+#[cold]
+#[inline(never)]
+fn count(inside: &Inside, mut state: ArenaGuard<'_>, blocks: i64, bytes: i64, requested: i64) {
+    let (gpus, arena) = (gpus::existing(inside), state.arena());
     if let Some(Ok(device)) = gpus.map(|gpus| gpus.device(arena.device)) {
-        // SAFETY: the caller holds the lock, and this is the only reference.
-        let split = unsafe { arena.state() }.split();
+        let split = state.split();
         let class = arena.class_of((bytes.unsigned_abs() / UNIT) as u32);
-        device.memory().count_slowly(
-            arena,
-            class,
-            change_of(blocks, bytes, requested, false),
-            split,
-        );
+        let change = change_of(blocks, bytes, requested, false);
+        device.memory().count_slowly(&mut state, class, change, split);
     }
 }

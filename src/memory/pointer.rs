@@ -59,29 +59,25 @@ fn free_block<const WATCHED: bool>(gpus: &Gpus, address: u64) -> Result<()> {
     let Some(found) = addresses::arena_of(address) else {
         return free_unmapped(gpus, address);
     };
-    let Locked { arena, id, _guard } = lock_mapped(found, address)?;
-    // SAFETY: the lock is held, and this is the only reference.
-    let state = unsafe { arena.state() };
+    let Locked { mut state, id } = lock_mapped(found, address)?;
+    let arena = state.arena();
     if state.blocks[id].uses != 0 {
-        return memory_of(gpus, arena)?.free_used(gpus, arena, id);
+        return memory_of(gpus, arena)?.free_used(gpus, &mut state, id);
     }
     if WATCHED {
-        events::freed(arena, state, id);
-        memory_of(gpus, arena)?.end_block(gpus, arena, id);
+        events::freed(arena, &state, id);
+        memory_of(gpus, arena)?.end_block(gpus, &mut state, id);
     }
-    // SAFETY: as above; poisoning has kept no reference.
-    let state = unsafe { arena.state() };
     let Block { requested, oversize, units, start, .. } = state.blocks[id];
     let (bytes, requested) = (i64::from(units) * UNIT as i64, requested as i64);
     state.free(id, units, start);
     let split = state.split();
-    // SAFETY: the lock is held and we are not parked.
-    let falls = || unsafe { arena.count_free(bytes, requested, split) };
-    // SAFETY: as above.
-    let falls_together = || unsafe { arena.count_free_joint(bytes, requested, split) };
-    if oversize || !falls() && !falls_together() {
+    if oversize
+        || !state.count_free(bytes, requested, split)
+            && !state.count_free_joint(bytes, requested, split)
+    {
         let change = change_of(-1, -bytes, -requested, oversize);
-        memory_of(gpus, arena)?.count_slowly(arena, arena.class_of(units), change, split);
+        memory_of(gpus, arena)?.count_slowly(&mut state, arena.class_of(units), change, split);
     }
     Ok(())
 }
@@ -101,14 +97,13 @@ pub fn record_stream(address: u64, stream: &Stream) -> Result<()> {
 }
 
 fn note_use(address: u64, stream: &Stream) -> Result<()> {
-    let block = match addresses::arena_of(address) {
+    let Locked { mut state, id } = match addresses::arena_of(address) {
         Some(found) => lock_mapped(found, address)?,
         None if uncached::has(address) => return uncached::record_stream(address, stream),
         None => lookup::lock_block(address)?,
     };
-    // SAFETY: the lock is held, and this is the only reference.
-    let state = unsafe { block.arena.state() };
-    state.add_use(block.arena, block.id, stream)
+    let arena = state.arena();
+    state.add_use(arena, id, stream)
 }
 
 /// [`record_stream`] for the block that contains an address, or else begins at `start`. Does
@@ -127,9 +122,7 @@ fn note_use_around(address: u64, start: u64, stream: &Stream) -> Result<()> {
             false => require_others(address),
         };
     };
-    let _guard = arena.lock.enter()?;
-    // SAFETY: the lock is held, and this is the only reference.
-    let state = unsafe { arena.state() };
+    let state = &mut arena.enter()?;
     let id = state.find_around((offset / UNIT) as u32).ok_or_else(|| unallocated(address))?;
     state.add_use(arena, id, stream)
 }
@@ -143,9 +136,7 @@ pub fn use_inside(
     stream: &Stream,
 ) -> Result<bool> {
     let Some((arena, offset)) = addresses::arena_of(address) else { return Ok(false) };
-    let _guard = arena.lock.enter()?;
-    // SAFETY: the lock is held, and this is the only reference.
-    let state = unsafe { arena.state() };
+    let state = &mut arena.enter()?;
     let Some(id) = state.find_around((offset / UNIT) as u32) else { return Ok(false) };
     let start = state.address(arena.base, id);
     let is_inside = first >= start && end - start <= state.blocks[id].requested;
@@ -172,13 +163,12 @@ fn require_others(address: u64) -> Result<()> {
 
 /// The sizes of a live block.
 pub fn find(address: u64) -> Result<Found> {
-    let block = match addresses::arena_of(address) {
+    let Locked { state, id } = match addresses::arena_of(address) {
         Some(found) => lock_mapped(found, address)?,
         None if uncached::has(address) => return uncached::find(address),
         None => lookup::lock_block(address)?,
     };
-    // SAFETY: the lock is held, and this is the only reference.
-    let found = &unsafe { block.arena.state() }.blocks[block.id];
+    let found = &state.blocks[id];
     Ok(Found { requested: found.requested, bytes: found.bytes() as u64 })
 }
 
@@ -192,9 +182,7 @@ pub fn extent(address: u64) -> Result<Option<(u64, u64)>> {
             false => require_others(address).map(|()| None),
         };
     };
-    let _guard = arena.lock.enter()?;
-    // SAFETY: the lock is held, and this is the only reference.
-    let state = unsafe { arena.state() };
+    let state = &mut arena.enter()?;
     let id = state.find_around((offset / UNIT) as u32).ok_or_else(|| unallocated(address))?;
     Ok(Some((state.address(arena.base, id), state.blocks[id].requested)))
 }
@@ -205,9 +193,7 @@ pub fn extent(address: u64) -> Result<Option<(u64, u64)>> {
 pub fn cached_extent(address: u64) -> Option<(i32, u64, u64)> {
     let cached = addresses::arena_of(address);
     let (arena, offset) = cached.or_else(|| segmented::arena_of(address))?;
-    let _guard = arena.lock.enter().ok()?;
-    // SAFETY: the lock is held, and this is the only reference.
-    let state = unsafe { arena.state() };
+    let state = arena.enter().ok()?;
     let id = state.find_around((offset / UNIT) as u32)?;
     Some((arena.device, state.address(arena.base, id), state.blocks[id].requested))
 }

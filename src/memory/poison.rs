@@ -6,12 +6,12 @@
 //! the block, and before anything that is allocated for that stream afterwards. The host does not
 //! wait.
 
-use super::arena::Arena;
 use crate::base::error::Result;
 use crate::gpu::capture_mode::Relaxed;
 use crate::gpu::external_life::EndState;
 use crate::gpu::gpus::Gpus;
 use crate::gpu::stream::Stream;
+use crate::memory::arena::ArenaGuard;
 use crate::memory::device::stream_end::ordering_stream;
 use crate::memory::device::{DeviceMemory, suballocations};
 use crate::observe::flags::{self, Watcher};
@@ -32,11 +32,9 @@ pub(super) fn set(on: bool) {
 }
 
 impl DeviceMemory {
-    /// Called when a block is about to be free, and must not be used any more. The caller holds the
-    /// arena's lock.
-    pub(super) fn end_block(&self, gpus: &Gpus, arena: &Arena, id: u32) {
-        // SAFETY: the lock is held, and this is the only reference.
-        let state = unsafe { arena.state() };
+    /// Called when a block is about to be free, and must not be used any more.
+    pub(super) fn end_block(&self, gpus: &Gpus, state: &mut ArenaGuard<'_>, id: u32) {
+        let arena = state.arena();
         match state.heap(id) {
             // A tool that knows the blocks reports more, and would report poison as an access.
             heap @ Some(_) => {
@@ -44,17 +42,16 @@ impl DeviceMemory {
                 let _context = gpus.device(arena.device).ok().and_then(suballocations::context);
                 suballocations::report_free(heap, address);
             }
-            None => self.poison(gpus, arena, id),
+            None => self.poison(gpus, state, id),
         }
     }
 
     /// Poisons a block, if the mode is on.
-    fn poison(&self, gpus: &Gpus, arena: &Arena, id: u32) {
+    fn poison(&self, gpus: &Gpus, state: &mut ArenaGuard<'_>, id: u32) {
+        let arena = state.arena();
         if !IS_ON.load(Ordering::Relaxed) {
             return;
         }
-        // SAFETY: the lock is held, and this is the only reference.
-        let state = unsafe { arena.state() };
         let (address, bytes) = (state.address(arena.base, id), state.blocks[id].bytes());
         let Some(stream) = state.stream_of(arena, id) else { return };
         // A free does not fail, and the log's callback is not called with a lock held. So an error

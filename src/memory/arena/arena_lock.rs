@@ -95,66 +95,23 @@ impl ArenaLock {
 
     /// Takes the lock until the guard is dropped.
     #[inline]
-    pub fn guard(&self) -> ArenaGuard<'_> {
-        if let Some(guard) = self.guard_quickly() {
-            return guard;
-        }
-        loop {
-            if let Some(guard) = self.guard_slowly(thread::address()) {
-                return guard;
-            }
-            sync::nap();
-        }
+    pub fn guard(&self) -> LockGuard<'_, ArenaLock> {
+        LockGuard::of(self)
     }
 
-    /// Takes the lock until the guard is dropped. Fails in a host function of a stream if the
-    /// holder waits for the device, because the device may wait for this host function.
-    #[inline]
-    pub fn enter(&self) -> Result<ArenaGuard<'_>> {
-        match self.guard_quickly() {
-            Some(guard) => Ok(guard),
-            None => self.guard_slowly(thread::address()).ok_or(Error::InCallback("")),
-        }
-    }
-
-    /// Takes the lock if this thread is the owner.
+    /// Takes the lock if this thread is the owner; false: it is not.
     #[inline(always)]
-    pub fn guard_quickly(&self) -> Option<ArenaGuard<'_>> {
+    fn take_quickly(&self) -> bool {
         let me = thread::address();
         if self.bias.owner.load(Ordering::Relaxed) != me {
-            return None;
+            return false;
         }
         Rank::ARENA.check();
-        self.guard_as_owner(me)
-    }
-
-    /// With `OWNER`, takes the lock if this thread is the owner. Without, takes the real lock if
-    /// this thread is not the owner.
-    #[inline(always)]
-    pub fn guard_of<const OWNER: bool>(&self) -> Option<ArenaGuard<'_>> {
-        if OWNER {
-            return self.guard_quickly();
-        }
-        let me = thread::address();
-        let is_owner = self.bias.owner.load(Ordering::Relaxed) == me;
-        if is_owner { None } else { self.guard_slowly(me) }
-    }
-
-    /// Takes the lock while this thread holds that of another arena, if this thread is the owner
-    /// and does not hold this lock. Never waits.
-    #[inline]
-    pub fn guard_second(&self) -> Option<ArenaGuard<'_>> {
-        let me = thread::address();
-        let is_owner = self.bias.owner.load(Ordering::Relaxed) == me;
-        // Only the owner sets the flag.
-        if !is_owner || self.bias.inside.load(Ordering::Relaxed) {
-            return None;
-        }
-        self.guard_as_owner(me)
+        self.take_as_owner(me)
     }
 
     #[inline(always)]
-    fn guard_as_owner(&self, me: usize) -> Option<ArenaGuard<'_>> {
+    fn take_as_owner(&self, me: usize) -> bool {
         self.bias.inside.store(true, Ordering::Relaxed);
         sync::light_fence();
         if self.bias.owner.load(Ordering::Acquire) == me {
@@ -163,26 +120,25 @@ impl ArenaLock {
                 "an owner is inside a call, where `visit_of` finds it"
             );
             Rank::ARENA.note_taken();
-            return Some(ArenaGuard { lock: self, is_light: true, not_send: PhantomData });
+            return true;
         }
         self.bias.inside.store(false, Ordering::Release);
-        None
+        false
     }
 
-    /// Takes the real lock. None: this is a host function of a stream, and the holder waits for the
-    /// device.
+    /// Takes the real lock. False: this is a host function of a stream, and the holder waits for
+    /// the device.
     #[inline(never)]
-    fn guard_slowly(&self, me: usize) -> Option<ArenaGuard<'_>> {
+    fn take_slowly(&self, me: usize) -> bool {
         Rank::ARENA.check();
         let pause = |pauses| (0..pauses).for_each(|_| sync::spin_loop());
         self.contention.back_off(me, pause, || self.lock.is_held());
         if !self.lock.try_lock() {
             self.contention.found_held();
             if !self.wait_for_holder() {
-                return None;
+                return false;
             }
         }
-        let guard = ArenaGuard { lock: self, is_light: false, not_send: PhantomData };
         let owner = self.bias.owner.load(Ordering::Relaxed);
         if owner == NO_OWNER {
             if self.contention.is_streak_of(me) {
@@ -190,13 +146,14 @@ impl ArenaLock {
             }
         } else if owner != me {
             if !self.revoke_bias(owner) {
-                return None;
+                self.lock.unlock();
+                return false;
             }
             if self.contention.is_streak_of(me) {
                 self.bias_to(me);
             }
         }
-        Some(guard)
+        true
     }
 
     /// Waits for the lock; false: it cannot be had before this host function returns.
@@ -244,19 +201,19 @@ impl ArenaLock {
     }
 
     /// Lets the ledger use the account until [`ArenaLock::unpark`]. Called by the holder.
-    pub fn park(&self) {
+    fn park(&self) {
         Rank::ARENA.note_released();
         Rank::PARKED.note_taken();
         self.parked.store(true, Ordering::Release);
     }
 
     /// Notes that the holder begins to wait for the device, or no longer waits.
-    pub fn set_waits(&self, waits: bool) {
+    fn set_waits(&self, waits: bool) {
         self.waits.store(waits, Ordering::Relaxed);
     }
 
     /// Ends what [`ArenaLock::park`] began. Called by the holder, which has the ledger's lock.
-    pub fn unpark(&self) {
+    fn unpark(&self) {
         self.parked.store(false, Ordering::Release);
         Rank::PARKED.note_released();
         Rank::ARENA.note_taken();
@@ -362,22 +319,126 @@ fn wait_while(mut is_so: impl FnMut() -> bool) {
     }
 }
 
-/// Releases the lock when dropped, also during a panic.
-pub struct ArenaGuard<'a> {
-    lock: &'a ArenaLock,
+/// What has an arena's lock.
+pub trait HasLock {
+    /// The lock.
+    fn lock(&self) -> &ArenaLock;
+}
+
+impl HasLock for ArenaLock {
+    #[inline(always)]
+    fn lock(&self) -> &ArenaLock {
+        self
+    }
+}
+
+/// The lock of `T` is held. Releases it when dropped, also during a panic.
+pub struct LockGuard<'a, T: HasLock> {
+    holder: &'a T,
     is_light: bool,
     /// Only the owner may clear the `inside` flag.
     not_send: PhantomData<*const ()>,
 }
 
-impl Drop for ArenaGuard<'_> {
+impl<'a, T: HasLock> LockGuard<'a, T> {
+    #[inline(always)]
+    fn new(holder: &'a T, is_light: bool) -> LockGuard<'a, T> {
+        LockGuard { holder, is_light, not_send: PhantomData }
+    }
+
+    /// Takes the lock.
+    #[inline]
+    pub fn of(holder: &'a T) -> LockGuard<'a, T> {
+        if let Some(guard) = LockGuard::of_owner(holder) {
+            return guard;
+        }
+        while !holder.lock().take_slowly(thread::address()) {
+            sync::nap();
+        }
+        LockGuard::new(holder, false)
+    }
+
+    /// Takes the lock. Fails in a host function of a stream if the holder waits for the device,
+    /// because the device may wait for this host function.
+    #[inline]
+    pub fn enter(holder: &'a T) -> Result<LockGuard<'a, T>> {
+        match LockGuard::of_owner(holder) {
+            Some(guard) => Ok(guard),
+            None => LockGuard::slowly(holder, thread::address()).ok_or(Error::InCallback("")),
+        }
+    }
+
+    /// Takes the lock if this thread is the owner.
+    #[inline(always)]
+    pub fn of_owner(holder: &'a T) -> Option<LockGuard<'a, T>> {
+        holder.lock().take_quickly().then(|| LockGuard::new(holder, true))
+    }
+
+    /// With `OWNER`, takes the lock if this thread is the owner. Without, takes the real lock if
+    /// this thread is not the owner.
+    #[inline(always)]
+    pub fn enter_as<const OWNER: bool>(holder: &'a T) -> Option<LockGuard<'a, T>> {
+        if OWNER {
+            return LockGuard::of_owner(holder);
+        }
+        let me = thread::address();
+        let is_owner = holder.lock().bias.owner.load(Ordering::Relaxed) == me;
+        if is_owner { None } else { LockGuard::slowly(holder, me) }
+    }
+
+    #[inline(always)]
+    fn slowly(holder: &'a T, me: usize) -> Option<LockGuard<'a, T>> {
+        holder.lock().take_slowly(me).then(|| LockGuard::new(holder, false))
+    }
+
+    /// Takes the lock while this thread holds that of another arena, if this thread is the owner
+    /// and does not hold this lock. Never waits.
+    #[inline]
+    pub fn second(holder: &'a T) -> Option<LockGuard<'a, T>> {
+        let (me, bias) = (thread::address(), &holder.lock().bias);
+        let is_owner = bias.owner.load(Ordering::Relaxed) == me;
+        // Only the owner sets the flag.
+        if !is_owner || bias.inside.load(Ordering::Relaxed) {
+            return None;
+        }
+        holder.lock().take_as_owner(me).then(|| LockGuard::new(holder, true))
+    }
+
+    /// What has the lock.
+    #[inline(always)]
+    pub fn holder(&self) -> &'a T {
+        self.holder
+    }
+
+    /// Runs `body` while the holder of the ledger may use the account and read the state. When
+    /// `body` returns, this thread is the holder of the ledger.
+    pub fn parked<R>(&mut self, body: impl FnOnce() -> R) -> R {
+        let lock = self.holder.lock();
+        lock.park();
+        let result = body();
+        lock.unpark();
+        result
+    }
+
+    /// The same while `body` waits for the device.
+    pub fn parked_for_device<R>(&mut self, body: impl FnOnce() -> R) -> R {
+        let lock = self.holder.lock();
+        lock.set_waits(true);
+        let result = self.parked(body);
+        lock.set_waits(false);
+        result
+    }
+}
+
+impl<T: HasLock> Drop for LockGuard<'_, T> {
     #[inline]
     fn drop(&mut self) {
+        let lock = self.holder.lock();
         if self.is_light {
             Rank::ARENA.note_released();
-            self.lock.bias.inside.store(false, Ordering::Release);
+            lock.bias.inside.store(false, Ordering::Release);
         } else {
-            self.lock.lock.unlock();
+            lock.lock.unlock();
         }
     }
 }
@@ -420,16 +481,12 @@ mod tests {
                 self.lock.thaw();
                 return 1;
             }
-            let _guard = self.lock.guard();
+            let mut guard = self.lock.guard();
             self.add(pauses);
             if choice > 1 {
                 return 1;
             }
-            self.lock.park();
-            {
-                let _ledger = self.ledger.guard();
-                self.lock.unpark();
-            }
+            drop(guard.parked(|| self.ledger.guard()));
             self.add(pauses);
             2
         }

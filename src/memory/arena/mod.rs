@@ -41,7 +41,7 @@ use crate::base::{thread, waiting};
 use crate::driver::Driver;
 use crate::driver::sys::CUevent;
 use crate::gpu::stream::Stream;
-use crate::memory::arena::arena_lock::ArenaLock;
+use crate::memory::arena::arena_lock::{ArenaLock, LockGuard};
 use crate::memory::arena::bins::{Bins, SHORT_WALK};
 use crate::memory::arena::block::{Block, Blocks, NONE, State};
 use crate::memory::arena::block_index::BlockIndex;
@@ -56,6 +56,7 @@ use crate::memory::config::pool_id::PoolId;
 use crate::memory::config::size::{Class, Request, SMALL_ARENA, UNIT};
 use crate::memory::stats::ledger::{Account, Split};
 use std::cell::UnsafeCell;
+use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicI64, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering};
 
@@ -113,15 +114,44 @@ pub struct Arena {
     /// Guards `state` and `account`. While the holder is parked, the holder of the ledger may use
     /// `account` and read `state`. A thread that parks has left both consistent, and keeps no
     /// reference.
-    pub lock: ArenaLock,
-    pub(super) state: UnsafeCell<ArenaState>,
-    pub(super) account: UnsafeCell<Account>,
+    lock: ArenaLock,
+    state: UnsafeCell<ArenaState>,
+    account: UnsafeCell<Account>,
 }
 
 // SAFETY: the cells are guarded by the locks that their comments name; the rest is atomic or fixed.
 unsafe impl Sync for Arena {}
 // SAFETY: nothing in it belongs to a thread.
 unsafe impl Send for Arena {}
+
+/// An arena whose lock this thread holds; dereferences to the guarded state.
+pub type ArenaGuard<'a> = LockGuard<'a, Arena>;
+
+impl<'a> ArenaGuard<'a> {
+    /// The arena.
+    #[inline(always)]
+    pub fn arena(&self) -> &'a Arena {
+        self.holder()
+    }
+}
+
+impl Deref for ArenaGuard<'_> {
+    type Target = ArenaState;
+
+    #[inline(always)]
+    fn deref(&self) -> &ArenaState {
+        // SAFETY: the lock is held and not parked, and the guard is borrowed meanwhile.
+        unsafe { &*self.arena().state.get() }
+    }
+}
+
+impl DerefMut for ArenaGuard<'_> {
+    #[inline(always)]
+    fn deref_mut(&mut self) -> &mut ArenaState {
+        // SAFETY: the lock is held and not parked, and the guard is borrowed meanwhile.
+        unsafe { &mut *self.arena().state.get() }
+    }
+}
 
 /// The state that the lock guards. The fields that nearly every call uses come first. Counts are
 /// not adjacent, for the reason that `headroom.rs` gives.
@@ -276,15 +306,30 @@ impl Arena {
         unsafe { try_box_at("an arena", write) }
     }
 
-    /// The guarded state.
+    /// Takes its lock.
+    #[inline]
+    pub fn guard(&self) -> ArenaGuard<'_> {
+        LockGuard::of(self)
+    }
+
+    /// Takes its lock. Fails in a host function of a stream if the holder waits for the device.
+    #[inline]
+    pub fn enter(&self) -> Result<ArenaGuard<'_>> {
+        LockGuard::enter(self)
+    }
+
+    /// The state of an arena that no other thread can find yet.
+    pub(super) fn state_mut(&mut self) -> &mut ArenaState {
+        self.state.get_mut()
+    }
+
+    /// The state, which does not change meanwhile.
     ///
     /// # Safety
-    /// The caller holds the lock and has no other reference to the state.
-    #[allow(clippy::mut_from_ref, reason = "the lock makes it exclusive")]
-    #[inline]
-    pub(super) unsafe fn state(&self) -> &mut ArenaState {
-        // SAFETY: the caller's promise.
-        unsafe { &mut *self.state.get() }
+    /// The ledger has frozen the arena.
+    pub(super) unsafe fn frozen_state(&self) -> &ArenaState {
+        // SAFETY: the caller's promise: nothing is written.
+        unsafe { &*self.state.get() }
     }
 
     /// The policy of its device.
@@ -376,8 +421,8 @@ impl Arena {
     /// Runs `body` on its state, which does not change meanwhile. The caller holds the ledger.
     fn inspect<R>(&self, body: impl FnOnce(&ArenaState) -> R) -> R {
         self.lock.freeze();
-        // SAFETY: frozen, or its holder is parked and has no reference; nothing is written.
-        let seen = body(unsafe { &*self.state.get() });
+        // SAFETY: it is frozen, or its holder is parked.
+        let seen = body(unsafe { self.frozen_state() });
         self.lock.thaw();
         seen
     }

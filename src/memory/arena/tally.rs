@@ -5,9 +5,9 @@
 //! to 1 MiB came from small arenas needed up to 4 % more memory. So small arenas of mapped memory
 //! have blocks of up to 64 KiB only, and large arenas count blocks of both classes.
 
-use crate::memory::arena::Arena;
-use crate::memory::arena::arena_lock::ArenaLock;
+use crate::memory::arena::arena_lock::{ArenaLock, HasLock};
 use crate::memory::arena::member::Member;
+use crate::memory::arena::{Arena, ArenaGuard, ArenaState};
 use crate::memory::config::size::{Class, SMALL, UNIT};
 use crate::memory::stats::ledger::{Account, Split};
 
@@ -17,12 +17,14 @@ fn class_of_mapped(bytes: i64) -> Class {
     if bytes <= SMALL as i64 { Class::Small } else { Class::Large }
 }
 
-impl Member for Arena {
-    #[inline]
+impl HasLock for Arena {
+    #[inline(always)]
     fn lock(&self) -> &ArenaLock {
         &self.lock
     }
+}
 
+impl Member for Arena {
     /// The arena of the other class that serves its stream.
     #[inline]
     fn partner(&self) -> Option<&Arena> {
@@ -39,111 +41,120 @@ impl Member for Arena {
     #[inline]
     unsafe fn with_account<R>(&self, body: impl FnOnce(&mut Account) -> R) -> R {
         // SAFETY: the caller's promise.
-        body(unsafe { self.account() })
+        body(unsafe { &mut *self.account.get() })
     }
 }
 
 impl Arena {
-    /// The account.
-    ///
-    /// # Safety The caller holds the lock, or the ledger's while the holder of the lock is parked,
-    /// and has no other reference to the account.
-    #[allow(clippy::mut_from_ref, reason = "the locks make it exclusive")]
-    #[inline(always)]
-    pub(in crate::memory) unsafe fn account(&self) -> &mut Account {
-        // SAFETY: the caller's promise.
-        unsafe { &mut *self.account.get() }
-    }
-
     /// The class of one of its blocks.
     #[inline]
     pub(in crate::memory) fn class_of(&self, units: u32) -> Class {
         if self.segmented { self.class } else { class_of_mapped(i64::from(units) * UNIT as i64) }
     }
 
-    /// Counts an allocated block of mapped memory that is not oversize, if the headroom allows.
-    /// False: nothing was done.
+    /// [`ArenaGuard::count_alloc_joint`].
     ///
     /// # Safety
     /// The caller holds the lock and is not parked, and has no reference to the account.
-    #[inline(always)]
-    pub(in crate::memory) unsafe fn count_alloc(
-        &self,
-        bytes: i64,
-        requested: i64,
-        split: Split,
-    ) -> bool {
-        // SAFETY: the caller's promise.
-        let account = unsafe { self.account() };
-        account.count_alloc(class_of_mapped(bytes), bytes, requested, split)
-    }
-
-    /// Counts a freed block in the same way.
-    ///
-    /// # Safety
-    /// The same.
-    #[inline(always)]
-    pub(in crate::memory) unsafe fn count_free(
-        &self,
-        bytes: i64,
-        requested: i64,
-        split: Split,
-    ) -> bool {
-        // SAFETY: the caller's promise.
-        let account = unsafe { self.account() };
-        account.count_free(class_of_mapped(bytes), bytes, requested, split)
-    }
-
-    /// [`Arena::count_alloc`] with headroom of its stream's arena of the other class, if this
-    /// thread owns that arena's lock and this arena's headroom alone does not allow the block.
-    /// False: nothing was done.
-    ///
-    /// # Safety
-    /// The same.
     #[inline(never)]
-    pub(in crate::memory) unsafe fn count_alloc_joint(
-        &self,
-        bytes: i64,
-        requested: i64,
-        split: Split,
-    ) -> bool {
+    unsafe fn count_alloc_joint(&self, bytes: i64, requested: i64, split: Split) -> bool {
         let class = class_of_mapped(bytes);
-        self.with_partner(|account, other| {
+        let count = |account: &mut Account, other: &mut Account| {
             account.count_alloc_with(other, class, (bytes, requested), split)
-        })
+        };
+        // SAFETY: the caller's promise.
+        unsafe { self.with_partner(count) }
     }
 
-    /// [`Arena::count_free`] in the same way.
+    /// [`ArenaGuard::count_free_joint`].
     ///
     /// # Safety
     /// The same.
     #[inline(never)]
-    pub(in crate::memory) unsafe fn count_free_joint(
-        &self,
-        bytes: i64,
-        requested: i64,
-        split: Split,
-    ) -> bool {
+    unsafe fn count_free_joint(&self, bytes: i64, requested: i64, split: Split) -> bool {
         let class = class_of_mapped(bytes);
-        self.with_partner(|account, other| {
+        let count = |account: &mut Account, other: &mut Account| {
             account.count_free_with(other, class, (bytes, requested), split)
-        })
-    }
-
-    /// Counts a freed block that other streams may still use.
-    ///
-    /// # Safety
-    /// The same.
-    #[inline]
-    pub(in crate::memory) unsafe fn count_deferred_free(&self, bytes: i64, oversize: bool) {
-        let class = self.class_of((bytes as u64 / UNIT) as u32);
+        };
         // SAFETY: the caller's promise.
-        unsafe { self.account() }.count_deferred_free(class, bytes, oversize);
+        unsafe { self.with_partner(count) }
     }
 }
 
-/// Bytes of the pending blocks of an arena. The caller holds its lock.
-pub(in crate::memory) fn pending_bytes(arena: &Arena) -> u64 {
-    // SAFETY: the lock is held and we are not parked.
-    unsafe { arena.account() }.waiting_bytes() as u64
+impl ArenaGuard<'_> {
+    /// The account.
+    #[inline(always)]
+    pub(in crate::memory) fn account(&mut self) -> &mut Account {
+        // SAFETY: the lock is held and not parked, and the guard is borrowed meanwhile.
+        unsafe { &mut *self.holder().account.get() }
+    }
+
+    /// The state and the account.
+    #[inline(always)]
+    pub(in crate::memory) fn state_and_account(&mut self) -> (&mut ArenaState, &mut Account) {
+        let account: *mut Account = self.account();
+        // SAFETY: it is not part of the state, and the guard is borrowed meanwhile.
+        (self, unsafe { &mut *account })
+    }
+
+    /// Counts an allocated block of mapped memory that is not oversize, if the headroom allows.
+    /// False: nothing was done.
+    #[inline(always)]
+    pub(in crate::memory) fn count_alloc(
+        &mut self,
+        bytes: i64,
+        requested: i64,
+        split: Split,
+    ) -> bool {
+        self.account().count_alloc(class_of_mapped(bytes), bytes, requested, split)
+    }
+
+    /// Counts a freed block in the same way.
+    #[inline(always)]
+    pub(in crate::memory) fn count_free(
+        &mut self,
+        bytes: i64,
+        requested: i64,
+        split: Split,
+    ) -> bool {
+        self.account().count_free(class_of_mapped(bytes), bytes, requested, split)
+    }
+
+    /// [`ArenaGuard::count_alloc`] with headroom of its stream's arena of the other class, if this
+    /// thread owns that arena's lock and this arena's headroom alone does not allow the block.
+    /// False: nothing was done.
+    #[inline(always)]
+    pub(in crate::memory) fn count_alloc_joint(
+        &mut self,
+        bytes: i64,
+        requested: i64,
+        split: Split,
+    ) -> bool {
+        // SAFETY: the lock is held and not parked, and the guard is borrowed meanwhile.
+        unsafe { self.holder().count_alloc_joint(bytes, requested, split) }
+    }
+
+    /// [`ArenaGuard::count_free`] in the same way.
+    #[inline(always)]
+    pub(in crate::memory) fn count_free_joint(
+        &mut self,
+        bytes: i64,
+        requested: i64,
+        split: Split,
+    ) -> bool {
+        // SAFETY: the lock is held and not parked, and the guard is borrowed meanwhile.
+        unsafe { self.holder().count_free_joint(bytes, requested, split) }
+    }
+
+    /// Counts a freed block that other streams may still use.
+    #[inline]
+    pub(in crate::memory) fn count_deferred_free(&mut self, bytes: i64, oversize: bool) {
+        let class = self.holder().class_of((bytes as u64 / UNIT) as u32);
+        self.account().count_deferred_free(class, bytes, oversize);
+    }
+
+    /// Bytes of the pending blocks.
+    pub(in crate::memory) fn pending_bytes(&mut self) -> u64 {
+        self.account().waiting_bytes() as u64
+    }
 }

@@ -10,7 +10,7 @@ use crate::base::error::Result;
 use crate::gpu::device::Device;
 use crate::gpu::gpus::Gpus;
 use crate::memory::arena::foreign_free::{Owner, Window};
-use crate::memory::arena::{Arena, events};
+use crate::memory::arena::{Arena, ArenaGuard, events};
 use crate::memory::config::pool_id::PoolId;
 use crate::memory::config::size::{Request, UNIT};
 use crate::memory::device::DeviceMemory;
@@ -61,9 +61,8 @@ impl DeviceMemory {
             return Ok(None);
         };
         let Some(stream) = arena.stream() else { return Ok(None) };
-        let _guard = source_arena.lock.enter()?;
-        // SAFETY: the lock is held, and this is the only reference.
-        match unsafe { source_arena.state() }.foreign.find(stream) {
+        let source_arena = &mut source_arena.enter()?;
+        match source_arena.foreign.find(stream) {
             Some(index) => self.take_for_stream(source_arena, index, request, false),
             None => Ok(None),
         }
@@ -122,9 +121,8 @@ impl DeviceMemory {
 
     /// Do other streams use memory of the arena?
     fn has_foreign(&self, arena: &Arena) -> bool {
-        let Ok(_guard) = arena.lock.enter() else { return false };
-        // SAFETY: the lock is held, and this is the only reference.
-        !unsafe { arena.state() }.foreign.is_empty()
+        let Ok(state) = arena.enter() else { return false };
+        !state.foreign.is_empty()
     }
 
     /// Do other arenas of the class have memory that may be shared? Less than the margin does not
@@ -147,9 +145,7 @@ impl DeviceMemory {
     fn may_grow(&self, arena: &Arena, request: Request) -> bool {
         let step = (self.virtual_memory.granularity() / UNIT) as u32;
         let (growth, is_first) = {
-            let Ok(_guard) = arena.lock.enter() else { return true };
-            // SAFETY: the lock is held, and this is the only reference.
-            let state = unsafe { arena.state() };
+            let Ok(state) = arena.enter() else { return true };
             let growth = u64::from(state.missing_at_end(request.units, step)) * UNIT;
             (growth, state.segment.bytes() == 0)
         };
@@ -172,7 +168,11 @@ impl DeviceMemory {
 
     /// The most bytes that were allocated at a time since the cache was emptied, this request
     /// included. `own` is an arena whose lock the caller holds, if it holds one.
-    pub(in crate::memory) fn highest_need(&self, own: Option<&Arena>, request: Request) -> u64 {
+    pub(in crate::memory) fn highest_need(
+        &self,
+        own: Option<&mut ArenaGuard<'_>>,
+        request: Request,
+    ) -> u64 {
         self.with_ledger(own, |stats| {
             let current = stats.sums(ClassCounters::current)[ALL][ALLOCATED_BYTES];
             stats.ledger.highest.max(current + i64::from(request.units) * UNIT as i64) as u64
@@ -184,7 +184,7 @@ impl DeviceMemory {
     fn each_shared<R>(
         &self,
         arena: &Arena,
-        mut body: impl FnMut(&Arena) -> Result<Option<R>>,
+        mut body: impl FnMut(&mut ArenaGuard<'_>) -> Result<Option<R>>,
     ) -> Result<Option<R>> {
         let shares = self.policy.shares();
         let takes_part = |other: &Arena| {
@@ -203,7 +203,7 @@ impl DeviceMemory {
             let Some((place, other)) = found else { return Ok(None) };
             // SAFETY: boxed, and kept as long as this call.
             let other = unsafe { &*other };
-            let _guard = other.lock.enter()?;
+            let other = &mut other.enter()?;
             let found = body(other)?;
             if found.is_some() {
                 return Ok(found);
@@ -214,12 +214,9 @@ impl DeviceMemory {
 
     /// A block that the stream may use without a wait: it is free in the stream's own order.
     fn share_without_wait(&self, requester: Requester) -> Result<Option<u64>> {
-        self.each_shared(requester.arena, |other| {
-            // SAFETY: `each_shared` holds the lock.
-            match unsafe { other.state() }.foreign.find(requester.stream) {
-                Some(index) => self.take_for_stream(other, index, requester.request, false),
-                None => Ok(None),
-            }
+        self.each_shared(requester.arena, |other| match other.foreign.find(requester.stream) {
+            Some(index) => self.take_for_stream(other, index, requester.request, false),
+            None => Ok(None),
         })
     }
 
@@ -233,7 +230,7 @@ impl DeviceMemory {
     ) -> Result<Option<u64>> {
         let mut best: Option<(_, *const Arena, u64)> = None;
         self.each_shared(requester.arena, |other| {
-            let is_own = std::ptr::eq(other, requester.arena);
+            let is_own = std::ptr::eq(other.arena(), requester.arena);
             if place == Where::OwnArena && !is_own {
                 return Ok(None::<()>);
             }
@@ -243,19 +240,15 @@ impl DeviceMemory {
             }
             let Some(to) = self.owner_in(requester, other) else { return Ok(None) };
             let before = self.known(requester, other, to, false);
-            // SAFETY: `each_shared` holds the lock.
-            if unsafe { other.state() }.find_window(requester.request.units, ANY, before).is_none()
-            {
+            if other.find_window(requester.request.units, ANY, before).is_none() {
                 return Ok(None);
             }
             let known = if may_wait { before } else { self.known(requester, other, to, true) };
             let allowed = if may_wait { ANY } else { known };
-            // SAFETY: `each_shared` holds the lock.
-            let state = unsafe { other.state() };
-            if let Some(window) = state.find_window(requester.request.units, allowed, known) {
-                let cost = (window.waits(known), state.segment.bytes(), window.units());
+            if let Some(window) = other.find_window(requester.request.units, allowed, known) {
+                let cost = (window.waits(known), other.segment.bytes(), window.units());
                 if best.is_none_or(|(least, ..)| cost < least) {
-                    best = Some((cost, std::ptr::from_ref(other), before));
+                    best = Some((cost, std::ptr::from_ref(other.arena()), before));
                 }
             }
             Ok(None)
@@ -263,22 +256,19 @@ impl DeviceMemory {
         let Some((_, other, before)) = best else { return Ok(None) };
         // SAFETY: found by this call, which is not over.
         let other = unsafe { &*other };
-        let _guard = other.lock.enter()?;
+        let other = &mut other.enter()?;
         let Some(to) = self.owner_in(requester, other) else { return Ok(None) };
         // The queries above have noted their results, unless another thread came between.
         let known = self.known(requester, other, to, false);
         let allowed = if may_wait { ANY } else { known };
-        // SAFETY: the lock is held, and this is the only reference.
-        let state = unsafe { other.state() };
-        let Some(window) = state.find_window(requester.request.units, allowed, known) else {
+        let Some(window) = other.find_window(requester.request.units, allowed, known) else {
             return Ok(None);
         };
         if !self.order_after(requester, other, window.owners & !known, to, may_wait) {
             return Ok(None);
         }
         let newly = window.owners & !before;
-        // SAFETY: as above.
-        let foreign = unsafe { other.state() }.foreign_units(newly);
+        let foreign = other.foreign_units(newly);
         let gained = foreign.max(requester.request.units.into()) * UNIT;
         if gained >= self.virtual_memory.limit.claimed() / LITTLE {
             requester.arena.small_waits.store(0, Ordering::Relaxed);
@@ -292,17 +282,17 @@ impl DeviceMemory {
     fn take_window(
         &self,
         requester: Requester,
-        other: &Arena,
+        other: &mut ArenaGuard<'_>,
         window: Window,
         to: Owner,
     ) -> Result<Option<u64>> {
         let Owner::Stream(index) = to else {
             self.gather(other, window, to);
-            // SAFETY: the caller holds the lock, and this is the only reference.
-            unsafe { other.state() }.advance_cursor(requester.request.units);
+            other.advance_cursor(requester.request.units);
             return self.take::<true>(other, requester.request, usize::MAX);
         };
-        requester.arena.source_arena.store(std::ptr::from_ref(other).cast_mut(), Ordering::Release);
+        let source = std::ptr::from_ref(other.arena()).cast_mut();
+        requester.arena.source_arena.store(source, Ordering::Release);
         // A window of the arena's own memory is one block, whose rest stays with the arena.
         if window.owners == Owner::Arena.bit() {
             return self.take_for_stream(other, index, requester.request, true);
@@ -311,11 +301,10 @@ impl DeviceMemory {
         self.take_for_stream(other, index, requester.request, false)
     }
 
-    /// Moves a window to one owner. The caller holds the arena's lock.
-    fn gather(&self, arena: &Arena, window: Window, to: Owner) {
-        // SAFETY: the caller holds the lock, and this is the only reference.
-        unsafe { arena.state() }.gather(window, to);
-        self.count_split(arena);
+    /// Moves a window to one owner.
+    fn gather(&self, state: &mut ArenaGuard<'_>, window: Window, to: Owner) {
+        state.gather(window, to);
+        self.count_split(state);
     }
 
     /// A block at the end of the arena that needs the least growth, if that is much less than the
@@ -325,26 +314,23 @@ impl DeviceMemory {
         let units = requester.request.units;
         let mut best: (u32, *const Arena) = (0, std::ptr::null());
         self.each_shared(requester.arena, |other| {
-            // SAFETY: `each_shared` holds the lock.
-            let state = unsafe { other.state() };
-            if !state.quick.has_lists()
-                && let Some((_, tail)) = state.tail()
+            if !other.quick.has_lists()
+                && let Some((_, tail)) = other.tail()
             {
-                let own = std::ptr::eq(other, requester.arena);
+                let own = std::ptr::eq(other.arena(), requester.arena);
                 // Another stream's arena must save at least a quarter of the request.
                 let worth = if own { tail } else { tail.saturating_sub(units / 4) };
                 if worth > best.0 {
-                    best = (worth, std::ptr::from_ref(other));
+                    best = (worth, std::ptr::from_ref(other.arena()));
                 }
             }
             Ok(None::<()>)
         })?;
         // SAFETY: NULL or found by this call, which is not over.
         let Some(other) = (unsafe { best.1.as_ref() }) else { return Ok(None) };
-        let _guard = other.lock.enter()?;
+        let other = &mut other.enter()?;
         let Some(to) = self.owner_in(requester, other) else { return Ok(None) };
-        // SAFETY: the lock is held, and this is the only reference.
-        let Some((window, tail)) = unsafe { other.state() }.tail() else { return Ok(None) };
+        let Some((window, tail)) = other.tail() else { return Ok(None) };
         if window.owners == to.bit() && to == Owner::Arena
             || !self.order_after(requester, other, window.owners, to, true)
         {
@@ -355,29 +341,27 @@ impl DeviceMemory {
         let step = (self.virtual_memory.granularity() / UNIT) as u32;
         let missing = units.saturating_sub(tail).next_multiple_of(step);
         if missing > 0 {
-            // SAFETY: as above.
-            let state = unsafe { other.state() };
-            let before = state.reserved();
-            let grown = state.grow_for_stream(&self.virtual_memory, other, index, missing);
+            let (before, arena) = (other.reserved(), other.arena());
+            let grown = other.grow_for_stream(&self.virtual_memory, arena, index, missing);
             self.count_segment(other, before);
             self.count_split(other);
             grown?;
         }
-        requester.arena.source_arena.store(std::ptr::from_ref(other).cast_mut(), Ordering::Release);
+        let source = std::ptr::from_ref(other.arena()).cast_mut();
+        requester.arena.source_arena.store(source, Ordering::Release);
         self.take_for_stream(other, index, requester.request, false)
     }
 
     /// Takes a block for another stream: from that stream's free list, or with `own` from the
-    /// arena's own free memory. The caller holds the arena's lock.
+    /// arena's own free memory.
     fn take_for_stream(
         &self,
-        arena: &Arena,
+        state: &mut ArenaGuard<'_>,
         index: usize,
         request: Request,
         own: bool,
     ) -> Result<Option<u64>> {
-        // SAFETY: the caller holds the lock, and this is the only reference.
-        let state = unsafe { arena.state() };
+        let arena = state.arena();
         let taken = match own {
             true => state.take_own_for(index, request)?,
             false => state.take_foreign(index, request)?,
@@ -387,51 +371,44 @@ impl DeviceMemory {
         let address = state.address(arena.base, id);
         let bytes = (u64::from(request.units) * UNIT) as i64;
         let change = change_of(1, bytes, request.bytes as i64, request.oversize);
-        self.count_with_split(arena, arena.class_of(request.units), change);
+        self.count_with_split(state, arena.class_of(request.units), change);
         Ok(Some(address))
     }
 
-    /// Frees a block of another stream that no further stream uses. The caller holds the arena's
-    /// lock.
+    /// Frees a block of another stream that no further stream uses.
     pub(in crate::memory) fn free_foreign(
         &self,
         gpus: &Gpus,
-        arena: &Arena,
+        state: &mut ArenaGuard<'_>,
         index: usize,
         id: u32,
     ) {
-        // SAFETY: the caller holds the lock, and this is the only reference.
-        let state = unsafe { arena.state() };
+        let arena = state.arena();
         events::freed(arena, state, id);
-        self.end_block(gpus, arena, id);
-        // SAFETY: as above; poisoning has kept no reference.
-        let state = unsafe { arena.state() };
+        self.end_block(gpus, state, id);
         let block = &state.blocks[id];
         let class = arena.class_of(block.units);
         let change = change_of(-1, -block.bytes(), -(block.requested as i64), block.oversize);
         state.active_blocks -= 1;
         state.free_foreign(index, id);
-        self.count_with_split(arena, class, change);
+        self.count_with_split(state, class, change);
     }
 
     /// Moves the memory in the free lists of other streams back to the arena, where the work of
-    /// these streams is complete. With `wait`, waits until it is. The caller holds the arena's
-    /// lock.
+    /// these streams is complete. With `wait`, waits until it is.
     pub(in crate::memory) fn reclaim_foreign(
         &self,
         gpus: &Gpus,
-        arena: &Arena,
+        state: &mut ArenaGuard<'_>,
         wait: bool,
     ) -> Result<()> {
         let mut index = 0;
         loop {
-            // SAFETY: the caller holds the lock, and this is the only reference.
-            let foreign = &unsafe { arena.state() }.foreign;
+            let foreign = &state.foreign;
             let Some(stream) = foreign.stream(index) else { break };
-            if foreign.has_free(index) && self.is_over(gpus, arena, stream, wait)? {
-                // SAFETY: the lock is held, and the wait is over.
-                unsafe { arena.state() }.move_all(index, Owner::Arena);
-                self.count_split(arena);
+            if foreign.has_free(index) && self.is_over(gpus, state, stream, wait)? {
+                state.move_all(index, Owner::Arena);
+                self.count_split(state);
             }
             index += 1;
         }

@@ -5,7 +5,7 @@ use crate::base::rank::Rank;
 use crate::base::retired::Reclaimable;
 use crate::base::sync::{self, AtomicBool, Ordering, UnsafeCell};
 use crate::base::{thread, waiting};
-use crate::memory::arena::arena_lock::ArenaLock;
+use crate::memory::arena::arena_lock::{ArenaLock, LockGuard};
 use crate::memory::arena::member::Member;
 use crate::memory::config::size::{CLASSES, Class};
 use crate::memory::stats::class_counters::ClassCounters;
@@ -54,11 +54,13 @@ impl<M: Member> GuardedStats<M> {
     }
 
     /// Runs `body` on what the device itself counts, while accounts change. `own` is a member whose
-    /// lock the caller holds, with no reference to what it guards.
-    pub fn with_ledger<R>(&self, own: &M, body: impl FnOnce(&mut Ledger) -> R) -> R {
-        own.lock().park();
-        let _guard = self.lock.guard();
-        own.lock().unpark();
+    /// lock the caller holds.
+    pub fn with_ledger<R>(
+        &self,
+        own: &mut LockGuard<'_, M>,
+        body: impl FnOnce(&mut Ledger) -> R,
+    ) -> R {
+        let _guard = own.parked(|| self.lock.guard());
         self.stats.with_mut(|stats| {
             // SAFETY: the lock is held.
             body(unsafe { &mut (*stats).ledger })
@@ -67,18 +69,20 @@ impl<M: Member> GuardedStats<M> {
 
     /// Runs `body` while no account changes, and nothing else that the members' locks guard, except
     /// by `body`. `own` is a member whose lock the caller holds, if it holds one.
-    pub fn with<R>(&self, own: Option<&M>, body: impl FnOnce(&mut DeviceStats<M>) -> R) -> R {
-        if let Some(own) = own {
-            own.lock().park();
-        }
-        let _guard = self.lock.guard();
-        if let Some(own) = own {
-            own.lock().unpark();
-        }
+    pub fn with<R>(
+        &self,
+        own: Option<&mut LockGuard<'_, M>>,
+        body: impl FnOnce(&mut DeviceStats<M>) -> R,
+    ) -> R {
+        let member = own.as_ref().map(|own| own.holder());
+        let _guard = match own {
+            Some(own) => own.parked(|| self.lock.guard()),
+            None => self.lock.guard(),
+        };
         self.stats.with_mut(|stats| {
             // SAFETY: the lock is held.
             let members = unsafe { &(*stats).members };
-            let is_other = |member: &&M| own.is_none_or(|own| !std::ptr::eq(own, *member));
+            let is_other = |other: &&M| member.is_none_or(|member| !std::ptr::eq(member, *other));
             let others = members.iter().map(|member| &***member).filter(is_other);
             ArenaLock::freeze_all(others.map(|member| member.lock()));
             let _frozen = FrozenAccounts(stats);
@@ -87,43 +91,28 @@ impl<M: Member> GuardedStats<M> {
         })
     }
 
-    /// Runs `body` while accounts change. `own` is a member whose lock the caller holds, with no
-    /// reference to what it guards.
-    pub fn with_own<R>(&self, own: &M, body: impl FnOnce(&mut DeviceStats<M>) -> R) -> R {
-        own.lock().park();
-        let _guard = self.lock.guard();
-        own.lock().unpark();
+    /// Runs `body` while accounts change. `own` is a member whose lock the caller holds.
+    pub fn with_own<R>(
+        &self,
+        own: &mut LockGuard<'_, M>,
+        body: impl FnOnce(&mut LockGuard<'_, M>, &mut DeviceStats<M>) -> R,
+    ) -> R {
+        let _guard = own.parked(|| self.lock.guard());
         self.stats.with_mut(|stats| {
             // SAFETY: the lock is held.
-            body(unsafe { &mut *stats })
+            body(own, unsafe { &mut *stats })
         })
     }
 
-    /// Waits for the device with a member's lock held, but without a reference to what it guards.
-    /// Other threads use the statistics meanwhile.
-    pub fn wait_for_device<R>(&self, own: &M, wait: impl FnOnce() -> R) -> R {
-        own.lock().set_waits(true);
-        let result = self.wait_parked(own, wait);
-        own.lock().set_waits(false);
-        result
+    /// Waits for the device with a member's lock held. Other threads use the statistics meanwhile.
+    pub fn wait_for_device<R>(&self, own: &mut LockGuard<'_, M>, wait: impl FnOnce() -> R) -> R {
+        own.parked_for_device(|| (wait(), self.lock.guard())).0
     }
 
-    /// The same for a short wait.
-    fn wait_parked<R>(&self, own: &M, wait: impl FnOnce() -> R) -> R {
-        own.lock().park();
-        let result = wait();
-        let _guard = self.lock.guard();
-        own.lock().unpark();
-        result
-    }
-
-    /// Counts changes of a member. The caller holds the member's lock, and no reference to what it
-    /// guards.
+    /// Counts changes of a member whose lock the caller holds.
     #[inline]
-    pub fn count(&self, own: &M, changes: &Changes) {
-        // SAFETY: the lock is held and we are not parked.
-        let applied = unsafe { own.with_account(|account| account.apply(changes)) };
-        if !applied {
+    pub fn count(&self, own: &mut LockGuard<'_, M>, changes: &Changes) {
+        if !own.with_account(|account| account.apply(changes)) {
             self.count_in_ledger(own, changes);
         }
     }
@@ -132,18 +121,21 @@ impl<M: Member> GuardedStats<M> {
     /// requests, each takes it from another, and threads would do little else. So each waits a
     /// moment, while the others go on, and may be granted something.
     #[cold]
-    fn count_in_ledger(&self, own: &M, changes: &Changes) {
+    fn count_in_ledger(&self, own: &mut LockGuard<'_, M>, changes: &Changes) {
         if self.is_scarce.load(Ordering::Relaxed) {
-            self.wait_parked(own, sync::pause);
-            // SAFETY: the lock is held and we are not parked.
-            if unsafe { own.with_account(|account| account.apply(changes)) } {
+            drop(own.parked(|| {
+                sync::pause();
+                self.lock.guard()
+            }));
+            if own.with_account(|account| account.apply(changes)) {
                 return;
             }
         }
+        let member = own.holder();
         let is_enough = self.with(Some(own), |stats| {
             // SAFETY: all accounts are frozen.
-            unsafe { own.with_account(|account| account.add(changes)) };
-            stats.distribute(Some((own, changes)))
+            unsafe { member.with_account(|account| account.add(changes)) };
+            stats.distribute(Some((member, changes)))
         });
         self.is_scarce.store(!is_enough, Ordering::Relaxed);
     }
@@ -208,11 +200,11 @@ impl<M: Member> DeviceStats<M> {
     }
 
     /// Removes a member whose blocks are gone, and keeps what it has counted; none: it is no
-    /// member. The caller holds its lock.
-    pub fn remove(&mut self, member: &M) -> Option<Box<Reclaimable<M>>> {
-        let index = self.members.iter().position(|known| std::ptr::eq(&***known, member))?;
-        // SAFETY: the caller holds the lock and is not parked.
-        unsafe { member.with_account(|account| self.ledger.keep_counts(account)) };
+    /// member.
+    pub fn remove(&mut self, member: &mut LockGuard<'_, M>) -> Option<Box<Reclaimable<M>>> {
+        let own = member.holder();
+        let index = self.members.iter().position(|known| std::ptr::eq(&***known, own))?;
+        member.with_account(|account| self.ledger.keep_counts(account));
         Some(self.members.remove(index))
     }
 

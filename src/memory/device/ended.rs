@@ -20,7 +20,7 @@ use crate::gpu::device::Device;
 use crate::gpu::external_registry::Marker;
 use crate::gpu::gpus::Gpus;
 use crate::gpu::stream::{Stream, next_serial};
-use crate::memory::arena::{Arena, Role, place};
+use crate::memory::arena::{Arena, ArenaGuard, Role, place};
 use crate::memory::config::pool_id::PoolId;
 use crate::memory::config::size::Class;
 use crate::memory::device::DeviceMemory;
@@ -98,11 +98,6 @@ impl Arena {
         }
     }
 
-    /// Has it ended, and has it no blocks? The caller holds its lock.
-    pub(in crate::memory) fn is_left(&self) -> bool {
-        self.has_ended() && self.has_no_blocks()
-    }
-
     /// Has it ended, or is it a spare?
     fn is_reclaimable(&self) -> bool {
         self.is_spare() || self.has_ended()
@@ -122,19 +117,22 @@ impl Arena {
             let _ = place.compare_exchange(own, none, Ordering::AcqRel, Ordering::Relaxed);
         }
     }
+}
 
-    /// Has it neither blocks nor memory? The caller holds its lock.
-    fn is_bare(&self) -> bool {
-        // SAFETY: the lock is held, and this is the only reference.
-        let state = unsafe { self.state() };
-        self.has_no_blocks() && state.reserved() == (0, 0) && state.segment.is_bare()
+impl ArenaGuard<'_> {
+    /// Has it ended, and has it no blocks?
+    pub(in crate::memory) fn is_left(&self) -> bool {
+        self.arena().has_ended() && self.has_no_blocks()
     }
 
-    /// Is no block in use or pending? The caller holds its lock.
+    /// Has it neither blocks nor memory?
+    fn is_bare(&self) -> bool {
+        self.has_no_blocks() && self.reserved() == (0, 0) && self.segment.is_bare()
+    }
+
+    /// Is no block in use or pending?
     fn has_no_blocks(&self) -> bool {
-        // SAFETY: the lock is held, and this is the only reference.
-        let state = unsafe { self.state() };
-        state.active_blocks == 0 && state.deferred.is_empty() && state.exported() == 0
+        self.active_blocks == 0 && self.deferred.is_empty() && self.exported() == 0
     }
 }
 
@@ -163,10 +161,9 @@ impl DeviceMemory {
 
     /// Marks the streams to which arenas and their blocks refer.
     pub(crate) fn mark_streams(&self, marker: Marker) {
-        let _ = self.each_arena(|arena| {
+        let _ = self.each_arena(|state| {
+            let arena = state.arena();
             marker.mark(arena.stream.load(Ordering::Acquire));
-            // SAFETY: `each_arena` holds the lock.
-            let state = unsafe { arena.state() };
             state.uses.mark_streams(marker);
             state.deferred.mark_streams(marker);
             state.foreign.mark_streams(marker);
@@ -207,32 +204,33 @@ impl DeviceMemory {
         arena: &Arena,
         detached: &mut DetachedSegments,
     ) -> Result<()> {
-        let guard = arena.lock.guard();
+        let mut guard = arena.guard();
+        let state = &mut guard;
         if !arena.has_ended() {
             return Ok(());
         }
-        self.settle(gpus, arena, false)?;
-        if !arena.has_no_blocks() {
+        self.settle(gpus, state, false)?;
+        if !state.has_no_blocks() {
             return Ok(());
         }
-        if !arena.is_bare() {
+        if !state.is_bare() {
             let Some(stream) = arena.stream() else { return Ok(()) };
-            if !self.is_over(gpus, arena, stream, false)? {
+            if !self.is_over(gpus, state, stream, false)? {
                 return Ok(());
             }
             let device = gpus.device(self.ordinal)?;
             let is_of_pool = arena.pool().is_alive();
-            if is_of_pool || self.may_be_spare(arena) {
-                self.make_available(device, arena, is_of_pool);
+            if is_of_pool || self.may_be_spare(state) {
+                self.make_available(device, state, is_of_pool);
                 return Ok(());
             }
             match arena.segmented {
-                true => self.detach_all_idle(gpus, arena, detached)?,
-                false => self.reclaim_arena(gpus, arena, u64::MAX, false)?,
+                true => self.detach_all_idle(gpus, state, detached)?,
+                false => self.reclaim_arena(gpus, state, u64::MAX, false)?,
             }
         }
-        if arena.is_bare() {
-            let gone = self.take_out(arena);
+        if state.is_bare() {
+            let gone = self.take_out(state);
             drop(guard);
             if let Some(gone) = gone {
                 thread::retire(gone);
@@ -241,10 +239,9 @@ impl DeviceMemory {
         Ok(())
     }
 
-    /// Can an unused arena serve any stream? The caller holds its lock.
-    fn may_be_spare(&self, arena: &Arena) -> bool {
-        // SAFETY: the lock is held, and this is the only reference.
-        let state = unsafe { arena.state() };
+    /// Can an unused arena serve any stream?
+    fn may_be_spare(&self, state: &mut ArenaGuard<'_>) -> bool {
+        let arena = state.arena();
         let most = ((self.total >> 30) as usize).clamp(1, MOST_SPARES);
         !arena.segmented
             && state.foreign.is_empty()
@@ -254,10 +251,10 @@ impl DeviceMemory {
             && self.ended.has_room(arena.class, most)
     }
 
-    /// Makes an unused arena available to a stream of its pool, or to any stream. The caller holds
-    /// its lock.
-    fn make_available(&self, device: &Device, arena: &Arena, is_of_pool: bool) {
-        self.stats.with_own(arena, |_| {
+    /// Makes an unused arena available to a stream of its pool, or to any stream.
+    fn make_available(&self, device: &Device, state: &mut ArenaGuard<'_>, is_of_pool: bool) {
+        let arena = state.arena();
+        self.stats.with_own(state, |_, _| {
             arena.detach_from_stream();
             let role = match is_of_pool {
                 true => Role::Idle,
@@ -291,11 +288,10 @@ impl DeviceMemory {
     }
 
     /// Removes an arena without blocks and memory from everything that refers to it; none: not now.
-    /// The caller holds its lock.
-    fn take_out(&self, arena: &Arena) -> Option<Box<Reclaimable<Arena>>> {
-        // SAFETY: the lock is held, and this is the only reference.
-        unsafe { arena.state() }.destroy_end(self.driver);
-        self.stats.with_own(arena, |stats| {
+    fn take_out(&self, state: &mut ArenaGuard<'_>) -> Option<Box<Reclaimable<Arena>>> {
+        let arena = state.arena();
+        state.destroy_end(self.driver);
+        self.stats.with_own(state, |state, stats| {
             if self.ended.walks.load(Ordering::Acquire) != 0 {
                 return None;
             }
@@ -309,11 +305,10 @@ impl DeviceMemory {
                     source_arena.compare_exchange(own, none, Ordering::AcqRel, Ordering::Relaxed);
             }
             arena.set_slot_bytes(0);
-            // SAFETY: the lock is held, and this is the only reference.
-            for slot in unsafe { arena.state() }.slots.take() {
+            for slot in state.slots.take() {
                 self.addresses.give_slot(&slot);
             }
-            stats.remove(arena)
+            stats.remove(state)
         })
     }
 
@@ -330,9 +325,9 @@ impl DeviceMemory {
             let Some(arena) = found else { return };
             // SAFETY: a member, which lives as long as this thread is inside.
             let arena = unsafe { &*arena };
-            let guard = arena.lock.guard();
-            let is_it = arena.is_reclaimable() && arena.is_bare();
-            let gone = if is_it { self.take_out(arena) } else { None };
+            let mut guard = arena.guard();
+            let is_it = arena.is_reclaimable() && guard.is_bare();
+            let gone = if is_it { self.take_out(&mut guard) } else { None };
             drop(guard);
             if let Some(gone) = gone {
                 thread::retire(gone);

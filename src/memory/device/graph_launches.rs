@@ -60,7 +60,8 @@ impl DeviceMemory {
     ) -> Result<()> {
         let own = gpus.device(self.ordinal)?;
         let mut are_captured = false;
-        self.each_arena(|arena| {
+        self.each_arena(|state| {
+            let arena = state.arena();
             if arena.pool() != pool || arena.is_of(used_on) {
                 return Ok(());
             }

@@ -9,29 +9,27 @@
 use crate::base::error::Result;
 use crate::gpu::capture_mode::Relaxed;
 use crate::gpu::gpus::Gpus;
-use crate::memory::arena::Arena;
+use crate::memory::arena::ArenaGuard;
 use crate::memory::arena::bins::WHOLE_WALK;
-use crate::memory::arena::tally::pending_bytes;
 use crate::memory::config::pool_id::PoolId;
 use crate::memory::config::size::{Request, UNIT};
 use crate::memory::device::DeviceMemory;
 
 impl DeviceMemory {
-    /// A block without a poll, for an arena with growth credit. The caller holds its lock, has
-    /// found that nothing fits, and polls if this returns none.
+    /// A block without a poll, for an arena with growth credit. The caller has found that
+    /// nothing fits, and polls if this returns none.
     #[cold]
     pub(in crate::memory) fn take_with_growth_credit(
         &self,
         gpus: &Gpus,
-        arena: &Arena,
+        state: &mut ArenaGuard<'_>,
         request: Request,
     ) -> Result<Option<u64>> {
+        let arena = state.arena();
         let little = self.few_bytes();
-        if pending_bytes(arena) > little || arena.pool() != PoolId::DEFAULT {
+        if state.pending_bytes() > little || arena.pool() != PoolId::DEFAULT {
             return Ok(None);
         }
-        // SAFETY: the lock is held, and this is the only reference.
-        let state = unsafe { arena.state() };
         if !state.deferred.poll_policy.take_growth_credit() {
             return Ok(None);
         }
@@ -44,31 +42,35 @@ impl DeviceMemory {
         }
         // The short walk may have missed a block that fits, or it lay beyond the growth cursor.
         state.advance_cursor(request.units);
-        match self.take::<true>(arena, request, WHOLE_WALK)? {
-            None => self.grow_a_little(gpus, arena, request),
+        match self.take::<true>(state, request, WHOLE_WALK)? {
+            None => self.grow_a_little(gpus, state, request),
             found => Ok(found),
         }
     }
 
-    /// Grows the arena, and takes a block of the new memory. The caller holds its lock, and has
-    /// found that nothing fits.
-    fn grow_a_little(&self, gpus: &Gpus, arena: &Arena, request: Request) -> Result<Option<u64>> {
+    /// Grows the arena, and takes a block of the new memory. The caller has found that nothing
+    /// fits.
+    fn grow_a_little(
+        &self,
+        gpus: &Gpus,
+        state: &mut ArenaGuard<'_>,
+        request: Request,
+    ) -> Result<Option<u64>> {
+        let arena = state.arena();
         let _relaxed = Relaxed::enter(self.driver);
         let _context = gpus.device(self.ordinal)?.enter()?;
-        // SAFETY: the lock is held, and this is the only reference.
-        let state = unsafe { arena.state() };
         let (before, limit) = (state.reserved(), arena.slot_units());
         // The search has merged free blocks since the last computation.
         let missing = state.missing_at_end(request.units, self.step());
         let grown = state.grow_at_end(&self.virtual_memory, arena.base, missing, limit);
-        self.count_segment(arena, before);
+        self.count_segment(state, before);
         // The caller still can poll.
         if grown.is_err() {
             return Ok(None);
         }
-        let taken = self.take::<true>(arena, request, WHOLE_WALK);
+        let taken = self.take::<true>(state, request, WHOLE_WALK);
         if !matches!(taken, Ok(Some(_))) {
-            self.count_split(arena);
+            self.count_split(state);
         }
         taken
     }

@@ -31,7 +31,7 @@ use crate::driver::Driver;
 use crate::gpu::device::Device;
 use crate::gpu::subsystem::{Slot, Subsystem};
 use crate::memory::arena::addresses::Addresses;
-use crate::memory::arena::{Arena, events};
+use crate::memory::arena::{Arena, ArenaGuard, events};
 use crate::memory::backing::virtual_memory::VirtualMemory;
 use crate::memory::config::policy::Policy;
 use crate::memory::config::settings::Settings;
@@ -181,19 +181,18 @@ impl DeviceMemory {
         self.total
     }
 
-    /// Takes a block out of the mapped memory. The caller holds the arena's lock.
+    /// Takes a block out of the mapped memory.
     #[inline(always)]
     pub(in crate::memory) fn take<const WATCHED: bool>(
         &self,
-        arena: &Arena,
+        state: &mut ArenaGuard<'_>,
         request: Request,
         walk: usize,
     ) -> Result<Option<u64>> {
-        // SAFETY: the lock is held, and this is the only reference.
-        let state = unsafe { arena.state() };
+        let arena = state.arena();
         let Some((id, start)) = state.allocate(request, walk)? else {
             // The search has merged free blocks.
-            self.count_split(arena);
+            self.count_split(state);
             return Ok(None);
         };
         if WATCHED {
@@ -205,16 +204,14 @@ impl DeviceMemory {
         if WATCHED && request.oversize {
             let (class, change) =
                 (arena.class_of(request.units), change_of(1, bytes, requested, true));
-            self.count_slowly(arena, class, change, split);
+            self.count_slowly(state, class, change, split);
             return Ok(Some(address));
         }
-        // SAFETY: the lock is held and we are not parked.
-        if !unsafe { arena.count_alloc(bytes, requested, split) }
-            // SAFETY: as above.
-            && !unsafe { arena.count_alloc_joint(bytes, requested, split) }
+        if !state.count_alloc(bytes, requested, split)
+            && !state.count_alloc_joint(bytes, requested, split)
         {
             let class = arena.class_of(request.units);
-            self.count_slowly(arena, class, change_of(1, bytes, requested, false), split);
+            self.count_slowly(state, class, change_of(1, bytes, requested, false), split);
         }
         Ok(Some(address))
     }
@@ -223,7 +220,7 @@ impl DeviceMemory {
     /// `body`. `own` is an arena whose lock the caller holds, if it holds one.
     pub(in crate::memory) fn with_ledger<R>(
         &self,
-        own: Option<&Arena>,
+        own: Option<&mut ArenaGuard<'_>>,
         body: impl FnOnce(&mut DeviceStats) -> R,
     ) -> R {
         self.stats.with(own, body)
@@ -233,9 +230,8 @@ impl DeviceMemory {
     pub(crate) fn allow_peer(&self, device: &Device, peer: i32) -> Result<()> {
         self.virtual_memory.add_peer(peer);
         self.pool.allow_peer(device, peer)?;
-        self.each_arena(|arena| {
-            // SAFETY: `each_arena` holds the lock.
-            let state = unsafe { arena.state() };
+        self.each_arena(|state| {
+            let arena = state.arena();
             state.segment.allow_peer(&self.virtual_memory, arena.base, peer)
         })
     }
@@ -243,7 +239,7 @@ impl DeviceMemory {
     /// Runs `body` for each arena in turn, holding its lock; stops at the first error.
     pub(in crate::memory) fn each_arena(
         &self,
-        mut body: impl FnMut(&Arena) -> Result<()>,
+        mut body: impl FnMut(&mut ArenaGuard<'_>) -> Result<()>,
     ) -> Result<()> {
         let mut index = 0;
         let _walk = self.ended.walk();
@@ -254,8 +250,8 @@ impl DeviceMemory {
             let Some(arena) = found else { return Ok(()) };
             // SAFETY: boxed, and kept as long as this thread is inside.
             let arena = unsafe { &*arena };
-            let _guard = arena.lock.enter()?;
-            body(arena)?;
+            let state = &mut arena.enter()?;
+            body(state)?;
             index += 1;
         }
     }
@@ -263,9 +259,8 @@ impl DeviceMemory {
     /// Gives all memory of the device back. No thread is inside, no work is running, and the
     /// context is current.
     pub(crate) fn close(&self, device: &Device) {
-        let _ = self.each_arena(|arena| {
-            // SAFETY: `each_arena` holds the lock.
-            let state = unsafe { arena.state() };
+        let _ = self.each_arena(|state| {
+            let arena = state.arena();
             state.segment.close(&self.virtual_memory, arena.base);
             state.destroy_end(self.driver);
             for batch in state.deferred.batches.drain(..) {

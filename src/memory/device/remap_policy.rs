@@ -7,7 +7,7 @@ use crate::gpu::gpus::Gpus;
 use crate::gpu::stream::Stream;
 use crate::memory::arena::bins::WHOLE_WALK;
 use crate::memory::arena::segment::growth_cursor;
-use crate::memory::arena::{Arena, events};
+use crate::memory::arena::{Arena, ArenaGuard, events};
 use crate::memory::config::pool_id::PoolId;
 use crate::memory::config::size::{Class, Request, UNIT};
 use crate::memory::device::DeviceMemory;
@@ -31,45 +31,38 @@ impl DeviceMemory {
         if !self.policy.has_remapped() && arena.class == Class::Large {
             return Ok(None);
         }
-        let _guard = arena.lock.enter()?;
-        // SAFETY: the lock is held, and this is the only reference.
-        let state = unsafe { arena.state() };
+        let state = &mut arena.enter()?;
         if state.segment.views.is_empty() && state.growth_cursor == growth_cursor::ALL {
             return Ok(None);
         }
         // The short walk may have missed a block that fits.
-        if let Some(address) = self.take::<true>(arena, request, WHOLE_WALK)? {
+        if let Some(address) = self.take::<true>(state, request, WHOLE_WALK)? {
             return Ok(Some(address));
         }
         let step = self.step();
-        // SAFETY: as above.
-        let state = unsafe { arena.state() };
         let units = request.units.next_multiple_of(step);
         let end = state.end_with(request.units);
         if state.segment.has_view(units, step, end) {
             state.mark_idle();
             if let Some(index) = state.segment.find_view(units, step, end) {
-                return self.allocate_view(arena, index, request).map(Some);
+                return self.allocate_view(state, index, request).map(Some);
             }
         }
         if state.advance_cursor(request.units) {
-            return self.take::<true>(arena, request, WHOLE_WALK);
+            return self.take::<true>(state, request, WHOLE_WALK);
         }
         Ok(None)
     }
 
     /// Allocates from a new view if that takes much less memory from the driver than growth, and if
-    /// growth would reserve more than the largest need so far plus `SLACK`. The caller holds the
-    /// arena's lock.
+    /// growth would reserve more than the largest need so far plus `SLACK`.
     pub(in crate::memory) fn remap_before_growing(
         &self,
         gpus: &Gpus,
-        arena: &Arena,
+        state: &mut ArenaGuard<'_>,
         request: Request,
     ) -> Result<Option<u64>> {
-        let Some(new) = self.idle_for_view(arena, request) else { return Ok(None) };
-        // SAFETY: the lock is held, and this is the only reference.
-        let state = unsafe { arena.state() };
+        let Some(new) = self.idle_for_view(state, request) else { return Ok(None) };
         let missing = state.missing_at_end(request.units, self.step());
         let evictions = u64::from(state.segment.views.evictions);
         let (growth, spared) = (u64::from(missing) * UNIT, u64::from(missing - new) * UNIT);
@@ -77,34 +70,33 @@ impl DeviceMemory {
         if spared < (u64::from(request.units) * UNIT / LEAST_SPARED).max(claimed / 1024) {
             return Ok(None);
         }
-        let held = self.highest_need(Some(arena), request);
+        let held = self.highest_need(Some(state), request);
         if claimed + growth <= held + held / 1000 * SLACK * (1 + evictions) {
             return Ok(None);
         }
-        self.map_new_view(gpus, arena, request, new)
+        self.map_new_view(gpus, state, request, new)
     }
 
     /// Allocates from a new view however little it spares: growth has failed.
     pub(in crate::memory) fn remap_anyhow(
         &self,
         gpus: &Gpus,
-        arena: &Arena,
+        state: &mut ArenaGuard<'_>,
         request: Request,
     ) -> Result<Option<u64>> {
-        match self.idle_for_view(arena, request) {
-            Some(new) => self.map_new_view(gpus, arena, request, new),
+        match self.idle_for_view(state, request) {
+            Some(new) => self.map_new_view(gpus, state, request, new),
             None => Ok(None),
         }
     }
 
     /// The units that a view for this request needs from the driver. `None`: not less than growth,
-    /// or the arena has no views. The caller holds its lock.
-    fn idle_for_view(&self, arena: &Arena, request: Request) -> Option<u32> {
+    /// or the arena has no views.
+    fn idle_for_view(&self, state: &mut ArenaGuard<'_>, request: Request) -> Option<u32> {
+        let arena = state.arena();
         let is_served =
             self.policy.remaps() && arena.class == Class::Large && arena.pool() == PoolId::DEFAULT;
         let step = self.step();
-        // SAFETY: the lock is held, and this is the only reference.
-        let state = unsafe { arena.state() };
         let is_served = is_served && state.free_bytes != 0 && !state.is_below_slot();
         if !is_served || state.has_hole_for(request.units) {
             return None;
@@ -117,51 +109,44 @@ impl DeviceMemory {
     fn map_new_view(
         &self,
         gpus: &Gpus,
-        arena: &Arena,
+        state: &mut ArenaGuard<'_>,
         request: Request,
         new: u32,
     ) -> Result<Option<u64>> {
-        // SAFETY: the caller holds the lock, and this is the only reference.
-        let state = unsafe { arena.state() };
+        let arena = state.arena();
         let (memory, limit, step) = (&self.virtual_memory, arena.slot_units(), self.step());
         let arena_end = state.end();
         let wanted = request.units.next_multiple_of(step);
         let Some(stream) = arena.stream() else { return Ok(None) };
         if state.segment.views.needs_eviction(wanted, limit, state.end()) {
-            self.unmap_unused_views(gpus, arena, stream);
+            self.unmap_unused_views(gpus, state, stream);
         }
         if must_not_remap(gpus, stream) {
             return Ok(None);
         }
-        // SAFETY: as above.
-        let state = unsafe { arena.state() };
         if new > 0 {
             let before = state.reserved();
             let grown = state.grow_at_end(memory, arena.base, new, limit);
-            self.count_segment(arena, before);
-            self.count_split(arena);
+            self.count_segment(state, before);
+            self.count_split(state);
             grown?;
         }
-        // SAFETY: as above.
-        let state = unsafe { arena.state() };
         state.mark_idle();
         let place = (limit, state.end(), arena_end);
         // Without a view the caller still grows the arena.
         match state.segment.map_view(memory, arena.base, wanted, place) {
-            Ok(Some(index)) => self.allocate_view(arena, index, request).map(Some),
+            Ok(Some(index)) => self.allocate_view(state, index, request).map(Some),
             Ok(None) | Err(_) => Ok(None),
         }
     }
 
-    /// Unmaps the unused views to make room for others, unless the device may still use them. The
-    /// caller holds the arena's lock.
-    fn unmap_unused_views(&self, gpus: &Gpus, arena: &Arena, stream: &Stream) {
+    /// Unmaps the unused views to make room for others, unless the device may still use them.
+    fn unmap_unused_views(&self, gpus: &Gpus, state: &mut ArenaGuard<'_>, stream: &Stream) {
+        let arena = state.arena();
         // A failed query counts as "not over".
-        if !self.is_over(gpus, arena, stream, false).unwrap_or(false) {
+        if !self.is_over(gpus, state, stream, false).unwrap_or(false) {
             return;
         }
-        // SAFETY: the lock is held, and this is the only reference.
-        let state = unsafe { arena.state() };
         state.growth_cursor = growth_cursor::ALL;
         let views = &mut state.segment.views;
         views.evictions += 1;
@@ -169,27 +154,28 @@ impl DeviceMemory {
         let _ = views.clear(&self.virtual_memory, arena.base, false);
     }
 
-    /// Allocates a view, whose handles are idle, to a request. The caller holds the arena's lock.
-    fn allocate_view(&self, arena: &Arena, index: usize, request: Request) -> Result<u64> {
-        // SAFETY: the lock is held, and this is the only reference.
-        let state = unsafe { arena.state() };
+    /// Allocates a view, whose handles are idle, to a request.
+    fn allocate_view(
+        &self,
+        state: &mut ArenaGuard<'_>,
+        index: usize,
+        request: Request,
+    ) -> Result<u64> {
+        let arena = state.arena();
         let before = state.reserved();
         let (id, change) = state.take_view(arena.base, index, request)?;
         events::allocated(arena, state, id);
         let address = state.address(arena.base, id);
-        self.count_with_split(arena, arena.class_of(request.units), change);
-        self.count_segment(arena, before);
+        self.count_with_split(state, arena.class_of(request.units), change);
+        self.count_segment(state, before);
         Ok(address)
     }
 
-    /// Frees a block in a view that no other stream uses. The caller holds the arena's lock.
-    pub(in crate::memory) fn free_view(&self, gpus: &Gpus, arena: &Arena, id: u32) {
-        // SAFETY: the lock is held, and this is the only reference.
-        let state = unsafe { arena.state() };
+    /// Frees a block in a view that no other stream uses.
+    pub(in crate::memory) fn free_view(&self, gpus: &Gpus, state: &mut ArenaGuard<'_>, id: u32) {
+        let arena = state.arena();
         events::freed(arena, state, id);
-        self.end_block(gpus, arena, id);
-        // SAFETY: as above; poisoning has kept no reference.
-        let state = unsafe { arena.state() };
+        self.end_block(gpus, state, id);
         let before = state.reserved();
         state.record_view_end(arena.base, id);
         let block = &state.blocks[id];
@@ -197,8 +183,8 @@ impl DeviceMemory {
         let change = change_of(-1, -block.bytes(), -(block.requested as i64), block.oversize);
         state.active_blocks -= 1;
         state.release_block_or_view(id);
-        self.count_with_split(arena, class, change);
-        self.count_segment(arena, before);
+        self.count_with_split(state, class, change);
+        self.count_segment(state, before);
     }
 
     /// The granularity in units.

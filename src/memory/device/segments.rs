@@ -14,7 +14,7 @@ use crate::gpu::gpus::Gpus;
 use crate::gpu::stream::Stream;
 use crate::memory::arena::segmented::fits::Fit;
 use crate::memory::arena::segmented::{Allocation, table};
-use crate::memory::arena::{Arena, ArenaState, addresses, events};
+use crate::memory::arena::{Arena, ArenaGuard, ArenaState, addresses, events};
 use crate::memory::backing::pluggable::Pluggable;
 use crate::memory::backing::source::{DriverSource, Source};
 use crate::memory::config::pool_id::PoolId;
@@ -102,27 +102,28 @@ impl DeviceSegments {
 /// Frees a block that is in no reservation.
 #[cold]
 pub fn free(gpus: &Gpus, address: u64) -> Result<()> {
-    let Locked { arena, id, _guard } = lock_block(address)?;
-    let memory = gpus.device(arena.device)?.memory();
-    // SAFETY: the lock is held, and this is the only reference.
-    let state = unsafe { arena.state() };
+    let Locked { mut state, id } = lock_block(address)?;
+    let memory = gpus.device(state.arena().device)?.memory();
     if state.blocks[id].uses != 0 {
-        return memory.free_used(gpus, arena, id);
+        return memory.free_used(gpus, &mut state, id);
     }
-    memory.free_in_segment(gpus, arena, id);
+    memory.free_in_segment(gpus, &mut state, id);
     Ok(())
 }
 
 impl DeviceMemory {
-    /// Frees a block that no other stream uses. The caller holds the arena's lock.
-    pub(in crate::memory) fn free_in_segment(&self, gpus: &Gpus, arena: &Arena, id: u32) {
-        // SAFETY: the lock is held, and this is the only reference.
-        events::freed(arena, unsafe { arena.state() }, id);
-        self.end_block(gpus, arena, id);
-        // SAFETY: as above; poisoning has kept no reference.
-        let state = unsafe { arena.state() };
+    /// Frees a block that no other stream uses.
+    pub(in crate::memory) fn free_in_segment(
+        &self,
+        gpus: &Gpus,
+        state: &mut ArenaGuard<'_>,
+        id: u32,
+    ) {
+        let arena = state.arena();
+        events::freed(arena, state, id);
+        self.end_block(gpus, state, id);
         let change = state.free_in_segment(id, self.now());
-        self.count_with_split(arena, arena.class, change);
+        self.count_with_split(state, arena.class, change);
     }
 
     /// Marks the streams of stranded segments, so that they stay alive.
@@ -150,13 +151,13 @@ impl DeviceMemory {
     ) -> Result<u64> {
         let _context = suballocations::context(device);
         {
-            let _guard = arena.lock.enter()?;
-            let settled = self.settle(gpus, arena, false);
+            let state = &mut arena.enter()?;
+            let settled = self.settle(gpus, state, false);
             let is_aged = arena.class == Class::Large && arena.pool() == PoolId::DEFAULT;
             if is_aged && self.policy.collects_above(self.virtual_memory.limit.most()).is_some() {
                 self.segments.searches.fetch_add(1, Ordering::Relaxed);
             }
-            if let Some(address) = self.take_in_segment(arena, request)? {
+            if let Some(address) = self.take_in_segment(state, request)? {
                 return Ok(address);
             }
             settled?;
@@ -164,30 +165,34 @@ impl DeviceMemory {
         self.allocate_slowly(gpus, device, arena, request)
     }
 
-    /// Takes the best fit if the rules allow it. The caller holds the arena's lock.
+    /// Takes the best fit if the rules allow it.
     pub(in crate::memory) fn take_in_segment(
         &self,
-        arena: &Arena,
+        state: &mut ArenaGuard<'_>,
         request: Request,
     ) -> Result<Option<u64>> {
+        let arena = state.arena();
         let rules = self.rules_of(arena);
-        // SAFETY: the lock is held, and this is the only reference.
-        let state = unsafe { arena.state() };
         let Some(id) = state.best_fit(request, &rules) else { return Ok(None) };
         state.prepare_occupy()?;
         state.remove_fit(id);
-        Ok(Some(self.set_allocated(arena, id, request, &rules)))
+        Ok(Some(self.set_allocated(state, id, request, &rules)))
     }
 
-    /// Allocates a free block that is in no list. The caller holds the arena's lock.
-    fn set_allocated(&self, arena: &Arena, id: u32, request: Request, rules: &Rules) -> u64 {
-        // SAFETY: the lock is held, and this is the only reference.
-        let state = unsafe { arena.state() };
+    /// Allocates a free block that is in no list.
+    fn set_allocated(
+        &self,
+        state: &mut ArenaGuard<'_>,
+        id: u32,
+        request: Request,
+        rules: &Rules,
+    ) -> u64 {
+        let arena = state.arena();
         let change = state.occupy(id, request, rules, self.now());
         events::allocated(arena, state, id);
         let address = state.address(arena.base, id);
         suballocations::block(state.heap(id), address, request.bytes);
-        self.count_with_split(arena, arena.class, change);
+        self.count_with_split(state, arena.class, change);
         address
     }
 
@@ -201,8 +206,8 @@ impl DeviceMemory {
         take_first: bool,
     ) -> Result<u64> {
         let take = || {
-            let _guard = arena.lock.enter()?;
-            self.take_in_segment(arena, request)
+            let state = &mut arena.enter()?;
+            self.take_in_segment(state, request)
         };
         if take_first && let Some(address) = take()? {
             return Ok(address);
@@ -232,11 +237,12 @@ impl DeviceMemory {
             }
         };
         let oversize = rules.is_oversize(bytes);
-        let guard = arena.lock.guard();
+        let mut guard = arena.guard();
+        let state = &mut guard;
         let heap = suballocations::segment(address, bytes);
         let mut allocation = Some(Allocation { address, bytes, start: 0, oversize, source, heap });
-        let error = match self.attach(arena, &mut allocation) {
-            Ok(id) => return Ok(self.set_allocated(arena, id, request, &rules)),
+        let error = match self.attach(state, &mut allocation) {
+            Ok(id) => return Ok(self.set_allocated(state, id, request, &rules)),
             Err(error) => error,
         };
         drop(guard);
@@ -252,9 +258,13 @@ impl DeviceMemory {
         Err(error)
     }
 
-    /// Adds a segment to an arena and counts it; returns its block, which is in no list. The caller
-    /// holds the arena's lock.
-    fn attach(&self, arena: &Arena, allocation: &mut Option<Allocation>) -> Result<u32> {
+    /// Adds a segment to an arena and counts it; returns its block, which is in no list.
+    fn attach(
+        &self,
+        state: &mut ArenaGuard<'_>,
+        allocation: &mut Option<Allocation>,
+    ) -> Result<u32> {
+        let arena = state.arena();
         let Some(Allocation { address, bytes, oversize, .. }) = *allocation else {
             return Err(NO_ROOM);
         };
@@ -265,8 +275,6 @@ impl DeviceMemory {
         if is_mapped || uncached::has(address) {
             return Err(ALREADY_OWNED);
         }
-        // SAFETY: the lock is held, and this is the only reference.
-        let state = unsafe { arena.state() };
         let attached = state.attach(allocation, arena.slot_units())?;
         let added = table::add(arena, address, bytes, attached.start);
         if !matches!(added, Ok(true)) {
@@ -274,7 +282,7 @@ impl DeviceMemory {
             return added.and(Err(ALREADY_OWNED));
         }
         events::segment_of(arena, Action::SegmentAlloc, address, bytes);
-        self.with_ledger(Some(arena), |stats| {
+        self.with_ledger(Some(state), |stats| {
             stats.ledger.count_segment(arena.class, bytes as i64, oversize);
             self.count_of(arena, bytes as i64);
         });
@@ -282,26 +290,24 @@ impl DeviceMemory {
     }
 
     /// Detaches the idle segments that `pick` chooses, one after the other, once the work that may
-    /// use them is complete; returns their bytes. The caller holds the arena's lock.
+    /// use them is complete; returns their bytes.
     fn detach_idle(
         &self,
         gpus: &Gpus,
-        arena: &Arena,
+        state: &mut ArenaGuard<'_>,
         detached: &mut DetachedSegments,
         mut pick: impl FnMut(&ArenaState) -> Option<Fit>,
     ) -> Result<u64> {
+        let arena = state.arena();
         let Some(stream) = arena.stream() else { return Ok(0) };
-        // SAFETY: the lock is held, and this is the only reference.
-        if unsafe { arena.state() }.idle().next().is_none() {
+        if state.idle().next().is_none() {
             return Ok(0);
         }
-        if !self.is_over(gpus, arena, stream, true)? {
+        if !self.is_over(gpus, state, stream, true)? {
             return Ok(0);
         }
         let mut bytes = 0;
         loop {
-            // SAFETY: the lock is held, and this is the only reference.
-            let state = unsafe { arena.state() };
             let Some(fit) = pick(state) else { return Ok(bytes) };
             detached.0.try_reserve(1).map_err(|_| NO_ROOM)?;
             let room = self.segments.stranded.lock().try_reserve(detached.0.len() + 1);
@@ -309,16 +315,17 @@ impl DeviceMemory {
             state.remove_fit(fit.id);
             let segment = state.detach(fit.id);
             bytes += segment.bytes;
-            self.forget_segment(arena, &segment);
+            self.forget_segment(state, &segment);
             detached.0.push(Detached::new(arena, segment));
         }
     }
 
-    /// Counts and records that a segment left its arena. The caller holds the arena's lock.
-    fn forget_segment(&self, arena: &Arena, segment: &Allocation) {
+    /// Counts and records that a segment left its arena.
+    fn forget_segment(&self, state: &mut ArenaGuard<'_>, segment: &Allocation) {
+        let arena = state.arena();
         table::remove(segment.address);
         events::segment_of(arena, Action::SegmentFree, segment.address, segment.bytes);
-        self.with_ledger(Some(arena), |stats| {
+        self.with_ledger(Some(state), |stats| {
             stats.ledger.count_segment(arena.class, -(segment.bytes as i64), segment.oversize);
             self.count_of(arena, -(segment.bytes as i64));
         });
@@ -326,15 +333,15 @@ impl DeviceMemory {
     }
 
     /// Detaches all idle segments of an arena, after waiting for the work that may use them. The
-    /// caller holds the arena's lock, and frees the segments later.
+    /// caller frees the segments later.
     pub(in crate::memory) fn detach_all_idle(
         &self,
         gpus: &Gpus,
-        arena: &Arena,
+        state: &mut ArenaGuard<'_>,
         detached: &mut DetachedSegments,
     ) -> Result<()> {
-        self.settle(gpus, arena, true)?;
-        self.detach_idle(gpus, arena, detached, |state| state.idle().next()).map(|_| ())
+        self.settle(gpus, state, true)?;
+        self.detach_idle(gpus, state, detached, |state| state.idle().next()).map(|_| ())
     }
 
     /// Frees detached and stranded segments, with no lock held; returns the first failure. Segments
@@ -395,10 +402,10 @@ impl DeviceMemory {
             let (mut ages, mut count) = (0u64, 0u64);
             let now = self.now();
             let age = |fit: &Fit| now.saturating_sub(fit.since);
-            self.each_arena(|arena| {
+            self.each_arena(|state| {
+                let arena = state.arena();
                 if is_shared(arena) {
-                    // SAFETY: `each_arena` holds the lock.
-                    for fit in unsafe { arena.state() }.idle() {
+                    for fit in state.idle() {
                         (ages, count) = (ages + age(&fit), count + 1);
                     }
                 }
@@ -409,9 +416,10 @@ impl DeviceMemory {
             }
             let average = ages as f64 / count as f64;
             let (mut detached, mut freed) = (DetachedSegments::new(), 0);
-            let found = self.each_arena(|arena| {
+            let found = self.each_arena(|state| {
+                let arena = state.arena();
                 if is_shared(arena) {
-                    freed += self.detach_idle(gpus, arena, &mut detached, |state| {
+                    freed += self.detach_idle(gpus, state, &mut detached, |state| {
                         state.idle().find(|fit| age(fit) as f64 >= average)
                     })?;
                 }
@@ -440,8 +448,8 @@ impl DeviceMemory {
         let wanted = max_split.max(u64::from(request.units) * UNIT);
         let (mut detached, mut total) = (DetachedSegments::new(), 0);
         let found = {
-            let _guard = arena.lock.enter()?;
-            self.detach_idle(gpus, arena, &mut detached, |state| {
+            let state = &mut arena.enter()?;
+            self.detach_idle(gpus, state, &mut detached, |state| {
                 if total >= wanted {
                     return None;
                 }
@@ -462,10 +470,10 @@ impl DeviceMemory {
     pub(in crate::memory) fn close_segments(&self, device: &Device) {
         loop {
             let mut segment = None;
-            let _ = self.each_arena(|arena| {
+            let _ = self.each_arena(|state| {
+                let arena = state.arena();
                 if segment.is_none() {
-                    // SAFETY: `each_arena` holds the lock.
-                    let segments = unsafe { arena.state() }.segments.as_mut();
+                    let segments = state.segments.as_mut();
                     let found = segments.and_then(|segments| segments.take_any());
                     segment = found.map(|allocation| Detached::new(arena, allocation));
                 }

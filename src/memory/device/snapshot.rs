@@ -28,9 +28,8 @@ pub fn segment_of(address: u64) -> Result<(u64, u64)> {
         }
         return segmented::segment_of(address).ok_or_else(|| unknown_pointer(address));
     };
-    let _guard = arena.lock.enter()?;
-    // SAFETY: the lock is held, and this is the only reference.
-    let range = unsafe { arena.state() }.segment.range_of((offset / UNIT) as u32);
+    let state = &mut arena.enter()?;
+    let range = state.segment.range_of((offset / UNIT) as u32);
     let (start, units) = range.ok_or_else(|| unknown_pointer(address))?;
     Ok((arena.base + u64::from(start) * UNIT, u64::from(units) * UNIT))
 }
@@ -86,7 +85,7 @@ impl Snapshot {
     /// Adds the segments and blocks of an arena. Room was reserved.
     fn add(&mut self, arena: &Arena) {
         // SAFETY: the ledger has frozen all arenas, by their locks or parked, and none is written.
-        let state = unsafe { &*arena.state.get() };
+        let state = unsafe { arena.frozen_state() };
         let views = state.segment.views.live().map(|view| view.block);
         for first in std::iter::once(state.first).chain(views) {
             self.add_blocks(arena, state, first);
@@ -174,9 +173,8 @@ impl DeviceMemory {
 
     /// Calls `add` with the stack of each live block, and with 0 for other indices.
     pub(in crate::memory) fn each_stack(&self, add: &mut impl FnMut(u32)) {
-        let _ = self.each_arena(|arena| {
-            // SAFETY: `each_arena` holds the lock.
-            let blocks = &unsafe { arena.state() }.blocks;
+        let _ = self.each_arena(|state| {
+            let blocks = &state.blocks;
             blocks.all().for_each(|id| add(blocks[id].stack()));
             Ok(())
         });
@@ -199,7 +197,7 @@ impl DeviceStats {
         };
         for arena in chosen() {
             // SAFETY: the ledger has frozen all arenas, by their locks or parked.
-            let state = unsafe { &*arena.state.get() };
+            let state = unsafe { arena.frozen_state() };
             wanted.0 += state.reserved().1 as usize;
             wanted.1 += state.listed();
         }

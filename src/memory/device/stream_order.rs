@@ -8,7 +8,7 @@ use crate::gpu::gpus::Gpus;
 use crate::gpu::stream::Stream;
 use crate::memory::arena::foreign_free::Owner;
 use crate::memory::arena::segment::growth_cursor;
-use crate::memory::arena::{Arena, ArenaState};
+use crate::memory::arena::{Arena, ArenaGuard};
 use crate::memory::config::size::Request;
 use crate::memory::device::DeviceMemory;
 use std::sync::atomic::Ordering;
@@ -26,44 +26,40 @@ pub(in crate::memory) struct Requester<'a> {
 
 impl DeviceMemory {
     /// The owner in an arena that the requesting stream is, with nothing left in quick lists. None:
-    /// the arena has no memory for it, or no room for another foreign free list. The caller holds
-    /// the arena's lock.
-    pub(in crate::memory) fn owner_in(&self, requester: Requester, other: &Arena) -> Option<Owner> {
-        // SAFETY: the caller holds the lock, and this is the only reference.
-        let state = unsafe { other.state() };
-        if state.free_bytes == 0 && state.foreign.is_empty() {
+    /// the arena has no memory for it, or no room for another foreign free list.
+    pub(in crate::memory) fn owner_in(
+        &self,
+        requester: Requester,
+        other: &mut ArenaGuard<'_>,
+    ) -> Option<Owner> {
+        if other.free_bytes == 0 && other.foreign.is_empty() {
             return None;
         }
-        if !state.quick.is_empty() {
+        if !other.quick.is_empty() {
             self.merge_quick(other);
         }
-        if std::ptr::eq(other, requester.arena) {
+        if std::ptr::eq(other.arena(), requester.arena) {
             return Some(Owner::Arena);
         }
-        // SAFETY: as above.
-        let ArenaState { foreign, growth_cursor: cursor, .. } = unsafe { other.state() };
-        *cursor = growth_cursor::ALL;
-        foreign.find_or_insert(requester.stream).ok().map(Owner::Stream)
+        other.growth_cursor = growth_cursor::ALL;
+        other.foreign.find_or_insert(requester.stream).ok().map(Owner::Stream)
     }
 
     /// The owners in an arena that the requesting stream is already ordered after. With `query`
-    /// also those whose streams have no work left. The caller holds the arena's lock.
+    /// also those whose streams have no work left.
     pub(in crate::memory) fn known(
         &self,
         requester: Requester,
-        other: &Arena,
+        other: &mut ArenaGuard<'_>,
         to: Owner,
         query: bool,
     ) -> u64 {
         let mut known = to.bit();
-        let freed = total_freed(other);
+        let freed = other.account().total_freed();
         let mut next = 0;
-        loop {
-            // SAFETY: the caller holds the lock, and this is the only reference.
-            let state = unsafe { other.state() };
-            let Some((owner, following)) = state.next_owner(next) else { break };
+        while let Some((owner, following)) = other.next_owner(next) {
             next = following;
-            if state.is_ordered_after(to, owner, freed)
+            if other.is_ordered_after(to, owner, freed)
                 || query && self.order_after(requester, other, owner.bit(), to, false)
             {
                 known |= owner.bit();
@@ -73,36 +69,31 @@ impl DeviceMemory {
     }
 
     /// Orders the requesting stream after these owners in an arena; false: not after all of them.
-    /// Does nothing to streams that cannot be queried or are captured. The caller holds the arena's
-    /// lock.
+    /// Does nothing to streams that cannot be queried or are captured.
     pub(in crate::memory) fn order_after(
         &self,
         requester: Requester,
-        other: &Arena,
+        other: &mut ArenaGuard<'_>,
         owners: u64,
         to: Owner,
         may_wait: bool,
     ) -> bool {
-        let freed = total_freed(other);
+        let freed = other.account().total_freed();
         let mut next = 0;
-        loop {
-            // SAFETY: the caller holds the lock, and this is the only reference.
-            let state = unsafe { other.state() };
-            let Some((owner, following)) = state.next_owner(next) else { break };
+        while let Some((owner, following)) = other.next_owner(next) {
             next = following;
-            if owners & owner.bit() == 0 || state.is_ordered_after(to, owner, freed) {
+            if owners & owner.bit() == 0 || other.is_ordered_after(to, owner, freed) {
                 continue;
             }
             let from = match owner {
-                Owner::Arena => other.stream(),
-                Owner::Stream(index) => state.foreign.stream(index),
+                Owner::Arena => other.arena().stream(),
+                Owner::Stream(index) => other.foreign.stream(index),
             };
             let Some(from) = from else { return false };
             if !self.follow(requester, other, from, may_wait).unwrap_or(false) {
                 return false;
             }
-            // SAFETY: as above.
-            unsafe { other.state() }.note_ordered(owner, to, freed);
+            other.note_ordered(owner, to, freed);
         }
         true
     }
@@ -112,7 +103,7 @@ impl DeviceMemory {
     fn follow(
         &self,
         requester: Requester,
-        other: &Arena,
+        other: &mut ArenaGuard<'_>,
         from: &Stream,
         may_wait: bool,
     ) -> Result<bool> {
@@ -141,10 +132,4 @@ impl DeviceMemory {
         self.waits.fetch_add(1, Ordering::Relaxed);
         Ok(true)
     }
-}
-
-/// Blocks of an arena that ever became free. The caller holds its lock.
-fn total_freed(arena: &Arena) -> u64 {
-    // SAFETY: the caller holds the lock and is not parked.
-    unsafe { arena.account() }.total_freed()
 }

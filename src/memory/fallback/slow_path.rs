@@ -8,10 +8,10 @@ use crate::driver::sync_debug;
 use crate::gpu::capture_mode::Relaxed;
 use crate::gpu::device::Device;
 use crate::gpu::gpus::Gpus;
-use crate::memory::arena::Arena;
 use crate::memory::arena::bins::WHOLE_WALK;
 use crate::memory::arena::segment::growth_cursor;
 use crate::memory::arena::slots::LONGEST;
+use crate::memory::arena::{Arena, ArenaGuard};
 use crate::memory::config::pool_id::PoolId;
 use crate::memory::config::size::{Class, Request, UNIT};
 use crate::memory::device::segments::DetachedSegments;
@@ -37,8 +37,8 @@ impl DeviceMemory {
     ) -> Result<u64> {
         // Memory that other processes no longer use comes first.
         if hooks::installed().is_some_and(|hooks| (hooks.release_exports)(gpus)) {
-            let _guard = arena.lock.enter()?;
-            if let Some(address) = self.take_of_either_kind(arena, request, WHOLE_WALK)? {
+            let state = &mut arena.enter()?;
+            if let Some(address) = self.take_of_either_kind(state, request, WHOLE_WALK)? {
                 return Ok(address);
             }
         }
@@ -153,11 +153,12 @@ impl DeviceMemory {
 
     fn reclaim_where(&self, gpus: &Gpus, may: impl Fn(PoolId) -> bool) -> Result<()> {
         let (mut outcome, mut detached) = (Ok(()), DetachedSegments::new());
-        let all = self.each_arena(|arena| {
+        let all = self.each_arena(|state| {
+            let arena = state.arena();
             if !may(arena.pool()) {
                 return Ok(());
             }
-            let released = self.release_unused(gpus, arena, &mut detached);
+            let released = self.release_unused(gpus, state, &mut detached);
             if outcome.is_ok() {
                 outcome = released;
             }
@@ -169,23 +170,24 @@ impl DeviceMemory {
         all.and(outcome).and(given)
     }
 
-    /// Allocates from an arena of either kind. The caller holds its lock.
+    /// Allocates from an arena of either kind.
     pub(in crate::memory) fn take_of_either_kind(
         &self,
-        arena: &Arena,
+        state: &mut ArenaGuard<'_>,
         request: Request,
         walk: usize,
     ) -> Result<Option<u64>> {
+        let arena = state.arena();
         match arena.segmented {
-            true => self.take_in_segment(arena, request),
-            false => self.take::<true>(arena, request, walk),
+            true => self.take_in_segment(state, request),
+            false => self.take::<true>(state, request, walk),
         }
     }
 
     /// Allocates from the mapped memory, searching all of it.
     fn take_from_mapped(&self, arena: &Arena, request: Request) -> Result<Option<u64>> {
-        let _guard = arena.lock.enter()?;
-        self.take::<true>(arena, request, WHOLE_WALK)
+        let state = &mut arena.enter()?;
+        self.take::<true>(state, request, WHOLE_WALK)
     }
 
     /// Gives unused large memory back until at most `most` bytes are reserved: first memory that no
@@ -194,12 +196,13 @@ impl DeviceMemory {
     fn collect_garbage(&self, gpus: &Gpus, device: &Device, most: u64) {
         let _ = self.collect_segments(gpus, device, most);
         for wait in [false, true] {
-            let _ = self.each_arena(|arena| {
+            let _ = self.each_arena(|state| {
+                let arena = state.arena();
                 let over = self.virtual_memory.limit.claimed().saturating_sub(most);
                 // The memory of a live pool is reserved for its users, and a graph may write it.
                 let is_shared = !arena.pool().is_alive();
                 if over > 0 && arena.kind() == (Class::Large, false) && is_shared {
-                    let _ = self.reclaim_arena(gpus, arena, over, wait);
+                    let _ = self.reclaim_arena(gpus, state, over, wait);
                 }
                 Ok(())
             });
@@ -223,12 +226,11 @@ impl DeviceMemory {
             return self.release_oversize(gpus, device, arena, request);
         }
         let wanted = max_split.max(u64::from(request.units) * UNIT);
-        let _guard = arena.lock.enter()?;
-        // SAFETY: the lock is held, and this is the only reference.
-        if (unsafe { arena.state() }.free_bytes as u64) < wanted {
+        let state = &mut arena.enter()?;
+        if (state.free_bytes as u64) < wanted {
             return Ok(false);
         }
-        self.reclaim_arena(gpus, arena, wanted, true)?;
+        self.reclaim_arena(gpus, state, wanted, true)?;
         Ok(true)
     }
 
@@ -244,48 +246,42 @@ impl DeviceMemory {
             return self.grow_by_segment(device, arena, request, take_first);
         }
         let _context = device.enter()?;
-        let _guard = arena.lock.enter()?;
+        let state = &mut arena.enter()?;
         arena.pool().require_awake()?;
         // Another thread may have freed or mapped memory in the meantime. Moreover, the short walk
         // may have missed a block, and the growth cursor may have hidden memory.
-        // SAFETY: the lock is held, and this is the only reference.
-        let state = unsafe { arena.state() };
         state.merge_last_freed();
         state.growth_cursor = growth_cursor::ALL;
-        if let Some(address) = self.take::<true>(arena, request, WHOLE_WALK)? {
+        if let Some(address) = self.take::<true>(state, request, WHOLE_WALK)? {
             return Ok(address);
         }
-        if let Some(address) = self.remap_before_growing(gpus, arena, request)? {
+        if let Some(address) = self.remap_before_growing(gpus, state, request)? {
             return Ok(address);
         }
-        self.outgrow(arena, request.units);
-        // SAFETY: the lock is held, and this is the only reference.
-        let state = unsafe { arena.state() };
+        self.outgrow(state, request.units);
         let before = state.reserved();
         let limit = arena.slot_units();
         let grown = state.grow(&self.virtual_memory, arena.base, request.units, limit);
-        self.count_segment(arena, before);
+        self.count_segment(state, before);
         match grown {
             Err(error) if is_out_of_memory(&error) => {
-                return self.remap_anyhow(gpus, arena, request)?.ok_or(error);
+                return self.remap_anyhow(gpus, state, request)?.ok_or(error);
             }
             grown => grown?,
         }
         // A successful allocation counts the free memory that is left; otherwise the growth is
         // counted here.
-        let taken = self.take::<true>(arena, request, WHOLE_WALK);
+        let taken = self.take::<true>(state, request, WHOLE_WALK);
         if !matches!(taken, Ok(Some(_))) {
-            self.count_split(arena);
+            self.count_split(state);
         }
         taken?.ok_or(Error::Internal(crate::base::text::Text::new("grown memory does not fit")))
     }
 
     /// Moves an arena's growth to a larger slot, if `units` need one and a larger slot is vacant.
-    /// The caller holds the arena's lock.
-    fn outgrow(&self, arena: &Arena, units: u32) {
+    fn outgrow(&self, state: &mut ArenaGuard<'_>, units: u32) {
+        let arena = state.arena();
         let step = (self.virtual_memory.granularity() / UNIT) as u32;
-        // SAFETY: the lock is held, and this is the only reference.
-        let state = unsafe { arena.state() };
         let Some(slot) =
             state.slots.last().filter(|_| state.outgrows(units, step, arena.slot_units()))
         else {
@@ -296,7 +292,7 @@ impl DeviceMemory {
         let Some(larger) = self.addresses.take_larger(&slot, wanted) else { return };
         let offset = larger.base - arena.base;
         if offset + larger.bytes > LONGEST || state.slots.push(larger).is_err() {
-            self.with_ledger(Some(arena), |_| self.addresses.give_slot(&larger));
+            self.with_ledger(Some(state), |_| self.addresses.give_slot(&larger));
             return;
         }
         state.segment.views.slot_start = (offset / UNIT) as u32;
@@ -363,8 +359,8 @@ impl DeviceMemory {
     fn pooled_bytes(&self) -> u64 {
         self.with_ledger(None, |stats| {
             let pooled = stats.members.iter().filter(|arena| arena.pool().is_alive());
-            // SAFETY: no state of an arena changes meanwhile.
-            pooled.map(|arena| unsafe { arena.state() }.unused()).sum()
+            // SAFETY: all arenas are frozen.
+            pooled.map(|arena| unsafe { arena.frozen_state() }.unused()).sum()
         })
     }
 

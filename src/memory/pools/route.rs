@@ -288,7 +288,7 @@ impl DeviceMemory {
             (Some(slot), range, None)
         };
         let arena = Arena::new(self.ordinal, &self.policy, range, self.total, class, segments);
-        let arena = match (arena, slot) {
+        let mut arena = match (arena, slot) {
             (Ok(arena), _) => arena,
             (Err(error), slot) => {
                 slot.iter().for_each(|slot| self.addresses.give_slot(slot));
@@ -297,8 +297,7 @@ impl DeviceMemory {
         };
         let address: *const Arena = &**arena;
         if let Some(slot) = slot {
-            // SAFETY: no other thread has a reference yet.
-            unsafe { arena.state() }.slots.push(slot)?;
+            arena.state_mut().slots.push(slot)?;
             self.addresses.publish(&slot, address);
         }
         arenas.push(arena);
@@ -416,10 +415,11 @@ impl DeviceMemory {
     pub fn release_pool(&self, gpus: &Gpus, pool: PoolId) -> Result<()> {
         let _relaxed = Relaxed::enter(self.driver);
         let mut detached = DetachedSegments::new();
-        let released = self.each_arena(|arena| match arena.pool() == pool && !pool.is_alive() {
-            true => self.release_unused(gpus, arena, &mut detached),
-            false => Ok(()),
-        });
+        let released =
+            self.each_arena(|state| match state.arena().pool() == pool && !pool.is_alive() {
+                true => self.release_unused(gpus, state, &mut detached),
+                false => Ok(()),
+            });
         let given = self.give_back(gpus.device(self.ordinal)?, detached);
         self.drop_ended();
         released.and(given)
@@ -433,18 +433,16 @@ impl DeviceMemory {
     ) -> Result<Option<u64>> {
         let mut found = None;
         let size = Size { bytes: u64::from(request.units) * UNIT, oversize: request.oversize };
-        self.each_arena(|arena| {
+        self.each_arena(|state| {
+            let arena = state.arena();
             // The pool's arenas may be of another kind than the arena of the request.
             let is_of_class = arena.class == size.arena_class(arena.segmented);
             let serves = is_of_class && arena.pool().serves_on_oom() && arena.is_of(stream);
             if found.is_some() || !serves {
                 return Ok(());
             }
-            // SAFETY: `each_arena` holds the lock, and this is the only reference.
-            unsafe { arena.state() }.prepare_lending()?;
-            found = self.take_of_either_kind(arena, request, WHOLE_WALK)?;
-            // SAFETY: as above.
-            let state = unsafe { arena.state() };
+            state.prepare_lending()?;
+            found = self.take_of_either_kind(state, request, WHOLE_WALK)?;
             // Pools of segments cannot sleep, so that their blocks need no mark.
             if let Some(address) = found.filter(|_| !arena.segmented) {
                 let id = state.find(address - arena.base, address as usize)?;

@@ -7,7 +7,7 @@ use crate::gpu::capture_mode::Relaxed;
 use crate::gpu::device::Device;
 use crate::gpu::gpus::Gpus;
 use crate::memory::arena::block::{NONE, State};
-use crate::memory::arena::{Arena, Backup, addresses};
+use crate::memory::arena::{Arena, ArenaGuard, Backup, addresses};
 use crate::memory::config::pool_id::PoolId;
 use crate::memory::config::size::UNIT;
 use crate::memory::device::DeviceMemory;
@@ -38,9 +38,8 @@ fn require_memory(address: u64) -> Result<()> {
     if arena.pool() == PoolId::DEFAULT {
         return Ok(());
     }
-    let _guard = arena.lock.guard();
-    // SAFETY: the lock is held, and this is the only reference.
-    if unsafe { arena.state() }.segment.is_asleep_at((offset / UNIT) as u32) {
+    let state = &mut arena.guard();
+    if state.segment.is_asleep_at((offset / UNIT) as u32) {
         let why = "is in a private pool that sleeps; call tcuda_mem_pool_wake before using it";
         return Err(Error::InvalidPointer { ptr: address as usize, why });
     }
@@ -130,12 +129,11 @@ impl DeviceMemory {
 
     /// Fails if memory of the pool may be in use outside of it.
     fn require_unshared(&self, pool: PoolId) -> Result<()> {
-        self.each_arena(|arena| {
+        self.each_arena(|state| {
+            let arena = state.arena();
             if arena.pool() != pool {
                 return Ok(());
             }
-            // SAFETY: `each_arena` holds the lock.
-            let state = unsafe { arena.state() };
             if state.exported() > 0 {
                 return Err(Error::InvalidState(
                     "other processes may have memory of the private pool, which would keep it; \
@@ -158,10 +156,11 @@ impl DeviceMemory {
         let _relaxed = Relaxed::enter(self.driver);
         let _context = device.enter()?;
         let mut contents = Vec::new();
-        self.each_arena(|arena| {
+        self.each_arena(|state| {
+            let arena = state.arena();
             if arena.pool() == pool {
                 contents.try_reserve(1).map_err(|_| NO_ROOM)?;
-                contents.push(Contents { arena, blocks: buffers_for(arena)? });
+                contents.push(Contents { arena, blocks: buffers_for(state)? });
             }
             Ok(())
         })?;
@@ -188,9 +187,8 @@ impl DeviceMemory {
         for Contents { arena, blocks } in contents {
             // SAFETY: found by this call, which is not over.
             let arena = unsafe { &*arena };
-            let _guard = arena.lock.guard();
-            // SAFETY: the lock is held.
-            unsafe { arena.state() }.backups = blocks;
+            let state = &mut arena.guard();
+            state.backups = blocks;
         }
     }
 
@@ -200,13 +198,12 @@ impl DeviceMemory {
         // Copies of a failed wake may still write to this memory.
         device.synchronize_for_host()?;
         let mut outcome = Ok(());
-        self.each_arena(|arena| {
+        self.each_arena(|state| {
+            let arena = state.arena();
             if arena.pool() == pool {
-                // SAFETY: `each_arena` holds the lock.
-                let state = unsafe { arena.state() };
                 let before = state.reserved();
                 let slept = state.segment.sleep(&self.virtual_memory, arena.base);
-                self.count_segment(arena, before);
+                self.count_segment(state, before);
                 if outcome.is_ok() {
                     outcome = slept;
                 }
@@ -219,10 +216,10 @@ impl DeviceMemory {
     /// The bytes of a pool that have addresses and no memory.
     fn sleeping_bytes(&self, pool: PoolId) -> Result<u64> {
         let mut bytes = 0;
-        self.each_arena(|arena| {
+        self.each_arena(|state| {
+            let arena = state.arena();
             if arena.pool() == pool {
-                // SAFETY: `each_arena` holds the lock.
-                bytes += unsafe { arena.state() }.segment.sleeping_bytes();
+                bytes += state.segment.sleeping_bytes();
             }
             Ok(())
         })?;
@@ -233,15 +230,14 @@ impl DeviceMemory {
     fn map_memory(&self, device: &Device, pool: PoolId) -> Result<()> {
         let _relaxed = Relaxed::enter(self.driver);
         let _context = device.enter()?;
-        self.each_arena(|arena| {
+        self.each_arena(|state| {
+            let arena = state.arena();
             if arena.pool() != pool {
                 return Ok(());
             }
-            // SAFETY: `each_arena` holds the lock.
-            let state = unsafe { arena.state() };
             let before = state.reserved();
             let outcome = state.segment.wake(&self.virtual_memory, arena.base);
-            self.count_segment(arena, before);
+            self.count_segment(state, before);
             outcome
         })
     }
@@ -251,13 +247,13 @@ impl DeviceMemory {
         let _relaxed = Relaxed::enter(self.driver);
         let _context = device.enter()?;
         let default = device.streams.default();
-        let copied = self.each_arena(|arena| {
+        let copied = self.each_arena(|state| {
+            let arena = state.arena();
             if arena.pool() != pool {
                 return Ok(());
             }
             let _waiting = waiting::begin();
-            // SAFETY: `each_arena` holds the lock.
-            for block in &unsafe { arena.state() }.backups {
+            for block in &state.backups {
                 let from = block.bytes.as_ptr().cast::<c_void>() as u64;
                 let (to, bytes) = (block.address, block.bytes.len());
                 // SAFETY: from a buffer that stays until the copies are complete, to a block that
@@ -272,20 +268,19 @@ impl DeviceMemory {
     }
 
     fn drop_contents(&self, pool: PoolId) -> Result<()> {
-        self.each_arena(|arena| {
+        self.each_arena(|state| {
+            let arena = state.arena();
             if arena.pool() == pool {
-                // SAFETY: `each_arena` holds the lock.
-                unsafe { arena.state() }.backups = Vec::new();
+                state.backups = Vec::new();
             }
             Ok(())
         })
     }
 }
 
-/// Buffers for the contents of the allocated blocks of an arena. The caller holds its lock.
-fn buffers_for(arena: &Arena) -> Result<Vec<Backup>> {
-    // SAFETY: the caller holds the lock.
-    let state = unsafe { arena.state() };
+/// Buffers for the contents of the allocated blocks of an arena.
+fn buffers_for(state: &mut ArenaGuard<'_>) -> Result<Vec<Backup>> {
+    let arena = state.arena();
     let mut blocks = Vec::new();
     blocks.try_reserve(state.active_blocks as usize).map_err(|_| NO_ROOM)?;
     let mut id = state.first;

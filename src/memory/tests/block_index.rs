@@ -110,9 +110,7 @@ fn cost(arenas: &BTreeSet<*const Arena>, live: usize) -> usize {
     let bytes = |arena: &*const Arena| {
         // SAFETY: an arena lives until shutdown.
         let arena = unsafe { &**arena };
-        let _guard = arena.lock.guard();
-        // SAFETY: the lock is held, and this is the only reference.
-        unsafe { arena.state() }.host_bytes().saturating_sub(2 * 4 * KIB as usize)
+        arena.guard().host_bytes().saturating_sub(2 * 4 * KIB as usize)
     };
     arenas.iter().map(bytes).sum::<usize>() / live
 }

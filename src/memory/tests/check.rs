@@ -173,12 +173,9 @@ fn violation(breaks: impl FnOnce(&mut ArenaState, &mut Account, Places)) -> Stri
         bench.free(filled);
         bench.check();
         let arena = arena_of(blocks[0]).unwrap().0;
-        let _guard = arena.lock.guard();
-        bench.memory().merge_quick(arena);
-        // SAFETY: the lock is held, and this is the only reference.
-        let state = unsafe { arena.state() };
-        // SAFETY: the lock is held and we are not parked.
-        let account = unsafe { arena.account() };
+        let mut guard = arena.guard();
+        bench.memory().merge_quick(&mut guard);
+        let (state, account) = guard.state_and_account();
         let places = Places::of(state);
         breaks(state, account, places);
         state.check(account).unwrap_err()
@@ -246,13 +243,11 @@ fn a_miscounted_foreign_free_list_is_reported() {
             bench.free(blocks[0]);
             bench.check();
             let arena = arena_of(blocks[0]).unwrap().0;
-            let _guard = arena.lock.guard();
-            // SAFETY: the lock is held, and this is the only reference.
-            let state = unsafe { arena.state() };
+            let mut guard = arena.guard();
+            let (state, account) = guard.state_and_account();
             assert_eq!(state.blocks[state.first].state, State::ForeignFree);
             breaks(state);
-            // SAFETY: the lock is held and we are not parked.
-            state.check(unsafe { arena.account() }).unwrap_err()
+            state.check(account).unwrap_err()
         })
     };
     let ids = |state: &ArenaState| (state.first, state.blocks[state.first].next);

@@ -167,8 +167,7 @@ fn an_arena_outgrows_its_slot() {
             let (found, offset) = arena_of(*block).unwrap();
             assert!(std::ptr::eq(found, arena) && offset == block - arena.base);
         }
-        // SAFETY: this is the only thread.
-        let slots: Vec<Slot> = unsafe { arena.state() }.slots.all().collect();
+        let slots: Vec<Slot> = arena.guard().slots.all().collect();
         assert!(slots.len() >= 3, "{}", slots.len());
         assert!(slots.windows(2).all(|pair| pair[0].base + pair[0].bytes <= pair[1].base));
         let is_inside = |block: &u64| slots.iter().any(|slot| block - slot.base < slot.bytes);

@@ -30,9 +30,7 @@ fn allocated(bench: Bench) -> i64 {
 
 fn check(bench: Bench) {
     bench.check();
-    let every = bench.memory().each_arena(|arena| {
-        // SAFETY: `each_arena` holds the lock.
-        let state = unsafe { arena.state() };
+    let every = bench.memory().each_arena(|state| {
         assert_eq!(state.marked(), state.exported(), "as many as are counted");
         Ok(())
     });

@@ -11,18 +11,14 @@ use crate::memory::config::size::{Class, UNIT};
 /// The sizes in MiB of the handles of an address's arena, in address order.
 fn handles(address: u64) -> Vec<u64> {
     let arena = arena_of(address).unwrap().0;
-    let _guard = arena.lock.guard();
-    // SAFETY: the lock is held, and this is the only reference.
-    let state = unsafe { arena.state() };
+    let state = arena.guard();
     state.segment.mappings().iter().map(|m| u64::from(m.units) * UNIT / MIB).collect()
 }
 
 /// The blocks of an address's arena, in address order.
 fn blocks(address: u64) -> Vec<(State, u64)> {
     let arena = arena_of(address).unwrap().0;
-    let _guard = arena.lock.guard();
-    // SAFETY: the lock is held, and this is the only reference.
-    let state = unsafe { arena.state() };
+    let state = arena.guard();
     let mut id = state.first;
     std::iter::from_fn(|| {
         let block = (id != 0).then(|| state.blocks[id])?;
@@ -309,9 +305,8 @@ fn an_arena_without_a_block_knows_no_pointer() {
         // Another thread may find an arena before its first allocation.
         let slot = bench.memory().addresses.take_slot().unwrap();
         let (policy, range) = (&bench.memory().policy, (slot.base, slot.bytes));
-        let fresh = Arena::new(0, policy, range, MIB, Class::Small, None).unwrap();
-        // SAFETY: no other thread has it.
-        assert!(unsafe { fresh.state() }.find(0, 0).is_err());
+        let mut fresh = Arena::new(0, policy, range, MIB, Class::Small, None).unwrap();
+        assert!(fresh.state_mut().find(0, 0).is_err());
     });
 }
 

@@ -37,7 +37,7 @@ fn pinned(bench: Bench) -> u64 {
         let mut pinned = 0;
         for arena in &stats.members {
             // SAFETY: the test has one thread, which changes nothing now.
-            let state = unsafe { arena.state() };
+            let state = unsafe { arena.frozen_state() };
             let mut idle = 0;
             let mut id = state.first;
             while id != NONE {

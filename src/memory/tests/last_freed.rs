@@ -12,8 +12,7 @@ fn place(address: u64) -> u64 {
 
 fn join(bench: Bench, address: u64) {
     let arena = arena_of(address).unwrap().0;
-    let _guard = arena.lock.guard();
-    bench.memory().merge_quick(arena);
+    bench.memory().merge_quick(&mut arena.guard());
 }
 
 #[test]

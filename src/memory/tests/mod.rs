@@ -38,6 +38,8 @@ use crate::driver::{Call, inject};
 use crate::gpu::device::Device;
 use crate::gpu::gpus::Gpus;
 use crate::gpu::stream::Stream;
+use crate::memory::arena::arena_lock::HasLock;
+use crate::memory::arena::member::Member;
 use crate::memory::config::settings::Settings;
 use crate::memory::config::size::Class;
 use crate::memory::device::{DeviceMemory, DeviceStats};
@@ -168,15 +170,15 @@ impl DeviceStats {
     fn check(&self) -> std::result::Result<(), String> {
         let (mut mapped, mut all_locked) = ([0i64; 3], true);
         for arena in &self.members {
-            if !arena.lock.is_taken() {
+            if !arena.lock().is_taken() {
                 all_locked = false;
                 continue;
             }
-            // SAFETY: `with_ledger` took the lock.
-            let state = unsafe { arena.state() };
-            // SAFETY: the ledger has frozen all accounts.
-            let account = unsafe { arena.account() };
-            state.check(account).map_err(|why| format!("arena at {:#x}: {why}", arena.base))?;
+            // SAFETY: `with_ledger` has frozen the arena.
+            let state = unsafe { arena.frozen_state() };
+            // SAFETY: as above.
+            let checked = unsafe { arena.with_account(|account| state.check(account)) };
+            checked.map_err(|why| format!("arena at {:#x}: {why}", arena.base))?;
             for row in [ledger::ALL, arena.class.row()] {
                 mapped[row] += state.reserved().0;
             }

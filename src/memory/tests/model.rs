@@ -183,9 +183,7 @@ impl Model {
 
 /// Is a freed block still pending?
 fn is_pending(arena: &Arena, address: u64) -> bool {
-    let _guard = arena.lock.guard();
-    // SAFETY: the lock is held, and this is the only reference.
-    let state = unsafe { arena.state() };
+    let state = arena.guard();
     let mut id = state.first;
     for index in 0..=state.segment.views.len() {
         while id != NONE {

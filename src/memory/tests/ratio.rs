@@ -35,9 +35,7 @@ fn after_a_large_program_a_small_one_has_handles_of_its_own_size() {
             bench.empty_cache();
             let blocks: Vec<u64> = (0..8).map(|_| bench.malloc(stream, 60 * MIB)).collect();
             let arena = arena_of(blocks[0]).unwrap().0;
-            let _guard = arena.lock.guard();
-            // SAFETY: the lock is held, and this is the only reference.
-            let state = unsafe { arena.state() };
+            let state = arena.guard();
             state.segment.mappings().iter().map(|mapping| mapping.units).max().unwrap()
         })
     };

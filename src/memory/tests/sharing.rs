@@ -389,9 +389,7 @@ fn memory_of_foreign_lists_is_given_back_when_their_streams_are_done() {
         bench.free(other);
         let arena = arena_of(block).unwrap().0;
         {
-            let _guard = arena.lock.guard();
-            // SAFETY: the lock is held, and this is the only reference.
-            let state = unsafe { arena.state() };
+            let state = arena.guard();
             let block = state.blocks[state.first];
             assert_eq!((block.state, block.bytes() as u64), (State::ForeignFree, 40 * MIB));
             assert_eq!(state.owner_of(state.first), Owner::Stream(0));

@@ -11,8 +11,8 @@
 //! reserved memory, in hundredths of the peak of the allocated memory: in free whole handles, in
 //! other free memory at the end, and in other free memory below.
 
-use super::super::arena::{Arena, ArenaState};
 use super::{Bench, MIB, on_machine};
+use crate::memory::arena::ArenaGuard;
 use crate::memory::arena::block::{NONE, State};
 use crate::memory::config::size::{Class, UNIT, round_size};
 use crate::memory::stats::ledger::ALLOCATED_BYTES;
@@ -63,10 +63,9 @@ struct Parts {
     views: usize,
 }
 
-/// The memory of an arena. The caller holds its lock.
-fn parts(arena: &Arena) -> Parts {
-    // SAFETY: the caller holds the lock, and this is the only reference.
-    let state: &mut ArenaState = unsafe { arena.state() };
+/// The memory of an arena.
+fn parts(state: &mut ArenaGuard<'_>) -> Parts {
+    let arena = state.arena();
     let mut parts = Parts { mapped: state.segment.bytes(), ..Parts::default() };
     parts.class = if arena.class == Class::Small { "small" } else { "large" };
     let mut free = Vec::new();
@@ -183,8 +182,8 @@ fn replay(bench: Bench, events: &[Event], passes: usize, name: &str) -> Vec<u64>
                 seen.most = reserved;
                 seen.when = format!("pass {pass}, event {at}, {bytes} bytes");
                 seen.table.clear();
-                let _ = memory.each_arena(|arena| {
-                    seen.table.push(parts(arena));
+                let _ = memory.each_arena(|state| {
+                    seen.table.push(parts(state));
                     Ok(())
                 });
             }

@@ -94,9 +94,7 @@ pub fn two_free_ranges(bench: Bench, stream: &Stream) -> [u64; 4] {
 /// The number of views of the arena of an address.
 pub fn views(address: u64) -> usize {
     let arena = arena_of(address).unwrap().0;
-    let _guard = arena.lock.guard();
-    // SAFETY: the lock is held, and this is the only reference.
-    unsafe { arena.state() }.segment.views.len()
+    arena.guard().segment.views.len()
 }
 
 /// Checks that the snapshot agrees with the statistics.
