@@ -9,7 +9,7 @@
 //! thread. While a capture is active, an allocation on another stream queries the driver whether
 //! that stream has joined it. A thread's own pool and a capture nest: the later one counts, and the
 //! graph keeps both pools. Memory of a destroyed graph is reused only after the last launch, which
-//! may have been on another stream than the capture: `memory/arena/graph_launches.rs` orders the
+//! may have been on another stream than the capture: `memory/device/graph_launches.rs` orders the
 //! streams. A captured stream cannot tell where its launches end, so what such a graph held stays
 //! until the next graph is destroyed or the cache is emptied.
 //!

@@ -4,7 +4,7 @@ use crate::base::descriptor::Descriptor;
 use crate::base::error::{Error, Result};
 use crate::driver::sys::{CUipcMemHandle, CUmemAllocationHandleType};
 use crate::gpu::device::Device;
-use crate::memory::exported::Exported;
+use crate::memory::device::exported::Exported;
 use std::ffi::c_int;
 
 /// Descriptors of the memory's handles with their lengths; for `cuMemAlloc` memory its IPC handle.

@@ -5,14 +5,16 @@ use crate::gpu::device::Device;
 use crate::gpu::gpus::Gpus;
 use crate::gpu::observed;
 use crate::gpu::stream::Stream;
+use crate::memory::arena::Arena;
 use crate::memory::arena::bins::SHORT_WALK;
-use crate::memory::config::size::{Size, round_size};
-use crate::memory::device::DeviceMemory;
+use crate::memory::config::size::{Request, Size, round_size};
 use crate::memory::device::backend::Server;
+use crate::memory::device::{DeviceMemory, suballocations};
 use crate::memory::fallback::observers;
 use crate::memory::pools::route;
 use crate::memory::trace::history;
 use crate::observe::flags::{self, Watcher};
+use std::sync::atomic::Ordering;
 
 impl DeviceMemory {
     /// Allocates for a stream of `device`, whose memory this is.
@@ -120,5 +122,43 @@ impl DeviceMemory {
             }
         }
         self.allocate_slowly(gpus, device, arena, request)
+    }
+
+    /// Allocates a block in an arena of segments.
+    #[cold]
+    fn allocate_in_segment(
+        &self,
+        gpus: &Gpus,
+        device: &Device,
+        arena: &Arena,
+        request: Request,
+    ) -> Result<u64> {
+        let _context = suballocations::context(device);
+        {
+            let state = &mut arena.enter()?;
+            let settled = self.settle(gpus, state, false);
+            self.note_search(arena);
+            if let Some(address) = self.take_in_segment(state, request)? {
+                return Ok(address);
+            }
+            settled?;
+        }
+        self.allocate_slowly(gpus, device, arena, request)
+    }
+
+    /// Allocates an uncached block.
+    #[cold]
+    fn allocate_uncached(
+        &self,
+        gpus: &Gpus,
+        device: &Device,
+        stream: &Stream,
+        bytes: u64,
+    ) -> Result<u64> {
+        self.has_uncached.store(true, Ordering::Relaxed);
+        let stream = stream.on_this_thread(gpus)?;
+        let origin = self.origin();
+        let attempt = || self.try_uncached(gpus, device, stream, bytes, &origin);
+        self.try_fallbacks_uncached(gpus, device, &origin, bytes, attempt)
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! A folder imports only folders to its left: [`config`], [`stats`], [`trace`], [`backing`] (memory
 //! from the driver), [`arena`] (the blocks of one stream), [`device`] (all arenas of a device),
-//! [`pools`], [`fallback`] (what happens when memory runs out), [`pinned`]. The files of this
+//! [`fallback`] (what happens when memory runs out), [`pools`], [`pinned`]. The files of this
 //! folder use all of them: `fast.rs` has the path of nearly every call, `allocate.rs` and
 //! `pointer.rs` have all others.
 
@@ -11,12 +11,10 @@ pub mod arena;
 pub mod backing;
 pub mod config;
 pub mod device;
-pub mod exported;
 pub mod fallback;
 pub mod fast;
 pub mod pinned;
 mod pointer;
-mod poison;
 pub mod pools;
 pub mod stats;
 #[cfg(test)]
@@ -41,7 +39,23 @@ use crate::base::error::Result;
 use crate::base::waiting;
 use crate::gpu::gpus::Gpus;
 use crate::memory::config::settings::{self, Settings};
-use crate::memory::device::{backend, hooks, suballocations};
+use crate::memory::device::hooks::Hooks;
+use crate::memory::device::{backend, hooks, poison, suballocations};
+use crate::memory::trace::history::{self, EachStack};
+
+static EACH_STACK: EachStack = each_stack;
+
+/// Passes the stack of each live block, and perhaps 0, to a function.
+fn each_stack(gpus: &Gpus, add: &mut dyn FnMut(u32)) {
+    gpus.devices.iter().for_each(|device| device.memory().each_stack(add));
+    gpus.pinned().each_stack(add);
+}
+
+/// Installs what the allocator needs of the layers above it, before the first device exists.
+pub(crate) fn install(hooks: &'static Hooks) {
+    hooks::install(hooks);
+    history::install(&EACH_STACK);
+}
 
 /// Puts settings in force, except those that each device has.
 pub(crate) fn choose_settings(settings: Settings) {

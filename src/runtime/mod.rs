@@ -76,7 +76,7 @@ fn initialise(inside: &Inside) -> Result<&Gpus> {
     stderr::read_environment()?;
     let (is_annotated, is_watched) = (own::is_wanted()?, crate::sanitizer::is_wanted()?);
     backend::begin();
-    memory::device::hooks::install(&MEMORY_HOOKS);
+    memory::install(&MEMORY_HOOKS);
     let mut gpus = try_box(Gpus::new(driver, count, gpus::next_generation())?, "the runtime")?;
     add_subsystems(&mut gpus, &settings)?;
     pending::apply(&gpus);

@@ -10,6 +10,10 @@
 //! Blocks of the quick lists (`quick.rs`) count as free. They are merged with their neighbours
 //! later: when no merged block fits, and in a small arena the wilderness does not fit either, as
 //! far as the growth cursor allows it to be used.
+//!
+//! [`addresses`] leads from an address to its arena. [`segment`] has the mapped memory behind an
+//! arena, and [`segmented`] the segments of cuMemAlloc. The guard of the lock ([`arena_lock`])
+//! gives the state.
 
 pub mod addresses;
 pub mod arena_lock;
@@ -189,7 +193,7 @@ pub struct ArenaState {
     /// The other streams that use blocks.
     pub(super) uses: Uses,
     /// Blocks that other processes may have, and those that are lent. For each of these two, a
-    /// block's list of streams has an entry (`exported.rs`).
+    /// block's list of streams has an entry (`marked.rs`).
     pub(super) marked: u32,
     /// Blocks that were lent to allocations outside of the private pool.
     pub(super) lent: u32,

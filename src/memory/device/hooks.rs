@@ -31,7 +31,7 @@ pub enum Verdict {
 static HOOKS: Table<Hooks> = Table::new();
 
 /// Installs the functions.
-pub(crate) fn install(hooks: &'static Hooks) {
+pub(in crate::memory) fn install(hooks: &'static Hooks) {
     HOOKS.install(Some(hooks));
 }
 

@@ -1,8 +1,9 @@
 //! The memory of a device: all its arenas, its uncached blocks and the driver's pool.
 //!
 //! Begin with [`DeviceMemory`] below. `device_stats.rs` adds up the accounts of the arenas,
-//! `cross_stream.rs` has the reuse of memory between streams, `ended.rs` the end of arenas, and
-//! `segments.rs` the segments of cuMemAlloc.
+//! `cross_stream.rs` has the reuse of memory between streams, `ended.rs` the end of arenas,
+//! `segments.rs` the segments of cuMemAlloc, and `reclaim.rs` the release of memory to the driver
+//! and the completion of deferred frees.
 
 pub mod backend;
 pub(crate) mod by_pool;
@@ -11,11 +12,14 @@ pub(crate) mod cross_stream;
 pub(crate) mod device_stats;
 pub(crate) mod driver_pool;
 pub(crate) mod ended;
+pub mod exported;
 pub(crate) mod figures;
 pub(crate) mod graph_launches;
 pub(crate) mod growth_credit;
 pub mod hooks;
 pub(crate) mod lookup;
+pub(crate) mod poison;
+pub(crate) mod reclaim;
 pub(crate) mod remap_policy;
 pub(crate) mod segments;
 pub mod snapshot;
@@ -214,6 +218,20 @@ impl DeviceMemory {
             self.count_slowly(state, class, change_of(1, bytes, requested, false), split);
         }
         Ok(Some(address))
+    }
+
+    /// Allocates from an arena of either kind.
+    pub(in crate::memory) fn take_of_either_kind(
+        &self,
+        state: &mut ArenaGuard<'_>,
+        request: Request,
+        walk: usize,
+    ) -> Result<Option<u64>> {
+        let arena = state.arena();
+        match arena.segmented {
+            true => self.take_in_segment(state, request),
+            false => self.take::<true>(state, request, walk),
+        }
     }
 
     /// Runs `body` while no account of the device changes, and no state of an arena except by

@@ -136,33 +136,16 @@ impl DeviceMemory {
         self.segments.searches.load(Ordering::Relaxed)
     }
 
-    fn rules_of(&self, arena: &Arena) -> Rules {
-        self.policy.rules(arena.pool().keeps_whole())
+    /// Advances the garbage clock for a search in an arena of large blocks, if garbage is collected.
+    pub(in crate::memory) fn note_search(&self, arena: &Arena) {
+        let is_aged = arena.class == Class::Large && arena.pool() == PoolId::DEFAULT;
+        if is_aged && self.policy.collects_above(self.virtual_memory.limit.most()).is_some() {
+            self.segments.searches.fetch_add(1, Ordering::Relaxed);
+        }
     }
 
-    /// Allocates a block in an arena of segments.
-    #[cold]
-    pub(in crate::memory) fn allocate_in_segment(
-        &self,
-        gpus: &Gpus,
-        device: &Device,
-        arena: &Arena,
-        request: Request,
-    ) -> Result<u64> {
-        let _context = suballocations::context(device);
-        {
-            let state = &mut arena.enter()?;
-            let settled = self.settle(gpus, state, false);
-            let is_aged = arena.class == Class::Large && arena.pool() == PoolId::DEFAULT;
-            if is_aged && self.policy.collects_above(self.virtual_memory.limit.most()).is_some() {
-                self.segments.searches.fetch_add(1, Ordering::Relaxed);
-            }
-            if let Some(address) = self.take_in_segment(state, request)? {
-                return Ok(address);
-            }
-            settled?;
-        }
-        self.allocate_slowly(gpus, device, arena, request)
+    fn rules_of(&self, arena: &Arena) -> Rules {
+        self.policy.rules(arena.pool().keeps_whole())
     }
 
     /// Takes the best fit if the rules allow it.

@@ -172,7 +172,7 @@ impl DeviceMemory {
     }
 
     /// Calls `add` with the stack of each live block, and with 0 for other indices.
-    pub(in crate::memory) fn each_stack(&self, add: &mut impl FnMut(u32)) {
+    pub(in crate::memory) fn each_stack(&self, add: &mut dyn FnMut(u32)) {
         let _ = self.each_arena(|state| {
             let blocks = &state.blocks;
             blocks.all().for_each(|id| add(blocks[id].stack()));

@@ -306,7 +306,7 @@ pub(crate) fn close(gpus: &Gpus) {
 
 impl DeviceMemory {
     /// The source of a new block of this device.
-    fn origin(&self) -> Origin {
+    pub(in crate::memory) fn origin(&self) -> Origin {
         match (self.server(), backend::pluggable()) {
             (Server::Pluggable, Some(allocator)) => Origin::Pluggable(allocator),
             (Server::DriverPool, _) => Origin::DriverPool { captured: false },
@@ -314,23 +314,8 @@ impl DeviceMemory {
         }
     }
 
-    /// Allocates an uncached block.
-    #[cold]
-    pub(in crate::memory) fn allocate_uncached(
-        &self,
-        gpus: &Gpus,
-        device: &Device,
-        stream: &Stream,
-        bytes: u64,
-    ) -> Result<u64> {
-        self.has_uncached.store(true, Ordering::Relaxed);
-        let stream = stream.on_this_thread(gpus)?;
-        let origin = self.origin();
-        let attempt = || self.try_uncached(gpus, device, stream, bytes, &origin);
-        self.try_fallbacks_uncached(gpus, device, &origin, bytes, attempt)
-    }
-
-    fn try_uncached(
+    /// Allocates a block once, without fallbacks.
+    pub(in crate::memory) fn try_uncached(
         &self,
         gpus: &Gpus,
         device: &Device,

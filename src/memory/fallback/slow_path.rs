@@ -8,12 +8,13 @@ use crate::driver::sync_debug;
 use crate::gpu::capture_mode::Relaxed;
 use crate::gpu::device::Device;
 use crate::gpu::gpus::Gpus;
+use crate::gpu::stream::Stream;
 use crate::memory::arena::bins::WHOLE_WALK;
 use crate::memory::arena::segment::growth_cursor;
 use crate::memory::arena::slots::LONGEST;
 use crate::memory::arena::{Arena, ArenaGuard};
 use crate::memory::config::pool_id::PoolId;
-use crate::memory::config::size::{Class, Request, UNIT};
+use crate::memory::config::size::{Class, Request, Size, UNIT};
 use crate::memory::device::segments::DetachedSegments;
 use crate::memory::device::{DeviceMemory, hooks};
 use crate::memory::stats::ledger::{ACTIVE_BYTES, ALL, ALLOCATED_BYTES};
@@ -129,6 +130,30 @@ impl DeviceMemory {
         }
     }
 
+    /// Allocates from a pool with `USE_ON_OOM`, on a stream that the pool has served.
+    fn take_from_other_pool(&self, stream: &Stream, request: Request) -> Result<Option<u64>> {
+        let mut found = None;
+        let size = Size { bytes: u64::from(request.units) * UNIT, oversize: request.oversize };
+        self.each_arena(|state| {
+            let arena = state.arena();
+            // The pool's arenas may be of another kind than the arena of the request.
+            let is_of_class = arena.class == size.arena_class(arena.segmented);
+            let serves = is_of_class && arena.pool().serves_on_oom() && arena.is_of(stream);
+            if found.is_some() || !serves {
+                return Ok(());
+            }
+            state.prepare_lending()?;
+            found = self.take_of_either_kind(state, request, WHOLE_WALK)?;
+            // Pools of segments cannot sleep, so that their blocks need no mark.
+            if let Some(address) = found.filter(|_| !arena.segmented) {
+                let id = state.find(address - arena.base, address as usize)?;
+                state.lend(id);
+            }
+            Ok(())
+        })?;
+        Ok(found)
+    }
+
     /// Gives back the unused memory of every arena. Tries all arenas, and returns the first
     /// failure.
     pub(in crate::memory) fn reclaim(&self, gpus: &Gpus) -> Result<()> {
@@ -168,20 +193,6 @@ impl DeviceMemory {
         let given = self.give_back(gpus.device(self.ordinal)?, detached);
         self.drop_ended();
         all.and(outcome).and(given)
-    }
-
-    /// Allocates from an arena of either kind.
-    pub(in crate::memory) fn take_of_either_kind(
-        &self,
-        state: &mut ArenaGuard<'_>,
-        request: Request,
-        walk: usize,
-    ) -> Result<Option<u64>> {
-        let arena = state.arena();
-        match arena.segmented {
-            true => self.take_in_segment(state, request),
-            false => self.take::<true>(state, request, walk),
-        }
     }
 
     /// Allocates from the mapped memory, searching all of it.

@@ -8,7 +8,7 @@ use crate::memory::trace::ring::Action;
 
 impl HostMemory {
     /// Calls `add` with the stack of each live block, and with 0 for other indices.
-    pub(in crate::memory) fn each_stack(&self, add: &mut impl FnMut(u32)) {
+    pub(in crate::memory) fn each_stack(&self, add: &mut dyn FnMut(u32)) {
         for index in 0..self.heaps.len() {
             if let Some(heap) = &*self.heap(index) {
                 heap.blocks.all().for_each(|id| add(heap.blocks[id].stack()));

@@ -8,11 +8,10 @@ use crate::gpu::capture_mode::Relaxed;
 use crate::gpu::device::Device;
 use crate::gpu::gpus::Gpus;
 use crate::gpu::stream::Stream;
-use crate::memory::arena::bins::WHOLE_WALK;
 use crate::memory::arena::pool::Pool;
 use crate::memory::arena::{Arena, Role, place, segmented};
 use crate::memory::config::pool_id::PoolId;
-use crate::memory::config::size::{Class, Request, Size, UNIT};
+use crate::memory::config::size::{Class, Size};
 use crate::memory::device::DeviceMemory;
 use crate::memory::device::segments::DetachedSegments;
 use crate::memory::pools::active_captures::{Source, next_number};
@@ -423,33 +422,5 @@ impl DeviceMemory {
         let given = self.give_back(gpus.device(self.ordinal)?, detached);
         self.drop_ended();
         released.and(given)
-    }
-
-    /// Allocates from a pool with `USE_ON_OOM`, on a stream that the pool has served.
-    pub(in crate::memory) fn take_from_other_pool(
-        &self,
-        stream: &Stream,
-        request: Request,
-    ) -> Result<Option<u64>> {
-        let mut found = None;
-        let size = Size { bytes: u64::from(request.units) * UNIT, oversize: request.oversize };
-        self.each_arena(|state| {
-            let arena = state.arena();
-            // The pool's arenas may be of another kind than the arena of the request.
-            let is_of_class = arena.class == size.arena_class(arena.segmented);
-            let serves = is_of_class && arena.pool().serves_on_oom() && arena.is_of(stream);
-            if found.is_some() || !serves {
-                return Ok(());
-            }
-            state.prepare_lending()?;
-            found = self.take_of_either_kind(state, request, WHOLE_WALK)?;
-            // Pools of segments cannot sleep, so that their blocks need no mark.
-            if let Some(address) = found.filter(|_| !arena.segmented) {
-                let id = state.find(address - arena.base, address as usize)?;
-                state.lend(id);
-            }
-            Ok(())
-        })?;
-        Ok(found)
     }
 }

@@ -2,11 +2,11 @@
 //! no other processes; a withdrawn handle counts as closed.
 
 use super::super::arena::ArenaState;
-use super::super::exported::keep;
 use super::super::record_stream;
 use super::*;
 use crate::ipc::Handle;
 use crate::memory::arena::block::{NONE, State};
+use crate::memory::device::exported::{self, keep};
 use crate::memory::stats::ledger;
 use proptest::prelude::*;
 
@@ -126,7 +126,7 @@ fn all_memory_of_a_block_is_shared() {
             assert_eq!(found.range_bytes, sum);
             assert!(found.base <= address && address + bytes <= found.base + sum);
             assert!(found.handles.iter().all(|(handle, _)| *handle != 0));
-            super::super::exported::forget(address);
+            exported::forget(address);
             bench.free(address);
         }
         check(bench);

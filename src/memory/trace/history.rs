@@ -23,10 +23,11 @@ use crate::base::rank::Rank;
 use crate::base::retired::Reclaimable;
 use crate::base::{thread, waiting};
 use crate::gpu::device::MAX_DEVICES;
-use crate::gpu::gpus;
+use crate::gpu::gpus::{self, Gpus};
 use crate::gpu::stream::Stream;
 use crate::memory::config::pool_id::PoolId;
 use crate::observe::flags::{self, Watcher};
+use crate::observe::table::Table;
 use std::cell::Cell;
 use std::mem::ManuallyDrop;
 use std::sync::atomic::{AtomicPtr, Ordering};
@@ -176,6 +177,16 @@ pub(crate) fn end_thread() {
     replace_pin(Pin::NONE);
 }
 
+/// Passes the stack of each live block, and perhaps 0, to a function.
+pub type EachStack = fn(&Gpus, &mut dyn FnMut(u32));
+
+static EACH_STACK: Table<EachStack> = Table::new();
+
+/// Installs how the live blocks are found.
+pub(in crate::memory) fn install(each_stack: &'static EachStack) {
+    EACH_STACK.install(Some(each_stack));
+}
+
 /// Removes the stacks that no event, block or call references.
 fn remove_unreferenced(_records: &Held<'_, ()>) {
     let (Ok(inside), Some(mut ids)) = (thread::enter(), stacks::begin()) else { return };
@@ -186,8 +197,8 @@ fn remove_unreferenced(_records: &Held<'_, ()>) {
     };
     // Blocks before events: see `stacks.rs`.
     if let Some(gpus) = gpus::existing(&inside) {
-        gpus.devices.iter().for_each(|device| device.memory().each_stack(&mut add));
-        gpus.pinned().each_stack(&mut add);
+        let Some(each_stack) = EACH_STACK.get() else { return };
+        each_stack(gpus, &mut add);
     }
     for ring in &RINGS {
         ring.lock().iter().for_each(|event| add(event.stack));

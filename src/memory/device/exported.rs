@@ -3,11 +3,10 @@
 //! in use is never moved, remapped or given back. So the free of the block only has to find out
 //! that it is exported (`arena/marked.rs`).
 
-use super::arena::{Arena, ArenaState};
 use crate::base::error::{Error, Result};
 use crate::gpu::gpus::Gpus;
 use crate::memory::arena::block::{Block, State};
-use crate::memory::arena::{ArenaGuard, addresses, events, segmented};
+use crate::memory::arena::{Arena, ArenaGuard, ArenaState, addresses, events, segmented};
 use crate::memory::config::size::UNIT;
 use crate::memory::device::hooks::Verdict;
 use crate::memory::device::lookup::unknown_pointer;
@@ -123,7 +122,7 @@ impl ArenaState {
 impl DeviceMemory {
     /// Frees a block that other processes may have: now, if none has it.
     #[cold]
-    pub(super) fn free_exported(
+    pub(in crate::memory) fn free_exported(
         &self,
         gpus: &Gpus,
         state: &mut ArenaGuard<'_>,
@@ -158,7 +157,12 @@ impl DeviceMemory {
     }
 
     /// Frees a block if it was lent; false: it was not.
-    pub(super) fn free_lent(&self, gpus: &Gpus, state: &mut ArenaGuard<'_>, id: u32) -> bool {
+    pub(in crate::memory) fn free_lent(
+        &self,
+        gpus: &Gpus,
+        state: &mut ArenaGuard<'_>,
+        id: u32,
+    ) -> bool {
         if !state.end_lending(id) {
             return false;
         }

@@ -23,7 +23,7 @@ const POISON: u8 = 0xff;
 static IS_ON: AtomicBool = AtomicBool::new(false);
 
 /// Turns the mode on or off.
-pub(super) fn set(on: bool) {
+pub(in crate::memory) fn set(on: bool) {
     match (IS_ON.swap(on, Ordering::Relaxed), on) {
         (false, true) => flags::begin(Watcher::Debugging),
         (true, false) => flags::end(Watcher::Debugging),
@@ -33,7 +33,7 @@ pub(super) fn set(on: bool) {
 
 impl DeviceMemory {
     /// Called when a block is about to be free, and must not be used any more.
-    pub(super) fn end_block(&self, gpus: &Gpus, state: &mut ArenaGuard<'_>, id: u32) {
+    pub(in crate::memory) fn end_block(&self, gpus: &Gpus, state: &mut ArenaGuard<'_>, id: u32) {
         let arena = state.arena();
         match state.heap(id) {
             // A tool that knows the blocks reports more, and would report poison as an access.
