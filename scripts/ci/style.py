@@ -1,7 +1,8 @@
 """usage: style.py [--long]: what is checked of texts.
 
-Fails where a line of a source file, comments included, is wider than 100 columns, or where the
-sources, the header and the pages have 40 or more of the words that treat objects as people.
+Fails where a line of a source file, comments included, is wider than 100 columns, where a page
+names a Rust file that does not exist, or where the sources, the header and the pages have 40 or
+more of the words that treat objects as people.
 Also counts files over 800 lines and Rust functions over 80 lines, which do not fail; --long names
 them.
 """
@@ -19,6 +20,9 @@ WORDS = re.compile(
     r"\b(who|whoever|nobody|somebody|told|hears|lets go|gives out|given out)\b", re.IGNORECASE
 )
 MOST_WORDS = 40
+# A path of a Rust file; not the end of a pattern ("sim/*_calls.rs") or of an address.
+RUST_FILE = re.compile(r"(?<![\w./*:-])[\w./-]*\w\.rs\b(?!/)")
+WITH_BARE_NAMES = ("src/", "tests/", "models/tests/", "fuzz/")
 FUNCTION = re.compile(r"^( *)(?:pub(?:\([a-z: ]+\))? )?(?:const |unsafe |extern \"C\" )*fn (\w+)")
 
 
@@ -35,6 +39,29 @@ def functions(lines):
                     found.group(1) + "fn"
                 ):
                     break
+
+
+def is_page(name):
+    """Is it a page at the top, in docs/, or the one of models/?"""
+    return name.endswith(".md") and re.fullmatch(r"(docs/)?[^/]+|models/README.md", name)
+
+
+def absent_files(names):
+    """Where a page names a Rust file that is neither below the repository's root, src/,
+    src/memory/ nor a folder of src/memory/."""
+    rust = {name for name in names if name.endswith(".rs")}
+    folders = {"", "src/", "src/memory/"}
+    folders |= {
+        f"src/memory/{name.split('/')[2]}/" for name in rust if name.startswith("src/memory/")
+    }
+    bare = {name.split("/")[-1] for name in rust if name.startswith(WITH_BARE_NAMES)}
+    for page in filter(is_page, names):
+        if page == "docs/benchmark-log.md":
+            continue
+        for number, line in enumerate(pathlib.Path(page).read_text().split("\n"), 1):
+            for path in RUST_FILE.findall(line):
+                if path not in bare and not any(folder + path in rust for folder in folders):
+                    yield f"{page}:{number}: {path}"
 
 
 def main():
@@ -61,14 +88,16 @@ def main():
     words = []
     for name in names.splitlines():
         path = pathlib.Path(name)
-        is_page = path.suffix == ".md" and (path.parent == pathlib.Path("docs") or "/" not in name)
-        if is_page or name.startswith(("src/", "include/")) and path.suffix in SUFFIXES:
+        if is_page(name) or name.startswith(("src/", "include/")) and path.suffix in SUFFIXES:
             for number, line in enumerate(path.read_text().split("\n"), 1):
                 words += [f"{name}:{number}: {found}" for found in WORDS.findall(line)]
     print(f"figure: words that treat objects as people = {len(words)}")
     if len(words) >= MOST_WORDS:
         print("\n".join(words[:50]))
         sys.exit(f"{len(words)} such words: name the thing, or the standard term")
+    if absent := list(absent_files(names.splitlines())):
+        print("\n".join(absent))
+        sys.exit(f"{len(absent)} Rust files that pages name do not exist: correct their paths")
     if wide:
         print("\n".join(wide[:50]))
         sys.exit(f"{len(wide)} lines are wider than {WIDTH} columns: break them")
