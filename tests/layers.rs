@@ -281,6 +281,54 @@ fn circles(edges: &BTreeMap<String, BTreeSet<String>>) -> BTreeSet<(String, Stri
     found
 }
 
+/// "file -> layer: method" for each call of a method that a higher folder defines for a type of a
+/// lower one: such a call needs no import. Only methods whose name no other function has are found.
+fn upward_calls(sources: &[Source]) -> BTreeSet<String> {
+    let mut types: BTreeMap<&str, Vec<usize>> = BTreeMap::new();
+    let mut functions: BTreeMap<&str, usize> = BTreeMap::new();
+    for source in sources {
+        let Some(own) = layer(&source.module) else { continue };
+        for pair in source.tokens.windows(2) {
+            match pair[0].as_str() {
+                "struct" | "enum" => types.entry(&pair[1]).or_default().push(own),
+                "fn" => *functions.entry(&pair[1]).or_default() += 1,
+                _ => (),
+            }
+        }
+    }
+    // The layer that defines a method, for methods of types of lower layers.
+    let mut methods: BTreeMap<&str, usize> = BTreeMap::new();
+    for source in sources {
+        let Some(own) = layer(&source.module) else { continue };
+        let tokens = &source.tokens;
+        for at in 0..tokens.len() {
+            let is_inherent = tokens[at] == "impl"
+                && tokens.get(at + 2).is_some_and(|next| next == "{")
+                && types
+                    .get(tokens[at + 1].as_str())
+                    .is_some_and(|list| list.len() == 1 && list[0] < own);
+            if !is_inherent {
+                continue;
+            }
+            for pair in tokens[at..close(tokens, at + 2)].windows(2) {
+                if pair[0] == "fn" && functions[pair[1].as_str()] == 1 {
+                    methods.insert(&pair[1], own);
+                }
+            }
+        }
+    }
+    let mut found = BTreeSet::new();
+    for source in sources {
+        let Some(own) = layer(&source.module) else { continue };
+        for call in source.tokens.windows(3).filter(|call| call[0] == "." && call[2] == "(") {
+            if let Some(to) = methods.get(call[1].as_str()).filter(|to| **to > own) {
+                found.insert(format!("{} -> {}: {}", source.path, LAYERS[*to], call[1]));
+            }
+        }
+    }
+    found
+}
+
 /// "file -> layer" for each import that goes up, and "file -> file" for each in a circle of `sim/`.
 fn broken(sources: &[Source]) -> BTreeSet<String> {
     let mut found = BTreeSet::new();
@@ -311,6 +359,8 @@ fn broken(sources: &[Source]) -> BTreeSet<String> {
 fn a_folder_imports_only_folders_below_it() {
     let found = broken(&sources());
     assert!(found.is_empty(), "these imports go up, or in a circle: {found:#?}");
+    let found = upward_calls(&sources());
+    assert!(found.is_empty(), "these calls go up: {found:#?}");
 }
 
 fn planted(path: &str, text: &str) -> Source {
@@ -331,6 +381,17 @@ fn a_planted_import_is_found() {
         #[cfg(test)]\nmod tests { use crate::ffi; }\n use crate::base::error::Error<'a>;";
     assert_eq!(broken(&[planted("gpu/device.rs", quiet)]), BTreeSet::new());
     assert_eq!(broken(&[planted("memory/arena/bins.rs", "use super::super::Facade;")]).len(), 1);
+}
+
+#[test]
+fn a_planted_call_is_found() {
+    let files = [
+        planted("gpu/device.rs", "pub struct Device; fn f(d: &Device) { d.grown(); d.own(); }"),
+        planted("memory/mod.rs", "impl Device { fn grown(&self) {} } fn own() {}"),
+        planted("ffi/device.rs", "fn g(d: &Device) { d.grown(); }"),
+    ];
+    let found: Vec<_> = upward_calls(&files).into_iter().collect();
+    assert_eq!(found, ["gpu/device.rs -> memory: grown"]);
 }
 
 #[test]

@@ -23,11 +23,11 @@ pub use crate::base::waiting::{InCallback, is_in_callback, is_observing};
 pub struct Block {
     /// Whether the thread is inside. The first field, so that its address is the block's.
     pub(crate) participant: Participant,
-    /// The current device, where the thread's CUDA context does not determine it; see `runtime`.
+    /// The current device, where the thread's CUDA context does not determine it (`gpu/gpus.rs`).
     pub(crate) device: AtomicU32,
     /// 0 until the thread is in the list of participants; see `share`.
     pub(crate) registered: AtomicU32,
-    /// Generation of the runtime to which `streams` belongs.
+    /// Generation of the library to which `streams` belongs.
     pub(crate) generation: AtomicU64,
     /// Current streams, one for each device; NULL: none was set yet.
     pub(crate) streams: AtomicPtr<c_void>,
@@ -38,7 +38,7 @@ pub struct Block {
     /// Message of the last failure; NULL: none yet. NO_ROOM and FORKED are markers of constant
     /// messages.
     pub(crate) message: AtomicPtr<c_void>,
-    /// Private pools that the thread is routed to; NULL: none. (`memory::route`)
+    /// Private pools that the thread is routed to; NULL: none. (`memory/pools/route.rs`)
     pub(crate) routes: AtomicPtr<c_void>,
     /// Native code of the last failure.
     pub(crate) native: AtomicU32,
@@ -130,9 +130,13 @@ pub struct Hooks {
 
 static HOOKS: Table<Hooks> = Table::new();
 
-/// Installs the hooks; without them no layer above was used.
+/// Installs the hooks, if none are installed. Until the library is initialised each thread comes
+/// here when it enters for a call of the host (`Watcher::Forks`).
 pub fn install(hooks: &'static Hooks) {
-    HOOKS.install(Some(hooks));
+    // Nothing is written later: each call comes here where light fences are not enough.
+    if HOOKS.get().is_none() {
+        HOOKS.install(Some(hooks));
+    }
 }
 
 static PARTICIPANTS: Participants = Participants::new();
@@ -278,8 +282,8 @@ pub(crate) fn present_fence() -> Fence {
 }
 
 /// Runs `body`, which may take long, outside the library, so that threads that wait for this one to
-/// leave do not wait for it. Afterwards the runtime may be another one, or none. A nested call
-/// stays inside.
+/// leave do not wait for it. Afterwards the library may be shut down, or initialised anew. A nested
+/// call stays inside.
 ///
 /// # Safety
 /// The call uses no reference, during `body` or later, that was valid because the thread was

@@ -10,7 +10,7 @@ use crate::collectives::dispatch;
 use crate::collectives::layout::Form;
 use crate::driver::sync_debug;
 use crate::gpu::gpus::Gpus;
-use crate::gpu::observed;
+use crate::gpu::sanitizer_reports;
 use crate::gpu::stream::Stream;
 use crate::memory;
 use crate::ops::copy;
@@ -56,7 +56,7 @@ impl Drop for Scratch<'_> {
                 // The next owner of the memory may conflict with this write if it ignores the
                 // stream's order.
                 let touch = Touch::write(self.address, self.bytes);
-                observed::operation(self.gpus, stream, "scratch of tcuda_comm", &[touch]);
+                sanitizer_reports::operation(self.gpus, stream, "scratch of tcuda_comm", &[touch]);
                 memory::free(self.gpus, self.address)
             }
         };

@@ -8,7 +8,7 @@ use super::team::Team;
 use crate::collectives::contiguous::ContiguousBytes;
 use crate::collectives::layout::Form;
 use crate::gpu::device::MAX_DEVICES;
-use crate::gpu::observed;
+use crate::gpu::sanitizer_reports;
 use crate::gpu::stream::Stream;
 use crate::sanitizer::{self, Mode, Touch};
 use crate::tensor::Tensor;
@@ -151,10 +151,10 @@ impl SanitizerEvents {
             begin = end;
         }
         let members = &members[..devices.len()];
-        observed::collective(team.gpus(), self.operation, members);
+        sanitizer_reports::collective(team.gpus(), self.operation, members);
         if self.has_waited && !team.is_capturing() {
             for (stream, _) in members {
-                sanitizer::reached(observed::point_of_stream(team.gpus(), stream));
+                sanitizer::reached(sanitizer_reports::point_of_stream(team.gpus(), stream));
             }
         }
     }

@@ -21,15 +21,15 @@ pub struct Call {
 }
 
 impl Call {
-    /// The runtime, initialised now if it was not.
+    /// The GPUs; initialises the library.
     #[inline]
     pub fn gpus(&self) -> Result<&Gpus> {
         runtime::get(&self.inside)
     }
 
-    /// [`Call::runtime`], or `None` where there is no device to initialise it for.
+    /// [`Call::gpus`], or `None` where there is no device to initialise it for.
     #[cold]
-    pub fn runtime_with_device(&self) -> Result<Option<&Gpus>> {
+    pub fn gpus_if_any(&self) -> Result<Option<&Gpus>> {
         match self.gpus() {
             Ok(gpus) => Ok(Some(gpus)),
             Err(Error::NoDriver(_) | Error::NoDevice(_)) => Ok(None),

@@ -245,7 +245,7 @@ pub unsafe extern "C" fn tcuda_device_exchange(device: i32, previous: *mut i32) 
     boundary(|call| {
         let previous = out(previous, "previous")?;
         if device < 0 {
-            let gpus = call.runtime_with_device()?;
+            let gpus = call.gpus_if_any()?;
             previous.set(gpus.map_or(Ok(CURRENT), |gpus| gpus.current_device())?);
             return Ok(());
         }
@@ -268,7 +268,7 @@ pub unsafe extern "C" fn tcuda_device_of(ptr: *const c_void, device: *mut i32) -
         let device = out(device, "device")?;
         let found = match ptr.is_null() {
             true => None,
-            false => match call.runtime_with_device()? {
+            false => match call.gpus_if_any()? {
                 Some(gpus) => copy::device_of(gpus, ptr as u64)?,
                 None => None,
             },

@@ -5,8 +5,9 @@ use super::statistics::{stat, tcuda_stat};
 use super::status::tcuda_status;
 use super::stream::{optional, tcuda_stream};
 use crate::gpu::device::CURRENT;
+use crate::memory::pinned;
 use crate::memory::pinned::stats::{HostStatistics, Times};
-use crate::memory::{Kind, name_kind, pinned};
+use crate::runtime::pointer_kind::{Kind, name_kind};
 use std::ffi::c_void;
 
 /// Durations of calls, in microseconds. Longest and shortest are since the peaks were reset, the

@@ -5,7 +5,7 @@ use super::status::tcuda_status;
 use super::stream::{optional, or_current, tcuda_stream};
 use crate::base::error::Error;
 use crate::base::waiting;
-use crate::memory::{Kind, name_kind};
+use crate::runtime::pointer_kind::{Kind, name_kind};
 use std::ffi::c_void;
 
 /// Gives another process access to a block: plain data, to be sent.

@@ -138,7 +138,7 @@ pub unsafe extern "C" fn tcuda_memory_on_out_of_memory(
 ) -> tcuda_status {
     boundary(|call| {
         let callback = callback.ok_or(Error::Null { name: "callback" })?;
-        // Initialise: a registration ends with the runtime.
+        // Initialise: a registration ends at shutdown.
         call.gpus()?;
         let place = match observer.is_null() {
             true => None,

@@ -12,9 +12,10 @@ use crate::gpu::device::{CURRENT, Device};
 use crate::gpu::external_registry::HeldStream;
 use crate::gpu::gpus::Gpus;
 use crate::gpu::stream::Stream;
-use crate::memory::{self, Kind, fast::OTHER, fast::OWNER};
+use crate::memory::{self, fast::OTHER, fast::OWNER};
 use crate::observe::flags;
 use crate::ops::copy;
+use crate::runtime::pointer_kind::{Kind, name_kind};
 use std::ffi::c_void;
 
 /// An allocated block with a handle.
@@ -137,7 +138,7 @@ pub unsafe extern "C" fn tcuda_free(ptr: *mut c_void) -> tcuda_status {
             // A finalizer may run after shutdown: it must not initialise the library again.
             match crate::gpu::gpus::existing(call.inside()) {
                 Some(gpus) => memory::free(gpus, ptr as u64)
-                    .map_err(|error| memory::name_kind(gpus, Kind::Device, error)),
+                    .map_err(|error| name_kind(gpus, Kind::Device, error)),
                 None => Err(memory::unknown_pointer(ptr as u64)),
             }
         })
@@ -175,7 +176,7 @@ pub unsafe extern "C" fn tcuda_record_stream(
                 None => copy::stream_for(gpus, None, &[ptr as u64])?,
             };
             memory::record_stream(ptr as u64, stream.on_this_thread(gpus)?)
-                .map_err(|error| memory::name_kind(gpus, Kind::Device, error))
+                .map_err(|error| name_kind(gpus, Kind::Device, error))
         })
     }
     boundary_with_fast_path(flags::CALLS, fast_path, || slow_path(ptr, stream))
@@ -311,7 +312,7 @@ pub unsafe extern "C" fn tcuda_memory_info(
     boundary(|call| {
         let (free, total) = (out(free_bytes, "free_bytes")?, out(total_bytes, "total_bytes")?);
         let device = call.gpus()?.device(device)?;
-        let info = device.memory().info(device)?;
+        let info = device.memory_info()?;
         free.set(info.0 as usize);
         total.set(info.1 as usize);
         Ok(())

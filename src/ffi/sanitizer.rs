@@ -11,7 +11,7 @@ use crate::base::frames::Named;
 use crate::base::frames::Source;
 use crate::base::thread::try_box;
 use crate::base::waiting;
-use crate::gpu::observed;
+use crate::gpu::sanitizer_reports;
 use crate::sanitizer::{self, Access, Listener, Mode, Report, Touch};
 use std::ffi::{c_char, c_void};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -257,7 +257,7 @@ pub unsafe extern "C" fn tcuda_sanitizer_access(
         }
         let stream = or_current(stream, call)?;
         let touch = Touch::rows(ptr.addr() as u64, bytes as u64, 1, 0, mode);
-        observed::named_operation(call.gpus()?, stream, label, &[touch]);
+        sanitizer_reports::named_operation(call.gpus()?, stream, label, &[touch]);
         Ok(())
     })
 }

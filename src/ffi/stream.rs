@@ -101,10 +101,13 @@ pub(super) fn borrow(stream: &Stream) -> Result<*mut tcuda_stream> {
     if known != 0 { Ok(known as *mut tcuda_stream) } else { first_borrow(stream) }
 }
 
+static FORGET_HANDLE: external_registry::ForgetHandle =
+    |handle| drop(STREAMS.remove(handle, "stream"));
+
 #[cold]
 fn first_borrow(stream: &Stream) -> Result<*mut tcuda_stream> {
     let new = STREAMS.insert(StreamRef { stream, borrowed: true })?;
-    external_registry::on_end(|handle| drop(STREAMS.remove(handle, "stream")));
+    external_registry::FORGET_HANDLE.install(Some(&FORGET_HANDLE));
     match stream.handle.compare_exchange(0, new, Ordering::AcqRel, Ordering::Acquire) {
         Ok(_) => Ok(new as *mut tcuda_stream),
         Err(first) => {
@@ -271,7 +274,7 @@ pub unsafe extern "C" fn tcuda_stream_set_current(stream: *mut tcuda_stream) -> 
 #[cold]
 #[inline(never)]
 fn current_with_device(call: &Call) -> Result<Option<&Stream>> {
-    let Some(gpus) = call.runtime_with_device()? else { return Ok(None) };
+    let Some(gpus) = call.gpus_if_any()? else { return Ok(None) };
     Ok(Some(gpus.device(CURRENT)?.streams.current()))
 }
 

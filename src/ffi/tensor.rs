@@ -421,7 +421,7 @@ pub unsafe extern "C" fn tcuda_tensor_to_dlpack(
         let is_ours = owned::is_ours(shape);
         if !is_ours && data != 0 {
             // Looked up before its shape is read: without a block there may be no tensor either. A
-            // shutdown waits for calls that have the runtime; without a runtime there are no
+            // shutdown waits for calls that are inside; without GPUs there are no
             // blocks.
             match crate::gpu::gpus::existing(call.inside()) {
                 Some(_) => crate::memory::find(data)?,

@@ -9,7 +9,8 @@ use crate::base::text::Count;
 use crate::driver::sys::CUstream_st;
 use crate::gpu::gpus;
 use crate::interop::torch;
-use crate::memory::{self, Kind};
+use crate::memory::{self};
+use crate::runtime::pointer_kind::{Kind, name_kind};
 use std::ffi::{CStr, c_void};
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -94,8 +95,9 @@ pub unsafe extern "C" fn tcuda_torch_free(
         return;
     }
     run_logged("tcuda_torch_free", |call| match gpus::existing(call.inside()) {
-        Some(gpus) => memory::free(gpus, ptr as u64)
-            .map_err(|error| memory::name_kind(gpus, Kind::Device, error)),
+        Some(gpus) => {
+            memory::free(gpus, ptr as u64).map_err(|error| name_kind(gpus, Kind::Device, error))
+        }
         None => Err(memory::unknown_pointer(ptr as u64)),
     });
 }
@@ -179,7 +181,7 @@ pub unsafe extern "C" fn tcuda_torch_record_stream(ptr: *mut c_void, cu_stream: 
     }
     run_logged("tcuda_torch_record_stream", |call| match gpus::existing(call.inside()) {
         Some(gpus) => torch::record_stream(gpus, ptr as u64, cu_stream)
-            .map_err(|error| memory::name_kind(gpus, Kind::Device, error)),
+            .map_err(|error| name_kind(gpus, Kind::Device, error)),
         None => Err(memory::unknown_pointer(ptr as u64)),
     });
 }

@@ -7,6 +7,7 @@ use crate::base::rank::Rank;
 use crate::driver::sync_debug;
 use crate::driver::sys::{CUcontext, CUdevice, CUdevice_attribute, CUuuid};
 use crate::driver::{CudaError, Driver, code};
+use crate::gpu::capture_mode::Relaxed;
 use crate::gpu::event::EventPool;
 use crate::gpu::stream::Streams;
 use crate::gpu::subsystem::{Subsystem, Subsystems};
@@ -44,7 +45,7 @@ pub struct Device {
     /// Its recycled events.
     pub events: EventPool,
     /// State of the layers above.
-    pub(crate) subsystems: Subsystems,
+    pub(crate) subsystems: Subsystems<Device>,
 }
 
 /// The fixed attributes of a device.
@@ -100,7 +101,7 @@ impl Device {
 
     /// The state that a layer above keeps for it.
     #[inline(always)]
-    pub(crate) fn subsystem<S: Subsystem>(&self) -> &S {
+    pub(crate) fn subsystem<S: Subsystem<Owner = Device>>(&self) -> &S {
         self.subsystems.get()
     }
 
@@ -190,6 +191,16 @@ impl Device {
     /// Its memory in bytes.
     pub fn total_memory(&self) -> u64 {
         self.total_memory
+    }
+
+    /// Free and total memory as the driver sees them.
+    pub fn memory_info(&self) -> Result<(u64, u64)> {
+        let _relaxed = Relaxed::enter(self.driver);
+        let _context = self.enter()?;
+        let (mut free, mut total) = (0, 0);
+        // SAFETY: both are writable, the context is current.
+        unsafe { self.driver.cuMemGetInfo(&mut free, &mut total) }?;
+        Ok((free as u64, total as u64))
     }
 
     /// Name, UUID and memory.

@@ -10,7 +10,7 @@ use crate::driver::sys::{CUevent, CUipcEventHandle};
 use crate::driver::{Driver, code};
 use crate::gpu::device::{CURRENT, Device};
 use crate::gpu::gpus::Gpus;
-use crate::gpu::observed;
+use crate::gpu::sanitizer_reports;
 use crate::gpu::stream::Stream;
 use crate::sanitizer::{self, Point, sync_points};
 use std::ffi::c_char;
@@ -377,8 +377,8 @@ impl Event {
         self.record_now(gpus, stream)?;
         let key = self.native() as u64;
         match self.is_node(gpus, stream) {
-            Ok(true) => observed::event_recorded_in_graph(gpus, key, stream),
-            _ => observed::event_recorded(gpus, key, stream),
+            Ok(true) => sanitizer_reports::event_recorded_in_graph(gpus, key, stream),
+            _ => sanitizer_reports::event_recorded(gpus, key, stream),
         }
         Ok(())
     }
@@ -389,9 +389,9 @@ impl Event {
         let Some(created) = self.created.get() else { return Ok(()) };
         let key = created.native as u64;
         match self.is_node(gpus, stream) {
-            Ok(true) => observed::event_waited_in_graph(gpus, key, stream),
-            _ if self.is_shared(created) => observed::waits_for_everything(gpus, stream),
-            _ => observed::event_waited(gpus, key, stream),
+            Ok(true) => sanitizer_reports::event_waited_in_graph(gpus, key, stream),
+            _ if self.is_shared(created) => sanitizer_reports::waits_for_everything(gpus, stream),
+            _ => sanitizer_reports::event_waited(gpus, key, stream),
         }
         Ok(())
     }
@@ -448,7 +448,7 @@ impl Event {
 impl Drop for Event {
     fn drop(&mut self) {
         if let Some(created) = self.created.get() {
-            // SAFETY: events are dropped before the runtime that holds the pool.
+            // SAFETY: events are dropped before the device that holds the pool.
             let pool = unsafe { &*created.pool };
             let event = created.native as CUevent;
             sanitizer::event_gone(created.native as u64);

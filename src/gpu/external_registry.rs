@@ -12,8 +12,6 @@
 //! search finds no reference: the stream is retired.
 
 use crate::base::error::{Error, Result};
-use crate::base::lock::Mutex;
-use crate::base::rank::Rank;
 use crate::base::retired::{List, Reclaimable};
 use crate::base::thread::{self, try_box};
 use crate::driver::sys::CUevent;
@@ -21,6 +19,7 @@ use crate::gpu::current;
 use crate::gpu::external_life::UNKNOWN;
 use crate::gpu::gpus::Gpus;
 use crate::gpu::stream::{PER_THREAD, Stream, Streams};
+use crate::observe::table::Table;
 use std::ffi::c_void;
 use std::mem::ManuallyDrop;
 use std::ops::Deref;
@@ -142,7 +141,7 @@ impl Deref for HeldStream {
     type Target = Stream;
 
     fn deref(&self) -> &Stream {
-        // SAFETY: held, and holders are dropped before the runtime.
+        // SAFETY: held; nothing dereferences a holder after the devices are dropped.
         unsafe { &*self.0 }
     }
 }
@@ -285,13 +284,16 @@ impl Stream {
     }
 }
 
-/// How src/ffi removes the borrowed handle of a stream that is dropped.
-static FORGET_HANDLE: Mutex<Option<fn(usize)>> = Mutex::new(Rank::LEAF, None);
+/// Marks the streams that blocks and pending work name.
+pub(crate) type MarkStreams = fn(&Gpus, Marker);
 
-/// Sets that function.
-pub fn on_end(forget: fn(usize)) {
-    *FORGET_HANDLE.lock() = Some(forget);
-}
+/// Removes the borrowed handle of a stream that is dropped.
+pub(crate) type ForgetHandle = fn(usize);
+
+/// Installed by `runtime`.
+pub(crate) static MARK_STREAMS: Table<MarkStreams> = Table::new();
+/// Installed by `ffi` with the first borrowed handle.
+pub(crate) static FORGET_HANDLE: Table<ForgetHandle> = Table::new();
 
 impl Streams {
     /// Removes streams that are over and without references, if enough streams were added; with
@@ -342,10 +344,9 @@ impl Streams {
     /// Marks all streams to which something refers without holding them.
     fn mark_references(&self, gpus: &Gpus, marker: Marker) {
         current::each(self.generation(), |stream| marker.mark(stream));
-        for device in &gpus.devices {
-            device.memory().mark_streams(marker);
+        if let Some(mark_streams) = MARK_STREAMS.get() {
+            mark_streams(gpus, marker);
         }
-        gpus.pinned().mark_streams(marker);
     }
 
     fn drop_unmarked(&self, search: u64) {
@@ -355,10 +356,9 @@ impl Streams {
                 !stream.was_unused.load(Ordering::Relaxed) || stream.holders.in_grace_period();
             !is_seen && !is_marked && stream.is_unused()
         });
-        let forget = *FORGET_HANDLE.lock();
         for stream in gone {
             let handle = stream.handle.load(Ordering::Acquire);
-            if let Some(forget) = forget.filter(|_| handle != 0) {
+            if let Some(forget) = FORGET_HANDLE.get().filter(|_| handle != 0) {
                 forget(handle);
             }
             thread::retire(stream);

@@ -13,15 +13,16 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 /// The GPUs that this process uses, from an initialisation to the next shutdown.
 pub struct Gpus {
+    /// State of the layers above that exists once for all devices. Dropped before the devices,
+    /// whose streams it may hold.
+    pub(crate) subsystems: Subsystems<Gpus>,
     /// Devices by ordinal.
     pub devices: Vec<Device>,
     /// Counts initialisations, so that state that threads cached in an earlier one is not used.
     pub generation: u64,
     driver: &'static Driver,
-    /// Number of captures that the library has begun and not ended; `graph` counts them.
-    pub(crate) captures: AtomicUsize,
-    /// State of the layers above that exists once for all devices.
-    pub(crate) subsystems: Subsystems,
+    /// Number of captures that the library has begun and not ended.
+    num_captures: AtomicUsize,
 }
 
 static LIFECYCLE: Lifecycle<Gpus, Driver> = Lifecycle::new();
@@ -86,8 +87,8 @@ impl Gpus {
         for _ in 0..count {
             Device::add_to(&mut devices, driver, generation)?;
         }
-        let (captures, subsystems) = (AtomicUsize::new(0), Subsystems::new());
-        Ok(Gpus { devices, generation, driver, captures, subsystems })
+        let (num_captures, subsystems) = (AtomicUsize::new(0), Subsystems::new());
+        Ok(Gpus { subsystems, devices, generation, driver, num_captures })
     }
 
     /// The driver.
@@ -98,14 +99,19 @@ impl Gpus {
 
     /// The state that a layer above keeps once for all devices.
     #[inline(always)]
-    pub(crate) fn subsystem<S: Subsystem>(&self) -> &S {
+    pub(crate) fn subsystem<S: Subsystem<Owner = Gpus>>(&self) -> &S {
         self.subsystems.get()
+    }
+
+    /// Sets the number of active captures; the caller holds the lock of their list.
+    pub(crate) fn note_captures(&self, count: usize) {
+        self.num_captures.store(count, Ordering::Release);
     }
 
     /// Is any capture of the library active?
     #[inline]
     pub(crate) fn has_captures(&self) -> bool {
-        self.captures.load(Ordering::Acquire) != 0
+        self.num_captures.load(Ordering::Acquire) != 0
     }
 
     /// A device by ordinal; -1: the thread's current one.

@@ -1,4 +1,5 @@
-//! Devices, streams and events of GPUs as objects. Imports `driver`, `base` and `observe`.
+//! Devices, streams and events of GPUs as objects. Imports `driver`,
+//! `sanitizer`, `base` and `observe`.
 //!
 //! Begin with `gpus.rs`, `device.rs` and `stream.rs`. `subsystem.rs` has the slots in which the
 //! layers above keep their state of a device. Streams that a host created are in
@@ -14,7 +15,7 @@ pub(crate) mod external_stream;
 pub mod gpus;
 pub(crate) mod image;
 pub(crate) mod internal_streams;
-pub mod observed;
+pub mod sanitizer_reports;
 pub mod stream;
 pub mod subsystem;
 pub mod waits;

@@ -433,7 +433,7 @@ impl Streams {
         }
     }
 
-    /// The generation of the runtime that these streams belong to.
+    /// The generation of the library that these streams belong to.
     #[inline]
     pub(crate) fn generation(&self) -> u64 {
         self.generation

@@ -1,11 +1,12 @@
 //! State that the layers above keep for a device, or once for all devices. This layer owns it by
-//! address and does not know its type; the layer that defines the type finds it by its slot.
+//! address and does not know its type; the layer that defines the type finds it by its kind.
 
 use std::ffi::c_void;
+use std::marker::PhantomData;
 
-/// The slots; each belongs to one type.
+/// The kinds of state; each belongs to one type.
 #[derive(Clone, Copy)]
-pub enum Slot {
+pub enum Kind {
     /// Of a device: its memory.
     Memory,
     /// Of a device: the kernels of copies and fills.
@@ -30,48 +31,52 @@ pub enum Slot {
     TorchPools,
 }
 
-const SLOTS: usize = Slot::TorchPools as usize + 1;
+const KINDS: usize = Kind::TorchPools as usize + 1;
 
 /// State of a layer above.
 ///
 /// # Safety
-/// No other type has its slot, and it is set before it is used.
+/// No other type has its kind, and the runtime sets it for each owner before a call can use it.
 pub unsafe trait Subsystem: Send + Sync + 'static {
-    /// Its slot.
-    const SLOT: Slot;
+    /// `Device`, or `Gpus` if there is one for all devices.
+    type Owner;
+    /// Its kind.
+    const KIND: Kind;
 }
 
 /// The subsystems of a device, or of all devices.
-pub struct Subsystems {
-    /// By slot: from Box::into_raw, or NULL.
-    addresses: [*mut c_void; SLOTS],
-    drops: [Option<unsafe fn(*mut c_void)>; SLOTS],
+pub struct Subsystems<Owner> {
+    /// By kind: from Box::into_raw, or NULL.
+    addresses: [*mut c_void; KINDS],
+    drops: [Option<unsafe fn(*mut c_void)>; KINDS],
+    owner: PhantomData<fn(Owner)>,
 }
 
 // SAFETY: every value is Send, as `Subsystem` requires.
-unsafe impl Send for Subsystems {}
+unsafe impl<Owner> Send for Subsystems<Owner> {}
 // SAFETY: every value is Sync, as `Subsystem` requires.
-unsafe impl Sync for Subsystems {}
+unsafe impl<Owner> Sync for Subsystems<Owner> {}
 
-impl Subsystems {
-    pub(crate) fn new() -> Subsystems {
-        Subsystems { addresses: [std::ptr::null_mut(); SLOTS], drops: [None; SLOTS] }
+impl<Owner> Subsystems<Owner> {
+    pub(crate) fn new() -> Subsystems<Owner> {
+        let addresses = [std::ptr::null_mut(); KINDS];
+        Subsystems { addresses, drops: [None; KINDS], owner: PhantomData }
     }
 
     /// Adds a subsystem, once.
-    pub(crate) fn set<S: Subsystem>(&mut self, value: Box<S>) {
-        let slot = S::SLOT as usize;
-        debug_assert!(self.drops[slot].is_none(), "the slot of another subsystem");
-        self.addresses[slot] = Box::into_raw(value).cast();
-        self.drops[slot] = Some(drop_box::<S>);
+    pub(crate) fn set<S: Subsystem<Owner = Owner>>(&mut self, value: Box<S>) {
+        let kind = S::KIND as usize;
+        debug_assert!(self.drops[kind].is_none(), "a kind that is set already");
+        self.addresses[kind] = Box::into_raw(value).cast();
+        self.drops[kind] = Some(drop_box::<S>);
     }
 
     /// The subsystem of this type.
     #[inline(always)]
-    pub(crate) fn get<S: Subsystem>(&self) -> &S {
-        let address = self.addresses[S::SLOT as usize].cast::<S>();
+    pub(crate) fn get<S: Subsystem<Owner = Owner>>(&self) -> &S {
+        let address = self.addresses[S::KIND as usize].cast::<S>();
         debug_assert!(!address.is_null(), "a subsystem that was not set");
-        // SAFETY: `set` stored a boxed value of the only type that has this slot.
+        // SAFETY: `set` stored a boxed value of the only type of this kind.
         unsafe { &*address }
     }
 }
@@ -85,7 +90,7 @@ unsafe fn drop_box<S>(address: *mut c_void) {
     drop(unsafe { Box::from_raw(address.cast::<S>()) });
 }
 
-impl Drop for Subsystems {
+impl<Owner> Drop for Subsystems<Owner> {
     fn drop(&mut self) {
         for (address, drop) in self.addresses.into_iter().zip(self.drops) {
             if let Some(drop) = drop {

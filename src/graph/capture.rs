@@ -10,7 +10,7 @@ use crate::driver::sys::{CUgraph, CUstreamCaptureMode};
 use crate::gpu::capture_mode::Relaxed;
 use crate::gpu::external_registry::HeldStream;
 use crate::gpu::gpus::Gpus;
-use crate::gpu::observed;
+use crate::gpu::sanitizer_reports;
 use crate::gpu::stream::{Stream, capture_of, is_capturing};
 use crate::memory::arena::pool::Pool;
 use crate::memory::device::backend::Server;
@@ -242,7 +242,7 @@ impl GraphState {
         let stream = &*capture.stream;
         let device = gpus.and_then(|gpus| gpus.device(stream.device()).ok());
         let _context = device.and_then(|device| device.enter().ok());
-        let captured = gpus.and_then(|gpus| observed::capture_of(gpus, stream));
+        let captured = gpus.and_then(|gpus| sanitizer_reports::capture_of(gpus, stream));
         let ended = end_capture(driver, stream);
         let recording = sanitizer::capture_ended(captured);
         if let Some(gpus) = gpus {

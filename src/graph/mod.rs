@@ -38,7 +38,7 @@ use crate::driver::sys::{
 use crate::gpu::capture_mode::Relaxed;
 use crate::gpu::device::Device;
 use crate::gpu::gpus::Gpus;
-use crate::gpu::observed;
+use crate::gpu::sanitizer_reports;
 use crate::gpu::stream::Stream;
 use crate::graph::reclamation::{Content, GraphResources};
 use crate::memory::arena::pool::Pool;
@@ -293,15 +293,15 @@ impl Graph {
         functions.expect_calls();
         if WATCHED {
             // Before the launch, which may call the functions at once.
-            observed::graph_launched(gpus, stream, executable, recording.as_ref());
-            functions.set_sync_point(|| observed::point_of_stream(gpus, stream));
+            sanitizer_reports::graph_launched(gpus, stream, executable, recording.as_ref());
+            functions.set_sync_point(|| sanitizer_reports::point_of_stream(gpus, stream));
         }
         // SAFETY: the executable and the stream are alive, and of one device.
         let launched = unsafe { driver.cuGraphLaunch(state.executable(), stream.native()) };
         if launched.is_err() {
             functions.cancel_expected_calls();
             if WATCHED {
-                sanitizer::reached(observed::point_of_stream(gpus, stream));
+                sanitizer::reached(sanitizer_reports::point_of_stream(gpus, stream));
             }
         }
         Ok(launched?)

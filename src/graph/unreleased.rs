@@ -7,7 +7,7 @@ use crate::driver::Driver;
 use crate::gpu::external_registry::HeldStream;
 use crate::gpu::gpus::Gpus;
 use crate::gpu::stream::Stream;
-use crate::gpu::subsystem::{Slot, Subsystem};
+use crate::gpu::subsystem::{Kind as SubsystemKind, Subsystem};
 use crate::graph::capture::discard;
 use crate::graph::reclamation::GraphResources;
 
@@ -19,9 +19,10 @@ pub struct Unreleased {
     captures: Mutex<Vec<HeldStream>>,
 }
 
-// SAFETY: no other type has this slot, and the runtime sets it before a call can use it.
+// SAFETY: no other type has this kind, and the runtime sets it before a call can use it.
 unsafe impl Subsystem for Unreleased {
-    const SLOT: Slot = Slot::UnreleasedGraphs;
+    type Owner = Gpus;
+    const KIND: SubsystemKind = SubsystemKind::UnreleasedGraphs;
 }
 
 impl Gpus {

@@ -13,7 +13,7 @@ use crate::driver::sys::CUstream;
 use crate::gpu::device::Device;
 use crate::gpu::gpus::Gpus;
 use crate::gpu::stream::{self, LEGACY, PER_THREAD, Stream};
-use crate::gpu::subsystem::{Slot, Subsystem};
+use crate::gpu::subsystem::{Kind as SubsystemKind, Subsystem};
 use crate::memory;
 use crate::memory::arena::pool::Pool;
 use crate::memory::pools::route;
@@ -54,9 +54,10 @@ pub struct Pools {
     routes: AtomicUsize,
 }
 
-// SAFETY: no other type has this slot, and the runtime sets it before a call can use it.
+// SAFETY: no other type has this kind, and the runtime sets it before a call can use it.
 unsafe impl Subsystem for Pools {
-    const SLOT: Slot = Slot::TorchPools;
+    type Owner = Gpus;
+    const KIND: SubsystemKind = SubsystemKind::TorchPools;
 }
 
 impl Gpus {

@@ -26,8 +26,8 @@ use crate::driver::sys::CUevent;
 use crate::gpu::device::Device;
 use crate::gpu::gpus::Gpus;
 use crate::gpu::stream::Stream;
-use crate::gpu::subsystem::{Slot, Subsystem};
-use crate::gpu::{event, observed};
+use crate::gpu::subsystem::{Kind as SubsystemKind, Subsystem};
+use crate::gpu::{event, sanitizer_reports};
 use crate::memory::device::exported;
 use crate::memory::device::exported::Exported;
 use crate::memory::device::hooks::Verdict;
@@ -59,9 +59,10 @@ pub struct Ipc {
 const CAPTURED: &str = "other processes cannot wait for what has not run; share memory before the \
                         capture begins, or after it ends";
 
-// SAFETY: no other type has this slot, and the runtime sets it before a call can use it.
+// SAFETY: no other type has this kind, and the runtime sets it before a call can use it.
 unsafe impl Subsystem for Ipc {
-    const SLOT: Slot = Slot::Ipc;
+    type Owner = Gpus;
+    const KIND: SubsystemKind = SubsystemKind::Ipc;
 }
 
 impl Gpus {
@@ -320,10 +321,10 @@ impl Ipc {
         drop(imports);
         if fields.has_event != 0 {
             // The other process may have waited for any work of this one.
-            observed::waits_for_everything(gpus, stream);
+            sanitizer_reports::waits_for_everything(gpus, stream);
         }
         if count == 1 {
-            observed::allocated(gpus, start, address - start + bytes, stream);
+            sanitizer_reports::allocated(gpus, start, address - start + bytes, stream);
         }
         Ok((address, bytes))
     }
@@ -340,7 +341,7 @@ impl Ipc {
             return Err(Error::Capturing { operation: "tcuda_ipc_close", why: CAPTURED });
         }
         // Neither the unmapping nor the other process waits for the stream.
-        let point = observed::point_of_stream(gpus, stream);
+        let point = sanitizer_reports::point_of_stream(gpus, stream);
         sync_points::waited(point, || wait_for(gpus, stream))?;
         let mut imports = self.imports.lock();
         if let Some((start, 1)) = imports.block_of(address) {

@@ -15,7 +15,7 @@ use crate::driver::compiler::{Failure, Program};
 use crate::driver::sys::CUfunction;
 use crate::gpu::device::Device;
 use crate::gpu::gpus::Gpus;
-use crate::gpu::observed;
+use crate::gpu::sanitizer_reports;
 use crate::gpu::stream::Stream;
 use crate::sanitizer::{self, Mode, Touch};
 use crate::tensor::Tensor;
@@ -169,7 +169,7 @@ fn report(gpus: &Gpus, stream: &Stream, call: &Call<'_>) {
     let mut touches = [Touch::read(0, 0); MAX_OPERANDS];
     let len = inputs.len() + outputs.len();
     touches.iter_mut().zip(inputs.chain(outputs)).for_each(|(to, touch)| *to = touch);
-    observed::operation(gpus, stream, "tcuda_jit_call", &touches[..len.min(MAX_OPERANDS)]);
+    sanitizer_reports::operation(gpus, stream, "tcuda_jit_call", &touches[..len.min(MAX_OPERANDS)]);
 }
 
 /// The device of all tensors; an error if there are several.

@@ -8,7 +8,7 @@ use crate::base::text::Text;
 use crate::driver::compiler::Program;
 use crate::gpu::device::Device;
 use crate::gpu::gpus::Gpus;
-use crate::gpu::observed;
+use crate::gpu::sanitizer_reports;
 use crate::gpu::stream::Stream;
 use crate::memory;
 use crate::sanitizer::{self, Mode, Touch};
@@ -175,7 +175,7 @@ fn report(gpus: &Gpus, stream: &Stream, arguments: &[*mut c_void], accesses: &[i
         let address = unsafe { argument.cast::<u64>().read_unaligned() };
         *touch = Touch::rows(address, rest_of_block(address), 1, 0, mode);
     }
-    observed::operation(gpus, stream, "tcuda_kernel_launch", &touches);
+    sanitizer_reports::operation(gpus, stream, "tcuda_kernel_launch", &touches);
 }
 
 /// Bytes from an address to the end of its block, even if the block was allocated before the

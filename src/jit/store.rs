@@ -12,7 +12,7 @@ use crate::driver::sys::{CUdevice_attribute, CUfunction, CUfunction_attribute, C
 use crate::driver::{CudaError, Driver, code};
 use crate::gpu::capture_mode::Relaxed;
 use crate::gpu::device::Device;
-use crate::gpu::subsystem::{Slot, Subsystem};
+use crate::gpu::subsystem::{Kind as SubsystemKind, Subsystem};
 use std::ffi::{CStr, c_void};
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -102,9 +102,10 @@ pub struct Store {
 
 const NO_MEMORY: Error = Error::OutOfHostMemory("a kernel");
 
-// SAFETY: no other type has this slot, and the runtime sets it before a call can use it.
+// SAFETY: no other type has this kind, and the runtime sets it before a call can use it.
 unsafe impl Subsystem for Store {
-    const SLOT: Slot = Slot::CompiledKernels;
+    type Owner = Device;
+    const KIND: SubsystemKind = SubsystemKind::CompiledKernels;
 }
 
 impl Device {

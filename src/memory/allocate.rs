@@ -3,7 +3,7 @@
 use crate::base::error::{Result, TOO_LARGE};
 use crate::gpu::device::Device;
 use crate::gpu::gpus::Gpus;
-use crate::gpu::observed;
+use crate::gpu::sanitizer_reports;
 use crate::gpu::stream::Stream;
 use crate::memory::arena::Arena;
 use crate::memory::arena::bins::SHORT_WALK;
@@ -51,11 +51,11 @@ impl DeviceMemory {
         if is_plain && flags::is_only(Watcher::Sanitizer) {
             let size = Size { bytes: round_size(bytes), oversize: false };
             let address = self.allocate_block::<false>(gpus, device, stream, bytes, size)?;
-            observed::allocated_uncaptured(address, bytes, stream);
+            sanitizer_reports::allocated_uncaptured(address, bytes, stream);
             return Ok(address);
         }
         let address = self.allocate_by_policy(gpus, device, stream, bytes)?;
-        observed::allocated(gpus, address, bytes, stream);
+        sanitizer_reports::allocated(gpus, address, bytes, stream);
         Ok(address)
     }
 

@@ -20,7 +20,6 @@ pub mod stats;
 #[cfg(test)]
 mod tests;
 pub mod trace;
-mod wrong_kind;
 
 pub use crate::memory::device::graph_launches::end_of;
 pub(crate) use crate::memory::device::stream_end::wait_for;
@@ -33,7 +32,6 @@ pub(crate) use device::uncached::is_used as has_uncached_blocks;
 pub use pointer::{
     cached_extent, device_of, extent, find, free, record_around, record_stream, use_inside,
 };
-pub use wrong_kind::{Kind, name_kind};
 
 use crate::base::error::Result;
 use crate::base::waiting;

@@ -4,7 +4,7 @@
 use super::arena::Arena;
 use crate::base::error::{Error, Result};
 use crate::gpu::gpus::Gpus;
-use crate::gpu::observed;
+use crate::gpu::sanitizer_reports;
 use crate::gpu::stream::Stream;
 use crate::memory::arena::block::Block;
 use crate::memory::arena::{addresses, events, segmented};
@@ -92,7 +92,7 @@ fn memory_of<'a>(gpus: &'a Gpus, arena: &Arena) -> Result<&'a DeviceMemory> {
 /// that is then queued there.
 pub fn record_stream(address: u64, stream: &Stream) -> Result<()> {
     note_use(address, stream)?;
-    observed::used_on(address, stream);
+    sanitizer_reports::used_on(address, stream);
     Ok(())
 }
 
@@ -110,7 +110,7 @@ fn note_use(address: u64, stream: &Stream) -> Result<()> {
 /// nothing for memory that is not tcuda's.
 pub fn record_around(address: u64, start: u64, stream: &Stream) -> Result<()> {
     note_use_around(address, start, stream)?;
-    observed::used_on(address, stream);
+    sanitizer_reports::used_on(address, stream);
     Ok(())
 }
 

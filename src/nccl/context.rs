@@ -1,5 +1,5 @@
 //! Makes a device's context current for a call of NCCL, which finds its device by the context. The
-//! thread is outside the library meanwhile, so that the runtime may be shut down.
+//! thread is outside the library meanwhile, so that the library may be shut down.
 
 use crate::base::error::Result;
 use crate::driver::sys::CUcontext;

@@ -125,7 +125,7 @@ pub fn end(inside: &Inside, gpus: &Gpus) -> Result<()> {
             many.iter().for_each(|operation| drop(operation.report(gpus)));
             many.iter().for_each(|operation| operation.report_group_end(gpus));
             let point = sanitizer::point_of_everything();
-            // SAFETY: the runtime is not used after this.
+            // SAFETY: the GPUs are not used after this.
             let outcome = unsafe { thread::outside(inside, || run_many(many, &members)) };
             outcome.inspect_err(|_| sanitizer::reached(point))
         }
@@ -156,7 +156,7 @@ pub(super) fn run_one(inside: &Inside, operation: &Operation) -> Result<()> {
         communicator.release();
         outcome
     };
-    // SAFETY: the runtime is not used after this.
+    // SAFETY: the GPUs are not used after this.
     unsafe { thread::outside(inside, work) }
 }
 

@@ -14,7 +14,7 @@ use std::sync::atomic::Ordering;
 
 /// A unique ID for a new group of ranks.
 pub fn unique_id(inside: &Inside, functions: &'static Functions) -> Result<UniqueId> {
-    // SAFETY: the runtime is not used.
+    // SAFETY: the GPUs are not used.
     unsafe { thread::outside(inside, || new_id(functions)) }
 }
 
@@ -141,7 +141,7 @@ pub fn init_rank<H: Copy>(
         functions.check(call, result)?;
         publish(&communicator, comm, call)
     };
-    // SAFETY: the runtime is not used after this.
+    // SAFETY: the GPUs are not used after this.
     let outcome = unsafe { thread::outside(inside, work) };
     drop(joiner);
     match outcome {
@@ -196,7 +196,7 @@ pub fn init_all<H: Copy>(
         }
     }
     if outcome.is_ok() {
-        // SAFETY: the runtime is not used after this.
+        // SAFETY: the GPUs are not used after this.
         outcome = unsafe { thread::outside(inside, || join_all(&members, &ordinals, &mut comms)) };
     }
     match outcome {

@@ -22,7 +22,7 @@ use crate::driver::sys::CUevent;
 use crate::gpu::external_life::EndState;
 use crate::gpu::external_registry::HeldStream;
 use crate::gpu::gpus::{self, Gpus};
-use crate::gpu::observed;
+use crate::gpu::sanitizer_reports;
 use crate::gpu::stream::{self, Stream};
 use crate::sanitizer::{self, Point};
 use context::Context;
@@ -200,7 +200,7 @@ impl Communicator {
                 state => Err(unusable(state)),
             };
         }
-        // SAFETY: the runtime is not used after this.
+        // SAFETY: the GPUs are not used after this.
         unsafe { thread::outside(inside, || self.abort_now()) }
     }
 
@@ -245,7 +245,7 @@ impl Communicator {
         let lost =
             wait_result.err().filter(|error| matches!(error, Error::Cuda(e) if e.is_sticky()));
         let is_lost = lost.is_some();
-        // SAFETY: the runtime is not used after this.
+        // SAFETY: the GPUs are not used after this.
         let ended = unsafe { thread::outside(inside, || self.end(is_lost)) };
         lost.map_or(ended, Err)
     }
@@ -309,7 +309,7 @@ impl Communicator {
     /// on.
     fn point(&self, gpus: &Gpus) -> Option<Point> {
         let last = self.last()?;
-        observed::point_of_stream(gpus, &last)
+        sanitizer_reports::point_of_stream(gpus, &last)
     }
 
     /// Waits until `event` completes or the communicator is aborted. Returns the event to its pool.
@@ -335,7 +335,7 @@ impl Communicator {
                 }
                 return queried.map(|_| ());
             }
-            // SAFETY: the runtime is looked up again.
+            // SAFETY: the GPUs are looked up again.
             unsafe { thread::outside(inside, sync::nap) };
         }
     }

@@ -9,7 +9,7 @@ use crate::base::thread::Inside;
 use crate::driver::nccl::{Buffer, data};
 use crate::gpu::external_registry::HeldStream;
 use crate::gpu::gpus::Gpus;
-use crate::gpu::observed;
+use crate::gpu::sanitizer_reports;
 use crate::gpu::stream::Stream;
 use crate::memory;
 use crate::sanitizer::{self, Point, Touch};
@@ -375,7 +375,7 @@ impl Operation {
     }
 
     /// Reports the operation to the sanitizer. This is done before NCCL is called, because
-    /// afterwards the runtime may be gone. Returns the point that counts as reached if NCCL refuses
+    /// afterwards the GPUs may be gone. Returns the point that counts as reached if NCCL refuses
     /// the operation.
     pub(super) fn report(&self, gpus: &Gpus) -> Option<Point> {
         if !sanitizer::is_on() {
@@ -386,10 +386,10 @@ impl Operation {
         let touches = [Touch::read(input, read), Touch::write(output, written)];
         // NCCL runs the kernels of a communicator one after the other, on whatever streams.
         let Ok(key) = self.communicator.key(gpus, stream) else { return None };
-        observed::event_waited(gpus, key, stream);
-        observed::operation(gpus, stream, self.verb.name(), &touches);
-        observed::event_recorded(gpus, key, stream);
-        observed::point_of_stream(gpus, stream)
+        sanitizer_reports::event_waited(gpus, key, stream);
+        sanitizer_reports::operation(gpus, stream, self.verb.name(), &touches);
+        sanitizer_reports::event_recorded(gpus, key, stream);
+        sanitizer_reports::point_of_stream(gpus, stream)
     }
 
     /// Reports that each stream of a group continues after all operations of the group.
@@ -399,7 +399,7 @@ impl Operation {
         }
         let stream = &*self.stream;
         if let Ok(key) = self.communicator.key(gpus, stream) {
-            observed::event_waited(gpus, key, stream);
+            sanitizer_reports::event_waited(gpus, key, stream);
         }
     }
 

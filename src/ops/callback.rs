@@ -9,7 +9,7 @@ use crate::base::rank::Rank;
 use crate::base::thread;
 use crate::base::waiting;
 use crate::gpu::gpus::Gpus;
-use crate::gpu::observed;
+use crate::gpu::sanitizer_reports;
 use crate::gpu::stream::Stream;
 use crate::ops::captured_callback;
 use crate::sanitizer::{self, Point};
@@ -132,7 +132,7 @@ pub fn add(gpus: &Gpus, stream: &Stream, callback: Callback) -> Result<()> {
             why: "a host function runs once, and a graph many times; add it before or after",
         });
     }
-    let before = observed::point_of_work(gpus, stream);
+    let before = sanitizer_reports::point_of_work(gpus, stream);
     let number = WAITING.lock().insert(QueuedCallback { callback, before })?;
     let native = stream.native();
     // SAFETY: `call` takes the callback of this id, once.

@@ -24,7 +24,7 @@ struct Captured {
     callback: Callback,
     /// If the sanitizer is on: what is complete when the function runs, at the last launch.
     sync_point: Option<Point>,
-    /// Number of [`Functions`] lists that name it.
+    /// Number of lists that name it: [`Functions`], and that of its capture.
     holders: usize,
     /// Calls that launches have yet to make.
     expected_calls: usize,

@@ -7,7 +7,7 @@ use crate::driver::Driver;
 use crate::driver::sys::{CUfunction, CUmodule};
 use crate::gpu::device::Device;
 use crate::gpu::image::{self, Machine};
-use crate::gpu::subsystem::{Slot, Subsystem};
+use crate::gpu::subsystem::{Kind as SubsystemKind, Subsystem};
 use crate::ops::fill;
 use once_cell::sync::OnceCell;
 use std::fmt;
@@ -26,9 +26,10 @@ pub struct Kernels {
     fill: Once<usize>,
 }
 
-// SAFETY: no other type has this slot, and the runtime sets it before a call can use it.
+// SAFETY: no other type has this kind, and the runtime sets it before a call can use it.
 unsafe impl Subsystem for Kernels {
-    const SLOT: Slot = Slot::Kernels;
+    type Owner = Device;
+    const KIND: SubsystemKind = SubsystemKind::Kernels;
 }
 
 impl Device {

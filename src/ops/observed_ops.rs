@@ -7,7 +7,7 @@ use crate::base::error::Result;
 use crate::base::progress;
 use crate::driver::sync_debug;
 use crate::gpu::gpus::Gpus;
-use crate::gpu::observed;
+use crate::gpu::sanitizer_reports;
 use crate::gpu::stream::Stream;
 use crate::ops::copy::{Rows, copy, copy_2d, fill, is_pageable};
 use crate::sanitizer::{self, Mode, Touch, sync_points};
@@ -17,7 +17,7 @@ impl Stream {
     #[inline]
     pub fn query(&self, gpus: &Gpus) -> Result<bool> {
         if sanitizer::is_on() {
-            let point = observed::point_of_stream(gpus, self);
+            let point = sanitizer_reports::point_of_stream(gpus, self);
             return sync_points::queried(point, || self.query_now(gpus));
         }
         self.query_now(gpus)
@@ -44,7 +44,7 @@ impl Stream {
     #[inline]
     pub(crate) fn wait_for_host(&self, gpus: &Gpus) -> Result<()> {
         if sanitizer::is_on() {
-            let point = observed::point_of_stream(gpus, self);
+            let point = sanitizer_reports::point_of_stream(gpus, self);
             return sync_points::waited(point, || self.synchronize(gpus));
         }
         self.synchronize(gpus)
@@ -63,7 +63,7 @@ impl Stream {
     #[cold]
     fn wait_observed(&self, gpus: &Gpus, other: &Stream) -> Result<()> {
         self.wait_stream(gpus, other)?;
-        observed::stream_waits(gpus, self, other);
+        sanitizer_reports::stream_waits(gpus, self, other);
         Ok(())
     }
 }
@@ -109,10 +109,10 @@ fn report_copy(
         Touch::rows(side.address, bytes, rows, side.pitch, mode)
     };
     let touches = [of(dst, to_host, Mode::Write), of(src, from_host, Mode::Read)];
-    observed::operation(gpus, stream, label, &touches);
+    sanitizer_reports::operation(gpus, stream, label, &touches);
     // Such a copy returns after it is done.
     if to_host && matches!(stream.is_capturing(gpus), Ok(false)) {
-        sanitizer::reached(observed::point_of_stream(gpus, stream));
+        sanitizer::reached(sanitizer_reports::point_of_stream(gpus, stream));
     }
 }
 
@@ -160,6 +160,6 @@ pub(crate) fn fill_observed(
     fill(gpus, ptr, value, count, stream)?;
     // No overflow, because the fill had a plan.
     let touch = Touch::write(ptr, value.len() as u64 * count);
-    observed::operation(gpus, stream, label, &[touch]);
+    sanitizer_reports::operation(gpus, stream, label, &[touch]);
     Ok(())
 }

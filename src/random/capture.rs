@@ -104,7 +104,7 @@ pub struct Registration {
     used: Mutex<ReplayState>,
 }
 
-// SAFETY: the runtime is shared between threads and outlives all objects.
+// SAFETY: the GPUs are shared between threads and outlive all objects.
 unsafe impl Send for Registration {}
 // SAFETY: as above.
 unsafe impl Sync for Registration {}
@@ -214,14 +214,14 @@ impl Drop for Registration {
             // Without host memory to record the use, wait for the launch that may still read the
             // words.
             if memory::record_stream(words, stream).is_err()
-                // SAFETY: objects are dropped before the runtime.
+                // SAFETY: objects are dropped before the GPUs.
                 && stream.synchronize(unsafe { &*self.gpus }).is_err()
             {
                 // The words are leaked until shutdown.
                 return;
             }
         }
-        // SAFETY: objects are dropped before the runtime.
+        // SAFETY: objects are dropped before the GPUs.
         let _ = memory::free(unsafe { &*self.gpus }, words);
     }
 }

@@ -8,7 +8,7 @@ use crate::base::error::{Error, Result};
 use crate::base::text::Text;
 use crate::gpu::device::Device;
 use crate::gpu::gpus::Gpus;
-use crate::gpu::observed;
+use crate::gpu::sanitizer_reports;
 use crate::gpu::stream::Stream;
 use crate::sanitizer::{Mode, Touch};
 use crate::tensor::order::Ordered;
@@ -132,7 +132,7 @@ fn unplanned() -> Error {
 impl Target<'_> {
     /// Reports the fill to the sanitizer.
     fn report(&self, touches: &[Touch<'_>]) {
-        observed::operation(self.gpus, self.stream, self.operation, touches);
+        sanitizer_reports::operation(self.gpus, self.stream, self.operation, touches);
     }
 
     fn launch(&self, mut launch: Launch) -> Result<()> {

@@ -13,7 +13,7 @@ use crate::base::shared::Shared;
 use crate::gpu::device::Device;
 use crate::gpu::gpus::Gpus;
 use crate::gpu::stream::Stream;
-use crate::gpu::subsystem::{Slot, Subsystem};
+use crate::gpu::subsystem::{Kind as SubsystemKind, Subsystem};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 /// PyTorch's seed for a generator that the host makes.
@@ -128,9 +128,10 @@ pub struct DefaultGenerator {
     pub handle: AtomicUsize,
 }
 
-// SAFETY: no other type has this slot, and the runtime sets it before a call can use it.
+// SAFETY: no other type has this kind, and the runtime sets it before a call can use it.
 unsafe impl Subsystem for DefaultGenerator {
-    const SLOT: Slot = Slot::Generator;
+    type Owner = Device;
+    const KIND: SubsystemKind = SubsystemKind::Generator;
 }
 
 impl Device {

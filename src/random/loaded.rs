@@ -10,7 +10,7 @@ use crate::driver::Driver;
 use crate::driver::sys::{CUdevice_attribute, CUfunction, CUmodule};
 use crate::gpu::capture_mode::Relaxed;
 use crate::gpu::device::Device;
-use crate::gpu::subsystem::{Slot, Subsystem};
+use crate::gpu::subsystem::{Kind as SubsystemKind, Subsystem};
 use std::ffi::{CStr, c_void};
 
 /// The random kernels of a device.
@@ -22,9 +22,10 @@ pub struct Loaded {
     functions: Mutex<Vec<(&'static CStr, usize)>>,
 }
 
-// SAFETY: no other type has this slot, and the runtime sets it before a call can use it.
+// SAFETY: no other type has this kind, and the runtime sets it before a call can use it.
 unsafe impl Subsystem for Loaded {
-    const SLOT: Slot = Slot::Random;
+    type Owner = Device;
+    const KIND: SubsystemKind = SubsystemKind::Random;
 }
 
 impl Device {

@@ -1,5 +1,7 @@
-//! The process-wide state: which backend runs, lazy initialisation, shutdown, forks, and contexts.
+//! Puts the layers together: which backend runs, initialisation at the first call, shutdown, and
+//! the hooks of lower layers.
 
+pub(crate) mod pointer_kind;
 pub(crate) mod selection;
 mod threads;
 
@@ -11,6 +13,7 @@ use crate::base::{environment, stderr, waiting};
 use crate::collectives::path;
 use crate::driver::{Driver, SimulatedBackend, Table, code, cuda, inject};
 use crate::gpu::device::{Device, MAX_DEVICES};
+use crate::gpu::external_registry::{self, MarkStreams};
 use crate::gpu::gpus::{self, Gpus};
 use crate::graph::unreleased::{self, Unreleased};
 use crate::interop::torch::Pools;
@@ -77,7 +80,8 @@ fn initialise(inside: &Inside) -> Result<&Gpus> {
     let (is_annotated, is_watched) = (own::is_wanted()?, crate::sanitizer::is_wanted()?);
     backend::begin();
     memory::install(&MEMORY_HOOKS);
-    let mut gpus = try_box(Gpus::new(driver, count, gpus::next_generation())?, "the runtime")?;
+    external_registry::MARK_STREAMS.install(Some(&MARK_STREAMS));
+    let mut gpus = try_box(Gpus::new(driver, count, gpus::next_generation())?, "the list of GPUs")?;
     add_subsystems(&mut gpus, &settings)?;
     pending::apply(&gpus);
     memory::choose_settings(settings);
@@ -88,6 +92,14 @@ fn initialise(inside: &Inside) -> Result<&Gpus> {
     crate::sanitizer::begin(is_watched);
     get(inside)
 }
+
+/// How the search for streams without references finds those that memory refers to.
+static MARK_STREAMS: MarkStreams = |gpus, marker| {
+    for device in &gpus.devices {
+        device.memory().mark_streams(marker);
+    }
+    gpus.pinned().mark_streams(marker);
+};
 
 /// What the allocator calls of the layers above it.
 static MEMORY_HOOKS: Hooks = Hooks {
@@ -106,7 +118,8 @@ static MEMORY_HOOKS: Hooks = Hooks {
     remove_exported_block: |gpus, address| gpus.ipc().remove_freed(address),
 };
 
-/// Gives the devices the state of the layers above `gpu`.
+/// Gives the devices the state of the layers above `gpu`. Not inlined, because it uses much stack.
+#[inline(never)]
 fn add_subsystems(gpus: &mut Gpus, settings: &Settings) -> Result<()> {
     let driver = gpus.driver();
     for device in &mut gpus.devices {

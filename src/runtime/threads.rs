@@ -27,7 +27,7 @@ static HOOKS: Hooks = Hooks {
     },
 };
 
-/// Installs the hooks of threads, before the first thread enters.
+/// Installs the hooks of threads.
 pub(super) fn install() {
     thread::install(&HOOKS);
 }

@@ -3,11 +3,12 @@
 //! to run.
 //!
 //! It knows devices, streams, captures and events as numbers, and memory as addresses.
-//! `gpu::observed` translates: code that queues work calls the functions there and here after the
-//! driver has accepted the work. The caller holds no lock under which calls to the driver or the
-//! host are forbidden. While the sanitizer is off, each function costs one load and one branch.
+//! `gpu::sanitizer_reports` translates: code that queues work calls the functions there and here
+//! after the driver has accepted the work. The caller holds no lock under which calls to the driver
+//! or the host are forbidden. While the sanitizer is off, each function costs one load and one
+//! branch.
 //!
-//! Imports `base` and `observe`. Begin with `hooks.rs` and `state.rs`.
+//! Imports `base` and `observe`. Begin with `entries.rs` and `state.rs`.
 
 mod block_life;
 mod blocks;
@@ -15,7 +16,7 @@ mod change;
 mod check;
 mod clock;
 mod domain;
-pub(crate) mod hooks;
+pub(crate) mod entries;
 mod ranges;
 mod recording;
 mod report;
@@ -31,8 +32,8 @@ mod text;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 pub use domain::{Kind, StreamInfo};
-pub(crate) use hooks::leave;
-pub use hooks::{Call, Point, Recording, StreamNow};
+pub(crate) use entries::leave;
+pub use entries::{Call, Point, Recording, StreamNow};
 pub use report::{Access, DEFAULT_MAX_REPORTS, Report};
 pub use switch::{Listener, count, disable, enable, report, report_text};
 pub(crate) use switch::{begin, forget, in_child, is_wanted, stop};
@@ -129,40 +130,40 @@ impl<'a> Touch<'a> {
 /// Returns the number of bytes from `address` to the end of its allocated block, or 0 if no block
 /// is known there.
 pub fn rest_of_block(address: u64) -> u64 {
-    if is_on() { hooks::rest_of_block(address) } else { 0 }
+    if is_on() { entries::rest_of_block(address) } else { 0 }
 }
 
 /// Records that an event is destroyed; another event may get its key.
 #[inline(always)]
 pub fn event_gone(event: u64) {
     if is_on() {
-        hooks::event_gone(event);
+        entries::event_gone(event);
     }
 }
 
 /// Returns the point at which an event was last recorded.
 #[inline(always)]
 pub fn point_of_event(event: u64) -> Option<Point> {
-    if is_on() { hooks::point_of_event(event) } else { None }
+    if is_on() { entries::point_of_event(event) } else { None }
 }
 
 /// Returns the point after all work that the streams of a device hold now.
 #[inline(always)]
 pub fn point_of_device(device: i32) -> Option<Point> {
-    if is_on() { hooks::point_of_all(Some(device)) } else { None }
+    if is_on() { entries::point_of_all(Some(device)) } else { None }
 }
 
 /// Returns the point after all work that all streams hold now.
 #[inline(always)]
 pub fn point_of_everything() -> Option<Point> {
-    if is_on() { hooks::point_of_all(None) } else { None }
+    if is_on() { entries::point_of_all(None) } else { None }
 }
 
 /// Records that the host knows that all work before `point` is complete.
 #[inline(always)]
 pub fn reached(point: Option<Point>) {
     if let Some(point) = point {
-        hooks::reached(&point);
+        entries::reached(&point);
     }
 }
 
@@ -170,7 +171,7 @@ pub fn reached(point: Option<Point>) {
 #[inline(always)]
 pub fn freed(ptr: u64) {
     if is_on() {
-        hooks::freed(ptr);
+        entries::freed(ptr);
     }
 }
 
@@ -178,7 +179,7 @@ pub fn freed(ptr: u64) {
 #[inline(always)]
 pub fn pinned(ptr: u64, bytes: u64) {
     if is_on() {
-        hooks::pinned(ptr, bytes);
+        entries::pinned(ptr, bytes);
     }
 }
 
@@ -186,7 +187,7 @@ pub fn pinned(ptr: u64, bytes: u64) {
 #[inline(always)]
 pub fn unpinned(ptr: u64) {
     if is_on() {
-        hooks::freed(ptr);
+        entries::freed(ptr);
     }
 }
 
@@ -194,14 +195,14 @@ pub fn unpinned(ptr: u64) {
 /// if none are known.
 #[inline(always)]
 pub fn capture_ended(capture: Option<u64>) -> Option<Recording> {
-    capture.and_then(hooks::capture_ended)
+    capture.and_then(entries::capture_ended)
 }
 
 /// Records that an executable is destroyed; another one may get its key.
 #[inline(always)]
 pub fn executable_gone(executable: u64) {
     if is_on() {
-        hooks::executable_gone(executable);
+        entries::executable_gone(executable);
     }
 }
 
@@ -210,5 +211,5 @@ pub fn executable_gone(executable: u64) {
 /// delivered when the outermost such call ends, after its last lock is released.
 #[inline(always)]
 pub fn call() -> Option<Call> {
-    if is_on() { Some(hooks::Call::begin()) } else { None }
+    if is_on() { Some(entries::Call::begin()) } else { None }
 }

@@ -36,7 +36,7 @@ impl Processes {
         };
         let index = match device.is_simulated() {
             true => {
-                let (free, total) = device.memory().info(device)?;
+                let (free, total) = device.memory_info()?;
                 take(Process { pid: std::process::id(), used_bytes: Some(total - free) });
                 device.ordinal() as u32
             }
@@ -74,7 +74,7 @@ pub fn rates(device: &Device) -> Result<Rates> {
 /// Memory in use by all processes.
 pub fn used_bytes(device: &Device) -> Result<u64> {
     if device.is_simulated() {
-        let (free, total) = device.memory().info(device)?;
+        let (free, total) = device.memory_info()?;
         return Ok(total - free);
     }
     Ok(telemetry::used_bytes(place_of(device)?)?)

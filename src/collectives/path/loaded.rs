@@ -10,7 +10,7 @@ use crate::driver::sys::{CUfunction, CUmodule};
 use crate::gpu::capture_mode::Relaxed;
 use crate::gpu::device::Device;
 use crate::gpu::image::{self, Machine};
-use crate::gpu::subsystem::{Slot, Subsystem};
+use crate::gpu::subsystem::{Kind as SubsystemKind, Subsystem};
 use once_cell::sync::OnceCell;
 use std::ffi::CStr;
 use std::sync::atomic::AtomicU64;
@@ -115,9 +115,10 @@ pub struct Loaded {
     pub(crate) unreachable_peers: AtomicU64,
 }
 
-// SAFETY: no other type has this slot, and the runtime sets it before a call can use it.
+// SAFETY: no other type has this kind, and the runtime sets it before a call can use it.
 unsafe impl Subsystem for Loaded {
-    const SLOT: Slot = Slot::Collectives;
+    type Owner = Device;
+    const KIND: SubsystemKind = SubsystemKind::Collectives;
 }
 
 impl Device {

@@ -264,14 +264,6 @@ impl VirtualMemory {
         }
     }
 
-    /// Free and total memory, from the driver; the device's context is current.
-    pub fn info(&self) -> Result<(u64, u64)> {
-        let (mut free, mut total) = (0, 0);
-        // SAFETY: both are writable.
-        unsafe { self.driver.cuMemGetInfo(&mut free, &mut total) }?;
-        Ok((free as u64, total as u64))
-    }
-
     /// Tries twice to release what is left, at shutdown.
     pub(in crate::memory) fn close(&self) {
         for _ in 0..2 {

@@ -132,7 +132,8 @@ impl DeviceMemory {
         let address = state.address(arena.base, id);
         let verdict = match hooks::installed() {
             Some(hooks) => (hooks.exported_block_freed)(gpus, address),
-            None => Verdict::Free,
+            // Unreachable: an exported block comes from an initialised library.
+            None => Verdict::Defer,
         };
         match verdict {
             Verdict::Defer => return Ok(()),

@@ -5,7 +5,6 @@ use crate::base::error::{Error, Result};
 use crate::base::log::{self, Level};
 use crate::base::thread;
 use crate::gpu::capture_mode::Relaxed;
-use crate::gpu::device::Device;
 use crate::gpu::gpus;
 use crate::memory::device::backend::Server;
 use crate::memory::device::{DeviceMemory, DeviceStats};
@@ -109,12 +108,5 @@ impl DeviceMemory {
         }
         self.with_ledger(None, DeviceStats::reset_accumulated);
         self.by_pool.lock().reset_accumulated();
-    }
-
-    /// Free and total memory as the driver sees them.
-    pub fn info(&self, device: &Device) -> Result<(u64, u64)> {
-        let _relaxed = Relaxed::enter(self.driver);
-        let _context = device.enter()?;
-        self.virtual_memory.info()
     }
 }

@@ -8,8 +8,8 @@ use crate::observe::table::Table;
 pub struct Hooks {
     /// Releases what ended graphs and other processes no longer use.
     pub release_unused: fn(&Gpus),
-    /// The same for memory of other processes alone, on a slow path of an allocation, which may
-    /// hold no lock. False: there was nothing to release.
+    /// The same for exported memory alone, on a slow path of an allocation; the caller holds no
+    /// lock. False: there was nothing to release.
     pub release_exports: fn(&Gpus) -> bool,
     /// The host frees an exported block. The caller holds the arena's lock.
     pub exported_block_freed: fn(&Gpus, u64) -> Verdict,

@@ -33,7 +33,7 @@ use crate::base::lock::Mutex;
 use crate::base::rank::Rank;
 use crate::driver::Driver;
 use crate::gpu::device::Device;
-use crate::gpu::subsystem::{Slot, Subsystem};
+use crate::gpu::subsystem::{Kind as SubsystemKind, Subsystem};
 use crate::memory::arena::addresses::Addresses;
 use crate::memory::arena::{Arena, ArenaGuard, events};
 use crate::memory::backing::virtual_memory::VirtualMemory;
@@ -77,9 +77,10 @@ pub struct DeviceMemory {
     pub(in crate::memory) ended: EndedArenas,
 }
 
-// SAFETY: no other type has this slot, and the runtime sets it before a call can use it.
+// SAFETY: no other type has this kind, and the runtime sets it before a call can use it.
 unsafe impl Subsystem for DeviceMemory {
-    const SLOT: Slot = Slot::Memory;
+    type Owner = Device;
+    const KIND: SubsystemKind = SubsystemKind::Memory;
 }
 
 impl Device {

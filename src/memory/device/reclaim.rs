@@ -1,7 +1,7 @@
 //! The rare operations of the allocator: giving memory back, and completing deferred frees.
 
 use crate::base::error::Result;
-use crate::base::{progress, waiting};
+use crate::base::progress;
 use crate::driver::sync_debug;
 use crate::driver::sys::CUevent;
 use crate::gpu::capture_mode::Relaxed;
@@ -17,9 +17,9 @@ use crate::memory::arena::poll_policy::{PollPolicy, PollTimer};
 use crate::memory::arena::segment::remap::IN_VIEW;
 use crate::memory::arena::{ArenaGuard, StreamEnd, events};
 use crate::memory::config::size::Request;
+use crate::memory::device::DeviceMemory;
 use crate::memory::device::segments::DetachedSegments;
 use crate::memory::device::stream_end::{ordering_stream, record_end};
-use crate::memory::device::{DeviceMemory, DeviceStats};
 use crate::memory::stats::ledger::{ACTIVE, ACTIVE_BYTES, Account, COUNTERS, REQUESTED_BYTES};
 use crate::observe::flags;
 
@@ -98,18 +98,6 @@ impl DeviceMemory {
             stats.ledger.count_reserved(arena.class, bytes, ranges);
             self.count_of(arena, bytes);
         });
-    }
-
-    /// Gives all unused memory back to the driver, after waiting for the work that may still use
-    /// it.
-    pub fn empty_cache(&self, gpus: &Gpus) -> Result<()> {
-        waiting::refuse_in_callback()?;
-        self.trim_pool(gpus, gpus.device(self.ordinal)?)?;
-        let _relaxed = Relaxed::enter(self.driver);
-        self.with_ledger(None, |stats| stats.ledger.count(|all| all.num_sync_all_streams += 1));
-        let reclaimed = self.reclaim(gpus);
-        self.with_ledger(None, DeviceStats::forget_highest);
-        reclaimed
     }
 
     /// Removes all unused memory from an arena, after the work that may use it. Mapped memory is

@@ -136,7 +136,8 @@ impl DeviceMemory {
         self.segments.searches.load(Ordering::Relaxed)
     }
 
-    /// Advances the garbage clock for a search in an arena of large blocks, if garbage is collected.
+    /// Advances the garbage clock for a search in an arena of large blocks, if garbage is
+    /// collected.
     pub(in crate::memory) fn note_search(&self, arena: &Arena) {
         let is_aged = arena.class == Class::Large && arena.pool() == PoolId::DEFAULT;
         if is_aged && self.policy.collects_above(self.virtual_memory.limit.most()).is_some() {

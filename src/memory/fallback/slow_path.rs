@@ -4,6 +4,7 @@
 
 use super::observers::{self, Shortage};
 use crate::base::error::{Error, OutOfMemory, Result, TOO_LARGE};
+use crate::base::waiting;
 use crate::driver::sync_debug;
 use crate::gpu::capture_mode::Relaxed;
 use crate::gpu::device::Device;
@@ -16,7 +17,7 @@ use crate::memory::arena::{Arena, ArenaGuard};
 use crate::memory::config::pool_id::PoolId;
 use crate::memory::config::size::{Class, Request, Size, UNIT};
 use crate::memory::device::segments::DetachedSegments;
-use crate::memory::device::{DeviceMemory, hooks};
+use crate::memory::device::{DeviceMemory, DeviceStats, hooks};
 use crate::memory::stats::ledger::{ACTIVE_BYTES, ALL, ALLOCATED_BYTES};
 use crate::memory::trace::history;
 use crate::telemetry::monitor;
@@ -152,6 +153,18 @@ impl DeviceMemory {
             Ok(())
         })?;
         Ok(found)
+    }
+
+    /// Gives all unused memory back to the driver, after waiting for the work that may still use
+    /// it.
+    pub fn empty_cache(&self, gpus: &Gpus) -> Result<()> {
+        waiting::refuse_in_callback()?;
+        self.trim_pool(gpus, gpus.device(self.ordinal)?)?;
+        let _relaxed = Relaxed::enter(self.driver);
+        self.with_ledger(None, |stats| stats.ledger.count(|all| all.num_sync_all_streams += 1));
+        let reclaimed = self.reclaim(gpus);
+        self.with_ledger(None, DeviceStats::forget_highest);
+        reclaimed
     }
 
     /// Gives back the unused memory of every arena. Tries all arenas, and returns the first
@@ -315,7 +328,7 @@ impl DeviceMemory {
     /// caller holds no lock.
     pub(in crate::memory) fn run_observers(&self, device: &Device, wanted: u64) -> bool {
         observers::run(|| {
-            let (free, total) = self.info(device).unwrap_or((0, self.total));
+            let (free, total) = device.memory_info().unwrap_or((0, self.total));
             let limit = self.virtual_memory.limit.most();
             Shortage {
                 device: self.ordinal,
@@ -384,7 +397,7 @@ impl DeviceMemory {
         wanted: u64,
         rejected: bool,
     ) -> Error {
-        let (free, total) = self.info(device).unwrap_or((0, self.total));
+        let (free, total) = device.memory_info().unwrap_or((0, self.total));
         let statistics = self.statistics();
         let allocated = statistics.counters[ALLOCATED_BYTES][ALL].current as u64;
         let reserved = statistics.reserved_bytes[ALL].current as u64;

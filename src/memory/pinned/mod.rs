@@ -25,9 +25,9 @@ use crate::base::thread;
 use crate::driver::Driver;
 use crate::gpu::external_registry::Marker;
 use crate::gpu::gpus::Gpus;
-use crate::gpu::observed;
+use crate::gpu::sanitizer_reports;
 use crate::gpu::stream::Stream;
-use crate::gpu::subsystem::{Slot, Subsystem};
+use crate::gpu::subsystem::{Kind as SubsystemKind, Subsystem};
 use crate::memory::arena::bins::{SHORT_WALK, WHOLE_WALK};
 use crate::memory::arena::block::{Block, State};
 use crate::memory::config::host_settings::HostSettings;
@@ -112,9 +112,10 @@ impl Wanted {
     }
 }
 
-// SAFETY: no other type has this slot, and the runtime sets it before a call can use it.
+// SAFETY: no other type has this kind, and the runtime sets it before a call can use it.
 unsafe impl Subsystem for HostMemory {
-    const SLOT: Slot = Slot::PinnedMemory;
+    type Owner = Gpus;
+    const KIND: SubsystemKind = SubsystemKind::PinnedMemory;
 }
 
 impl Gpus {
@@ -402,7 +403,7 @@ impl HostMemory {
 
     /// Records that the block around an address is used on a stream.
     pub fn record(&self, gpus: &Gpus, address: usize, stream: &Stream) -> Result<()> {
-        let tell = |()| observed::used_on(address as u64, stream);
+        let tell = |()| sanitizer_reports::used_on(address as u64, stream);
         self.add_use(gpus, address, stream).map(tell)
     }
 

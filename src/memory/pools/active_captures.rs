@@ -12,7 +12,7 @@ use crate::base::thread;
 use crate::gpu::external_registry::HeldStream;
 use crate::gpu::gpus::Gpus;
 use crate::gpu::stream::{Stream, capture_of};
-use crate::gpu::subsystem::{Slot, Subsystem};
+use crate::gpu::subsystem::{Kind as SubsystemKind, Subsystem};
 use crate::memory::arena::Arena;
 use crate::memory::arena::pool::Pool;
 use crate::memory::config::pool_id::PoolId;
@@ -94,9 +94,10 @@ pub struct Captures {
     list: Mutex<Vec<ActiveCapture>>,
 }
 
-// SAFETY: no other type has this slot, and the runtime sets it before a call can use it.
+// SAFETY: no other type has this kind, and the runtime sets it before a call can use it.
 unsafe impl Subsystem for Captures {
-    const SLOT: Slot = Slot::Captures;
+    type Owner = Gpus;
+    const KIND: SubsystemKind = SubsystemKind::Captures;
 }
 
 impl Gpus {
@@ -132,7 +133,7 @@ impl Captures {
             next: 0,
             uses: Uses::default(),
         });
-        gpus.captures.store(list.len(), Ordering::Release);
+        gpus.note_captures(list.len());
         Ok(number)
     }
 
@@ -148,7 +149,7 @@ impl Captures {
         let mut list = self.list.lock();
         let index = list.iter().position(|capture| capture.number == number);
         let ended = index.map(|index| list.swap_remove(index));
-        gpus.captures.store(list.len(), Ordering::Release);
+        gpus.note_captures(list.len());
         drop(list);
         ended.map(|mut ended| std::mem::take(&mut ended.uses)).unwrap_or_default()
     }

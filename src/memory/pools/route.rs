@@ -35,7 +35,7 @@ struct Route {
     /// The handle with which the host began it, which may be destroyed since; 0: none.
     handle: usize,
     device: i32,
-    /// The generation of the runtime in which it began; later generations have other arenas.
+    /// The generation of the library in which it began; later generations have other arenas.
     generation: u64,
     /// Its number in the order of routes and captures.
     number: u64,

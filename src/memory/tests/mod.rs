@@ -144,7 +144,7 @@ impl<'a> Bench<'a> {
 
     /// The memory in use, as the driver reports it.
     fn in_use(&self) -> u64 {
-        let (free, total) = self.memory().info(self.device).unwrap();
+        let (free, total) = self.device.memory_info().unwrap();
         total - free
     }
 

@@ -5,14 +5,14 @@ use crate::base::error::Result;
 use crate::base::thread;
 use crate::gpu::gpus::Gpus;
 use crate::gpu::stream::{self, Order, Stream};
-use crate::sanitizer::{self, Kind, Point, Recording, StreamInfo, StreamNow, Touch, hooks};
+use crate::sanitizer::{self, Kind, Point, Recording, StreamInfo, StreamNow, Touch, entries};
 
 /// Records an operation that was queued on `stream`, with all bytes that it accesses. `label` is
 /// the name of the called function, for example "tcuda_copy".
 #[inline(always)]
 pub fn operation(gpus: &Gpus, stream: &Stream, label: &'static str, touches: &[Touch<'_>]) {
     if sanitizer::is_on() {
-        with(gpus, stream, |at| hooks::operation(at, label, touches))
+        with(gpus, stream, |at| entries::operation(at, label, touches))
     }
 }
 
@@ -20,7 +20,7 @@ pub fn operation(gpus: &Gpus, stream: &Stream, label: &'static str, touches: &[T
 #[inline(always)]
 pub fn named_operation(gpus: &Gpus, stream: &Stream, name: &str, touches: &[Touch<'_>]) {
     if sanitizer::is_on() {
-        with(gpus, stream, |at| hooks::named_operation(at, name, touches))
+        with(gpus, stream, |at| entries::named_operation(at, name, touches))
     }
 }
 
@@ -37,20 +37,20 @@ pub fn collective(gpus: &Gpus, label: &'static str, members: &[(&Stream, &[Touch
 fn resolve_members(gpus: &Gpus, label: &'static str, members: &[(&Stream, &[Touch<'_>])]) {
     let mut list = Vec::new();
     if list.try_reserve_exact(members.len()).is_err() {
-        return hooks::note_loss();
+        return entries::note_loss();
     }
     for (stream, touches) in members {
         let Some((capture, info)) = resolve(gpus, stream) else { return };
         list.push((capture, info, *touches));
     }
-    hooks::collective(label, &list);
+    entries::collective(label, &list);
 }
 
 /// Records that an event, identified by its key, was recorded on `stream`.
 #[inline(always)]
 pub fn event_recorded(gpus: &Gpus, event: u64, stream: &Stream) {
     if sanitizer::is_on() {
-        with(gpus, stream, |at| hooks::event_recorded(at, event))
+        with(gpus, stream, |at| entries::event_recorded(at, event))
     }
 }
 
@@ -58,7 +58,7 @@ pub fn event_recorded(gpus: &Gpus, event: u64, stream: &Stream) {
 #[inline(always)]
 pub fn event_waited(gpus: &Gpus, event: u64, stream: &Stream) {
     if sanitizer::is_on() {
-        with(gpus, stream, |at| hooks::event_waited(at, event))
+        with(gpus, stream, |at| entries::event_waited(at, event))
     }
 }
 
@@ -66,7 +66,7 @@ pub fn event_waited(gpus: &Gpus, event: u64, stream: &Stream) {
 #[inline(always)]
 pub fn event_recorded_in_graph(gpus: &Gpus, event: u64, stream: &Stream) {
     if sanitizer::is_on() {
-        with(gpus, stream, |at| hooks::event_outside(at.0, event, true))
+        with(gpus, stream, |at| entries::event_outside(at.0, event, true))
     }
 }
 
@@ -74,7 +74,7 @@ pub fn event_recorded_in_graph(gpus: &Gpus, event: u64, stream: &Stream) {
 #[inline(always)]
 pub fn event_waited_in_graph(gpus: &Gpus, event: u64, stream: &Stream) {
     if sanitizer::is_on() {
-        with(gpus, stream, |at| hooks::event_outside(at.0, event, false))
+        with(gpus, stream, |at| entries::event_outside(at.0, event, false))
     }
 }
 
@@ -82,7 +82,7 @@ pub fn event_waited_in_graph(gpus: &Gpus, event: u64, stream: &Stream) {
 #[inline(always)]
 pub fn stream_waits(gpus: &Gpus, stream: &Stream, other: &Stream) {
     if sanitizer::is_on() {
-        with(gpus, stream, |at| with(gpus, other, |other| hooks::stream_waits(at, other.1)));
+        with(gpus, stream, |at| with(gpus, other, |other| entries::stream_waits(at, other.1)));
     }
 }
 
@@ -91,7 +91,7 @@ pub fn stream_waits(gpus: &Gpus, stream: &Stream, other: &Stream) {
 #[inline(always)]
 pub fn waits_for_everything(gpus: &Gpus, stream: &Stream) {
     if sanitizer::is_on() {
-        with(gpus, stream, hooks::waits_for_everything)
+        with(gpus, stream, entries::waits_for_everything)
     }
 }
 
@@ -100,14 +100,14 @@ pub fn waits_for_everything(gpus: &Gpus, stream: &Stream) {
 /// complete. Host functions on a stream do the same when they begin.
 #[inline(always)]
 pub fn point_of_stream(gpus: &Gpus, stream: &Stream) -> Option<Point> {
-    if sanitizer::is_on() { with(gpus, stream, hooks::point_of_stream) } else { None }
+    if sanitizer::is_on() { with(gpus, stream, entries::point_of_stream) } else { None }
 }
 
 /// As [`point_of_stream`], for work that is about to be queued on `stream`: the point also includes
 /// the work of other streams that the driver orders before it.
 #[inline(always)]
 pub fn point_of_work(gpus: &Gpus, stream: &Stream) -> Option<Point> {
-    if sanitizer::is_on() { with(gpus, stream, hooks::point_of_work) } else { None }
+    if sanitizer::is_on() { with(gpus, stream, entries::point_of_work) } else { None }
 }
 
 /// Records an allocated block in the order of `stream`. The caller has not yet returned its address
@@ -123,10 +123,10 @@ pub fn allocated(gpus: &Gpus, ptr: u64, bytes: u64, stream: &Stream) {
 #[cold]
 fn resolve_allocation(gpus: &Gpus, ptr: u64, bytes: u64, stream: &Stream) {
     if gpus.has_captures() || thread::block().is_routed() {
-        return with(gpus, stream, |at| hooks::allocated(at, ptr, bytes));
+        return with(gpus, stream, |at| entries::allocated(at, ptr, bytes));
     }
     let stream = stream.on_this_thread(gpus).unwrap_or(stream);
-    hooks::allocated((0, info_of(gpus, stream, false)), ptr, bytes);
+    entries::allocated((0, info_of(gpus, stream, false)), ptr, bytes);
 }
 
 /// As [`allocated`], for a stream of the library, while the sanitizer is the only active observer:
@@ -135,7 +135,7 @@ fn resolve_allocation(gpus: &Gpus, ptr: u64, bytes: u64, stream: &Stream) {
 pub fn allocated_uncaptured(ptr: u64, bytes: u64, stream: &Stream) {
     if sanitizer::is_on() {
         let kind = if stream.is_default() { Kind::Legacy } else { Kind::NonBlocking };
-        hooks::allocated((0, info(stream, kind)), ptr, bytes);
+        entries::allocated((0, info(stream, kind)), ptr, bytes);
     }
 }
 
@@ -144,7 +144,7 @@ pub fn allocated_uncaptured(ptr: u64, bytes: u64, stream: &Stream) {
 #[inline(always)]
 pub fn used_on(ptr: u64, stream: &Stream) {
     if sanitizer::is_on() {
-        hooks::used_on(ptr, stream.serial);
+        entries::used_on(ptr, stream.serial);
     }
 }
 
@@ -168,7 +168,7 @@ pub fn graph_launched(
     recording: Option<&Recording>,
 ) {
     if sanitizer::is_on() {
-        with(gpus, stream, |at| hooks::graph_launched(at, executable, recording));
+        with(gpus, stream, |at| entries::graph_launched(at, executable, recording));
     }
 }
 
@@ -185,7 +185,7 @@ fn resolve(gpus: &Gpus, stream: &Stream) -> Option<StreamNow> {
         Ok(number) => Some((number, info_of(gpus, stream, number != 0))),
         Err(_) => {
             // The capture is unknown, so the operation cannot be recorded.
-            hooks::note_loss();
+            entries::note_loss();
             None
         }
     }

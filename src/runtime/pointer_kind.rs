@@ -3,6 +3,7 @@
 
 use crate::base::error::Error;
 use crate::gpu::gpus::Gpus;
+use crate::memory;
 
 /// A kind of memory, with functions of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,7 +25,7 @@ impl Kind {
         if gpus.ipc().has_import(address as u64) {
             return Some(Kind::Imported);
         }
-        super::device_of(address as u64).map(|_| Kind::Device)
+        memory::device_of(address as u64).map(|_| Kind::Device)
     }
 
     fn taken_by(self) -> &'static str {
