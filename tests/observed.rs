@@ -188,7 +188,7 @@ fn every_function_is_recorded_or_listed() {
         assert!(
             is_listed || shown.contains(name.as_str()),
             "{name} has no row in c_tests/sanitizer_*.c, and tests/observed.rs does not list it: \
-             what must it record (src/sanitizer/mod.rs)?"
+             what must it record (src/gpu/sanitizer_reports.rs)?"
         );
         assert!(!is_listed || !shown.contains(name.as_str()), "{name} is listed, and has a row");
     }
