@@ -12,10 +12,10 @@ use crate::gpu::external_registry::HeldStream;
 use crate::gpu::gpus::Gpus;
 use crate::gpu::sanitizer_reports;
 use crate::gpu::stream::{Stream, capture_of, is_capturing};
+use crate::graph::reclamation::GraphResources;
 use crate::memory::arena::pool::Pool;
 use crate::memory::device::backend::Server;
 use crate::memory::pools::active_captures::Uses;
-use crate::ops::captured_callback::Functions;
 use crate::sanitizer;
 use std::ptr::null_mut;
 
@@ -83,43 +83,15 @@ impl Graph {
         }
         let own = stream.on_this_thread(gpus)?;
         device.memory().end_all(gpus);
-        let mut state = self.state.lock();
-        let state = &mut *state;
-        match state.phase {
-            Phase::Empty => (),
-            Phase::Capturing(_) => {
-                return Err(Error::InvalidState(
-                    "the graph is being captured already: end or abort that capture first",
-                ));
-            }
-            Phase::Captured => {
-                return Err(Error::InvalidState(
-                    "the graph has a capture already: make another by tcuda_graph_create, or \
-                     empty this one by tcuda_graph_reset",
-                ));
-            }
-        }
         let pool = match pool {
             None if has_pools => Some(Pool::of_graph()?),
             pool => pool,
         };
-        let pool = pool.map(Pool::for_graph);
-        state.held.make_room_for_pools(1)?;
-        state.register(gpus, device.generator())?;
-        state.driver = Some(gpus.driver());
-        let number = gpus.captures().begin(gpus, own, pool.as_ref().map(Pool::share))?;
-        let begun = state.begin_capture(gpus, own, cu_mode, number);
-        if let Err(error) = begun {
-            let uses = gpus.captures().end(gpus, number);
-            drop(Functions::of_capture(uses.functions));
-            return Err(error);
-        }
-        state.device = stream.device();
-        state.held.pools.extend(pool);
-        let is_bound = mode != 2 || stream.is_per_thread();
-        let thread = is_bound.then(thread::number);
-        state.phase = Phase::Capturing(Capture { stream: HeldStream::new(own), thread, number });
-        Ok(())
+        let failed = self.state.lock().begin(gpus, own, pool, (mode, cu_mode))?;
+        let Some((error, unused)) = failed else { return Ok(()) };
+        // The host's functions are freed with no lock held.
+        unused.release(gpus);
+        Err(error)
     }
 
     /// Ends the capture, and instantiates the graph unless the template is kept. True if the graph
@@ -175,6 +147,47 @@ impl Graph {
 }
 
 impl GraphState {
+    /// Begins a capture on a stream; the state is empty. If the driver fails: its error, and what
+    /// the capture used.
+    fn begin(
+        &mut self,
+        gpus: &Gpus,
+        own: &Stream,
+        pool: Option<Pool>,
+        (mode, cu_mode): (i32, CUstreamCaptureMode),
+    ) -> Result<Option<(Error, GraphResources)>> {
+        match self.phase {
+            Phase::Empty => (),
+            Phase::Capturing(_) => {
+                return Err(Error::InvalidState(
+                    "the graph is being captured already: end or abort that capture first",
+                ));
+            }
+            Phase::Captured => {
+                return Err(Error::InvalidState(
+                    "the graph has a capture already: make another by tcuda_graph_create, or \
+                     empty this one by tcuda_graph_reset",
+                ));
+            }
+        }
+        let pool = pool.map(Pool::for_graph);
+        self.held.make_room_for_pools(1)?;
+        self.register(gpus, gpus.device_of(own)?.generator())?;
+        self.driver = Some(gpus.driver());
+        let number = gpus.captures().begin(gpus, own, pool.as_ref().map(Pool::share))?;
+        if let Err(error) = self.begin_capture(gpus, own, cu_mode, number) {
+            let mut unused = GraphResources::default();
+            unused.take(gpus.captures().end(gpus, number));
+            return Ok(Some((error, unused)));
+        }
+        self.device = own.device();
+        self.held.pools.extend(pool);
+        let is_bound = mode != 2 || own.is_per_thread();
+        let thread = is_bound.then(thread::number);
+        self.phase = Phase::Capturing(Capture { stream: HeldStream::new(own), thread, number });
+        Ok(None)
+    }
+
     /// Prepares the generators and begins the capture. On failure it undoes both.
     fn begin_capture(
         &mut self,

@@ -16,7 +16,7 @@ thread_local! {
     static OPEN_SCOPES: Cell<u32> = const { Cell::new(0) };
 }
 
-/// Called when this thread ends, outside of the library: closes its open scopes.
+/// Called when this thread ends: closes its open scopes.
 pub(crate) fn leave() {
     if OPEN_SCOPES.replace(0) == 0 {
         return;

@@ -145,6 +145,7 @@ impl Captures {
     }
 
     /// Removes a capture from the list, and returns what it used.
+    #[must_use = "its host functions count the capture as a holder, until a graph takes them"]
     pub(crate) fn end(&self, gpus: &Gpus, number: u64) -> Uses {
         let mut list = self.list.lock();
         let index = list.iter().position(|capture| capture.number == number);
