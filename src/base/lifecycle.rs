@@ -11,7 +11,7 @@ use crate::base::lock::{Guard, Lock};
 use crate::base::rank::Rank;
 use crate::base::sync::{self, AtomicBool, AtomicPtr, Ordering};
 
-/// The runtime and the driver; each may be absent.
+/// The runtime (in the library `gpu::gpus::Gpus`) and the driver; each may be absent.
 pub struct Lifecycle<R, D> {
     /// Serialises beginnings and ends; taken before every other lock.
     lock: Lock,

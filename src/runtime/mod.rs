@@ -183,7 +183,7 @@ fn start_driver(held: &Holder<'_>) -> Result<(&'static Driver, i32)> {
         let boxed = try_box(new, "the driver's table").inspect_err(|_| power_off())?;
         gpus::lifecycle().begin_driver(held, boxed);
     }
-    // SAFETY: the lock is held, and the runtime that keeps it ends before it.
+    // SAFETY: the lock is held, and the GPUs, which use it, end before it.
     let Some(driver) = (unsafe { gpus::lifecycle().driver() }) else {
         return Err(Error::Internal(Text::new("a driver that was not begun")));
     };
