@@ -74,7 +74,7 @@ sanitized_faults() {
     local share=(--most 100)
     [ -n "$quick" ] || share=(--all --seconds 240)
     configure_and_build asan || return
-    TCUDA_TEST_PRELOAD=$(gcc -print-file-name=libasan.so) \
+    TCUDA_TEST_PRELOAD=$(gcc -print-file-name=libasan.so) ASAN_OPTIONS=intercept_tls_get_addr=0 \
         LSAN_OPTIONS=suppressions=$root/c_tests/lsan.supp:print_suppressions=0 \
         python3 scripts/ci/fault_loop.py build/asan/c_tests "${share[@]}" --no-libc
 }
