@@ -7,6 +7,7 @@
 //! streams independent.
 
 use crate::base::error::Result;
+use crate::gpu::capture_mode::Relaxed;
 use crate::gpu::device::Device;
 use crate::gpu::gpus::Gpus;
 use crate::memory::arena::foreign_free::{Owner, Window};
@@ -86,14 +87,18 @@ impl DeviceMemory {
         {
             return Ok(Some(address));
         }
-        let _context = device.enter()?;
-        if self.has_foreign(arena)
-            && let Some(address) = self.share_cheapest(requester, Where::OwnArena, false)?
-        {
-            return Ok(Some(address));
-        }
-        if !anyhow && self.may_grow(arena, request) {
+        let may_grow = || !anyhow && self.may_grow(arena, request);
+        let has_foreign = self.has_foreign(arena);
+        if !has_foreign && may_grow() {
             return Ok(None);
+        }
+        let _relaxed = Relaxed::enter(self.driver);
+        let _context = device.enter()?;
+        if has_foreign {
+            let own = self.share_cheapest(requester, Where::OwnArena, false)?;
+            if own.is_some() || may_grow() {
+                return Ok(own);
+            }
         }
         for may_wait in [false, true] {
             if let Some(address) = self.share_cheapest(requester, Where::AllArenas, may_wait)? {

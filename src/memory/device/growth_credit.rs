@@ -7,8 +7,6 @@
 //! or what `sharing_threshold` says. Above that, memory is worth more than time.
 
 use crate::base::error::Result;
-use crate::gpu::capture_mode::Relaxed;
-use crate::gpu::gpus::Gpus;
 use crate::memory::arena::ArenaGuard;
 use crate::memory::arena::bins::WHOLE_WALK;
 use crate::memory::config::pool_id::PoolId;
@@ -21,7 +19,6 @@ impl DeviceMemory {
     #[cold]
     pub(in crate::memory) fn take_with_growth_credit(
         &self,
-        gpus: &Gpus,
         state: &mut ArenaGuard<'_>,
         request: Request,
     ) -> Result<Option<u64>> {
@@ -43,22 +40,15 @@ impl DeviceMemory {
         // The short walk may have missed a block that fits, or it lay beyond the growth cursor.
         state.advance_cursor(request.units);
         match self.take::<true>(state, request, WHOLE_WALK)? {
-            None => self.grow_a_little(gpus, state, request),
+            None => self.grow_a_little(state, request),
             found => Ok(found),
         }
     }
 
     /// Grows the arena, and takes a block of the new memory. The caller has found that nothing
     /// fits.
-    fn grow_a_little(
-        &self,
-        gpus: &Gpus,
-        state: &mut ArenaGuard<'_>,
-        request: Request,
-    ) -> Result<Option<u64>> {
+    fn grow_a_little(&self, state: &mut ArenaGuard<'_>, request: Request) -> Result<Option<u64>> {
         let arena = state.arena();
-        let _relaxed = Relaxed::enter(self.driver);
-        let _context = gpus.device(self.ordinal)?.enter()?;
         let (before, limit) = (state.reserved(), arena.slot_units());
         // The search has merged free blocks since the last computation.
         let missing = state.missing_at_end(request.units, self.step());

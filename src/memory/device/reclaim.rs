@@ -42,7 +42,7 @@ impl DeviceMemory {
             if let Some(address) = self.take::<true>(state, request, SHORT_WALK)? {
                 return Ok(Some(address));
             }
-            if !repeats && let Some(address) = self.take_with_growth_credit(gpus, state, request)? {
+            if !repeats && let Some(address) = self.take_with_growth_credit(state, request)? {
                 return Ok(Some(address));
             }
         }

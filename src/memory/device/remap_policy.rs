@@ -2,6 +2,7 @@
 //! of the device instead. `remap.rs` has the views themselves.
 
 use crate::base::error::Result;
+use crate::gpu::capture_mode::Relaxed;
 use crate::gpu::external_life::EndState;
 use crate::gpu::gpus::Gpus;
 use crate::gpu::stream::Stream;
@@ -143,6 +144,7 @@ impl DeviceMemory {
     /// Unmaps the unused views to make room for others, unless the device may still use them.
     fn unmap_unused_views(&self, gpus: &Gpus, state: &mut ArenaGuard<'_>, stream: &Stream) {
         let arena = state.arena();
+        let _relaxed = Relaxed::enter(self.driver);
         // A failed query counts as "not over".
         if !self.is_over(gpus, state, stream, false).unwrap_or(false) {
             return;

@@ -8,6 +8,7 @@
 use crate::base::error::{Error, Result};
 use crate::base::lock::Mutex;
 use crate::base::rank::Rank;
+use crate::gpu::capture_mode::Relaxed;
 use crate::gpu::device::Device;
 use crate::gpu::external_registry::Marker;
 use crate::gpu::gpus::Gpus;
@@ -205,6 +206,7 @@ impl DeviceMemory {
     }
 
     fn add_segment(&self, device: &Device, arena: &Arena, request: Request) -> Result<u64> {
+        let _relaxed = Relaxed::enter(self.driver);
         self.free_stranded(device);
         let rules = self.rules_of(arena);
         let bytes = rules.segment_bytes(u64::from(request.units) * UNIT);

@@ -75,10 +75,10 @@ impl DeviceMemory {
         arena: &Arena,
         request: Request,
     ) -> Result<u64> {
-        let _relaxed = Relaxed::enter(self.driver);
         if let Some(most) = self.policy.collects_above(self.virtual_memory.limit.most())
             && self.virtual_memory.limit.claimed() > most
         {
+            let _relaxed = Relaxed::enter(self.driver);
             if !arena.segmented
                 && let Some(address) = self.take_from_mapped(arena, request)?
             {
@@ -98,6 +98,7 @@ impl DeviceMemory {
             Err(error) if is_out_of_memory(&error) && !self.rejects(&error) => (),
             other => return other,
         }
+        let _relaxed = Relaxed::enter(self.driver);
         if let Some(stream) = arena.stream()
             && arena.pool() == PoolId::DEFAULT
             && let Some(address) = self.take_from_other_pool(stream, request)?
@@ -269,7 +270,9 @@ impl DeviceMemory {
         if arena.segmented {
             return self.grow_by_segment(device, arena, request, take_first);
         }
-        let _context = device.enter()?;
+        // Mapping memory needs no current context and is allowed in captures, but the device has to
+        // have a context from the first allocation on.
+        device.context()?;
         let state = &mut arena.enter()?;
         arena.pool().require_awake()?;
         // Another thread may have freed or mapped memory in the meantime. Moreover, the short walk
