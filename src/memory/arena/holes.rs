@@ -66,8 +66,8 @@ impl ArenaState {
         grown
     }
 
-    /// Maps memory at the end so that a block of `units` fits. Maps more than is missing if the
-    /// arena has been larger before (`regrowth`).
+    /// Maps memory at the end so that a block of `units` fits: more than is missing if that is less
+    /// than a step of growth, and the driver has it.
     fn grow_beyond(
         &mut self,
         memory: &VirtualMemory,
@@ -75,15 +75,12 @@ impl ArenaState {
         units: u32,
         (step, limit): (u32, u64),
     ) -> Result<()> {
-        let wanted = self.missing_at_end(units, step);
-        let again = (self.segment.regrowth(memory) / UNIT) as u32;
-        if self.idle_pieces() == 0
-            && again > wanted
-            && self.grow_at_end(memory, base, again, limit).is_ok()
-        {
+        let missing = self.missing_at_end(units, step);
+        let more = (self.segment.growth_step(memory) / UNIT) as u32;
+        if more > missing && self.grow_at_end(memory, base, more, limit).is_ok() {
             return Ok(());
         }
-        self.grow_at_end(memory, base, wanted, limit)
+        self.grow_at_end(memory, base, missing, limit)
     }
 
     /// Does the mapped memory end below the slot in which the arena grows?
@@ -127,12 +124,6 @@ impl ArenaState {
         (units - free.min(units)).next_multiple_of(step)
     }
 
-    /// Free bytes below the wilderness, in pieces that were too small for the requests.
-    pub(in crate::memory) fn idle_pieces(&self) -> u64 {
-        let end = if self.wilderness == NONE { 0 } else { self.blocks[self.wilderness].bytes() };
-        (self.free_bytes - end) as u64
-    }
-
     /// Maps `units`, a multiple of the granularity, at the end.
     pub(in crate::memory) fn grow_at_end(
         &mut self,
@@ -146,8 +137,7 @@ impl ArenaState {
         if self.is_below_slot() || u64::from(self.end()) + u64::from(units) > limit {
             return Err(Error::DriverOutOfMemory { call: "cuMemMap" });
         }
-        let growth = (u64::from(units) * UNIT, self.idle_pieces());
-        self.segment.map(memory, base, self.end(), growth)?;
+        self.segment.map(memory, base, self.end(), u64::from(units) * UNIT)?;
         self.extend(units);
         Ok(())
     }
@@ -166,8 +156,7 @@ impl ArenaState {
         if self.is_below_slot() || u64::from(self.end()) + u64::from(units) > limit {
             return Err(Error::DriverOutOfMemory { call: "cuMemMap" });
         }
-        let growth = (u64::from(units) * UNIT, self.idle_pieces());
-        self.segment.map(memory, arena.base, self.end(), growth)?;
+        self.segment.map(memory, arena.base, self.end(), u64::from(units) * UNIT)?;
         let wilderness = std::mem::replace(&mut self.wilderness, NONE);
         if wilderness != NONE {
             self.bins.insert(&mut self.blocks, wilderness);
@@ -219,8 +208,7 @@ impl ArenaState {
         units: u32,
     ) -> Result<()> {
         let start = self.blocks[hole].start;
-        let growth = (u64::from(units) * UNIT, self.idle_pieces());
-        self.segment.map(memory, base, start, growth)?;
+        self.segment.map(memory, base, start, u64::from(units) * UNIT)?;
         let filled =
             if units == self.blocks[hole].units { hole } else { self.split_hole(hole, units) };
         self.release(filled);

@@ -1,13 +1,12 @@
 //! The memory behind an arena's addresses: physical handles, mapped in address order.
 //!
-//! An arena grows by the bytes that are missing, rounded up to the granularity. The driver needs 30
-//! to 60 us for a handle of any size, so that few large handles are faster. Memory is given back,
-//! and remapped (`remap.rs`), by whole handles, so that small handles become idle more often.
-//! `handle_sizes` chooses between the two: each doubling of an arena takes about 32 handles, unless
-//! it grows in smaller steps. It takes twice as many if memory is idle in pieces while more is
-//! needed, four times as many if a limit is set, and the smallest handles after memory has run out.
-//! An arena that gave memory back, and has no idle pieces when it grows again, grows by more than
-//! is missing, up to its earlier size.
+//! The driver needs 30 to 60 us for a handle of any size, so that few large handles are faster.
+//! Memory is given back, and remapped (`remap.rs`), by whole handles, so that small handles become
+//! idle more often, and less is reserved. Two rules choose between the two: an arena grows by the
+//! bytes that are missing, but at least by a 64th of itself (`growth_step`); and a handle is at
+//! most a 64th of the arena, or an eighth of the growth (`handle_sizes`). docs/benchmark-log.md
+//! shows what other fractions cost. With a limit, an arena grows only by what is missing, in
+//! smaller handles; after memory has run out, in the smallest.
 
 pub(in crate::memory) mod growth_cursor;
 pub(in crate::memory) mod remap;
@@ -16,35 +15,29 @@ use crate::base::error::{Error, Result};
 use crate::memory::arena::block::NONE;
 use crate::memory::arena::events;
 use crate::memory::arena::segment::remap::Views;
-use crate::memory::backing::limit::Limit;
 use crate::memory::backing::virtual_memory::VirtualMemory;
 use crate::memory::config::size::UNIT;
 use crate::memory::trace::ring::Action;
 
-/// The largest size of a handle.
+/// The largest size of a handle, and the largest growth beyond what is missing.
 const LARGEST: u64 = 256 << 20;
 /// A handle above this size is at most a 128th of its arena.
 const LARGE: u64 = 64 << 20;
 const LARGE_ARENA_SHIFT: u32 = 7;
 /// Without a limit, the fractions below make no handle smaller than this.
 const SMALL: u64 = 8 << 20;
+/// An arena grows by at least this fraction of itself, as a shift.
+const GROWTH_SHIFT: u32 = 6;
 /// The largest handle as a fraction, in shifts: of the arena's size, or of the growth; the larger
 /// result counts.
-const SHIFTS: (u32, u32) = (6, 4);
-/// The fractions if memory is idle in pieces.
-const SHIFTS_WHEN_SCATTERED: (u32, u32) = (7, 4);
-/// Memory counts as idle in pieces if the pieces are more than this fraction of the arena.
-const SCATTERED_FRACTION: u64 = 200;
+const SHIFTS: (u32, u32) = (6, 3);
 /// The fractions if a limit is set.
 const SHIFTS_WHEN_LIMITED: (u32, u32) = (8, 6);
 /// The fractions after memory has run out.
 const SHIFTS_WHEN_SHORT: (u32, u32) = (10, 10);
-/// An arena that grows again grows by this fraction of itself, as a shift, if that is more than is
-/// missing.
-const REGROWTH_SHIFT: u32 = 6;
-/// An arena that grows again uses handles as large as those of an arena of this many times its
-/// size. Memory at low addresses stays in use for long, so that large handles there are seldom
-/// idle.
+/// An arena that gave memory back uses handles as large as those of an arena of this many times its
+/// size, up to its earlier size. Memory at low addresses stays in use for long, so that large
+/// handles there are seldom idle.
 const REGROWTH_FACTOR: u64 = 2;
 /// The same factor for growth by `LARGE` or more: such memory mostly holds one block, which is in
 /// use or idle as a whole.
@@ -53,39 +46,29 @@ const LARGE_REGROWTH_FACTOR: u64 = 16;
 /// the most contended.
 const ROOM_SHIFT: u32 = 4;
 
-/// The inputs of the choice of handle sizes.
-#[derive(Clone, Copy)]
-struct Growth {
-    /// The bytes that the arena grows by.
+/// The sizes of the handles for a growth by `bytes`, in address order; all are multiples of the
+/// granularity. `total` is the size of the arena after the growth.
+fn handle_sizes(
     bytes: u64,
-    /// The arena's size after the growth. If it grows again: its earlier size, up to
-    /// `REGROWTH_FACTOR` times as much.
     total: u64,
-    /// Is much of it idle in pieces?
-    is_scattered: bool,
-    granularity: u64,
-}
-
-impl Growth {
-    /// The sizes of the new handles, in address order. All are multiples of the granularity.
-    fn handle_sizes(self, limit: &Limit) -> impl Iterator<Item = u64> + Clone + use<> {
-        let (shifts, smallest) = match (limit.was_short(), limit.is_set(), self.is_scattered) {
-            (true, ..) => (SHIFTS_WHEN_SHORT, 0),
-            (_, true, _) => (SHIFTS_WHEN_LIMITED, 0),
-            (.., true) => (SHIFTS_WHEN_SCATTERED, 0),
-            _ => (SHIFTS, SMALL),
-        };
-        let largest = (self.total >> shifts.0).max(self.bytes >> shifts.1).clamp(smallest, LARGE);
-        let largest = largest.max(self.total >> shifts.0.max(LARGE_ARENA_SHIFT)).min(LARGEST);
-        let (mut left, mut room) = (self.bytes, limit.room().max(self.bytes));
-        std::iter::from_fn(move || {
-            let largest = largest.min(room >> ROOM_SHIFT).max(self.granularity);
-            let size = left.min(1 << largest.ilog2());
-            left -= size;
-            room -= size;
-            (size > 0).then_some(size)
-        })
-    }
+    memory: &VirtualMemory,
+) -> impl Iterator<Item = u64> + Clone + use<> {
+    let (limit, granularity) = (&memory.limit, memory.granularity());
+    let (shifts, smallest) = match (limit.was_short(), limit.is_set()) {
+        (true, _) => (SHIFTS_WHEN_SHORT, 0),
+        (_, true) => (SHIFTS_WHEN_LIMITED, 0),
+        _ => (SHIFTS, SMALL),
+    };
+    let largest = (total >> shifts.0).max(bytes >> shifts.1).clamp(smallest, LARGE);
+    let largest = largest.max(total >> shifts.0.max(LARGE_ARENA_SHIFT)).min(LARGEST);
+    let (mut left, mut room) = (bytes, limit.room().max(bytes));
+    std::iter::from_fn(move || {
+        let largest = largest.min(room >> ROOM_SHIFT).max(granularity);
+        let size = left.min(largest - largest % granularity);
+        left -= size;
+        room -= size;
+        (size > 0).then_some(size)
+    })
 }
 
 /// A physical handle and its primary mapping, in units from the arena's base.
@@ -97,6 +80,8 @@ pub struct Mapping {
     pub units: u32,
     /// The driver's handle; 0: no memory, while the pool sleeps.
     pub(in crate::memory) handle: u64,
+    /// Is it the last mapping of its growth?
+    pub(in crate::memory) ends_growth: bool,
     /// Is it remapped: does its memory serve a view?
     pub(in crate::memory) is_remapped: bool,
     /// The result of the last search for idle mappings.
@@ -118,7 +103,8 @@ pub(in crate::memory) enum Mark {
 
 impl Mapping {
     fn new(start: u32, units: u32, handle: u64) -> Mapping {
-        Mapping { start, units, handle, is_remapped: false, mark: Mark::Busy, block: NONE }
+        let (mark, block) = (Mark::Busy, NONE);
+        Mapping { start, units, handle, ends_growth: false, is_remapped: false, mark, block }
     }
 
     /// One past the last unit.
@@ -164,16 +150,15 @@ impl Segment {
         self.bytes
     }
 
-    /// The bytes by which an arena that gave memory back may grow if fewer are missing: a multiple
-    /// of the granularity. 0 if a limit is set or memory has run out.
-    pub(in crate::memory) fn regrowth(&self, memory: &VirtualMemory) -> u64 {
+    /// The bytes by which the arena grows if fewer are missing: a multiple of the granularity. 0 if
+    /// a limit is set or memory has run out.
+    pub(in crate::memory) fn growth_step(&self, memory: &VirtualMemory) -> u64 {
         let limit = &memory.limit;
         if limit.is_set() || limit.was_short() {
             return 0;
         }
-        let more =
-            self.most.saturating_sub(self.bytes).min(self.bytes >> REGROWTH_SHIFT).min(LARGEST);
-        more - more % memory.granularity()
+        let step = (self.bytes >> GROWTH_SHIFT).min(LARGEST);
+        step - step % memory.granularity()
     }
 
     /// Is nothing mapped, and nothing left to unmap?
@@ -261,24 +246,19 @@ impl Segment {
     }
 
     /// Maps `bytes` (a multiple of the granularity) at `start` units from `base`: all or nothing.
-    /// `pieces` is the number of bytes that are idle in pieces in the arena.
     pub(in crate::memory) fn map(
         &mut self,
         memory: &VirtualMemory,
         base: u64,
         start: u32,
-        (bytes, pieces): (u64, u64),
+        bytes: u64,
     ) -> Result<()> {
         self.clear_stranded(memory, base);
-        let granularity = memory.granularity();
         let at = self.mappings.partition_point(|mapping| mapping.start < start);
         let now = self.bytes + bytes;
         let factor = if bytes >= LARGE { LARGE_REGROWTH_FACTOR } else { REGROWTH_FACTOR };
-        let earlier = if pieces == 0 { self.most.min(now.saturating_mul(factor)) } else { 0 };
-        let total = now.max(earlier);
-        let is_scattered = pieces > self.bytes / SCATTERED_FRACTION;
-        let growth = Growth { bytes, total, is_scattered, granularity };
-        let mut sizes = growth.handle_sizes(&memory.limit);
+        let total = now.max(self.most.min(now.saturating_mul(factor)));
+        let mut sizes = handle_sizes(bytes, total, memory);
         let count = sizes.clone().count();
         self.mappings
             .try_reserve(count)
@@ -316,6 +296,7 @@ impl Segment {
             }
             return Err(error);
         }
+        self.mappings[index - 1].ends_growth = true;
         self.bytes += bytes;
         self.most = self.most.max(self.bytes);
         self.primary_ranges += self.ranges_about(at, index) - ranges;

@@ -33,30 +33,28 @@ fn segments(bench: Bench) -> i64 {
 }
 
 #[test]
-fn grows_by_the_missing_bytes_in_handles_that_grow_with_the_arena() {
+fn grows_by_a_64th_in_handles_that_grow_with_the_arena() {
     on_machine("memory=16GiB", |bench| {
         let stream = bench.stream();
         let block = bench.malloc(stream, 218 * MIB - 512);
-        let mut expected = vec![8; 27];
-        expected.push(2);
-        assert_eq!(handles(block), expected, "a 16th of the growth");
+        let mut expected = vec![26; 8];
+        expected.push(10);
+        assert_eq!(handles(block), expected, "an eighth of the growth");
         assert_eq!(bench.reserved(), 218 * MIB);
         let more = bench.malloc(stream, 3 * MIB);
         assert_eq!(more, block + 218 * MIB - 512, "contiguous, from the last unit on");
         expected.push(4);
-        assert_eq!(handles(block), expected);
+        assert_eq!(handles(block), expected, "what is missing is more than a 64th");
         assert_eq!(segments(bench), 1);
-        // A 64th of the arena is still 3 MiB, then 16 and 32.
         let last = |count| handles(block).split_off(handles(block).len() - count);
-        bench.malloc(stream, 9 * MIB);
-        assert_eq!(last(1), [8], "a MiB was left");
+        bench.malloc(stream, 13 * MIB);
+        assert_eq!(last(2), [8, 4], "a MiB was left; no handle is smaller than 8 MiB");
         bench.malloc(stream, 1100 * MIB);
-        assert_eq!(last(2), [64, 12], "a 16th of the growth");
-        bench.malloc(stream, 100 * MIB);
-        assert_eq!(last(7), [16, 16, 16, 16, 16, 16, 4], "a 64th of the arena");
-        bench.malloc(stream, 2048 * MIB);
-        bench.malloc(stream, 100 * MIB);
-        assert_eq!(last(4), [32, 32, 32, 4]);
+        assert_eq!(last(2), [64, 12], "64 MiB at most");
+        bench.malloc(stream, 3 * MIB);
+        assert_eq!((last(1), bench.reserved()), (vec![20], 1354 * MIB), "a 64th of the arena");
+        bench.malloc(stream, 117 * MIB);
+        assert_eq!(last(5), [22, 22, 22, 22, 12], "17 MiB were left");
         let small = bench.malloc(stream, 1);
         assert_eq!(handles(small), [2]);
         assert_eq!(segments(bench), 2);
@@ -65,52 +63,42 @@ fn grows_by_the_missing_bytes_in_handles_that_grow_with_the_arena() {
 }
 
 #[test]
-fn an_arena_that_gave_memory_back_grows_in_larger_steps() {
+fn what_is_mapped_ahead_of_need_is_at_most_a_64th_and_nothing_with_a_limit() {
     on_machine("memory=64GiB", |bench| {
         let stream = bench.stream();
         let fill = |count: u64| -> Vec<u64> {
-            (0..count).map(|_| bench.malloc(stream, 20 * MIB)).collect()
+            let mut blocks = Vec::new();
+            for _ in 0..count {
+                blocks.push(bench.malloc(stream, 2 * MIB));
+                let needed = blocks.len() as u64 * 2 * MIB;
+                assert!(bench.reserved() <= needed + needed / 64, "{needed} bytes");
+            }
+            blocks
         };
-        let (mut blocks, created) = (fill(1024), bench.calls(Call::cuMemCreate));
-        assert_eq!(bench.reserved(), 20480 * MIB);
+        let mut blocks = fill(2048);
+        // 64 growths up to 128 MiB, and at most log(32) / log(1 + 1/65) from there: the step is
+        // rounded down to 2 MiB.
+        let growths = bench.calls(Call::cuMemSetAccess);
+        assert!(growths < 64 + 350, "{growths} growths");
         blocks.drain(..).for_each(|block| bench.free(block));
         bench.empty_cache();
         assert_eq!(bench.reserved(), 0);
-        // Up to 1280 MiB, a 64th of the arena is not more than a block.
-        let mut blocks = fill(64);
-        assert_eq!(bench.reserved(), 1280 * MIB, "no more than is missing");
-        blocks.append(&mut fill(960));
-        assert_eq!(bench.reserved(), 20480 * MIB, "no more than before");
-        let again = bench.calls(Call::cuMemCreate) - created;
-        assert!(again < created / 5 * 2, "{again} handles, {created} before");
-        blocks.append(&mut fill(1));
-        assert_eq!(bench.reserved(), 20500 * MIB, "more than before: what is missing");
-        // With a limit, no memory is mapped ahead of need.
-        blocks.drain(..).for_each(|block| bench.free(block));
-        bench.empty_cache();
         bench.memory().set_fraction(0.5).unwrap();
         let blocks = fill(400);
-        assert_eq!(bench.reserved(), 8000 * MIB);
+        assert_eq!(bench.reserved(), 800 * MIB);
         blocks.into_iter().for_each(|block| bench.free(block));
         bench.check();
     });
 }
 
+/// Where the driver has no memory for a step, it is asked for what is missing.
 #[test]
-fn with_idle_pieces_an_arena_grows_only_by_the_missing_bytes() {
-    on_machine("memory=64GiB", |bench| {
+fn without_memory_for_a_step_an_arena_grows_by_what_is_missing() {
+    on_machine("memory=1GiB", |bench| {
         let stream = bench.stream();
-        bench.free(bench.malloc(stream, 20480 * MIB));
-        bench.empty_cache();
-        let blocks: Vec<u64> = (0..300).map(|_| bench.malloc(stream, 20 * MIB)).collect();
-        bench.free(blocks[10]);
-        // Memory that was mapped ahead of need is used first.
-        for _ in 0..8 {
-            bench.malloc(stream, 22 * MIB);
-        }
-        let before = bench.reserved();
-        bench.malloc(stream, 22 * MIB);
-        assert_eq!(bench.reserved() - before, 22 * MIB);
+        bench.malloc(stream, 1018 * MIB);
+        bench.malloc(stream, 2 * MIB);
+        assert_eq!(bench.reserved(), 1020 * MIB);
         bench.check();
     });
 }

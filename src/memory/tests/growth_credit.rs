@@ -88,7 +88,7 @@ fn the_growth_credit_is_small() {
 fn with_half_of_the_memory_reserved_arenas_poll_instead_of_growing() {
     timed("memory=64GiB,question=400", |bench| {
         let own = bench.stream();
-        let most = bench.malloc(own, (32 << 30) - 6 * MIB);
+        let most = bench.malloc(bench.stream(), (32 << 30) - 6 * MIB);
         rounds(bench, own, MIB, 20_000, 50);
         assert_eq!(bench.reserved(), 32 << 30);
         bench.free(most);

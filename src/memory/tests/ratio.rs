@@ -8,18 +8,19 @@ use crate::memory::arena::addresses::arena_of;
 fn idle_memory_serves_before_an_arena_grows_by_half_a_percent() {
     on_machine("memory=8GiB", |bench| {
         let stream = bench.stream();
-        let blocks = [1980, 10, 2, 10, 2].map(|mib| bench.malloc(stream, mib * MIB));
+        // Each is more than a 64th of the arena, so that the arena grows only by what is missing.
+        let blocks = [1980, 34, 34, 34, 34].map(|mib| bench.malloc(stream, mib * MIB));
         bench.free(blocks[1]);
         bench.free(blocks[3]);
-        let block = bench.malloc(stream, 20 * MIB);
+        let block = bench.malloc(stream, 68 * MIB);
         bench.check();
-        assert_eq!(bench.reserved(), 2004 * MIB);
+        assert_eq!(bench.reserved(), 2116 * MIB);
         bench.free(block);
-        // Less than that is not worth a view.
-        let little = [8, 8].map(|mib| bench.malloc(stream, mib * MIB));
-        bench.malloc(stream, 8 * MIB);
+        // Less than that is not worth a view: 2116 MiB and a 64th of that.
+        let little = [28, 28].map(|mib| bench.malloc(stream, mib * MIB));
+        bench.malloc(stream, 10 * MIB);
         bench.check();
-        assert_eq!(bench.reserved(), 2012 * MIB);
+        assert_eq!(bench.reserved(), 2148 * MIB);
         little.into_iter().for_each(|block| bench.free(block));
         bench.check();
     });

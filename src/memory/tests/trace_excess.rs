@@ -6,12 +6,14 @@
 //! ```
 //!
 //! A row for each trace and size factor: peak reserved over peak allocated after each pass
-//! (`TCUDA_PASSES`); the same if every stream and size class had only its own peak; and the driver
-//! calls of each pass. `TCUDA_PARTS` adds the state of each arena at the time of the largest
-//! reserved memory, in hundredths of the peak of the allocated memory: in free whole handles, in
-//! other free memory at the end, and in other free memory below.
+//! (`TCUDA_PASSES`); the same if every stream and size class had only its own peak; the driver
+//! calls of each pass; and how often the first pass created handles, mapped them, and made memory
+//! accessible. `TCUDA_PARTS` adds the state of each arena at the time of the largest reserved
+//! memory, in hundredths of the peak of the allocated memory: in free whole handles, in other free
+//! memory at the end, and in other free memory below.
 
 use super::{Bench, MIB, on_machine};
+use crate::driver::Call;
 use crate::memory::arena::ArenaGuard;
 use crate::memory::arena::block::{NONE, State};
 use crate::memory::config::size::{Class, UNIT, round_size};
@@ -149,7 +151,7 @@ impl Seen {
 fn replay(bench: Bench, events: &[Event], passes: usize, name: &str) -> Vec<u64> {
     let (memory, mut seen) = (bench.memory(), Seen::default());
     let mut streams = vec![bench.device.streams.default()];
-    let (mut ratios, mut calls) = (Vec::new(), Vec::new());
+    let (mut ratios, mut calls, mut mapping) = (Vec::new(), Vec::new(), [0; 3]);
     for pass in 0..passes {
         let mut live: HashMap<u64, Live> = HashMap::new();
         let (mut slots, mut vacant) = (0, Vec::new());
@@ -189,6 +191,10 @@ fn replay(bench: Bench, events: &[Event], passes: usize, name: &str) -> Vec<u64>
             }
         }
         calls.push(bench.all_calls() - before);
+        if pass == 0 {
+            use Call::{cuMemCreate, cuMemMap, cuMemSetAccess};
+            mapping = [cuMemCreate, cuMemMap, cuMemSetAccess].map(|call| bench.calls(call));
+        }
         ratios.push(format!("{:.4}", seen.most as f64 / seen.allocated_peak as f64));
         let mut rest: Vec<Live> = live.into_values().collect();
         rest.sort_by_key(|block| block.slot);
@@ -202,7 +208,8 @@ fn replay(bench: Bench, events: &[Event], passes: usize, name: &str) -> Vec<u64>
     assert_eq!(counters[ALLOCATED_BYTES][0].peak as u64, seen.allocated_peak);
     let all = seen.allocated_peak as f64;
     let floor = seen.owners.values().map(|own| own.1).sum::<u64>() as f64 / all;
-    println!("{name:26} {} floor {floor:.4} calls {calls:?}", ratios.join(" "));
+    let ratios = ratios.join(" ");
+    println!("{name:26} {ratios} floor {floor:.4} calls {calls:?} mapping {mapping:?}");
     if std::env::var("TCUDA_PARTS").is_ok() {
         println!("    {}", seen.when);
         let per = |bytes: u64| bytes as f64 / all * 100.0;

@@ -8,7 +8,7 @@
 //!
 //! Therefore an arena resets its cursor to 0 once it is empty, if it has views, or if its quick
 //! lists (`quick.rs`) keep blocks unmerged until nothing else fits. From there the cursor advances
-//! by whole handles, as the arena grew. It does not advance if a view fits that was made when the
+//! by whole growths, as the arena grew. It does not advance if a view fits that was made when the
 //! arena was as large.
 
 use crate::memory::arena::ArenaState;
@@ -50,9 +50,10 @@ impl ArenaState {
         }
         let wanted = end.start + units;
         let mappings = self.segment.mappings();
-        let handle = mappings.get(mappings.partition_point(|mapping| mapping.end() < wanted));
+        let first = mappings.partition_point(|mapping| mapping.end() < wanted);
+        let growth = mappings[first..].iter().find(|mapping| mapping.ends_growth);
         // Before the first view was made, growth was not bounded.
-        let cursor = handle.map_or(wanted, |handle| handle.end());
+        let cursor = growth.map_or(wanted, |last| last.end());
         self.growth_cursor = self.growth_cursor.max(cursor).max(self.segment.views.first_end());
         true
     }

@@ -50,8 +50,12 @@ pub struct View {
     remapped: Vec<u32>,
     /// Is all of it mapped and accessible? Otherwise it must be unmapped.
     is_whole: bool,
+    /// The length that was requested; the view may be longer, by a part of a handle.
+    wanted: u32,
     /// The arena's end when the view was requested.
     arena_end: u32,
+    /// The arena's end when the view was made, after growth for it.
+    grown_end: u32,
     /// The number of views made before it.
     number: u64,
 }
@@ -203,7 +207,7 @@ impl View {
         self.is_whole
             && self.block == NONE
             && self.units >= units
-            && u64::from(self.units) <= most
+            && (units >= self.wanted || u64::from(self.units) <= most)
             && self.arena_end < end
     }
 
@@ -281,16 +285,16 @@ impl Segment {
         Some(wanted + over)
     }
 
-    /// Makes a view: maps idle handles of `units` or slightly more at contiguous addresses. `None`:
-    /// there is no room for its addresses. On failure nothing changes.
+    /// Makes a view: maps idle handles of `wanted` units or slightly more at contiguous addresses.
+    /// `None`: there is no room for its addresses. On failure nothing changes.
     pub(in crate::memory) fn map_view(
         &mut self,
         memory: &VirtualMemory,
         base: u64,
-        units: u32,
+        wanted: u32,
         (slot_units, end, arena_end): (u64, u32, u32),
     ) -> Result<Option<usize>> {
-        let Some(units) = self.choose(units) else { return Ok(None) };
+        let Some(units) = self.choose(wanted) else { return Ok(None) };
         let Some((index, start)) = self.views.find_room(units, slot_units, end) else {
             return Ok(None);
         };
@@ -309,7 +313,9 @@ impl Segment {
             primaries,
             remapped,
             is_whole: false,
+            wanted,
             arena_end,
+            grown_end: end,
             number,
         };
         let mut outcome = Ok(());
@@ -397,9 +403,8 @@ impl ArenaState {
             let bytes = u64::from(to - from) * UNIT;
             events::segment(Action::SegmentUnmap, base + u64::from(from) * UNIT, bytes);
         }
-        let View { primaries, arena_end, .. } = &self.segment.views.list[index];
-        let primary_end = primaries.last().map_or(0, |primary| primary.start + primary.units);
-        self.growth_cursor = self.growth_cursor.max(*arena_end).max(primary_end);
+        let grown_end = self.segment.views.list[index].grown_end;
+        self.growth_cursor = self.growth_cursor.max(grown_end);
         let id = self.new_block(start, request.units, State::Allocated);
         self.note_start(id);
         let block = &mut self.blocks[id];
