@@ -86,12 +86,11 @@ impl Bins {
         blocks[head].bin_previous = id;
     }
 
-    /// Takes a block out; does nothing for [`NONE`].
+    /// Takes a block out.
     #[inline]
     pub fn remove(&mut self, blocks: &mut Blocks, id: u32) {
-        let some = u32::from(id != NONE).wrapping_neg();
-        let Block { units, bin_previous, bin_next, .. } = blocks[id];
-        let (below, above) = (bin_previous & some, bin_next & some);
+        debug_assert!(id != NONE);
+        let Block { units, bin_previous: below, bin_next: above, .. } = blocks[id];
         blocks[above].bin_previous = below;
         blocks[below].bin_next = above;
         let bin = bin_of(units);

@@ -227,22 +227,16 @@ impl Blocks {
         id
     }
 
-    /// Makes an index vacant; does nothing for [`NONE`].
+    /// Makes an index vacant.
     #[inline]
     pub fn give(&mut self, id: u32) {
+        debug_assert!(id != NONE);
         let vacant = self.vacant;
         let block = &mut self[id];
         block.state = State::Vacant;
         block.next = vacant;
-        self.vacant = if id == NONE { vacant } else { id };
-        self.vacant_count += u32::from(id != NONE);
-    }
-
-    /// `id` if that block is free in the arena's own order, else [`NONE`].
-    #[inline(always)]
-    pub fn if_free(&self, id: u32) -> u32 {
-        // The block of index 0 is vacant.
-        if self[id].state == State::Free { id } else { NONE }
+        self.vacant = id;
+        self.vacant_count += 1;
     }
 
     /// Links `id` between `below` and `above` in address order. Each of these may be [`NONE`].

@@ -4,7 +4,7 @@
 //! when blocks are freed; none of these completes within a moment. So streams are not polled for a
 //! moment, and then not for a pause that makes polls a small part of the time. The cost of a poll
 //! is measured, because it differs by machine and depends on the other threads that call the
-//! driver. The pause grows while all streams are busy.
+//! driver.
 //!
 //! The pause ends at once when the host learns that work is complete. So a block counts as active
 //! no longer than what the host can know requires. It also ends when nothing else fits: an arena
@@ -36,8 +36,6 @@ const DEBT_SHARE: u64 = 12;
 const PAUSE_FACTOR: u64 = 24;
 /// The longest pause: a poll during which the thread was suspended says nothing.
 const LONGEST_PAUSE: u64 = 32 * MOMENT;
-/// The longest pause because all streams were busy.
-const LONGEST_BUSY_PAUSE: u64 = 16 * MOMENT;
 
 /// So many allocations in a row skip the poll without reading the clock, if they are much faster
 /// than the pause is long. Reading the clock costs a tenth of an allocation.
@@ -112,10 +110,9 @@ impl PollPolicy {
             false => 0,
         };
         self.skips_left = self.skip_length;
-        let patient = (MOMENT << self.busy_polls.min(16)).min(LONGEST_BUSY_PAUSE);
         self.started = progress::now();
         let took = self.started.wrapping_sub(timer.since);
-        self.pause = took.saturating_mul(PAUSE_FACTOR).max(patient).min(LONGEST_PAUSE);
+        self.pause = took.saturating_mul(PAUSE_FACTOR).clamp(MOMENT, LONGEST_PAUSE);
         let passed =
             self.started.wrapping_sub(std::mem::replace(&mut self.last_poll, self.started));
         if std::mem::take(&mut self.is_early) {
@@ -357,20 +354,5 @@ mod tests {
             assert!(!policy.take_growth_credit());
             assert_eq!(policy.debt, 0);
         });
-    }
-
-    #[test]
-    fn busy_streams_are_polled_more_and_more_rarely() {
-        let _alone = crate::sim::test_lock();
-        let mut policy = PollPolicy::default();
-        for busy_polls in 1..100 {
-            poll(&mut policy, 0, true);
-            let least = (MOMENT << busy_polls.min(16)).min(LONGEST_BUSY_PAUSE);
-            assert!(policy.pause >= least && policy.pause <= LONGEST_PAUSE);
-        }
-        assert!((0..100).any(|_| {
-            poll(&mut policy, 0, false);
-            policy.pause < 2 * MOMENT
-        }));
     }
 }

@@ -42,10 +42,6 @@ const REGROWTH_FACTOR: u64 = 2;
 /// The same factor for growth by `LARGE` or more: such memory mostly holds one block, which is in
 /// use or idle as a whole.
 const LARGE_REGROWTH_FACTOR: u64 = 16;
-/// A handle is at most this fraction, as a shift, of the room below the limit: the last memory is
-/// the most contended.
-const ROOM_SHIFT: u32 = 4;
-
 /// The sizes of the handles for a growth by `bytes`, in address order; all are multiples of the
 /// granularity. `total` is the size of the arena after the growth.
 fn handle_sizes(
@@ -61,12 +57,11 @@ fn handle_sizes(
     };
     let largest = (total >> shifts.0).max(bytes >> shifts.1).clamp(smallest, LARGE);
     let largest = largest.max(total >> shifts.0.max(LARGE_ARENA_SHIFT)).min(LARGEST);
-    let (mut left, mut room) = (bytes, limit.room().max(bytes));
+    let largest = (largest - largest % granularity).max(granularity);
+    let mut left = bytes;
     std::iter::from_fn(move || {
-        let largest = largest.min(room >> ROOM_SHIFT).max(granularity);
-        let size = left.min(largest - largest % granularity);
+        let size = left.min(largest);
         left -= size;
-        room -= size;
         (size > 0).then_some(size)
     })
 }

@@ -65,11 +65,6 @@ impl Limit {
         self.claimed.load(Ordering::Relaxed)
     }
 
-    /// The bytes that can still be claimed.
-    pub fn room(&self) -> u64 {
-        self.most().saturating_sub(self.claimed())
-    }
-
     /// Claims memory; false: the limit forbids it.
     pub fn claim(&self, bytes: u64) -> bool {
         let most = self.most();
