@@ -265,6 +265,50 @@ static void graphs_go_beside_captures(void)
     CHECK_OK(tcuda_stream_destroy(other));
 }
 
+static void *grow_on_a_thread(void *user_data)
+{
+    struct request *request = user_data;
+    request->block = allocate(64 * MIB, 0, request->stream);
+    return NULL;
+}
+
+/* Memory is mapped during a capture of any mode, by the thread that captures and by a new thread
+ * without a context, and the capture stays valid. */
+static void memory_grows_beside_captures(void)
+{
+    for (tcuda_capture_mode mode = TCUDA_CAPTURE_GLOBAL; mode <= TCUDA_CAPTURE_RELAXED; mode++) {
+        tcuda_stream *stream = create_stream(0), *other = create_stream(0);
+        tcuda_graph *graph = create_graph(0);
+        struct request elsewhere = {other, NULL};
+        unsigned char *result = allocate(PAGE, 0, stream);
+        fill_bytes(result, 0, PAGE, stream);
+        CHECK_OK(tcuda_memory_empty_cache());
+        const uint64_t before = reserved();
+
+        CHECK_OK(tcuda_graph_capture_begin(graph, stream, NULL, mode));
+        fill_bytes(result, 1, PAGE, stream);
+        run_on_thread(grow_on_a_thread, &elsewhere);
+        const uint64_t after_thread = reserved();
+        CHECK(after_thread >= before + 64 * MIB);
+        unsigned char *here = allocate(64 * MIB, 0, other);
+        CHECK(reserved() >= after_thread + 64 * MIB);
+        end(graph);
+
+        replay(graph, stream);
+        CHECK_EQ(count_other_bytes(result, 1, PAGE, stream), 0);
+        fill_bytes(here, 2, 64 * MIB, other);
+        fill_bytes(elsewhere.block, 3, 64 * MIB, other);
+        CHECK_EQ(count_other_bytes(here, 2, 64 * MIB, other), 0);
+        CHECK_OK(tcuda_free(here));
+        CHECK_OK(tcuda_free(elsewhere.block));
+        CHECK_OK(tcuda_free(result));
+        CHECK_OK(tcuda_graph_destroy(graph));
+        CHECK_OK(tcuda_memory_empty_cache());
+        CHECK_OK(tcuda_stream_destroy(stream));
+        CHECK_OK(tcuda_stream_destroy(other));
+    }
+}
+
 int main(void)
 {
     SKIP_WITHOUT_GPU();
@@ -275,5 +319,6 @@ int main(void)
     memory_waits_for_the_last_replay();
     memory_waits_beside_captures();
     graphs_go_beside_captures();
+    memory_grows_beside_captures();
     return finish();
 }
