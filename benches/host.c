@@ -76,7 +76,7 @@ static tcuda_status driver_pairs(size_t bytes, long count)
     return TCUDA_STATUS_OK;
 }
 
-/* Blocks of many sizes live at once; one goes and one comes. */
+/* Blocks of many sizes live at once; one is freed and one allocated. */
 static tcuda_status churn(size_t bytes, long count)
 {
     static void *live[LIVE];

@@ -25,7 +25,7 @@ import tables
 
 GROUPS = ("pairs", "churn", "latency", "random", "step", "recorded", "threads", "handoff", "traces",
           "rotation", "regrow", "events", "driver")
-# They have a process each.
+# They have a process each, and so has each trace.
 ALONE = ("traces", "regrow")
 # They take a second or two: what a machine does for some seconds shows if they run several times.
 SHORT = ("pairs", "churn", "latency", "step", "recorded", "threads", "handoff")
@@ -170,15 +170,17 @@ def run_peer(options, results, peer, wanted):
     program, configuration, without, _ = PEERS[peer]
     groups = [group for group in wanted if group not in without]
     # What ran before may have used all of the memory, after which an allocator may act otherwise.
-    alone = [[group] for group in groups if group in ALONE]
-    for some in filter(None, ([group for group in groups if group not in ALONE], *alone)):
+    runs = [([group], [trace]) for group in groups if group in ALONE
+            for trace in (options.traces if group == "traces" else [""])]
+    together = [group for group in groups if group not in ALONE]
+    for some, traces in [*([(together, options.traces)] if together else []), *runs]:
         environment = {"PYTORCH_CUDA_ALLOC_CONF": configuration}
         clock = os.path.join(options.programs, "libdriver_clock.so")
         if some == ["traces"] and os.path.exists(clock):
             environment["TCUDA_CUDA_DRIVER_PATH"] = clock
         run(options, results, peer,
             [os.path.join(options.programs, f"peers_{program}"), peer, ",".join(some),
-             *(["--quick"] if options.quick else []), *options.traces], environment)
+             *(["--quick"] if options.quick else []), *filter(None, traces)], environment)
 
 
 def run_starts(options, results):

@@ -12,7 +12,7 @@ namespace bench {
 
 inline constexpr size_t PAIR_SIZES[] = {512, 4 * KIB, MIB, 2 * MIB, 20 * MIB, 64 * MIB};
 
-/// One block comes and goes.
+/// One block is allocated and freed.
 template <Peer P> void pairs()
 {
     const auto stream = P::new_stream();

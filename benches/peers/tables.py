@@ -7,11 +7,11 @@ OURS = "tcuda"
 # What the workload takes at least (floor.cpp): no peers.
 FLOORS = ("floor", "floor_whole")
 TITLES = {
-    "pairs": "One block comes and goes",
-    "churn": "Random blocks, 512 B to 16 MiB, one goes and one comes",
+    "pairs": "One block is allocated and freed",
+    "churn": "Random blocks, 512 B to 16 MiB, one is freed and one allocated",
     "latency": "Single calls among 1,000 live blocks",
     "random": "RMM's RANDOM_ALLOCATIONS_BENCH, an operation",
-    "step": "512 blocks come and go in the opposite order, a pair",
+    "step": "512 blocks are allocated, and freed in the opposite order, a pair",
     "recorded": "Allocate, use on two other streams (record_stream, or an event to wait for), free",
     "threads_one_stream": "Threads on one stream, a pair of a thread",
     "threads_own_stream": "Threads with a stream each, a pair of a thread",

@@ -3,10 +3,11 @@
 //! The driver needs 30 to 60 us for a handle of any size, so that few large handles are faster.
 //! Memory is given back, and remapped (`remap.rs`), by whole handles, so that small handles become
 //! idle more often, and less is reserved. Two rules choose between the two: an arena grows by the
-//! bytes that are missing, but at least by a 64th of itself (`growth_step`); and a handle is at
+//! bytes that are missing, but at least by a 256th of itself (`growth_step`); and a handle is at
 //! most a 64th of the arena, or an eighth of the growth (`handle_sizes`). docs/benchmark-log.md
-//! shows what other fractions cost. With a limit, an arena grows only by what is missing, in
-//! smaller handles; after memory has run out, in the smallest.
+//! shows what other fractions cost. An arena that gave memory back grows again in larger steps.
+//! With a limit, an arena grows only by what is missing, in smaller handles; after memory has run
+//! out, in the smallest.
 
 pub(in crate::memory) mod growth_cursor;
 pub(in crate::memory) mod remap;
@@ -27,7 +28,9 @@ const LARGE_ARENA_SHIFT: u32 = 7;
 /// Without a limit, the fractions below make no handle smaller than this.
 const SMALL: u64 = 8 << 20;
 /// An arena grows by at least this fraction of itself, as a shift.
-const GROWTH_SHIFT: u32 = 6;
+const GROWTH_SHIFT: u32 = 8;
+/// The same up to the size that it had before it gave memory back.
+const REGROWTH_SHIFT: u32 = 6;
 /// The largest handle as a fraction, in shifts: of the arena's size, or of the growth; the larger
 /// result counts.
 const SHIFTS: (u32, u32) = (6, 3);
@@ -35,13 +38,6 @@ const SHIFTS: (u32, u32) = (6, 3);
 const SHIFTS_WHEN_LIMITED: (u32, u32) = (8, 6);
 /// The fractions after memory has run out.
 const SHIFTS_WHEN_SHORT: (u32, u32) = (10, 10);
-/// An arena that gave memory back uses handles as large as those of an arena of this many times its
-/// size, up to its earlier size. Memory at low addresses stays in use for long, so that large
-/// handles there are seldom idle.
-const REGROWTH_FACTOR: u64 = 2;
-/// The same factor for growth by `LARGE` or more: such memory mostly holds one block, which is in
-/// use or idle as a whole.
-const LARGE_REGROWTH_FACTOR: u64 = 16;
 /// The sizes of the handles for a growth by `bytes`, in address order; all are multiples of the
 /// granularity. `total` is the size of the arena after the growth.
 fn handle_sizes(
@@ -152,7 +148,8 @@ impl Segment {
         if limit.is_set() || limit.was_short() {
             return 0;
         }
-        let step = (self.bytes >> GROWTH_SHIFT).min(LARGEST);
+        let again = (self.bytes >> REGROWTH_SHIFT).min(self.most - self.bytes);
+        let step = (self.bytes >> GROWTH_SHIFT).max(again).min(LARGEST);
         step - step % memory.granularity()
     }
 
@@ -250,10 +247,7 @@ impl Segment {
     ) -> Result<()> {
         self.clear_stranded(memory, base);
         let at = self.mappings.partition_point(|mapping| mapping.start < start);
-        let now = self.bytes + bytes;
-        let factor = if bytes >= LARGE { LARGE_REGROWTH_FACTOR } else { REGROWTH_FACTOR };
-        let total = now.max(self.most.min(now.saturating_mul(factor)));
-        let mut sizes = handle_sizes(bytes, total, memory);
+        let mut sizes = handle_sizes(bytes, self.bytes + bytes, memory);
         let count = sizes.clone().count();
         self.mappings
             .try_reserve(count)

@@ -33,7 +33,7 @@ fn segments(bench: Bench) -> i64 {
 }
 
 #[test]
-fn grows_by_a_64th_in_handles_that_grow_with_the_arena() {
+fn grows_by_a_256th_in_handles_that_grow_with_the_arena() {
     on_machine("memory=16GiB", |bench| {
         let stream = bench.stream();
         let block = bench.malloc(stream, 218 * MIB - 512);
@@ -44,17 +44,17 @@ fn grows_by_a_64th_in_handles_that_grow_with_the_arena() {
         let more = bench.malloc(stream, 3 * MIB);
         assert_eq!(more, block + 218 * MIB - 512, "contiguous, from the last unit on");
         expected.push(4);
-        assert_eq!(handles(block), expected, "what is missing is more than a 64th");
+        assert_eq!(handles(block), expected, "what is missing is more than a 256th");
         assert_eq!(segments(bench), 1);
         let last = |count| handles(block).split_off(handles(block).len() - count);
         bench.malloc(stream, 13 * MIB);
         assert_eq!(last(2), [8, 4], "a MiB was left; no handle is smaller than 8 MiB");
         bench.malloc(stream, 1100 * MIB);
-        assert_eq!(last(2), [64, 12], "64 MiB at most");
+        assert_eq!((last(2), bench.reserved()), (vec![64, 12], 1334 * MIB), "64 MiB at most");
         bench.malloc(stream, 3 * MIB);
-        assert_eq!((last(1), bench.reserved()), (vec![20], 1354 * MIB), "a 64th of the arena");
+        assert_eq!((last(1), bench.reserved()), (vec![4], 1338 * MIB), "a 256th of the arena");
         bench.malloc(stream, 117 * MIB);
-        assert_eq!(last(5), [22, 22, 22, 22, 12], "17 MiB were left");
+        assert_eq!(last(6), [22, 22, 22, 22, 22, 6], "a 64th of the arena; a MiB was left");
         let small = bench.malloc(stream, 1);
         assert_eq!(handles(small), [2]);
         assert_eq!(segments(bench), 2);
@@ -63,7 +63,7 @@ fn grows_by_a_64th_in_handles_that_grow_with_the_arena() {
 }
 
 #[test]
-fn what_is_mapped_ahead_of_need_is_at_most_a_64th_and_nothing_with_a_limit() {
+fn what_is_mapped_ahead_of_need_is_at_most_a_256th_and_nothing_with_a_limit() {
     on_machine("memory=64GiB", |bench| {
         let stream = bench.stream();
         let fill = |count: u64| -> Vec<u64> {
@@ -71,18 +71,27 @@ fn what_is_mapped_ahead_of_need_is_at_most_a_64th_and_nothing_with_a_limit() {
             for _ in 0..count {
                 blocks.push(bench.malloc(stream, 2 * MIB));
                 let needed = blocks.len() as u64 * 2 * MIB;
-                assert!(bench.reserved() <= needed + needed / 64, "{needed} bytes");
+                assert!(bench.reserved() <= needed + needed / 256, "{needed} bytes");
             }
             blocks
         };
         let mut blocks = fill(2048);
-        // 64 growths up to 128 MiB, and at most log(32) / log(1 + 1/65) from there: the step is
-        // rounded down to 2 MiB.
+        // 512 growths up to 1 GiB, by 4 MiB up to 1.5 GiB, by 6 up to 2, and so on up to 4.
         let growths = bench.calls(Call::cuMemSetAccess);
-        assert!(growths < 64 + 350, "{growths} growths");
+        let expected = 512 + 128 + 86 + 64 + 52 + 43 + 37;
+        assert!(growths.abs_diff(expected) < 10, "{growths} growths");
         blocks.drain(..).for_each(|block| bench.free(block));
         bench.empty_cache();
         assert_eq!(bench.reserved(), 0);
+        // Again, by a 64th up to 4 GiB: 64 growths up to 128 MiB, and at most log(32) / log(65/64)
+        // rounded down to 2 MiB.
+        let before = bench.calls(Call::cuMemSetAccess);
+        let blocks: Vec<u64> = (0..2048).map(|_| bench.malloc(stream, 2 * MIB)).collect();
+        assert_eq!(bench.reserved(), 4096 * MIB);
+        let growths = bench.calls(Call::cuMemSetAccess) - before;
+        assert!(growths < 64 + 350, "{growths} growths");
+        blocks.into_iter().for_each(|block| bench.free(block));
+        bench.empty_cache();
         bench.memory().set_fraction(0.5).unwrap();
         let blocks = fill(400);
         assert_eq!(bench.reserved(), 800 * MIB);
