@@ -87,8 +87,6 @@ pub const LOOKS_BACK: u32 = 24;
 pub const PATIENCE: u32 = 64;
 /// After so many uses the cost of revoking the bias is negligible.
 pub const MOST_PATIENCE: u32 = 1 << 16;
-/// Number of times that the ledger suspends a bias before it is revoked.
-pub const SUSPENSIONS: u32 = 8;
 
 /// Slots in the first chunk of a table of handles.
 pub const FIRST_CHUNK: usize = 256;

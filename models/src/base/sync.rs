@@ -239,8 +239,6 @@ pub const PATIENCE: u32 = 1;
 /// A thread that backs off only waits.
 pub const LOOKS_BACK: u32 = 1;
 pub const MOST_PATIENCE: u32 = 2;
-/// The first suspended bias is restored, the next is not.
-pub const SUSPENSIONS: u32 = 2;
 
 /// One slot, so that tables grow.
 pub const FIRST_CHUNK: usize = 1;

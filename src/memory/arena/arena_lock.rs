@@ -292,7 +292,7 @@ impl ArenaLock {
         let is_inside = self.frozen.inside.replace(false);
         if owner != NO_OWNER {
             // An owner that is inside has no real lock: only the bias excludes other threads.
-            if self.contention.keeps_bias() || is_inside {
+            if is_inside || thread::has_heavy_fences() {
                 self.bias.owner.store(owner, Ordering::Release);
             } else {
                 self.contention.note_revoked(owner);

@@ -55,8 +55,6 @@ pub struct Contention {
     /// The streak that makes a thread the owner. At first a single call is enough; each loss of the
     /// bias makes it longer.
     patience: Cell<u32>,
-    /// How often the ledger has suspended the present bias.
-    suspensions: Cell<u32>,
     /// The call in which the last owner may be about to set or clear the `inside` flag.
     former: Cell<Option<Visit>>,
 }
@@ -71,7 +69,6 @@ impl Contention {
             crowd: Count::new(0),
             batch_calls: Count::new(SHORTEST_BATCH),
             patience: Cell::new(0),
-            suspensions: Cell::new(0),
             former: Cell::new(None),
         }
     }
@@ -162,16 +159,7 @@ impl Contention {
     pub fn note_revoked(&self, owner: usize) {
         self.former.set(thread::visit_of(owner));
         self.last.store(NO_OWNER, Ordering::Relaxed);
-        self.suspensions.set(0);
         self.patience.set((self.patience.get() * 2).clamp(sync::PATIENCE, sync::MOST_PATIENCE));
-    }
-
-    /// Counts a suspension of the bias, which costs the ledger at most one system call. True: the
-    /// bias is restored.
-    pub fn keeps_bias(&self) -> bool {
-        let suspensions = self.suspensions.get() + 1;
-        self.suspensions.set(suspensions);
-        suspensions < sync::SUSPENSIONS && thread::has_heavy_fences()
     }
 }
 
