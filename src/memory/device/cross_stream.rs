@@ -82,11 +82,6 @@ impl DeviceMemory {
         let Some(requester) = self.may_share(gpus, device, arena, request, anyhow) else {
             return Ok(None);
         };
-        if !arena.source_arena.load(Ordering::Acquire).is_null()
-            && let Some(address) = self.share_without_wait(requester)?
-        {
-            return Ok(Some(address));
-        }
         let may_grow = || !anyhow && self.may_grow(arena, request);
         let has_foreign = self.has_foreign(arena);
         if !has_foreign && may_grow() {
@@ -207,14 +202,6 @@ impl DeviceMemory {
             }
             index = place + 1;
         }
-    }
-
-    /// A block that the stream may use without a wait: it is free in the stream's own order.
-    fn share_without_wait(&self, requester: Requester) -> Result<Option<u64>> {
-        self.each_shared(requester.arena, |other| match other.foreign.find(requester.stream) {
-            Some(index) => self.take_for_stream(other, index, requester.request, false),
-            None => Ok(None),
-        })
     }
 
     /// A block that needs the fewest waits for other streams, or without `may_wait` none. Of
