@@ -124,7 +124,7 @@ pub fn free(inside: &Inside, address: u64) -> Option<()> {
     gpus::existing(inside)?;
     let (arena, offset) = addresses::arena_of(address)?;
     match LockGuard::enter_as::<OWNER>(arena) {
-        Some(state) => free_locked(state, inside, offset),
+        Some(state) => free_locked::<OWNER>(state, inside, offset),
         None => free_as_other(inside, arena, offset),
     }
 }
@@ -132,15 +132,22 @@ pub fn free(inside: &Inside, address: u64) -> Option<()> {
 #[cold]
 #[inline(never)]
 fn free_as_other(inside: &Inside, arena: &Arena, offset: u64) -> Option<()> {
-    free_locked(LockGuard::enter_as::<OTHER>(arena)?, inside, offset)
+    free_locked::<OTHER>(LockGuard::enter_as::<OTHER>(arena)?, inside, offset)
 }
 
 #[inline(always)]
-fn free_locked(mut state: ArenaGuard<'_>, inside: &Inside, offset: u64) -> Option<()> {
+fn free_locked<const BY_OWNER: bool>(
+    mut state: ArenaGuard<'_>,
+    inside: &Inside,
+    offset: u64,
+) -> Option<()> {
     let id = state.find_quickly(offset)?;
     let Some((units, requested)) = state.plain(id) else {
         return free_used(inside, state, id);
     };
+    if BY_OWNER == OTHER {
+        state.prefetch_next(id);
+    }
     state.free(id, units, unit_of(offset) as u32);
     let (bytes, split) = (i64::from(units) * UNIT as i64, state.split());
     if !state.count_free(bytes, requested, split)

@@ -55,10 +55,10 @@ pub struct Block {
     pub previous: u32,
     /// Neighbour above.
     pub next: u32,
-    /// Neighbour in its bin. A block in use is in no bin, and keeps its stack here: see
-    /// [`Block::stack`].
+    /// Neighbour in its bin; in a quick list, the block after the next. A block in use is in no
+    /// bin, and keeps its stack here: see [`Block::stack`].
     pub bin_previous: u32,
-    /// Neighbour in its bin, or in its quick list.
+    /// Neighbour in its bin. In use: a block that may be allocated, and freed, soon after this one.
     pub bin_next: u32,
     /// The next block in its list of `block_index.rs`, while it is there.
     pub later: u32,
@@ -134,6 +134,22 @@ impl Block {
     }
 }
 
+/// Prefetches the cache line of a block for writing.
+#[inline(always)]
+fn prefetch_line(block: *const Block) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: a prefetch has no visible effect, and a processor that does not know it ignores it.
+    unsafe {
+        std::arch::asm!(
+            "prefetchw byte ptr [{block}]",
+            block = in(reg) block,
+            options(nostack, preserves_flags, readonly),
+        );
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = block;
+}
+
 /// All blocks of an arena.
 pub struct Blocks {
     region: Region<Block>,
@@ -170,6 +186,15 @@ impl Blocks {
     /// Every index that was ever in use, vacant or not.
     pub fn all(&self) -> std::ops::Range<u32> {
         1..self.used
+    }
+
+    /// Prefetches a block that is about to be written, if it exists. Another thread may have
+    /// written it last.
+    #[inline(always)]
+    pub fn prefetch(&self, id: u32) {
+        if let Some(block) = self.get(id) {
+            prefetch_line(block);
+        }
     }
 
     /// Bytes of host memory of the blocks.

@@ -81,22 +81,29 @@ impl Quick {
         let Some(newest) = self.heads.get_mut(list) else { return false };
         let head = std::mem::replace(newest, id);
         self.used[list / 64] |= 1 << (list % 64);
+        let next_but_one = blocks.get(head).map_or(NONE, |block| block.bin_next);
         let block = &mut blocks[id];
         block.bin_next = head;
+        block.bin_previous = next_but_one;
         block.state = State::Quick;
         true
     }
 
     /// Takes the newest block of a length.
     #[inline(always)]
-    pub fn pop(&mut self, blocks: &Blocks, units: u32) -> Option<u32> {
+    pub fn pop(&mut self, blocks: &mut Blocks, units: u32) -> Option<u32> {
         let newest = self.heads.get_mut(list_of(units))?;
         let head = *newest;
         if head == NONE {
             return None;
         }
-        let block = blocks.get(head)?;
+        let block = blocks.get_mut(head)?;
         *newest = block.bin_next;
+        // Another thread may have freed these: the block that is taken after the next one is
+        // fetched meanwhile.
+        let later = block.bin_previous;
+        block.bin_next = later;
+        blocks.prefetch(later);
         Some(head)
     }
 
@@ -191,7 +198,7 @@ impl ArenaState {
         if self.blocks.get(id).is_none_or(|block| block.units != units) {
             // If all lists are empty, their cache lines are not read.
             let listed =
-                if self.quick.has_lists() { self.quick.pop(&self.blocks, units) } else { None };
+                if self.quick.has_lists() { self.quick.pop(&mut self.blocks, units) } else { None };
             return Some((listed?, self.blocks.get(listed?)?.start));
         }
         if self.class == Class::Large && id != self.quick.best {
@@ -203,6 +210,13 @@ impl ArenaState {
         debug_assert!(self.quick.last_freed_start == self.blocks[id].start, "it stays where it is");
         self.quick.last_freed = NONE;
         Some((id, self.quick.last_freed_start))
+    }
+
+    /// Prefetches the block that may be freed next, when a thread frees blocks that another thread
+    /// allocated.
+    #[inline(always)]
+    pub(in crate::memory) fn prefetch_next(&self, id: u32) {
+        self.blocks.prefetch(self.blocks[id].bin_next);
     }
 
     /// Called before free memory changes.
