@@ -149,7 +149,7 @@ impl Heap {
         self.bins.remove(&mut self.blocks, id);
         let Block { start, units: whole, next, .. } = self.blocks[id];
         if whole > units {
-            let rest = self.blocks.take(free_block(start + units, whole - units));
+            let rest = self.blocks.take(Block::new(start + units, whole - units, State::Free));
             self.blocks[id].units = units;
             self.blocks.link(rest, id, next);
             self.bins.insert(&mut self.blocks, rest);
@@ -297,7 +297,7 @@ impl Heap {
         };
         self.windows[window..window + count].fill(index as u32 + 1);
         let first = (window << WINDOW_SHIFT) as u32;
-        let block = self.blocks.take(free_block(first, units as u32));
+        let block = self.blocks.take(Block::new(first, units as u32, State::Free));
         self.bins.insert(&mut self.blocks, block);
         self.segments[index] = Some(Segment {
             base,
@@ -406,24 +406,6 @@ impl Heap {
                 id = next;
             }
         }
-    }
-}
-
-/// An unlinked free block of a range.
-fn free_block(start: u32, units: u32) -> Block {
-    Block {
-        requested: 0,
-        start,
-        units,
-        previous: NONE,
-        next: NONE,
-        bin_previous: NONE,
-        bin_next: NONE,
-        later: NONE,
-        uses: 0,
-        waits: 0,
-        oversize: false,
-        state: State::Free,
     }
 }
 
