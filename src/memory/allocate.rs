@@ -5,10 +5,10 @@ use crate::gpu::device::Device;
 use crate::gpu::gpus::Gpus;
 use crate::gpu::sanitizer_reports;
 use crate::gpu::stream::Stream;
-use crate::memory::arena::Arena;
 use crate::memory::arena::bins::SHORT_WALK;
-use crate::memory::config::size::{Request, Size, round_size};
+use crate::memory::config::size::{Size, round_size};
 use crate::memory::device::backend::Server;
+use crate::memory::device::stream_order::Attempt;
 use crate::memory::device::{DeviceMemory, suballocations};
 use crate::memory::fallback::observers;
 use crate::memory::pools::route;
@@ -77,7 +77,8 @@ impl DeviceMemory {
             if size.bytes <= most {
                 if self.policy.is_segmented() {
                     let arena = self.routed_arena(gpus, device, stream, size)?;
-                    return self.allocate_in_segment(gpus, device, arena, size.request(bytes));
+                    let request = size.request(bytes);
+                    return self.allocate_in_segment(Attempt { gpus, device, arena, request });
                 }
                 return self.allocate_block::<true>(gpus, device, stream, bytes, size);
             }
@@ -106,7 +107,7 @@ impl DeviceMemory {
             false => self.arena(gpus, device, stream, (size.arena_class(false), false))?,
             true => match self.routed_arena(gpus, device, stream, size)? {
                 arena if arena.segmented => {
-                    return self.allocate_in_segment(gpus, device, arena, request);
+                    return self.allocate_in_segment(Attempt { gpus, device, arena, request });
                 }
                 arena => arena,
             },
@@ -121,18 +122,13 @@ impl DeviceMemory {
                 return Ok(address);
             }
         }
-        self.allocate_slowly(gpus, device, arena, request)
+        self.allocate_slowly(Attempt { gpus, device, arena, request })
     }
 
     /// Allocates a block in an arena of segments.
     #[cold]
-    fn allocate_in_segment(
-        &self,
-        gpus: &Gpus,
-        device: &Device,
-        arena: &Arena,
-        request: Request,
-    ) -> Result<u64> {
+    fn allocate_in_segment(&self, attempt: Attempt) -> Result<u64> {
+        let Attempt { gpus, device, arena, request } = attempt;
         let _context = suballocations::context(device);
         {
             let state = &mut arena.enter()?;
@@ -143,7 +139,7 @@ impl DeviceMemory {
             }
             settled?;
         }
-        self.allocate_slowly(gpus, device, arena, request)
+        self.allocate_slowly(attempt)
     }
 
     /// Allocates an uncached block.

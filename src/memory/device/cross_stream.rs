@@ -8,14 +8,13 @@
 
 use crate::base::error::Result;
 use crate::gpu::capture_mode::Relaxed;
-use crate::gpu::device::Device;
 use crate::gpu::gpus::Gpus;
 use crate::memory::arena::foreign_free::{Owner, Window};
 use crate::memory::arena::{Arena, ArenaGuard, events};
 use crate::memory::config::pool_id::PoolId;
 use crate::memory::config::size::{Request, UNIT};
 use crate::memory::device::DeviceMemory;
-use crate::memory::device::stream_order::Requester;
+use crate::memory::device::stream_order::{Attempt, Requester};
 use crate::memory::stats::class_counters::ClassCounters;
 use crate::memory::stats::ledger::{ALL, ALLOCATED_BYTES, change_of};
 use std::sync::atomic::Ordering;
@@ -71,17 +70,9 @@ impl DeviceMemory {
 
     /// Memory of other streams, or memory of this arena that other streams use, if growth would
     /// take more from the driver than was ever needed. With `anyhow`, whatever growth would take.
-    pub(in crate::memory) fn share(
-        &self,
-        gpus: &Gpus,
-        device: &Device,
-        arena: &Arena,
-        request: Request,
-        anyhow: bool,
-    ) -> Result<Option<u64>> {
-        let Some(requester) = self.may_share(gpus, device, arena, request, anyhow) else {
-            return Ok(None);
-        };
+    pub(in crate::memory) fn share(&self, attempt: Attempt, anyhow: bool) -> Result<Option<u64>> {
+        let Some(requester) = self.may_share(attempt, anyhow) else { return Ok(None) };
+        let Attempt { device, arena, request, .. } = attempt;
         let may_grow = || !anyhow && self.may_grow(arena, request);
         let has_foreign = self.has_foreign(arena);
         if !has_foreign && may_grow() {
@@ -104,14 +95,8 @@ impl DeviceMemory {
     }
 
     /// The requester, if there may be memory that its stream can reuse.
-    fn may_share<'a>(
-        &self,
-        gpus: &'a Gpus,
-        device: &'a Device,
-        arena: &'a Arena,
-        request: Request,
-        anyhow: bool,
-    ) -> Option<Requester<'a>> {
+    fn may_share<'a>(&self, attempt: Attempt<'a>, anyhow: bool) -> Option<Requester<'a>> {
+        let Attempt { gpus, device, arena, request } = attempt;
         let stream = arena.stream()?;
         let is_served = is_shared(arena) && !stream.is_per_thread();
         let requester = Requester { gpus, device, arena, stream, request };

@@ -22,6 +22,7 @@ use crate::memory::config::pool_id::PoolId;
 use crate::memory::config::segment_rules::Rules;
 use crate::memory::config::size::{Class, Request, UNIT};
 use crate::memory::device::lookup::{Locked, lock_block};
+use crate::memory::device::stream_order::Attempt;
 use crate::memory::device::{DeviceMemory, suballocations, uncached};
 use crate::memory::trace::ring::Action;
 use crate::profiling::nvtx::memory::Heap;
@@ -423,13 +424,8 @@ impl DeviceMemory {
 
     /// With a limit for splitting: frees one oversize segment of the stream that is large enough,
     /// or several that are together, the largest first. Returns whether they were enough.
-    pub(in crate::memory) fn release_oversize(
-        &self,
-        gpus: &Gpus,
-        device: &Device,
-        arena: &Arena,
-        request: Request,
-    ) -> Result<bool> {
+    pub(in crate::memory) fn release_oversize(&self, attempt: Attempt) -> Result<bool> {
+        let Attempt { gpus, device, arena, request } = attempt;
         let Some(max_split) = self.policy.max_split_size() else { return Ok(false) };
         let wanted = max_split.max(u64::from(request.units) * UNIT);
         let (mut detached, mut total) = (DetachedSegments::new(), 0);

@@ -17,6 +17,7 @@ use crate::memory::arena::{Arena, ArenaGuard};
 use crate::memory::config::pool_id::PoolId;
 use crate::memory::config::size::{Class, Request, Size, UNIT};
 use crate::memory::device::segments::DetachedSegments;
+use crate::memory::device::stream_order::Attempt;
 use crate::memory::device::{DeviceMemory, DeviceStats, hooks};
 use crate::memory::stats::ledger::{ACTIVE_BYTES, ALL, ALLOCATED_BYTES};
 use crate::memory::trace::history;
@@ -30,13 +31,8 @@ pub(in crate::memory) fn is_out_of_memory(error: &Error) -> bool {
 impl DeviceMemory {
     /// Allocates when the short search of the mapped memory has failed.
     #[cold]
-    pub(in crate::memory) fn allocate_slowly(
-        &self,
-        gpus: &Gpus,
-        device: &Device,
-        arena: &Arena,
-        request: Request,
-    ) -> Result<u64> {
+    pub(in crate::memory) fn allocate_slowly(&self, attempt: Attempt) -> Result<u64> {
+        let Attempt { gpus, device, arena, request } = attempt;
         // Memory that other processes no longer use comes first.
         if hooks::installed().is_some_and(|hooks| (hooks.release_exports)(gpus)) {
             let state = &mut arena.enter()?;
@@ -51,12 +47,12 @@ impl DeviceMemory {
             return Ok(address);
         }
         let size = u64::from(request.units) * UNIT;
-        let mut failure = match self.try_fallbacks(gpus, device, arena, request) {
+        let mut failure = match self.try_fallbacks(attempt) {
             Err(error) if is_out_of_memory(&error) => error,
             other => return other,
         };
         if self.run_observers(device, self.driver_bytes(size, arena.segmented)) {
-            failure = match self.try_fallbacks(gpus, device, arena, request) {
+            failure = match self.try_fallbacks(attempt) {
                 Err(error) if is_out_of_memory(&error) => error,
                 other => return other,
             };
@@ -68,13 +64,8 @@ impl DeviceMemory {
     }
 
     /// Runs all fallbacks except the observers.
-    fn try_fallbacks(
-        &self,
-        gpus: &Gpus,
-        device: &Device,
-        arena: &Arena,
-        request: Request,
-    ) -> Result<u64> {
+    fn try_fallbacks(&self, attempt: Attempt) -> Result<u64> {
+        let Attempt { gpus, device, arena, request } = attempt;
         if let Some(most) = self.policy.collects_above(self.virtual_memory.limit.most())
             && self.virtual_memory.limit.claimed() > most
         {
@@ -84,17 +75,17 @@ impl DeviceMemory {
             {
                 return Ok(address);
             }
-            if let Some(address) = self.share(gpus, device, arena, request, true)? {
+            if let Some(address) = self.share(attempt, true)? {
                 return Ok(address);
             }
             self.collect_garbage(gpus, device, most);
         }
-        match self.share(gpus, device, arena, request, false) {
+        match self.share(attempt, false) {
             Ok(Some(address)) => return Ok(address),
             Err(error) if !is_out_of_memory(&error) || self.rejects(&error) => return Err(error),
             _ => (),
         }
-        match self.grow_and_take(gpus, device, arena, request, true) {
+        match self.grow_and_take(attempt, true) {
             Err(error) if is_out_of_memory(&error) && !self.rejects(&error) => (),
             other => return other,
         }
@@ -105,11 +96,11 @@ impl DeviceMemory {
         {
             return Ok(address);
         }
-        if let Some(address) = self.share(gpus, device, arena, request, true)? {
+        if let Some(address) = self.share(attempt, true)? {
             return Ok(address);
         }
-        if self.release_own(gpus, device, arena, request)? {
-            match self.grow_and_take(gpus, device, arena, request, false) {
+        if self.release_own(attempt)? {
+            match self.grow_and_take(attempt, false) {
                 Err(error) if is_out_of_memory(&error) => (),
                 other => return other,
             }
@@ -121,13 +112,13 @@ impl DeviceMemory {
             });
         });
         let reclaimed = self.reclaim_for(gpus, arena.pool());
-        let failure = match self.grow_and_take(gpus, device, arena, request, false) {
+        let failure = match self.grow_and_take(attempt, false) {
             Err(error) if is_out_of_memory(&error) => error,
             other => return other,
         };
         reclaimed?;
         match self.reclaim_pools(gpus)? {
-            true => self.grow_and_take(gpus, device, arena, request, false),
+            true => self.grow_and_take(attempt, false),
             false => Err(failure),
         }
     }
@@ -236,19 +227,14 @@ impl DeviceMemory {
 
     /// With a limit for splitting: gives back the unused memory of this stream, before that of all
     /// streams, if it is enough. Returns whether memory was given back.
-    fn release_own(
-        &self,
-        gpus: &Gpus,
-        device: &Device,
-        arena: &Arena,
-        request: Request,
-    ) -> Result<bool> {
+    fn release_own(&self, attempt: Attempt) -> Result<bool> {
+        let Attempt { gpus, arena, request, .. } = attempt;
         let Some(max_split) = self.policy.max_split_size() else { return Ok(false) };
         if arena.pool().is_alive() {
             return Ok(false);
         }
         if arena.segmented {
-            return self.release_oversize(gpus, device, arena, request);
+            return self.release_oversize(attempt);
         }
         let wanted = max_split.max(u64::from(request.units) * UNIT);
         let state = &mut arena.enter()?;
@@ -259,14 +245,8 @@ impl DeviceMemory {
         Ok(true)
     }
 
-    fn grow_and_take(
-        &self,
-        gpus: &Gpus,
-        device: &Device,
-        arena: &Arena,
-        request: Request,
-        take_first: bool,
-    ) -> Result<u64> {
+    fn grow_and_take(&self, attempt: Attempt, take_first: bool) -> Result<u64> {
+        let Attempt { gpus, device, arena, request } = attempt;
         if arena.segmented {
             return self.grow_by_segment(device, arena, request, take_first);
         }
