@@ -143,17 +143,25 @@ impl DeviceMemory {
         {
             return true;
         }
-        // The most bytes that were allocated at a time since the cache was emptied, this request
-        // included.
-        let held = self.with_ledger(None, |stats| {
-            let current = stats.sums(ClassCounters::current)[ALL][ALLOCATED_BYTES];
-            stats.ledger.highest.max(current + i64::from(request.units) * UNIT as i64) as u64
-        });
+        let held = self.highest_need(None, request);
         // A stream that needs little, such as a stream of copies, soon has memory of its own.
         let is_often = arena.small_waits.load(Ordering::Relaxed) >= TIMES;
         let is_little = growth < self.virtual_memory.limit.claimed() / LITTLE;
         let margin = if is_often && is_little { WIDE_MARGIN } else { MARGIN };
         claimed <= held + held / 1000 * margin
+    }
+
+    /// The most bytes that were allocated at a time since the cache was emptied, this request
+    /// included. `own` is an arena whose lock the caller holds, if it holds one.
+    pub(in crate::memory) fn highest_need(
+        &self,
+        own: Option<&mut ArenaGuard<'_>>,
+        request: Request,
+    ) -> u64 {
+        self.with_ledger(own, |stats| {
+            let current = stats.sums(ClassCounters::current)[ALL][ALLOCATED_BYTES];
+            stats.ledger.highest.max(current + i64::from(request.units) * UNIT as i64) as u64
+        })
     }
 
     /// Runs `body` for an arena, and for each other that has memory to share with it, until `body`

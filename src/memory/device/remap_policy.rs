@@ -1,5 +1,5 @@
-//! When idle memory is remapped: if a view of the right size exists, or if growth would take much
-//! more memory from the driver. `remap.rs` has the views themselves.
+//! When idle memory is remapped: if a view of the right size exists, or if growth would take memory
+//! of the device instead. `remap.rs` has the views themselves.
 
 use crate::base::error::Result;
 use crate::gpu::capture_mode::Relaxed;
@@ -15,8 +15,11 @@ use crate::memory::device::DeviceMemory;
 use crate::memory::device::stream_end::ordering_stream;
 use crate::memory::stats::ledger::change_of;
 
+/// How much more may be reserved than was ever needed at once, in thousandths. It grows by the same
+/// amount each time that views were unmapped to make room for others.
+const SLACK: u64 = 5;
 /// A view must spare at least this fraction of the request; less is not worth the mapping.
-const LEAST_SPARED: u32 = 32;
+const LEAST_SPARED: u64 = 32;
 
 impl DeviceMemory {
     /// Allocates from an existing view, or from the memory at the end up to the growth cursor;
@@ -52,7 +55,8 @@ impl DeviceMemory {
         Ok(None)
     }
 
-    /// Allocates from a new view if that takes much less memory from the driver than growth.
+    /// Allocates from a new view if that takes much less memory from the driver than growth, and if
+    /// growth would reserve more than the largest need so far plus `SLACK`.
     pub(in crate::memory) fn remap_before_growing(
         &self,
         gpus: &Gpus,
@@ -61,10 +65,17 @@ impl DeviceMemory {
     ) -> Result<Option<u64>> {
         let Some(new) = self.idle_for_view(state, request) else { return Ok(None) };
         let missing = state.missing_at_end(request.units, self.step());
-        match missing - new < request.units / LEAST_SPARED {
-            true => Ok(None),
-            false => self.map_new_view(gpus, state, request, new),
+        let evictions = u64::from(state.segment.views.evictions);
+        let (growth, spared) = (u64::from(missing) * UNIT, u64::from(missing - new) * UNIT);
+        let claimed = self.virtual_memory.limit.claimed();
+        if spared < (u64::from(request.units) * UNIT / LEAST_SPARED).max(claimed / 1024) {
+            return Ok(None);
         }
+        let held = self.highest_need(Some(state), request);
+        if claimed + growth <= held + held / 1000 * SLACK * (1 + evictions) {
+            return Ok(None);
+        }
+        self.map_new_view(gpus, state, request, new)
     }
 
     /// Allocates from a new view however little it spares: growth has failed.
@@ -139,8 +150,10 @@ impl DeviceMemory {
             return;
         }
         state.growth_cursor = growth_cursor::ALL;
+        let views = &mut state.segment.views;
+        views.evictions += 1;
         // A view that the driver refuses to unmap stays until the next time.
-        let _ = state.segment.views.clear(&self.virtual_memory, arena.base, false);
+        let _ = views.clear(&self.virtual_memory, arena.base, false);
     }
 
     /// Allocates a view, whose handles are idle, to a request.

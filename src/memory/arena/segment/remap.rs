@@ -65,13 +65,15 @@ pub struct Views {
     list: Vec<View>,
     /// The number of views ever made.
     made: u64,
+    /// How often all unused views were unmapped to make room for others.
+    pub(in crate::memory) evictions: u32,
     /// First unit of the slot in which the arena grows; new views lie there.
     pub(in crate::memory) slot_start: u32,
 }
 
 impl Views {
     pub(in crate::memory) fn new() -> Views {
-        Views { list: Vec::new(), made: 0, slot_start: 0 }
+        Views { list: Vec::new(), made: 0, evictions: 0, slot_start: 0 }
     }
 
     pub(in crate::memory) fn is_empty(&self) -> bool {
