@@ -251,10 +251,19 @@ impl DeviceMemory {
             && self.ended.has_room(arena.class, most)
     }
 
-    /// Makes an unused arena available to a stream of its pool, or to any stream.
-    fn make_available(&self, device: &Device, state: &mut ArenaGuard<'_>, is_of_pool: bool) {
+    /// Makes an unused arena that has ended available to a stream of its pool, or to any stream.
+    pub(in crate::memory) fn make_available(
+        &self,
+        device: &Device,
+        state: &mut ArenaGuard<'_>,
+        is_of_pool: bool,
+    ) {
         let arena = state.arena();
         self.stats.with_own(state, |_, _| {
+            // Until the ledger was taken, a new pool may have taken the arena over.
+            if !arena.has_ended() {
+                return;
+            }
             arena.detach_from_stream();
             let role = match is_of_pool {
                 true => Role::Idle,
@@ -288,11 +297,15 @@ impl DeviceMemory {
     }
 
     /// Removes an arena without blocks and memory from everything that refers to it; none: not now.
-    fn take_out(&self, state: &mut ArenaGuard<'_>) -> Option<Box<Reclaimable<Arena>>> {
+    pub(in crate::memory) fn take_out(
+        &self,
+        state: &mut ArenaGuard<'_>,
+    ) -> Option<Box<Reclaimable<Arena>>> {
         let arena = state.arena();
         state.destroy_end(self.driver);
         self.stats.with_own(state, |state, stats| {
-            if self.ended.walks.load(Ordering::Acquire) != 0 {
+            // Until the ledger was taken, a new pool may have taken the arena over.
+            if self.ended.walks.load(Ordering::Acquire) != 0 || !arena.is_reclaimable() {
                 return None;
             }
             arena.detach_from_stream();

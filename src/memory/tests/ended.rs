@@ -143,6 +143,41 @@ fn threads_that_end_leave_nothing() {
     });
 }
 
+/// A thread that found an arena ended may be late: a new pool has taken it over.
+#[test]
+fn an_arena_that_serves_again_stays() {
+    on_machine("memory=4GiB", |bench| {
+        let (dead, pool) = (Pool::new(0, None).unwrap(), Pool::new(0, None).unwrap());
+        let generation = bench.device.streams.generation();
+        let stream = bench.stream();
+        let allocate = |pool: &Pool| {
+            route::begin(pool.share(), 0, 0, generation).unwrap();
+            let block = bench.malloc(stream, 2 * MIB);
+            route::end(pool.id(), 0, generation).unwrap();
+            block
+        };
+        let block = allocate(&dead);
+        let arena = arena_of(block).unwrap().0;
+        bench.free(block);
+        drop(dead);
+        assert_eq!(allocate(&pool), block, "the new pool takes the arena over");
+        bench.free(block);
+        let before = arenas(bench);
+        {
+            let state = &mut arena.guard();
+            assert!(bench.memory().take_out(state).is_none());
+            bench.memory().make_available(bench.device, state, false);
+        }
+        assert!(arenas(bench) == before && arena.is_of(stream) && arena.pool() == pool.id());
+        assert_eq!(allocate(&pool), block);
+        bench.check();
+        bench.free(block);
+        drop(pool);
+        bench.empty_cache();
+        assert_eq!((bench.reserved(), arenas(bench)), (0, 0));
+    });
+}
+
 /// More arenas than there are slots for all of the memory. One of them grows into larger slots, and
 /// behaves as in a single slot.
 #[test]
