@@ -170,17 +170,20 @@ def run_peer(options, results, peer, wanted):
     program, configuration, without, _ = PEERS[peer]
     groups = [group for group in wanted if group not in without]
     # What ran before may have used all of the memory, after which an allocator may act otherwise.
-    runs = [([group], [trace]) for group in groups if group in ALONE
-            for trace in (options.traces if group == "traces" else [""])]
     together = [group for group in groups if group not in ALONE]
-    for some, traces in [*([(together, options.traces)] if together else []), *runs]:
+    processes = [(together, options.traces)] if together else []
+    if "traces" in groups:
+        processes += [(["traces"], [trace]) for trace in options.traces]
+    if "regrow" in groups:
+        processes += [(["regrow"], [])]
+    for some, traces in processes:
         environment = {"PYTORCH_CUDA_ALLOC_CONF": configuration}
         clock = os.path.join(options.programs, "libdriver_clock.so")
         if some == ["traces"] and os.path.exists(clock):
             environment["TCUDA_CUDA_DRIVER_PATH"] = clock
         run(options, results, peer,
             [os.path.join(options.programs, f"peers_{program}"), peer, ",".join(some),
-             *(["--quick"] if options.quick else []), *filter(None, traces)], environment)
+             *(["--quick"] if options.quick else []), *traces], environment)
 
 
 def run_starts(options, results):

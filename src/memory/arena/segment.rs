@@ -38,6 +38,7 @@ const SHIFTS: (u32, u32) = (6, 3);
 const SHIFTS_WHEN_LIMITED: (u32, u32) = (8, 6);
 /// The fractions after memory has run out.
 const SHIFTS_WHEN_SHORT: (u32, u32) = (10, 10);
+
 /// The sizes of the handles for a growth by `bytes`, in address order; all are multiples of the
 /// granularity. `total` is the size of the arena after the growth.
 fn handle_sizes(

@@ -33,6 +33,7 @@ use crate::base::lock::Mutex;
 use crate::base::rank::Rank;
 use crate::driver::Driver;
 use crate::gpu::device::Device;
+use crate::gpu::gpus::Gpus;
 use crate::gpu::subsystem::{Kind as SubsystemKind, Subsystem};
 use crate::memory::arena::addresses::Addresses;
 use crate::memory::arena::{Arena, ArenaGuard, events};
@@ -75,6 +76,15 @@ pub struct DeviceMemory {
     pub(in crate::memory) waits: AtomicU64,
     /// Arenas of streams and pools that have ended.
     pub(in crate::memory) ended: EndedArenas,
+}
+
+/// An allocation that the mapped memory did not serve at once.
+#[derive(Clone, Copy)]
+pub(in crate::memory) struct Attempt<'a> {
+    pub gpus: &'a Gpus,
+    pub device: &'a Device,
+    pub arena: &'a Arena,
+    pub request: Request,
 }
 
 // SAFETY: no other type has this kind, and the runtime sets it before a call can use it.

@@ -13,15 +13,6 @@ use crate::memory::config::size::Request;
 use crate::memory::device::DeviceMemory;
 use std::sync::atomic::Ordering;
 
-/// An allocation that the mapped memory did not serve at once.
-#[derive(Clone, Copy)]
-pub(in crate::memory) struct Attempt<'a> {
-    pub gpus: &'a Gpus,
-    pub device: &'a Device,
-    pub arena: &'a Arena,
-    pub request: Request,
-}
-
 /// The requester of memory of other streams.
 #[derive(Clone, Copy)]
 pub(in crate::memory) struct Requester<'a> {
