@@ -1,9 +1,9 @@
 //! The statistics of a device: peaks are the true ones in every interleaving of counts. The holder
-//! of the ledger reads the data under the arenas' locks while it does not change.
+//! of the ledger reads the data under the heaps' locks while it does not change.
 
 use loom::sync::Arc;
 use loom::thread;
-use std::sync::atomic::{AtomicI64, AtomicPtr, Ordering};
+use std::sync::atomic::{AtomicI64, Ordering};
 use tcuda_models::base::retired::Reclaimable;
 use tcuda_models::base::sync::{Bug, UnsafeCell};
 use tcuda_models::explore;
@@ -26,35 +26,21 @@ struct Truth {
     scope: AtomicI64,
 }
 
-/// The class of an arena's memory, and whether its blocks are of that class only.
-type Kind = (Class, bool);
-
-/// Small blocks alone, and blocks of both classes.
-const KINDS: &[Kind] = &[(Class::Small, true), (Class::Large, false)];
-
-/// An arena: an account, and the state whose sum it is.
-struct Arena {
+/// A heap: an account, and the state whose sum it is. Blocks of up to two bytes are small.
+struct Heap {
     lock: ArenaLock,
-    kind: Kind,
     account: UnsafeCell<Account>,
     state: UnsafeCell<i64>,
-    /// Set before the arena is shared.
-    partner: AtomicPtr<Arena>,
     truth: std::sync::Arc<Truth>,
 }
 
-impl HasLock for Arena {
+impl HasLock for Heap {
     fn lock(&self) -> &ArenaLock {
         &self.lock
     }
 }
 
-impl Member for Arena {
-    fn partner(&self) -> Option<&Arena> {
-        // SAFETY: NULL, or boxed and alive as long as the device.
-        unsafe { self.partner.load(Ordering::Relaxed).as_ref() }
-    }
-
+impl Member for Heap {
     unsafe fn with_account<R>(&self, body: impl FnOnce(&mut Account) -> R) -> R {
         self.account.with_mut(|account| {
             // SAFETY: the caller's promise; loom checks it.
@@ -71,8 +57,8 @@ impl Member for Arena {
 }
 
 struct Device {
-    stats: GuardedStats<Arena>,
-    arenas: Vec<*const Arena>,
+    stats: GuardedStats<Heap>,
+    heaps: Vec<*const Heap>,
     truth: std::sync::Arc<Truth>,
 }
 
@@ -81,73 +67,57 @@ unsafe impl Sync for Device {}
 // SAFETY: nothing in it belongs to a thread.
 unsafe impl Send for Device {}
 
-impl Arena {
-    /// The class of a block.
-    fn class_of(&self, bytes: i64) -> Class {
-        match self.kind {
-            (class, true) => class,
-            _ if bytes.abs() <= 2 => Class::Small,
-            _ => Class::Large,
-        }
-    }
+/// The class of a block.
+fn class_of(bytes: i64) -> Class {
+    if bytes.abs() <= 2 { Class::Small } else { Class::Large }
+}
 
-    /// The changes of allocating (positive) or freeing (negative) a block.
-    fn bytes(&self, change: i64) -> Changes {
-        only(self.class_of(change), change_of(change.signum(), change, change, false))
-    }
+/// The changes of allocating (positive) or freeing (negative) a block.
+fn of_block(change: i64) -> Changes {
+    only(class_of(change), change_of(change.signum(), change, change, false))
 }
 
 impl Device {
-    fn new(kinds: &[Kind]) -> Arc<Device> {
+    /// A device with two heaps.
+    fn new() -> Arc<Device> {
         let truth = std::sync::Arc::new(Truth::default());
         let stats = GuardedStats::new();
-        let mut arenas = Vec::new();
-        for kind in kinds {
-            let arena = Box::new(Reclaimable::new(
-                Arena {
+        let mut heaps = Vec::new();
+        for _ in 0..2 {
+            let heap = Box::new(Reclaimable::new(
+                Heap {
                     lock: ArenaLock::new(),
-                    kind: *kind,
-                    account: UnsafeCell::new(Account::new(kind.0)),
+                    account: UnsafeCell::new(Account::default()),
                     state: UnsafeCell::new(0),
-                    partner: AtomicPtr::default(),
                     truth: std::sync::Arc::clone(&truth),
                 },
                 0,
             ));
-            arenas.push(&raw const **arena);
-            stats.with_members(|members| members.push(arena));
+            heaps.push(&raw const **heap);
+            stats.with_members(|members| members.push(heap));
         }
-        let device = Device { stats, arenas, truth };
-        for (index, other) in [(0, 1), (1, 0)] {
-            let other = device.arenas[other].cast_mut();
-            device.arena(index).partner.store(other, Ordering::Relaxed);
-        }
-        Arc::new(device)
+        Arc::new(Device { stats, heaps, truth })
     }
 
-    fn arena(&self, index: usize) -> &Arena {
+    fn heap(&self, index: usize) -> &Heap {
         // SAFETY: boxed, and alive as long as the device.
-        unsafe { &*self.arenas[index] }
+        unsafe { &*self.heaps[index] }
     }
 
     /// Like allocating and freeing.
     fn change(&self, index: usize, change: i64) {
-        let arena = self.arena(index);
-        let mut guard = LockGuard::of(arena);
+        let heap = self.heap(index);
+        let mut guard = LockGuard::of(heap);
         // SAFETY: the lock is held.
-        arena.state.with_mut(|state| unsafe { *state += change });
-        let class = arena.class_of(change);
-        let rise = |account: &mut Account| account.count_alloc(class, change, change, Split::NONE);
-        let count_alloc_with = |account: &mut Account, other: &mut Account| {
-            account.count_alloc_with(other, class, (change, change), Split::NONE)
-        };
-        let fall = |account: &mut Account| account.count_free(class, -change, -change, Split::NONE);
-        let is_counted = match change > 0 {
-            true => guard.with_account(rise),
-            false => guard.with_account(fall),
-        };
-        if !(is_counted || change > 0 && guard.with_partner(count_alloc_with)) {
-            self.stats.count(&mut guard, &arena.bytes(change));
+        heap.state.with_mut(|state| unsafe { *state += change });
+        let class = class_of(change);
+        let (classes, bytes) = ((class, class), (change.abs(), change.abs()));
+        let is_counted = guard.with_account(|account| match change > 0 {
+            true => account.count_alloc(classes, bytes, Split::NONE),
+            false => account.count_free(classes, bytes, Split::NONE),
+        });
+        if !is_counted {
+            self.stats.count(&mut guard, &of_block(change));
         }
     }
 
@@ -159,9 +129,9 @@ impl Device {
             let total = statistics.counters[ALLOCATED_BYTES][ALL];
             assert_eq!(total.peak, self.truth.peak.load(Ordering::Relaxed), "not the true peak");
             assert_eq!(total.current, self.truth.now.load(Ordering::Relaxed));
-            let states = (0..self.arenas.len()).map(|index| {
-                // SAFETY: all arenas are frozen.
-                self.arena(index).state.with(|state| unsafe { *state })
+            let states = (0..self.heaps.len()).map(|index| {
+                // SAFETY: all heaps are frozen.
+                self.heap(index).state.with(|state| unsafe { *state })
             });
             (total.peak, states.sum())
         })
@@ -180,14 +150,29 @@ type Body = fn(&Device);
 
 /// Runs bodies on threads of their own, the last one on this thread; then checks the sums.
 fn together(bodies: &'static [Body]) {
-    together_of(KINDS, bodies);
+    let (few, many) = if bodies.len() > 2 { (2, 3) } else { (3, 4) };
+    explore(few, many, move || {
+        let device = Device::new();
+        let (last, others) = bodies.split_last().unwrap();
+        let others: Vec<_> = others
+            .iter()
+            .map(|body| {
+                let device = Arc::clone(&device);
+                thread::spawn(move || body(&device))
+            })
+            .collect();
+        last(&device);
+        others.into_iter().for_each(|other| other.join().unwrap());
+        let (_, states) = device.reads();
+        assert_eq!(states, device.truth.now.load(Ordering::Relaxed));
+    });
 }
 
-/// The same inside the library, where arenas are biased to the using thread.
+/// The same inside the library, where heaps are biased to the using thread.
 fn inside(bodies: &'static [Body]) {
     let many = if bodies.len() > 2 { 2 } else { 3 };
     explore(2, many, move || {
-        let device = Device::new(KINDS);
+        let device = Device::new();
         let call = |device: &Device, body: Body| {
             tcuda_models::base::thread::register();
             let inside = tcuda_models::base::thread::enter();
@@ -204,26 +189,6 @@ fn inside(bodies: &'static [Body]) {
             })
             .collect();
         call(&device, *last);
-        others.into_iter().for_each(|other| other.join().unwrap());
-        let (_, states) = device.reads();
-        assert_eq!(states, device.truth.now.load(Ordering::Relaxed));
-    });
-}
-
-/// The same with arenas of these kinds.
-fn together_of(kinds: &'static [Kind], bodies: &'static [Body]) {
-    let (few, many) = if bodies.len() > 2 { (2, 3) } else { (3, 4) };
-    explore(few, many, move || {
-        let device = Device::new(kinds);
-        let (last, others) = bodies.split_last().unwrap();
-        let others: Vec<_> = others
-            .iter()
-            .map(|body| {
-                let device = Arc::clone(&device);
-                thread::spawn(move || body(&device))
-            })
-            .collect();
-        last(&device);
         others.into_iter().for_each(|other| other.join().unwrap());
         let (_, states) = device.reads();
         assert_eq!(states, device.truth.now.load(Ordering::Relaxed));
@@ -262,23 +227,17 @@ fn opens_a_scope(device: &Device) {
 
 /// Waits for the device with the lock held, like giving memory back.
 fn waits_parked(device: &Device) {
-    let arena = device.arena(0);
-    let mut guard = LockGuard::of(arena);
+    let heap = device.heap(0);
+    let mut guard = LockGuard::of(heap);
     device.stats.wait_for_device(&mut guard, loom::thread::yield_now);
     // SAFETY: the lock is held.
-    arena.state.with_mut(|state| unsafe { *state += 5 });
-    device.stats.count(&mut guard, &arena.bytes(5));
+    heap.state.with_mut(|state| unsafe { *state += 5 });
+    device.stats.count(&mut guard, &of_block(5));
 }
 
 #[test]
 fn peaks_are_true() {
     together(&[moves_in_the_first, moves_in_the_second]);
-}
-
-#[test]
-fn peaks_are_true_of_two_of_a_class() {
-    let kinds = &[(Class::Small, true), (Class::Small, true)];
-    together_of(kinds, &[moves_in_the_first, moves_in_the_second]);
 }
 
 #[test]
@@ -297,32 +256,32 @@ fn peaks_of_a_scope_are_true() {
 }
 
 #[test]
-fn a_parked_arena_is_read_and_not_waited_for() {
+fn a_parked_heap_is_read_and_not_waited_for() {
     together(&[waits_parked, reads_on, moves_in_the_second]);
 }
 
 #[test]
-fn peaks_are_true_of_biased_arenas() {
+fn peaks_are_true_of_biased_heaps() {
     inside(&[moves_in_the_first, moves_in_the_second]);
 }
 
 #[test]
-fn peaks_are_true_of_biased_arenas_while_another_reads() {
+fn peaks_are_true_of_biased_heaps_while_another_reads() {
     inside(&[moves_in_the_first, reads_on]);
 }
 
-/// Grows past the headroom in an arena that another thread may own.
+/// Grows past the headroom in a heap that another thread may own.
 fn moves_too(device: &Device) {
     device.change(0, 2);
     device.change(0, -2);
 }
 
 #[test]
-fn peaks_are_true_of_an_arena_that_changes_hands() {
+fn peaks_are_true_of_a_heap_that_changes_hands() {
     inside(&[moves_in_the_first, moves_too]);
 }
 
-/// The same after the thread owns the arena.
+/// The same after the thread owns the heap.
 fn waits_parked_as_the_owner(device: &Device) {
     device.change(0, 1);
     waits_parked(device);
@@ -331,24 +290,6 @@ fn waits_parked_as_the_owner(device: &Device) {
 #[test]
 fn a_parked_owner_is_read_and_not_waited_for() {
     inside(&[waits_parked_as_the_owner, reads_on, moves_in_the_second]);
-}
-
-/// Stays below the peak but in the other arena: that takes headroom of the first, which then lacks
-/// it.
-fn moves_from_one_to_the_other(device: &Device) {
-    for (index, change) in [(1, 3), (1, -3), (0, 4), (0, -4), (1, 2), (0, 4)] {
-        device.change(index, change);
-    }
-}
-
-#[test]
-fn peaks_are_true_of_headroom_that_moves_while_another_reads() {
-    inside(&[moves_from_one_to_the_other, reads_on]);
-}
-
-#[test]
-fn peaks_are_true_of_headroom_that_moves_while_an_arena_changes_hands() {
-    inside(&[moves_from_one_to_the_other, moves_too]);
 }
 
 const FOUND: &[&str] = &["Causality violation", "not the true peak", "lock order"];
@@ -369,7 +310,7 @@ fn accounts_without_acquire() {
 
 /// Takes the ledger with the lock held, without parking: the two threads wait for each other.
 fn goes_unparked(device: &Device) {
-    let _guard = device.arena(0).lock.guard();
+    let _guard = device.heap(0).lock.guard();
     device.reads();
 }
 
@@ -384,10 +325,10 @@ fn taking_the_ledger_unparked() {
 
 /// Raises an account beyond its headroom without a grant.
 fn counts_without_a_grant(device: &Device) {
-    let arena = device.arena(0);
-    let mut guard = LockGuard::of(arena);
-    guard.with_account(|account| account.add(&arena.bytes(4)));
-    guard.with_account(|account| account.add(&arena.bytes(-4)));
+    let heap = device.heap(0);
+    let mut guard = LockGuard::of(heap);
+    guard.with_account(|account| account.add(&of_block(4)));
+    guard.with_account(|account| account.add(&of_block(-4)));
 }
 
 #[test]
@@ -397,24 +338,15 @@ fn counting_beyond_the_headroom() {
     });
 }
 
-/// Takes headroom of an arena without its lock.
-fn takes_headroom_unguarded(device: &Device) {
-    let (own, other) = (device.arena(1), device.arena(0));
-    let mut guard = LockGuard::of(own);
-    let count_alloc_with = |account: &mut Account| {
-        // SAFETY: none; the model must detect this.
-        unsafe {
-            other.with_account(|other| {
-                account.count_alloc_with(other, Class::Large, (1, 1), Split::NONE)
-            })
-        }
-    };
-    let _ = guard.with_account(count_alloc_with);
+/// Counts in an account without its lock.
+fn counts_unguarded(device: &Device) {
+    // SAFETY: none; the model must detect this.
+    let _ = unsafe { device.heap(0).with_account(|account| account.apply(&of_block(1))) };
 }
 
 #[test]
-fn headroom_taken_without_a_lock() {
-    fails("headroom_taken_without_a_lock", Bug::None, FOUND, || {
-        together(&[takes_headroom_unguarded, moves_in_the_first]);
+fn counting_without_a_lock() {
+    fails("counting_without_a_lock", Bug::None, FOUND, || {
+        together(&[counts_unguarded, moves_in_the_first]);
     });
 }

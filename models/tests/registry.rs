@@ -52,7 +52,7 @@ impl World {
     /// Like growing: adds a reservation with slots of `slot` bytes, and an arena in the first slot.
     fn makes(&self, device: i32, base: u64, slot: u64) {
         self.table.add(device, base, 2 * slot, slot);
-        let vacant = self.table.vacant(device).unwrap();
+        let vacant = self.table.vacant(device, None).unwrap();
         assert_eq!((vacant.base, vacant.bytes), (base, slot));
         let arena = &self.arenas[device as usize];
         // SAFETY: not published yet.

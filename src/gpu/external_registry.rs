@@ -274,13 +274,13 @@ impl Marker {
 }
 
 impl Stream {
-    /// Is it over, not held, and without arenas? The table is locked.
+    /// Is it over, not held, and without heaps? The table is locked.
     fn is_unused(&self) -> bool {
-        let has_arena = |place: &AtomicPtr<c_void>| !place.load(Ordering::Acquire).is_null();
+        let has_heap = |place: &AtomicPtr<c_void>| !place.load(Ordering::Acquire).is_null();
         self.is_over()
             && !self.external_life.has_handle()
             && self.holders.are_none()
-            && !self.arenas.iter().any(has_arena)
+            && !self.heaps.iter().any(has_heap)
     }
 }
 

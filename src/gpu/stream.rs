@@ -41,9 +41,8 @@ pub struct Stream {
     pub(crate) external_life: ExternalStreamLife,
     /// Its owner passes it in each call, and so keeps it alive without a handle.
     pub(crate) is_named: AtomicBool,
-    /// Of `memory`: the arenas of its small and large blocks, then the same with segments; NULL
-    /// until first used.
-    pub(crate) arenas: [AtomicPtr<c_void>; 4],
+    /// Of `memory`: its heap, and its heap with segments; NULL until first used.
+    pub(crate) heaps: [AtomicPtr<c_void>; 2],
     /// Held by a thread that queries it or records on it while it is not captured, and while a
     /// capture of it begins.
     capture: Lock,
@@ -57,7 +56,7 @@ pub struct Stream {
     pub(crate) thread: Option<Lifetime>,
     /// Unique among all streams, also past ones.
     pub(crate) serial: u64,
-    /// Key by which routes and captures cache its arenas; changes when it loses an arena.
+    /// Key by which routes and captures cache its heaps; changes when it loses a heap.
     pub(crate) served: AtomicU64,
     /// Of an external stream: the driver that destroys its event.
     pub(crate) driver: Option<&'static Driver>,
@@ -99,7 +98,7 @@ impl Stream {
             external: false,
             external_life: ExternalStreamLife::new(),
             is_named: AtomicBool::new(false),
-            arenas: [const { AtomicPtr::new(std::ptr::null_mut()) }; 4],
+            heaps: [const { AtomicPtr::new(std::ptr::null_mut()) }; 2],
             capture: Lock::new(Rank::STREAM),
             handle: AtomicUsize::new(0),
             flags: AtomicU32::new(0),

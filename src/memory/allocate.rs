@@ -103,7 +103,7 @@ impl DeviceMemory {
         let request = size.request(bytes);
         let is_routed = || route::is_routed() || gpus.has_captures();
         let arena = match WATCHED && is_routed() {
-            false => self.arena(gpus, device, stream, (size.arena_class(false), false))?,
+            false => self.heap(gpus, device, stream, false)?.arena(size.arena_class(false)),
             true => match self.routed_arena(gpus, device, stream, size)? {
                 arena if arena.segmented => {
                     return self.allocate_in_segment(Attempt { gpus, device, arena, request });

@@ -16,7 +16,6 @@ use crate::base::waiting;
 use crate::gpu::device::CURRENT;
 use crate::gpu::gpus;
 use crate::gpu::stream::Stream;
-use crate::memory::arena::arena_lock::LockGuard;
 use crate::memory::arena::block_index::unit_of;
 use crate::memory::arena::poll_policy::PollPolicy;
 use crate::memory::arena::{ArenaGuard, addresses};
@@ -66,16 +65,15 @@ fn allocate_plain<const BY_OWNER: bool>(
     // A size that overflows here fails the comparison with the policy.
     let size = Size { bytes: bytes.wrapping_add(UNIT - 1) / UNIT * UNIT, oversize: false };
     let (class, request) = (size.arena_class(false), size.request(bytes));
-    let arena = stream.arena(class as usize);
     waiting::assert_awake();
-    // SAFETY: NULL or an arena of the stream's device, which lives while a call may refer to it.
-    let arena = unsafe { arena.as_ref() }?;
+    // SAFETY: NULL or a heap of the stream's device, which lives while a call may refer to it.
+    let arena = unsafe { stream.heap(false).as_ref() }?.arena(class);
     // Zero bytes take the slow path.
     let is_plain = bytes.wrapping_sub(1) < arena.policy().plain();
     if !is_plain || stream.is_per_thread() {
         return None;
     }
-    let mut state = LockGuard::enter_as::<BY_OWNER>(arena)?;
+    let mut state = ArenaGuard::enter_as::<BY_OWNER>(arena)?;
     if !state.deferred.is_empty() && !state.deferred.poll_policy.skip_without_clock() {
         let (state, account) = state.state_and_account();
         if !should_skip(inside, arena.device, &mut state.deferred.poll_policy, account) {
@@ -91,9 +89,7 @@ fn allocate_plain<const BY_OWNER: bool>(
     };
     let (bytes, requested) = (size.bytes as i64, bytes as i64);
     let split = state.split_in_use();
-    if !state.count_alloc(bytes, requested, split)
-        && !state.count_alloc_joint(bytes, requested, split)
-    {
+    if !state.count_alloc(bytes, requested, split) {
         count(inside, state, 1, bytes, requested);
     }
     Some(arena.base + u64::from(start) * UNIT)
@@ -123,7 +119,7 @@ fn count_merged(inside: &Inside, mut state: ArenaGuard<'_>) -> Option<u64> {
 pub fn free(inside: &Inside, address: u64) -> Option<()> {
     gpus::existing(inside)?;
     let (arena, offset) = addresses::arena_of(address)?;
-    match LockGuard::enter_as::<OWNER>(arena) {
+    match ArenaGuard::enter_as::<OWNER>(arena) {
         Some(state) => free_locked::<OWNER>(state, inside, offset),
         None => free_as_other(inside, arena, offset),
     }
@@ -132,7 +128,7 @@ pub fn free(inside: &Inside, address: u64) -> Option<()> {
 #[cold]
 #[inline(never)]
 fn free_as_other(inside: &Inside, arena: &Arena, offset: u64) -> Option<()> {
-    free_locked::<OTHER>(LockGuard::enter_as::<OTHER>(arena)?, inside, offset)
+    free_locked::<OTHER>(ArenaGuard::enter_as::<OTHER>(arena)?, inside, offset)
 }
 
 #[inline(always)]
@@ -150,9 +146,7 @@ fn free_locked<const BY_OWNER: bool>(
     }
     state.free(id, units, unit_of(offset) as u32);
     let (bytes, split) = (i64::from(units) * UNIT as i64, state.split());
-    if !state.count_free(bytes, requested, split)
-        && !state.count_free_joint(bytes, requested, split)
-    {
+    if !state.count_free(bytes, requested, split) {
         count(inside, state, -1, -bytes, -requested);
     }
     Some(())
@@ -166,7 +160,7 @@ pub fn record_stream(inside: &Inside, address: u64, stream: &Stream) -> Option<(
         return None;
     }
     let (arena, offset) = addresses::arena_of(address)?;
-    let mut state = LockGuard::of_owner(arena)?;
+    let mut state = ArenaGuard::of_owner(arena)?;
     let id = state.find_quickly(offset)?;
     state.add_use_quickly(arena, id, stream)
 }

@@ -72,10 +72,7 @@ fn free_block<const WATCHED: bool>(gpus: &Gpus, address: u64) -> Result<()> {
     let (bytes, requested) = (i64::from(units) * UNIT as i64, requested as i64);
     state.free(id, units, start);
     let split = state.split();
-    if oversize
-        || !state.count_free(bytes, requested, split)
-            && !state.count_free_joint(bytes, requested, split)
-    {
+    if oversize || !state.count_free(bytes, requested, split) {
         let change = change_of(-1, -bytes, -requested, oversize);
         memory_of(gpus, arena)?.count_slowly(&mut state, arena.class_of(units), change, split);
     }

@@ -8,7 +8,5 @@ pub mod class_counters;
 pub mod headroom;
 #[path = "../../../src/memory/stats/ledger.rs"]
 pub mod ledger;
-#[path = "../../../src/memory/stats/lend.rs"]
-pub mod lend;
 #[path = "../../../src/memory/stats/scopes.rs"]
 pub mod scopes;

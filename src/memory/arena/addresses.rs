@@ -76,18 +76,25 @@ impl Addresses {
         self.slot_bytes
     }
 
-    /// Takes a vacant slot for a new arena. The caller holds the device's ledger, and publishes the
-    /// slot or gives it back.
-    pub(in crate::memory) fn take_slot(&self) -> Result<Slot> {
-        if let Some(slot) = self.vacant() {
+    /// Takes two vacant slots for the arenas of a new heap. The caller holds the device's ledger,
+    /// and publishes the slots or gives them back.
+    pub(in crate::memory) fn take_slots(&self) -> Result<[Slot; 2]> {
+        let first = self.take_slot(None)?;
+        let second = self.take_slot(Some(&first)).inspect_err(|_| self.give_slot(&first))?;
+        Ok([first, second])
+    }
+
+    /// Takes a vacant slot other than `but`, which is not published yet.
+    fn take_slot(&self, but: Option<&Slot>) -> Result<Slot> {
+        if let Some(slot) = self.vacant(but) {
             return Ok(slot);
         }
         self.reserve()?;
-        self.vacant().ok_or(Error::OutOfHostMemory("device addresses"))
+        self.vacant(but).ok_or(Error::OutOfHostMemory("device addresses"))
     }
 
-    fn vacant(&self) -> Option<Slot> {
-        REGISTRY.vacant(self.ordinal).or_else(|| {
+    fn vacant(&self, but: Option<&Slot>) -> Option<Slot> {
+        REGISTRY.vacant(self.ordinal, but).or_else(|| {
             let mut windows = self.windows.lock();
             windows.iter_mut().find_map(|Windowed { window, .. }| {
                 let (index, count) = window.take_smallest()?;
@@ -112,7 +119,7 @@ impl Addresses {
         REGISTRY.publish(slot, arena.cast_mut());
     }
 
-    /// Makes a slot vacant; nothing is mapped in it. The caller holds the device's ledger.
+    /// Makes a slot vacant; nothing is mapped in it, and the caller alone has it.
     pub(in crate::memory) fn give_slot(&self, slot: &Slot) {
         REGISTRY.publish(slot, std::ptr::null_mut());
         let mut windows = self.windows.lock();

@@ -391,19 +391,6 @@ impl<'a, T: HasLock> LockGuard<'a, T> {
         holder.lock().take_slowly(me).then(|| LockGuard::new(holder, false))
     }
 
-    /// Takes the lock while this thread holds that of another arena, if this thread is the owner
-    /// and does not hold this lock. Never waits.
-    #[inline]
-    pub fn second(holder: &'a T) -> Option<LockGuard<'a, T>> {
-        let (me, bias) = (thread::address(), &holder.lock().bias);
-        let is_owner = bias.owner.load(Ordering::Relaxed) == me;
-        // Only the owner sets the flag.
-        if !is_owner || bias.inside.load(Ordering::Relaxed) {
-            return None;
-        }
-        holder.lock().take_as_owner(me).then(|| LockGuard::new(holder, true))
-    }
-
     /// What has the lock.
     #[inline(always)]
     pub fn holder(&self) -> &'a T {

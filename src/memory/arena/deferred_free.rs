@@ -183,7 +183,7 @@ impl ArenaState {
         let head = self.blocks[id].uses;
         let Some(end) = self.uses.end_without(head, stream) else { return Some(()) };
         let own = match Owner::of_end(end) {
-            Owner::Arena => arena.stream.load(Ordering::Acquire).cast_const(),
+            Owner::Arena => arena.heap().stream.load(Ordering::Acquire).cast_const(),
             Owner::Stream(index) => {
                 self.foreign.stream(index).map_or(std::ptr::null(), std::ptr::from_ref)
             }

@@ -1,4 +1,5 @@
-//! Arenas: the blocks of one stream and size class, in one slot of addresses, under one lock.
+//! Arenas: the blocks of one stream, pool and size class, in one slot of addresses. The two arenas
+//! of a stream and pool are a heap ([`heap`]), which has their lock and their account.
 //!
 //! Invariants, checked by `ArenaState::check` of the tests:
 //! - The blocks partition the addresses below the mapped end.
@@ -24,6 +25,7 @@ pub mod contention;
 pub(crate) mod deferred_free;
 pub(crate) mod events;
 pub(crate) mod foreign_free;
+pub mod heap;
 pub(crate) mod holes;
 pub(crate) mod marked;
 pub(crate) mod member;
@@ -38,19 +40,18 @@ pub(crate) mod slots;
 pub(crate) mod stream_uses;
 pub(crate) mod tally;
 
-use crate::base::error::{Error, Result};
-use crate::base::place::{try_box_at, write_fields};
-use crate::base::retired::Reclaimable;
-use crate::base::{thread, waiting};
+use crate::base::error::Result;
+use crate::base::place::write_fields;
 use crate::driver::Driver;
 use crate::driver::sys::CUevent;
 use crate::gpu::stream::Stream;
-use crate::memory::arena::arena_lock::{ArenaLock, LockGuard};
 use crate::memory::arena::bins::{Bins, SHORT_WALK};
 use crate::memory::arena::block::{Block, Blocks, NONE, State};
 use crate::memory::arena::block_index::BlockIndex;
 use crate::memory::arena::deferred_free::DeferredFrees;
 use crate::memory::arena::foreign_free::{ForeignFree, Owner};
+pub use crate::memory::arena::heap::ArenaGuard;
+use crate::memory::arena::heap::Heap;
 use crate::memory::arena::quick::Quick;
 use crate::memory::arena::segment::{Segment, growth_cursor};
 use crate::memory::arena::segmented::Segments;
@@ -58,29 +59,10 @@ use crate::memory::arena::stream_uses::Uses;
 use crate::memory::config::policy::Policy;
 use crate::memory::config::pool_id::PoolId;
 use crate::memory::config::size::{Class, Request, SMALL_ARENA, UNIT};
-use crate::memory::stats::ledger::{Account, Split};
+use crate::memory::stats::ledger::Split;
 use std::cell::UnsafeCell;
-use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicI64, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering};
-
-/// The index of a stream's arena of a class, in segments or not.
-#[inline(always)]
-pub fn place((class, segmented): (Class, bool)) -> usize {
-    class as usize + if segmented { 2 } else { 0 }
-}
-
-/// What an arena serves.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[repr(u8)]
-pub enum Role {
-    /// Its stream, in its pool.
-    Serving,
-    /// No stream now; the next stream of its pool may have it.
-    Idle,
-    /// Nothing: the next stream that needs an arena gets it with its memory.
-    Spare,
-}
+use std::sync::atomic::{AtomicI64, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
 /// The contents of a block when its pool was put to sleep.
 pub(in crate::memory) struct Backup {
@@ -88,8 +70,10 @@ pub(in crate::memory) struct Backup {
     pub(in crate::memory) bytes: Vec<u8>,
 }
 
-/// The blocks of one stream and size class.
+/// The blocks of one stream, pool and size class.
 pub struct Arena {
+    /// The heap that has it.
+    heap: NonNull<Heap>,
     /// Ordinal of its device.
     pub device: i32,
     /// First address.
@@ -97,65 +81,26 @@ pub struct Arena {
     /// Bytes from there to the end of the slot in which it grows; 0: it has ended. Changes under
     /// its lock.
     slot_bytes: AtomicU64,
-    /// [`Role`]. Changes under its lock and the ledger's.
-    role: AtomicU8,
     /// Small or large.
     pub class: Class,
     /// Does its memory come in whole segments?
     pub segmented: bool,
     /// The policy of its device, which lives longer and does not move.
     policy: NonNull<Policy>,
-    /// The stream in whose order its memory is used.
-    pub stream: AtomicPtr<Stream>,
-    /// The private pool that it belongs to. Changes under the ledger's lock.
-    pool: AtomicU64,
     /// Its reserved bytes in the ledger's counts. Changes under the ledger's lock.
     counted: AtomicI64,
     /// The arena that last served its stream with memory of another stream; NULL: none.
     pub(super) source_arena: AtomicPtr<Arena>,
     /// How often its stream was ordered after another for little memory.
     pub(super) small_waits: AtomicU32,
-    /// Guards `state` and `account`. While the holder is parked, the holder of the ledger may use
-    /// `account` and read `state`. A thread that parks has left both consistent, and keeps no
-    /// reference.
-    lock: ArenaLock,
+    /// Guarded by the heap's lock.
     state: UnsafeCell<ArenaState>,
-    account: UnsafeCell<Account>,
 }
 
-// SAFETY: the cells are guarded by the locks that their comments name; the rest is atomic or fixed.
+// SAFETY: the cell is guarded by the lock that its comment names; the rest is atomic or fixed.
 unsafe impl Sync for Arena {}
 // SAFETY: nothing in it belongs to a thread.
 unsafe impl Send for Arena {}
-
-/// An arena whose lock this thread holds; dereferences to the guarded state.
-pub type ArenaGuard<'a> = LockGuard<'a, Arena>;
-
-impl<'a> ArenaGuard<'a> {
-    /// The arena.
-    #[inline(always)]
-    pub fn arena(&self) -> &'a Arena {
-        self.holder()
-    }
-}
-
-impl Deref for ArenaGuard<'_> {
-    type Target = ArenaState;
-
-    #[inline(always)]
-    fn deref(&self) -> &ArenaState {
-        // SAFETY: the lock is held and not parked, and the guard is borrowed meanwhile.
-        unsafe { &*self.arena().state.get() }
-    }
-}
-
-impl DerefMut for ArenaGuard<'_> {
-    #[inline(always)]
-    fn deref_mut(&mut self) -> &mut ArenaState {
-        // SAFETY: the lock is held and not parked, and the guard is borrowed meanwhile.
-        unsafe { &mut *self.arena().state.get() }
-    }
-}
 
 /// The state that the lock guards. The fields that nearly every call uses come first. Counts are
 /// not adjacent, for the reason that `headroom.rs` gives.
@@ -216,14 +161,6 @@ pub(super) struct StreamEnd {
     pool: PoolId,
 }
 
-impl Stream {
-    /// The arena that serves it in one of its four places; NULL: none yet.
-    #[inline(always)]
-    pub(in crate::memory) fn arena(&self, place: usize) -> *mut Arena {
-        self.arenas[place].load(Ordering::Acquire).cast()
-    }
-}
-
 impl StreamEnd {
     /// An event that was recorded just now.
     pub(super) fn new(arena: &Arena, stream: &Stream, event: CUevent) -> StreamEnd {
@@ -238,17 +175,16 @@ impl StreamEnd {
 }
 
 impl Arena {
-    /// An empty arena of a device. Its addresses, or units for `segments`, are the `slot_bytes`
-    /// from `base`, and it has at most `memory` bytes at a time. The policy outlives it and does
-    /// not move.
-    pub fn new(
-        device: i32,
-        policy: &Policy,
-        (base, slot_bytes): (u64, u64),
-        memory: u64,
+    /// Writes an empty arena of a heap. Its addresses, or units for `segments`, are so many bytes
+    /// from a base, and it has at most `memory` bytes at a time.
+    fn write(
+        place: *mut Arena,
+        heap: NonNull<Heap>,
+        (device, policy): (i32, &Policy),
+        ((base, slot_bytes), memory): ((u64, u64), u64),
         class: Class,
-        segments: Option<Box<Segments>>,
-    ) -> Result<Box<Reclaimable<Arena>>> {
+        (segments, block_index): (Option<Box<Segments>>, BlockIndex),
+    ) {
         // Between two blocks in use is at most one free block or hole, or both at a segment's edge.
         let smallest = match class {
             Class::Small => UNIT,
@@ -256,11 +192,11 @@ impl Arena {
         };
         let segmented = segments.is_some();
         let capacity = (memory / smallest * 3 + 1024).min(u64::from(u32::MAX)) as usize;
-        let state = |place: *mut ArenaState| {
-            let (blocks, block_index) = (Blocks::new(capacity), BlockIndex::new()?);
-            write_fields!(place, ArenaState {
+        let write_state = |place: *mut UnsafeCell<ArenaState>| {
+            // A cell has the layout of its content.
+            write_fields!(place.cast(), ArenaState {
                 class: class,
-                blocks: blocks,
+                blocks: Blocks::new(capacity),
                 quick: Quick::new(),
                 block_index: block_index,
                 first: NONE, last: NONE, wilderness: NONE,
@@ -279,47 +215,39 @@ impl Arena {
                 free_blocks: 0, free_bytes: 0, active_blocks: 0,
                 @ bins: Bins::write_new,
             });
-            Ok::<_, Error>(())
         };
-        let write = |place: *mut Arena| {
-            // SAFETY: the state's place in the arena; a cell has the layout of its content.
-            state(unsafe { (&raw mut (*place).state).cast() })?;
-            write_fields!(place, Arena {
-                device: device,
-                policy: NonNull::from(policy),
-                base: base,
-                slot_bytes: AtomicU64::new(slot_bytes),
-                role: AtomicU8::new(Role::Serving as u8),
-                class: class,
-                segmented: segmented,
-                stream: AtomicPtr::new(std::ptr::null_mut()),
-                pool: AtomicU64::new(PoolId::DEFAULT.word()),
-                counted: AtomicI64::new(0),
-                source_arena: AtomicPtr::new(std::ptr::null_mut()),
-                small_waits: AtomicU32::new(0),
-                lock: ArenaLock::new(),
-                account: UnsafeCell::new(Account::new(class)),
-                @ state: |_| (),
-            });
-            Ok(())
-        };
-        let born = thread::era();
-        // SAFETY: the place has room.
-        let write = |place| unsafe { Reclaimable::write(place, born, write) };
-        // SAFETY: all of them write all fields.
-        unsafe { try_box_at("an arena", write) }
+        write_fields!(place, Arena {
+            heap: heap,
+            device: device,
+            policy: NonNull::from(policy),
+            base: base,
+            slot_bytes: AtomicU64::new(slot_bytes),
+            class: class,
+            segmented: segmented,
+            counted: AtomicI64::new(0),
+            source_arena: AtomicPtr::new(std::ptr::null_mut()),
+            small_waits: AtomicU32::new(0),
+            @ state: write_state,
+        });
+    }
+
+    /// The heap that has it.
+    #[inline(always)]
+    pub fn heap(&self) -> &Heap {
+        // SAFETY: an arena is a part of its heap, which does not move.
+        unsafe { self.heap.as_ref() }
     }
 
     /// Takes its lock.
     #[inline]
     pub fn guard(&self) -> ArenaGuard<'_> {
-        LockGuard::of(self)
+        ArenaGuard::of(self)
     }
 
     /// Takes its lock. Fails in a host function of a stream if the holder waits for the device.
     #[inline]
     pub fn enter(&self) -> Result<ArenaGuard<'_>> {
-        LockGuard::enter(self)
+        ArenaGuard::enter(self)
     }
 
     /// The state of an arena that no other thread can find yet.
@@ -353,34 +281,21 @@ impl Arena {
         self.slot_bytes.store(bytes, Ordering::Relaxed);
     }
 
-    /// What it serves.
-    pub(super) fn role(&self) -> Role {
-        match self.role.load(Ordering::Relaxed) {
-            0 => Role::Serving,
-            1 => Role::Idle,
-            _ => Role::Spare,
-        }
-    }
-
-    /// Sets what it serves. The caller holds the ledger.
-    pub(super) fn set_role(&self, role: Role) {
-        self.role.store(role as u8, Ordering::Relaxed);
-    }
-
-    /// Is it a spare?
-    pub(super) fn is_spare(&self) -> bool {
-        self.role() == Role::Spare
-    }
-
     /// Its size class, and whether its memory comes in segments.
     pub(crate) fn kind(&self) -> (Class, bool) {
         (self.class, self.segmented)
     }
 
-    /// Its pool.
+    /// The pool of its heap.
     #[inline]
     pub fn pool(&self) -> PoolId {
-        PoolId::of_word(self.pool.load(Ordering::Relaxed))
+        self.heap().pool()
+    }
+
+    /// The stream of its heap.
+    #[inline]
+    pub fn stream(&self) -> Option<&Stream> {
+        self.heap().stream()
     }
 
     /// Its reserved bytes in the ledger's counts. The caller holds the ledger.
@@ -391,52 +306,6 @@ impl Arena {
     /// Adds to its reserved bytes in the ledger's counts. The caller holds the ledger.
     pub(super) fn add_counted(&self, bytes: i64) {
         self.counted.fetch_add(bytes, Ordering::Relaxed);
-    }
-
-    /// Assigns it to a stream and a pool.
-    pub(super) fn assign(&self, stream: &Stream, pool: PoolId) {
-        self.pool.store(pool.word(), Ordering::Relaxed);
-        self.set_role(Role::Serving);
-        self.stream.store(std::ptr::from_ref(stream).cast_mut(), Ordering::Release);
-    }
-
-    /// Does it serve this stream?
-    pub(super) fn is_of(&self, stream: &Stream) -> bool {
-        std::ptr::eq(self.stream.load(Ordering::Acquire), stream)
-    }
-
-    /// Can it be assigned to a stream and another pool? Its own pool is dead, nothing in it is in
-    /// use, and its memory was used in the order of that stream alone. The caller holds the ledger.
-    pub(super) fn can_serve(&self, stream: &Stream) -> bool {
-        let pool = self.pool();
-        if pool == PoolId::DEFAULT || pool.is_alive() {
-            return false;
-        }
-        // Segments may be of another source than the next pool's.
-        let keeps_memory = self.is_of(stream) && !self.segmented;
-        self.inspect(|state| state.is_unused() && (keeps_memory || state.reserved().0 == 0))
-    }
-
-    /// Is nothing in it in use? The caller holds the ledger.
-    pub(super) fn is_unused(&self) -> bool {
-        self.inspect(ArenaState::is_unused)
-    }
-
-    /// Runs `body` on its state, which does not change meanwhile. The caller holds the ledger.
-    fn inspect<R>(&self, body: impl FnOnce(&ArenaState) -> R) -> R {
-        self.lock.freeze();
-        // SAFETY: it is frozen, or its holder is parked.
-        let seen = body(unsafe { self.frozen_state() });
-        self.lock.thaw();
-        seen
-    }
-
-    /// Its stream.
-    #[inline]
-    pub fn stream(&self) -> Option<&Stream> {
-        waiting::assert_awake();
-        // SAFETY: NULL or a stream, which stays while its arenas or a call may refer to it.
-        unsafe { self.stream.load(Ordering::Acquire).as_ref() }
     }
 }
 

@@ -160,9 +160,10 @@ impl<T, const RESERVATIONS: usize, const SLOTS: usize> Registry<T, RESERVATIONS,
         index
     }
 
-    /// A slot of a device that has no arena, in a reservation without a table of its own. The
-    /// caller holds the device's ledger.
-    pub fn vacant(&self, device: i32) -> Option<Slot> {
+    /// A slot of a device that has no arena and is not `but`, in a reservation without a table of
+    /// its own. The caller holds the device's ledger.
+    pub fn vacant(&self, device: i32, but: Option<&Slot>) -> Option<Slot> {
+        let is_but = |place| but.is_some_and(|slot| (slot.reservation, slot.index) == place);
         let entries = self.known().iter().enumerate();
         let is_its = |entry: &Reservation<T, SLOTS>| {
             entry.device.load(Ordering::Relaxed) as i32 == device
@@ -171,8 +172,8 @@ impl<T, const RESERVATIONS: usize, const SLOTS: usize> Registry<T, RESERVATIONS,
         entries.filter(|(_, entry)| is_its(entry)).find_map(|(reservation, entry)| {
             let bytes = 1 << entry.shift.load(Ordering::Relaxed);
             let slots = (entry.bytes.load(Ordering::Relaxed) / bytes) as usize;
-            let mut arenas = entry.arenas[..slots].iter();
-            let index = arenas.position(|arena| arena.load(Ordering::Relaxed).is_null())?;
+            let is_vacant = |index: &usize| entry.arenas[*index].load(Ordering::Relaxed).is_null();
+            let index = (0..slots).find(|at| is_vacant(at) && !is_but((reservation, *at)))?;
             let base = entry.base.load(Ordering::Relaxed) + index as u64 * bytes;
             Some(Slot { reservation, index, count: 1, base, bytes })
         })

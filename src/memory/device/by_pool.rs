@@ -4,6 +4,7 @@
 use crate::base::error::{Error, Result};
 use crate::gpu::stream::Stream;
 use crate::memory::arena::Arena;
+use crate::memory::arena::heap::Heap;
 use crate::memory::config::pool_id::PoolId;
 use crate::memory::config::size::Class;
 use crate::memory::device::DeviceMemory;
@@ -99,15 +100,18 @@ impl DeviceMemory {
         self.by_pool.lock().count(arena.pool(), arena.class, bytes);
     }
 
-    /// Assigns an arena, with its reserved bytes, to a stream and a pool that is known. The caller
+    /// Assigns a heap, with its reserved bytes, to a stream and a pool that is known. The caller
     /// holds the ledger.
-    pub(in crate::memory) fn move_to(&self, arena: &Arena, stream: &Stream, pool: PoolId) {
+    pub(in crate::memory) fn move_to(&self, heap: &Heap, stream: &Stream, pool: PoolId) {
         let mut by_pool = self.by_pool.lock();
-        let (old, bytes) = (arena.pool(), arena.counted());
-        arena.assign(stream, pool);
-        if old != pool && bytes != 0 {
-            by_pool.count(old, arena.class, -bytes);
-            by_pool.count(pool, arena.class, bytes);
+        let old = heap.pool();
+        heap.assign(stream, pool);
+        if old == pool {
+            return;
+        }
+        for arena in heap.arenas().iter().filter(|arena| arena.counted() != 0) {
+            by_pool.count(old, arena.class, -arena.counted());
+            by_pool.count(pool, arena.class, arena.counted());
         }
     }
 

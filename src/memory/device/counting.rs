@@ -17,8 +17,9 @@ impl DeviceMemory {
         split: Split,
     ) {
         let mut changes = only(class, change);
-        state.account().change_split(&mut changes, split);
-        self.stats.count(state, &changes);
+        let arena = state.arena().class;
+        state.account().change_split(arena, &mut changes, split);
+        self.stats.count(&mut state.lock, &changes);
     }
 
     /// The same with the free blocks of the arena's state.

@@ -116,8 +116,8 @@ impl DeviceMemory {
         if !self.policy.shares() {
             return false;
         }
-        let theirs = self.stats.with_members(|arenas| {
-            let others = arenas.iter().map(|other| &***other);
+        let theirs = self.stats.with_members(|heaps| {
+            let others = heaps.iter().flat_map(|heap| heap.arenas());
             let others = others.filter(|other| !std::ptr::eq(*other, arena) && is_shared(other));
             let of_kind = others.filter(|other| other.kind() == arena.kind());
             of_kind.map(Arena::counted).sum::<i64>() as u64
@@ -179,11 +179,10 @@ impl DeviceMemory {
         let mut index = 0;
         let _walk = self.ended.walk();
         loop {
-            let found = self.stats.with_members(|arenas| {
-                let place = arenas[index..].iter().position(|other| takes_part(other));
-                place.map(|place| {
-                    (index + place, std::ptr::from_ref::<Arena>(&arenas[index + place]))
-                })
+            let found = self.stats.with_members(|heaps| {
+                let others = heaps.iter().map(|heap| heap.arena(arena.class)).enumerate();
+                let found = others.skip(index).find(|(_, other)| takes_part(other));
+                found.map(|(place, other)| (place, std::ptr::from_ref(other)))
             });
             let Some((place, other)) = found else { return Ok(None) };
             // SAFETY: boxed, and kept as long as this call.
@@ -395,5 +394,5 @@ impl DeviceMemory {
 
 /// May the memory of an arena be shared? Memory of private pools may be in graphs.
 fn is_shared(arena: &Arena) -> bool {
-    !arena.segmented && arena.pool() == PoolId::DEFAULT && !arena.is_spare()
+    !arena.segmented && arena.pool() == PoolId::DEFAULT && !arena.heap().is_spare()
 }

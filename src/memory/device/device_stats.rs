@@ -1,4 +1,4 @@
-//! The statistics of a device: the accounts of its arenas, added up while these are frozen.
+//! The statistics of a device: the accounts of its heaps, added up while these are frozen.
 
 use crate::base::lock::Lock;
 use crate::base::rank::Rank;

@@ -44,8 +44,8 @@ pub fn end_of<'a>(gpus: &Gpus, device: &'a Device, stream: &Stream) -> Result<Op
 impl DeviceMemory {
     /// Does a pool have memory here of other streams than this one?
     pub(crate) fn serves_others(&self, pool: PoolId, stream: &Stream) -> bool {
-        self.stats.with_members(|arenas| {
-            arenas.iter().any(|arena| arena.pool() == pool && !arena.is_of(stream))
+        self.stats.with_members(|heaps| {
+            heaps.iter().any(|heap| heap.pool() == pool && !heap.is_of(stream))
         })
     }
 
@@ -62,7 +62,7 @@ impl DeviceMemory {
         let mut are_captured = false;
         self.each_arena(|state| {
             let arena = state.arena();
-            if arena.pool() != pool || arena.is_of(used_on) {
+            if arena.pool() != pool || arena.heap().is_of(used_on) {
                 return Ok(());
             }
             let Some(stream) = arena.stream() else { return Ok(()) };

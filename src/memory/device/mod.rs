@@ -36,6 +36,7 @@ use crate::gpu::device::Device;
 use crate::gpu::gpus::Gpus;
 use crate::gpu::subsystem::{Kind as SubsystemKind, Subsystem};
 use crate::memory::arena::addresses::Addresses;
+use crate::memory::arena::heap::Heap;
 use crate::memory::arena::{Arena, ArenaGuard, events};
 use crate::memory::backing::virtual_memory::VirtualMemory;
 use crate::memory::config::policy::Policy;
@@ -45,7 +46,7 @@ use crate::memory::device::backend::Server;
 use crate::memory::device::by_pool::ByPool;
 use crate::memory::device::device_stats::GuardedStats;
 use crate::memory::device::driver_pool::DriverPool;
-use crate::memory::device::ended::EndedArenas;
+use crate::memory::device::ended::EndedHeaps;
 use crate::memory::device::segments::DeviceSegments;
 use crate::memory::stats::ledger::{
     ACTIVE_BYTES, ALLOCATED_BYTES, COUNTERS, Counters, INACTIVE_SPLIT_BYTES, REQUESTED_BYTES,
@@ -63,7 +64,7 @@ pub struct DeviceMemory {
     pub(in crate::memory) total: u64,
     pub(in crate::memory) virtual_memory: VirtualMemory,
     pub(in crate::memory) addresses: Addresses,
-    pub(in crate::memory) stats: GuardedStats<Arena>,
+    pub(in crate::memory) stats: GuardedStats<Heap>,
     pub(in crate::memory) policy: Policy,
     pub(in crate::memory) segments: DeviceSegments,
     pub(in crate::memory) by_pool: Mutex<ByPool>,
@@ -74,8 +75,8 @@ pub struct DeviceMemory {
     pub(in crate::memory) pool: DriverPool,
     /// The number of stream waits that cross-stream reuse has added.
     pub(in crate::memory) waits: AtomicU64,
-    /// Arenas of streams and pools that have ended.
-    pub(in crate::memory) ended: EndedArenas,
+    /// Heaps of streams and pools that have ended.
+    pub(in crate::memory) ended: EndedHeaps,
 }
 
 /// An allocation that the mapped memory did not serve at once.
@@ -101,7 +102,14 @@ impl Device {
     }
 }
 
-pub(in crate::memory) type DeviceStats = device_stats::DeviceStats<Arena>;
+pub(in crate::memory) type DeviceStats = device_stats::DeviceStats<Heap>;
+
+impl DeviceStats {
+    /// The arenas of all heaps.
+    pub(in crate::memory) fn arenas(&self) -> impl Iterator<Item = &Arena> {
+        self.members.iter().flat_map(|heap| heap.arenas())
+    }
+}
 
 impl Device {
     /// Lets it use all memory of `peer`.
@@ -131,7 +139,7 @@ impl DeviceMemory {
             has_uncached: AtomicBool::new(false),
             pool: DriverPool::new(driver),
             waits: AtomicU64::new(0),
-            ended: EndedArenas::new(),
+            ended: EndedHeaps::new(),
         };
         memory.configure(settings);
         Ok(memory)
@@ -168,7 +176,7 @@ impl DeviceMemory {
     /// Has anything been allocated here?
     pub(crate) fn is_used(&self) -> bool {
         self.has_uncached.load(Ordering::Relaxed)
-            || self.stats.with_members(|arenas| !arenas.is_empty())
+            || self.stats.with_members(|heaps| !heaps.is_empty())
     }
 
     /// The share of the device's memory that may be reserved.
@@ -222,9 +230,7 @@ impl DeviceMemory {
             self.count_slowly(state, class, change, split);
             return Ok(Some(address));
         }
-        if !state.count_alloc(bytes, requested, split)
-            && !state.count_alloc_joint(bytes, requested, split)
-        {
+        if !state.count_alloc(bytes, requested, split) {
             let class = arena.class_of(request.units);
             self.count_slowly(state, class, change_of(1, bytes, requested, false), split);
         }
@@ -252,7 +258,7 @@ impl DeviceMemory {
         own: Option<&mut ArenaGuard<'_>>,
         body: impl FnOnce(&mut DeviceStats) -> R,
     ) -> R {
-        self.stats.with(own, body)
+        self.stats.with(own.map(|own| &mut own.lock), body)
     }
 
     /// Gives another device access to all memory of this one, present and future.
@@ -273,11 +279,12 @@ impl DeviceMemory {
         let mut index = 0;
         let _walk = self.ended.walk();
         loop {
-            let found = self.stats.with_members(|arenas| {
-                arenas.get(index).map(|arena| std::ptr::from_ref::<Arena>(arena))
+            let found = self.stats.with_members(|heaps| {
+                let heap = heaps.get(index / 2)?;
+                Some(std::ptr::from_ref(&heap.arenas()[index % 2]))
             });
             let Some(arena) = found else { return Ok(()) };
-            // SAFETY: boxed, and kept as long as this thread is inside.
+            // SAFETY: a part of a heap, which is kept as long as this thread is inside.
             let arena = unsafe { &*arena };
             let state = &mut arena.enter()?;
             body(state)?;

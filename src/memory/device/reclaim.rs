@@ -92,7 +92,7 @@ impl DeviceMemory {
         if bytes == 0 {
             return self
                 .stats
-                .with_ledger(state, |ledger| ledger.count_ranges(arena.class, ranges));
+                .with_ledger(&mut state.lock, |ledger| ledger.count_ranges(arena.class, ranges));
         }
         self.with_ledger(Some(state), |stats| {
             stats.ledger.count_reserved(arena.class, bytes, ranges);
@@ -230,7 +230,7 @@ impl DeviceMemory {
         let _judged = sync_debug::check_under_lock()?;
         // SAFETY: the context of the stream's device is current.
         let wait = || unsafe { self.driver.cuCtxSynchronize() };
-        self.stats.wait_for_device(state, wait)?;
+        self.stats.wait_for_device(&mut state.lock, wait)?;
         stream.note_context_synced();
         Ok(true)
     }
@@ -375,7 +375,7 @@ impl DeviceMemory {
         state.free_pending(id, self.now());
         let split = state.split();
         let CompletedBlocks { class, blocks, bytes, requested, next } = freed;
-        if !state.account().end_active(class, [blocks, bytes, requested], split) {
+        if !state.account().end_active((arena.class, class), [blocks, bytes, requested], split) {
             let mut change = [0; COUNTERS];
             change[ACTIVE] = -blocks;
             change[ACTIVE_BYTES] = -bytes;
@@ -436,7 +436,7 @@ impl DeviceMemory {
         if wait && !sync_debug::is_on() {
             // SAFETY: our event, recorded.
             let wait = || unsafe { self.driver.cuEventSynchronize(event) };
-            self.stats.wait_for_device(state, wait)?;
+            self.stats.wait_for_device(&mut state.lock, wait)?;
             return Ok(true);
         }
         // A query of an event needs no current context.
@@ -448,7 +448,7 @@ impl DeviceMemory {
         let _judged = sync_debug::check_under_lock()?;
         // SAFETY: our event, recorded.
         let wait = || unsafe { self.driver.cuEventSynchronize(event) };
-        self.stats.wait_for_device(state, wait)?;
+        self.stats.wait_for_device(&mut state.lock, wait)?;
         Ok(true)
     }
 }

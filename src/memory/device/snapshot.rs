@@ -191,10 +191,7 @@ impl DeviceStats {
         with_history: bool,
     ) -> Result<Option<Room>> {
         let mut wanted = (0, 0, 0);
-        let chosen = || {
-            let members = self.members.iter().map(|arena| &**arena);
-            members.filter(|arena| pool.is_none_or(|pool| arena.pool() == pool))
-        };
+        let chosen = || self.arenas().filter(|arena| pool.is_none_or(|pool| arena.pool() == pool));
         for arena in chosen() {
             // SAFETY: the ledger has frozen all arenas, by their locks or parked.
             let state = unsafe { arena.frozen_state() };

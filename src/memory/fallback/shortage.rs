@@ -64,7 +64,7 @@ impl DeviceMemory {
     fn release_caches(&self, gpus: &Gpus, device: &Device, origin: &Origin) -> Result<bool> {
         match origin {
             Origin::Driver => {
-                if self.stats.with_members(|arenas| arenas.is_empty()) {
+                if self.stats.with_members(|heaps| heaps.is_empty()) {
                     return Ok(false);
                 }
                 let _relaxed = Relaxed::enter(self.driver);

@@ -130,7 +130,7 @@ impl DeviceMemory {
             let arena = state.arena();
             // The pool's arenas may be of another kind than the arena of the request.
             let is_of_class = arena.class == size.arena_class(arena.segmented);
-            let serves = is_of_class && arena.pool().serves_on_oom() && arena.is_of(stream);
+            let serves = is_of_class && arena.pool().serves_on_oom() && arena.heap().is_of(stream);
             if found.is_some() || !serves {
                 return Ok(());
             }
@@ -298,7 +298,7 @@ impl DeviceMemory {
         let Some(larger) = self.addresses.take_larger(&slot, wanted) else { return };
         let offset = larger.base - arena.base;
         if offset + larger.bytes > LONGEST || state.slots.push(larger).is_err() {
-            self.with_ledger(Some(state), |_| self.addresses.give_slot(&larger));
+            self.addresses.give_slot(&larger);
             return;
         }
         state.segment.views.slot_start = (offset / UNIT) as u32;
@@ -364,7 +364,7 @@ impl DeviceMemory {
     /// The free bytes of live private pools.
     fn pooled_bytes(&self) -> u64 {
         self.with_ledger(None, |stats| {
-            let pooled = stats.members.iter().filter(|arena| arena.pool().is_alive());
+            let pooled = stats.arenas().filter(|arena| arena.pool().is_alive());
             // SAFETY: all arenas are frozen.
             pooled.map(|arena| unsafe { arena.frozen_state() }.unused()).sum()
         })

@@ -13,29 +13,18 @@ use crate::gpu::external_registry::HeldStream;
 use crate::gpu::gpus::Gpus;
 use crate::gpu::stream::{Stream, capture_of};
 use crate::gpu::subsystem::{Kind as SubsystemKind, Subsystem};
-use crate::memory::arena::Arena;
+use crate::memory::arena::heap::Heap;
 use crate::memory::arena::pool::Pool;
 use crate::memory::config::pool_id::PoolId;
-use crate::memory::config::size::Class;
+use crate::memory::pools::cached_heaps::CachedHeaps;
 use crate::observe::flags::{self, Watcher};
 use crate::sanitizer::Recording;
 use std::sync::atomic::{AtomicU64, Ordering};
-
-/// Arenas that a capture remembers.
-const MAX_REMEMBERED: usize = 4;
 
 /// The next number for a route or a capture. Where several apply, the highest number takes effect.
 pub fn next_number() -> u64 {
     static LAST: AtomicU64 = AtomicU64::new(0);
     LAST.fetch_add(1, Ordering::Relaxed) + 1
-}
-
-/// A stream and the arena that serves it.
-#[derive(Clone, Copy)]
-struct RememberedArena {
-    /// Identifies the stream: its `served`.
-    stream: u64,
-    arena: *const Arena,
 }
 
 /// A capture that has begun or is about to begin.
@@ -48,9 +37,7 @@ struct ActiveCapture {
     /// The driver's ID of the capture; 0: not known yet.
     id: u64,
     pool: Option<Pool>,
-    served: [Option<RememberedArena>; MAX_REMEMBERED],
-    /// Index in `served` that is overwritten next.
-    next: usize,
+    cached: CachedHeaps,
     uses: Uses,
 }
 
@@ -67,7 +54,7 @@ pub struct Uses {
     pub functions: Vec<usize>,
 }
 
-// SAFETY: arenas are shared by all threads.
+// SAFETY: heaps are shared by all threads.
 unsafe impl Send for ActiveCapture {}
 
 impl Drop for ActiveCapture {
@@ -85,8 +72,8 @@ pub struct Source {
     /// The stream that owns the memory. For the per-thread default stream, that of the thread that
     /// began the capture.
     pub stream: *const Stream,
-    /// The arena that the capture remembers for the stream.
-    pub arena: Option<*const Arena>,
+    /// The heap that the capture remembers for the stream.
+    pub heap: Option<*const Heap>,
 }
 
 /// The active captures.
@@ -129,8 +116,7 @@ impl Captures {
             thread: thread::number(),
             id: 0,
             pool,
-            served: [None; MAX_REMEMBERED],
-            next: 0,
+            cached: CachedHeaps::default(),
             uses: Uses::default(),
         });
         gpus.note_captures(list.len());
@@ -183,38 +169,28 @@ impl Captures {
         Ok(find(&mut self.list.lock(), |capture| capture.id == id).map(body))
     }
 
-    /// The source of memory for a captured stream, for arenas of this class and kind (in segments
-    /// or not).
+    /// The source of memory for a captured stream. `is_segmented`: whether a pool has segments.
     pub fn source(
         &self,
         gpus: &Gpus,
         stream: &Stream,
-        kind: (Class, bool),
+        is_segmented: impl Fn(PoolId) -> bool,
     ) -> Result<Option<Source>> {
         let found = self.with(gpus, stream, |capture| {
             let pool = capture.pool.as_ref()?.share();
             let stream = if stream.is_per_thread() { &*capture.stream } else { stream };
-            let remembered = stream.served.load(Ordering::Acquire);
-            let arena = capture.served.iter().flatten().find_map(|served| {
-                if served.stream != remembered {
-                    return None;
-                }
-                // SAFETY: the pool lives, and an arena that has not left its stream stays.
-                let arena = unsafe { &*served.arena };
-                let is_it = arena.kind() == kind && arena.pool() == pool.id();
-                is_it.then_some(served.arena)
-            });
-            Some(Source { number: capture.number, pool, stream, arena })
+            let heap = capture.cached.find(stream, is_segmented(pool.id()));
+            // SAFETY: the pool lives, and a heap that has not left its stream stays.
+            let heap = heap.filter(|heap| unsafe { (**heap).pool() } == pool.id());
+            Some(Source { number: capture.number, pool, stream, heap })
         })?;
         Ok(found.flatten())
     }
 
-    /// Remembers an arena of a capture's pool.
-    pub fn remember(&self, number: u64, stream: &Stream, arena: &Arena) {
+    /// Remembers a heap of a capture's pool.
+    pub fn remember(&self, number: u64, stream: &Stream, heap: &Heap) {
         if let Some(capture) = find(&mut self.list.lock(), |capture| capture.number == number) {
-            let stream = stream.served.load(Ordering::Acquire);
-            capture.served[capture.next] = Some(RememberedArena { stream, arena });
-            capture.next = (capture.next + 1) % MAX_REMEMBERED;
+            capture.cached.add(stream, heap);
         }
     }
 

@@ -1,5 +1,5 @@
 //! Routes: per thread and device, the private pool that allocations go to. A routed allocation
-//! comes from the pool's arena for its stream and class.
+//! comes from the pool's heap for its stream.
 
 use crate::base::error::{Error, Result};
 use crate::base::retired::Reclaimable;
@@ -8,26 +8,17 @@ use crate::gpu::capture_mode::Relaxed;
 use crate::gpu::device::Device;
 use crate::gpu::gpus::Gpus;
 use crate::gpu::stream::Stream;
+use crate::memory::arena::heap::{Heap, Role};
 use crate::memory::arena::pool::Pool;
-use crate::memory::arena::{Arena, Role, place, segmented};
+use crate::memory::arena::{Arena, segmented};
 use crate::memory::config::pool_id::PoolId;
-use crate::memory::config::size::{Class, Size};
+use crate::memory::config::size::Size;
 use crate::memory::device::DeviceMemory;
 use crate::memory::device::segments::DetachedSegments;
 use crate::memory::pools::active_captures::{Source, next_number};
+use crate::memory::pools::cached_heaps::CachedHeaps;
 use crate::observe::flags::{self, Watcher};
 use std::sync::atomic::Ordering;
-
-/// The number of arenas that a route caches.
-const CACHED: usize = 4;
-
-/// A cached arena, and the stream that it serves.
-#[derive(Clone, Copy)]
-struct CachedArena {
-    /// The value of `Stream::served` when it was cached.
-    stream: u64,
-    arena: *const Arena,
-}
 
 /// A route: a thread's allocations on one device go to one pool.
 struct Route {
@@ -39,9 +30,7 @@ struct Route {
     generation: u64,
     /// Its number in the order of routes and captures.
     number: u64,
-    served: [Option<CachedArena>; CACHED],
-    /// The index of the entry that is replaced next.
-    next: usize,
+    cached: CachedHeaps,
 }
 
 impl Route {
@@ -53,8 +42,7 @@ impl Route {
             device,
             generation,
             number: next_number(),
-            served: [None; CACHED],
-            next: 0,
+            cached: CachedHeaps::default(),
         }
     }
 }
@@ -174,133 +162,124 @@ fn share(device: i32, generation: u64) -> Option<Pool> {
     found.flatten()
 }
 
-/// The arena that this thread's innermost route on a device caches for a stream. `kind` is its
-/// class, and whether it has segments.
-pub fn cached_arena<'a>(
+/// The heap that this thread's innermost route on a device caches for a stream, in segments or not.
+fn cached_heap<'a>(
     device: i32,
     generation: u64,
     stream: &Stream,
-    kind: (Class, bool),
-) -> Option<&'a Arena> {
+    segmented: bool,
+) -> Option<&'a Heap> {
     let found = with_own(|routes| {
         let is_it = |route: &&Route| route.device == device && route.generation == generation;
-        let route = routes.0.iter().rev().find(is_it)?;
-        route.served.iter().flatten().find_map(|served| {
-            if served.stream != stream.served.load(Ordering::Acquire) {
-                return None;
-            }
-            // SAFETY: an arena of a live pool that still serves its stream stays.
-            let arena = unsafe { &*served.arena };
-            (arena.kind() == kind).then_some(arena)
-        })
+        routes.0.iter().rev().find(is_it)?.cached.find(stream, segmented)
     });
-    found.flatten()
+    // SAFETY: a heap of a live pool, which the route holds.
+    found.flatten().map(|heap| unsafe { &*heap })
 }
 
-/// Caches an arena of its pool in the innermost route on a device.
-pub fn remember(device: i32, generation: u64, stream: &Stream, arena: &Arena) {
+/// Caches a heap of its pool in the innermost route on a device.
+fn remember(device: i32, generation: u64, stream: &Stream, heap: &Heap) {
     with_own(|routes| {
         let is_it = |route: &&mut Route| route.device == device && route.generation == generation;
         if let Some(route) = routes.0.iter_mut().rev().find(is_it) {
-            let stream = stream.served.load(Ordering::Acquire);
-            route.served[route.next] = Some(CachedArena { stream, arena });
-            route.next = (route.next + 1) % CACHED;
+            route.cached.add(stream, heap);
         }
     });
 }
 
 impl DeviceMemory {
-    /// The arena that serves a stream. Creates it if there is none.
+    /// The heap that serves a stream, in segments or not. Creates it if there is none.
     #[inline(always)]
-    pub(in crate::memory) fn arena<'a>(
+    pub(in crate::memory) fn heap<'a>(
         &'a self,
         gpus: &Gpus,
         device: &Device,
         stream: &Stream,
-        kind: (Class, bool),
-    ) -> Result<&'a Arena> {
+        segmented: bool,
+    ) -> Result<&'a Heap> {
         if stream.is_per_thread() {
             let own = device.streams.external(device, stream.native())?;
-            return self.arena_slowly(gpus, device, own, kind);
+            return self.heap_slowly(gpus, device, own, segmented);
         }
-        let arena = stream.arena(place(kind));
-        // SAFETY: NULL or an arena of this device, which lives as long as this thread is inside.
-        match unsafe { arena.as_ref() } {
-            Some(arena) => Ok(arena),
-            None => self.arena_slowly(gpus, device, stream, kind),
+        // SAFETY: NULL or a heap of this device, which lives as long as this thread is inside.
+        match unsafe { stream.heap(segmented).as_ref() } {
+            Some(heap) => Ok(heap),
+            None => self.heap_slowly(gpus, device, stream, segmented),
         }
     }
 
     #[cold]
-    pub(in crate::memory) fn arena_slowly<'a>(
+    fn heap_slowly<'a>(
         &'a self,
         gpus: &Gpus,
         device: &Device,
         stream: &Stream,
-        kind: (Class, bool),
-    ) -> Result<&'a Arena> {
-        let place = place(kind);
-        // SAFETY: NULL or an arena of this device, which lives as long as this thread is inside.
-        if let Some(arena) = unsafe { stream.arena(place).as_ref() } {
-            return Ok(arena);
+        segmented: bool,
+    ) -> Result<&'a Heap> {
+        // SAFETY: NULL or a heap of this device, which lives as long as this thread is inside.
+        if let Some(heap) = unsafe { stream.heap(segmented).as_ref() } {
+            return Ok(heap);
         }
         let _relaxed = Relaxed::enter(self.driver);
         let _context = device.enter()?;
-        self.prepare(kind.1)?;
+        self.prepare(segmented)?;
         self.scan_for_ended(gpus, device);
-        self.stats.with_members(|arenas| {
+        self.stats.with_members(|heaps| {
             // SAFETY: as above.
-            if let Some(arena) = unsafe { stream.arena(place).as_ref() } {
-                return Ok(arena);
+            if let Some(heap) = unsafe { stream.heap(segmented).as_ref() } {
+                return Ok(heap);
             }
-            let address = match self.take_spare(kind) {
+            let address = match self.take_spare(segmented) {
                 Some(spare) => spare,
-                None => self.add_arena(arenas, kind)?,
+                None => self.add_heap(heaps, segmented)?,
             };
             // SAFETY: a member, as above.
-            let arena = unsafe { &*address };
-            self.move_to(arena, stream, PoolId::DEFAULT);
-            stream.arenas[place].store(address.cast_mut().cast(), Ordering::Release);
-            Ok(arena)
+            let heap = unsafe { &*address };
+            self.move_to(heap, stream, PoolId::DEFAULT);
+            let place = &stream.heaps[usize::from(segmented)];
+            place.store(address.cast_mut().cast(), Ordering::Release);
+            Ok(heap)
         })
     }
 
-    /// Reads the device's properties before the first mapped arena; segments do not need them.
+    /// Reads the device's properties before the first mapped heap; segments do not need them.
     fn prepare(&self, segmented: bool) -> Result<()> {
         if segmented { Ok(()) } else { self.virtual_memory.prepare() }
     }
 
-    /// Makes an arena that serves no stream yet. The caller holds the ledger.
-    #[allow(clippy::vec_box, reason = "arenas must not move when the list grows")]
-    fn add_arena(
+    /// Makes a heap that serves no stream yet. The caller holds the ledger.
+    #[allow(clippy::vec_box, reason = "heaps must not move when the list grows")]
+    fn add_heap(
         &self,
-        arenas: &mut Vec<Box<Reclaimable<Arena>>>,
-        (class, segmented): (Class, bool),
-    ) -> Result<*const Arena> {
-        arenas.try_reserve(1).map_err(|_| Error::OutOfHostMemory("an arena"))?;
-        let (slot, range, segments) = if segmented {
-            let segments = try_box(segmented::Segments::new(), "an arena's segments")?;
-            (None, segmented::units_for(self.addresses.slot_bytes()), Some(segments))
+        heaps: &mut Vec<Box<Reclaimable<Heap>>>,
+        segmented: bool,
+    ) -> Result<*const Heap> {
+        heaps.try_reserve(1).map_err(|_| Error::OutOfHostMemory("an arena"))?;
+        let heap = if segmented {
+            let units = || segmented::units_for(self.addresses.slot_bytes());
+            let segments = || try_box(segmented::Segments::new(), "an arena's segments").map(Some);
+            let segments = [segments()?, segments()?];
+            Heap::new(self.ordinal, &self.policy, [units(), units()], self.total, segments)?
         } else {
-            let slot = self.addresses.take_slot()?;
-            let range = (slot.base, slot.bytes);
-            (Some(slot), range, None)
+            self.add_mapped()?
         };
-        let arena = Arena::new(self.ordinal, &self.policy, range, self.total, class, segments);
-        let mut arena = match (arena, slot) {
-            (Ok(arena), _) => arena,
-            (Err(error), slot) => {
-                slot.iter().for_each(|slot| self.addresses.give_slot(slot));
-                return Err(error);
-            }
-        };
-        let address: *const Arena = &**arena;
-        if let Some(slot) = slot {
-            arena.state_mut().slots.push(slot)?;
-            self.addresses.publish(&slot, address);
-        }
-        arenas.push(arena);
+        let address: *const Heap = &**heap;
+        heaps.push(heap);
         Ok(address)
+    }
+
+    /// Makes a heap of mapped memory, with a slot for each arena.
+    fn add_mapped(&self) -> Result<Box<Reclaimable<Heap>>> {
+        let slots = self.addresses.take_slots()?;
+        let ranges = slots.map(|slot| (slot.base, slot.bytes));
+        let made = Heap::new(self.ordinal, &self.policy, ranges, self.total, [None, None]);
+        let mut heap =
+            made.inspect_err(|_| slots.iter().for_each(|slot| self.addresses.give_slot(slot)))?;
+        for (arena, slot) in heap.arenas_mut().iter_mut().zip(slots) {
+            arena.state_mut().slots.push(slot)?;
+            self.addresses.publish(&slot, arena);
+        }
+        Ok(heap)
     }
 
     /// The arena that serves a stream while pools are in use: that of the capture or of the
@@ -313,23 +292,31 @@ impl DeviceMemory {
         stream: &Stream,
         size: Size,
     ) -> Result<&'a Arena> {
+        let heap = self.routed_heap(gpus, device, stream)?;
+        Ok(heap.arena(size.arena_class(heap.segmented)))
+    }
+
+    fn routed_heap<'a>(
+        &'a self,
+        gpus: &Gpus,
+        device: &Device,
+        stream: &Stream,
+    ) -> Result<&'a Heap> {
         let generation = device.streams.generation();
         let (pool, number) = pool(self.ordinal, generation);
-        let kind_of = |segmented: bool| (size.arena_class(segmented), segmented);
-        let kind = kind_of(self.policy.is_segmented());
-        if let Some(source) = gpus.captures().source(gpus, stream, kind)? {
+        let is_segmented = |pool: PoolId| self.policy.is_segmented() || pool.wants_segments();
+        if let Some(source) = gpus.captures().source(gpus, stream, is_segmented)? {
             if source.number > number {
-                let kind = kind_of(kind.1 || source.pool.id().wants_segments());
-                return self.captured_arena(gpus, device, source, kind);
+                return self.captured_heap(gpus, device, source, is_segmented);
             }
             // The graph uses the block of this allocation, and so keeps the pool alive.
             if let Some(pool) = share(self.ordinal, generation) {
                 gpus.captures().retain(source.number, pool.for_graph())?;
             }
         }
-        let kind = kind_of(self.policy.is_segmented() || pool.wants_segments());
+        let segmented = is_segmented(pool);
         if pool == PoolId::DEFAULT {
-            return self.arena(gpus, device, stream, kind);
+            return self.heap(gpus, device, stream, segmented);
         }
         let own = match stream.is_per_thread() {
             true => device.streams.external(device, stream.native())?,
@@ -341,71 +328,71 @@ impl DeviceMemory {
         if pool.may_shrink() && !own.is_default() && own.is_capturing(gpus)? {
             pool.note_capture();
         }
-        if let Some(arena) = cached_arena(self.ordinal, generation, own, kind) {
-            return Ok(arena);
+        if let Some(heap) = cached_heap(self.ordinal, generation, own, segmented) {
+            return Ok(heap);
         }
-        let arena = self.arena_of_pool(gpus, device, own, kind, pool)?;
-        remember(self.ordinal, generation, own, arena);
-        Ok(arena)
+        let heap = self.heap_of_pool(gpus, device, own, segmented, pool)?;
+        remember(self.ordinal, generation, own, heap);
+        Ok(heap)
     }
 
-    /// The arena that serves a stream within a capture.
-    fn captured_arena<'a>(
+    /// The heap that serves a stream within a capture.
+    fn captured_heap<'a>(
         &'a self,
         gpus: &Gpus,
         device: &Device,
         source: Source,
-        kind: (Class, bool),
-    ) -> Result<&'a Arena> {
+        is_segmented: impl Fn(PoolId) -> bool,
+    ) -> Result<&'a Heap> {
         let id = source.pool.id();
         id.require_awake()?;
-        if let Some(arena) = source.arena {
-            // SAFETY: an arena of the capture's pool, which the capture holds.
-            return Ok(unsafe { &*arena });
+        if let Some(heap) = source.heap {
+            // SAFETY: a heap of the capture's pool, which the capture holds.
+            return Ok(unsafe { &*heap });
         }
         // SAFETY: the capture holds its streams.
         let stream = unsafe { &*source.stream };
-        let arena = self.arena_of_pool(gpus, device, stream, kind, id)?;
-        gpus.captures().remember(source.number, stream, arena);
-        Ok(arena)
+        let heap = self.heap_of_pool(gpus, device, stream, is_segmented(id), id)?;
+        gpus.captures().remember(source.number, stream, heap);
+        Ok(heap)
     }
 
-    /// The arena of a pool that serves a stream: an existing one, one of a dead pool, or a new one.
-    fn arena_of_pool<'a>(
+    /// The heap of a pool that serves a stream: an existing one, one of a dead pool, or a new one.
+    fn heap_of_pool<'a>(
         &'a self,
         gpus: &Gpus,
         device: &Device,
         stream: &Stream,
-        kind: (Class, bool),
+        segmented: bool,
         pool: PoolId,
-    ) -> Result<&'a Arena> {
+    ) -> Result<&'a Heap> {
         let _relaxed = Relaxed::enter(self.driver);
         let _context = device.enter()?;
-        self.prepare(kind.1)?;
+        self.prepare(segmented)?;
         self.scan_for_ended(gpus, device);
-        self.stats.with_members(|arenas| {
+        self.stats.with_members(|heaps| {
             self.by_pool.lock().register(pool)?;
             let of_kind =
-                || arenas.iter().map(|arena| &***arena).filter(|arena| arena.kind() == kind);
-            let is_idle = |arena: &Arena| arena.role() == Role::Idle && arena.is_unused();
-            let serves = |arena: &&Arena| {
-                let is_its = arena.pool() == pool;
-                is_its && (arena.role() == Role::Serving && arena.is_of(stream) || is_idle(arena))
+                || heaps.iter().map(|heap| &***heap).filter(|heap| heap.segmented == segmented);
+            let is_idle = |heap: &Heap| heap.role() == Role::Idle && heap.is_unused();
+            let serves = |heap: &&Heap| {
+                let is_its = heap.pool() == pool;
+                is_its && (heap.role() == Role::Serving && heap.is_of(stream) || is_idle(heap))
             };
             let found = of_kind().find(serves).or_else(|| {
-                // An arena that has memory of this stream is better than one that has none.
-                let vacant = of_kind().filter(|arena| arena.can_serve(stream));
-                vacant.max_by_key(|arena| arena.is_of(stream))
+                // A heap that has memory of this stream is better than one that has none.
+                let vacant = of_kind().filter(|heap| heap.can_serve(stream));
+                vacant.max_by_key(|heap| heap.is_of(stream))
             });
             let found = found.map(std::ptr::from_ref);
-            let address = match found.or_else(|| self.take_spare(kind)) {
+            let address = match found.or_else(|| self.take_spare(segmented)) {
                 Some(address) => address,
-                None => self.add_arena(arenas, kind)?,
+                None => self.add_heap(heaps, segmented)?,
             };
             // SAFETY: a member, which lives as long as this thread is inside.
-            let arena = unsafe { &*address };
-            self.move_to(arena, stream, pool);
-            Ok(arena)
+            let heap = unsafe { &*address };
+            self.move_to(heap, stream, pool);
+            Ok(heap)
         })
     }
 

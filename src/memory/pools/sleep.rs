@@ -7,6 +7,7 @@ use crate::gpu::capture_mode::Relaxed;
 use crate::gpu::device::Device;
 use crate::gpu::gpus::Gpus;
 use crate::memory::arena::block::{NONE, State};
+use crate::memory::arena::heap::Heap;
 use crate::memory::arena::{Arena, ArenaGuard, Backup, addresses};
 use crate::memory::config::pool_id::PoolId;
 use crate::memory::config::size::UNIT;
@@ -111,13 +112,13 @@ pub(in crate::memory) fn restore(gpus: &Gpus, pool: PoolId) -> Result<()> {
 
 impl DeviceMemory {
     fn has_arena_of(&self, pool: PoolId) -> bool {
-        self.stats.with_members(|arenas| arenas.iter().any(|arena| arena.pool() == pool))
+        self.stats.with_members(|heaps| heaps.iter().any(|heap| heap.pool() == pool))
     }
 
     /// Fails if a pool has memory that is not mapped.
     fn require_mapped(&self, pool: PoolId) -> Result<()> {
-        let is_mapped = |arena: &Arena| arena.pool() != pool || !arena.segmented;
-        if self.stats.with_members(|arenas| arenas.iter().all(|arena| is_mapped(arena))) {
+        let is_mapped = |heap: &Heap| heap.pool() != pool || !heap.segmented;
+        if self.stats.with_members(|heaps| heaps.iter().all(|heap| is_mapped(heap))) {
             return Ok(());
         }
         Err(Error::InvalidState(

@@ -1,8 +1,8 @@
-//! The account of an arena: what it counts. `ledger.rs` has the invariant that connects the
-//! accounts of a device.
+//! The account of a heap: what it counts. `ledger.rs` has the invariant that connects the accounts
+//! of a device.
 
 use crate::memory::config::size::{CLASSES, Class};
-use crate::memory::stats::class_counters::{ClassCounters, OF_MEMORY, without_memory};
+use crate::memory::stats::class_counters::ClassCounters;
 use crate::memory::stats::headroom::{Headroom, PARTS};
 use crate::memory::stats::ledger::{
     ACTIVE, ACTIVE_BYTES, ALLOCATED_BYTES, ALLOCATION, COUNTERS, Counters, INACTIVE_SPLIT,
@@ -19,21 +19,16 @@ pub fn only(class: Class, change: Counters) -> Changes {
     changes
 }
 
-/// What an arena counts.
+/// What a heap counts.
 ///
-/// Each quantity has one headroom below the peak of all blocks, and one below the peak of its
-/// class. Free memory is counted in `own`: it is the arena's, whatever the class of its blocks, and
-/// needs only the smaller of the two. Blocks are counted in `rows`, with one headroom below the
-/// peaks of all for both classes, also if the arena has blocks of one class alone. So no branch of
-/// the counting depends on the arena, which is as random as the sizes are.
-#[derive(Clone, Copy)]
+/// Each quantity has one headroom below the peak of its class, and one below the peak of both
+/// classes together. A block is counted in the row of its own class, and free memory in the row of
+/// the arena's class: the arena of large blocks also has small ones.
+#[derive(Clone, Copy, Default)]
 #[repr(C, align(64))]
 pub struct Account {
-    pub(in crate::memory) own: ClassCounters,
     pub(in crate::memory) all: Headroom,
     pub(in crate::memory) rows: [ClassCounters; 2],
-    /// The class of the memory, for which free blocks count.
-    pub(in crate::memory) memory: Class,
     /// Number of its last request to the ledger; 0: it made none.
     last_request: u64,
     /// The same for each class.
@@ -54,39 +49,31 @@ impl Split {
     pub const NONE: Split = Split { blocks: 0, bytes: 0 };
 }
 
-impl Default for Account {
-    /// The account of blocks in no arena: there is no free memory.
-    fn default() -> Account {
-        Account::new(Class::Large)
+/// The headroom that remains of free memory: of its blocks and of their bytes.
+#[derive(Clone, Copy)]
+struct FreeLeft {
+    of_class: [i64; 2],
+    of_all: [i64; 2],
+    /// The change of both.
+    gained: [i64; 2],
+}
+
+impl FreeLeft {
+    /// Negative if any of it is.
+    #[inline(always)]
+    fn lowest(&self) -> i64 {
+        self.of_class[0] | self.of_class[1] | self.of_all[0] | self.of_all[1]
     }
 }
 
 impl Account {
-    /// An empty account of an arena with memory of a class.
-    pub fn new(memory: Class) -> Account {
-        let (own, all, rows) =
-            (ClassCounters::default(), Headroom::default(), [ClassCounters::default(); 2]);
-        Account { own, all, rows, memory, last_request: 0, last_request_of: [0; 2] }
-    }
-
-    /// The values of a class, with those of free memory if it is of the class.
-    #[inline]
-    fn of(&self, class: Class, value: impl Fn(&ClassCounters) -> Counters) -> Counters {
-        let values = value(&self.rows[class as usize]);
-        if class != self.memory {
-            return values;
-        }
-        let own = value(&self.own);
-        std::array::from_fn(|counter| own[counter] + values[counter])
-    }
-
     /// Present values of a class.
     #[inline]
     pub fn current(&self, class: Class) -> Counters {
-        self.of(class, ClassCounters::current)
+        self.rows[class as usize].current()
     }
 
-    /// Adds the values of each class to sums. Only the counters of free memory are not 0 in `own`.
+    /// Adds the values of each class to sums.
     #[inline(always)]
     pub fn add_to<const N: usize>(
         &self,
@@ -99,49 +86,29 @@ impl Account {
                 sums.iter_mut().zip(values).for_each(|(sum, value)| *sum += value);
             }
         }
-        for (sums, values) in all.iter_mut().zip(values(&self.own)) {
-            OF_MEMORY
-                .into_iter()
-                .for_each(|counter| sums[self.memory.row()][counter] += values[counter]);
-        }
-    }
-
-    fn parts(&self) -> impl Iterator<Item = &ClassCounters> {
-        self.rows.iter().chain([&self.own])
     }
 
     /// The present value of a counter, of both classes.
     #[inline]
     pub fn now(&self, counter: usize) -> i64 {
-        self.parts().map(|row| row.now(counter)).sum()
+        self.rows.iter().map(|row| row.now(counter)).sum()
     }
 
     /// Bytes of pending blocks: freed, but other streams may still use them.
     #[inline]
     pub fn waiting_bytes(&self) -> i64 {
-        let [small, large] = &self.rows;
-        small.waiting_bytes() + large.waiting_bytes() + self.own.waiting_bytes()
+        self.rows.iter().map(ClassCounters::waiting_bytes).sum()
     }
 
     /// The number of blocks that ever became free.
     pub fn total_freed(&self) -> u64 {
-        self.parts().map(ClassCounters::total_freed).sum()
+        self.rows.iter().map(ClassCounters::total_freed).sum()
     }
 
     /// The present values and the headroom, of both classes: the peaks of all bound these sums.
     #[cfg(test)]
     pub fn most_of_all(&self) -> Counters {
-        let of_rows = |counter| self.rows.iter().map(|row| row.now(counter)).sum::<i64>();
-        std::array::from_fn(|counter| {
-            self.own.most[counter] + of_rows(counter) + self.all.of(counter)
-        })
-    }
-
-    /// The same of one class, with what the headroom of another class below the peaks of all would
-    /// allow.
-    #[cfg(test)]
-    pub fn most(&self, class: Class) -> Counters {
-        self.of(class, ClassCounters::most)
+        std::array::from_fn(|counter| self.now(counter) + self.all.of(counter))
     }
 
     /// Makes a count wrong.
@@ -157,9 +124,6 @@ impl Account {
             self.last_request_of[class as usize] = number;
             let row = &mut self.rows[class as usize];
             row.at_request = row.current();
-            if class == self.memory {
-                self.own.at_request = self.own.current();
-            }
         }
     }
 
@@ -175,76 +139,94 @@ impl Account {
     /// false: there is not enough.
     #[inline]
     pub fn grant(&mut self, class: Class, take: impl FnOnce(&Counters) -> bool) -> bool {
-        let is_there = take(&self.of(class, ClassCounters::lacking));
+        let row = &mut self.rows[class as usize];
+        let lacking = row.lacking();
+        let is_there = take(&lacking);
         if is_there {
-            self.rows[class as usize].granted = self.rows[class as usize].lacking();
-            if class == self.memory {
-                self.own.granted = self.own.lacking();
-            }
+            row.granted = lacking;
         }
         is_there
     }
 
     /// Sets what was granted to nothing.
     pub fn clear_grant(&mut self) {
-        self.own.granted = [0; COUNTERS];
         self.rows.iter_mut().for_each(|row| row.granted = [0; COUNTERS]);
     }
 
     /// Sets how much it may grow from now on, beside what was granted: below the peaks of all, and
     /// below those of each class.
-    pub fn set_headroom(&mut self, all: Counters, of: [Counters; 2]) {
-        let [own_all, mut rows_all] = apart(all);
-        let [own_class, _] = apart(of[self.memory as usize]);
-        self.own.set_both(own_all, own_class);
+    pub fn set_headroom(&mut self, mut all: Counters, of: [Counters; 2]) {
         for (row, of_class) in self.rows.iter_mut().zip(of) {
-            let of_class = without_memory(of_class);
             row.set_headroom(std::array::from_fn(|counter| {
                 of_class[counter] + row.granted[counter]
             }));
-            rows_all = std::array::from_fn(|counter| rows_all[counter] + row.granted[counter]);
+            all.iter_mut().zip(row.granted).for_each(|(all, granted)| *all += granted);
         }
-        self.all = Headroom::new(rows_all);
+        self.all = Headroom::new(all);
     }
 
-    /// Counts an allocated block that is not oversize, with `split` as it is then, if the headroom
-    /// allows. False: nothing was done, and the ledger must count it.
+    /// The headroom of free memory if the free blocks of an arena become `split`.
+    #[inline(always)]
+    fn free_left(&self, arena: Class, split: Split) -> FreeLeft {
+        let row = &self.rows[arena as usize];
+        let of_class = row.free_left(split);
+        let before = row.headroom.free();
+        let gained = [of_class[0] - before[0], of_class[1] - before[1]];
+        let all = self.all.free();
+        FreeLeft { of_class, of_all: [all[0] + gained[0], all[1] + gained[1]], gained }
+    }
+
+    /// Sets the headroom of free memory, and counts what it lost as increases.
+    #[inline(always)]
+    fn set_free(&mut self, arena: Class, left: FreeLeft) {
+        self.all.set_free(left.of_all);
+        let row = &mut self.rows[arena as usize];
+        row.headroom.set_free(left.of_class);
+        if left.gained[0] | left.gained[1] < 0 {
+            row.note_free(left.gained.map(|gained| (-gained).max(0)));
+        }
+    }
+
+    /// Counts an allocated block that is not oversize, in the arena of a class whose free blocks
+    /// are `split` then, if the headroom allows. False: nothing was done, and the ledger must count
+    /// it.
     // In words, not in vectors: the next call reads word by word what this one wrote.
     #[inline(always)]
-    pub fn count_alloc(&mut self, class: Class, bytes: i64, requested: i64, split: Split) -> bool {
-        let (split_blocks, split_bytes) = self.own.headroom_after(split);
+    pub fn count_alloc(
+        &mut self,
+        (arena, class): (Class, Class),
+        (bytes, requested): (i64, i64),
+        split: Split,
+    ) -> bool {
+        let free = self.free_left(arena, split);
         let row = &mut self.rows[class as usize];
         let of_all = self.all.left(bytes, requested);
         let of_class = row.headroom.left(bytes, requested);
-        if of_all.lowest() | of_class.lowest() | split_blocks | split_bytes < 0 {
+        if of_all.lowest() | of_class.lowest() | free.lowest() < 0 {
             return false;
         }
         self.all.set(of_all);
         row.headroom.set(of_class);
         row.note_alloc(bytes, requested);
-        // An allocated block leaves less free, unless the arena was idle.
-        let headroom = &mut self.own.headroom.beyond;
-        let is_less = split_blocks >= headroom[INACTIVE_SPLIT]
-            && split_bytes >= headroom[INACTIVE_SPLIT_BYTES];
-        if is_less {
-            headroom[INACTIVE_SPLIT] = split_blocks;
-            headroom[INACTIVE_SPLIT_BYTES] = split_bytes;
-        } else {
-            self.own.set_split(split_blocks, split_bytes);
-        }
+        self.set_free(arena, free);
         true
     }
 
     /// Counts a freed block in the same way.
     #[inline(always)]
-    pub fn count_free(&mut self, class: Class, bytes: i64, requested: i64, split: Split) -> bool {
-        let (split_blocks, split_bytes) = self.own.headroom_after(split);
-        if split_blocks | split_bytes < 0 {
+    pub fn count_free(
+        &mut self,
+        (arena, class): (Class, Class),
+        (bytes, requested): (i64, i64),
+        split: Split,
+    ) -> bool {
+        let free = self.free_left(arena, split);
+        if free.lowest() < 0 {
             return false;
         }
         self.all.gain([1, bytes, requested]);
         self.rows[class as usize].headroom.gain([1, bytes, requested]);
-        self.own.set_split(split_blocks, split_bytes);
+        self.set_free(arena, free);
         true
     }
 
@@ -269,13 +251,17 @@ impl Account {
     /// Does the rest of [`Account::count_free`] for pending blocks that became free: their number,
     /// their bytes and their requested bytes.
     #[inline]
-    pub fn end_active(&mut self, class: Class, gone: [i64; PARTS], split: Split) -> bool {
-        let [blocks, bytes, requested] = gone;
-        let (split_blocks, split_bytes) = self.own.headroom_after(split);
-        if split_blocks | split_bytes < 0 {
+    pub fn end_active(
+        &mut self,
+        (arena, class): (Class, Class),
+        [blocks, bytes, requested]: [i64; PARTS],
+        split: Split,
+    ) -> bool {
+        let free = self.free_left(arena, split);
+        if free.lowest() < 0 {
             return false;
         }
-        self.own.set_split(split_blocks, split_bytes);
+        self.set_free(arena, free);
         self.each_headroom(class, |headroom| {
             headroom.beyond[ACTIVE] += blocks;
             headroom.beyond[ACTIVE_BYTES] += bytes;
@@ -285,71 +271,42 @@ impl Account {
         true
     }
 
-    /// Fills in how the free blocks change when they become `split`.
-    pub fn change_split(&self, changes: &mut Changes, split: Split) {
-        let change = &mut changes[self.memory as usize];
-        change[INACTIVE_SPLIT] = split.blocks - self.own.now(INACTIVE_SPLIT);
-        change[INACTIVE_SPLIT_BYTES] = split.bytes - self.own.now(INACTIVE_SPLIT_BYTES);
-    }
-
-    /// Splits changes into what is counted in `own`, and what is counted in `rows`.
-    fn changes_apart(&self, changes: &Changes) -> (Counters, Changes) {
-        let [of_own, _] = apart(changes[self.memory as usize]);
-        let of_rows = changes.map(|change| apart(change)[1]);
-        debug_assert!(
-            CLASSES.iter().all(|class| {
-                let other = changes[*class as usize];
-                *class == self.memory || other == of_rows[*class as usize]
-            }),
-            "free memory is of the memory's class"
-        );
-        (of_own, of_rows)
+    /// Fills in how the free blocks of an arena change when they become `split`.
+    pub fn change_split(&self, arena: Class, changes: &mut Changes, split: Split) {
+        let (change, row) = (&mut changes[arena as usize], &self.rows[arena as usize]);
+        change[INACTIVE_SPLIT] = split.blocks - row.now(INACTIVE_SPLIT);
+        change[INACTIVE_SPLIT_BYTES] = split.bytes - row.now(INACTIVE_SPLIT_BYTES);
     }
 
     /// Applies changes if the headroom allows. False: nothing was done, and the ledger must count
     /// them.
     pub fn apply(&mut self, changes: &Changes) -> bool {
-        let (of_own, of_rows) = self.changes_apart(changes);
-        let of_all = std::array::from_fn(|counter| of_rows[0][counter] + of_rows[1][counter]);
-        let mut rows = self.rows.iter().zip(&of_rows);
-        let are_allowed = self.own.headroom.allows(&of_own)
-            && self.all.allows(&of_all)
-            && rows.all(|(row, change)| row.headroom.allows(change));
-        if !are_allowed {
-            return false;
+        let of_all = std::array::from_fn(|counter| changes[0][counter] + changes[1][counter]);
+        let mut rows = self.rows.iter().zip(changes);
+        let are_allowed =
+            self.all.allows(&of_all) && rows.all(|(row, change)| row.headroom.allows(change));
+        if are_allowed {
+            self.all.take(&of_all);
+            self.rows.iter_mut().zip(changes).for_each(|(row, change)| row.apply(change));
         }
-        self.own.apply(&of_own);
-        self.all.take(&of_all);
-        self.rows.iter_mut().zip(&of_rows).for_each(|(row, change)| row.apply(change));
-        true
+        are_allowed
     }
 
     /// Applies changes whatever the headroom is. The ledger calls this, and then distributes the
     /// headroom anew.
     pub fn add(&mut self, changes: &Changes) {
-        let (of_own, of_rows) = self.changes_apart(changes);
-        self.own.add(&of_own);
-        self.rows.iter_mut().zip(&of_rows).for_each(|(row, change)| row.add(change));
+        self.rows.iter_mut().zip(changes).for_each(|(row, change)| row.add(change));
     }
 
     /// Undoes changes as if they had never been, except for the peaks.
     pub fn undo(&mut self, changes: &Changes) {
-        let (of_own, of_rows) = self.changes_apart(changes);
-        self.own.undo(&of_own);
-        self.rows.iter_mut().zip(&of_rows).for_each(|(row, change)| row.undo(change));
+        self.rows.iter_mut().zip(changes).for_each(|(row, change)| row.undo(change));
     }
 
     /// Zeroes the totals.
     pub fn reset_accumulated(&mut self) {
-        self.own.reset_accumulated();
         self.rows.iter_mut().for_each(ClassCounters::reset_accumulated);
     }
-}
-
-/// Splits counters of the memory's class into those of free memory and those of blocks.
-fn apart(counters: Counters) -> [Counters; 2] {
-    let rest = without_memory(counters);
-    [std::array::from_fn(|counter| counters[counter] - rest[counter]), rest]
 }
 
 #[cfg(test)]
@@ -360,7 +317,7 @@ mod tests {
 
     #[test]
     fn an_account_refuses_what_exceeds_its_headroom() {
-        let mut account = Account::new(SMALL);
+        let mut account = Account::default();
         let mut change = [0; COUNTERS];
         change[ALLOCATION] = 1;
         assert!(!account.apply(&only(SMALL, change)));
@@ -381,12 +338,26 @@ mod tests {
 
     #[test]
     fn headroom_of_one_class_does_not_serve_the_other() {
-        let mut account = Account::new(Class::Large);
+        let mut account = Account::default();
         account.set_headroom([9; COUNTERS], [[1; COUNTERS], [2; COUNTERS]]);
-        let mut rises = |class| account.count_alloc(class, 1, 1, Split::NONE);
+        let mut rises = |class| account.count_alloc((class, class), (1, 1), Split::NONE);
         assert_eq!([SMALL, SMALL].map(&mut rises), [true, false]);
         assert_eq!([Class::Large; 3].map(&mut rises), [true, true, false]);
         assert_eq!(account.current(SMALL)[..INACTIVE_SPLIT], [1; INACTIVE_SPLIT]);
         assert_eq!(account.current(Class::Large)[..INACTIVE_SPLIT], [2; INACTIVE_SPLIT]);
+    }
+
+    #[test]
+    fn free_memory_needs_headroom_of_its_class_and_of_all() {
+        let free = |blocks| Split { blocks, bytes: blocks };
+        for (all, of_class, most) in [(3, 9, 3), (9, 3, 3)] {
+            let mut account = Account::default();
+            account.set_headroom([all; COUNTERS], only(SMALL, [of_class; COUNTERS]));
+            let mut fits = |blocks| account.count_free((SMALL, SMALL), (0, 0), free(blocks));
+            assert_eq!([most, most + 1].map(&mut fits), [true, false]);
+            assert_eq!([0, most].map(&mut fits), [true; 2], "it is given back");
+            let counters = account.rows[0].increased();
+            assert_eq!((account.now(INACTIVE_SPLIT), counters[INACTIVE_SPLIT]), (most, 2 * most));
+        }
     }
 }

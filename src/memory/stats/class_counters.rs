@@ -1,22 +1,17 @@
 //! The counters of one class in an account.
 
 use super::account::Split;
-use crate::memory::stats::headroom::{Headroom, PARTS};
+use crate::memory::stats::headroom::Headroom;
 use crate::memory::stats::ledger::{
     ACTIVE, ACTIVE_BYTES, ALLOCATED_BYTES, ALLOCATION, COUNTERS, Counters, INACTIVE_SPLIT,
     INACTIVE_SPLIT_BYTES, REQUESTED_BYTES,
 };
 
-/// The counters of free memory, which is of one class. Their headroom is what is left below both
-/// peaks.
-pub const OF_MEMORY: [usize; 2] = [INACTIVE_SPLIT, INACTIVE_SPLIT_BYTES];
-
 /// The counters of one class.
 #[derive(Clone, Copy, Default)]
 #[repr(C)]
 pub struct ClassCounters {
-    /// How much they may grow below the peaks of their own class; in `own`, also below those of
-    /// all.
+    /// How much they may grow below the peaks of their class.
     pub(in crate::memory) headroom: Headroom,
     /// The values at the last reset.
     base: Counters,
@@ -35,8 +30,6 @@ pub struct ClassCounters {
     pub(in crate::memory) granted: Counters,
     /// Blocks that became free before the last reset.
     freed_before: i64,
-    /// If the headroom is the smaller of two: what is left below the peaks of the class beyond it.
-    pub(in crate::memory) spare: Counters,
 }
 
 impl ClassCounters {
@@ -52,13 +45,6 @@ impl ClassCounters {
     pub(in crate::memory) fn waiting_bytes(&self) -> i64 {
         let active = self.most[ACTIVE_BYTES] - self.headroom.beyond[ACTIVE_BYTES];
         active - (self.most[ALLOCATED_BYTES] - self.headroom.beyond[ALLOCATED_BYTES])
-    }
-
-    /// The present values and the headroom, with what the headroom of another class below the peaks
-    /// of all would allow.
-    #[cfg(test)]
-    pub fn most(&self) -> Counters {
-        std::array::from_fn(|counter| self.most[counter] + self.spare[counter])
     }
 
     /// Present values.
@@ -77,16 +63,6 @@ impl ClassCounters {
         let current = self.current();
         self.most = std::array::from_fn(|counter| current[counter] + headroom[counter]);
         self.headroom = Headroom::new(headroom);
-    }
-
-    /// Sets the headroom that the free blocks leave, and counts the increases.
-    #[inline(always)]
-    pub(in crate::memory) fn set_split(&mut self, blocks: i64, bytes: i64) {
-        let headroom = &mut self.headroom.beyond;
-        self.increased[INACTIVE_SPLIT] += (headroom[INACTIVE_SPLIT] - blocks).max(0);
-        self.increased[INACTIVE_SPLIT_BYTES] += (headroom[INACTIVE_SPLIT_BYTES] - bytes).max(0);
-        headroom[INACTIVE_SPLIT] = blocks;
-        headroom[INACTIVE_SPLIT_BYTES] = bytes;
     }
 
     /// All increases since the last reset.
@@ -120,10 +96,17 @@ impl ClassCounters {
         self.base = self.current();
     }
 
-    /// The headroom of free memory that these free blocks leave.
+    /// The headroom of free memory, if these blocks are free.
     #[inline(always)]
-    pub(in crate::memory) fn headroom_after(&self, split: Split) -> (i64, i64) {
-        (self.most[INACTIVE_SPLIT] - split.blocks, self.most[INACTIVE_SPLIT_BYTES] - split.bytes)
+    pub(in crate::memory) fn free_left(&self, split: Split) -> [i64; 2] {
+        [self.most[INACTIVE_SPLIT] - split.blocks, self.most[INACTIVE_SPLIT_BYTES] - split.bytes]
+    }
+
+    /// Counts increases of free memory, whose headroom was taken already.
+    #[inline(always)]
+    pub(in crate::memory) fn note_free(&mut self, [blocks, bytes]: [i64; 2]) {
+        self.increased[INACTIVE_SPLIT] += blocks;
+        self.increased[INACTIVE_SPLIT_BYTES] += bytes;
     }
 
     /// Counts an allocated block, whose headroom was taken already.
@@ -132,32 +115,6 @@ impl ClassCounters {
         self.allocs += 1;
         self.alloc_bytes += bytes;
         self.increased[REQUESTED_BYTES] += requested;
-    }
-
-    /// Sets the headroom to the smaller of what is left below the peaks of all and of the class,
-    /// plus what was granted.
-    pub(in crate::memory) fn set_both(&mut self, of_all: Counters, of_class: Counters) {
-        self.spare = std::array::from_fn(|counter| (of_class[counter] - of_all[counter]).max(0));
-        let headroom =
-            |counter: usize| of_all[counter].min(of_class[counter]) + self.granted[counter];
-        self.set_headroom(std::array::from_fn(headroom));
-    }
-
-    /// Adds headroom.
-    #[inline]
-    pub(in crate::memory) fn gain(&mut self, gained: [i64; PARTS]) {
-        self.headroom.gain(gained);
-        add_to(&mut self.most, gained);
-    }
-
-    /// Adds headroom of free memory below the peaks of all. What is left below those of its class
-    /// stays as it is.
-    pub(in crate::memory) fn gain_split(&mut self, gained: [i64; 2]) {
-        for (counter, gained) in OF_MEMORY.into_iter().zip(gained) {
-            self.headroom.beyond[counter] += gained;
-            self.most[counter] += gained;
-            self.spare[counter] -= gained;
-        }
     }
 
     /// Applies a change that the headroom allows.
@@ -177,20 +134,4 @@ impl ClassCounters {
         self.most.iter_mut().zip(change).for_each(|(most, change)| *most -= change);
         self.increased.iter_mut().zip(change).for_each(|(sum, change)| *sum -= (*change).max(0));
     }
-}
-
-/// These counters, with 0 for [`OF_MEMORY`].
-pub(in crate::memory) fn without_memory(mut counters: Counters) -> Counters {
-    OF_MEMORY.into_iter().for_each(|counter| counters[counter] = 0);
-    counters
-}
-
-/// Adds each of [`PARTS`] to the counters that contain it.
-#[inline(always)]
-fn add_to(counters: &mut Counters, [blocks, bytes, requested]: [i64; PARTS]) {
-    counters[ALLOCATION] += blocks;
-    counters[ACTIVE] += blocks;
-    counters[ALLOCATED_BYTES] += bytes;
-    counters[ACTIVE_BYTES] += bytes;
-    counters[REQUESTED_BYTES] += requested;
 }

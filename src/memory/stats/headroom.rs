@@ -2,7 +2,8 @@
 //! ledger.
 
 use crate::memory::stats::ledger::{
-    ACTIVE, ACTIVE_BYTES, ALLOCATED_BYTES, ALLOCATION, Counters, REQUESTED_BYTES,
+    ACTIVE, ACTIVE_BYTES, ALLOCATED_BYTES, ALLOCATION, Counters, INACTIVE_SPLIT,
+    INACTIVE_SPLIT_BYTES, REQUESTED_BYTES,
 };
 
 /// The headroom that an allocated block needs: a block, its bytes, and its requested bytes.
@@ -71,18 +72,25 @@ impl Headroom {
         self.share();
     }
 
-    /// The headroom of each of [`PARTS`].
-    #[inline(always)]
-    pub fn parts(&self) -> [i64; PARTS] {
-        [self.blocks, self.bytes, self.beyond[REQUESTED_BYTES]]
-    }
-
     /// Adds to each of [`PARTS`].
     #[inline(always)]
     pub fn gain(&mut self, [blocks, bytes, requested]: [i64; PARTS]) {
         self.blocks += blocks;
         self.bytes += bytes;
         self.beyond[REQUESTED_BYTES] += requested;
+    }
+
+    /// The headroom of free memory: of its blocks and of their bytes.
+    #[inline(always)]
+    pub fn free(&self) -> [i64; 2] {
+        [self.beyond[INACTIVE_SPLIT], self.beyond[INACTIVE_SPLIT_BYTES]]
+    }
+
+    /// Sets it.
+    #[inline(always)]
+    pub fn set_free(&mut self, [blocks, bytes]: [i64; 2]) {
+        self.beyond[INACTIVE_SPLIT] = blocks;
+        self.beyond[INACTIVE_SPLIT_BYTES] = bytes;
     }
 
     /// What remains after an allocation.

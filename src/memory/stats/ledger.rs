@@ -1,20 +1,21 @@
 //! Statistics that are exact at all times and cost the hot path a few additions.
 //!
-//! Every arena counts for itself ([`Account`]). The current values and the totals of a device are
-//! sums, which are made when they are read. Peaks of sums cannot be made afterwards. So each arena
+//! Every heap counts for itself ([`Account`]). The current values and the totals of a device are
+//! sums, which are made when they are read. Peaks of sums cannot be made afterwards. So each heap
 //! has *headroom*: how much it may grow before the device could exceed its peak. The invariant, for
-//! each quantity and for each of small, large and all: the sum of current value and headroom over
-//! the arenas is at most the peak.
+//! each quantity and for each of small, large and all:
 //!
-//! An arena that runs out of headroom makes a request to the device's [`Ledger`]. The ledger adds
-//! up the current values, raises the peak if necessary, and distributes anew what is left below it.
-//! With scopes (`scopes.rs`) there are several peaks: the invariant holds for the lowest of them,
-//! and therefore for all.
+//! ```text
+//! sum over heaps (current + headroom) <= lowest open peak
+//! ```
 //!
-//! A program that has as many blocks as ever would make a request for each block that it allocates
-//! in another arena than that of the last freed one. So an arena first takes headroom of its
-//! stream's arena of the other class, if this thread owns both locks: below the peaks of all, and
-//! below those of a class of which both have blocks.
+//! A heap that counts within its headroom keeps the sum, because what `current` gains `headroom`
+//! loses; so the peak cannot be exceeded unnoticed, whatever other heaps do at the same time. A
+//! heap that runs out of headroom makes a request to the device's [`Ledger`]. The ledger freezes
+//! all accounts, adds up the current values, raises the peak if necessary, and distributes anew what
+//! is left below it, which establishes the invariant again. With scopes (`scopes.rs`) there are
+//! several peaks: the invariant holds for the lowest of them, and therefore for all.
+//! `models/tests/device_stats.rs` checks this in every interleaving.
 
 pub use super::account::{Account, Changes, Split, only};
 use super::scopes::Scopes;

@@ -1,4 +1,4 @@
-//! Statistics: what each arena counts, how a device adds that up, and the keys by which a host
+//! Statistics: what each heap counts, how a device adds that up, and the keys by which a host
 //! reads it.
 //!
 //! Begin with `ledger.rs`, which has the invariant.
@@ -8,6 +8,5 @@ pub mod class_counters;
 pub mod headroom;
 pub(crate) mod keys;
 pub mod ledger;
-pub mod lend;
 pub(crate) mod scopes;
 pub(crate) mod summary;

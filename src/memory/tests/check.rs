@@ -8,16 +8,17 @@ use crate::memory::arena::block::{Block, NONE, State};
 use crate::memory::arena::foreign_free::Owner;
 use crate::memory::config::size::CLASSES;
 use crate::memory::stats::ledger::{
-    ACTIVE, ACTIVE_BYTES, ALLOCATED_BYTES, ALLOCATION, Account, COUNTERS, INACTIVE_SPLIT,
+    ACTIVE, ACTIVE_BYTES, ALLOCATED_BYTES, ALLOCATION, Account, COUNTERS, Changes, INACTIVE_SPLIT,
     INACTIVE_SPLIT_BYTES, OVERSIZE, REQUESTED_BYTES,
 };
 
 impl ArenaState {
-    /// Checks every invariant; returns the first violation.
-    pub fn check(&self, account: &Account) -> std::result::Result<(), String> {
+    /// Checks every invariant except the account, whose values it returns; else the first
+    /// violation.
+    pub fn check(&self) -> std::result::Result<Changes, String> {
         let own = self.class as usize;
         if self.segments.is_some() {
-            return self.check_segments(account);
+            return self.check_segments();
         }
         let (mut id, mut below, mut at, mut sums) = (self.first, NONE, 0u32, [[0i64; COUNTERS]; 2]);
         let (mut free, mut free_bytes, mut active, mut mapped) = (0, 0, 0, 0);
@@ -113,12 +114,23 @@ impl ArenaState {
         if mapped != self.segment.bytes() as i64 {
             return Err(format!("{mapped} bytes in blocks, {} mapped", self.segment.bytes()));
         }
-        let counted = CLASSES.map(|class| account.current(class));
-        if sums != counted {
-            return Err(format!("the account has {counted:?}, the blocks {sums:?}"));
-        }
-        self.check_starts()
+        self.check_starts().map(|()| sums)
     }
+}
+
+/// Checks the account of a heap: it equals the sums over the blocks of its arenas.
+pub fn check_account(account: &Account, sums: &[Changes]) -> std::result::Result<(), String> {
+    for class in CLASSES {
+        let mut expected = [0; COUNTERS];
+        for sums in sums {
+            expected.iter_mut().zip(sums[class as usize]).for_each(|(all, one)| *all += one);
+        }
+        let counted = account.current(class);
+        if expected != counted {
+            return Err(format!("the account has {counted:?}, the blocks {expected:?}"));
+        }
+    }
+    Ok(())
 }
 
 fn add_active(block: &Block, sums: &mut [[i64; COUNTERS]; 2]) {
@@ -178,7 +190,7 @@ fn violation(breaks: impl FnOnce(&mut ArenaState, &mut Account, Places)) -> Stri
         let (state, account) = guard.state_and_account();
         let places = Places::of(state);
         breaks(state, account, places);
-        state.check(account).unwrap_err()
+        state.check().and_then(|sums| check_account(account, &[sums])).unwrap_err()
     })
 }
 
@@ -247,7 +259,7 @@ fn a_miscounted_foreign_free_list_is_reported() {
             let (state, account) = guard.state_and_account();
             assert_eq!(state.blocks[state.first].state, State::ForeignFree);
             breaks(state);
-            state.check(account).unwrap_err()
+            state.check().and_then(|sums| check_account(account, &[sums])).unwrap_err()
         })
     };
     let ids = |state: &ArenaState| (state.first, state.blocks[state.first].next);

@@ -22,9 +22,9 @@ fn destroy(bench: Bench, stream: &Stream) {
     unsafe { bench.device.driver().cuStreamDestroy(handle) }.unwrap();
 }
 
-/// The number of arenas of the device.
-fn arenas(bench: Bench) -> usize {
-    bench.memory().stats.with_members(|arenas| arenas.len())
+/// The number of heaps of the device.
+fn heaps(bench: Bench) -> usize {
+    bench.memory().stats.with_members(|heaps| heaps.len())
 }
 
 fn streams(bench: Bench) -> usize {
@@ -63,11 +63,11 @@ fn the_next_stream_gets_what_the_last_one_left() {
             }
         }
         assert_eq!(bench.calls(Call::cuMemMap), mapped, "nothing more is mapped");
-        assert!(arenas(bench) <= 4, "{}", arenas(bench));
+        assert!(heaps(bench) <= 4, "{}", heaps(bench));
         assert_eq!(reservations(bench), 1);
         bench.check();
         bench.empty_cache();
-        assert_eq!((bench.reserved(), arenas(bench)), (0, 0));
+        assert_eq!((bench.reserved(), heaps(bench)), (0, 0));
     });
 }
 
@@ -133,10 +133,10 @@ fn threads_that_end_leave_nothing() {
                 thread.join().unwrap();
             });
         }
-        assert!(arenas(bench) <= 16, "{}", arenas(bench));
+        assert!(heaps(bench) <= 16, "{}", heaps(bench));
         assert_eq!(reservations(bench), 1);
         // The last thread may still be ending.
-        while arenas(bench) > 0 {
+        while heaps(bench) > 0 {
             bench.empty_cache();
         }
         assert_eq!(bench.reserved(), 0);
@@ -160,21 +160,21 @@ fn an_arena_that_serves_again_stays() {
         let arena = arena_of(block).unwrap().0;
         bench.free(block);
         drop(dead);
-        assert_eq!(allocate(&pool), block, "the new pool takes the arena over");
+        assert_eq!(allocate(&pool), block, "the new pool takes the heap over");
         bench.free(block);
-        let before = arenas(bench);
+        let before = heaps(bench);
         {
             let state = &mut arena.guard();
             assert!(bench.memory().take_out(state).is_none());
             bench.memory().make_available(bench.device, state, false);
         }
-        assert!(arenas(bench) == before && arena.is_of(stream) && arena.pool() == pool.id());
+        assert!(heaps(bench) == before && arena.heap().is_of(stream) && arena.pool() == pool.id());
         assert_eq!(allocate(&pool), block);
         bench.check();
         bench.free(block);
         drop(pool);
         bench.empty_cache();
-        assert_eq!((bench.reserved(), arenas(bench)), (0, 0));
+        assert_eq!((bench.reserved(), heaps(bench)), (0, 0));
     });
 }
 
@@ -224,7 +224,7 @@ fn an_arena_outgrows_its_slot() {
         blocks.into_iter().for_each(|block| bench.free(block));
         drop(pools);
         bench.empty_cache();
-        assert_eq!((bench.reserved(), arenas(bench)), (0, 0));
+        assert_eq!((bench.reserved(), heaps(bench)), (0, 0));
         bench.check();
     });
 }
@@ -300,7 +300,7 @@ fn random_program(bench: Bench, seed: u64) {
     bench.check();
     assert_eq!(bench.reserved(), 0, "seed {seed}");
     // The default stream keeps its arenas.
-    assert!(arenas(bench) <= 2, "seed {seed}: {}", arenas(bench));
+    assert!(heaps(bench) <= 2, "seed {seed}: {}", heaps(bench));
     forget_until(bench, || streams(bench) == 0);
     assert!(reservations(bench) <= 3, "seed {seed}: slots are used again");
 }

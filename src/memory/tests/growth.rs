@@ -1,6 +1,6 @@
 //! Growing, giving memory back, and filling holes.
 
-use super::super::arena::Arena;
+use super::super::arena::heap::Heap;
 use super::{Bench, KIB, MIB, is_invalid_pointer, on_machine};
 use crate::base::error::Error;
 use crate::driver::{Call, inject};
@@ -297,13 +297,15 @@ fn an_arena_without_a_block_knows_no_pointer() {
         assert!(inject::set(Some(Call::cuMemCreate as usize), 1, 1, false));
         assert!(bench.try_malloc(stream, 512).is_err());
         // SAFETY: made by the call above, and kept until shutdown.
-        let arena = unsafe { &*stream.arena(0) };
+        let arena = unsafe { &*stream.heap(false) }.arena(Class::Small);
         is_invalid_pointer(super::super::free(bench.gpus, arena.base));
         // Another thread may find an arena before its first allocation.
-        let slot = bench.memory().addresses.take_slot().unwrap();
-        let (policy, range) = (&bench.memory().policy, (slot.base, slot.bytes));
-        let mut fresh = Arena::new(0, policy, range, MIB, Class::Small, None).unwrap();
-        assert!(fresh.state_mut().find(0, 0).is_err());
+        let slots = bench.memory().addresses.take_slots().unwrap();
+        assert_ne!(slots[0].base, slots[1].base);
+        let ranges = slots.map(|slot| (slot.base, slot.bytes));
+        let policy = &bench.memory().policy;
+        let mut fresh = Heap::new(0, policy, ranges, MIB, [None, None]).unwrap();
+        assert!(fresh.arenas_mut()[0].state_mut().find(0, 0).is_err());
     });
 }
 

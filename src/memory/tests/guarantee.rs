@@ -35,7 +35,7 @@ fn op() -> impl Strategy<Value = Op> {
 fn pinned(bench: Bench) -> u64 {
     bench.memory().with_ledger(None, |stats| {
         let mut pinned = 0;
-        for arena in &stats.members {
+        for arena in stats.arenas() {
             // SAFETY: the test has one thread, which changes nothing now.
             let state = unsafe { arena.frozen_state() };
             let mut idle = 0;

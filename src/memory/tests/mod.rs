@@ -45,6 +45,7 @@ use crate::memory::config::size::Class;
 use crate::memory::device::{DeviceMemory, DeviceStats};
 use crate::memory::stats::ledger;
 use crate::{runtime, sim};
+use check::check_account;
 
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
@@ -169,19 +170,24 @@ impl DeviceStats {
     /// Checks the arenas that `with_ledger` could lock, and the headroom of all arenas.
     fn check(&self) -> std::result::Result<(), String> {
         let (mut mapped, mut all_locked) = ([0i64; 3], true);
-        for arena in &self.members {
-            if !arena.lock().is_taken() {
+        for heap in &self.members {
+            if !heap.lock().is_taken() {
                 all_locked = false;
                 continue;
             }
-            // SAFETY: `with_ledger` has frozen the arena.
-            let state = unsafe { arena.frozen_state() };
-            // SAFETY: as above.
-            let checked = unsafe { arena.with_account(|account| state.check(account)) };
-            checked.map_err(|why| format!("arena at {:#x}: {why}", arena.base))?;
-            for row in [ledger::ALL, arena.class.row()] {
-                mapped[row] += state.reserved().0;
+            let mut sums = Vec::new();
+            for arena in heap.arenas() {
+                // SAFETY: `with_ledger` has frozen the heap.
+                let state = unsafe { arena.frozen_state() };
+                let checked = state.check();
+                sums.push(checked.map_err(|why| format!("arena at {:#x}: {why}", arena.base))?);
+                for row in [ledger::ALL, arena.class.row()] {
+                    mapped[row] += state.reserved().0;
+                }
             }
+            // SAFETY: as above.
+            let checked = unsafe { heap.with_account(|account| check_account(account, &sums)) };
+            checked.map_err(|why| format!("heap of {:#x}: {why}", heap.arenas()[0].base))?;
         }
         for class in [Class::Small, Class::Large] {
             let bytes = self.ledger.uncached.current(class)[ledger::ALLOCATED_BYTES];
@@ -194,7 +200,7 @@ impl DeviceStats {
         if all_locked && reserved != mapped {
             return Err(format!("{mapped:?} bytes mapped, {reserved:?} reserved"));
         }
-        let mut bounds = self.sums(crate::memory::stats::class_counters::ClassCounters::most);
+        let mut bounds = self.sums(|row| row.most);
         bounds[ledger::ALL] = self.ledger.uncached.most_of_all();
         self.each(|account| {
             let most = account.most_of_all();

@@ -214,12 +214,14 @@ impl Run<'_> {
         }
         let address = *outcome.as_ref().unwrap_or(&0);
         let block = Live { stream, address, requested, is_shared: false };
-        let place = usize::from(block.bytes() > SMALL_ARENA);
-        let own = self.streams[stream].arena(place).cast_const();
+        let class = if block.bytes() > SMALL_ARENA { Class::Large } else { Class::Small };
+        // SAFETY: made by the call above, if it got so far, and kept until shutdown.
+        let own = unsafe { self.streams[stream].heap(false).as_ref() };
+        let own = own.map(|heap| heap.arena(class));
         // Its own arena was polled; other arenas were polled if their memory was needed.
         self.model.settle(|pending| {
             let arena = arena_of(pending.address).unwrap().0;
-            std::ptr::eq(arena, own) || !is_pending(arena, pending.address)
+            own.is_some_and(|own| std::ptr::eq(arena, own)) || !is_pending(arena, pending.address)
         });
         let retries = self.bench.memory().statistics().num_alloc_retries;
         if retries != self.model.retries {

@@ -62,30 +62,29 @@ fn a_full_table_of_reservations_refuses_another_stream() {
     on_machine("memory=1GiB", |bench| {
         let reserved = || bench.calls(Call::cuMemAddressReserve);
         // Each of the first two reservations is a slot. Every other one is a window of smallest
-        // slots, of which one serves a new arena.
-        let malloc_in_one_slot = |stream, bytes, reservations: usize| {
-            let halvings = [3, 4, 3][reservations.min(2)] + 6;
-            let rule = |k| format!("cuMemAddressReserve@{k}=2");
-            let rules: Vec<String> = (1..=halvings).map(rule).collect();
+        // slots, of which two serve a new heap. The requests for more addresses fail.
+        let malloc_in_few_slots = |stream, is_first: bool| {
+            let (fail, calls) = match is_first {
+                true => ((1..=9).chain(11..=20), 21),
+                false => ((1..=9).chain(0..=0), 10),
+            };
+            let rule = |k: u64| format!("cuMemAddressReserve@{k}=2");
+            let rules: Vec<String> = fail.filter(|k| *k > 0).map(rule).collect();
             inject::replace(&inject::parse(&rules.join(",")).unwrap());
             let before = reserved();
-            let block = bench.malloc(stream, bytes);
+            let block = bench.malloc(stream, 512);
             inject::clear();
-            assert_eq!(reserved() - before, halvings as u64 + 1);
+            assert_eq!(reserved() - before, calls);
             block
         };
         let stream = |level: i32| bench.device.streams.next(bench.device, -level).unwrap();
         let streams: Vec<_> = (1..ROOM as i32).map(|index| stream(index % LEVELS)).collect();
         let mut blocks = Vec::new();
         for (index, stream) in streams.iter().enumerate() {
-            let reservations = if index == 0 { 0 } else { index + 1 };
-            blocks.push(malloc_in_one_slot(stream, 512, reservations));
+            malloc_in_few_slots(stream, index == 0);
             let before = reserved();
-            blocks.push(match index {
-                0 => malloc_in_one_slot(stream, MIB + 512, 1),
-                _ => bench.malloc(stream, MIB + 512),
-            });
-            assert_eq!(reserved() - before, if index == 0 { 11 } else { 0 });
+            blocks.push(bench.malloc(stream, MIB + 512));
+            assert_eq!(reserved(), before);
         }
         let before = reserved();
         match bench.try_malloc(stream(0), 512) {
@@ -93,8 +92,8 @@ fn a_full_table_of_reservations_refuses_another_stream() {
             other => panic!("{other:?}"),
         }
         assert_eq!(reserved(), before, "the driver was not asked");
-        bench.free(blocks[1]);
-        assert_eq!(bench.malloc(streams[0], MIB + 512), blocks[1]);
+        bench.free(blocks[0]);
+        assert_eq!(bench.malloc(streams[0], MIB + 512), blocks[0]);
         bench.check();
     });
     on_machine("memory=1GiB", |bench| {

@@ -459,7 +459,7 @@ fn writes_of_alternating_streams_are_in_order() {
                 }
                 let stream = step as usize / 7 % 4;
                 let block = bench.malloc(streams[stream], size);
-                shared += usize::from(!arena_of(block).unwrap().0.is_of(streams[stream]));
+                shared += usize::from(!arena_of(block).unwrap().0.heap().is_of(streams[stream]));
                 fill(bench.gpus, block, &[step as u8 | 1], size, streams[stream]).unwrap();
                 live.push((block, size, step as u8 | 1, stream));
                 bench.check();
