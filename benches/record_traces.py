@@ -263,8 +263,155 @@ def long_generation(rng):
                            use_cache=True, pad_token_id=0, eos_token_id=None)
 
 
+class Recognizer(nn.Module):
+    """Convolutions over spectrograms, then a transformer; one output a frame."""
+
+    def __init__(self, width=320, layers=8):
+        super().__init__()
+        self.convolutions = nn.Sequential(
+            nn.Conv1d(80, width, 5, stride=2, padding=2), nn.GELU(),
+            nn.Conv1d(width, width, 5, stride=2, padding=2), nn.GELU())
+        layer = nn.TransformerEncoderLayer(width, 5, 4 * width, batch_first=True, norm_first=True)
+        self.encoder = nn.TransformerEncoder(layer, layers, enable_nested_tensor=False)
+        self.leave = nn.Linear(width, 500)
+
+    def forward(self, x, lengths):
+        x = self.convolutions(x).transpose(1, 2)
+        lengths = (lengths + 3) // 4
+        frames = torch.arange(x.shape[1], device=DEVICE)
+        x = self.encoder(x, src_key_padding_mask=frames[None] >= lengths[:, None])
+        return self.leave(x).float().log_softmax(-1), lengths
+
+
+def speech(rng):
+    """Speech recognition: batches of about equally many frames, of two to thirty seconds."""
+    model = Recognizer().to(DEVICE)
+    optimizer = torch.optim.AdamW(model.parameters())
+    for step in range(120):
+        longest = rng.randint(200, 3000)
+        count = max(1, 24_000 // longest)
+        lengths = torch.randint(longest // 2, longest + 1, (count,), device=DEVICE)
+        x = torch.randn(count, 80, longest, device=DEVICE)
+        most = max(1, longest // 20)
+        texts = torch.randint(1, 500, (count, most), device=DEVICE)
+        text_lengths = torch.randint(1, most + 1, (count,), device=DEVICE)
+        with amp():
+            outputs, frames = model(x, lengths)
+        loss = F.ctc_loss(outputs.transpose(0, 1), texts, frames, text_lengths, zero_infinity=True)
+        train(model, optimizer, loss)
+        if step % 30 == 29:
+            with torch.no_grad(), amp():
+                model(torch.randn(2, 80, rng.randint(3000, 6000), device=DEVICE),
+                      torch.tensor([3000, 2500], device=DEVICE))
+
+
+def adversarial(rng):
+    """A generator and a discriminator of pictures, whose size doubles several times."""
+    def up(before, after):
+        return nn.Sequential(nn.Upsample(scale_factor=2), nn.Conv2d(before, after, 3, padding=1),
+                             nn.BatchNorm2d(after), nn.LeakyReLU(0.2))
+
+    def down(before, after):
+        return nn.Sequential(nn.Conv2d(before, after, 4, stride=2, padding=1), nn.LeakyReLU(0.2))
+
+    widths = (512, 512, 256, 128, 64, 32)
+    blocks_up = nn.ModuleList(up(a, b) for a, b in zip(widths, widths[1:])).to(DEVICE)
+    blocks_down = nn.ModuleList(down(b, a) for a, b in zip(widths, widths[1:])).to(DEVICE)
+    enter = nn.Linear(128, 512 * 16).to(DEVICE)
+    to_picture = nn.ModuleList(nn.Conv2d(w, 3, 1) for w in widths[1:]).to(DEVICE)
+    of_picture = nn.ModuleList(nn.Conv2d(3, w, 1) for w in widths[1:]).to(DEVICE)
+    judge = nn.Linear(512 * 16, 1).to(DEVICE)
+    makers = nn.ModuleList([enter, blocks_up, to_picture])
+    judges = nn.ModuleList([blocks_down, of_picture, judge])
+    first = torch.optim.Adam(makers.parameters(), 2e-4, (0.5, 0.99))
+    second = torch.optim.Adam(judges.parameters(), 2e-4, (0.5, 0.99))
+
+    def make(count, level):
+        x = enter(torch.randn(count, 128, device=DEVICE)).view(count, 512, 4, 4)
+        for block in blocks_up[:level + 1]:
+            x = block(x)
+        return to_picture[level](x).tanh()
+
+    def score(x, level):
+        x = of_picture[level](x)
+        for block in list(blocks_down[:level + 1])[::-1]:
+            x = block(x)
+        return judge(x.flatten(1))
+
+    for level in range(5):
+        size = 8 << level
+        for _ in range(30):
+            count = rng.randint(8, 64)
+            real = torch.rand(count, 3, size, size, device=DEVICE) * 2 - 1
+            with amp():
+                made = make(count, level)
+                loss = (F.softplus(score(made.detach(), level)).mean()
+                        + F.softplus(-score(real, level)).mean())
+            train(judges, second, loss)
+            with amp():
+                loss = F.softplus(-score(made, level)).mean()
+            train(makers, first, loss)
+
+
+def translation(rng):
+    """A transformer that translates: training, and beams that are reordered at every token."""
+    model = nn.Transformer(384, 6, 4, 4, 1536, batch_first=True).to(DEVICE)
+    words, leave = nn.Embedding(20_000, 384).to(DEVICE), nn.Linear(384, 20_000).to(DEVICE)
+    parts = nn.ModuleList([model, words, leave])
+    optimizer = torch.optim.Adam(parts.parameters(), 1e-4)
+
+    def mask(length):
+        return nn.Transformer.generate_square_subsequent_mask(length, device=DEVICE)
+
+    for step in range(90):
+        count, source, target = rng.randint(8, 40), rng.randint(8, 160), rng.randint(8, 160)
+        x = torch.randint(0, 20_000, (count, source), device=DEVICE)
+        y = torch.randint(0, 20_000, (count, target + 1), device=DEVICE)
+        with amp():
+            outputs = leave(model(words(x), words(y[:, :-1]), tgt_mask=mask(target)))
+            loss = F.cross_entropy(outputs.flatten(0, 1).float(), y[:, 1:].flatten())
+        train(parts, optimizer, loss)
+        if step % 30 == 29:
+            parts.eval()
+            with torch.no_grad(), amp():
+                x = torch.randint(0, 20_000, (6, rng.randint(10, 80)), device=DEVICE)
+                memory = model.encoder(words(x)).repeat_interleave(5, 0)
+                y = torch.zeros(30, 1, dtype=torch.long, device=DEVICE)
+                for _ in range(rng.randint(20, 60)):
+                    last = leave(model.decoder(words(y), memory, mask(y.shape[1]))[:, -1])
+                    order = torch.randperm(30, device=DEVICE)
+                    y = torch.cat([y[order], last.argmax(-1)[order, None]], 1)
+            parts.train()
+
+
+def recommendation(rng):
+    """Tables of embeddings with sparse gradients, crossed features, batches of several sizes."""
+    tables = nn.ModuleList(nn.EmbeddingBag(rng.randint(1_000, 400_000), 64, sparse=True)
+                           for _ in range(24)).to(DEVICE)
+    below = nn.Sequential(nn.Linear(13, 256), nn.ReLU(), nn.Linear(256, 64)).to(DEVICE)
+    above = nn.Sequential(nn.Linear(64 + 25 * 24 // 2, 512), nn.ReLU(), nn.Linear(512, 1)).to(DEVICE)
+    sparse = torch.optim.SGD(tables.parameters(), 0.1)
+    dense = torch.optim.Adam([*below.parameters(), *above.parameters()])
+    for _ in range(150):
+        count = rng.choice([512, 1024, 2048, 4096, 8192])
+        bags = [below(torch.rand(count, 13, device=DEVICE))]
+        for table in tables:
+            many = rng.randint(1, 20)
+            chosen = torch.randint(0, table.num_embeddings, (count, many), device=DEVICE)
+            bags.append(table(chosen))
+        x = torch.stack(bags, 1)
+        rows, columns = torch.triu_indices(25, 25, 1, device=DEVICE)
+        crossed = (x @ x.transpose(1, 2))[:, rows, columns]
+        output = above(torch.cat([bags[0], crossed], 1))
+        wanted = torch.randint(0, 2, (count, 1), device=DEVICE).float()
+        loss = F.binary_cross_entropy_with_logits(output, wanted)
+        sparse.zero_grad(set_to_none=True)
+        train(above, dense, loss)
+        sparse.step()
+
+
 PROGRAMS = (detection, graph_network, checkpointing, mixture_of_experts, diffusion,
-            long_generation)
+            long_generation, speech, adversarial, translation, recommendation)
 
 
 # ---- Recording ----
