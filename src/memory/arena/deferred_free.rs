@@ -22,7 +22,6 @@ use crate::memory::arena::poll_policy::PollPolicy;
 use crate::memory::arena::stream_uses::{MOST_STREAMS, NO_ROOM, StreamSet};
 use crate::memory::arena::{Arena, ArenaState};
 use crate::memory::config::size::{Class, UNIT};
-use std::sync::atomic::Ordering;
 
 /// The leader that was enqueued last, with the blocks that follow it.
 struct Leader {
@@ -182,13 +181,8 @@ impl ArenaState {
     ) -> Option<()> {
         let head = self.blocks[id].uses;
         let Some(end) = self.uses.end_without(head, stream) else { return Some(()) };
-        let own = match Owner::of_end(end) {
-            Owner::Arena => arena.heap().stream.load(Ordering::Acquire).cast_const(),
-            Owner::Stream(index) => {
-                self.foreign.stream(index).map_or(std::ptr::null(), std::ptr::from_ref)
-            }
-        };
-        if !std::ptr::eq(own, stream) {
+        let own = self.stream_of_owner(arena, Owner::of_end(end));
+        if own.is_none_or(|own| !std::ptr::eq(own, stream)) {
             self.blocks[id].uses = self.uses.push(head, id, stream)?;
         }
         Some(())

@@ -1,192 +1,137 @@
-//! Foreign free lists: other streams use memory of an arena, in place and in their own order.
+//! Owners of memory: other streams use memory of an arena, in place and in their own order.
 //!
 //! A block of another stream lies in the arena's list like every other block. When it is freed,
-//! only that stream may use it again without a wait. So it lies in the bins of that stream's free
-//! list, and merges with free neighbours of the same list. The free memory of an arena thus has
-//! several owners: the arena's own stream, and other streams.
+//! only that stream may use it again without a wait. So each free block has an *owner*: the stream
+//! in whose order it is free, which is the arena's stream or one with a *foreign free list*. A free
+//! block is in the bins of its owner, and merges with free neighbours of the same owner.
 //!
-//! Memory moves to another owner once that owner's stream is ordered after the stream of the first.
-//! The order comes from an event, or the host saw that the first stream has no work left
-//! (`cross_stream.rs`). One event covers all that a foreign free list has, so all of it moves. Of
-//! the arena's own memory only the needed part moves.
+//! `frees(p)` counts how often memory became free for owner `p`, and `seen(o, p)` is what it was
+//! when the stream of `o` was last ordered after that of `p`. The stream of `o` may use all free
+//! memory of `p`, without a wait, if and only if
+//!
+//! ```text
+//! o = p  or  seen(o, p) = frees(p)
+//! ```
+//!
+//! An event of `p`, or that `p` has no work left, makes that true for all memory of `p` at once
+//! (`cross_stream.rs`). Then all of it moves to `o`, except that the arena's stream keeps what is
+//! not needed now.
 
 use super::bins::{Bins, WHOLE_WALK};
 use crate::base::error::{Error, Result};
 use crate::gpu::external_registry::Marker;
 use crate::gpu::stream::Stream;
-use crate::memory::arena::block::{Block, NONE, State};
+use crate::memory::arena::block::{Blocks, NONE, State};
 use crate::memory::arena::segment::remap::IN_VIEW;
-use crate::memory::arena::{Arena, ArenaState};
-use crate::memory::config::size::{Request, UNIT};
+use crate::memory::arena::{Arena, ArenaGuard, ArenaState};
+use crate::memory::config::size::Request;
+use std::ops::Range;
+use std::sync::atomic::Ordering;
 
-/// The most foreign free lists of an arena: each has a bit beside that of the arena.
-const MOST_STREAMS: usize = 63;
+/// The most owners of an arena: each has a bit of a word.
+const MOST_OWNERS: usize = 64;
 
-/// A list of streams that use a block ends with the block's owner. For a foreign free list that is
-/// this number minus its index. Without such streams the end takes the place of the list.
-const LAST_WORD: u32 = IN_VIEW - 1;
-
-/// The stream in whose order a block is free, or will be.
+/// The stream in whose order a block is free, or will be, by its number in the arena.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(in crate::memory) enum Owner {
-    /// The arena's stream.
-    Arena,
-    /// The stream of a foreign free list, by its index.
-    Stream(usize),
-}
+pub(in crate::memory) struct Owner(usize);
 
 impl Owner {
+    /// The arena's stream.
+    pub(in crate::memory) const ARENA: Owner = Owner(0);
+
     /// The owner that the end of a block's list of streams means.
+    #[inline(always)]
     pub(in crate::memory) fn of_end(end: u32) -> Owner {
-        let index = LAST_WORD.wrapping_sub(end) as usize;
-        if index < MOST_STREAMS { Owner::Stream(index) } else { Owner::Arena }
+        let number = IN_VIEW.wrapping_sub(end) as usize;
+        Owner(if number < MOST_OWNERS { number } else { 0 })
     }
 
     /// The end of the list of streams of a block of this owner.
+    #[inline(always)]
     pub(in crate::memory) fn end(self) -> u32 {
-        match self {
-            Owner::Arena => 0,
-            Owner::Stream(index) => LAST_WORD - index as u32,
-        }
+        if self == Owner::ARENA { 0 } else { IN_VIEW - self.0 as u32 }
     }
 
-    /// Its number; 0 is the arena's.
-    fn number(self) -> usize {
-        match self {
-            Owner::Arena => 0,
-            Owner::Stream(index) => index + 1,
-        }
+    /// The state of its free blocks.
+    #[inline(always)]
+    pub(in crate::memory) fn free_state(self) -> State {
+        if self == Owner::ARENA { State::Free } else { State::ForeignFree }
     }
 
     /// Its bit in a set of owners.
     pub(in crate::memory) fn bit(self) -> u64 {
-        1 << self.number()
+        1 << self.0
+    }
+
+    /// The owners in a set.
+    pub(in crate::memory) fn all_in(owners: u64) -> impl Iterator<Item = Owner> {
+        (0..MOST_OWNERS).map(Owner).filter(move |owner| owners & owner.bit() != 0)
     }
 }
 
-/// The free list of a stream that uses memory of another stream's arena.
-struct StreamFreeList {
+/// What an arena has for an owner.
+struct OwnerState {
+    /// NULL: the arena's stream, or no stream.
     stream: *const Stream,
-    /// The blocks that are free in its order.
-    bins: Box<Bins>,
-    free: u32,
-    free_units: u64,
-    /// Blocks that the stream has, pending ones included.
-    held: u32,
-    /// How often memory became free in its order.
+    /// Its free blocks; none: they are in the arena's bins.
+    bins: Option<Box<Bins>>,
+    /// How often memory became free for it; for the arena's stream, minus its account's total.
     frees: u64,
-    seen: Seen,
+    /// By owner: how often memory had become free for that one when this one was last ordered after
+    /// it.
+    seen: [u64; MOST_OWNERS],
 }
 
-/// What a stream is ordered after: for each owner, by its number, how often memory had become free
-/// for it.
-type Seen = [u64; MOST_STREAMS + 1];
-
-/// The foreign free lists of an arena.
-pub struct ForeignFree {
-    list: Vec<StreamFreeList>,
-    /// How often blocks of other streams became free.
-    freed: u64,
-    /// How often memory moved into the arena's own order.
-    returns: u64,
-    /// What the arena's own stream is ordered after.
-    seen: Seen,
-}
+/// The owners of an arena's memory by number; empty if there was never another than its stream.
+pub struct ForeignFree(Vec<OwnerState>);
 
 // SAFETY: streams are shared by all threads and outlive the arenas.
 unsafe impl Send for ForeignFree {}
 
 impl ForeignFree {
     pub(in crate::memory) fn new() -> ForeignFree {
-        ForeignFree { list: Vec::new(), freed: 0, returns: 0, seen: [0; MOST_STREAMS + 1] }
+        ForeignFree(Vec::new())
     }
 
     /// Has there never been a foreign free list?
     #[inline]
     pub(in crate::memory) fn is_empty(&self) -> bool {
-        self.list.is_empty()
+        self.0.is_empty()
     }
 
-    /// Has the list of this index free memory?
-    pub(in crate::memory) fn has_free(&self, index: usize) -> bool {
-        self.list.get(index).is_some_and(|list| list.free > 0)
+    /// The owner that another stream than the arena's is.
+    pub(in crate::memory) fn find(&self, stream: &Stream) -> Option<Owner> {
+        let number = self.0.iter().position(|owner| std::ptr::eq(owner.stream, stream));
+        number.map(Owner)
     }
 
-    /// The stream of the list of this index.
-    pub(in crate::memory) fn stream<'a>(&self, index: usize) -> Option<&'a Stream> {
-        // SAFETY: NULL, or a stream, which stays as long as the list has memory.
-        self.list.get(index).and_then(|list| unsafe { list.stream.as_ref() })
-    }
-
-    /// Marks the streams of the lists whose streams have memory, and clears the other lists'
-    /// streams.
-    pub(in crate::memory) fn mark_streams(&mut self, marker: Marker) {
-        for list in &mut self.list {
-            if list.held == 0 && list.free == 0 {
-                list.stream = std::ptr::null();
-            }
-            marker.mark(list.stream);
-        }
-    }
-
-    /// The index of the list of a stream.
-    pub(in crate::memory) fn find(&self, stream: &Stream) -> Option<usize> {
-        self.list.iter().position(|list| std::ptr::eq(list.stream, stream))
-    }
-
-    /// The index of the list of a stream. Adds the list if there is none.
-    pub(in crate::memory) fn find_or_insert(&mut self, stream: &Stream) -> Result<usize> {
-        if let Some(index) = self.find(stream) {
-            return Ok(index);
-        }
-        let is_vacant = |list: &StreamFreeList| list.held == 0 && list.free == 0;
-        if let Some(index) = self.list.iter().position(is_vacant) {
-            let list = &mut self.list[index];
-            (list.stream, list.seen) = (stream, [0; MOST_STREAMS + 1]);
-            return Ok(index);
-        }
-        let no_memory = Error::OutOfHostMemory("an arena's foreign free lists");
-        if self.list.len() >= MOST_STREAMS || self.list.try_reserve(1).is_err() {
-            return Err(no_memory);
-        }
-        let bins = Bins::boxed("an arena's foreign free lists")?;
-        let (free, free_units, held, frees) = (0, 0, 0, 0);
-        let seen = [0; MOST_STREAMS + 1];
-        self.list.push(StreamFreeList { stream, bins, free, free_units, held, frees, seen });
-        Ok(self.list.len() - 1)
-    }
-
-    /// For each list: the blocks of its stream, those that are free, and its bins.
+    /// Is a block in the bins of this owner?
     #[cfg(test)]
-    pub(in crate::memory) fn all(&self) -> impl Iterator<Item = (u32, u32, &Bins)> {
-        self.list.iter().map(|list| (list.held, list.free, &*list.bins))
+    pub(in crate::memory) fn is_in_bins(&self, blocks: &Blocks, owner: Owner, id: u32) -> bool {
+        let bins = self.0.get(owner.0).and_then(|owner| owner.bins.as_ref());
+        bins.is_some_and(|bins| bins.contains(blocks, id))
     }
 }
 
 /// Neighbouring free blocks, of one owner or of several.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy)]
 pub(in crate::memory) struct Window {
-    /// First unit.
-    from: u32,
-    /// One past the last unit.
-    to: u32,
-    /// The block below, or none.
-    below: u32,
-    /// The bits of their owners.
+    /// The first block.
+    first: u32,
+    /// Its length in units.
+    pub units: u32,
+    /// The units that it lacks, which the arena has to grow by. It ends where the memory does.
+    pub missing: u32,
+    /// The bits of its owners.
     pub owners: u64,
 }
 
 impl Window {
-    /// Its cost: how many owners must be waited for, and whether the arena's own stream is one of
-    /// them. The owners in `known` cost nothing.
+    /// How many owners must be waited for, and whether the arena's stream is one of them. The
+    /// owners in `known` cost nothing.
     pub(in crate::memory) fn waits(&self, known: u64) -> (u32, bool) {
         let unknown = self.owners & !known;
-        (unknown.count_ones(), unknown & Owner::Arena.bit() != 0)
-    }
-
-    /// Its length in units.
-    pub(in crate::memory) fn units(&self) -> u32 {
-        self.to - self.from
+        (unknown.count_ones(), unknown & Owner::ARENA.bit() != 0)
     }
 }
 
@@ -196,313 +141,229 @@ impl ArenaState {
         Owner::of_end(self.uses.end(self.blocks[id].uses))
     }
 
+    /// The stream of an owner; none: it has ended or no blocks.
+    #[inline(always)]
+    pub(in crate::memory) fn stream_of_owner<'a>(
+        &self,
+        arena: &'a Arena,
+        owner: Owner,
+    ) -> Option<&'a Stream> {
+        let stream = match owner {
+            Owner::ARENA => arena.heap().stream.load(Ordering::Acquire),
+            Owner(number) => self.foreign.0.get(number)?.stream.cast_mut(),
+        };
+        // SAFETY: NULL, or a stream, which stays as long as the arena or a block refers to it.
+        unsafe { stream.as_ref() }
+    }
+
     /// The stream in whose order a block is used.
     pub(in crate::memory) fn stream_of<'a>(&self, arena: &'a Arena, id: u32) -> Option<&'a Stream> {
-        match self.owner_of(id) {
-            Owner::Arena => arena.stream(),
-            Owner::Stream(index) => self.foreign.stream(index),
-        }
+        self.stream_of_owner(arena, self.owner_of(id))
     }
 
-    /// How often memory became free for an owner, if the arena freed `freed` blocks in all.
-    fn frees(&self, owner: Owner, freed: u64) -> u64 {
-        match owner {
-            Owner::Arena => {
-                freed.wrapping_sub(self.foreign.freed).wrapping_add(self.foreign.returns)
+    /// The owners of the blocks in these states.
+    pub(in crate::memory) fn owners_of(&self, states: &[State]) -> u64 {
+        let blocks = self.blocks.all().filter(|id| states.contains(&self.blocks[*id].state));
+        blocks.fold(0, |owners, id| owners | self.owner_of(id).bit())
+    }
+
+    /// The owners that have blocks.
+    fn owners(&self) -> u64 {
+        let states = [State::Allocated, State::Pending, State::ForeignFree];
+        self.owners_of(&states) | Owner::ARENA.bit()
+    }
+
+    /// Marks the streams that own memory here, and forgets the others.
+    pub(in crate::memory) fn mark_owners(&mut self, marker: Marker) {
+        let owners = self.owners();
+        for (number, owner) in self.foreign.0.iter_mut().enumerate() {
+            if owners & Owner(number).bit() == 0 {
+                owner.stream = std::ptr::null();
             }
-            Owner::Stream(index) => self.foreign.list[index].frees,
+            marker.mark(owner.stream);
         }
     }
 
-    fn seen(&mut self, owner: Owner) -> &mut Seen {
-        match owner {
-            Owner::Arena => &mut self.foreign.seen,
-            Owner::Stream(index) => &mut self.foreign.list[index].seen,
+    /// The owner that another stream than the arena's is, with the number of one that has no
+    /// blocks if it is new.
+    pub(in crate::memory) fn find_or_insert(&mut self, stream: &Stream) -> Result<Owner> {
+        if let Some(owner) = self.foreign.find(stream) {
+            return Ok(owner);
         }
-    }
-
-    /// Is the stream of one owner ordered after everything that is free for another?
-    pub(in crate::memory) fn is_ordered_after(
-        &mut self,
-        after: Owner,
-        before: Owner,
-        freed: u64,
-    ) -> bool {
-        after == before || self.seen(after)[before.number()] == self.frees(before, freed)
-    }
-
-    /// Notes that the stream of an owner is ordered after all that another owner has now. So it is
-    /// also ordered after what that one was ordered after.
-    pub(in crate::memory) fn note_ordered(&mut self, before: Owner, after: Owner, freed: u64) {
-        let known = *self.seen(before);
-        let now = self.frees(before, freed);
-        let seen = self.seen(after);
-        for (seen, known) in seen.iter_mut().zip(known) {
-            *seen = known.max(*seen);
+        const WHAT: &str = "an arena's foreign free lists";
+        let number = self.owners().trailing_ones() as usize;
+        let owners = &mut self.foreign.0;
+        while number < MOST_OWNERS && owners.len() <= number {
+            owners.try_reserve(1).map_err(|_| Error::OutOfHostMemory(WHAT))?;
+            let bins = if owners.is_empty() { None } else { Some(Bins::boxed(WHAT)?) };
+            let stream = std::ptr::null();
+            owners.push(OwnerState { stream, bins, frees: 0, seen: [0; MOST_OWNERS] });
         }
-        seen[before.number()] = now;
-    }
-
-    /// The next owner with free memory from a number on, and the number after it; none: there are
-    /// no more.
-    pub(in crate::memory) fn next_owner(&self, from: usize) -> Option<(Owner, usize)> {
-        if from == 0 {
-            return Some((Owner::Arena, 1));
-        }
-        let mut foreign = from - 1..self.foreign.list.len();
-        let index = foreign.find(|index| self.foreign.has_free(*index))?;
-        Some((Owner::Stream(index), index + 2))
-    }
-
-    /// Units in the foreign free lists of these owners.
-    pub(in crate::memory) fn foreign_units(&self, owners: u64) -> u64 {
-        let foreign = self.foreign.list.iter().enumerate();
-        let chosen = foreign.filter(|(index, _)| owners & Owner::Stream(*index).bit() != 0);
-        chosen.map(|(_, list)| list.free_units).sum()
-    }
-
-    /// Takes a block out of a foreign free list; none if nothing fits.
-    pub(in crate::memory) fn take_foreign(
-        &mut self,
-        index: usize,
-        request: Request,
-    ) -> Result<Option<u32>> {
-        self.blocks.prepare(1)?;
-        let list = &mut self.foreign.list[index];
-        let id = list.bins.find(&self.blocks, request.units, WHOLE_WALK);
-        if id == NONE {
-            return Ok(None);
-        }
-        self.prepare_start()?;
-        // From here on nothing fails.
-        let Block { start, units: whole, next, .. } = self.blocks[id];
-        self.remove_foreign(index, id);
-        self.free_bytes -= i64::from(request.units) * UNIT as i64;
-        if whole > request.units {
-            let rest =
-                self.new_block(start + request.units, whole - request.units, State::ForeignFree);
-            self.blocks[id].units = request.units;
-            self.blocks.link(rest, id, next);
-            if self.last == id {
-                self.last = rest;
-            }
-            self.insert_foreign(index, rest);
-        } else {
-            self.free_blocks -= 1;
-        }
-        self.note_start(id);
-        let block = &mut self.blocks[id];
-        block.state = State::Allocated;
-        block.requested = request.bytes;
-        block.set_stack(0);
-        block.oversize = request.oversize;
-        block.waits = 0;
-        self.active_blocks += 1;
-        self.foreign.list[index].held += 1;
-        Ok(Some(id))
-    }
-
-    /// Takes a block out of the arena's own free memory, for a stream that is ordered after it;
-    /// none if nothing fits.
-    pub(in crate::memory) fn take_own_for(
-        &mut self,
-        index: usize,
-        request: Request,
-    ) -> Result<Option<u32>> {
-        let Some((id, _)) = self.allocate(request, WHOLE_WALK)? else { return Ok(None) };
-        self.blocks[id].uses = Owner::Stream(index).end();
-        self.foreign.list[index].held += 1;
-        Ok(Some(id))
-    }
-
-    /// Frees a block of another stream, which no stream uses any more, into that stream's list.
-    pub(in crate::memory) fn free_foreign(&mut self, index: usize, id: u32) {
-        self.foreign.freed += 1;
-        self.forget_start(id);
-        let list = &mut self.foreign.list[index];
-        list.held -= 1;
-        list.frees += 1;
-        self.release_foreign(index, id);
-    }
-
-    /// Puts a free block into the bins of a foreign free list.
-    fn insert_foreign(&mut self, index: usize, id: u32) {
-        let block = &mut self.blocks[id];
-        block.state = State::ForeignFree;
-        block.uses = Owner::Stream(index).end();
-        let units = u64::from(block.units);
-        let list = &mut self.foreign.list[index];
-        list.free += 1;
-        list.free_units += units;
-        list.bins.insert(&mut self.blocks, id);
-    }
-
-    /// Takes a free block out of the bins of a foreign free list.
-    fn remove_foreign(&mut self, index: usize, id: u32) {
-        let list = &mut self.foreign.list[index];
-        list.free -= 1;
-        list.free_units -= u64::from(self.blocks[id].units);
-        list.bins.remove(&mut self.blocks, id);
-    }
-
-    /// Makes a block free in a foreign free list, and merges it with neighbours of that list.
-    /// Returns the merged block.
-    pub(in crate::memory) fn release_foreign(&mut self, index: usize, id: u32) -> u32 {
-        let Block { previous, next, .. } = self.blocks[id];
-        let end = Owner::Stream(index).end();
-        let is_its = |state: &ArenaState, id: u32| {
-            id != NONE
-                && state.blocks[id].state == State::ForeignFree
-                && state.blocks[id].uses == end
-        };
-        let mut id = id;
-        self.free_blocks += 1;
-        self.free_bytes += self.blocks[id].bytes();
-        if is_its(self, next) {
-            self.remove_foreign(index, next);
-            self.absorb(id, next);
-        }
-        if is_its(self, previous) {
-            self.remove_foreign(index, previous);
-            self.absorb(previous, id);
-            id = previous;
-        }
-        self.insert_foreign(index, id);
-        id
-    }
-
-    /// Moves all blocks of a foreign free list to another owner, whose stream is ordered after the
-    /// list's stream.
-    pub(in crate::memory) fn move_all(&mut self, from: usize, to: Owner) {
-        loop {
-            let id = self.foreign.list[from].bins.find(&self.blocks, 1, 1);
-            if id == NONE {
-                break;
-            }
-            self.remove_foreign(from, id);
-            self.free_blocks -= 1;
-            self.free_bytes -= self.blocks[id].bytes();
-            match to {
-                Owner::Stream(index) => drop(self.release_foreign(index, id)),
-                Owner::Arena => {
-                    self.blocks[id].uses = 0;
-                    self.release(id);
-                }
-            }
-        }
-        self.invalidate_waits(to);
-    }
-
-    /// Invalidates earlier waits on this owner's free memory.
-    fn invalidate_waits(&mut self, to: Owner) {
-        match to {
-            Owner::Arena => self.foreign.returns += 1,
-            Owner::Stream(index) => self.foreign.list[index].frees += 1,
-        }
-    }
-
-    /// Moves the free memory of a window to one owner, whose stream is ordered after all others in
-    /// it. Also moves everything else that the foreign free lists among these have.
-    pub(in crate::memory) fn gather(&mut self, window: Window, to: Owner) {
-        if let Owner::Stream(index) = to {
-            let mut id = if window.below == NONE { self.first } else { window.below };
-            while id != NONE && self.blocks[id].start < window.to {
-                let block = &self.blocks[id];
-                if block.state == State::Free && block.start >= window.from {
-                    self.take_out(id);
-                    id = self.release_foreign(index, id);
-                }
-                id = self.blocks[id].next;
-            }
-            self.invalidate_waits(to);
-        }
-        for from in 0..self.foreign.list.len() {
-            let owner = Owner::Stream(from);
-            if owner != to && window.owners & owner.bit() != 0 {
-                self.move_all(from, to);
-            }
-        }
-    }
-
-    /// Takes a free block out of the arena's own free memory.
-    fn take_out(&mut self, id: u32) {
-        self.free_blocks -= 1;
-        self.free_bytes -= self.blocks[id].bytes();
-        if id == self.wilderness {
-            self.wilderness = NONE;
-        } else {
-            self.bins.remove(&mut self.blocks, id);
-        }
+        let owner = owners.get_mut(number).ok_or(Error::OutOfHostMemory(WHAT))?;
+        (owner.stream, owner.seen) = (stream, [0; MOST_OWNERS]);
+        Ok(Owner(number))
     }
 
     /// The owner of a free block.
-    fn owner_of_free(&self, id: u32) -> Option<Owner> {
+    pub(in crate::memory) fn owner_of_free(&self, id: u32) -> Option<Owner> {
         match self.blocks[id].state {
-            State::Free => Some(Owner::Arena),
+            State::Free => Some(Owner::ARENA),
             State::ForeignFree => Some(Owner::of_end(self.blocks[id].uses)),
             _ => None,
         }
     }
 
-    /// The cheapest window of `units` or more, of `allowed` owners; those in `known` cost nothing.
-    /// The quick lists are empty.
-    pub(in crate::memory) fn find_window(
-        &self,
-        units: u32,
-        allowed: u64,
-        known: u64,
-    ) -> Option<Window> {
-        let mut best: Option<Window> = None;
-        let (mut low, mut id, mut sum) = (self.first, self.first, 0u64);
+    /// The bins of an owner, and the blocks.
+    #[inline(always)]
+    pub(in crate::memory) fn bins_of(&mut self, owner: Owner) -> (&mut Bins, &mut Blocks) {
+        let bins = match self.foreign.0.get_mut(owner.0) {
+            Some(OwnerState { bins: Some(bins), .. }) if owner != Owner::ARENA => bins,
+            _ => &mut self.bins,
+        };
+        (bins, &mut self.blocks)
+    }
+
+    /// Takes a block out of its owner's free memory.
+    pub(in crate::memory) fn take_out(&mut self, owner: Owner, id: u32) {
+        self.free_blocks -= 1;
+        self.free_bytes -= self.blocks[id].bytes();
+        if id == self.wilderness {
+            self.wilderness = NONE;
+        } else {
+            let (bins, blocks) = self.bins_of(owner);
+            bins.remove(blocks, id);
+        }
+    }
+
+    /// The best fit in a foreign free list.
+    pub(in crate::memory) fn find_free(&mut self, owner: Owner, units: u32) -> Option<u32> {
+        let (bins, blocks) = self.bins_of(owner);
+        Some(bins.find(blocks, units, WHOLE_WALK)).filter(|id| *id != NONE)
+    }
+
+    /// Allocates the start of a free block for an owner that may use it.
+    pub(in crate::memory) fn allocate_for(
+        &mut self,
+        owner: Owner,
+        id: u32,
+        request: Request,
+    ) -> Result<()> {
+        self.blocks.prepare(1)?;
+        self.prepare_start()?;
+        // From here on nothing fails.
+        self.forget_best();
+        let start = self.blocks[id].start;
+        self.cut_out(id, start, start + request.units, State::Allocated);
+        self.note_start(id);
+        let block = &mut self.blocks[id];
+        block.set_allocated(request);
+        (block.uses, block.waits) = (owner.end(), 0);
+        self.active_blocks += 1;
+        Ok(())
+    }
+
+    /// Frees a block of another stream, which no stream uses any more, into that stream's list.
+    pub(in crate::memory) fn free_foreign(&mut self, owner: Owner, id: u32) {
+        self.forget_start(id);
+        self.count_frees(owner, 1);
+        // The account counts it as the arena's.
+        self.count_frees(Owner::ARENA, -1);
+        self.release_to(owner, id);
+    }
+
+    fn count_frees(&mut self, owner: Owner, count: i64) {
+        let frees = &mut self.foreign.0[owner.0].frees;
+        *frees = frees.wrapping_add_signed(count);
+    }
+
+    /// Moves the free memory of these owners to another one, whose stream is ordered after theirs;
+    /// of the arena's own only blocks that start in `range`. Returns the block that the blocks in
+    /// `range` are part of then.
+    pub(in crate::memory) fn gather(&mut self, owners: u64, range: Range<u32>, to: Owner) -> u32 {
+        let (mut id, mut found) = (self.first, NONE);
         while id != NONE {
-            let block = &self.blocks[id];
-            let owner = self.owner_of_free(id);
-            if owner.is_none_or(|owner| owner.bit() & allowed == 0) {
-                (low, sum) = (block.next, 0);
-                id = block.next;
+            let is_inside = range.contains(&self.blocks[id].start);
+            if let Some(owner) = self.owner_of_free(id)
+                && owner != to
+                && owners & owner.bit() != 0
+                && (is_inside || owner != Owner::ARENA)
+            {
+                self.take_out(owner, id);
+                id = self.release_to(to, id);
+                self.count_frees(to, 1);
+            }
+            found = if is_inside { id } else { found };
+            id = self.blocks[id].next;
+        }
+        found
+    }
+
+    /// Gathers a window and returns its block. A block of the arena's own is not moved as a whole.
+    pub(in crate::memory) fn gather_window(&mut self, window: Window, to: Owner) -> u32 {
+        if window.owners == Owner::ARENA.bit() {
+            return window.first;
+        }
+        let start = self.blocks[window.first].start;
+        self.gather(window.owners, start..start + window.units, to)
+    }
+
+    /// The cheapest window for `units`: by the units that it lacks, the owners that must be waited
+    /// for, which are not in `known`, and its length. The quick lists are empty.
+    pub(in crate::memory) fn find_window(&self, units: u32, known: u64) -> Option<Window> {
+        let cost = |window: &Window| (window.missing, window.waits(known), window.units);
+        let mut best: Option<Window> = None;
+        let (mut first, mut id, mut sum) = (self.first, self.first, 0);
+        while id != NONE {
+            let next = self.blocks[id].next;
+            if self.owner_of_free(id).is_none() {
+                (first, sum, id) = (next, 0, next);
                 continue;
             }
-            sum += u64::from(block.units);
-            while sum - u64::from(self.blocks[low].units) >= u64::from(units) {
-                sum -= u64::from(self.blocks[low].units);
-                low = self.blocks[low].next;
+            sum += self.blocks[id].units;
+            while sum - self.blocks[first].units >= units {
+                sum -= self.blocks[first].units;
+                first = self.blocks[first].next;
             }
-            if sum >= u64::from(units) {
-                let found = self.window_of(low, id);
-                let cost = |window: Window| (window.waits(known), window.units());
-                if best.is_none_or(|best| cost(found) < cost(best)) {
-                    best = Some(found);
-                }
+            if sum >= units || next == NONE {
+                let missing = units.saturating_sub(sum);
+                let owners = self.owners_between(first, next);
+                let found = Window { first, units: sum, missing, owners };
+                best = best.filter(|best| cost(best) <= cost(&found)).or(Some(found));
             }
-            id = self.blocks[id].next;
+            id = next;
         }
         best
     }
 
-    /// The window from one free block to another.
-    fn window_of(&self, low: u32, high: u32) -> Window {
-        let Block { start: from, previous: below, .. } = self.blocks[low];
-        let (mut owners, mut id) = (0, low);
-        loop {
+    /// The owners of the free blocks from one to before another.
+    fn owners_between(&self, first: u32, end: u32) -> u64 {
+        let (mut owners, mut id) = (0, first);
+        while id != end {
             owners |= self.owner_of_free(id).map_or(0, Owner::bit);
-            if id == high {
-                return Window { from, to: self.blocks[high].end(), below, owners };
-            }
             id = self.blocks[id].next;
         }
+        owners
+    }
+}
+
+impl ArenaGuard<'_> {
+    fn frees(&mut self, owner: Owner) -> u64 {
+        let own = if owner == Owner::ARENA { self.account().total_freed() } else { 0 };
+        self.foreign.0[owner.0].frees.wrapping_add(own)
     }
 
-    /// The free memory at the end, of any owners: the window and its units.
-    pub(in crate::memory) fn tail(&self) -> Option<(Window, u32)> {
-        let mut low = NONE;
-        let mut id = self.last;
-        while id != NONE && self.owner_of_free(id).is_some() {
-            (low, id) = (id, self.blocks[id].previous);
-        }
-        if low == NONE {
-            return None;
-        }
-        let window = self.window_of(low, self.last);
-        Some((window, window.units()))
+    /// Is the stream of one owner ordered after everything that is free for another?
+    pub(in crate::memory) fn is_ordered(&mut self, before: Owner, after: Owner) -> bool {
+        after == before || self.foreign.0[after.0].seen[before.0] == self.frees(before)
+    }
+
+    /// Notes that the stream of an owner is ordered after all that another owner has now, and thus
+    /// after what that one was ordered after.
+    pub(in crate::memory) fn note_ordered(&mut self, before: Owner, after: Owner) {
+        let now = self.frees(before);
+        let known = self.foreign.0[before.0].seen;
+        let seen = &mut self.foreign.0[after.0].seen;
+        seen.iter_mut().zip(known).for_each(|(seen, known)| *seen = known.max(*seen));
+        seen[before.0] = now;
     }
 }

@@ -2,9 +2,10 @@
 //! free memory leaves holes: address ranges without memory between ranges with memory.
 
 use crate::base::error::{Error, Result};
+use crate::memory::arena::ArenaState;
 use crate::memory::arena::block::{Block, NONE, State};
+use crate::memory::arena::foreign_free::Owner;
 use crate::memory::arena::segment::growth_cursor;
-use crate::memory::arena::{Arena, ArenaState};
 use crate::memory::backing::virtual_memory::VirtualMemory;
 use crate::memory::config::size::UNIT;
 
@@ -142,35 +143,6 @@ impl ArenaState {
         Ok(())
     }
 
-    /// Maps `units`, a multiple of the granularity, at the end, as a free block that is ordered on
-    /// a foreign stream (`foreign_free.rs`).
-    pub(in crate::memory) fn grow_for_stream(
-        &mut self,
-        memory: &VirtualMemory,
-        arena: &Arena,
-        index: usize,
-        units: u32,
-    ) -> Result<()> {
-        self.blocks.prepare(1)?;
-        let limit = self.segment.views.primary_limit(arena.slot_units());
-        if self.is_below_slot() || u64::from(self.end()) + u64::from(units) > limit {
-            return Err(Error::DriverOutOfMemory { call: "cuMemMap" });
-        }
-        self.segment.map(memory, arena.base, self.end(), u64::from(units) * UNIT)?;
-        let wilderness = std::mem::replace(&mut self.wilderness, NONE);
-        if wilderness != NONE {
-            self.bins.insert(&mut self.blocks, wilderness);
-        }
-        let id = self.new_block(self.end(), units, State::ForeignFree);
-        self.blocks.link(id, self.last, NONE);
-        if self.last == NONE {
-            self.first = id;
-        }
-        self.last = id;
-        self.release_foreign(index, id);
-        Ok(())
-    }
-
     /// Is there a hole in which a block of `units` fits, together with its free neighbours?
     pub(in crate::memory) fn has_hole_for(&self, units: u32) -> bool {
         self.has_holes() && self.find_hole(units).is_some()
@@ -293,13 +265,8 @@ impl ArenaState {
     pub(in crate::memory) fn cut_out(&mut self, id: u32, from: u32, to: u32, state: State) {
         let Block { start, previous: below, .. } = self.blocks[id];
         let end = self.blocks[id].end();
-        if id == self.wilderness {
-            self.wilderness = NONE;
-        } else {
-            self.bins.remove(&mut self.blocks, id);
-        }
-        self.free_blocks -= 1;
-        self.free_bytes -= self.blocks[id].bytes();
+        let owner = self.owner_of_free(id).unwrap_or(Owner::ARENA);
+        self.take_out(owner, id);
         let block = &mut self.blocks[id];
         (block.start, block.units, block.state) = (from, to - from, state);
         if start < from {
@@ -308,7 +275,7 @@ impl ArenaState {
             if self.first == id {
                 self.first = edge;
             }
-            self.release(edge);
+            self.release_to(owner, edge);
         }
         if to < end {
             let above = self.blocks[id].next;
@@ -317,7 +284,7 @@ impl ArenaState {
             if self.last == id {
                 self.last = edge;
             }
-            self.release(edge);
+            self.release_to(owner, edge);
         }
     }
 

@@ -1,42 +1,61 @@
 //! Merging of free blocks with their neighbours.
 
 use crate::memory::arena::ArenaState;
-use crate::memory::arena::block::{Block, State};
+use crate::memory::arena::block::Block;
+use crate::memory::arena::foreign_free::Owner;
 use crate::memory::config::size::UNIT;
 
 impl ArenaState {
-    /// Makes a block free and merges it with free neighbours. Returns the merged block.
+    /// Makes a block free for the arena's stream and merges it with free neighbours. Returns the
+    /// merged block.
     pub(in crate::memory) fn release(&mut self, id: u32) -> u32 {
+        self.release_to(Owner::ARENA, id)
+    }
+
+    /// Makes a block free for an owner and merges it with that owner's free neighbours.
+    #[inline(always)]
+    pub(in crate::memory) fn release_to(&mut self, owner: Owner, id: u32) -> u32 {
         self.forget_best();
         let Block { units, previous, next, .. } = self.blocks[id];
         self.free_blocks += 1;
         self.free_bytes += i64::from(units) * UNIT as i64;
         let mut id = id;
-        self.blocks[id].state = State::Free;
-        // The wilderness is in no bin.
-        if self.blocks[next].state == State::Free {
-            if next != self.wilderness {
-                self.bins.remove(&mut self.blocks, next);
-            }
+        (self.blocks[id].state, self.blocks[id].uses) = (owner.free_state(), owner.end());
+        if self.is_free_for(owner, next) {
+            self.take_to_merge(owner, next);
             self.absorb(id, next);
         }
-        if self.blocks[previous].state == State::Free {
-            if previous != self.wilderness {
-                self.bins.remove(&mut self.blocks, previous);
-            }
+        if self.is_free_for(owner, previous) {
+            self.take_to_merge(owner, previous);
             self.absorb(previous, id);
             id = previous;
         }
-        if self.last == id {
+        if owner == Owner::ARENA && self.last == id {
             // Holes at the end are trimmed, so the last block ends where the memory does.
             self.wilderness = id;
             if self.first == id {
                 self.reset_cursor();
             }
         } else {
-            self.bins.insert(&mut self.blocks, id);
+            let (bins, blocks) = self.bins_of(owner);
+            bins.insert(blocks, id);
         }
         id
+    }
+
+    #[inline(always)]
+    fn is_free_for(&self, owner: Owner, id: u32) -> bool {
+        let block = &self.blocks[id];
+        block.state == owner.free_state() && (owner == Owner::ARENA || block.uses == owner.end())
+    }
+
+    /// Takes a free block out of its bin; the wilderness is in none.
+    #[inline(always)]
+    fn take_to_merge(&mut self, owner: Owner, id: u32) {
+        if id != self.wilderness {
+            let (bins, blocks) = self.bins_of(owner);
+            bins.remove(blocks, id);
+        }
     }
 
     /// Merges two neighbouring free blocks that are in no bin.

@@ -91,7 +91,7 @@ pub struct Arena {
     counted: AtomicI64,
     /// The arena that last served its stream with memory of another stream; NULL: none.
     pub(super) source_arena: AtomicPtr<Arena>,
-    /// How often its stream was ordered after another for little memory.
+    /// How often its stream was ordered after another since it got much memory from others.
     pub(super) small_waits: AtomicU32,
     /// Guarded by the heap's lock.
     state: UnsafeCell<ArenaState>,
@@ -464,8 +464,8 @@ impl ArenaState {
         self.active_blocks -= 1;
         match self.segments {
             None => match self.owner_of(id) {
-                Owner::Arena => self.release_block_or_view(id),
-                Owner::Stream(index) => self.free_foreign(index, id),
+                Owner::ARENA => self.release_block_or_view(id),
+                owner => self.free_foreign(owner, id),
             },
             Some(_) => self.release_in_segment(id, now),
         }

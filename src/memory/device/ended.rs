@@ -163,7 +163,7 @@ impl DeviceMemory {
             marker.mark(state.arena().heap().stream.load(Ordering::Acquire));
             state.uses.mark_streams(marker);
             state.deferred.mark_streams(marker);
-            state.foreign.mark_streams(marker);
+            state.mark_owners(marker);
             Ok(())
         });
         self.mark_streams_of_stranded(marker);

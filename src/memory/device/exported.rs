@@ -5,7 +5,7 @@
 
 use crate::base::error::{Error, Result};
 use crate::gpu::gpus::Gpus;
-use crate::memory::arena::block::{Block, State};
+use crate::memory::arena::block::State;
 use crate::memory::arena::{Arena, ArenaGuard, ArenaState, addresses, events, segmented};
 use crate::memory::config::size::UNIT;
 use crate::memory::device::hooks::Verdict;
@@ -151,10 +151,7 @@ impl DeviceMemory {
     fn free_forgotten(&self, gpus: &Gpus, state: &mut ArenaGuard<'_>, id: u32) {
         state.forget_processes(id);
         state.end_lending(id);
-        if state.blocks[id].uses != 0 {
-            return self.free_used_locally(gpus, state, id);
-        }
-        self.free_unused(gpus, state, id);
+        self.free_used_locally(gpus, state, id);
     }
 
     /// Frees a block if it was lent; false: it was not.
@@ -164,29 +161,24 @@ impl DeviceMemory {
         state: &mut ArenaGuard<'_>,
         id: u32,
     ) -> bool {
-        if !state.end_lending(id) {
-            return false;
+        let was_lent = state.end_lending(id);
+        if was_lent {
+            self.free_used_locally(gpus, state, id);
         }
-        match state.blocks[id].uses {
-            0 => self.free_unused(gpus, state, id),
-            _ => self.free_used_locally(gpus, state, id),
-        }
-        true
+        was_lent
     }
 
     /// Frees a block that no stream but its own uses.
-    fn free_unused(&self, gpus: &Gpus, state: &mut ArenaGuard<'_>, id: u32) {
+    pub(in crate::memory) fn free_unused(&self, gpus: &Gpus, state: &mut ArenaGuard<'_>, id: u32) {
         let arena = state.arena();
-        if arena.segmented {
-            return self.free_in_segment(gpus, state, id);
-        }
         events::freed(arena, state, id);
         self.end_block(gpus, state, id);
-        let Block { requested, oversize, units, start, .. } = state.blocks[id];
-        state.free(id, units, start);
-        let split = state.split();
-        let bytes = i64::from(units) * UNIT as i64;
-        let change = change_of(-1, -bytes, -(requested as i64), oversize);
-        self.count_slowly(state, arena.class_of(units), change, split);
+        let before = state.reserved();
+        state.record_view_end(arena.base, id);
+        let block = state.blocks[id];
+        let change = change_of(-1, -block.bytes(), -(block.requested as i64), block.oversize);
+        state.free_pending(id, self.now());
+        self.count_with_split(state, arena.class_of(block.units), change);
+        self.count_segment(state, before);
     }
 }

@@ -24,7 +24,6 @@ pub(crate) mod remap_policy;
 pub(crate) mod segments;
 pub mod snapshot;
 pub(crate) mod stream_end;
-pub(crate) mod stream_order;
 pub(crate) mod suballocations;
 pub mod uncached;
 
@@ -274,21 +273,31 @@ impl DeviceMemory {
     /// Runs `body` for each arena in turn, holding its lock; stops at the first error.
     pub(in crate::memory) fn each_arena(
         &self,
-        mut body: impl FnMut(&mut ArenaGuard<'_>) -> Result<()>,
+        body: impl FnMut(&mut ArenaGuard<'_>) -> Result<()>,
+    ) -> Result<()> {
+        self.each_arena_where(|_| true, body)
+    }
+
+    /// The same for the arenas that are `wanted`, which is called with the ledger held.
+    pub(in crate::memory) fn each_arena_where<'a>(
+        &'a self,
+        wanted: impl Fn(&Arena) -> bool,
+        mut body: impl FnMut(&mut ArenaGuard<'a>) -> Result<()>,
     ) -> Result<()> {
         let mut index = 0;
         let _walk = self.ended.walk();
         loop {
             let found = self.stats.with_members(|heaps| {
-                let heap = heaps.get(index / 2)?;
-                Some(std::ptr::from_ref(&heap.arenas()[index % 2]))
+                let mut arenas = heaps.iter().flat_map(|heap| heap.arenas()).skip(index);
+                let at = arenas.clone().position(&wanted)?;
+                index += at + 1;
+                arenas.nth(at).map(std::ptr::from_ref)
             });
             let Some(arena) = found else { return Ok(()) };
             // SAFETY: a part of a heap, which is kept as long as this thread is inside.
             let arena = unsafe { &*arena };
             let state = &mut arena.enter()?;
             body(state)?;
-            index += 1;
         }
     }
 

@@ -12,9 +12,7 @@ use crate::gpu::stream::{Stream, finished};
 use crate::memory::arena::bins::SHORT_WALK;
 use crate::memory::arena::block::NONE;
 use crate::memory::arena::deferred_free::CompletedBlocks;
-use crate::memory::arena::foreign_free::Owner;
 use crate::memory::arena::poll_policy::{PollPolicy, PollTimer};
-use crate::memory::arena::segment::remap::IN_VIEW;
 use crate::memory::arena::{ArenaGuard, StreamEnd, events};
 use crate::memory::config::size::Request;
 use crate::memory::device::DeviceMemory;
@@ -253,7 +251,7 @@ impl DeviceMemory {
         Ok(())
     }
 
-    /// Frees a block that other streams use and no other process has.
+    /// Frees a block that no other process has.
     pub(in crate::memory) fn free_used_locally(
         &self,
         gpus: &Gpus,
@@ -261,11 +259,8 @@ impl DeviceMemory {
         id: u32,
     ) {
         let arena = state.arena();
-        if state.blocks[id].uses == IN_VIEW {
-            return self.free_view(gpus, state, id);
-        }
-        if let Owner::Stream(index) = Owner::of_end(state.blocks[id].uses) {
-            return self.free_foreign(gpus, state, index, id);
+        if !state.uses.has(state.blocks[id].uses) {
+            return self.free_unused(gpus, state, id);
         }
         events::free_requested(arena, state, id);
         let (bytes, oversize) = state.defer_free(id);

@@ -13,7 +13,6 @@ use crate::memory::config::pool_id::PoolId;
 use crate::memory::config::size::{Class, Request, UNIT};
 use crate::memory::device::DeviceMemory;
 use crate::memory::device::stream_end::ordering_stream;
-use crate::memory::stats::ledger::change_of;
 
 /// How much more may be reserved than was ever needed at once, in thousandths. It grows by the same
 /// amount each time that views were unmapped to make room for others.
@@ -171,22 +170,6 @@ impl DeviceMemory {
         self.count_with_split(state, arena.class_of(request.units), change);
         self.count_segment(state, before);
         Ok(address)
-    }
-
-    /// Frees a block in a view that no other stream uses.
-    pub(in crate::memory) fn free_view(&self, gpus: &Gpus, state: &mut ArenaGuard<'_>, id: u32) {
-        let arena = state.arena();
-        events::freed(arena, state, id);
-        self.end_block(gpus, state, id);
-        let before = state.reserved();
-        state.record_view_end(arena.base, id);
-        let block = &state.blocks[id];
-        let class = arena.class_of(block.units);
-        let change = change_of(-1, -block.bytes(), -(block.requested as i64), block.oversize);
-        state.active_blocks -= 1;
-        state.release_block_or_view(id);
-        self.count_with_split(state, class, change);
-        self.count_segment(state, before);
     }
 
     /// The granularity in units.

@@ -105,28 +105,10 @@ impl DeviceSegments {
 pub fn free(gpus: &Gpus, address: u64) -> Result<()> {
     let Locked { mut state, id } = lock_block(address)?;
     let memory = gpus.device(state.arena().device)?.memory();
-    if state.blocks[id].uses != 0 {
-        return memory.free_used(gpus, &mut state, id);
-    }
-    memory.free_in_segment(gpus, &mut state, id);
-    Ok(())
+    memory.free_used(gpus, &mut state, id)
 }
 
 impl DeviceMemory {
-    /// Frees a block that no other stream uses.
-    pub(in crate::memory) fn free_in_segment(
-        &self,
-        gpus: &Gpus,
-        state: &mut ArenaGuard<'_>,
-        id: u32,
-    ) {
-        let arena = state.arena();
-        events::freed(arena, state, id);
-        self.end_block(gpus, state, id);
-        let change = state.free_in_segment(id, self.now());
-        self.count_with_split(state, arena.class, change);
-    }
-
     /// Marks the streams of stranded segments, so that they stay alive.
     pub(in crate::memory) fn mark_streams_of_stranded(&self, marker: Marker) {
         self.segments.stranded.lock().iter().for_each(|segment| marker.mark(segment.stream));

@@ -327,15 +327,6 @@ impl ArenaState {
         change_of(1, bytes, requested as i64, oversize)
     }
 
-    /// Frees a block that no other stream uses.
-    pub(in crate::memory) fn free_in_segment(&mut self, id: u32, now: u64) -> Counters {
-        let block = &self.blocks[id];
-        let change = change_of(-1, -block.bytes(), -(block.requested as i64), block.oversize);
-        self.active_blocks -= 1;
-        self.release_in_segment(id, now);
-        change
-    }
-
     /// Makes a block free and merges it with the free neighbours in its segment.
     pub(in crate::memory) fn release_in_segment(&mut self, id: u32, now: u64) {
         let Block { previous, next, .. } = self.blocks[id];
