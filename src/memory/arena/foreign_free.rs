@@ -22,6 +22,7 @@ use crate::base::error::{Error, Result};
 use crate::gpu::external_registry::Marker;
 use crate::gpu::stream::Stream;
 use crate::memory::arena::block::{Blocks, NONE, State};
+use crate::memory::arena::segment::growth_cursor;
 use crate::memory::arena::segment::remap::IN_VIEW;
 use crate::memory::arena::{Arena, ArenaGuard, ArenaState};
 use crate::memory::config::size::Request;
@@ -141,7 +142,7 @@ impl ArenaState {
         Owner::of_end(self.uses.end(self.blocks[id].uses))
     }
 
-    /// The stream of an owner; none: it has ended or no blocks.
+    /// The stream of an owner, if it has one.
     #[inline(always)]
     pub(in crate::memory) fn stream_of_owner<'a>(
         &self,
@@ -184,8 +185,8 @@ impl ArenaState {
         }
     }
 
-    /// The owner that another stream than the arena's is, with the number of one that has no
-    /// blocks if it is new.
+    /// The owner that another stream than the arena's is. A new one gets the number of one that has
+    /// no blocks.
     pub(in crate::memory) fn find_or_insert(&mut self, stream: &Stream) -> Result<Owner> {
         if let Some(owner) = self.foreign.find(stream) {
             return Ok(owner);
@@ -201,6 +202,7 @@ impl ArenaState {
         }
         let owner = owners.get_mut(number).ok_or(Error::OutOfHostMemory(WHAT))?;
         (owner.stream, owner.seen) = (stream, [0; MOST_OWNERS]);
+        self.growth_cursor = growth_cursor::ALL;
         Ok(Owner(number))
     }
 
@@ -224,6 +226,7 @@ impl ArenaState {
     }
 
     /// Takes a block out of its owner's free memory.
+    #[inline(always)]
     pub(in crate::memory) fn take_out(&mut self, owner: Owner, id: u32) {
         self.free_blocks -= 1;
         self.free_bytes -= self.blocks[id].bytes();
@@ -298,7 +301,8 @@ impl ArenaState {
         found
     }
 
-    /// Gathers a window and returns its block. A block of the arena's own is not moved as a whole.
+    /// Moves a window to one owner and returns its block. A single block of the arena's own stays
+    /// as it is: its rest is not needed.
     pub(in crate::memory) fn gather_window(&mut self, window: Window, to: Owner) -> u32 {
         if window.owners == Owner::ARENA.bit() {
             return window.first;
@@ -311,38 +315,25 @@ impl ArenaState {
     /// for, which are not in `known`, and its length. The quick lists are empty.
     pub(in crate::memory) fn find_window(&self, units: u32, known: u64) -> Option<Window> {
         let cost = |window: &Window| (window.missing, window.waits(known), window.units);
-        let mut best: Option<Window> = None;
-        let (mut first, mut id, mut sum) = (self.first, self.first, 0);
-        while id != NONE {
-            let next = self.blocks[id].next;
-            if self.owner_of_free(id).is_none() {
-                (first, sum, id) = (next, 0, next);
-                continue;
+        let (mut best, mut first): (Option<Window>, u32) = (None, self.first);
+        while first != NONE {
+            let mut found = Window { first, units: 0, missing: units, owners: 0 };
+            let mut id = first;
+            while found.missing > 0
+                && let Some(owner) = self.owner_of_free(id)
+            {
+                found.units += self.blocks[id].units;
+                found.missing = units.saturating_sub(found.units);
+                found.owners |= owner.bit();
+                id = self.blocks[id].next;
             }
-            sum += self.blocks[id].units;
-            while sum - self.blocks[first].units >= units {
-                sum -= self.blocks[first].units;
-                first = self.blocks[first].next;
+            let is_usable = found.missing == 0 || id == NONE && found.units > 0;
+            if is_usable && best.is_none_or(|best| cost(&found) < cost(&best)) {
+                best = Some(found);
             }
-            if sum >= units || next == NONE {
-                let missing = units.saturating_sub(sum);
-                let owners = self.owners_between(first, next);
-                let found = Window { first, units: sum, missing, owners };
-                best = best.filter(|best| cost(best) <= cost(&found)).or(Some(found));
-            }
-            id = next;
+            first = self.blocks[first].next;
         }
         best
-    }
-
-    /// The owners of the free blocks from one to before another.
-    fn owners_between(&self, first: u32, end: u32) -> u64 {
-        let (mut owners, mut id) = (0, first);
-        while id != end {
-            owners |= self.owner_of_free(id).map_or(0, Owner::bit);
-            id = self.blocks[id].next;
-        }
-        owners
     }
 }
 
@@ -352,9 +343,13 @@ impl ArenaGuard<'_> {
         self.foreign.0[owner.0].frees.wrapping_add(own)
     }
 
-    /// Is the stream of one owner ordered after everything that is free for another?
-    pub(in crate::memory) fn is_ordered(&mut self, before: Owner, after: Owner) -> bool {
-        after == before || self.foreign.0[after.0].seen[before.0] == self.frees(before)
+    /// The owners whose free memory another one may use without a wait.
+    pub(in crate::memory) fn ordered(&mut self, after: Owner) -> u64 {
+        let owners = (0..self.foreign.0.len()).map(Owner);
+        owners.fold(after.bit(), |ordered, before| {
+            let is_ordered = self.foreign.0[after.0].seen[before.0] == self.frees(before);
+            if is_ordered { ordered | before.bit() } else { ordered }
+        })
     }
 
     /// Notes that the stream of an owner is ordered after all that another owner has now, and thus

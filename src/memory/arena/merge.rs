@@ -3,7 +3,6 @@
 use crate::memory::arena::ArenaState;
 use crate::memory::arena::block::Block;
 use crate::memory::arena::foreign_free::Owner;
-use crate::memory::config::size::UNIT;
 
 impl ArenaState {
     /// Makes a block free for the arena's stream and merges it with free neighbours. Returns the
@@ -16,20 +15,20 @@ impl ArenaState {
     #[inline(always)]
     pub(in crate::memory) fn release_to(&mut self, owner: Owner, id: u32) -> u32 {
         self.forget_best();
-        let Block { units, previous, next, .. } = self.blocks[id];
-        self.free_blocks += 1;
-        self.free_bytes += i64::from(units) * UNIT as i64;
+        let Block { previous, next, .. } = self.blocks[id];
         let mut id = id;
         (self.blocks[id].state, self.blocks[id].uses) = (owner.free_state(), owner.end());
         if self.is_free_for(owner, next) {
-            self.take_to_merge(owner, next);
+            self.take_out(owner, next);
             self.absorb(id, next);
         }
         if self.is_free_for(owner, previous) {
-            self.take_to_merge(owner, previous);
+            self.take_out(owner, previous);
             self.absorb(previous, id);
             id = previous;
         }
+        self.free_blocks += 1;
+        self.free_bytes += self.blocks[id].bytes();
         if owner == Owner::ARENA && self.last == id {
             // Holes at the end are trimmed, so the last block ends where the memory does.
             self.wilderness = id;
@@ -49,23 +48,13 @@ impl ArenaState {
         block.state == owner.free_state() && (owner == Owner::ARENA || block.uses == owner.end())
     }
 
-    /// Takes a free block out of its bin; the wilderness is in none.
-    #[inline(always)]
-    fn take_to_merge(&mut self, owner: Owner, id: u32) {
-        if id != self.wilderness {
-            let (bins, blocks) = self.bins_of(owner);
-            bins.remove(blocks, id);
-        }
-    }
-
-    /// Merges two neighbouring free blocks that are in no bin.
-    pub(in crate::memory) fn absorb(&mut self, id: u32, next: u32) {
+    /// Adds a block, which is in no bin and not counted, to its neighbour below.
+    fn absorb(&mut self, id: u32, next: u32) {
         self.blocks[id].units += self.blocks[next].units;
         self.blocks.unlink(next);
         if self.last == next {
             self.last = id;
         }
         self.blocks.give(next);
-        self.free_blocks -= 1;
     }
 }

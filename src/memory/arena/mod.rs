@@ -91,7 +91,7 @@ pub struct Arena {
     counted: AtomicI64,
     /// The arena that last served its stream with memory of another stream; NULL: none.
     pub(super) source_arena: AtomicPtr<Arena>,
-    /// How often its stream was ordered after another since it got much memory from others.
+    /// How often its stream was ordered after another since it found a large free block.
     pub(super) small_waits: AtomicU32,
     /// Guarded by the heap's lock.
     state: UnsafeCell<ArenaState>,

@@ -1,9 +1,9 @@
 //! What a device counts when the account of an arena alone cannot.
 
-use crate::memory::arena::ArenaGuard;
+use crate::memory::arena::{ArenaGuard, events};
 use crate::memory::config::size::Class;
 use crate::memory::device::DeviceMemory;
-use crate::memory::stats::ledger::{COUNTERS, Counters, Split, only};
+use crate::memory::stats::ledger::{COUNTERS, Counters, Split, change_of, only};
 
 impl DeviceMemory {
     /// Counts a change of a block of a class, and the present free blocks, where the account alone
@@ -31,6 +31,16 @@ impl DeviceMemory {
     ) {
         let split = state.split();
         self.count_slowly(state, class, change, split);
+    }
+
+    /// Records and counts a block that was just allocated. Returns its address.
+    pub(in crate::memory) fn count_allocated(&self, state: &mut ArenaGuard<'_>, id: u32) -> u64 {
+        let arena = state.arena();
+        events::allocated(arena, state, id);
+        let block = state.blocks[id];
+        let change = change_of(1, block.bytes(), block.requested as i64, block.oversize);
+        self.count_with_split(state, arena.class_of(block.units), change);
+        state.address(arena.base, id)
     }
 
     /// Counts the present free blocks.

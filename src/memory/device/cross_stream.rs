@@ -13,25 +13,23 @@ use crate::gpu::gpus::Gpus;
 use crate::gpu::stream::Stream;
 use crate::memory::arena::block::State;
 use crate::memory::arena::foreign_free::{Owner, Window};
-use crate::memory::arena::segment::growth_cursor;
-use crate::memory::arena::{Arena, ArenaGuard, events};
+use crate::memory::arena::{Arena, ArenaGuard};
 use crate::memory::config::pool_id::PoolId;
 use crate::memory::config::size::{Request, UNIT};
 use crate::memory::device::stream_end::record_end;
 use crate::memory::device::{Attempt, DeviceMemory};
 use crate::memory::stats::class_counters::ClassCounters;
-use crate::memory::stats::ledger::{ALL, ALLOCATED_BYTES, change_of};
+use crate::memory::stats::ledger::{ALL, ALLOCATED_BYTES};
 use std::sync::atomic::Ordering;
 
 /// How much may be reserved beyond the highest need so far, in thousandths of it.
 const MARGIN: u64 = 10;
 /// The same for little growth of a stream that was ordered after others at least [`TIMES`] times
-/// since it got much memory from them: it needs little, as a stream of copies does.
+/// and found only little free blocks: it needs little, as a stream of copies does.
 const WIDE_MARGIN: u64 = 40;
 const TIMES: u32 = 4;
 /// An amount is little if it is less than the reserved memory divided by this.
 const LITTLE: u64 = 64;
-
 /// Other arenas are not searched if all of them together have less than this.
 const LEAST: u64 = 16 << 20;
 
@@ -44,17 +42,6 @@ enum Reach {
     All,
     /// That, or memory at the end of an arena that has to grow.
     Growth,
-}
-
-/// What is done to order a stream after another.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Effort {
-    /// Nothing.
-    None,
-    /// A query whether the other stream has work left.
-    Query,
-    /// An event and a wait.
-    Wait,
 }
 
 impl DeviceMemory {
@@ -77,7 +64,8 @@ impl DeviceMemory {
         let source = &mut source.enter()?;
         let Some(owner) = source.foreign.find(stream) else { return Ok(None) };
         let Some(id) = source.find_free(owner, request.units) else { return Ok(None) };
-        self.take_for(source, owner, id, request).map(Some)
+        source.allocate_for(owner, id, request)?;
+        Ok(Some(self.count_allocated(source, id)))
     }
 
     /// Memory of other streams, or memory of this arena that other streams use, if growth would
@@ -108,8 +96,8 @@ impl DeviceMemory {
         }
     }
 
-    /// The arena with the cheapest window for a request. Of equals the smallest: an arena with
-    /// little memory is of little use as a whole.
+    /// The arena with the cheapest window for a request: by growth, waits, the memory of the arena,
+    /// and the window's length. An arena with little memory is of little use as a whole.
     fn cheapest<'a>(&'a self, attempt: Attempt, reach: Reach) -> Result<Option<&'a Arena>> {
         let Attempt { gpus, arena, request, .. } = attempt;
         let is_own = |other: &Arena| std::ptr::eq(other, arena);
@@ -123,11 +111,11 @@ impl DeviceMemory {
                 // Errors of the other arena's streams do not fail this allocation.
                 let _ = self.settle(gpus, other, false);
             }
-            let found = self.window_in(attempt, other, Effort::Query);
+            let found = self.window_in(attempt, other);
             let Some((_, window, known)) = found else { return Ok(()) };
             // Growth of another stream's arena must save at least a quarter of the request.
-            let saved = if is_own || window.missing == 0 { 0 } else { request.units / 4 };
-            let (lacks, waits) = (window.missing + saved, window.waits(known));
+            let least = if is_own || window.missing == 0 { 0 } else { request.units / 4 };
+            let (lacks, waits) = (window.missing.saturating_add(least), window.waits(known));
             let is_in_reach = match reach {
                 Reach::Own => lacks == 0 && waits.0 == 0,
                 Reach::All => lacks == 0,
@@ -151,12 +139,14 @@ impl DeviceMemory {
         reach: Reach,
     ) -> Result<Option<u64>> {
         let Attempt { arena, request, .. } = attempt;
-        let found = self.window_in(attempt, source, Effort::None);
+        let found = self.window_in(attempt, source);
         let Some((to, mut window, _)) = found else { return Ok(None) };
         let lacks = window.missing > 0;
-        if lacks && reach != Reach::Growth
-            || self.order(attempt, source, window.owners, to, Effort::Wait) != window.owners
-        {
+        if lacks && reach != Reach::Growth {
+            return Ok(None);
+        }
+        let ordered = self.order(attempt, source, window.owners, to, true);
+        if window.waits(ordered).0 > 0 {
             return Ok(None);
         }
         if lacks && to != Owner::ARENA {
@@ -172,8 +162,7 @@ impl DeviceMemory {
         }
         let id = source.gather_window(window, to);
         self.count_split(source);
-        let gained = source.blocks[id].bytes() as u64;
-        if gained >= self.virtual_memory.limit.claimed() / LITTLE {
+        if source.blocks[id].bytes() as u64 >= self.virtual_memory.limit.claimed() / LITTLE {
             arena.small_waits.store(0, Ordering::Relaxed);
         }
         if to != Owner::ARENA {
@@ -182,10 +171,9 @@ impl DeviceMemory {
         } else if lacks {
             // The caller makes the arena grow.
             return Ok(None);
-        } else {
-            source.advance_cursor(request.units);
         }
-        self.take_for(source, to, id, request).map(Some)
+        source.allocate_for(to, id, request)?;
+        Ok(Some(self.count_allocated(source, id)))
     }
 
     /// The cheapest window in an arena, the owner that the requesting stream is there, and the
@@ -194,7 +182,6 @@ impl DeviceMemory {
         &self,
         attempt: Attempt,
         other: &mut ArenaGuard<'_>,
-        effort: Effort,
     ) -> Option<(Owner, Window, u64)> {
         if other.free_bytes == 0 || !is_shared(other.arena()) {
             return None;
@@ -204,43 +191,36 @@ impl DeviceMemory {
         }
         let to = match std::ptr::eq(other.arena(), attempt.arena) {
             true => Owner::ARENA,
-            false => {
-                other.growth_cursor = growth_cursor::ALL;
-                other.find_or_insert(attempt.arena.stream()?).ok()?
-            }
+            false => other.find_or_insert(attempt.arena.stream()?).ok()?,
         };
-        let owners = other.owners_of(&[State::Free, State::ForeignFree]);
         let units = attempt.request.units;
-        let mut known = self.order(attempt, other, owners, to, Effort::None);
+        let mut known = other.ordered(to);
         let mut window = other.find_window(units, known)?;
-        if effort == Effort::Query && window.missing == 0 && window.waits(known).0 > 0 {
-            known = self.order(attempt, other, owners, to, Effort::Query);
+        if window.missing == 0 && window.waits(known).0 > 0 {
+            let owners = other.owners_of(&[State::Free, State::ForeignFree]);
+            known = self.order(attempt, other, owners, to, false);
             window = other.find_window(units, known)?;
         }
         Some((to, window, known))
     }
 
-    /// Those of the owners after which the stream of owner `to` is ordered, by this effort.
+    /// Orders the requesting stream, which is owner `to`, after these owners: by waits if it may
+    /// wait, else where they have no work left. Returns all that it is ordered after.
     fn order(
         &self,
         attempt: Attempt,
         state: &mut ArenaGuard<'_>,
         owners: u64,
         to: Owner,
-        effort: Effort,
+        may_wait: bool,
     ) -> u64 {
-        let mut ordered = 0;
-        for owner in Owner::all_in(owners) {
-            if !state.is_ordered(owner, to) {
-                if !self.follow(attempt, state, owner, effort).unwrap_or(false) {
-                    continue;
-                }
+        for owner in Owner::all_in(owners & !state.ordered(to)) {
+            if self.follow(attempt, state, owner, may_wait).unwrap_or(false) {
                 state.note_ordered(owner, to);
                 attempt.arena.small_waits.fetch_add(1, Ordering::Relaxed);
             }
-            ordered |= owner.bit();
         }
-        ordered
+        state.ordered(to)
     }
 
     /// Orders the requesting stream after that of an owner; false: it is not. Does nothing to
@@ -250,14 +230,11 @@ impl DeviceMemory {
         attempt: Attempt,
         state: &mut ArenaGuard<'_>,
         owner: Owner,
-        effort: Effort,
+        may_wait: bool,
     ) -> Result<bool> {
         let Attempt { gpus, device, arena, .. } = attempt;
         let (before, after) = (state.stream_of_owner(state.arena(), owner), arena.stream());
         let (Some(before), Some(after)) = (before, after) else { return Ok(false) };
-        if effort == Effort::None {
-            return Ok(false);
-        }
         let EndState::Alive(_named) = before.end_state() else {
             // The event that was recorded at its end is queried; no stream waits for it.
             return self.is_over(gpus, state, before, false);
@@ -265,7 +242,7 @@ impl DeviceMemory {
         if before.is_per_thread() {
             return Ok(false);
         }
-        if effort == Effort::Query {
+        if !may_wait {
             return Ok(before.unless_captured(gpus, || before.query(gpus))?.unwrap_or(false));
         }
         let Some(event) = record_end(gpus, device, before)? else { return Ok(false) };
@@ -274,23 +251,6 @@ impl DeviceMemory {
         let waits = waits?;
         self.waits.fetch_add(u64::from(waits), Ordering::Relaxed);
         Ok(waits)
-    }
-
-    /// Allocates the start of a free block for an owner that may use it.
-    fn take_for(
-        &self,
-        state: &mut ArenaGuard<'_>,
-        owner: Owner,
-        id: u32,
-        request: Request,
-    ) -> Result<u64> {
-        let arena = state.arena();
-        state.allocate_for(owner, id, request)?;
-        events::allocated(arena, state, id);
-        let bytes = (u64::from(request.units) * UNIT) as i64;
-        let change = change_of(1, bytes, request.bytes as i64, request.oversize);
-        self.count_with_split(state, arena.class_of(request.units), change);
-        Ok(state.address(arena.base, id))
     }
 
     /// Do other arenas have memory that may be shared? Less than the margin does not count, unless

@@ -173,12 +173,16 @@ impl DeviceMemory {
         let arena = state.arena();
         events::freed(arena, state, id);
         self.end_block(gpus, state, id);
-        let before = state.reserved();
-        state.record_view_end(arena.base, id);
+        let before = state.segment.views.contain(id).then(|| {
+            state.record_view_end(arena.base, id);
+            state.reserved()
+        });
         let block = state.blocks[id];
         let change = change_of(-1, -block.bytes(), -(block.requested as i64), block.oversize);
         state.free_pending(id, self.now());
         self.count_with_split(state, arena.class_of(block.units), change);
-        self.count_segment(state, before);
+        if let Some(before) = before {
+            self.count_segment(state, before);
+        }
     }
 }

@@ -8,7 +8,7 @@ use crate::gpu::gpus::Gpus;
 use crate::gpu::stream::Stream;
 use crate::memory::arena::bins::WHOLE_WALK;
 use crate::memory::arena::segment::growth_cursor;
-use crate::memory::arena::{Arena, ArenaGuard, events};
+use crate::memory::arena::{Arena, ArenaGuard};
 use crate::memory::config::pool_id::PoolId;
 use crate::memory::config::size::{Class, Request, UNIT};
 use crate::memory::device::DeviceMemory;
@@ -164,10 +164,8 @@ impl DeviceMemory {
     ) -> Result<u64> {
         let arena = state.arena();
         let before = state.reserved();
-        let (id, change) = state.take_view(arena.base, index, request)?;
-        events::allocated(arena, state, id);
-        let address = state.address(arena.base, id);
-        self.count_with_split(state, arena.class_of(request.units), change);
+        let id = state.take_view(arena.base, index, request)?;
+        let address = self.count_allocated(state, id);
         self.count_segment(state, before);
         Ok(address)
     }

@@ -154,12 +154,9 @@ impl DeviceMemory {
         request: Request,
         rules: &Rules,
     ) -> u64 {
-        let arena = state.arena();
-        let change = state.occupy(id, request, rules, self.now());
-        events::allocated(arena, state, id);
-        let address = state.address(arena.base, id);
+        state.occupy(id, request, rules, self.now());
+        let address = self.count_allocated(state, id);
         suballocations::block(state.heap(id), address, request.bytes);
-        self.count_with_split(state, arena.class, change);
         address
     }
 

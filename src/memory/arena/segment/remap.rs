@@ -19,7 +19,6 @@ use crate::memory::arena::segment::{Mark, Segment};
 use crate::memory::arena::{ArenaState, events};
 use crate::memory::backing::virtual_memory::VirtualMemory;
 use crate::memory::config::size::{Request, UNIT};
-use crate::memory::stats::ledger::{Counters, change_of};
 use crate::memory::trace::ring::Action;
 
 /// The number of views of an arena, at most.
@@ -376,7 +375,7 @@ impl ArenaState {
         base: u64,
         index: usize,
         request: Request,
-    ) -> Result<(u32, Counters)> {
+    ) -> Result<u32> {
         let view = &self.segment.views.list[index];
         let (start, units, parts) = (view.start, view.units, view.primaries.len());
         self.blocks.prepare(2 * parts as u32 + 2)?;
@@ -422,8 +421,7 @@ impl ArenaState {
         self.segment.views.list[index].block = id;
         let address = base + u64::from(start) * UNIT;
         events::segment(Action::SegmentMap, address, u64::from(units) * UNIT);
-        let bytes = i64::from(request.units) * UNIT as i64;
-        Ok((id, change_of(1, bytes, request.bytes as i64, request.oversize)))
+        Ok(id)
     }
 
     /// Records in the history that the handles of a block in a view are about to return to their

@@ -18,7 +18,6 @@ use crate::memory::arena::block::{Block, NONE, State};
 use crate::memory::backing::pluggable::Pluggable;
 use crate::memory::config::segment_rules::Rules;
 use crate::memory::config::size::{Request, UNIT};
-use crate::memory::stats::ledger::{Counters, change_of};
 use crate::profiling::nvtx::memory::Heap;
 use fits::{Fit, Fits};
 
@@ -284,13 +283,7 @@ impl ArenaState {
     }
 
     /// Allocates a free block that is in no list, or its lower part. `prepare_occupy` was called.
-    pub(in crate::memory) fn occupy(
-        &mut self,
-        id: u32,
-        request: Request,
-        rules: &Rules,
-        now: u64,
-    ) -> Counters {
+    pub(in crate::memory) fn occupy(&mut self, id: u32, request: Request, rules: &Rules, now: u64) {
         let Request { units, bytes: requested, .. } = request;
         let Block { start, units: whole, next, .. } = self.blocks[id];
         if self.is_split(id) {
@@ -322,9 +315,7 @@ impl ArenaState {
         block.uses = 0;
         block.waits = 0;
         block.oversize = rules.is_oversize(block.bytes() as u64);
-        let (bytes, oversize) = (block.bytes(), block.oversize);
         self.active_blocks += 1;
-        change_of(1, bytes, requested as i64, oversize)
     }
 
     /// Makes a block free and merges it with the free neighbours in its segment.
