@@ -283,20 +283,20 @@ impl DeviceMemory {
         if claimed <= self.policy.not_shared_below(limit.most().min(self.total)) {
             return true;
         }
-        let held = self.highest_need(Some(state), request);
+        let held = self.highest_need(state, request);
         let is_little = growth < limit.claimed() / LITTLE;
         let is_often = state.arena().small_waits.load(Ordering::Relaxed) >= TIMES;
         claimed <= held + held / 1000 * if is_little && is_often { WIDE_MARGIN } else { MARGIN }
     }
 
     /// The most bytes that were allocated at a time since the cache was emptied, this request
-    /// included. `own` is an arena whose lock the caller holds, if it holds one.
+    /// included.
     pub(in crate::memory) fn highest_need(
         &self,
-        own: Option<&mut ArenaGuard<'_>>,
+        state: &mut ArenaGuard<'_>,
         request: Request,
     ) -> u64 {
-        self.with_ledger(own, |stats| {
+        self.with_ledger(Some(state), |stats| {
             let current = stats.sums(ClassCounters::current)[ALL][ALLOCATED_BYTES];
             stats.ledger.highest.max(current + i64::from(request.units) * UNIT as i64) as u64
         })

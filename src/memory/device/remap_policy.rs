@@ -70,7 +70,7 @@ impl DeviceMemory {
         if spared < (u64::from(request.units) * UNIT / LEAST_SPARED).max(claimed / 1024) {
             return Ok(None);
         }
-        let held = self.highest_need(Some(state), request);
+        let held = self.highest_need(state, request);
         if claimed + growth <= held + held / 1000 * SLACK * (1 + evictions) {
             return Ok(None);
         }

@@ -233,6 +233,34 @@ fn one_wait_covers_all_free_memory() {
     });
 }
 
+/// A stream that no longer owns memory of an arena gives its number to the next one, which is not
+/// taken for it: the arena's stream waits for it.
+#[test]
+fn a_number_without_blocks_serves_another_stream() {
+    super::sharing(THREADS, |bench| {
+        let (owner, second, third) = (bench.stream(), bench.stream(), bench.stream());
+        let block = bench.malloc(owner, 40 * MIB);
+        bench.free(block);
+        owner.synchronize(bench.gpus).unwrap();
+        let (arena, waits) = (arena_of(block).unwrap().0, || bench.memory().shared_waits());
+        for (user, wait) in [(second, 0), (third, 1)] {
+            assert_eq!((bench.malloc(user, 40 * MIB), waits()), (block, 0));
+            assert_eq!(arena.guard().owners_of(&[State::Allocated]), 2);
+            let _gate = (wait == 1).then(|| Gate::on(bench, user));
+            bench.free(block);
+            if wait == 0 {
+                user.synchronize(bench.gpus).unwrap();
+            }
+            assert_eq!((bench.malloc(owner, 40 * MIB), waits()), (block, wait));
+            bench.free(block);
+            if wait == 0 {
+                owner.synchronize(bench.gpus).unwrap();
+            }
+            bench.check();
+        }
+    });
+}
+
 /// Adjacent blocks that are free on different streams serve one request.
 #[test]
 fn pieces_of_several_streams_serve_together() {
