@@ -35,15 +35,12 @@ pub struct SimulatedBackend {
     pub include_paths: fn() -> [&'static [u8]; 2],
     /// Finds a driver function by its name, for a stand-in of another library.
     pub function: unsafe extern "C" fn(*const c_char) -> *mut c_void,
-    /// Does the machine take time for queries, so that runs are not repeatable?
-    pub uses_clock: fn() -> bool,
 }
 
 /// A backend in use: its table, with counters and injected faults.
 pub struct Driver {
     pub(crate) table: Table,
     simulated: Option<&'static SimulatedBackend>,
-    repeats: bool,
     counts: [AtomicU64; NAMES.len()],
 }
 
@@ -51,8 +48,7 @@ impl Driver {
     /// Wraps a filled table: of the simulated machine, or of libcuda.
     pub fn new(simulated: Option<&'static SimulatedBackend>, table: Table) -> Driver {
         let counts = [const { AtomicU64::new(0) }; NAMES.len()];
-        let repeats = simulated.is_some_and(|backend| !(backend.uses_clock)());
-        Driver { table, simulated, repeats, counts }
+        Driver { table, simulated, counts }
     }
 
     /// "cuda" or "sim".
@@ -68,11 +64,6 @@ impl Driver {
     /// The simulated machine's functions, if that is the backend.
     pub fn simulated(&self) -> Option<&'static SimulatedBackend> {
         self.simulated
-    }
-
-    /// Must runs be repeatable, so that nothing may depend on time?
-    pub fn repeats(&self) -> bool {
-        self.repeats
     }
 
     /// The address of a call of the table, by its index in [`NAMES`].

@@ -98,12 +98,8 @@ fn allocate_plain<const BY_OWNER: bool>(
 /// May an allocation skip the poll of an arena with this account?
 #[inline(never)]
 fn should_skip(inside: &Inside, device: i32, policy: &mut PollPolicy, account: &Account) -> bool {
-    let Some(gpus) = gpus::existing(inside) else { return false };
-    // In repeatable runs, the polls depend on how often the policy is evaluated, so the slow path
-    // does that.
-    let repeats = gpus.driver().repeats();
-    let device = gpus.device(device).ok().filter(|_| !repeats);
-    device.is_some_and(|device| device.memory().should_skip(policy, account, false))
+    let device = gpus::existing(inside).and_then(|gpus| gpus.device(device).ok());
+    device.is_some_and(|device| device.memory().should_skip(policy, account))
 }
 
 /// Counts the blocks that the search has merged, where it found nothing.

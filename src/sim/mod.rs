@@ -98,6 +98,7 @@ pub use kernel::{KernelFn, Launch, register_kernel};
 pub use machine::LiveObjects;
 pub use table::table;
 
+use crate::base::progress;
 use crate::base::reserve;
 use crate::driver::telemetry::Rates;
 use crate::driver::{SimulatedBackend, Table};
@@ -117,6 +118,8 @@ pub fn power_on(options: &str) -> Result<Table, ConfigError> {
     if machine.is_some() {
         return Err(ConfigError::AlreadyOn);
     }
+    // Unless queries take time, runs are repeatable.
+    progress::set_repeatable(config.query_time.is_none());
     let keeps_turns = matches!(config.schedule, ScheduleKind::Adversarial(_));
     *machine = Some(Arc::new(Machine::new(config)?));
     turn::install(keeps_turns.then_some(&KEEPER));
@@ -132,6 +135,7 @@ pub fn power_off() {
     let _reserve = reserve::hold();
     let Some(machine) = write(&MACHINE).take() else { return };
     turn::install(None);
+    progress::set_repeatable(false);
     machine.drain();
     leaks::report_machine(&machine);
     for device in &machine.hardware.devices {
@@ -146,13 +150,7 @@ pub static BACKEND: SimulatedBackend = SimulatedBackend {
     compiler_texts: compiler::texts,
     include_paths: compiler::include_paths,
     function: table::function,
-    uses_clock,
 };
-
-/// True if the machine's queries take a configured time, so that callers pace queries by the clock.
-fn uses_clock() -> bool {
-    read(&MACHINE).as_ref().is_some_and(|machine| machine.config.query_time.is_some())
-}
 
 /// Counts the live objects; all zero when the machine is off.
 pub fn live_objects() -> LiveObjects {

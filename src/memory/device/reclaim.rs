@@ -1,7 +1,6 @@
 //! The rare operations of the allocator: giving memory back, and completing deferred frees.
 
 use crate::base::error::Result;
-use crate::base::progress;
 use crate::driver::sync_debug;
 use crate::driver::sys::CUevent;
 use crate::gpu::capture_mode::Relaxed;
@@ -12,7 +11,7 @@ use crate::gpu::stream::{Stream, finished};
 use crate::memory::arena::bins::SHORT_WALK;
 use crate::memory::arena::block::NONE;
 use crate::memory::arena::deferred_free::CompletedBlocks;
-use crate::memory::arena::poll_policy::{PollPolicy, PollTimer};
+use crate::memory::arena::poll_policy::PollPolicy;
 use crate::memory::arena::{ArenaGuard, StreamEnd, events};
 use crate::memory::config::size::Request;
 use crate::memory::device::DeviceMemory;
@@ -34,14 +33,13 @@ impl DeviceMemory {
         state: &mut ArenaGuard<'_>,
         request: Request,
     ) -> Result<Option<u64>> {
-        let repeats = self.driver.repeats();
         let (own, account) = state.state_and_account();
-        if self.should_skip(&mut own.deferred.poll_policy, account, repeats) {
+        if self.should_skip(&mut own.deferred.poll_policy, account) {
             if let Some(address) = self.take::<true>(state, request, SHORT_WALK)? {
                 return Ok(Some(address));
             }
-            if !repeats && let Some(address) = self.take_with_growth_credit(state, request)? {
-                return Ok(Some(address));
+            if self.grows_on_credit(state, request) {
+                return Ok(None);
             }
         }
         let settled = self.settle(gpus, state, false);
@@ -58,10 +56,8 @@ impl DeviceMemory {
         &self,
         policy: &mut PollPolicy,
         account: &Account,
-        repeats: bool,
     ) -> bool {
-        let are_few = || account.waiting_bytes() as u64 <= self.few_bytes();
-        policy.should_skip(repeats, are_few)
+        policy.should_skip(|| account.waiting_bytes() as u64 <= self.few_bytes())
     }
 
     /// The bytes that count as few for this device.
@@ -280,35 +276,23 @@ impl DeviceMemory {
         }
         state.enqueue_overflow();
         state.deferred.end_following();
-        let mut timer = state.deferred.poll_policy.begin_poll();
-        let are_busy = self.settle_batches(gpus, state, wait, &mut timer);
-        if wait {
-            // A wait does not count as a poll.
-            timer = state.deferred.poll_policy.begin_poll();
+        state.deferred.poll_policy.begin();
+        let settled = self.settle_batches(gpus, state, wait);
+        // A wait does not count as a poll.
+        if !wait && !matches!(settled, Ok(false)) {
+            state.deferred.poll_policy.end();
         }
-        let policy = &mut state.deferred.poll_policy;
-        match are_busy {
-            Ok(None) => policy.note_known(),
-            _ => policy.end_poll(&timer, matches!(are_busy, Ok(Some(true)))),
-        }
-        are_busy.map(|_| ())
+        settled.map(|_| ())
     }
 
-    /// Settles each batch. Returns whether all streams of the remaining batches were found busy;
-    /// `None`: no stream was queried.
-    fn settle_batches(
-        &self,
-        gpus: &Gpus,
-        state: &mut ArenaGuard<'_>,
-        wait: bool,
-        timer: &mut PollTimer,
-    ) -> Result<Option<bool>> {
-        let (mut index, mut are_busy) = (0, true);
+    /// Settles each batch. Returns whether a stream was queried.
+    fn settle_batches(&self, gpus: &Gpus, state: &mut ArenaGuard<'_>, wait: bool) -> Result<bool> {
+        let mut index = 0;
         let mut relaxed = None;
         loop {
             let deferred = &state.deferred;
             let Some(batch) = deferred.batches.get(index) else {
-                return Ok(relaxed.map(|_: Relaxed| are_busy));
+                return Ok(relaxed.is_some());
             };
             if !wait && deferred.is_behind(index) {
                 index += 1;
@@ -327,7 +311,6 @@ impl DeviceMemory {
                     }
                 }
             };
-            are_busy &= passed == Some(false);
             if passed != Some(true) {
                 index += 1;
                 continue;
@@ -336,7 +319,6 @@ impl DeviceMemory {
             if !batch.event.is_null() {
                 gpus.device_of(stream)?.events.give_untimed(batch.event);
             }
-            let began = progress::now();
             while let Some(id) = state.uses.pop(&mut batch) {
                 let mut id = match state.end_one_wait(id) {
                     true => id,
@@ -346,7 +328,6 @@ impl DeviceMemory {
                     id = self.complete_free(gpus, state, id);
                 }
             }
-            timer.exclude(began);
         }
     }
 

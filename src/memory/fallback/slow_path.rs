@@ -271,6 +271,11 @@ impl DeviceMemory {
         self.count_segment(state, before);
         match grown {
             Err(error) if is_out_of_memory(&error) => {
+                // An arena that was to grow on credit was not polled before.
+                self.settle(gpus, state, false)?;
+                if let Some(address) = self.take::<true>(state, request, WHOLE_WALK)? {
+                    return Ok(address);
+                }
                 return self.remap_anyhow(gpus, state, request)?.ok_or(error);
             }
             grown => grown?,

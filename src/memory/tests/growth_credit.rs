@@ -58,10 +58,10 @@ fn an_arena_that_polls_seldom_gets_no_credit() {
         let own = bench.stream();
         rounds(bench, own, MIB, 2000, 12_000);
         assert_eq!(bench.reserved(), 2 * MIB);
-        // Every second poll is early, but the polls take only a twentieth of the time.
+        // Every second poll is early, but the polls take only a fortieth of the time.
         for _ in 0..1000 {
             rounds(bench, own, 2 * MIB, 2, 100);
-            by_reading::pass(20 * MOMENT);
+            by_reading::pass(60 * MOMENT);
         }
         assert_eq!(bench.reserved(), 2 * MIB);
     });

@@ -3,6 +3,7 @@
 use super::super::arena::Arena;
 use super::{Bench, KIB, MIB, is_invalid_pointer, on_machine, sharing, without_remapping};
 use crate::base::error::Error;
+use crate::base::progress;
 use crate::driver::{Call, inject};
 use crate::gpu::stream::Stream;
 use crate::memory::arena::addresses::arena_of;
@@ -207,6 +208,8 @@ struct Run<'a> {
 
 impl Run<'_> {
     fn malloc(&mut self, stream: usize, requested: u64) -> Result<u64, Error> {
+        // As if the host had learned of completed work, so that the arena is polled.
+        progress::notify();
         let outcome = self.bench.try_malloc(self.streams[stream], requested);
         if requested == 0 {
             assert_eq!(outcome.unwrap(), 0);
