@@ -113,7 +113,7 @@ impl DeviceMemory {
         };
         {
             let state = &mut arena.enter()?;
-            if state.deferred.is_empty() {
+            if state.uses.is_queue_empty() {
                 if let Some(address) = self.take::<WATCHED>(state, request, SHORT_WALK)? {
                     return Ok(address);
                 }

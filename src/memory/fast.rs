@@ -74,9 +74,9 @@ fn allocate_plain<const BY_OWNER: bool>(
         return None;
     }
     let mut state = ArenaGuard::enter_as::<BY_OWNER>(arena)?;
-    if !state.deferred.is_empty() && !state.deferred.poll_policy.skip_without_clock() {
+    if !state.uses.is_queue_empty() && !state.polls.skip_without_clock() {
         let (state, account) = state.state_and_account();
-        if !should_skip(inside, arena.device, &mut state.deferred.poll_policy, account) {
+        if !should_skip(inside, arena.device, &mut state.polls, account) {
             return None;
         }
     }
@@ -97,9 +97,9 @@ fn allocate_plain<const BY_OWNER: bool>(
 
 /// May an allocation skip the poll of an arena with this account?
 #[inline(never)]
-fn should_skip(inside: &Inside, device: i32, policy: &mut PollPolicy, account: &Account) -> bool {
+fn should_skip(inside: &Inside, device: i32, polls: &mut PollPolicy, account: &Account) -> bool {
     let device = gpus::existing(inside).and_then(|gpus| gpus.device(device).ok());
-    device.is_some_and(|device| device.memory().should_skip(policy, account))
+    device.is_some_and(|device| device.memory().should_skip(polls, account))
 }
 
 /// Counts the blocks that the search has merged, where it found nothing.

@@ -47,7 +47,7 @@ impl ArenaState {
     /// before.
     pub(in crate::memory) fn lend(&mut self, id: u32) {
         let head = self.blocks[id].uses;
-        if let Some(head) = self.uses.push(head, id, borrower()) {
+        if let Some(head) = self.uses.push(head, borrower()) {
             self.blocks[id].uses = head;
             (self.marked, self.lent) = (self.marked + 1, self.lent + 1);
         }
@@ -89,7 +89,7 @@ impl ArenaState {
     /// Marks a block as one that other processes may have.
     pub(in crate::memory) fn mark_exported(&mut self, id: u32) -> Result<()> {
         if !self.is_exported(id) {
-            self.blocks[id].uses = self.uses.add(self.blocks[id].uses, id, processes())?;
+            self.blocks[id].uses = self.uses.add(self.blocks[id].uses, processes())?;
             self.marked += 1;
         }
         Ok(())

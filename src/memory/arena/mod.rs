@@ -48,10 +48,10 @@ use crate::gpu::stream::Stream;
 use crate::memory::arena::bins::{Bins, SHORT_WALK};
 use crate::memory::arena::block::{Block, Blocks, NONE, State};
 use crate::memory::arena::block_index::BlockIndex;
-use crate::memory::arena::deferred_free::DeferredFrees;
 use crate::memory::arena::foreign_free::{ForeignFree, Owner};
 pub use crate::memory::arena::heap::ArenaGuard;
 use crate::memory::arena::heap::Heap;
+use crate::memory::arena::poll_policy::PollPolicy;
 use crate::memory::arena::quick::Quick;
 use crate::memory::arena::segment::{Segment, growth_cursor};
 use crate::memory::arena::segmented::Segments;
@@ -124,7 +124,7 @@ pub struct ArenaState {
     /// Allocated and pending blocks.
     pub(super) active_blocks: i64,
     /// Freed blocks that other streams may still use.
-    pub(super) deferred: DeferredFrees,
+    pub(super) polls: PollPolicy,
     /// Free blocks that are not merged yet; in arenas of mapped memory only.
     pub(super) quick: Quick,
     pub(super) bins: Bins,
@@ -205,7 +205,7 @@ impl Arena {
                 segments: segments,
                 backups: Vec::new(),
                 uses: Uses::new(),
-                deferred: DeferredFrees::new(),
+                polls: PollPolicy::default(),
                 marked: 0,
                 lent: 0,
                 foreign: ForeignFree::new(),
@@ -320,7 +320,7 @@ impl ArenaState {
 
     /// Is no block in use or pending, and does no memory sleep?
     fn is_unused(&self) -> bool {
-        self.active_blocks == 0 && self.deferred.is_empty() && !self.segment.has_sleeping()
+        self.active_blocks == 0 && self.uses.is_queue_empty() && !self.segment.has_sleeping()
     }
 
     /// Bytes of host memory of its blocks and their index.
@@ -447,7 +447,6 @@ impl ArenaState {
         }
         let block = &mut self.blocks[id];
         block.uses = 0;
-        block.waits = 0;
         self.note_start(id);
         Ok(Some(id))
     }

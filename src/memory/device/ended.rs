@@ -130,7 +130,7 @@ impl ArenaGuard<'_> {
 
     /// Is no block in use or pending?
     fn has_no_blocks(&self) -> bool {
-        self.active_blocks == 0 && self.deferred.is_empty() && self.exported() == 0
+        self.active_blocks == 0 && self.uses.is_queue_empty() && self.exported() == 0
     }
 }
 
@@ -162,7 +162,6 @@ impl DeviceMemory {
         let _ = self.each_arena(|state| {
             marker.mark(state.arena().heap().stream.load(Ordering::Acquire));
             state.uses.mark_streams(marker);
-            state.deferred.mark_streams(marker);
             state.mark_owners(marker);
             Ok(())
         });

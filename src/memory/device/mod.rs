@@ -15,13 +15,13 @@ pub(crate) mod ended;
 pub mod exported;
 pub(crate) mod figures;
 pub(crate) mod graph_launches;
-pub(crate) mod growth_credit;
 pub mod hooks;
 pub(crate) mod lookup;
 pub(crate) mod poison;
 pub(crate) mod reclaim;
 pub(crate) mod remap_policy;
 pub(crate) mod segments;
+pub(crate) mod settle;
 pub mod snapshot;
 pub(crate) mod stream_end;
 pub(crate) mod suballocations;
@@ -308,11 +308,9 @@ impl DeviceMemory {
             let arena = state.arena();
             state.segment.close(&self.virtual_memory, arena.base);
             state.destroy_end(self.driver);
-            for batch in state.deferred.batches.drain(..) {
-                if !batch.event.is_null() {
-                    // SAFETY: ours, and nothing waits for it.
-                    let _ = unsafe { self.driver.cuEventDestroy(batch.event) };
-                }
+            for awaited in state.uses.awaited.drain(..).filter(|awaited| !awaited.event.is_null()) {
+                // SAFETY: ours, and nothing waits for it.
+                let _ = unsafe { self.driver.cuEventDestroy(awaited.event) };
             }
             Ok(())
         });

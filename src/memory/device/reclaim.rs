@@ -1,70 +1,19 @@
-//! The rare operations of the allocator: giving memory back, and completing deferred frees.
+//! The rare operations of the allocator: giving memory back, and frees of blocks that are in use
+//! elsewhere.
 
 use crate::base::error::Result;
 use crate::driver::sync_debug;
 use crate::driver::sys::CUevent;
-use crate::gpu::capture_mode::Relaxed;
 use crate::gpu::device::Device;
 use crate::gpu::external_life::EndState;
 use crate::gpu::gpus::Gpus;
 use crate::gpu::stream::{Stream, finished};
-use crate::memory::arena::bins::SHORT_WALK;
-use crate::memory::arena::block::NONE;
-use crate::memory::arena::deferred_free::CompletedBlocks;
-use crate::memory::arena::poll_policy::PollPolicy;
 use crate::memory::arena::{ArenaGuard, StreamEnd, events};
-use crate::memory::config::size::Request;
 use crate::memory::device::DeviceMemory;
 use crate::memory::device::segments::DetachedSegments;
-use crate::memory::device::stream_end::{ordering_stream, record_end};
-use crate::memory::stats::ledger::{ACTIVE, ACTIVE_BYTES, Account, COUNTERS, REQUESTED_BYTES};
-use crate::observe::flags;
-
-/// Up to this fraction of the device's memory, pending blocks may wait some microseconds longer
-/// than necessary.
-const FEW_BYTES: u64 = 128;
+use crate::memory::device::stream_end::record_end;
 
 impl DeviceMemory {
-    /// Completes deferred frees, then takes a block.
-    #[cold]
-    pub(in crate::memory) fn settle_and_take(
-        &self,
-        gpus: &Gpus,
-        state: &mut ArenaGuard<'_>,
-        request: Request,
-    ) -> Result<Option<u64>> {
-        let (own, account) = state.state_and_account();
-        if self.should_skip(&mut own.deferred.poll_policy, account) {
-            if let Some(address) = self.take::<true>(state, request, SHORT_WALK)? {
-                return Ok(Some(address));
-            }
-            if self.grows_on_credit(state, request) {
-                return Ok(None);
-            }
-        }
-        let settled = self.settle(gpus, state, false);
-        match self.take::<true>(state, request, SHORT_WALK)? {
-            // An error of another stream does not fail this allocation.
-            Some(address) => Ok(Some(address)),
-            None => settled.map(|()| None),
-        }
-    }
-
-    /// May an allocation of an arena with this account skip polling other streams?
-    #[inline]
-    pub(in crate::memory) fn should_skip(
-        &self,
-        policy: &mut PollPolicy,
-        account: &Account,
-    ) -> bool {
-        policy.should_skip(|| account.waiting_bytes() as u64 <= self.few_bytes())
-    }
-
-    /// The bytes that count as few for this device.
-    pub(in crate::memory) fn few_bytes(&self) -> u64 {
-        self.total / FEW_BYTES
-    }
-
     /// Merges the blocks of the quick lists with their neighbours.
     pub(in crate::memory) fn merge_quick(&self, state: &mut ArenaGuard<'_>) {
         state.merge_quick();
@@ -220,7 +169,11 @@ impl DeviceMemory {
 
     /// Waits for all work of the current context, and thus for a stream that may have been
     /// destroyed without leaving an event.
-    fn wait_for_context_of(&self, state: &mut ArenaGuard<'_>, stream: &Stream) -> Result<bool> {
+    pub(in crate::memory) fn wait_for_context_of(
+        &self,
+        state: &mut ArenaGuard<'_>,
+        stream: &Stream,
+    ) -> Result<bool> {
         let _judged = sync_debug::check_under_lock()?;
         // SAFETY: the context of the stream's device is current.
         let wait = || unsafe { self.driver.cuCtxSynchronize() };
@@ -263,152 +216,13 @@ impl DeviceMemory {
         state.count_deferred_free(bytes, oversize);
     }
 
-    /// Completes deferred frees: frees the blocks whose streams are done, and closes the open
-    /// batches of busy streams by recording an event.
-    pub(in crate::memory) fn settle(
-        &self,
-        gpus: &Gpus,
-        state: &mut ArenaGuard<'_>,
-        wait: bool,
-    ) -> Result<()> {
-        if state.deferred.is_empty() {
-            return Ok(());
-        }
-        state.enqueue_overflow();
-        state.deferred.end_following();
-        state.deferred.poll_policy.begin();
-        let settled = self.settle_batches(gpus, state, wait);
-        // A wait does not count as a poll.
-        if !wait && !matches!(settled, Ok(false)) {
-            state.deferred.poll_policy.end();
-        }
-        settled.map(|_| ())
-    }
-
-    /// Settles each batch. Returns whether a stream was queried.
-    fn settle_batches(&self, gpus: &Gpus, state: &mut ArenaGuard<'_>, wait: bool) -> Result<bool> {
-        let mut index = 0;
-        let mut relaxed = None;
-        loop {
-            let deferred = &state.deferred;
-            let Some(batch) = deferred.batches.get(index) else {
-                return Ok(relaxed.is_some());
-            };
-            if !wait && deferred.is_behind(index) {
-                index += 1;
-                continue;
-            }
-            let event = batch.event;
-            // SAFETY: streams that batches name stay (`mark_streams`).
-            let stream = unsafe { &*batch.stream };
-            let passed = match batch.is_known_to_be_over(gpus.device_of(stream)?) {
-                true => Some(true),
-                false => {
-                    relaxed.get_or_insert_with(|| Relaxed::enter(self.driver));
-                    match event.is_null() {
-                        true => self.close_batch(gpus, state, index, stream, wait)?,
-                        false => Some(self.has_passed(state, event, wait)?),
-                    }
-                }
-            };
-            if passed != Some(true) {
-                index += 1;
-                continue;
-            }
-            let mut batch = state.deferred.batches.remove(index);
-            if !batch.event.is_null() {
-                gpus.device_of(stream)?.events.give_untimed(batch.event);
-            }
-            while let Some(id) = state.uses.pop(&mut batch) {
-                let mut id = match state.end_one_wait(id) {
-                    true => id,
-                    false => continue,
-                };
-                while id != NONE {
-                    id = self.complete_free(gpus, state, id);
-                }
-            }
-        }
-    }
-
-    /// Completes the free of a pending block, and of those that follow it, after all streams that
-    /// it waited for are done. Returns the next block that is not free then.
-    fn complete_free(&self, gpus: &Gpus, state: &mut ArenaGuard<'_>, id: u32) -> u32 {
-        let arena = state.arena();
-        let freed = match flags::is_watched() {
-            false => state.complete_merged(arena, id),
-            true => {
-                let freed = state.complete_alone(arena, id);
-                events::free_completed(arena, state, id);
-                self.end_block(gpus, state, id);
-                freed
-            }
-        };
-        let before = state.segment.views.contain(id).then(|| {
-            state.record_view_end(arena.base, id);
-            state.reserved()
-        });
-        state.free_pending(id, self.now());
-        let split = state.split();
-        let CompletedBlocks { class, blocks, bytes, requested, next } = freed;
-        if !state.account().end_active((arena.class, class), [blocks, bytes, requested], split) {
-            let mut change = [0; COUNTERS];
-            change[ACTIVE] = -blocks;
-            change[ACTIVE_BYTES] = -bytes;
-            change[REQUESTED_BYTES] = -requested;
-            self.count_slowly(state, class, change, split);
-        }
-        if let Some(before) = before {
-            self.count_segment(state, before);
-        }
-        next
-    }
-
-    /// Is the stream of an open batch done? If not, passes an event to `closed` that tells when it
-    /// will be. `None`: the stream cannot be queried now.
-    fn close_batch(
-        &self,
-        gpus: &Gpus,
-        state: &mut ArenaGuard<'_>,
-        index: usize,
-        stream: &Stream,
-        wait: bool,
-    ) -> Result<Option<bool>> {
-        let device = gpus.device_of(stream)?;
-        let event = match stream.end_state() {
-            // The stream may have been destroyed; the work queued before that ends here.
-            EndState::Gone(None) => return Ok(Some(true)),
-            EndState::Gone(Some(external_life)) => external_life as CUevent,
-            EndState::Lost if wait => {
-                let _context = device.enter()?;
-                return self.wait_for_context_of(state, stream).map(Some);
-            }
-            EndState::Lost => return Ok(None),
-            EndState::Alive(_named) => {
-                // A per-thread default stream, which `ordering_stream` replaces, cannot be queried
-                // itself.
-                let answers = std::ptr::eq(ordering_stream(device, stream), stream);
-                if answers {
-                    match stream.unless_captured(gpus, || stream.is_done(gpus))? {
-                        None => return Ok(None),
-                        Some(true) => return Ok(Some(true)),
-                        Some(false) => (),
-                    }
-                }
-                let Some(event) = record_end(gpus, device, stream)? else { return Ok(None) };
-                state.deferred.batches[index].event = event;
-                // A query is slowest for an incomplete event, and the stream was busy a moment ago.
-                if answers && !wait {
-                    return Ok(Some(false));
-                }
-                event
-            }
-        };
-        self.has_passed(state, event, wait).map(Some)
-    }
-
     /// Is an event complete? With `wait`, waits for it.
-    fn has_passed(&self, state: &mut ArenaGuard<'_>, event: CUevent, wait: bool) -> Result<bool> {
+    pub(in crate::memory) fn has_passed(
+        &self,
+        state: &mut ArenaGuard<'_>,
+        event: CUevent,
+        wait: bool,
+    ) -> Result<bool> {
         if wait && !sync_debug::is_on() {
             // SAFETY: our event, recorded.
             let wait = || unsafe { self.driver.cuEventSynchronize(event) };

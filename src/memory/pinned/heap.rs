@@ -12,10 +12,8 @@ use super::source::Origin;
 use crate::base::error::{Error, Result};
 use crate::base::place::{try_box_at, write_fields};
 use crate::base::region::Region;
-use crate::gpu::waits::SyncStamp;
 use crate::memory::arena::bins::Bins;
 use crate::memory::arena::block::{Block, Blocks, NONE, State};
-use crate::memory::arena::deferred_free::DeferredFrees;
 use crate::memory::arena::stream_uses::Uses;
 
 /// The number of units of a window, as a shift.
@@ -63,7 +61,6 @@ pub struct Heap {
     windows: Vec<u32>,
     pub segments: Vec<Option<Segment>>,
     pub uses: Uses,
-    pub deferred: DeferredFrees,
     /// Bytes from the driver.
     pub bytes: u64,
     /// Free bytes.
@@ -87,7 +84,6 @@ impl Heap {
                 windows: Vec::new(),
                 segments: Vec::new(),
                 uses: Uses::new(),
-                deferred: DeferredFrees::new(),
                 bytes: 0,
                 free_bytes: 0,
                 unwanted: 0,
@@ -367,6 +363,11 @@ impl Heap {
         }
     }
 
+    /// Makes a freed block wait for the streams that use it.
+    pub fn enqueue(&mut self, id: u32) {
+        self.blocks[id].uses = self.uses.enqueue(self.blocks[id].uses, id);
+    }
+
     /// Removes a segment that was freed to the driver.
     pub fn remove(&mut self, index: u32) {
         if let Some(segment) = self.segments[index as usize].take() {
@@ -375,35 +376,6 @@ impl Heap {
             self.free_bytes -= segment.bytes as u64;
             for window in self.windows.iter_mut().filter(|window| **window == index + 1) {
                 *window = 0;
-            }
-        }
-    }
-
-    /// Enqueues a freed block for each of the streams that use it. False: not for all streams, for
-    /// lack of host memory.
-    pub fn enqueue(&mut self, id: u32) -> bool {
-        let block = &mut self.blocks[id];
-        let (waits, rest) = self.uses.enqueue(&mut self.deferred, SyncStamp::NONE, block.uses);
-        let is_whole = !self.uses.has(rest);
-        block.waits += waits;
-        block.uses = if is_whole { 0 } else { rest };
-        is_whole
-    }
-
-    /// Tries again to enqueue the blocks for which there was no host memory.
-    pub fn enqueue_overflow(&mut self) {
-        for index in 0..self.segments.len() {
-            let mut id = self.segments[index].as_ref().map_or(NONE, |segment| segment.block);
-            while self.deferred.overflow > 0 && id != NONE {
-                let block = &self.blocks[id];
-                let next = block.next;
-                if block.state == State::Pending && block.uses != 0 && block.waits != KEPT {
-                    if !self.enqueue(id) {
-                        return;
-                    }
-                    self.deferred.overflow -= 1;
-                }
-                id = next;
             }
         }
     }

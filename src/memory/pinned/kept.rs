@@ -109,7 +109,7 @@ impl HostMemory {
         for stream in streams {
             // If the use cannot be recorded, the block is kept forever, because its last use is
             // unknown.
-            let Ok(head) = heap.uses.add(heap.blocks[id].uses, id, stream) else { return };
+            let Ok(head) = heap.uses.add(heap.blocks[id].uses, stream) else { return };
             heap.blocks[id].uses = head;
         }
         heap.blocks[id].waits = 0;
@@ -119,8 +119,8 @@ impl HostMemory {
         if heap.blocks[id].uses == 0 {
             events::free_completed(heap, id);
             self.counts.count_free(heap.release(id));
-        } else if !heap.enqueue(id) {
-            heap.deferred.overflow += 1;
+        } else {
+            heap.enqueue(id);
         }
     }
 }

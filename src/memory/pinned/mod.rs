@@ -376,8 +376,8 @@ impl HostMemory {
         if uses != 0 || waits == KEPT {
             events::free_requested(heap, id);
             heap.blocks[id].state = State::Pending;
-            if waits != KEPT && !heap.enqueue(id) {
-                heap.deferred.overflow += 1;
+            if waits != KEPT {
+                heap.enqueue(id);
             }
         } else {
             events::freed(heap, id);
@@ -396,7 +396,6 @@ impl HostMemory {
         for index in 0..self.heaps.len() {
             if let Some(heap) = self.heap(index).as_deref_mut() {
                 heap.uses.mark_streams(marker);
-                heap.deferred.mark_streams(marker);
             }
         }
     }
@@ -423,7 +422,7 @@ impl HostMemory {
             self.keep(gpus, capture, heap, id);
             return Ok(());
         }
-        let head = heap.uses.add(heap.blocks[id].uses, id, stream)?;
+        let head = heap.uses.add(heap.blocks[id].uses, stream)?;
         heap.blocks[id].uses = head;
         Ok(())
     }

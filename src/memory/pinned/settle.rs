@@ -4,96 +4,37 @@ use super::heap::{Detached, Heap};
 use super::{HostMemory, events};
 use crate::base::error::Result;
 use crate::base::waiting;
-use crate::driver::sys::CUevent;
-use crate::gpu::capture_mode::Relaxed;
 use crate::gpu::device::Device;
-use crate::gpu::external_life::EndState;
 use crate::gpu::gpus::Gpus;
-use crate::gpu::stream::finished;
-use crate::memory::arena::deferred_free::Batch;
-use crate::memory::device::stream_end::{ordering_stream, record_end};
+use crate::memory::device::settle::{Polled, poll};
 
 impl HostMemory {
-    /// Completes deferred frees: closes open batches by recording an event, and frees the blocks of
-    /// completed batches. A slow, captured or broken stream does not delay the blocks of other
+    /// Completes deferred frees: polls the streams that blocks wait for, and frees the blocks whose
+    /// streams are done. A slow, captured or broken stream does not delay the blocks of other
     /// streams.
     #[inline]
     pub(super) fn settle(&self, gpus: &Gpus, heap: &mut Heap) -> Result<()> {
-        if heap.deferred.is_empty() { Ok(()) } else { self.settle_slowly(gpus, heap) }
+        if heap.uses.is_queue_empty() { Ok(()) } else { self.settle_slowly(gpus, heap) }
     }
 
     #[cold]
     fn settle_slowly(&self, gpus: &Gpus, heap: &mut Heap) -> Result<()> {
-        heap.enqueue_overflow();
-        let _relaxed = Relaxed::enter(self.driver);
-        let mut outcome = Ok(());
-        let mut index = 0;
-        while index < heap.deferred.batches.len() {
-            let is_behind = heap.deferred.is_behind(index);
-            let Some(batch) = heap.deferred.batches.get_mut(index) else { break };
-            let passed = if is_behind { Ok(false) } else { self.has_passed(gpus, batch) };
-            match passed {
-                Ok(true) => self.complete_batch(gpus, heap, index),
-                Ok(false) => index += 1,
-                Err(error) => {
-                    outcome = outcome.and(Err(error));
-                    index += 1;
-                }
+        let (mut index, mut relaxed, mut outcome) = (0, None, Ok(()));
+        while index < heap.uses.awaited.len() {
+            match poll(gpus, &mut heap.uses, index, &mut relaxed) {
+                Ok(Polled::Done) => continue,
+                Ok(_) => (),
+                Err(error) => outcome = outcome.and(Err(error)),
             }
+            index += 1;
         }
-        outcome
-    }
-
-    /// Frees the blocks of a batch whose stream is done with them.
-    fn complete_batch(&self, gpus: &Gpus, heap: &mut Heap, index: usize) {
-        let mut batch = heap.deferred.batches.remove(index);
-        // SAFETY: streams that batches name stay (`mark_streams`).
-        let device = unsafe { &*batch.stream }.device();
-        if !batch.event.is_null()
-            && let Ok(device) = gpus.device(device)
-        {
-            device.events.give_untimed(batch.event);
-        }
-        while let Some(id) = heap.uses.pop(&mut batch) {
-            let block = &mut heap.blocks[id];
-            block.waits = block.waits.saturating_sub(1);
-            if block.waits == 0 && block.uses == 0 {
+        while let Some(mut group) = heap.uses.take_completed() {
+            while let Some(id) = heap.uses.next_block(&mut group) {
                 events::free_completed(heap, id);
                 self.counts.count_free(heap.release(id));
             }
         }
-    }
-
-    /// Is a batch's stream done with it? Records the batch's event first if it has none.
-    fn has_passed(&self, gpus: &Gpus, batch: &mut Batch) -> Result<bool> {
-        // SAFETY: streams that batches name stay (`mark_streams`).
-        let stream = unsafe { &*batch.stream };
-        let device = gpus.device(stream.device())?;
-        let _context = device.enter()?;
-        let mut event = batch.event;
-        if event.is_null() {
-            event = match stream.end_state() {
-                EndState::Gone(None) => return Ok(true),
-                EndState::Gone(Some(external_life)) => external_life as CUevent,
-                // Only a wait for the whole device would tell.
-                EndState::Lost => return Ok(false),
-                EndState::Alive(_named) => {
-                    let asked = ordering_stream(device, stream);
-                    match asked.unless_captured(gpus, || asked.is_done(gpus))? {
-                        None => return Ok(false),
-                        Some(true) => return Ok(true),
-                        Some(false) => (),
-                    }
-                    // The stream is busy, and will hardly be done once the event is recorded.
-                    if let Some(event) = record_end(gpus, device, stream)? {
-                        batch.event = event;
-                    }
-                    return Ok(false);
-                }
-            };
-        }
-        // SAFETY: our event, recorded.
-        finished(unsafe { self.driver.cuEventQuery(event) })
+        outcome
     }
 
     /// Gives all unused memory back to the driver, which waits for the work of its devices. Tries
@@ -155,9 +96,9 @@ impl HostMemory {
         for index in 0..self.heaps.len() {
             let heap = self.heap(index).take();
             let Some(mut heap) = heap else { continue };
-            for batch in heap.deferred.batches.drain(..).filter(|batch| !batch.event.is_null()) {
+            for awaited in heap.uses.awaited.drain(..).filter(|awaited| !awaited.event.is_null()) {
                 // SAFETY: ours, and nothing waits for it.
-                let _ = unsafe { self.driver.cuEventDestroy(batch.event) };
+                let _ = unsafe { self.driver.cuEventDestroy(awaited.event) };
             }
             for segment in heap.segments.iter().flatten() {
                 self.source.close_segment(

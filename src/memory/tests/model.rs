@@ -185,16 +185,13 @@ impl Model {
 /// Is a freed block still pending?
 fn is_pending(arena: &Arena, address: u64) -> bool {
     let state = arena.guard();
-    let mut id = state.first;
-    for index in 0..=state.segment.views.len() {
+    let views = state.segment.views.live().map(|view| view.block);
+    for mut id in std::iter::once(state.first).chain(views) {
         while id != NONE {
             if state.address(arena.base, id) == address {
                 return state.blocks[id].state == State::Pending;
             }
             id = state.blocks[id].next;
-        }
-        if index < state.segment.views.len() {
-            id = state.segment.views.block(index);
         }
     }
     false

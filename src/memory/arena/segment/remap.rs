@@ -79,13 +79,9 @@ impl Views {
         self.list.is_empty()
     }
 
+    #[cfg(test)]
     pub(in crate::memory) fn len(&self) -> usize {
         self.list.len()
-    }
-
-    /// The first block in a view, by the view's index; [`NONE`]: unused.
-    pub(in crate::memory) fn block(&self, index: usize) -> u32 {
-        self.list[index].block
     }
 
     /// The index of the view whose first block this is.

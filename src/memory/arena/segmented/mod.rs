@@ -313,7 +313,6 @@ impl ArenaState {
         block.requested = requested;
         block.set_stack(0);
         block.uses = 0;
-        block.waits = 0;
         block.oversize = rules.is_oversize(block.bytes() as u64);
         self.active_blocks += 1;
     }
