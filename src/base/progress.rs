@@ -58,16 +58,18 @@ pub fn now() -> u64 {
     if let Some(now) = by_reading::now() {
         return now;
     }
-    match REPEATS.load(Ordering::Relaxed) {
-        false => clock(),
-        true => READ.fetch_add(2 * MOMENT, Ordering::Relaxed),
-    }
+    if is_repeatable() { READ.fetch_add(2 * MOMENT, Ordering::Relaxed) } else { clock() }
 }
 
 /// Must runs be repeatable, so that nothing depends on time? Then [`now`] advances with each
 /// reading, by more than a moment.
 static REPEATS: AtomicBool = AtomicBool::new(false);
 static READ: AtomicU64 = AtomicU64::new(0);
+
+/// Must runs be repeatable?
+pub fn is_repeatable() -> bool {
+    REPEATS.load(Ordering::Relaxed)
+}
 
 /// Sets whether runs must be repeatable.
 pub fn set_repeatable(repeats: bool) {

@@ -1,8 +1,6 @@
 //! Deferred frees: a freed block that other streams may still use is *pending*, and waits for them
-//! in a queue (`stream_uses.rs`), without a driver call. When memory is next needed, the streams are
-//! polled (`device/settle.rs`), unless [`PollPolicy`] says that the poll can be skipped.
-//!
-//! [`PollPolicy`]: crate::memory::arena::poll_policy::PollPolicy
+//! in a queue (`stream_uses.rs`), without a driver call. When memory is next needed, the streams
+//! are polled (`device/settle.rs`), unless the poll can be skipped (`poll_policy.rs`).
 
 use crate::base::error::Result;
 use crate::gpu::stream::Stream;
@@ -67,7 +65,7 @@ impl ArenaState {
     #[inline]
     pub(in crate::memory) fn defer_free(&mut self, id: u32) -> (i64, bool) {
         if self.uses.is_queue_empty() {
-            self.polls.begin();
+            self.polls.begin_waiting();
         }
         let block = &mut self.blocks[id];
         let end = self.uses.enqueue(block.uses, id);

@@ -43,7 +43,16 @@ pub(in crate::memory) struct PollPolicy {
 }
 
 impl PollPolicy {
-    /// Begins a poll, or the time until the first poll as blocks begin to wait.
+    /// Begins the time until the first poll, as blocks begin to wait where none did. In repeatable
+    /// runs, that poll comes with the next allocation.
+    pub(in crate::memory) fn begin_waiting(&mut self) {
+        self.begin();
+        if progress::is_repeatable() {
+            self.paid_at = 0;
+        }
+    }
+
+    /// Begins a poll.
     pub(in crate::memory) fn begin(&mut self) {
         self.generation = progress::subscribe();
         self.unclocked = 0;
@@ -126,7 +135,7 @@ mod tests {
     #[test]
     fn on_a_gpu_streams_are_not_polled_for_a_moment() {
         timed(|policy| {
-            policy.begin();
+            policy.begin_waiting();
             assert!(should_skip(policy));
             by_reading::pass(MOMENT);
             assert!(!should_skip(policy), "the moment is over");
@@ -159,7 +168,7 @@ mod tests {
             assert!(should_skip(policy) && !policy.should_skip(|| false), "for much it is short");
             // Blocks that begin to wait neither shorten nor prolong the time.
             let paid_at = policy.paid_at;
-            policy.begin();
+            policy.begin_waiting();
             assert_eq!(policy.paid_at, paid_at);
             by_reading::pass(SHARE * MOMENT);
             assert!(
