@@ -9,20 +9,12 @@ use crate::memory::arena::foreign_free::Owner;
 use crate::memory::arena::stream_uses::{Group, NO_ROOM};
 use crate::memory::arena::{Arena, ArenaState};
 use crate::memory::config::size::{Class, UNIT};
+use crate::observe::flags;
 
 #[cfg(test)]
 thread_local! {
     /// Blocks that a thread's calls merged with those that they followed.
     pub(in crate::memory) static JOINED: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
-}
-
-/// Blocks whose waits are over, merged into one.
-pub(in crate::memory) struct CompletedBlocks {
-    pub class: Class,
-    /// How many blocks they were.
-    pub blocks: i64,
-    pub bytes: i64,
-    pub requested: i64,
 }
 
 impl ArenaState {
@@ -75,31 +67,23 @@ impl ArenaState {
         (block.bytes(), block.oversize)
     }
 
-    /// A block whose waits are over, not merged.
-    #[inline]
-    pub(in crate::memory) fn complete_alone(&self, arena: &Arena, id: u32) -> CompletedBlocks {
-        let block = &self.blocks[id];
-        let (class, bytes) = (arena.class_of(block.units), block.bytes());
-        CompletedBlocks { class, blocks: 1, bytes, requested: block.requested as i64 }
-    }
-
     /// Merges a block whose waits are over with those that follow it in its group, as long as each
     /// starts where the one before ends and counts in the same class. Such blocks often came from
-    /// one place.
+    /// one place. Returns the class, and how many blocks, bytes and requested bytes they were.
     #[inline]
-    pub(in crate::memory) fn complete_merged(
+    pub(in crate::memory) fn merge_completed(
         &mut self,
         arena: &Arena,
         id: u32,
         group: &mut Group,
-    ) -> CompletedBlocks {
-        let CompletedBlocks { class, mut blocks, mut requested, .. } =
-            self.complete_alone(arena, id);
-        let Block { mut units, next: mut above, uses, .. } = self.blocks[id];
+    ) -> (Class, [i64; 3]) {
+        let Block { mut units, next: mut above, uses, requested, .. } = self.blocks[id];
+        let (class, mut blocks, mut requested) = (arena.class_of(units), 1, requested as i64);
         // Blocks of other streams are not merged here, and no blocks of an arena with remapped
-        // memory or segments.
+        // memory or segments. Observers see each block.
         let is_plain = uses == 0 && self.segment.views.is_empty() && self.segments.is_none();
-        while is_plain && group.next != NONE && group.next == above {
+        let merges = is_plain && !flags::is_watched();
+        while merges && group.next != NONE && group.next == above {
             let next = group.next;
             let Block { units: more, next: after, requested: asked, uses, .. } = self.blocks[next];
             if uses != 0 || arena.class_of(more) != class {
@@ -124,6 +108,6 @@ impl ArenaState {
             self.blocks[above].previous = id;
             self.active_blocks -= blocks - 1;
         }
-        CompletedBlocks { class, blocks, bytes: i64::from(units) * UNIT as i64, requested }
+        (class, [blocks, i64::from(units) * UNIT as i64, requested])
     }
 }

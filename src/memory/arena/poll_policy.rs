@@ -1,14 +1,16 @@
 //! The poll policy: when allocations poll the streams that pending blocks wait for.
 //!
-//! A poll that takes the time t is paid for 24 t later, and while polls are unpaid, only allocations
-//! that find no memory poll, on credit. If the unpaid polls took as long as the driver takes to map
-//! a handle, such an allocation grows the arena instead, and all polls are paid for. So polls take
-//! at most a 24th of the time, plus the time of a handle for each handle that replaces them.
+//! A poll that takes the time t is paid for 24 t later, and while polls are unpaid, only
+//! allocations that find no memory poll, on credit. If the unpaid polls took as long as the driver
+//! takes to map a handle, such an allocation grows the arena instead, and all polls are paid for.
+//! So polls take at most a 24th of the time, plus the time of a handle for each handle that
+//! replaces them.
 //!
-//! There are two exceptions. When the host has learned that work is complete, the next allocation
-//! polls, so that a block counts as active no longer than what the host can know requires. While
-//! more than a little memory is pending, allocations poll after a moment, because memory that is
-//! taken instead may be part of something larger; then an arena does not grow on credit either.
+//! Exceptions: If the host has learned that work is complete, the next allocation polls, so that a
+//! block counts as active no longer than what the host can know requires. If more than a little
+//! memory is pending, allocations poll after a moment, because memory that is taken instead may be
+//! part of something larger. Where memory is worth more than time (`device/settle.rs`), an
+//! allocation that finds none polls in any case.
 //!
 //! If allocations follow each other fast, only every fourth reads the clock. A thread that returns
 //! after a break thus finds completed work at most three allocations late.

@@ -167,13 +167,9 @@ impl Uses {
         self.node(head).is_some()
     }
 
-    /// The end of a list.
+    /// The end of a block's list.
     pub(in crate::memory) fn end(&self, head: u32) -> u32 {
-        let mut next = head;
-        while let Some(node) = self.node(next) {
-            next = node.next;
-        }
-        next
+        self.end_without(head, std::ptr::null()).unwrap_or(0)
     }
 
     /// Does no freed block wait?

@@ -223,12 +223,6 @@ impl DeviceMemory {
         event: CUevent,
         wait: bool,
     ) -> Result<bool> {
-        if wait && !sync_debug::is_on() {
-            // SAFETY: our event, recorded.
-            let wait = || unsafe { self.driver.cuEventSynchronize(event) };
-            self.stats.wait_for_device(&mut state.lock, wait)?;
-            return Ok(true);
-        }
         // A query of an event needs no current context.
         // SAFETY: our event, recorded.
         let is_over = finished(unsafe { self.driver.cuEventQuery(event) })?;

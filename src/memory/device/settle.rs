@@ -232,26 +232,22 @@ impl DeviceMemory {
     /// all streams that they waited for are done.
     fn complete_free(&self, gpus: &Gpus, state: &mut ArenaGuard<'_>, id: u32, group: &mut Group) {
         let arena = state.arena();
-        let freed = match flags::is_watched() {
-            false => state.complete_merged(arena, id, group),
-            true => {
-                events::free_completed(arena, state, id);
-                self.end_block(gpus, state, id);
-                state.complete_alone(arena, id)
-            }
-        };
+        if flags::is_watched() {
+            events::free_completed(arena, state, id);
+            self.end_block(gpus, state, id);
+        }
+        let (class, counts) = state.merge_completed(arena, id, group);
         let before = state.segment.views.contain(id).then(|| {
             state.record_view_end(arena.base, id);
             state.reserved()
         });
         state.free_pending(id, self.now());
         let split = state.split();
-        let counts = [freed.blocks, freed.bytes, freed.requested];
-        if !state.account().end_active((arena.class, freed.class), counts, split) {
+        if !state.account().end_active((arena.class, class), counts, split) {
             let mut change = [0; COUNTERS];
             [change[ACTIVE], change[ACTIVE_BYTES], change[REQUESTED_BYTES]] =
                 counts.map(std::ops::Neg::neg);
-            self.count_slowly(state, freed.class, change, split);
+            self.count_slowly(state, class, change, split);
         }
         if let Some(before) = before {
             self.count_segment(state, before);
