@@ -66,12 +66,12 @@ impl PollPolicy {
         let now = progress::now();
         let took = now.wrapping_sub(self.last).min(LONGEST_POLL);
         let unpaid = self.unpaid(now) + SHARE * took;
-        (self.last, self.paid_at) = (now, now + unpaid.min(MOST_UNPAID));
+        (self.last, self.paid_at) = (now, now.wrapping_add(unpaid.min(MOST_UNPAID)));
     }
 
     /// How long until all polls are paid for.
     fn unpaid(&self, now: u64) -> u64 {
-        self.paid_at.saturating_sub(now)
+        time_until(self.paid_at, now, MOST_UNPAID)
     }
 
     /// Called if nothing fits. True: the arena grows instead of polling.
@@ -100,7 +100,7 @@ impl PollPolicy {
             return false;
         }
         let now = progress::now();
-        let mut rest = (self.last + MOMENT).saturating_sub(now);
+        let mut rest = time_until(self.last.wrapping_add(MOMENT), now, MOMENT);
         if self.unpaid(now) > rest && is_little() {
             rest = self.unpaid(now);
         }
@@ -110,6 +110,12 @@ impl PollPolicy {
         self.unclocked = if since.saturating_mul(2) < rest { UNCLOCKED } else { 0 };
         rest > 0
     }
+}
+
+/// The time until `then`; 0 if that is over, or if it is more than `most`: the clock was set back.
+fn time_until(then: u64, now: u64, most: u64) -> u64 {
+    let time = then.wrapping_sub(now);
+    if time <= most { time } else { 0 }
 }
 
 #[cfg(test)]
