@@ -1,8 +1,9 @@
 //! The log: each line goes to the host's callback; before the host has set one, to `stderr`.
 
+use crate::base::published::Published;
 use crate::base::retired::Reclaimable;
-use crate::base::sync::{self, AtomicPtr, Ordering};
-use crate::base::{stderr, thread, waiting};
+use crate::base::stderr;
+use crate::base::sync::{self, Ordering};
 use std::fmt;
 use std::sync::atomic::AtomicBool;
 
@@ -39,7 +40,7 @@ pub struct Listener {
 }
 
 sync::state! {
-    static LISTENER: AtomicPtr<Listener> = AtomicPtr::new(std::ptr::null_mut());
+    static LISTENER: Published<Listener> = Published::new();
 }
 
 /// Has the host set a listener, or silence?
@@ -48,21 +49,12 @@ static IS_CHOSEN: AtomicBool = AtomicBool::new(false);
 /// Sends lines to a listener, which replaces the previous one; `None`: silence.
 pub fn set_listener(listener: Option<Box<Reclaimable<Listener>>>) {
     IS_CHOSEN.store(true, Ordering::Relaxed);
-    let new = listener.map_or(std::ptr::null_mut(), Reclaimable::into_value);
-    let old = LISTENER.swap(new, Ordering::AcqRel);
-    if !old.is_null() {
-        // SAFETY: from `into_value`, and no longer reachable; it is dropped after the threads that
-        // use it.
-        thread::retire(unsafe { Reclaimable::from_value(old) });
-    }
+    LISTENER.set(listener);
 }
 
 /// Are lines of this level written? The caller is inside the library.
 pub fn is_enabled(level: Level) -> bool {
-    waiting::assert_awake();
-    let listener = LISTENER.load(Ordering::Acquire);
-    // SAFETY: as in `send`.
-    match unsafe { listener.as_ref() } {
+    match LISTENER.get() {
         Some(listener) => level as i32 <= listener.level,
         None => goes_to_stderr(level, OFF),
     }
@@ -87,10 +79,7 @@ fn goes_to_stderr(level: Level, otherwise: i32) -> bool {
 }
 
 fn send(level: Level, otherwise: i32, line: fmt::Arguments<'_>) {
-    waiting::assert_awake();
-    let listener = LISTENER.load(Ordering::Acquire);
-    // SAFETY: a replaced listener lives until the threads that were inside have left.
-    match unsafe { listener.as_ref() } {
+    match LISTENER.get() {
         Some(listener) if level as i32 <= listener.level => listener.sink.take(level, line),
         None if goes_to_stderr(level, otherwise) => stderr::log(level as i32, line),
         _ => (),

@@ -20,6 +20,7 @@ pub mod ordinal;
 pub mod pin_outermost;
 pub(crate) mod place;
 pub mod progress;
+pub(crate) mod published;
 pub mod rank;
 pub(crate) mod region;
 pub mod reserve;

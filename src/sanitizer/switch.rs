@@ -9,18 +9,18 @@ use crate::base::error::{Error, Result};
 use crate::base::frames::Source;
 use crate::base::lock::{Held, Mutex};
 use crate::base::log;
+use crate::base::published::Published;
 use crate::base::rank::Rank;
-use crate::base::retired::Reclaimable;
 use crate::base::text::Text;
 use crate::base::thread;
 use crate::base::waiting;
 use crate::observe::flags::{self, Watcher};
-use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 static STATE: Mutex<State> = Mutex::new(Rank::LEAF, State::new());
 
-/// The host's listener, or NULL. A replaced listener lives until all threads inside have left.
-static LISTENER: AtomicPtr<Box<dyn Listener>> = AtomicPtr::new(std::ptr::null_mut());
+/// The host's listener.
+static LISTENER: Published<Box<dyn Listener>> = Published::new();
 
 /// The host's functions for frames and reports. They are called with no lock held.
 pub trait Listener: Source {
@@ -33,16 +33,7 @@ pub trait Listener: Source {
 }
 
 fn listener<'a>() -> Option<&'a dyn Listener> {
-    waiting::assert_awake();
-    // SAFETY: NULL, or one that lives while this thread, which is inside, can see it.
-    unsafe { LISTENER.load(Ordering::Acquire).as_ref() }.map(|listener| &**listener)
-}
-
-fn retire(old: *mut Box<dyn Listener>) {
-    if !old.is_null() {
-        // SAFETY: from `into_value`, and no longer reachable; threads that use it are waited for.
-        thread::retire(unsafe { Reclaimable::from_value(old) });
-    }
+    LISTENER.get().map(|listener| &**listener)
 }
 
 /// Returns whether TCUDA_SANITIZER turns the sanitizer on.
@@ -71,16 +62,11 @@ pub(crate) fn begin(is_wanted: bool) {
 
 /// Turns the sanitizer on, or restarts it. `most` reports are kept; 0: the default number.
 pub fn enable(listener: Option<Box<dyn Listener>>, most: usize) -> Result<()> {
-    let new = match listener {
-        None => std::ptr::null_mut(),
-        Some(listener) => {
-            let boxed = thread::reclaimable(listener, "the stream sanitizer")?;
-            boxed.is_taken();
-            Reclaimable::into_value(boxed)
-        }
-    };
+    let boxed = |listener| thread::reclaimable(listener, "the stream sanitizer");
+    let new = listener.map(boxed).transpose()?;
+    new.iter().for_each(|listener| listener.is_taken());
     IS_SET_BY_HOST.store(true, Ordering::Relaxed);
-    retire(LISTENER.swap(new, Ordering::AcqRel));
+    LISTENER.set(new);
     start(if most == 0 { DEFAULT_MAX_REPORTS } else { most });
     thread::collect();
     Ok(())
@@ -116,7 +102,7 @@ pub(crate) fn stop() {
     state.start_anew();
     state.reports.start_anew(DEFAULT_MAX_REPORTS);
     drop(state);
-    retire(LISTENER.swap(std::ptr::null_mut(), Ordering::AcqRel));
+    LISTENER.set(None);
 }
 
 /// Resets everything, at the end of a shutdown: no stream is valid any more.

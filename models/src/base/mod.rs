@@ -9,6 +9,8 @@ pub mod lifecycle;
 pub mod lock;
 #[path = "../../../src/base/log.rs"]
 pub mod log;
+#[path = "../../../src/base/published.rs"]
+pub mod published;
 pub mod rank;
 #[path = "../../../src/base/retired.rs"]
 pub mod retired;

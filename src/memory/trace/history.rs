@@ -19,6 +19,7 @@ use super::stacks::{self, Pin};
 use crate::base::error::Result;
 use crate::base::frames::{self, Source};
 use crate::base::lock::{Held, Mutex};
+use crate::base::published::Published;
 use crate::base::rank::Rank;
 use crate::base::retired::Reclaimable;
 use crate::base::{thread, waiting};
@@ -30,7 +31,6 @@ use crate::observe::flags::{self, Watcher};
 use crate::observe::table::Table;
 use std::cell::Cell;
 use std::mem::ManuallyDrop;
-use std::sync::atomic::{AtomicPtr, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// The events that carry frames.
@@ -71,8 +71,8 @@ pub const MOST_EVENTS: usize = 1 << 28;
 /// The default capacity of a ring.
 pub const DEFAULT_EVENTS: usize = 1 << 20;
 
-/// NULL: recording is off. A replaced recorder lives until all threads that were inside have left.
-static RECORDER: AtomicPtr<Recorder> = AtomicPtr::new(std::ptr::null_mut());
+/// None: recording is off.
+static RECORDER: Published<Recorder> = Published::new();
 
 /// Held while the whole record is changed or read.
 static RECORDS: Mutex<()> = Mutex::new(Rank::HISTORY, ());
@@ -101,13 +101,7 @@ thread_local! {
 /// Is recording on?
 #[inline(always)]
 pub fn is_on() -> bool {
-    !RECORDER.load(Ordering::Relaxed).is_null()
-}
-
-fn recorder<'a>() -> Option<&'a Recorder> {
-    waiting::assert_awake();
-    // SAFETY: NULL, or one that lives while this thread, which is inside, can see it.
-    unsafe { RECORDER.load(Ordering::Acquire).as_ref() }
+    RECORDER.is_some()
 }
 
 /// Gathers the frames before an allocation on a stream.
@@ -138,7 +132,7 @@ pub fn before_free() {
 #[cold]
 fn capture_stack(needed: FramesFor, stream: u64) {
     PENDING.set(Pending { stack: 0, stream });
-    let Some(recorder) = recorder() else { return };
+    let Some(recorder) = RECORDER.get() else { return };
     let is_wanted = recorder.frames_for >= needed && (recorder.events || needed != FramesFor::All);
     if !is_wanted || IN_SOURCE.get() {
         return;
@@ -224,7 +218,7 @@ fn now_us() -> i64 {
 
 /// Adds an event, if the recorder wants it.
 pub(in crate::memory) fn push(ring: usize, event: Event) {
-    let Some(recorder) = recorder() else { return };
+    let Some(recorder) = RECORDER.get() else { return };
     let is_wanted = if ring == HOST { recorder.host } else { recorder.device };
     if !recorder.events || !is_wanted || recorder.skip & event.action.bit() != 0 {
         return;
@@ -307,12 +301,9 @@ pub(in crate::memory) fn lock_records() -> Held<'static, ()> {
 
 /// Starts a recording with new options, or stops it; `clear` drops the events so far.
 pub fn record(recorder: Option<Recorder>, clear: bool) -> Result<()> {
-    let new = match recorder {
-        None => std::ptr::null_mut(),
-        Some(recorder) => Reclaimable::into_value(thread::reclaimable(recorder, "the recording")?),
-    };
-    // SAFETY: NULL, or just made.
-    if let Some(source) = unsafe { new.as_ref() }.and_then(|recorder| recorder.source.as_ref()) {
+    let new =
+        recorder.map(|recorder| thread::reclaimable(recorder, "the recording")).transpose()?;
+    if let Some(source) = new.as_ref().and_then(|recorder| recorder.source.as_ref()) {
         source.is_taken();
     }
     let records = RECORDS.lock();
@@ -323,16 +314,19 @@ pub fn record(recorder: Option<Recorder>, clear: bool) -> Result<()> {
     // Calls that are inside still record their stacks, which they have pinned.
     remove_unreferenced(&records);
     drop(records);
-    retire(old);
+    old.into_iter().for_each(thread::retire);
     thread::collect();
     Ok(())
 }
 
-fn replace(new: *mut Recorder) -> *mut Recorder {
-    let old = RECORDER.swap(new, Ordering::AcqRel);
-    match (old.is_null(), new.is_null()) {
-        (true, false) => flags::begin(Watcher::History),
-        (false, true) => flags::end(Watcher::History),
+type Boxed = Option<Box<Reclaimable<Recorder>>>;
+
+fn replace(new: Boxed) -> Boxed {
+    let is_on = new.is_some();
+    let old = RECORDER.replace(new);
+    match (old.is_some(), is_on) {
+        (false, true) => flags::begin(Watcher::History),
+        (true, false) => flags::end(Watcher::History),
         _ => {}
     }
     old
@@ -345,16 +339,9 @@ fn clear_rings() {
     }
 }
 
-fn retire(old: *mut Recorder) {
-    if !old.is_null() {
-        // SAFETY: from `into_value`, and no longer reachable; threads that use it are waited for.
-        thread::retire(unsafe { Reclaimable::from_value(old) });
-    }
-}
-
 /// Stops recording, when a shutdown begins.
 pub(crate) fn stop() {
-    retire(replace(std::ptr::null_mut()));
+    replace(None).into_iter().for_each(thread::retire);
 }
 
 /// Drops everything, when a shutdown ends and there are no blocks.
