@@ -197,6 +197,31 @@ impl Blocks {
         }
     }
 
+    /// Extends `id` by its neighbour above, whose index becomes vacant.
+    #[inline]
+    pub fn absorb(&mut self, id: u32, next: u32) {
+        self[id].units += self[next].units;
+        self.unlink(next);
+        self.give(next);
+    }
+
+    /// The block that contains a unit, or [`NONE`]: found by a walk in address order from `first`, or
+    /// from the block of a sample that starts nearest below the unit. `is_in_row`: is a block
+    /// linked with `first`, not vacant?
+    pub fn holding(&self, first: u32, unit: u32, is_in_row: impl Fn(&Block) -> bool) -> u32 {
+        let is_below = |id: &u32| {
+            let block = &self[*id];
+            block.start <= unit && is_in_row(block)
+        };
+        let every = self.all().len().isqrt().max(1);
+        let sample = self.all().step_by(every).filter(is_below);
+        let mut id = sample.max_by_key(|id| self[*id].start).unwrap_or(first);
+        while id != NONE && self[id].end() <= unit {
+            id = self[id].next;
+        }
+        id
+    }
+
     /// Bytes of host memory of the blocks.
     #[cfg(test)]
     pub fn resident(&self) -> usize {

@@ -207,28 +207,13 @@ impl ArenaState {
         let id = match self.noted(u64::from(unit) * UNIT) {
             Some((id, _)) => id,
             None => match self.segment.views.holding(unit) {
-                NONE => self.holding(unit),
+                NONE => self.blocks.holding(self.first, unit, |block| block.state != State::Vacant),
                 id => id,
             },
         };
         let block = self.blocks.get(id)?;
         let is_it = unit.wrapping_sub(block.start) < block.units && block.state == State::Allocated;
         is_it.then_some(id)
-    }
-
-    /// The block, in use or not, that contains a unit below the end. It is found by a walk from the
-    /// block of a sample that starts nearest below.
-    fn holding(&self, unit: u32) -> u32 {
-        let below =
-            |id: &u32| self.blocks[*id].state != State::Vacant && self.blocks[*id].start <= unit;
-        let all = self.blocks.all();
-        let every = all.len().isqrt().max(1);
-        let sample = all.step_by(every).filter(below);
-        let mut id = sample.max_by_key(|id| self.blocks[*id].start).unwrap_or(self.first);
-        while id != NONE && self.blocks[id].end() <= unit {
-            id = self.blocks[id].next;
-        }
-        id
     }
 
     /// The length and the requested bytes of a block that no other stream uses and that is not

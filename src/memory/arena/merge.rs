@@ -49,12 +49,10 @@ impl ArenaState {
     }
 
     /// Adds a block, which is in no bin and not counted, to its neighbour below.
-    fn absorb(&mut self, id: u32, next: u32) {
-        self.blocks[id].units += self.blocks[next].units;
-        self.blocks.unlink(next);
+    pub(in crate::memory) fn absorb(&mut self, id: u32, next: u32) {
+        self.blocks.absorb(id, next);
         if self.last == next {
             self.last = id;
         }
-        self.blocks.give(next);
     }
 }

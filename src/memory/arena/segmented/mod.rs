@@ -343,12 +343,7 @@ impl ArenaState {
         self.remove_fit(free);
         self.free_blocks -= 1;
         self.free_bytes -= self.blocks[free].bytes();
-        self.blocks[id].units += self.blocks[next].units;
-        self.blocks.unlink(next);
-        if self.last == next {
-            self.last = id;
-        }
-        self.blocks.give(next);
+        self.absorb(id, next);
         if let Some(segments) = &mut self.segments {
             segments.blocks -= 1;
         }
