@@ -134,7 +134,7 @@ fn add_subsystems(gpus: &mut Gpus, settings: &Settings) -> Result<()> {
         subsystems.set(try_box(Store::new(driver), "compiled kernels")?);
     }
     let host = HostMemory::new(driver, gpus.generation);
-    host.set_settings(&settings.host);
+    host.set_settings(&settings.host)?;
     let subsystems = &mut gpus.subsystems;
     subsystems.set(try_box(host, "pinned memory")?);
     subsystems.set(try_box(Pools::new(), "the pools of PyTorch")?);
@@ -156,10 +156,10 @@ pub fn configure(inside: &Inside, text: &str) -> Result<()> {
     if settings.backend != before.backend {
         backend::require_fresh(devices)?;
     }
-    memory::choose_settings(settings);
     if let Some(gpus) = gpus {
-        gpus.pinned().set_settings(&settings.host);
+        gpus.pinned().set_settings(&settings.host)?;
     }
+    memory::choose_settings(settings);
     let fraction = settings.per_process_memory_fraction;
     for device in devices {
         device.memory().configure(&settings);

@@ -1,25 +1,24 @@
 //! Pinned blocks of one size class: segments of the driver's memory, split into blocks that merge
-//! again.
+//! again. Blocks, bins, stream uses and deferred frees are those of the arenas.
 //!
 //! Invariants, checked by `Heap::check` in tests: the blocks of a segment partition it. Two free
-//! blocks are never adjacent. Every free block is in its bin, unless its segment is being freed.
-//! The marked blocks are exactly the allocated ones. Positions are units of the heap; each segment
-//! has whole windows of positions of its own, so that a position determines its segment.
+//! blocks are never adjacent. Every free block is in its bin. Positions are units from the start of
+//! the segment, whose index is in the block's field `later`. A block of which `oversize` is set is a
+//! whole segment that returns to the driver as soon as it is free: it becomes a [`State::Hole`],
+//! which is in no bin, until a thread is about to call the driver.
 
+use super::directory::Place;
 use super::events;
-use super::marks::Marks;
-use super::source::Origin;
+use super::source::{Memory, Origin};
 use crate::base::error::{Error, Result};
-use crate::base::place::{try_box_at, write_fields};
 use crate::base::region::Region;
 use crate::memory::arena::bins::Bins;
 use crate::memory::arena::block::{Block, Blocks, NONE, State};
-use crate::memory::arena::stream_uses::Uses;
+use crate::memory::arena::stream_uses::{Awaited, Uses};
+use crate::memory::config::size::Request;
+use crate::memory::trace::ring::Action;
+use std::mem::take;
 
-/// The number of units of a window, as a shift.
-const WINDOW_SHIFT: u32 = 12;
-/// The largest number of windows.
-const MOST_WINDOWS: usize = 1 << (32 - WINDOW_SHIFT);
 /// The largest number of blocks.
 const MOST_BLOCKS: usize = 8 << 20;
 /// The value of `waits` of a block that a graph uses, or that is kept forever.
@@ -27,38 +26,21 @@ pub const KEPT: u16 = u16::MAX;
 
 /// A segment of memory from the driver.
 pub struct Segment {
-    pub base: usize,
-    pub bytes: usize,
-    pub origin: Origin,
-    /// Is it freed to the driver as soon as its block is free?
-    pub once: bool,
-    /// Is a thread about to free it to the driver?
-    detached: bool,
-    /// Its first position.
-    first: u32,
+    pub memory: Memory,
     /// Its first block. The id never changes: a merge keeps the id of the lower block.
-    block: u32,
-    /// The block that starts at each unit; valid where there is a mark.
+    first: u32,
+    /// The block that was last allocated at each unit.
     starts: Region<u32>,
-    marks: Marks,
 }
 
-/// A segment that is about to be freed to the driver.
-#[derive(Clone, Copy)]
-pub struct Detached {
-    pub segment: u32,
-    pub base: usize,
-    pub bytes: usize,
-    pub origin: Origin,
-}
-
-/// The blocks of a size class, protected by one lock.
+/// The blocks of a size class, protected by one lock; apart from the cache lines of others.
+#[repr(align(128))]
 pub struct Heap {
+    pub index: usize,
     shift: u32,
     pub blocks: Blocks,
-    bins: Bins,
-    /// The index of each window's segment, plus 1; 0: vacant.
-    windows: Vec<u32>,
+    /// `None` until the first segment.
+    bins: Option<Box<Bins>>,
     pub segments: Vec<Option<Segment>>,
     pub uses: Uses,
     /// Bytes from the driver.
@@ -75,309 +57,192 @@ pub struct Heap {
 
 impl Heap {
     /// An empty heap with units of `1 << shift` bytes.
-    pub fn new(shift: u32) -> Result<Box<Heap>> {
-        let write = |place| {
-            let blocks = Blocks::new(MOST_BLOCKS);
-            write_fields!(place, Heap {
-                shift: shift,
-                blocks: blocks,
-                windows: Vec::new(),
-                segments: Vec::new(),
-                uses: Uses::new(),
-                bytes: 0,
-                free_bytes: 0,
-                unwanted: 0,
-                allocated: [0; 2],
-                freed: [0; 2],
-                @ bins: Bins::write_new,
-            });
-            Ok(())
-        };
-        // SAFETY: that writes all fields.
-        unsafe { try_box_at("a heap of pinned memory", write) }
+    pub fn new(index: usize, shift: u32) -> Heap {
+        Heap {
+            index,
+            shift,
+            blocks: Blocks::new(MOST_BLOCKS),
+            bins: None,
+            segments: Vec::new(),
+            uses: Uses::new(),
+            bytes: 0,
+            free_bytes: 0,
+            unwanted: 0,
+            allocated: [0; 2],
+            freed: [0; 2],
+        }
+    }
+
+    /// Takes the awaited streams and the segments, at a shutdown.
+    pub fn take_all(&mut self) -> (Vec<Awaited>, Vec<Option<Segment>>) {
+        (take(&mut self.uses.awaited), take(&mut self.segments))
+    }
+
+    /// The bytes of so many units.
+    #[inline]
+    pub fn bytes_of_units(&self, units: u32) -> i64 {
+        i64::from(units) << self.shift
     }
 
     /// The bytes of a block.
     #[inline]
-    pub fn bytes_of(&self, id: u32) -> u64 {
-        u64::from(self.blocks[id].units) << self.shift
+    pub fn bytes_of(&self, id: u32) -> i64 {
+        self.bytes_of_units(self.blocks[id].units)
     }
 
+    /// The first address of a block.
     #[inline]
-    fn segment_at(&self, start: u32) -> Option<u32> {
-        self.windows.get((start >> WINDOW_SHIFT) as usize)?.checked_sub(1)
+    pub fn address_of(&self, id: u32) -> usize {
+        let Block { start, later, .. } = self.blocks[id];
+        let base = self.segments[later as usize].as_ref().map_or(0, |segment| segment.memory.base);
+        base + ((start as usize) << self.shift)
     }
 
-    #[inline]
-    fn segment_mut(&mut self, start: u32) -> Option<&mut Segment> {
-        let index = self.segment_at(start)?;
-        self.segments.get_mut(index as usize)?.as_mut()
-    }
-
-    /// The segment of an index, if it has this base address.
-    #[inline]
-    fn segment(&self, index: u32, base: usize) -> Option<&Segment> {
-        self.segments.get(index as usize)?.as_ref().filter(|segment| segment.base == base)
-    }
-
-    /// Allocates a block; `None`: no free block fits.
-    #[inline]
-    pub fn allocate(&mut self, units: u32, requested: u64, walk: usize) -> Result<Option<usize>> {
-        self.blocks.prepare(1)?;
-        let id = self.bins.find(&self.blocks, units, walk);
-        if id == NONE {
-            return Ok(None);
+    fn insert(&mut self, id: u32) {
+        if let Some(bins) = &mut self.bins {
+            bins.insert(&mut self.blocks, id);
         }
-        Ok(Some(self.occupy(id, units, requested)))
     }
 
-    /// Allocates from a segment that is entirely free.
-    pub fn allocate_in(&mut self, index: u32, units: u32, requested: u64) -> Result<usize> {
+    fn remove(&mut self, id: u32) {
+        if let Some(bins) = &mut self.bins {
+            bins.remove(&mut self.blocks, id);
+        }
+    }
+
+    /// Allocates a block and returns its address; `None`: no free block fits.
+    #[inline]
+    pub fn allocate(&mut self, request: Request, walk: usize) -> Result<Option<usize>> {
+        let Some(bins) = &self.bins else { return Ok(None) };
         self.blocks.prepare(1)?;
-        let segment = self.segments[index as usize].as_ref();
-        let id = segment.map_or(NONE, |segment| segment.block);
-        Ok(self.occupy(id, units, requested))
+        match bins.find(&self.blocks, request.units, walk) {
+            NONE => Ok(None),
+            id => Ok(Some(self.occupy(id, request))),
+        }
     }
 
     /// Allocates a free block and splits the rest off. One block was prepared.
     #[inline]
-    fn occupy(&mut self, id: u32, units: u32, requested: u64) -> usize {
-        self.bins.remove(&mut self.blocks, id);
-        let Block { start, units: whole, next, .. } = self.blocks[id];
+    pub fn occupy(&mut self, id: u32, request: Request) -> usize {
+        self.remove(id);
+        let Block { start, units: whole, next, later, .. } = self.blocks[id];
+        let units = request.units;
         if whole > units {
-            let rest = self.blocks.take(Block::new(start + units, whole - units, State::Free));
+            let rest = Block::new(start + units, whole - units, State::Free);
+            let rest = self.blocks.take(Block { later, ..rest });
             self.blocks[id].units = units;
             self.blocks.link(rest, id, next);
-            self.bins.insert(&mut self.blocks, rest);
+            self.insert(rest);
         }
         let block = &mut self.blocks[id];
-        block.state = State::Allocated;
-        block.requested = requested;
-        block.uses = 0;
-        block.waits = 0;
-        // The bin used the same field.
-        block.set_stack(0);
+        block.set_allocated(request);
+        (block.uses, block.waits) = (0, 0);
         let bytes = self.bytes_of(id);
-        self.free_bytes -= bytes;
+        self.free_bytes -= bytes as u64;
         self.allocated[0] += 1;
-        self.allocated[1] += bytes as i64;
-        let shift = self.shift;
-        let Some(segment) = self.segment_mut(start) else { return 0 };
-        let unit = (start - segment.first) as usize;
-        segment.starts.as_mut_slice()[unit] = id;
-        segment.marks.set(unit);
-        let address = segment.base + (unit << shift);
-        events::allocated(self, id);
-        address
-    }
-
-    /// The first address of a block.
-    pub fn address_of(&self, id: u32) -> usize {
-        let start = self.blocks[id].start;
-        let index = self.segment_at(start).map(|index| index as usize);
-        let segment = index.and_then(|index| self.segments.get(index)?.as_ref());
-        segment
-            .map_or(0, |segment| segment.base + (((start - segment.first) as usize) << self.shift))
-    }
-
-    /// The allocated block that starts at an address of a segment.
-    #[inline]
-    pub fn find(&self, index: u32, base: usize, address: usize) -> Option<u32> {
-        let segment = self.segment(index, base)?;
-        let unit = (address - base) >> self.shift;
-        let exact = address - base == unit << self.shift && segment.marks.has(unit);
-        exact.then(|| segment.starts.as_slice()[unit])
-    }
-
-    /// The allocated block that contains an address of a segment.
-    #[inline]
-    pub fn find_around(&self, index: u32, base: usize, address: usize) -> Option<u32> {
-        let segment = self.segment(index, base)?;
-        let offset = address - base;
-        let unit = segment.marks.last_up_to(offset >> self.shift)?;
-        let id = segment.starts.as_slice()[unit];
-        let inside = (offset - (unit << self.shift)) as u64;
-        (inside < self.blocks[id].requested).then_some(id)
-    }
-
-    /// The kept block that starts at an address of a segment, allocated or not.
-    pub fn find_kept(&self, index: u32, base: usize, address: usize) -> Option<u32> {
-        let segment = self.segment(index, base)?;
-        let id = *segment.starts.as_slice().get((address - base) >> self.shift)?;
-        (self.blocks[id].waits == KEPT && self.address_of(id) == address).then_some(id)
-    }
-
-    /// Removes the mark of a block that the host frees, so that it is no longer found.
-    #[inline]
-    pub fn unmark(&mut self, id: u32) {
-        let start = self.blocks[id].start;
-        if let Some(segment) = self.segment_mut(start) {
-            segment.marks.clear((start - segment.first) as usize);
+        self.allocated[1] += bytes;
+        if let Some(segment) = &mut self.segments[later as usize] {
+            segment.starts.as_mut_slice()[start as usize] = id;
         }
+        events::of_block(self, id, &[Action::Alloc]);
+        self.address_of(id)
+    }
+
+    /// The block, in use or not, that contains an address of a segment, and the offset in it; `None`
+    /// if the segment is not there any more.
+    #[inline]
+    pub fn find(&self, place: Place, address: usize) -> Option<(u32, u64)> {
+        let Place { memory: Memory { base, .. }, segment: index, .. } = place;
+        let segment = self.segments.get(index as usize)?.as_ref();
+        let segment = segment.filter(|segment| segment.memory.base == base)?;
+        let unit = ((address - base) >> self.shift) as u32;
+        let mut id = *segment.starts.as_slice().get(unit as usize)?;
+        let is_in_segment = |block: &Block| block.later == index && block.state != State::Vacant;
+        if self.blocks[id].start != unit || !is_in_segment(&self.blocks[id]) {
+            id = self.blocks.holding(segment.first, unit, is_in_segment);
+        }
+        let offset = address - base - ((self.blocks[id].start as usize) << self.shift);
+        (id != NONE).then_some((id, offset as u64))
     }
 
     /// Makes a block free and merges it with free neighbours. Returns its bytes.
     #[inline]
-    pub fn release(&mut self, id: u32) -> u64 {
+    pub fn release(&mut self, id: u32) -> i64 {
         let bytes = self.bytes_of(id);
-        self.free_bytes += bytes;
+        self.free_bytes += bytes as u64;
         self.freed[0] += 1;
-        self.freed[1] += bytes as i64;
-        let Block { previous, next, .. } = self.blocks[id];
-        self.blocks[id].state = State::Free;
-        if next != NONE && self.blocks[next].state == State::Free {
-            self.bins.remove(&mut self.blocks, next);
-            self.merge_with(id, next);
-        }
-        let mut id = id;
-        if previous != NONE && self.blocks[previous].state == State::Free {
-            self.bins.remove(&mut self.blocks, previous);
-            self.merge_with(previous, id);
-            id = previous;
-        }
-        let start = self.blocks[id].start;
-        if let Some(segment) = self.segment_mut(start)
-            && segment.once
-        {
-            // This block is the whole segment.
+        self.freed[1] += bytes;
+        let Block { previous, next, oversize, .. } = self.blocks[id];
+        if oversize {
             self.blocks[id].state = State::Hole;
             self.unwanted += 1;
-        } else {
-            self.bins.insert(&mut self.blocks, id);
+            return bytes;
         }
+        self.blocks[id].state = State::Free;
+        let mut id = id;
+        if next != NONE && self.blocks[next].state == State::Free {
+            self.remove(next);
+            self.blocks.absorb(id, next);
+        }
+        if previous != NONE && self.blocks[previous].state == State::Free {
+            self.remove(previous);
+            self.blocks.absorb(previous, id);
+            id = previous;
+        }
+        self.insert(id);
         bytes
     }
 
-    fn merge_with(&mut self, id: u32, next: u32) {
-        self.blocks[id].units += self.blocks[next].units;
-        self.blocks.unlink(next);
-        self.blocks.give(next);
-    }
-
-    /// Finds `count` adjacent vacant windows; returns the first.
-    fn take_windows(&mut self, count: usize) -> Result<usize> {
-        let mut row = 0;
-        for (index, window) in self.windows.iter().enumerate() {
-            row = if *window == 0 { row + 1 } else { 0 };
-            if row == count {
-                return Ok(index + 1 - count);
-            }
+    /// Makes sure that a segment of so many bytes can be added, and a block of it allocated.
+    /// Returns the segment's index, and its table of blocks.
+    pub fn prepare(&mut self, bytes: usize) -> Result<(usize, Region<u32>)> {
+        if self.bins.is_none() {
+            self.bins = Some(Bins::boxed("a heap of pinned memory")?);
         }
-        let start = self.windows.len() - row;
-        let full = Error::OutOfHostMemory("one more segment of pinned memory: the table is full");
-        if start + count > MOST_WINDOWS {
-            return Err(full);
-        }
-        self.windows.try_reserve(count - row).map_err(|_| full)?;
-        self.windows.resize(start + count, 0);
-        Ok(start)
-    }
-
-    /// Adds a free segment; returns its index.
-    pub fn add(&mut self, base: usize, bytes: usize, origin: Origin, once: bool) -> Result<u32> {
-        let units = bytes >> self.shift;
-        let marks = Marks::new(units)?;
-        let mut starts = Region::new(units);
-        starts.grow(units)?;
-        self.blocks.prepare(1)?;
+        let mut starts = Region::new(bytes >> self.shift);
+        starts.grow(bytes >> self.shift)?;
+        self.blocks.prepare(2)?;
         self.segments.try_reserve(1).map_err(|_| Error::OutOfHostMemory("a segment"))?;
-        let count = units.div_ceil(1 << WINDOW_SHIFT);
-        let window = self.take_windows(count)?;
-        // Nothing below can fail.
-        let index = match self.segments.iter().position(Option::is_none) {
-            Some(index) => index,
-            None => {
-                self.segments.push(None);
-                self.segments.len() - 1
-            }
-        };
-        self.windows[window..window + count].fill(index as u32 + 1);
-        let first = (window << WINDOW_SHIFT) as u32;
-        let block = self.blocks.take(Block::new(first, units as u32, State::Free));
-        self.bins.insert(&mut self.blocks, block);
-        self.segments[index] = Some(Segment {
-            base,
-            bytes,
-            origin,
-            once,
-            detached: false,
-            first,
-            block,
-            starts,
-            marks,
-        });
-        self.bytes += bytes as u64;
-        self.free_bytes += bytes as u64;
-        events::segment_added(base, bytes);
-        Ok(index as u32)
+        let vacant = self.segments.iter().position(Option::is_none);
+        Ok((vacant.unwrap_or(self.segments.len()), starts))
     }
 
-    /// Chooses the next unused segment, from index `from` on, that can be freed to the driver. It
-    /// is not used until `reattach` or `remove` is called.
-    pub fn detach(&mut self, from: usize, only_unwanted: bool) -> Option<Detached> {
+    /// Adds a segment, for which room was prepared. Returns its only block, which is free.
+    pub fn add(&mut self, memory: Memory, index: usize, starts: Region<u32>) -> u32 {
+        let block = Block::new(0, (memory.bytes >> self.shift) as u32, State::Free);
+        let first = self.blocks.take(Block { later: index as u32, ..block });
+        self.insert(first);
+        if index == self.segments.len() {
+            self.segments.push(None);
+        }
+        self.segments[index] = Some(Segment { memory, first, starts });
+        self.bytes += memory.bytes as u64;
+        self.free_bytes += memory.bytes as u64;
+        events::of_segment(Action::SegmentAlloc, memory);
+        first
+    }
+
+    /// Removes the next unused segment, from index `from` on, that can be freed to the driver.
+    pub fn detach(&mut self, from: usize, only_unwanted: bool) -> Option<(usize, Memory)> {
         for index in from..self.segments.len() {
-            let Some(segment) = self.segments[index].as_mut().filter(|segment| !segment.detached)
-            else {
-                continue;
-            };
-            let block = &self.blocks[segment.block];
-            let is_whole = block.next == NONE;
-            let unwanted = block.state == State::Hole;
-            if unwanted {
+            let Some(Segment { first, memory, .. }) = self.segments[index] else { continue };
+            let Block { state, next, .. } = self.blocks[first];
+            let is_idle = state == State::Free && next == NONE && memory.origin != Origin::Reserve;
+            if state == State::Hole {
                 self.unwanted -= 1;
-            } else if !only_unwanted
-                && block.state == State::Free
-                && is_whole
-                && segment.origin != Origin::Reserve
-            {
-                self.bins.remove(&mut self.blocks, segment.block);
-                self.blocks[segment.block].state = State::Hole;
+            } else if is_idle && !only_unwanted {
+                self.remove(first);
             } else {
                 continue;
             }
-            segment.detached = true;
-            let Segment { base, bytes, origin, .. } = *segment;
-            events::segment_removed(base, bytes);
-            return Some(Detached { segment: index as u32, base, bytes, origin });
+            self.blocks.give(first);
+            self.segments[index] = None;
+            self.bytes -= memory.bytes as u64;
+            self.free_bytes -= memory.bytes as u64;
+            events::of_segment(Action::SegmentFree, memory);
+            return Some((index, memory));
         }
         None
-    }
-
-    /// Puts a segment back in the cache after the driver failed to free it.
-    pub fn reattach(&mut self, index: u32) {
-        if let Some(segment) = self.segments[index as usize].as_mut() {
-            segment.detached = false;
-            segment.once = false;
-            events::segment_added(segment.base, segment.bytes);
-            self.blocks[segment.block].state = State::Free;
-            self.bins.insert(&mut self.blocks, segment.block);
-        }
-    }
-
-    /// Removes a segment that was just added, and from which nothing was allocated.
-    pub fn withdraw(&mut self, index: u32) {
-        if let Some(segment) = self.segments[index as usize].as_ref() {
-            self.bins.remove(&mut self.blocks, segment.block);
-            events::segment_removed(segment.base, segment.bytes);
-            self.remove(index);
-        }
-    }
-
-    /// Makes a freed block wait for the streams that use it.
-    pub fn enqueue(&mut self, id: u32) {
-        self.blocks[id].uses = self.uses.enqueue(self.blocks[id].uses, id);
-    }
-
-    /// Removes a segment that was freed to the driver.
-    pub fn remove(&mut self, index: u32) {
-        if let Some(segment) = self.segments[index as usize].take() {
-            self.blocks.give(segment.block);
-            self.bytes -= segment.bytes as u64;
-            self.free_bytes -= segment.bytes as u64;
-            for window in self.windows.iter_mut().filter(|window| **window == index + 1) {
-                *window = 0;
-            }
-        }
     }
 }
 
@@ -387,11 +252,12 @@ impl Heap {
     pub fn check(&self) -> std::result::Result<(), String> {
         let (mut bytes, mut free) = (0, 0);
         for segment in self.segments.iter().flatten() {
-            bytes += segment.bytes as u64;
-            let (mut id, mut at, mut was_free) = (segment.block, segment.first, false);
+            let memory = segment.memory;
+            bytes += memory.bytes as u64;
+            let (mut id, mut at, mut was_free) = (segment.first, 0, false);
             while id != NONE {
                 let block = &self.blocks[id];
-                let name = format!("block at unit {at} of the segment at {:#x}", segment.base);
+                let name = format!("block at unit {at} of the segment at {:#x}", memory.base);
                 if block.start != at {
                     return Err(format!("{name} says {}", block.start));
                 }
@@ -399,22 +265,27 @@ impl Heap {
                 if is_free && was_free {
                     return Err(format!("{name} and the one below are free"));
                 }
-                if is_free != self.bins.contains(&self.blocks, id) {
+                let bins = self.bins.as_ref();
+                if is_free != bins.is_some_and(|bins| bins.contains(&self.blocks, id)) {
                     return Err(format!("{name} is {:?}, and its bin says otherwise", block.state));
                 }
-                let unit = (at - segment.first) as usize;
-                if (block.state == State::Allocated) != segment.marks.has(unit) {
-                    return Err(format!("{name} is {:?}, and its mark is not", block.state));
+                let address = memory.base + ((at as usize) << self.shift);
+                let last = address + self.bytes_of(id) as usize - 1;
+                for inside in [address, last] {
+                    let place = Place { memory, heap: 0, segment: block.later };
+                    if self.find(place, inside).map(|found| found.0) != Some(id) {
+                        return Err(format!("{name} is not found"));
+                    }
                 }
                 if matches!(block.state, State::Free | State::Hole) {
-                    free += self.bytes_of(id);
+                    free += self.bytes_of(id) as u64;
                 }
                 was_free = is_free;
                 at = block.end();
                 id = block.next;
             }
-            if (at - segment.first) as usize != segment.bytes >> self.shift {
-                return Err(format!("the segment at {:#x} has a gap at its end", segment.base));
+            if at as usize != memory.bytes >> self.shift {
+                return Err(format!("the segment at {:#x} has a gap at its end", memory.base));
             }
         }
         let counted = (self.bytes, self.free_bytes);
@@ -425,10 +296,10 @@ impl Heap {
     pub fn held(&self) -> [i64; 2] {
         let mut held = [0; 2];
         for segment in self.segments.iter().flatten() {
-            let mut id = segment.block;
+            let mut id = segment.first;
             while id != NONE {
                 if matches!(self.blocks[id].state, State::Allocated | State::Pending) {
-                    held = [held[0] + 1, held[1] + self.bytes_of(id) as i64];
+                    held = [held[0] + 1, held[1] + self.bytes_of(id)];
                 }
                 id = self.blocks[id].next;
             }

@@ -1,77 +1,38 @@
 //! Pinned blocks that graphs use at each launch: they are kept until the last of these graphs is
-//! destroyed.
+//! destroyed. The number of these graphs is in the field `bin_next` of such a block, in which `waits`
+//! is [`KEPT`].
 //!
-//! A kept block that is not listed here is kept forever: it was used in a capture that the host
-//! made through the driver, and the end of that graph is not known.
+//! A kept block of 0 graphs is kept forever: it was used in a capture that the host made through the
+//! driver, and the end of that graph is not known.
 
 use super::HostMemory;
-use super::events;
 use super::heap::{Heap, KEPT};
-use crate::base::lock::Mutex;
-use crate::base::rank::Rank;
 use crate::gpu::gpus::Gpus;
 use crate::gpu::stream::Stream;
-use crate::memory::arena::block::State;
-
-/// Blocks that graphs use: address and number of graphs.
-pub(super) struct Kept(Mutex<Vec<(usize, u32)>>);
-
-impl Kept {
-    pub(super) fn new() -> Kept {
-        Kept(Mutex::new(Rank::LEAF, Vec::new()))
-    }
-
-    /// Counts one more graph that uses a block; `is_kept`: the block is kept already. Without host
-    /// memory the block is kept forever.
-    fn add(&self, address: usize, is_kept: bool) {
-        let mut list = self.0.lock();
-        match list.binary_search_by_key(&address, |known| known.0) {
-            Ok(index) => list[index].1 = list[index].1.saturating_add(1),
-            Err(index) if !is_kept && list.try_reserve(1).is_ok() => {
-                list.insert(index, (address, 1));
-            }
-            Err(_) => (),
-        }
-    }
-
-    /// Marks a block as kept forever.
-    fn forget(&self, address: usize) {
-        let mut list = self.0.lock();
-        if let Ok(index) = list.binary_search_by_key(&address, |known| known.0) {
-            list.remove(index);
-        }
-    }
-
-    /// Counts one graph less that uses a block; true: it was the last.
-    fn remove(&self, address: usize) -> bool {
-        let mut list = self.0.lock();
-        let Ok(index) = list.binary_search_by_key(&address, |known| known.0) else { return false };
-        list[index].1 -= 1;
-        if list[index].1 > 0 {
-            return false;
-        }
-        list.remove(index);
-        true
-    }
-}
+use crate::memory::arena::block::{Block, State};
 
 impl HostMemory {
     /// Keeps a block that a captured stream uses: until the graph of this library's capture is
     /// destroyed, otherwise forever. The caller holds the heap's lock.
     pub(super) fn keep(&self, gpus: &Gpus, capture: Option<u64>, heap: &mut Heap, id: u32) {
         let address = heap.address_of(id);
-        let is_kept = heap.blocks[id].waits == KEPT;
+        let block = &mut heap.blocks[id];
         match capture.map(|number| gpus.captures().use_pinned(number, address)) {
-            Some(Ok(true)) => self.kept.add(address, is_kept),
-            Some(Ok(false)) => (),
-            Some(Err(_)) | None => self.kept.forget(address),
+            Some(Ok(true)) if block.waits != KEPT => block.bin_next = 1,
+            Some(Ok(true)) => block.bin_next += u32::from(block.bin_next > 0),
+            Some(Ok(false)) if block.waits == KEPT => (),
+            _ => block.bin_next = 0,
         }
-        heap.blocks[id].waits = KEPT;
+        block.waits = KEPT;
     }
 
     /// Counts one more graph that uses blocks which another graph uses already.
     pub fn add_graph_to_pinned(&self, blocks: &[usize]) {
-        blocks.iter().for_each(|address| self.kept.add(*address, true));
+        for address in blocks {
+            if let Some((mut heap, id)) = self.find(*address, is_of_graph) {
+                heap.blocks[id].bin_next += 1;
+            }
+        }
     }
 
     /// A graph that used these blocks was destroyed. Blocks that the host has freed become free
@@ -83,20 +44,13 @@ impl HostMemory {
         blocks: &[usize],
         streams: impl Iterator<Item = &'a Stream> + Clone,
     ) {
-        for address in blocks.iter().filter(|address| self.kept.remove(**address)) {
-            let Some(place) = self.directory.find(*address) else { continue };
-            let index = place.heap as usize;
-            let mut held = self.heap(index);
-            let Some(heap) = held.as_deref_mut() else { continue };
-            let found = heap.find_kept(place.segment, place.base, *address);
-            if let Some(id) = found {
-                self.release_kept(heap, id, streams.clone());
+        for address in blocks {
+            let Some((mut heap, id)) = self.find(*address, is_of_graph) else { continue };
+            heap.blocks[id].bin_next -= 1;
+            if heap.blocks[id].bin_next == 0 {
+                self.release_kept(&mut heap, id, streams.clone());
             }
-            let unwanted = heap.unwanted;
-            drop(held);
-            if unwanted > 0 {
-                self.give_unwanted(gpus, index);
-            }
+            self.give_unwanted(gpus, heap);
         }
     }
 
@@ -113,14 +67,13 @@ impl HostMemory {
             heap.blocks[id].uses = head;
         }
         heap.blocks[id].waits = 0;
-        if heap.blocks[id].state != State::Pending {
-            return;
-        }
-        if heap.blocks[id].uses == 0 {
-            events::free_completed(heap, id);
-            self.counts.count_free(heap.release(id));
-        } else {
-            heap.enqueue(id);
+        if heap.blocks[id].state == State::Pending {
+            self.defer(heap, id);
         }
     }
+}
+
+/// Is a block, in use or pending, kept for graphs of this library?
+fn is_of_graph(block: &Block, _: u64) -> bool {
+    block.waits == KEPT && block.bin_next > 0
 }

@@ -11,7 +11,6 @@ mod events;
 mod grow_ahead;
 mod heap;
 mod kept;
-mod marks;
 mod settle;
 mod source;
 pub mod stats;
@@ -19,8 +18,9 @@ pub(crate) mod threads;
 
 use crate::base::error::{Error, Result};
 use crate::base::lock::{Held, Mutex};
+use crate::base::published::Published;
 use crate::base::rank::Rank;
-use crate::base::sync::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use crate::base::sync::{AtomicU32, AtomicUsize};
 use crate::base::thread;
 use crate::driver::Driver;
 use crate::gpu::external_registry::Marker;
@@ -31,19 +31,20 @@ use crate::gpu::subsystem::{Kind as SubsystemKind, Subsystem};
 use crate::memory::arena::bins::{SHORT_WALK, WHOLE_WALK};
 use crate::memory::arena::block::{Block, State};
 use crate::memory::config::host_settings::HostSettings;
+use crate::memory::config::size::Request;
 use crate::memory::trace::history;
+use crate::memory::trace::ring::Action;
 use crate::sanitizer;
 use directory::{Directory, Place};
 use heap::{Heap, KEPT};
-use kept::Kept;
-use source::{Origin, PAGE, Source};
-use stats::{Counts, HostStatistics};
-use threads::Helper;
+use source::{Memory, PAGE, Source};
+use stats::{Active, HostStatistics};
 
 /// Heaps of a size class; new threads are assigned to them in turn.
 const SHARDS: usize = 8;
 /// The number of size classes: requests up to [`SMALL`], and larger ones.
 const CLASSES: usize = 2;
+const HEAPS: usize = CLASSES * SHARDS;
 /// The largest request of the small class.
 const SMALL: u64 = 64 << 10;
 /// Units of the classes, to which sizes are rounded and addresses are aligned: 64 and 512 bytes.
@@ -56,60 +57,23 @@ const EXACT: u64 = 32 << 20;
 /// Requests of at least this size fail at once.
 const TOO_LARGE: u64 = 1 << 40;
 
-/// A heap, created at its first use.
-#[repr(align(128))]
-struct Shard(Mutex<Option<Box<Heap>>>);
-
 /// The pinned memory of the process.
 pub struct HostMemory {
     driver: &'static Driver,
     generation: u64,
-    heaps: [Shard; CLASSES * SHARDS],
+    /// The heaps of each class in turn.
+    heaps: [Mutex<Heap>; HEAPS],
     directory: Directory,
     source: Source,
-    counts: Counts,
-    settings: Mutex<HostSettings>,
-    /// Two of the settings, which every request needs.
-    max_round_threshold: AtomicU64,
-    max_cached_bytes: AtomicU64,
+    active: Active,
+    /// None: the default.
+    settings: Published<HostSettings>,
     /// The index of the next new thread's heaps.
     next_shard: AtomicU32,
-    kept: Kept,
-    helper: Helper,
-    /// The helper's thread; 0: it does not run.
-    helper_thread: AtomicUsize,
-    /// Is growing ahead enabled?
-    grows_ahead: AtomicU32,
-}
-
-/// An allocated block, with its heap locked.
-struct Found<'a> {
-    index: usize,
-    held: Held<'a, Option<Box<Heap>>>,
-    id: u32,
-}
-
-impl Found<'_> {
-    #[inline]
-    fn heap(&mut self) -> Option<&mut Heap> {
-        self.held.as_deref_mut()
-    }
-}
-
-/// A request after rounding.
-#[derive(Clone, Copy)]
-struct Wanted {
-    class: usize,
-    units: u32,
-    requested: u64,
-    /// Is its segment freed to the driver as soon as the block is free?
-    once: bool,
-}
-
-impl Wanted {
-    fn bytes(&self) -> u64 {
-        u64::from(self.units) << SHIFTS[self.class]
-    }
+    /// The thread that obtains segments ahead; 0: it does not run.
+    helper: AtomicUsize,
+    /// A bit for each heap that wants a segment from it.
+    wanted: AtomicU32,
 }
 
 // SAFETY: no other type has this kind, and the runtime sets it before a call can use it.
@@ -128,60 +92,59 @@ impl Gpus {
 
 impl HostMemory {
     pub(crate) fn new(driver: &'static Driver, generation: u64) -> HostMemory {
-        let settings = HostSettings::DEFAULT;
+        let heap = |index| Mutex::new(Rank::HOST, Heap::new(index, SHIFTS[index / SHARDS]));
         HostMemory {
             driver,
             generation,
-            heaps: [const { Shard(Mutex::new(Rank::HOST, None)) }; CLASSES * SHARDS],
+            heaps: std::array::from_fn(heap),
             directory: Directory::new(),
             source: Source::new(driver),
-            counts: Counts::new(),
-            settings: Mutex::new(Rank::LEAF, settings),
-            max_round_threshold: AtomicU64::new(settings.max_round_threshold),
-            max_cached_bytes: AtomicU64::new(settings.max_cached_bytes),
+            active: Active::default(),
+            settings: Published::new(),
             next_shard: AtomicU32::new(0),
-            kept: Kept::new(),
-            helper: Helper::new(),
-            helper_thread: AtomicUsize::new(0),
-            grows_ahead: AtomicU32::new(0),
+            helper: AtomicUsize::new(0),
+            wanted: AtomicU32::new(0),
         }
     }
 
     /// Sets the settings for later allocations.
-    pub fn set_settings(&self, settings: &HostSettings) {
-        let mut held = self.settings.lock();
-        *held = *settings;
-        self.max_round_threshold.store(settings.max_round_threshold, Ordering::Relaxed);
-        self.max_cached_bytes.store(settings.max_cached_bytes, Ordering::Relaxed);
-        self.grows_ahead.store(u32::from(settings.background_threads), Ordering::Relaxed);
+    pub fn set_settings(&self, settings: &HostSettings) -> Result<()> {
+        self.settings.set(Some(thread::reclaimable(*settings, "settings")?));
+        Ok(())
     }
 
-    /// The current settings.
-    pub fn settings(&self) -> HostSettings {
-        *self.settings.lock()
+    #[inline]
+    fn settings(&self) -> &HostSettings {
+        self.settings.get().unwrap_or(&HostSettings::DEFAULT)
     }
 
-    fn wanted(&self, bytes: u64) -> Result<Wanted> {
+    fn heap(&self, index: usize) -> Held<'_, Heap> {
+        self.heaps[index].lock()
+    }
+
+    /// All heaps, each locked in its turn.
+    fn each_heap(&self) -> impl Iterator<Item = Held<'_, Heap>> {
+        self.heaps.iter().map(Mutex::lock)
+    }
+
+    /// The size class of a request, and the request in units. It is oversize if its segment is
+    /// freed to the driver as soon as the block is free.
+    fn request(&self, bytes: u64) -> Result<(usize, Request)> {
         if bytes >= TOO_LARGE {
             return Err(source::no_memory());
         }
-        let most_cached = self.max_cached_bytes.load(Ordering::Relaxed);
+        let settings = self.settings();
+        let oversize = bytes > settings.max_cached_bytes;
         let mut size = bytes;
-        if size <= self.max_round_threshold.load(Ordering::Relaxed) && size <= most_cached {
-            size = size.next_power_of_two();
-        }
-        let once = bytes > most_cached;
-        if once {
+        if oversize {
             // The block fills its segment.
             size = size.next_multiple_of(PAGE as u64);
+        } else if size <= settings.max_round_threshold {
+            size = size.next_power_of_two();
         }
         let class = usize::from(size > SMALL);
         let units = size.div_ceil(1 << SHIFTS[class]) as u32;
-        Ok(Wanted { class, units, requested: bytes, once })
-    }
-
-    fn heap(&self, index: usize) -> Held<'_, Option<Box<Heap>>> {
-        self.heaps[index].0.lock()
+        Ok((class, Request { units, bytes, oversize }))
     }
 
     /// Allocates page-locked memory; 0 bytes need no block.
@@ -191,26 +154,18 @@ impl HostMemory {
             return Ok(0);
         }
         history::before_host_allocation();
-        if sanitizer::is_on() {
-            let tell = |address: &usize| sanitizer::pinned(*address as u64, bytes as u64);
-            return self.allocate_now(gpus, bytes).inspect(tell);
-        }
-        self.allocate_now(gpus, bytes)
-    }
-
-    #[inline]
-    fn allocate_now(&self, gpus: &Gpus, bytes: usize) -> Result<usize> {
-        let wanted = self.wanted(bytes as u64)?;
+        let (class, request) = self.request(bytes as u64)?;
         let shard = thread::share(self.generation, &self.next_shard) as usize % SHARDS;
-        let index = wanted.class * SHARDS + shard;
-        if !wanted.once {
-            let taken = self.take(gpus, index, wanted, SHORT_WALK);
-            if let Ok(Some(address)) = taken {
-                return Ok(address);
-            }
-            taken?;
+        let index = class * SHARDS + shard;
+        let address = match self.take(gpus, index, request, SHORT_WALK)? {
+            Some(address) => address,
+            None => self.allocate_slowly(gpus, index, request)?,
+        };
+        if self.settings().background_threads {
+            self.request_if_low(index);
         }
-        self.allocate_slowly(gpus, index, wanted)
+        sanitizer::pinned(address as u64, bytes as u64);
+        Ok(address)
     }
 
     /// Takes a block from a heap, if it has one.
@@ -219,148 +174,94 @@ impl HostMemory {
         &self,
         gpus: &Gpus,
         index: usize,
-        wanted: Wanted,
+        request: Request,
         walk: usize,
     ) -> Result<Option<usize>> {
-        let (taken, is_low, unwanted) = {
-            let mut held = self.heap(index);
-            let Some(heap) = held.as_deref_mut() else { return Ok(None) };
-            // An error of a stream does not fail this allocation.
-            let _ = self.settle(gpus, heap);
-            let taken = heap.allocate(wanted.units, wanted.requested, walk)?;
-            if taken.is_some() {
-                self.counts.count_alloc(wanted.bytes());
-            }
-            (taken, heap.free_bytes < growth(wanted.class, heap.bytes) / 2, heap.unwanted)
-        };
-        if unwanted > 0 {
-            self.give_unwanted(gpus, index);
+        if request.oversize {
+            return Ok(None);
         }
-        if is_low && taken.is_some() && self.grows_ahead.load(Ordering::Relaxed) != 0 {
-            self.request_segment(index);
+        let mut heap = self.heap(index);
+        // An error of a stream does not fail this allocation.
+        let _ = self.settle(gpus, &mut heap);
+        let taken = heap.allocate(request, walk)?;
+        if taken.is_some() {
+            self.active.count(1, heap.bytes_of_units(request.units));
         }
+        self.give_unwanted(gpus, heap);
         Ok(taken)
     }
 
     /// Allocates if the thread's own heap has no free block: from the other heaps, then from the
     /// driver.
     #[cold]
-    fn allocate_slowly(&self, gpus: &Gpus, index: usize, wanted: Wanted) -> Result<usize> {
+    fn allocate_slowly(&self, gpus: &Gpus, index: usize, request: Request) -> Result<usize> {
+        let class = index / SHARDS;
         // A thread gets its own first small segment, so that threads do not contend for one heap.
-        let is_first = self.heap(index).is_none();
-        if !wanted.once && (wanted.class > 0 || !is_first) {
+        if class > 0 || !self.heap(index).segments.is_empty() {
             // This includes the own heap again, because the short walk may have missed a block.
             for turn in 0..SHARDS {
-                let other = wanted.class * SHARDS + (index + turn) % SHARDS;
-                if let Some(address) = self.take(gpus, other, wanted, WHOLE_WALK)? {
+                let other = class * SHARDS + (index + turn) % SHARDS;
+                if let Some(address) = self.take(gpus, other, request, WHOLE_WALK)? {
                     return Ok(address);
                 }
             }
         }
-        let address = self.grow(gpus, index, Some(wanted))?;
-        if self.grows_ahead.load(Ordering::Relaxed) != 0 {
-            self.request_segment(index);
-        }
-        Ok(address)
+        self.grow(gpus, index, Some(request))
     }
 
     /// Adds a segment; returns a block of it if one is wanted.
-    fn grow(&self, gpus: &Gpus, index: usize, wanted: Option<Wanted>) -> Result<usize> {
-        let class = index / SHARDS;
-        let held = {
-            let mut held = self.heap(index);
-            if held.is_none() {
-                *held = Some(Heap::new(SHIFTS[class])?);
-            }
-            held.as_deref().map_or(0, |heap| heap.bytes)
-        };
-        let (mut least, mut bytes) = (PAGE as u64, growth(class, held));
-        let once = wanted.is_some_and(|wanted| wanted.once);
-        if let Some(wanted) = wanted {
-            least = wanted.bytes().next_multiple_of(PAGE as u64);
-            if once || least >= EXACT {
+    fn grow(&self, gpus: &Gpus, index: usize, wanted: Option<Request>) -> Result<usize> {
+        let (mut least, mut bytes) = (PAGE as u64, growth(index, self.heap(index).bytes));
+        let mut settings = *self.settings();
+        if let Some(Request { units, oversize, .. }) = wanted {
+            least = (u64::from(units) << SHIFTS[index / SHARDS]).next_multiple_of(least);
+            if oversize || least >= EXACT {
                 bytes = least;
             } else {
                 bytes = bytes.max(least.next_multiple_of(LEAST_GROWTH));
             }
-        }
-        // A segment that is freed with its block cannot be a piece of the reserve, which is never
-        // freed.
-        let mut settings = self.settings();
-        if once {
-            settings.reserve_segment_bytes = 0;
-        }
-        let bounds = (least as usize, bytes as usize);
-        let memory @ (base, bytes, origin) =
-            self.source.obtain(gpus, &self.counts, &settings, bounds)?;
-        let added = self.add(index, memory, once, wanted);
-        if added.is_err() && origin != Origin::Reserve {
-            // No other thread has seen it.
-            let given = self.source.give(gpus, &self.counts, (base, bytes, origin));
-            if given.is_err() {
-                let _ = self.source.give(gpus, &self.counts, (base, bytes, origin));
+            if oversize {
+                // A piece of the reserve is never freed.
+                settings.reserve_segment_bytes = 0;
             }
+        }
+        let memory = self.source.obtain(gpus, &settings, (least as usize, bytes as usize))?;
+        let added = self.add(index, memory, wanted);
+        if added.is_err() && self.source.give(gpus, memory).is_err() {
+            // No other thread has seen it.
+            let _ = self.source.give(gpus, memory);
         }
         added
     }
 
     /// Publishes a segment, and allocates a block of it if one is wanted.
-    fn add(
-        &self,
-        index: usize,
-        (base, bytes, origin): (usize, usize, Origin),
-        once: bool,
-        wanted: Option<Wanted>,
-    ) -> Result<usize> {
-        let mut held = self.heap(index);
-        let Some(heap) = held.as_deref_mut() else { return Err(source::no_memory()) };
-        if let Some(wanted) = wanted
-            && !once
-            && wanted.bytes() > bytes as u64
-        {
-            return Err(source::no_memory());
-        }
-        let segment = heap.add(base, bytes, origin, once)?;
-        let place = Place { base, end: base + bytes, heap: index as u32, segment };
-        let replaced = match self.directory.add(place) {
-            Ok(replaced) => replaced,
-            Err(error) => {
-                heap.withdraw(segment);
-                return Err(error);
-            }
-        };
-        let mut address = 0;
-        let mut outcome = Ok(());
-        if let Some(wanted) = wanted {
-            match heap.allocate_in(segment, wanted.units, wanted.requested) {
-                Ok(block) => {
-                    self.counts.count_alloc(wanted.bytes());
-                    address = block;
-                }
-                Err(error) => {
-                    self.directory.remove(base, index as u32, segment);
-                    heap.withdraw(segment);
-                    outcome = Err(error);
-                }
-            }
-        }
-        drop(held);
-        replaced.retire();
-        outcome.map(|()| address)
+    fn add(&self, index: usize, memory: Memory, wanted: Option<Request>) -> Result<usize> {
+        let mut heap = self.heap(index);
+        let (segment, starts) = heap.prepare(memory.bytes)?;
+        let place = Place { memory, heap: index as u32, segment: segment as u32 };
+        let replaced = self.directory.add(place)?;
+        let block = heap.add(memory, segment, starts);
+        let address = wanted.map_or(0, |request| {
+            self.active.count(1, heap.bytes_of_units(request.units));
+            heap.occupy(block, request)
+        });
+        drop(heap);
+        replaced.into_iter().for_each(thread::retire);
+        Ok(address)
     }
 
-    /// The allocated block that contains an address, or with `is_exact`, that starts there.
+    /// The block that contains an address, and its heap, if `is_it` accepts the block, in use or not,
+    /// and the offset in it.
     #[inline]
-    fn find(&self, address: usize, is_exact: bool) -> Option<Found<'_>> {
-        let Place { heap: index, segment, base, .. } = self.directory.find(address)?;
-        let held = self.heap(index as usize);
-        let heap = held.as_deref()?;
-        let id = if is_exact {
-            heap.find(segment, base, address)
-        } else {
-            heap.find_around(segment, base, address)
-        }?;
-        Some(Found { index: index as usize, held, id })
+    fn find(
+        &self,
+        address: usize,
+        is_it: impl Fn(&Block, u64) -> bool,
+    ) -> Option<(Held<'_, Heap>, u32)> {
+        let place = self.directory.find(address)?;
+        let heap = self.heap(place.heap as usize);
+        let (id, offset) = heap.find(place, address)?;
+        is_it(&heap.blocks[id], offset).then_some((heap, id))
     }
 
     /// Frees a block. It becomes free after the present work of the streams that use it.
@@ -368,62 +269,55 @@ impl HostMemory {
     pub fn free(&self, gpus: &Gpus, address: usize) -> Result<()> {
         history::before_free();
         sanitizer::unpinned(address as u64);
-        let Some(mut found) = self.find(address, true) else { return Err(unknown_block(address)) };
-        let (index, id) = (found.index, found.id);
-        let Some(heap) = found.heap() else { return Err(unknown_block(address)) };
-        heap.unmark(id);
+        let starts = |block: &Block, offset| block.state == State::Allocated && offset == 0;
+        let found = self.find(address, starts);
+        let Some((mut heap, id)) = found else { return Err(unknown_block(address)) };
         let Block { uses, waits, .. } = heap.blocks[id];
-        if uses != 0 || waits == KEPT {
-            events::free_requested(heap, id);
+        if uses == 0 && waits != KEPT {
+            events::of_block(&mut heap, id, &[Action::FreeRequested, Action::FreeCompleted]);
+            self.active.count(-1, -heap.release(id));
+        } else {
+            events::of_block(&mut heap, id, &[Action::FreeRequested]);
             heap.blocks[id].state = State::Pending;
             if waits != KEPT {
-                heap.enqueue(id);
+                self.defer(&mut heap, id);
             }
-        } else {
-            events::freed(heap, id);
-            self.counts.count_free(heap.release(id));
         }
-        let unwanted = heap.unwanted;
-        drop(found);
-        if unwanted > 0 {
-            self.give_unwanted(gpus, index);
-        }
+        self.give_unwanted(gpus, heap);
         Ok(())
+    }
+
+    /// Unlocks a heap, and frees the segments that must not be cached.
+    #[inline]
+    fn give_unwanted(&self, gpus: &Gpus, heap: Held<'_, Heap>) {
+        let Heap { index, unwanted, .. } = *heap;
+        drop(heap);
+        if unwanted > 0 {
+            let _ = self.give_back(gpus, index, true);
+        }
     }
 
     /// Marks the streams that blocks refer to.
     pub(crate) fn mark_streams(&self, marker: Marker) {
-        for index in 0..self.heaps.len() {
-            if let Some(heap) = self.heap(index).as_deref_mut() {
-                heap.uses.mark_streams(marker);
-            }
+        for mut heap in self.each_heap() {
+            heap.uses.mark_streams(marker);
         }
     }
 
     /// Records that the block around an address is used on a stream.
     pub fn record(&self, gpus: &Gpus, address: usize, stream: &Stream) -> Result<()> {
-        let tell = |()| sanitizer_reports::used_on(address as u64, stream);
-        self.add_use(gpus, address, stream).map(tell)
-    }
-
-    fn add_use(&self, gpus: &Gpus, address: usize, stream: &Stream) -> Result<()> {
-        if self.find(address, false).is_none() {
-            return Err(unknown_address(address));
-        }
         let is_captured = stream.is_capturing(gpus)?;
         let capture = if is_captured { gpus.captures().number_of(gpus, stream)? } else { None };
-        // The block may have been freed in the meantime.
-        let Some(mut found) = self.find(address, false) else {
-            return Err(unknown_address(address));
-        };
-        let id = found.id;
-        let Some(heap) = found.heap() else { return Err(unknown_address(address)) };
+        let found = self.find(address, is_requested);
+        let Some((mut heap, id)) = found else { return Err(unknown_address(address)) };
         if is_captured {
-            self.keep(gpus, capture, heap, id);
-            return Ok(());
+            self.keep(gpus, capture, &mut heap, id);
+        } else {
+            let head = heap.blocks[id].uses;
+            heap.blocks[id].uses = heap.uses.add(head, stream)?;
         }
-        let head = heap.uses.add(heap.blocks[id].uses, stream)?;
-        heap.blocks[id].uses = head;
+        drop(heap);
+        sanitizer_reports::used_on(address as u64, stream);
         Ok(())
     }
 
@@ -431,7 +325,7 @@ impl HostMemory {
     /// use cannot be recorded, the block is kept forever, because its last use is unknown.
     #[inline]
     pub fn used(&self, gpus: &Gpus, address: u64, stream: &Stream) {
-        if self.directory.find(address as usize).is_some() {
+        if self.has(address as usize) {
             self.note_use(gpus, address as usize, stream);
         }
     }
@@ -440,14 +334,10 @@ impl HostMemory {
     fn note_use(&self, gpus: &Gpus, address: usize, stream: &Stream) {
         let noted =
             stream.on_this_thread(gpus).and_then(|stream| self.record(gpus, address, stream));
-        if noted.is_ok() || matches!(noted, Err(Error::InvalidHostPointer { .. })) {
-            return;
-        }
-        if let Some(mut found) = self.find(address, false) {
-            let id = found.id;
-            if let Some(heap) = found.heap() {
-                self.keep(gpus, None, heap, id);
-            }
+        if noted.is_err()
+            && let Some((mut heap, id)) = self.find(address, is_requested)
+        {
+            self.keep(gpus, None, &mut heap, id);
         }
     }
 
@@ -459,30 +349,28 @@ impl HostMemory {
     /// Returns all statistics.
     pub fn statistics(&self) -> HostStatistics {
         let (mut allocated, mut freed) = ([0; 2], [0; 2]);
-        for index in 0..self.heaps.len() {
-            if let Some(heap) = self.heap(index).as_deref() {
-                for lane in 0..2 {
-                    allocated[lane] += heap.allocated[lane];
-                    freed[lane] += heap.freed[lane];
-                }
+        for heap in self.each_heap() {
+            for lane in 0..2 {
+                allocated[lane] += heap.allocated[lane];
+                freed[lane] += heap.freed[lane];
             }
         }
-        self.counts.statistics(allocated, freed)
+        let [active_requests, active_bytes] = self.active.stats(allocated, freed);
+        HostStatistics { active_requests, active_bytes, ..*self.source.statistics.lock() }
     }
 
     /// Resets every peak to its current value.
     pub fn reset_peak(&self) {
-        self.counts.reset_peak();
+        self.active.reset_peak();
+        self.source.statistics.lock().reset_peak();
     }
 
     /// Resets every total to 0.
     pub fn reset_accumulated(&self) {
-        for index in 0..self.heaps.len() {
-            if let Some(heap) = self.heap(index).as_deref_mut() {
-                (heap.allocated, heap.freed) = ([0; 2], [0; 2]);
-            }
+        for mut heap in self.each_heap() {
+            (heap.allocated, heap.freed) = ([0; 2], [0; 2]);
         }
-        self.counts.reset_accumulated();
+        self.source.statistics.lock().reset_accumulated();
     }
 }
 
@@ -492,14 +380,14 @@ impl HostMemory {
     pub(in crate::memory) fn check(&self) -> std::result::Result<(), String> {
         let mut active = [0; 2];
         for index in 0..self.heaps.len() {
-            let Some(heap) = &*self.heap(index) else { continue };
+            let heap = self.heap(index);
             heap.check().map_err(|why| format!("heap {index}: {why}"))?;
             let held = heap.held();
             active = [active[0] + held[0], active[1] + held[1]];
             for segment in heap.segments.iter().flatten() {
-                let found = self.directory.find(segment.base + segment.bytes - 1);
-                if found.is_none_or(|place| place.base != segment.base) {
-                    return Err(format!("{found:?} for the segment at {:#x}", segment.base));
+                let found = self.directory.find(segment.memory.base + segment.memory.bytes - 1);
+                if found.is_none_or(|place| place.memory != segment.memory) {
+                    return Err(format!("{found:?} for the segment at {:#x}", segment.memory.base));
                 }
             }
         }
@@ -509,10 +397,16 @@ impl HostMemory {
     }
 }
 
+/// Has the host requested the byte at this offset of a block?
+fn is_requested(block: &Block, offset: u64) -> bool {
+    block.state == State::Allocated && offset < block.requested
+}
+
 /// The growth of a heap of `bytes`: half of its size, so that at most a third of it was never
 /// requested.
-fn growth(class: usize, bytes: u64) -> u64 {
-    (bytes / 2).next_multiple_of(LEAST_GROWTH).clamp(LEAST_GROWTH, MOST_GROWTH[class])
+fn growth(index: usize, bytes: u64) -> u64 {
+    let most = MOST_GROWTH[index / SHARDS];
+    (bytes / 2).next_multiple_of(LEAST_GROWTH).clamp(LEAST_GROWTH, most)
 }
 
 /// The error for an address at which no block starts.

@@ -1,17 +1,19 @@
 //! The deferred frees of pinned blocks, and the return of memory to the driver.
 
-use super::heap::{Detached, Heap};
-use super::{HostMemory, events};
+use super::directory::Place;
+use super::heap::Heap;
+use super::{HEAPS, HostMemory, events};
 use crate::base::error::Result;
 use crate::base::waiting;
 use crate::gpu::device::Device;
 use crate::gpu::gpus::Gpus;
 use crate::memory::device::settle::{Polled, poll};
+use crate::memory::trace::ring::Action;
 
 impl HostMemory {
     /// Completes deferred frees: polls the streams that blocks wait for, and frees the blocks whose
     /// streams are done. A slow, captured or broken stream does not delay the blocks of other
-    /// streams.
+    /// streams. Returns the first failure.
     #[inline]
     pub(super) fn settle(&self, gpus: &Gpus, heap: &mut Heap) -> Result<()> {
         if heap.uses.is_queue_empty() { Ok(()) } else { self.settle_slowly(gpus, heap) }
@@ -30,11 +32,23 @@ impl HostMemory {
         }
         while let Some(mut group) = heap.uses.take_completed() {
             while let Some(id) = heap.uses.next_block(&mut group) {
-                events::free_completed(heap, id);
-                self.counts.count_free(heap.release(id));
+                self.complete(heap, id);
             }
         }
         outcome
+    }
+
+    /// Makes a pending block wait for the streams that use it, or frees it.
+    pub(super) fn defer(&self, heap: &mut Heap, id: u32) {
+        match heap.blocks[id].uses {
+            0 => self.complete(heap, id),
+            uses => heap.blocks[id].uses = heap.uses.enqueue(uses, id),
+        }
+    }
+
+    fn complete(&self, heap: &mut Heap, id: u32) {
+        events::of_block(heap, id, &[Action::FreeCompleted]);
+        self.active.count(-1, -heap.release(id));
     }
 
     /// Gives all unused memory back to the driver, which waits for the work of its devices. Tries
@@ -43,48 +57,29 @@ impl HostMemory {
     pub fn empty_cache(&self, gpus: &Gpus) -> Result<()> {
         waiting::refuse_in_callback()?;
         let mut outcome = Ok(());
-        for index in 0..self.heaps.len() {
-            if let Some(heap) = self.heap(index).as_deref_mut() {
-                outcome = outcome.and(self.settle(gpus, heap));
-            }
-            let mut next = 0;
-            loop {
-                let detached =
-                    self.heap(index).as_deref_mut().and_then(|heap| heap.detach(next, false));
-                let Some(detached) = detached else { break };
-                next = detached.segment as usize + 1;
-                outcome = outcome.and(self.give(gpus, index, detached));
-            }
+        for index in 0..HEAPS {
+            let settled = self.settle(gpus, &mut self.heap(index));
+            outcome = outcome.and(settled).and(self.give_back(gpus, index, false));
         }
         outcome
     }
 
-    /// Frees the segments that must not be cached. Segments that the driver fails to free are
-    /// cached after all.
+    /// Frees the unused segments of a heap, or only those that must not be cached. Segments that
+    /// the driver fails to free are cached. Returns the first failure.
     #[cold]
-    pub(super) fn give_unwanted(&self, gpus: &Gpus, index: usize) {
+    pub(super) fn give_back(&self, gpus: &Gpus, index: usize, only_unwanted: bool) -> Result<()> {
+        let (mut outcome, mut next) = (Ok(()), 0);
         loop {
-            let detached = self.heap(index).as_deref_mut().and_then(|heap| heap.detach(0, true));
-            let Some(detached) = detached else { return };
-            let _ = self.give(gpus, index, detached);
-        }
-    }
-
-    fn give(&self, gpus: &Gpus, index: usize, detached: Detached) -> Result<()> {
-        let Detached { segment, base, bytes, origin } = detached;
-        let given = self.source.give(gpus, &self.counts, (base, bytes, origin));
-        // From here on the driver may return the addresses to another thread.
-        if given.is_ok() {
-            self.directory.remove(base, index as u32, segment);
-        }
-        if let Some(heap) = self.heap(index).as_deref_mut() {
-            if given.is_ok() {
-                heap.remove(segment);
-            } else {
-                heap.reattach(segment);
+            let detached = self.heap(index).detach(next, only_unwanted);
+            let Some((segment, memory)) = detached else { return outcome };
+            next = segment + 1;
+            self.directory.remove(Place { memory, heap: index as u32, segment: segment as u32 });
+            let given = self.source.give(gpus, memory);
+            if given.is_err() && self.add(index, memory, None).is_err() {
+                let _ = self.source.give(gpus, memory);
             }
+            outcome = outcome.and(given);
         }
-        given
     }
 
     /// Frees everything. No other thread is inside, no work is pending, and `devices` have their
@@ -93,22 +88,14 @@ impl HostMemory {
         self.end_helper();
         let active = devices.iter().find(|device| device.has_context());
         let _context = active.and_then(|device| device.enter().ok());
-        for index in 0..self.heaps.len() {
-            let heap = self.heap(index).take();
-            let Some(mut heap) = heap else { continue };
-            for awaited in heap.uses.awaited.drain(..).filter(|awaited| !awaited.event.is_null()) {
+        for index in 0..HEAPS {
+            let (awaited, segments) = self.heap(index).take_all();
+            for awaited in awaited.iter().filter(|awaited| !awaited.event.is_null()) {
                 // SAFETY: ours, and nothing waits for it.
                 let _ = unsafe { self.driver.cuEventDestroy(awaited.event) };
             }
-            for segment in heap.segments.iter().flatten() {
-                self.source.close_segment(
-                    &self.counts,
-                    segment.base,
-                    segment.bytes,
-                    segment.origin,
-                );
-            }
+            segments.iter().flatten().for_each(|segment| self.source.close_segment(segment.memory));
         }
-        self.source.close(&self.counts);
+        self.source.close();
     }
 }

@@ -1,6 +1,6 @@
 //! The sources of pinned memory: cuMemHostAlloc, or system memory that is pinned afterwards.
 
-use super::stats::Counts;
+use super::stats::HostStatistics;
 use super::threads;
 use crate::base::error::{Error, Result};
 use crate::base::lock::Mutex;
@@ -30,19 +30,28 @@ pub enum Origin {
     Reserve,
 }
 
-/// A range that is pinned once, and from which segments are cut.
-#[derive(Clone, Copy)]
-struct Reserve {
-    base: usize,
-    bytes: usize,
-    used: usize,
-    origin: Origin,
+/// Pinned memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Memory {
+    pub base: usize,
+    pub bytes: usize,
+    pub origin: Origin,
+}
+
+impl Memory {
+    /// One past the last address.
+    pub fn end(&self) -> usize {
+        self.base + self.bytes
+    }
 }
 
 /// The source of pinned segments.
 pub struct Source {
     driver: &'static Driver,
-    reserve: Mutex<Option<Reserve>>,
+    /// A range that is pinned once, and the bytes of it that segments were cut from.
+    reserve: Mutex<Option<(Memory, usize)>>,
+    /// The statistics, except those of blocks.
+    pub statistics: Mutex<HostStatistics>,
 }
 
 /// The error of a request for which there is no memory.
@@ -72,7 +81,8 @@ fn enter(gpus: &Gpus) -> Result<ContextGuard> {
 
 impl Source {
     pub fn new(driver: &'static Driver) -> Source {
-        Source { driver, reserve: Mutex::new(Rank::LEAF, None) }
+        let statistics = Mutex::new(Rank::LEAF, HostStatistics::default());
+        Source { driver, reserve: Mutex::new(Rank::LEAF, None), statistics }
     }
 
     /// Obtains between `least` and `bytes` bytes, in whole pages: a piece of the reserve if there
@@ -80,70 +90,55 @@ impl Source {
     pub fn obtain(
         &self,
         gpus: &Gpus,
-        counts: &Counts,
         settings: &HostSettings,
         (least, bytes): (usize, usize),
-    ) -> Result<(usize, usize, Origin)> {
+    ) -> Result<Memory> {
         let _relaxed = Relaxed::enter(self.driver);
         let _context = enter(gpus)?;
-        if let Some((base, bytes)) = self.cut(counts, settings, least, bytes)? {
-            return Ok((base, bytes, Origin::Reserve));
+        if let Some(piece) = self.cut(settings, least, bytes)? {
+            return Ok(piece);
         }
-        match self.pin(counts, settings, bytes) {
-            Err(Error::OutOfHostMemory(_)) if least < bytes => {
-                self.pin(counts, settings, least).map(|(base, origin)| (base, least, origin))
-            }
-            pinned => pinned.map(|(base, origin)| (base, bytes, origin)),
+        match self.pin(settings, bytes) {
+            Err(Error::OutOfHostMemory(_)) if least < bytes => self.pin(settings, least),
+            pinned => pinned,
         }
     }
 
     /// Cuts a piece off the reserve, which is pinned at its first use.
-    fn cut(
-        &self,
-        counts: &Counts,
-        settings: &HostSettings,
-        least: usize,
-        bytes: usize,
-    ) -> Result<Option<(usize, usize)>> {
+    fn cut(&self, settings: &HostSettings, least: usize, bytes: usize) -> Result<Option<Memory>> {
         // Whole MiB.
         let whole = settings.reserve_segment_bytes as usize;
         if whole == 0 {
             return Ok(None);
         }
-        if self.reserve.lock().is_none() {
+        let exists = self.reserve.lock().is_some();
+        if !exists {
             if whole as u64 >= super::TOO_LARGE {
                 return Err(no_reserve());
             }
-            let (base, origin) =
-                self.pin(counts, settings, whole).map_err(|error| match error {
-                    Error::OutOfHostMemory(_) => no_reserve(),
-                    other => other,
-                })?;
-            let mut reserve = self.reserve.lock();
-            if reserve.is_none() {
-                *reserve = Some(Reserve { base, bytes: whole, used: 0, origin });
-            } else {
-                drop(reserve);
-                self.close_segment(counts, base, whole, origin);
+            let new = self.pin(settings, whole).map_err(|error| match error {
+                Error::OutOfHostMemory(_) => no_reserve(),
+                other => other,
+            })?;
+            let other = self.reserve.lock().get_or_insert((new, 0)).0;
+            if other.base != new.base {
+                self.close_segment(new);
             }
         }
         let mut reserve = self.reserve.lock();
-        let Some(reserve) = reserve.as_mut() else { return Ok(None) };
-        let bytes = bytes.min(reserve.bytes - reserve.used);
+        let Some((Memory { base, bytes: all, .. }, used)) = reserve.as_mut() else {
+            return Ok(None);
+        };
+        let bytes = bytes.min(*all - *used);
         if bytes < least {
             return Ok(None);
         }
-        let base = reserve.base + reserve.used;
-        reserve.used += bytes;
-        Ok(Some((base, bytes)))
+        let base = *base + *used;
+        *used += bytes;
+        Ok(Some(Memory { base, bytes, origin: Origin::Reserve }))
     }
 
-    fn pin(
-        &self,
-        counts: &Counts,
-        settings: &HostSettings,
-        bytes: usize,
-    ) -> Result<(usize, Origin)> {
+    fn pin(&self, settings: &HostSettings, bytes: usize) -> Result<Memory> {
         let begun = Instant::now();
         let (outcome, origin) = if settings.use_host_register {
             (self.register(settings.register_threads, bytes), Origin::Registered)
@@ -157,52 +152,37 @@ impl Source {
             Err(Error::DriverOutOfMemory { .. }) => return Err(no_memory()),
             other => other?,
         };
-        counts.count_segment(bytes, begun.elapsed());
-        Ok((base, origin))
+        self.statistics.lock().count(bytes as i64, begun.elapsed());
+        Ok(Memory { base, bytes, origin })
     }
 
     /// Maps memory, touches it with several threads, then pins it.
     fn register(&self, num_threads: u32, bytes: usize) -> Result<usize> {
+        let access = libc::PROT_READ | libc::PROT_WRITE;
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
         // SAFETY: maps new pages at an address that the system chooses.
-        let base = unsafe {
-            libc::mmap(
-                std::ptr::null_mut(),
-                bytes,
-                libc::PROT_READ | libc::PROT_WRITE,
-                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
-                -1,
-                0,
-            )
-        };
+        let base = unsafe { libc::mmap(std::ptr::null_mut(), bytes, access, flags, -1, 0) };
         if base == libc::MAP_FAILED {
             return Err(no_memory());
         }
         threads::touch(base as usize, bytes, num_threads as usize);
         // SAFETY: fresh memory of ours, a context is current.
-        match unsafe { self.driver.cuMemHostRegister(base, bytes, PORTABLE) } {
-            Ok(()) => Ok(base as usize),
-            Err(error) => {
-                unmap(base as usize, bytes);
-                // The system limits the locked memory: that counts as no memory.
-                let is_full = error.code == code::OPERATING_SYSTEM;
-                if is_full { Err(no_memory()) } else { Err(error.into()) }
-            }
-        }
+        let registered = unsafe { self.driver.cuMemHostRegister(base, bytes, PORTABLE) };
+        registered.map(|()| base as usize).map_err(|error| {
+            unmap(base as usize, bytes);
+            // The system limits the locked memory: that counts as no memory.
+            if error.code == code::OPERATING_SYSTEM { no_memory() } else { error.into() }
+        })
     }
 
     /// Frees a segment; the driver waits for all work of its devices.
-    pub fn give(
-        &self,
-        gpus: &Gpus,
-        counts: &Counts,
-        (base, bytes, origin): (usize, usize, Origin),
-    ) -> Result<()> {
+    pub fn give(&self, gpus: &Gpus, memory: Memory) -> Result<()> {
         let _relaxed = Relaxed::enter(self.driver);
         let _context = enter(gpus)?;
-        self.unpin(counts, base, bytes, origin)
+        self.unpin(memory)
     }
 
-    fn unpin(&self, counts: &Counts, base: usize, bytes: usize, origin: Origin) -> Result<()> {
+    fn unpin(&self, Memory { base, bytes, origin }: Memory) -> Result<()> {
         let begun = Instant::now();
         let memory = base as *mut c_void;
         match origin {
@@ -215,24 +195,20 @@ impl Source {
                 unmap(base, bytes);
             }
         }
-        counts.count_segment_free(bytes, begun.elapsed());
+        self.statistics.lock().count(-(bytes as i64), begun.elapsed());
         Ok(())
     }
 
     /// Frees a segment that is no longer in any list. Tries twice, so that a transient failure
     /// leaves nothing behind. A context is current.
-    pub fn close_segment(&self, counts: &Counts, base: usize, bytes: usize, origin: Origin) {
-        if self.unpin(counts, base, bytes, origin).is_err() {
-            let _ = self.unpin(counts, base, bytes, origin);
-        }
+    pub fn close_segment(&self, memory: Memory) {
+        let _ = self.unpin(memory).or_else(|_| self.unpin(memory));
     }
 
     /// Frees the reserve; its pieces are no longer in use, and a context is current.
-    pub fn close(&self, counts: &Counts) {
+    pub fn close(&self) {
         let reserve = self.reserve.lock().take();
-        if let Some(Reserve { base, bytes, origin, .. }) = reserve {
-            self.close_segment(counts, base, bytes, origin);
-        }
+        reserve.into_iter().for_each(|(memory, _)| self.close_segment(memory));
     }
 }
 

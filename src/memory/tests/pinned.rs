@@ -27,7 +27,7 @@ impl Bench<'_> {
     }
 
     pub(super) fn set(&self, settings: HostSettings) {
-        self.gpus.pinned().set_settings(&settings);
+        self.gpus.pinned().set_settings(&settings).unwrap();
     }
 
     pub(super) fn check_host(&self) {
