@@ -13,7 +13,7 @@
 #include <tcuda.h>
 #include <time.h>
 
-enum { ROUNDS = 5, LIVE = 256, MAX_THREADS = 8, PAIRS = 200000 };
+enum { ROUNDS = 5, LIVE = 256, MAX_THREADS = 16, PAIRS = 200000 };
 
 static void check(tcuda_status status, const char *call)
 {
