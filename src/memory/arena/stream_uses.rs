@@ -37,7 +37,7 @@ pub(in crate::memory) struct Group {
     pub(in crate::memory) next: u32,
     first: u32,
     last: u32,
-    /// When they were freed.
+    /// When the last of them was freed.
     stamp: SyncStamp,
 }
 
@@ -178,6 +178,12 @@ impl Uses {
         self.groups.is_empty()
     }
 
+    /// The number of groups.
+    #[cfg(test)]
+    pub(in crate::memory) fn groups(&self) -> usize {
+        self.groups.len()
+    }
+
     /// Adds a freed block to the queue, with its list of streams, which is not empty. Returns the
     /// end of the list.
     #[inline]
@@ -188,11 +194,11 @@ impl Uses {
         joined.unwrap_or_else(|| self.begin_group(head, block, stamp))
     }
 
-    /// Adds a freed block to a group, if that waits for the same streams with the same stamp, and
-    /// no wait is covered.
+    /// Adds a freed block to a group, if that waits for the same streams, and no wait is covered.
+    /// Its stamp becomes that of the group: what is over then is over for earlier frees too.
     #[inline(always)]
     fn join(&mut self, index: usize, head: u32, block: u32, stamp: SyncStamp) -> Option<u32> {
-        let group = self.groups.get(index).filter(|group| group.stamp == stamp)?;
+        let group = self.groups.get(index)?;
         let (mut last, mut end, mut wait) = (0, head, group.streams);
         while let Some(own) = self.node(end) {
             let other = self.node(wait)?;
@@ -213,6 +219,7 @@ impl Uses {
             self.node_mut(last)?.next = vacant;
         }
         let group = self.groups.get_mut(index)?;
+        group.stamp = stamp;
         match std::mem::replace(&mut group.last, head) {
             0 => group.first = head,
             before => self.node_mut(before)?.next = head,
@@ -268,13 +275,24 @@ impl Uses {
         }
     }
 
-    /// Takes the first group that waits for no stream out of the queue.
-    pub(in crate::memory) fn take_completed(&mut self) -> Option<Group> {
-        let index = self.groups.iter().position(|group| !self.has(group.streams))?;
-        Some(self.groups.remove(index))
+    /// Takes all groups out of the queue. The caller passes those that still wait to
+    /// [`Uses::put_back`].
+    pub(in crate::memory) fn take_groups(&mut self) -> Vec<Group> {
+        std::mem::take(&mut self.groups)
     }
 
-    /// Takes the next block out of a group that is not in the queue any more.
+    /// Does a group wait for a stream?
+    pub(in crate::memory) fn waits(&self, group: &Group) -> bool {
+        self.has(group.streams)
+    }
+
+    /// Undoes [`Uses::take_groups`]. Nothing was added to the queue since.
+    pub(in crate::memory) fn put_back(&mut self, groups: Vec<Group>) {
+        debug_assert!(self.groups.is_empty(), "no group began meanwhile");
+        self.groups = groups;
+    }
+
+    /// Takes the next block out of a group that is not in the queue.
     #[inline]
     pub(in crate::memory) fn next_block(&mut self, group: &mut Group) -> Option<u32> {
         let (vacant, first) = (self.vacant, group.first);

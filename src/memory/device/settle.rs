@@ -192,11 +192,15 @@ impl DeviceMemory {
         if !wait && relaxed.is_some() {
             state.polls.end();
         }
-        while let Some(mut group) = state.uses.take_completed() {
-            while let Some(id) = state.uses.next_block(&mut group) {
-                self.complete_free(gpus, state, id, &mut group);
+        let mut groups = state.uses.take_groups();
+        groups.retain_mut(|group| {
+            let waits = state.uses.waits(group);
+            while !waits && let Some(id) = state.uses.next_block(group) {
+                self.complete_free(gpus, state, id, group);
             }
-        }
+            waits
+        });
+        state.uses.put_back(groups);
         outcome
     }
 

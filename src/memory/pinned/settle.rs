@@ -30,11 +30,15 @@ impl HostMemory {
             }
             index += 1;
         }
-        while let Some(mut group) = heap.uses.take_completed() {
-            while let Some(id) = heap.uses.next_block(&mut group) {
+        let mut groups = heap.uses.take_groups();
+        groups.retain_mut(|group| {
+            let waits = heap.uses.waits(group);
+            while !waits && let Some(id) = heap.uses.next_block(group) {
                 self.complete(heap, id);
             }
-        }
+            waits
+        });
+        heap.uses.put_back(groups);
         outcome
     }
 

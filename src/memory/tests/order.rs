@@ -260,6 +260,32 @@ fn many_frees_share_one_event() {
     });
 }
 
+/// A host that waits for one stream again and again, while another stays busy.
+#[test]
+fn waits_of_the_host_begin_no_groups() {
+    on_machine(THREADS, |bench| {
+        let (own, busy, third) = (bench.stream(), bench.stream(), bench.stream());
+        let gate = Gate::on(bench, busy);
+        for _ in 0..100 {
+            let block = bench.malloc(own, KIB);
+            record_stream(block, busy).unwrap();
+            bench.free(block);
+            third.synchronize(bench.gpus).unwrap();
+        }
+        let groups = || {
+            // SAFETY: made by the calls above, and kept until shutdown.
+            let heap = unsafe { &*own.heap(false) };
+            heap.guard().uses.groups()
+        };
+        assert!((1..=2).contains(&groups()), "{} groups", groups());
+        gate.open();
+        busy.synchronize(bench.gpus).unwrap();
+        bench.malloc(own, KIB);
+        assert_eq!((groups(), current(bench).1), (0, 1), "no block is pending");
+        bench.check();
+    });
+}
+
 /// A poll costs more than an allocation. While the host has not learned of any completion, most
 /// allocations do not poll, but no arena grows without a poll.
 #[test]
