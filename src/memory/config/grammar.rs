@@ -244,12 +244,9 @@ fn pair(settings: &mut Settings, tokens: &mut Tokens<'_>, key: &'static str) -> 
             settings.max_non_split_rounding_bytes = tokens.mebibytes(key, large)?;
         }
         "garbage_collection_threshold" => {
-            let (value, token) = tokens.fraction(key)?;
-            if value <= 0.0 || value >= 1.0 {
-                let rule = "garbage_collect_threshold is invalid, set it in (0.0, 1.0)";
-                return Err(Problem::Rule { rule, key, token });
-            }
-            settings.garbage_collection_threshold = value;
+            let rule = "garbage_collect_threshold is invalid, set it in (0.0, 1.0)";
+            let is_allowed = |value| value > 0.0 && value < 1.0;
+            settings.garbage_collection_threshold = fraction(tokens, key, rule, is_allowed)?;
         }
         "roundup_power2_divisions" => {
             settings.roundup_power2_divisions = divisions(tokens, key)?;
@@ -273,12 +270,8 @@ fn pair(settings: &mut Settings, tokens: &mut Tokens<'_>, key: &'static str) -> 
             settings.graph_capture_record_stream_reuse = tokens.bool(key)?;
         }
         "per_process_memory_fraction" => {
-            let (value, token) = tokens.fraction(key)?;
-            if !(0.0..=1.0).contains(&value) {
-                let rule = "per_process_memory_fraction is invalid, set it in [0.0, 1.0]";
-                return Err(Problem::Rule { rule, key, token });
-            }
-            settings.per_process_memory_fraction = value;
+            let rule = "per_process_memory_fraction is invalid, set it in [0.0, 1.0]";
+            settings.per_process_memory_fraction = fraction(tokens, key, rule, is_share)?;
         }
         "throw_on_cudamalloc_oom" => settings.throw_on_cudamalloc_oom = tokens.bool(key)?,
         "pinned_use_background_threads" => host.background_threads = tokens.bool(key)?,
@@ -303,12 +296,8 @@ fn pair(settings: &mut Settings, tokens: &mut Tokens<'_>, key: &'static str) -> 
         "lend_idle_memory" => settings.lend_idle_memory = tokens.bool(key)?,
         "share_between_streams" => settings.share_between_streams = tokens.bool(key)?,
         "sharing_threshold" => {
-            let (value, token) = tokens.fraction(key)?;
-            if !(0.0..=1.0).contains(&value) {
-                let rule = "sharing_threshold is invalid, set it in [0.0, 1.0]";
-                return Err(Problem::Rule { rule, key, token });
-            }
-            settings.sharing_threshold = value;
+            let rule = "sharing_threshold is invalid, set it in [0.0, 1.0]";
+            settings.sharing_threshold = fraction(tokens, key, rule, is_share)?;
         }
         "exact_peaks" => settings.exact_peaks = tokens.bool(key)?,
         "expandable_segments_reserve" | "expandable_segments_reserve_by_class" => {
@@ -317,6 +306,23 @@ fn pair(settings: &mut Settings, tokens: &mut Tokens<'_>, key: &'static str) -> 
         _ => return Err(Problem::UnknownKey(Text::new(key))),
     }
     Ok(())
+}
+
+fn is_share(value: f64) -> bool {
+    (0.0..=1.0).contains(&value)
+}
+
+/// A fraction that `is_allowed` accepts.
+fn fraction(
+    tokens: &mut Tokens<'_>,
+    key: &'static str,
+    rule: &'static str,
+    is_allowed: impl Fn(f64) -> bool,
+) -> Result<f64> {
+    match tokens.fraction(key)? {
+        (value, _) if is_allowed(value) => Ok(value),
+        (_, token) => Err(Problem::Rule { rule, key, token }),
+    }
 }
 
 fn register_threads(tokens: &mut Tokens<'_>, key: &'static str) -> Result<u32> {
