@@ -389,7 +389,8 @@ def recommendation(rng):
     tables = nn.ModuleList(nn.EmbeddingBag(rng.randint(1_000, 400_000), 64, sparse=True)
                            for _ in range(24)).to(DEVICE)
     below = nn.Sequential(nn.Linear(13, 256), nn.ReLU(), nn.Linear(256, 64)).to(DEVICE)
-    above = nn.Sequential(nn.Linear(64 + 25 * 24 // 2, 512), nn.ReLU(), nn.Linear(512, 1)).to(DEVICE)
+    above = nn.Sequential(nn.Linear(64 + 25 * 24 // 2, 512), nn.ReLU(), nn.Linear(512, 1))
+    above = above.to(DEVICE)
     sparse = torch.optim.SGD(tables.parameters(), 0.1)
     dense = torch.optim.Adam([*below.parameters(), *above.parameters()])
     for _ in range(150):

@@ -205,8 +205,8 @@ impl Blocks {
         self.give(next);
     }
 
-    /// The block that contains a unit, or [`NONE`]: found by a walk in address order from `first`, or
-    /// from the block of a sample that starts nearest below the unit. `is_in_row`: is a block
+    /// The block that contains a unit, or [`NONE`]: found by a walk in address order from `first`,
+    /// or from the block of a sample that starts nearest below the unit. `is_in_row`: is a block
     /// linked with `first`, not vacant?
     pub fn holding(&self, first: u32, unit: u32, is_in_row: impl Fn(&Block) -> bool) -> u32 {
         let is_below = |id: &u32| {

@@ -1,5 +1,5 @@
-//! Heaps: the arenas of one stream and pool, for small and for large blocks, under one lock and with
-//! one account.
+//! Heaps: the arenas of one stream and pool, for small and for large blocks, under one lock and
+//! with one account.
 //!
 //! The two arenas keep small blocks apart from large ones. What belongs to the stream is common: a
 //! block that is counted in one arena may use the headroom that a block of the other has left, and

@@ -54,7 +54,8 @@ impl HostMemory {
         // A shutdown that has begun waits for this thread, and needs no segments.
         let Some(gpus) = gpus::existing(&inside) else { return };
         if self.is_low(index) {
-            // A failure is ignored: it occurs again when the memory is needed, and is reported then.
+            // A failure is ignored: it occurs again when the memory is needed, and is reported
+            // then.
             let _ = self.grow(gpus, index, None);
         }
     }

@@ -3,8 +3,8 @@
 //!
 //! Invariants, checked by `Heap::check` in tests: the blocks of a segment partition it. Two free
 //! blocks are never adjacent. Every free block is in its bin. Positions are units from the start of
-//! the segment, whose index is in the block's field `later`. A block of which `oversize` is set is a
-//! whole segment that returns to the driver as soon as it is free: it becomes a [`State::Hole`],
+//! the segment, whose index is in the block's field `later`. A block of which `oversize` is set is
+//! a whole segment that returns to the driver as soon as it is free: it becomes a [`State::Hole`],
 //! which is in no bin, until a thread is about to call the driver.
 
 use super::directory::Place;
@@ -148,8 +148,8 @@ impl Heap {
         self.address_of(id)
     }
 
-    /// The block, in use or not, that contains an address of a segment, and the offset in it; `None`
-    /// if the segment is not there any more.
+    /// The block, in use or not, that contains an address of a segment, and the offset in it;
+    /// `None` if the segment is not there any more.
     #[inline]
     pub fn find(&self, place: Place, address: usize) -> Option<(u32, u64)> {
         let Place { memory: Memory { base, .. }, segment: index, .. } = place;

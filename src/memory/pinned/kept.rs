@@ -1,9 +1,9 @@
 //! Pinned blocks that graphs use at each launch: they are kept until the last of these graphs is
-//! destroyed. The number of these graphs is in the field `bin_next` of such a block, in which `waits`
-//! is [`KEPT`].
+//! destroyed. The number of these graphs is in the field `bin_next` of such a block, in which
+//! `waits` is [`KEPT`].
 //!
-//! A kept block of 0 graphs is kept forever: it was used in a capture that the host made through the
-//! driver, and the end of that graph is not known.
+//! A kept block of 0 graphs is kept forever: it was used in a capture that the host made through
+//! the driver, and the end of that graph is not known.
 
 use super::HostMemory;
 use super::heap::{Heap, KEPT};

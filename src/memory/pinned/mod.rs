@@ -250,8 +250,8 @@ impl HostMemory {
         Ok(address)
     }
 
-    /// The block that contains an address, and its heap, if `is_it` accepts the block, in use or not,
-    /// and the offset in it.
+    /// The block that contains an address, and its heap, if `is_it` accepts the block, in use or
+    /// not, and the offset in it.
     #[inline]
     fn find(
         &self,

@@ -79,8 +79,8 @@ impl HostStatistics {
     }
 }
 
-/// The numbers of active blocks and of their bytes, which all heaps change: their current values and
-/// their peaks.
+/// The numbers of active blocks and of their bytes, which all heaps change: their current values
+/// and their peaks.
 #[derive(Default)]
 #[repr(align(128))]
 pub struct Active {

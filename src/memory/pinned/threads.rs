@@ -1,4 +1,5 @@
-//! Internal threads, and those that touch pages of pinned memory. They are created without Rust's thread API, which aborts if there is no host memory.
+//! Internal threads, and those that touch pages of pinned memory. They are created without Rust's
+//! thread API, which aborts if there is no host memory.
 
 use super::source::PAGE;
 use crate::base::thread_attributes::Attributes;

@@ -12,9 +12,9 @@
 //! A heap that counts within its headroom keeps the sum, because what `current` gains `headroom`
 //! loses; so the peak cannot be exceeded unnoticed, whatever other heaps do at the same time. A
 //! heap that runs out of headroom makes a request to the device's [`Ledger`]. The ledger freezes
-//! all accounts, adds up the current values, raises the peak if necessary, and distributes anew what
-//! is left below it, which establishes the invariant again. With scopes (`scopes.rs`) there are
-//! several peaks: the invariant holds for the lowest of them, and therefore for all.
+//! all accounts, adds up the current values, raises the peak if necessary, and distributes anew
+//! what is left below it, which establishes the invariant again. With scopes (`scopes.rs`) there
+//! are several peaks: the invariant holds for the lowest of them, and therefore for all.
 //! `models/tests/device_stats.rs` checks this in every interleaving.
 
 pub use super::account::{Account, Changes, Split, only};
