@@ -177,8 +177,8 @@ static void pipes(void)
 int main(void)
 {
     SKIP_WITHOUT_GPU();
-    snprintf(directory, sizeof directory, "/tmp/tcuda-files-%d", (int)getpid());
-    CHECK_EQ(mkdir(directory, 0700), 0);
+    snprintf(directory, sizeof directory, "/tmp/tcuda-files-XXXXXX");
+    CHECK(mkdtemp(directory) != NULL);
     tcuda_stream *stream = create_stream(0);
     void *block = NULL;
     CHECK_OK(tcuda_malloc(PAGE, 0, stream, &block));

@@ -135,10 +135,11 @@ int main(int count, char **arguments)
         return finish();
     }
     SKIP_WITHOUT_GPU();
-    snprintf(path, sizeof path, "/tmp/tcuda-headers-%d", (int)getpid());
+    snprintf(path, sizeof path, "/tmp/tcuda-headers-XXXXXX");
+    CHECK(mkdtemp(path) != NULL);
     set_names(path);
     snprintf(path, sizeof path, "%s/deep", directory);
-    CHECK(mkdir(directory, 0700) == 0 && mkdir(path, 0700) == 0);
+    CHECK_EQ(mkdir(path, 0700), 0);
     write_header("outer.h", "#pragma once\n#include \"deep/inner.h\"\n");
     in_one_process();
     run_another_process();
