@@ -3,7 +3,7 @@
 //! The queue consists of groups in the order of release. A group has freed blocks, and the streams
 //! that all of them wait for. A freed block joins a group with the same streams, or begins one. An
 //! event that is recorded on a stream *covers* the waits of the groups that wait for it then. A
-//! group with a covered wait accepts no more blocks: the event tells nothing about later work. When
+//! group with a covered wait accepts no more blocks: the event does not cover later work. When
 //! a group waits for no stream any more, its blocks become free. A stream has at most one event at
 //! a time, which many blocks share.
 //!
