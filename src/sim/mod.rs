@@ -119,9 +119,10 @@ pub fn power_on(options: &str) -> Result<Table, ConfigError> {
         return Err(ConfigError::AlreadyOn);
     }
     // Unless queries take time, runs are repeatable.
-    progress::set_repeatable(config.query_time.is_none());
+    let is_repeatable = config.query_time.is_none();
     let keeps_turns = matches!(config.schedule, ScheduleKind::Adversarial(_));
     *machine = Some(Arc::new(Machine::new(config)?));
+    progress::set_repeatable(is_repeatable);
     turn::install(keeps_turns.then_some(&KEEPER));
     Ok(table())
 }

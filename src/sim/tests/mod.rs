@@ -18,6 +18,7 @@ mod virtual_memory;
 use super::config::GRANULARITY;
 use super::sync::lock;
 use super::{LiveObjects, live_objects, power_off, power_on, test_lock};
+use crate::base::progress;
 use crate::driver::sys::*;
 use crate::driver::{Driver, code};
 use crate::sim::BACKEND;
@@ -234,6 +235,18 @@ unsafe extern "C" fn wait_at_gate(gate: *mut c_void) {
     while !*open {
         open = gate.changed.wait(open).unwrap();
     }
+}
+
+/// Where no machine is on, time is the clock's: a GPU may be next.
+#[test]
+fn a_machine_that_cannot_start_leaves_the_clock_as_it_is() {
+    let _lock = test_lock();
+    assert!(power_on("trace=/nonexistent/folder/trace").is_err());
+    assert!(!progress::is_repeatable());
+    power_on("").unwrap();
+    assert!(progress::is_repeatable());
+    power_off();
+    assert!(!progress::is_repeatable());
 }
 
 #[test]
