@@ -1,0 +1,2 @@
+//! What an instruction computes for one thread: pure functions of its operands, bit for bit as a
+//! GPU computes them.
