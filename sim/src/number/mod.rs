@@ -1,2 +1,5 @@
 //! What an instruction computes for one thread: pure functions of its operands, bit for bit as a
 //! GPU computes them.
+
+pub mod integer;
+pub mod video;
