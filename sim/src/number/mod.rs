@@ -1,5 +1,7 @@
 //! What an instruction computes for one thread: pure functions of its operands, bit for bit as a
 //! GPU computes them.
 
+pub mod float;
 pub mod integer;
+pub mod rounding;
 pub mod video;
