@@ -2,6 +2,7 @@
 //! GPU computes them.
 
 pub mod float;
+pub mod half;
 pub mod integer;
 pub mod rounding;
 pub mod video;
