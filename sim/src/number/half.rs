@@ -54,6 +54,28 @@ const fn stays_finite<const R: u8>(negative: bool) -> bool {
     }
 }
 
+/// Rounds the magnitude of an `f32` to a format with less precision and a narrower range of
+/// exponents, as if this had no greatest value. The result is encoded with the format's bias.
+#[inline(always)]
+pub(crate) fn shrink<const R: u8, const PRECISION: u32, const LEAST: i32>(
+    magnitude: u32,
+    negative: bool,
+) -> u32 {
+    let exponent = magnitude >> 23;
+    let least = (127 + LEAST) as u32;
+    let dropped = 24 - PRECISION;
+    // Values below the least normal one are shifted to the place of a subnormal significand.
+    // Subnormal values of f32 are below half the least value of the format in any case.
+    let normal = exponent >= least;
+    let significand = (magnitude & 0x007f_ffff) | 0x0080_0000;
+    let significand = if exponent == 0 { magnitude } else { significand };
+    let from = if normal { magnitude.wrapping_sub((least - 1) << 23) } else { significand };
+    let shift = if normal { dropped } else { (least + dropped).wrapping_sub(exponent).min(31) };
+    let kept = from >> shift;
+    let rest = from & ((1 << shift) - 1);
+    kept + round_up::<R>(kept, rest, 1 << (shift - 1), negative) as u32
+}
+
 impl Half for F16 {
     const INFINITY: u16 = 0x7c00;
     const ONE: u16 = 0x3c00;
@@ -72,17 +94,7 @@ impl Half for F16 {
     fn narrow<const R: u8>(value: f32) -> u16 {
         let bits = value.to_bits();
         let (magnitude, negative) = (bits & 0x7fff_ffff, bits >> 31 == 1);
-        let exponent = magnitude >> 23;
-        // Values below the least normal one are shifted to the place of a subnormal significand.
-        // Subnormal values of f32 are below half the least value of f16 in any case.
-        let normal = exponent >= 113;
-        let significand = (magnitude & 0x007f_ffff) | 0x0080_0000;
-        let significand = if exponent == 0 { magnitude } else { significand };
-        let from = if normal { magnitude.wrapping_sub(112 << 23) } else { significand };
-        let shift = if normal { 13 } else { 126u32.wrapping_sub(exponent).min(31) };
-        let kept = from >> shift;
-        let rest = from & ((1 << shift) - 1);
-        let rounded = kept + round_up::<R>(kept, rest, 1 << (shift - 1), negative) as u32;
+        let rounded = shrink::<R, 11, -14>(magnitude, negative);
         let infinity = Self::INFINITY as u32;
         let beyond = infinity - stays_finite::<R>(negative) as u32;
         let rounded = if rounded >= infinity { beyond } else { rounded };

@@ -25,7 +25,9 @@ pub(crate) struct Format {
 }
 
 impl Format {
+    #[cfg(test)]
     pub const F16: Format = Format { precision: 11, least: -14, bits: 15 };
+    #[cfg(test)]
     pub const BF16: Format = Format { precision: 8, least: -126, bits: 15 };
     pub const F32: Format = Format { precision: 24, least: -126, bits: 31 };
     pub const F64: Format = Format { precision: 53, least: -1022, bits: 63 };
@@ -210,11 +212,4 @@ pub(crate) const fn round_at<const R: u8>(significand: u128, shift: i32, negativ
         _ => rest > half || (rest == half && kept & 1 == 1),
     };
     kept + up as u128
-}
-
-/// Rounds an encoding of one format to another, with `infinity` and NaN apart: the caller treats
-/// these.
-#[inline(always)]
-pub(crate) const fn reformat<const R: u8>(encoding: u64, from: Format, to: Format) -> u64 {
-    Exact::decode(encoding, from).encode::<R>(to)
 }
