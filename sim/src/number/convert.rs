@@ -5,7 +5,7 @@
 //! name.
 
 use super::float::{self, NAN_F32, NEAREST, flush_if, round_sum};
-use super::half::{self, F16, Half};
+use super::half::{self, Bf16, F16, Half};
 use super::rounding::{AWAY, DOWN, Exact, Format, UP, ZERO};
 
 /// The rounding to an integer of a conversion that has none: the value stays.
@@ -223,29 +223,49 @@ pub fn half_to_same<H: Half, const R: u8, const SAT: bool>(value: u16) -> u16 {
     half::finish::<H, false, SAT, false>(rounded)
 }
 
+/// The `f64` of an `f32`. A NaN is made quiet; it keeps its sign and its payload.
+#[inline(always)]
+fn widen(value: f32) -> f64 {
+    let bits = value.to_bits();
+    let (sign, payload) = ((bits >> 31) as u64, (bits & 0x007f_ffff) as u64);
+    let nan = f64::from_bits(sign << 63 | 0x7ff8 << 48 | payload << 29);
+    if value.is_nan() { nan } else { value as f64 }
+}
+
 /// `cvt.f64.f32`
 #[inline(always)]
 pub fn f32_to_f64<const FTZ: bool, const SAT: bool>(value: f32) -> f64 {
-    let wide = flush_if::<FTZ>(value) as f64;
+    let wide = widen(flush_if::<FTZ>(value));
     if SAT { saturate_f64(wide) } else { wide }
 }
 
-/// `cvt.f32.f64`
+/// `cvt.f32.f64`. A NaN is made quiet; it keeps its sign and the upper bits of its payload.
 #[inline(always)]
 pub fn f64_to_f32<const R: u8, const FTZ: bool, const SAT: bool>(value: f64) -> f32 {
-    float::finish::<FTZ, SAT>(round_sum::<R>(value, 0.0))
+    let rounded = float::finish::<FTZ, SAT>(round_sum::<R>(value, 0.0));
+    let bits = value.to_bits();
+    let (sign, payload) = ((bits >> 63) as u32, (bits >> 29) as u32 & 0x007f_ffff);
+    let nan = f32::from_bits(sign << 31 | 0x7fc0_0000 | payload);
+    if !SAT && value.is_nan() { nan } else { rounded }
 }
 
-/// `f16` or `bf16` to `f32`.
+/// `cvt.f32.f16`
 #[inline(always)]
-pub fn half_to_f32<H: Half, const FTZ: bool, const SAT: bool>(value: u16) -> f32 {
-    float::finish::<FTZ, SAT>(H::widen(value))
+pub fn f16_to_f32<const FTZ: bool, const SAT: bool>(value: u16) -> f32 {
+    float::finish::<FTZ, SAT>(F16::widen(value))
 }
 
-/// `f16` or `bf16` to `f64`.
+/// `cvt.f32.bf16`: a NaN keeps its bits.
+#[inline(always)]
+pub fn bf16_to_f32<const FTZ: bool, const SAT: bool>(value: u16) -> f32 {
+    let wide = flush_if::<FTZ>(Bf16::widen(value));
+    if SAT { float::saturate(wide) } else { wide }
+}
+
+/// `f16` or `bf16` to `f64`. A NaN is made quiet; it keeps its sign and its payload.
 #[inline(always)]
 pub fn half_to_f64<H: Half, const SAT: bool>(value: u16) -> f64 {
-    let wide = H::widen(value) as f64;
+    let wide = widen(H::widen(value));
     if SAT { saturate_f64(wide) } else { wide }
 }
 
@@ -433,7 +453,6 @@ pub fn pack<const BITS: u32, const SIGNED: bool>(a: i32, b: i32, c: u32) -> u32 
 
 #[cfg(test)]
 mod tests {
-    use super::super::half::Bf16;
     use super::*;
 
     #[test]

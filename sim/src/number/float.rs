@@ -67,11 +67,16 @@ fn canonical_f32(value: f32) -> f32 {
     if value.is_nan() { NAN_F32 } else { value }
 }
 
-/// The result of an instruction on `f64`: `value`, or where this is a NaN the first operand that
-/// is one, made quiet, or [`NAN_F64`].
+/// Makes a NaN quiet; it keeps its sign and its payload.
 #[inline(always)]
-fn with_payload(value: f64, operands: [f64; 3]) -> f64 {
-    let quiet = |nan: f64| f64::from_bits(nan.to_bits() | 1 << 51);
+fn quiet(nan: f64) -> f64 {
+    f64::from_bits(nan.to_bits() | 1 << 51)
+}
+
+/// The result of an instruction on `f64`: `value`, or where this is a NaN the first one of the
+/// operands that is one, made quiet, or [`NAN_F64`].
+#[inline(always)]
+fn with_payload<const N: usize>(value: f64, operands: [f64; N]) -> f64 {
     let mut nan = NAN_F64;
     for operand in operands.into_iter().rev() {
         nan = if operand.is_nan() { quiet(operand) } else { nan };
@@ -258,12 +263,14 @@ macro_rules! by_bits {
     ($float:ty, $bits:ty, $flush:ident, $nan:expr) => {
         #[inline(always)]
         fn abs<const FTZ: bool>(self) -> Self {
-            $flush::<FTZ>(self).abs()
+            let value = $flush::<FTZ>(self);
+            if value.is_nan() { $nan(value) } else { <$float>::abs(value) }
         }
 
         #[inline(always)]
         fn neg<const FTZ: bool>(self) -> Self {
-            -$flush::<FTZ>(self)
+            let value = $flush::<FTZ>(self);
+            if value.is_nan() { $nan(value) } else { -value }
         }
 
         #[inline(always)]
@@ -275,7 +282,7 @@ macro_rules! by_bits {
         fn min<const FTZ: bool, const NAN: bool, const XORSIGN: bool>(self, other: Self) -> Self {
             let (a, b) = ($flush::<FTZ>(self), $flush::<FTZ>(other));
             let sign = (a.to_bits() ^ b.to_bits()) & SIGN;
-            let (a, b) = if XORSIGN { (a.abs(), b.abs()) } else { (a, b) };
+            let (a, b) = if XORSIGN { (<$float>::abs(a), <$float>::abs(b)) } else { (a, b) };
             const SIGN: $bits = 1 << (<$bits>::BITS - 1);
             // Equal values are alike or zeros, of which -0 is the lesser.
             let equal = <$float>::from_bits(a.to_bits() | b.to_bits());
@@ -288,7 +295,7 @@ macro_rules! by_bits {
         fn max<const FTZ: bool, const NAN: bool, const XORSIGN: bool>(self, other: Self) -> Self {
             let (a, b) = ($flush::<FTZ>(self), $flush::<FTZ>(other));
             let sign = (a.to_bits() ^ b.to_bits()) & SIGN;
-            let (a, b) = if XORSIGN { (a.abs(), b.abs()) } else { (a, b) };
+            let (a, b) = if XORSIGN { (<$float>::abs(a), <$float>::abs(b)) } else { (a, b) };
             const SIGN: $bits = 1 << (<$bits>::BITS - 1);
             let equal = <$float>::from_bits(a.to_bits() & b.to_bits());
             let greatest = if a > b { a } else { b };
@@ -298,15 +305,15 @@ macro_rules! by_bits {
 
         #[inline(always)]
         fn test<const P: u8>(self) -> bool {
-            let magnitude = self.abs();
+            let magnitude = <$float>::abs(self);
             match P {
                 property::FINITE => magnitude < <$float>::INFINITY,
                 property::INFINITE => magnitude == <$float>::INFINITY,
                 property::NUMBER => !self.is_nan(),
                 property::NOT_A_NUMBER => self.is_nan(),
                 property::NORMAL => {
-                    ((magnitude >= <$float>::MIN_POSITIVE) & (magnitude < <$float>::INFINITY))
-                        | (magnitude == 0.0)
+                    let normal = <$float>::MIN_POSITIVE..<$float>::INFINITY;
+                    normal.contains(&magnitude) | (magnitude == 0.0)
                 }
                 _ => (magnitude > 0.0) & (magnitude < <$float>::MIN_POSITIVE),
             }
@@ -328,7 +335,7 @@ macro_rules! by_bits {
         } else {
             $a.is_nan() & $b.is_nan()
         };
-        if nan { $nan } else { value }
+        if nan { $nan(if $b.is_nan() { $b } else { $a }) } else { value }
     }};
 }
 
@@ -398,7 +405,7 @@ impl Float for f32 {
         finish::<FTZ, false>(root)
     }
 
-    by_bits!(f32, u32, flush_if, NAN_F32);
+    by_bits!(f32, u32, flush_if, |_| NAN_F32);
 }
 
 /// The operands as exact values, or `None` if one is an infinity or a NaN: then the host's
@@ -430,12 +437,13 @@ impl Float for f64 {
             Some([a, b]) if R != NEAREST => round_exact_sum::<R>(a, b),
             _ => self + other,
         };
-        with_payload(sum, [self, other, 0.0])
+        with_payload(sum, [other, self])
     }
 
     #[inline(always)]
     fn sub<const R: u8, const FTZ: bool, const SAT: bool>(self, other: f64) -> f64 {
-        Float::add::<R, FTZ, SAT>(self, -other)
+        let difference = Float::add::<R, FTZ, SAT>(self, -other);
+        with_payload(difference, [other, self])
     }
 
     #[inline(always)]
@@ -444,7 +452,7 @@ impl Float for f64 {
             Some([a, b]) if R != NEAREST => f64::from_bits(a.mul(b).encode::<R>(Format::F64)),
             _ => self * other,
         };
-        with_payload(product, [self, other, 0.0])
+        with_payload(product, [other, self])
     }
 
     #[inline(always)]
@@ -453,7 +461,7 @@ impl Float for f64 {
             Some([a, b, c]) if R != NEAREST => round_exact_sum::<R>(a.mul(b), c),
             _ => self.mul_add(factor, addend),
         };
-        with_payload(sum, [self, factor, addend])
+        with_payload(sum, [factor, addend, self])
     }
 
     #[inline(always)]
@@ -464,7 +472,7 @@ impl Float for f64 {
             }
             _ => self / divisor,
         };
-        with_payload(quotient, [self, divisor, 0.0])
+        with_payload(quotient, [self, divisor])
     }
 
     #[inline(always)]
@@ -480,10 +488,10 @@ impl Float for f64 {
             }
             _ => f64::sqrt(self),
         };
-        with_payload(root, [self, 0.0, 0.0])
+        with_payload(root, [self])
     }
 
-    by_bits!(f64, u64, keep, f64::from_bits(0x7fff_ffff_ffff_ffff));
+    by_bits!(f64, u64, keep, quiet);
 }
 
 #[cfg(test)]

@@ -197,13 +197,15 @@ pub fn fma<H: Half, const FTZ: bool, const SAT: bool, const RELU: bool>(
 /// `neg`
 #[inline(always)]
 pub fn neg<H: Half, const FTZ: bool>(a: u16) -> u16 {
-    flush::<H, FTZ>(a) ^ SIGN
+    let value = flush::<H, FTZ>(a);
+    if value & !SIGN > H::INFINITY { NAN } else { value ^ SIGN }
 }
 
 /// `abs`
 #[inline(always)]
 pub fn abs<H: Half, const FTZ: bool>(a: u16) -> u16 {
-    flush::<H, FTZ>(a) & !SIGN
+    let value = flush::<H, FTZ>(a) & !SIGN;
+    if value > H::INFINITY { NAN } else { value }
 }
 
 /// `min`; `NAN` and `XORSIGN` are as for [`Float::min`].

@@ -2,24 +2,15 @@
 //!
 //! Sums, differences and products wrap (`wrapping_add` and so on); these have no function here.
 
-/// Divides two 64-bit integers as the GPU does it where the divisor is zero.
-///
-/// The GPU divides by a 32-bit division if the upper words of both operands are zero. A 32-bit
-/// division by zero gives ones in the lower word only.
-#[inline(always)]
-const fn by_zero_64(dividend: u64) -> u64 {
-    if dividend >> 32 == 0 { 0xffff_ffff } else { u64::MAX }
-}
-
 /// The integer types of PTX arithmetic: `u16`, `s16`, `u32`, `s32`, `u64` and `s64`.
 pub trait Integer: Copy + Ord {
     /// Number of bits.
     const BITS: u32;
 
-    /// Quotient, truncated. `MIN / -1` wraps; division by zero does not trap.
+    /// Quotient, truncated. `MIN / -1` wraps; the quotient by zero has all bits set.
     fn div(self, divisor: Self) -> Self;
 
-    /// Remainder with the sign of the dividend. `MIN % -1` is 0; division by zero does not trap.
+    /// Remainder with the sign of the dividend. `MIN % -1` is 0; that by zero has all bits set.
     fn rem(self, divisor: Self) -> Self;
 
     /// `shl`: amounts above the width count as the width.
@@ -39,7 +30,7 @@ pub trait Integer: Copy + Ord {
 }
 
 macro_rules! integer {
-    ($type:ty, $wide:ty, $unsigned:ty, $by_zero:expr) => {
+    ($type:ty, $wide:ty) => {
         impl Integer for $type {
             const BITS: u32 = <$type>::BITS;
 
@@ -47,14 +38,14 @@ macro_rules! integer {
             fn div(self, divisor: Self) -> Self {
                 let safe = if divisor == 0 { 1 } else { divisor };
                 let quotient = self.wrapping_div(safe);
-                if divisor == 0 { $by_zero(self) } else { quotient }
+                if divisor == 0 { !0 } else { quotient }
             }
 
             #[inline(always)]
             fn rem(self, divisor: Self) -> Self {
                 let safe = if divisor == 0 { 1 } else { divisor };
                 let remainder = self.wrapping_rem(safe);
-                if divisor == 0 { $by_zero(self) } else { remainder }
+                if divisor == 0 { !0 } else { remainder }
             }
 
             #[inline(always)]
@@ -90,12 +81,12 @@ macro_rules! integer {
     };
 }
 
-integer!(u16, u32, u16, |_| u16::MAX);
-integer!(i16, i32, u16, |_| -1);
-integer!(u32, u64, u32, |_| u32::MAX);
-integer!(i32, i64, u32, |_| -1);
-integer!(u64, u128, u64, by_zero_64);
-integer!(i64, i128, u64, |dividend: i64| by_zero_64(dividend as u64) as i64);
+integer!(u16, u32);
+integer!(i16, i32);
+integer!(u32, u64);
+integer!(i32, i64);
+integer!(u64, u128);
+integer!(i64, i128);
 
 /// Product of the lower 24 bits, 48 bits wide.
 #[inline(always)]
@@ -556,7 +547,9 @@ mod tests {
         assert_eq!(i16::MIN.div(-1), i16::MIN);
         assert_eq!((-7i32).div(2), -3);
         assert_eq!((-7i32).rem(2), -1);
-        assert_eq!(u64::MAX.div(0), u64::MAX);
+        assert_eq!(7u64.div(0), u64::MAX);
+        assert_eq!(7u32.rem(0), u32::MAX);
+        assert_eq!(7i16.rem(0), -1);
     }
 
     #[test]

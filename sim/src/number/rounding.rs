@@ -139,7 +139,7 @@ impl Exact {
         let left = self.significand.leading_zeros().saturating_sub(1);
         let dividend = self.significand << left;
         let quotient = dividend / divisor.significand;
-        let inexact = dividend % divisor.significand != 0;
+        let inexact = quotient * divisor.significand != dividend;
         Exact {
             negative: self.negative != divisor.negative,
             significand: quotient << 1 | inexact as u128,
