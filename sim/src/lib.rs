@@ -1,7 +1,15 @@
 //! A GPU in software: reads PTX, and runs its kernels on the host's processor.
 //!
-//! A file imports files of the modules before its own:
+//! A module imports modules before its own:
 //!
-//! 1. `number`: what one instruction computes for one thread, as pure functions.
+//! 1. `number`: what one instruction computes for one thread, as pure functions;
+//! 2. `ptx`: PTX as text and as a tree;
+//! 3. `memory`: the memory that a warp reaches; it knows rows of registers, as `program` does;
+//! 4. `program`: functions as closures over rows of registers, made from the tree;
+//! 5. `exec`: runs a kernel's grid of blocks of warps.
 
+pub mod exec;
+pub mod memory;
 pub mod number;
+pub mod program;
+pub mod ptx;
