@@ -6,9 +6,11 @@
 //! 2. `ptx`: PTX as text and as a tree;
 //! 3. `memory`: the memory that a warp reaches; it knows rows of registers, as `program` does;
 //! 4. `program`: functions as closures over rows of registers, made from the tree;
-//! 5. `exec`: runs a kernel's grid of blocks of warps.
+//! 5. `exec`: runs a kernel's grid of blocks of warps;
+//! 6. `host`: a machine of buffers of the host, to run kernels without a driver.
 
 pub mod exec;
+pub mod host;
 pub mod memory;
 pub mod number;
 pub mod program;

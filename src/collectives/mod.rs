@@ -9,7 +9,6 @@ pub mod contiguous;
 pub mod dispatch;
 pub mod fallback;
 pub mod gather;
-pub mod kernels;
 pub mod layout;
 pub mod members;
 pub mod moves;

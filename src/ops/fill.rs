@@ -1,10 +1,7 @@
 //! Filling memory with a repeated value: chooses the driver call or kernel, and its parameters.
 //!
-//! Pure functions: they launch nothing. [`apply`] is the kernel (kernels/fill.cu) in Rust, for the
-//! simulated machine.
+//! Pure functions: they launch nothing.
 
-use crate::driver::code;
-use crate::sim;
 use std::ffi::CStr;
 
 /// The image that holds the kernel, as build.rs stored it.
@@ -155,11 +152,6 @@ impl Parameters {
     fn new(dst: u64, value: &[u8], bytes: u64) -> Parameters {
         Parameters { dst, bytes, pattern: pattern_of(value), period: value.len() as u32 }
     }
-
-    /// Byte `index` of the repeated value; `index` < 32.
-    fn byte(&self, index: usize) -> u8 {
-        (self.pattern[index / 8] >> (8 * (index % 8))) as u8
-    }
 }
 
 /// A value of 1..=16 bytes repeated over 32.
@@ -181,55 +173,12 @@ fn pattern_of(value: &[u8]) -> [u64; 4] {
     [word(), word(), word(), word()]
 }
 
-/// Writes bytes to device addresses; its errors are CUresults.
-pub type Write<'a> = dyn FnMut(u64, &[u8]) -> Result<(), i32> + 'a;
-
-/// Does what the kernel does, through `write`, in ascending order and without gaps; stops at its
-/// first error. A period or range that no plan has is `INVALID_VALUE`.
-pub fn apply(parameters: &Parameters, write: &mut Write<'_>) -> Result<(), i32> {
-    const CHUNK: usize = 4096;
-    let period = parameters.period as usize;
-    if period == 0 || period > LONGEST {
-        return Err(code::INVALID_VALUE);
-    }
-    let mut chunk = [0; CHUNK];
-    for (index, byte) in chunk.iter_mut().enumerate() {
-        *byte = parameters.byte(index % period);
-    }
-    // Whole copies of the value, so that every chunk is the same.
-    let length = (CHUNK - CHUNK % period) as u64;
-    let mut done = 0;
-    while done < parameters.bytes {
-        let count = length.min(parameters.bytes - done);
-        let address = parameters.dst.checked_add(done).ok_or(code::INVALID_VALUE)?;
-        write(address, &chunk[..count as usize])?;
-        done += count;
-    }
-    Ok(())
-}
-
-/// The kernel of the simulated machine.
-fn simulated(launch: &sim::Launch) -> Result<(), i32> {
-    let word = |index| launch.param_u64(index);
-    let parameters = Parameters {
-        dst: word(0),
-        bytes: word(1),
-        pattern: [word(2), word(3), word(4), word(5)],
-        period: launch.param_u32(6),
-    };
-    apply(&parameters, &mut |address, bytes| launch.write(address, bytes))
-}
-
-/// Registers the kernel with the simulated machine.
-pub fn register_simulated() {
-    let name = KERNEL.to_str().unwrap_or_default();
-    sim::register_kernel(name, &PARAMETER_SIZES, simulated);
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use proptest::prelude::*;
+    use tcuda_sim::exec::{Options, Shape};
+    use tcuda_sim::host::HostMachine;
 
     const BASE: u64 = 0x7f00_0000_0000;
 
@@ -249,13 +198,25 @@ mod tests {
             FillPlan::Kernel { grid, parameters } => {
                 assert!((1..=MOST_BLOCKS).contains(&u64::from(grid)));
                 assert_eq!(parameters.dst, ptr);
-                let mut bytes = Vec::new();
-                apply(&parameters, &mut |address, part| {
-                    assert_eq!(address, ptr + bytes.len() as u64);
-                    bytes.extend_from_slice(part);
-                    Ok(())
-                })
-                .unwrap();
+                let mut machine = HostMachine::default();
+                let ptx = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/kernels/fill.ptx"));
+                let loaded = machine.load(ptx).unwrap();
+                let start = (ptr - BASE) as usize;
+                let buffer = machine.add(&vec![0xee; start + parameters.bytes as usize + 64]);
+                let Parameters { bytes, pattern: [a, b, c, d], period, .. } = parameters;
+                let mut values: Vec<u8> = [buffer + start as u64, bytes, a, b, c, d]
+                    .iter()
+                    .flat_map(|word| word.to_le_bytes())
+                    .collect();
+                values.extend_from_slice(&period.to_le_bytes());
+                let (grid, block) = ([grid, 1, 1], [BLOCK, 1, 1]);
+                let shape = Shape { grid, block, cluster: [1; 3], dynamic_shared: 0 };
+                let (name, options) = (KERNEL.to_str().unwrap(), Options::default());
+                machine.run(&loaded, name, shape, &values, &options).unwrap().unwrap();
+                let mut bytes = machine.get(buffer);
+                let rest = bytes.split_off(start + parameters.bytes as usize);
+                assert!(rest.iter().chain(&bytes[..start]).all(|byte| *byte == 0xee));
+                bytes.drain(..start);
                 bytes
             }
         }
@@ -322,24 +283,6 @@ mod tests {
         assert_eq!(plan(BASE, &[1; LONGEST + 1], 17), None);
         assert_eq!(plan(u64::MAX, &[1], 2), None);
         assert_eq!(plan(u64::MAX, &[1], 0), Some(FillPlan::Nothing));
-        for period in [0, LONGEST as u32 + 1] {
-            let parameters = Parameters { dst: 0, bytes: 1, pattern: [0; 4], period };
-            assert_eq!(apply(&parameters, &mut |_, _| Ok(())), Err(code::INVALID_VALUE));
-        }
-    }
-
-    #[test]
-    fn a_failing_write_stops_the_fill() {
-        let mut parameters = Parameters::new(BASE, b"abc", 10_000);
-        let mut calls = 0;
-        let mut write = |_, _: &[u8]| {
-            calls += 1;
-            if calls == 2 { Err(700) } else { Ok(()) }
-        };
-        assert_eq!(apply(&parameters, &mut write), Err(700));
-        assert_eq!(calls, 2);
-        parameters.dst = u64::MAX - 5000;
-        assert_eq!(apply(&parameters, &mut |_, _| Ok(())), Err(code::INVALID_VALUE));
     }
 
     #[test]

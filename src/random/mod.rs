@@ -5,7 +5,6 @@ pub mod check;
 pub mod fill;
 pub mod generator;
 pub mod image;
-pub mod kernels;
 pub mod loaded;
 pub mod number;
 pub mod pending;

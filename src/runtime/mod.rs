@@ -220,9 +220,6 @@ fn power_on() -> Result<Table> {
     let _in_driver = crate::base::host_faults::in_driver();
     let table =
         selection::with_options(|options| sim::power_on(options).map_err(Error::Simulator))?;
-    crate::ops::fill::register_simulated();
-    crate::random::kernels::register_simulated();
-    crate::collectives::kernels::register_simulated();
     Ok(table)
 }
 

@@ -59,6 +59,8 @@ pub(super) enum Purpose {
     Allocation(usize),
     /// A segment of a pool.
     Pool,
+    /// Variables of a module.
+    Module,
     /// Memory that `cuIpcOpenMemHandle` imported into a device's context: context device, and first
     /// address and bytes of the block.
     Imported(usize, usize, usize),
@@ -357,13 +359,36 @@ impl AddressSpace {
         Ok(chunks)
     }
 
+    /// The contiguous memory around a device address, as device addresses and the host's address;
+    /// `None` on an illegal access.
+    pub(super) fn window(
+        &self,
+        address: usize,
+        accessor: Accessor,
+        peers: &PeerMasks,
+    ) -> Option<(usize, usize, usize)> {
+        let wanted = if accessor.write { WRITE } else { READ };
+        let (start, mapping) = self.mapping(address)?;
+        if Self::protection(mapping, accessor.device, peers) & wanted == 0 {
+            return None;
+        }
+        let inside = address - start;
+        let whole = |offset: usize| {
+            let (host, contiguous) = mapping.allocation.locate(mapping.offset + offset);
+            (start + offset, contiguous.min(mapping.bytes - offset), host)
+        };
+        // The memory can consist of several pieces; most often the first is all.
+        let first = whole(0);
+        Some(if inside < first.1 { first } else { whole(inside) })
+    }
+
     /// Removes the `cuMemAlloc` allocations of a device; the caller drops their memory outside the
     /// lock.
     pub(super) fn remove_allocations(&mut self, device: usize) -> Vec<Mapping> {
         let mut removed = Vec::new();
         let is_of_device = |_: &usize, found: &mut Reservation| match found.purpose {
             Purpose::Allocation(owner) | Purpose::Imported(owner, ..) => owner == device,
-            Purpose::Virtual | Purpose::Pool => false,
+            Purpose::Virtual | Purpose::Pool | Purpose::Module => false,
         };
         self.blocks.forget(device);
         for (start, found) in self.reservations.extract_if(.., is_of_device) {

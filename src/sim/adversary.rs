@@ -223,7 +223,7 @@ impl Adversary {
             return state;
         }
         let journal = match &mut action {
-            Action::Kernel(launch) if front.plan.tear != Tear::Whole => Some(launch.keep_journal()),
+            Action::Kernel(launch) if front.plan.tear != Tear::Whole => launch.keep_journal(),
             _ => None,
         };
         self.hardware.run(&lane.stream, action);

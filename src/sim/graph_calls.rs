@@ -143,7 +143,10 @@ fn label(work: &Work) -> (&'static str, String) {
     match work {
         Work::Action(Action::Kernel(launch)) => {
             let size = |[x, y, z]: [u32; 3]| format!("{x}x{y}x{z}");
-            ("KERNEL", format!("grid {} block {}", size(launch.grid), size(launch.block)))
+            (
+                "KERNEL",
+                format!("grid {} block {}", size(launch.shape.grid), size(launch.shape.block)),
+            )
         }
         Work::Action(Action::Copy(copy)) => {
             ("MEMCPY", format!("{} x {} x {} bytes", copy.width, copy.rows, copy.depth))

@@ -1,8 +1,10 @@
 //! The devices: their contexts, their memory and their load. Runs the operations of streams.
 
+use super::config::{Config, ScheduleKind};
 use super::context::Context;
 use super::copy;
 use super::journal::Write;
+use super::kernel::Run;
 use super::load::Load;
 use super::memory::Memory;
 use super::queue::{Action, Stream};
@@ -44,13 +46,22 @@ pub(super) struct Device {
 pub(super) struct Hardware {
     pub(super) devices: Vec<Device>,
     pub(super) memory: Arc<Memory>,
+    /// Multiprocessors of each device.
+    multiprocessors: u32,
+    /// The seed of an adversarial schedule, which orders blocks and warps as well.
+    seed: Option<u64>,
     /// When the machine was powered on.
     start: Instant,
 }
 
 impl Hardware {
-    pub(super) fn new(devices: Vec<Device>, memory: Arc<Memory>) -> Hardware {
-        Hardware { devices, memory, start: Instant::now() }
+    pub(super) fn new(devices: Vec<Device>, memory: Arc<Memory>, config: &Config) -> Hardware {
+        let seed = match config.schedule {
+            ScheduleKind::Adversarial(seed) => Some(seed),
+            _ => None,
+        };
+        let multiprocessors = config.multiprocessors.unsigned_abs();
+        Hardware { devices, memory, multiprocessors, seed, start: Instant::now() }
     }
 
     /// Nanoseconds since the machine was powered on.
@@ -121,8 +132,14 @@ impl Hardware {
                 unsafe { (host.function)(host.user_data) };
             }
             Action::Kernel(launch) => {
-                IN_CALLBACK.set(true);
-                let work = || launch.run(&self.memory, stream.device);
+                let run = Run {
+                    memory: &self.memory,
+                    device: stream.device,
+                    multiprocessors: self.multiprocessors,
+                    seed: self.seed,
+                    start: self.start,
+                };
+                let work = || launch.run(&run);
                 self.measured(work, &[&device.kernels, &device.memory])?;
             }
             Action::Writes(writes) => writes.iter().for_each(Write::apply),

@@ -3,6 +3,7 @@
 
 use super::address_space::Chunk;
 use super::sync::lock;
+use std::collections::BTreeMap;
 use std::ptr;
 use std::sync::Mutex;
 
@@ -15,10 +16,10 @@ pub(super) struct Write {
     bytes: Vec<u8>,
 }
 
-/// The ranges that a kernel writes, with their contents before the kernel.
+/// The pages that a kernel writes, with their contents before the kernel.
 #[derive(Default)]
 pub(super) struct Journal {
-    before: Mutex<Vec<Write>>,
+    before: Mutex<BTreeMap<usize, Write>>,
 }
 
 impl Write {
@@ -38,27 +39,37 @@ impl Write {
 }
 
 impl Journal {
-    /// Saves a range that the kernel is about to write.
-    pub(super) fn note(&self, chunk: Chunk) {
+    /// Saves a page that the kernel is about to write, unless it is saved.
+    pub(super) fn note(&self, page: Chunk) {
         let mut before = lock(&self.before);
-        let noted: usize = before.iter().map(|write| write.bytes.len()).sum();
-        // An entry past the limit marks the journal as incomplete.
-        if noted <= LIMIT {
-            let bytes = chunk.bytes.min(LIMIT + 1 - noted);
-            before.push(Write::read(chunk.address, bytes));
+        // A page past the limit marks the journal as incomplete.
+        if before.len() * page.bytes <= LIMIT {
+            before.entry(page.address).or_insert_with(|| Write::read(page.address, page.bytes));
         }
     }
 
-    /// Undoes the kernel's writes and returns them; `None` if they exceed the limit.
+    /// Undoes the kernel's writes and returns them; `None` if they exceed the limit. A byte that the
+    /// kernel wrote without changing it is not a write: without a race, no other operation changes
+    /// it meanwhile.
     pub(super) fn undo(&self) -> Option<Vec<Write>> {
         let before = std::mem::take(&mut *lock(&self.before));
-        if before.iter().map(|write| write.bytes.len()).sum::<usize>() > LIMIT {
+        if before.values().map(|write| write.bytes.len()).sum::<usize>() > LIMIT {
             return None;
         }
-        let now = |write: &Write| Write::read(write.address, write.bytes.len());
-        let after = before.iter().map(now).collect();
-        // Of overlapping ranges, the first was saved before either was written.
-        before.iter().rev().for_each(Write::apply);
+        let mut after = Vec::new();
+        for old in before.values() {
+            let now = Write::read(old.address, old.bytes.len());
+            let mut rest = 0;
+            while let Some(first) =
+                (rest..now.bytes.len()).find(|at| now.bytes[*at] != old.bytes[*at])
+            {
+                let same = |at: &usize| now.bytes[*at] == old.bytes[*at];
+                rest = (first..now.bytes.len()).find(same).unwrap_or(now.bytes.len());
+                let (address, bytes) = (old.address + first, now.bytes[first..rest].to_vec());
+                after.push(Write { address, bytes });
+            }
+        }
+        before.values().for_each(Write::apply);
         Some(after)
     }
 }

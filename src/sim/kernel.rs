@@ -1,17 +1,23 @@
-//! Kernels: Rust functions registered under the names of device code, and kernels of the host's
-//! compiler.
+//! Kernels of PTX: their modules' variables, their launches, and the memory that they reach.
 
-use super::address_space::{Accessor, Chunks};
-use super::compiled::{self, Compiled, Shape};
+use super::address_space::{Access, Accessor, Chunk, Purpose};
 use super::journal::Journal;
 use super::memory::Memory;
-use super::parameters;
 use super::sync::lock;
+use crate::base::log::{self, Level};
 use crate::driver::code;
 use std::collections::BTreeMap;
 use std::ffi::c_uint;
 use std::ptr;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
+use std::time::Instant;
+use tcuda_sim::exec::heap::Heap;
+use tcuda_sim::exec::{self, Options, Shape};
+use tcuda_sim::memory::Window;
+use tcuda_sim::memory::fault::FaultKind;
+use tcuda_sim::program::{Program, Variable};
+use tcuda_sim::ptx::tree::Space;
 
 pub(super) const MAX_THREADS_PER_BLOCK: usize = 1024;
 /// Maximum dynamic shared memory of a block, by default and after opting in.
@@ -20,220 +26,282 @@ pub(super) const MAX_SHARED_PER_BLOCK: usize = 232_448;
 pub(super) const MAX_BLOCK: [c_uint; 3] = [1024, 1024, 64];
 pub(super) const MAX_GRID: [c_uint; 3] = [i32::MAX as c_uint, 65_535, 65_535];
 
-/// The body of a kernel, called once for the whole grid. An error is the CUresult of its failure.
-pub type KernelFn = fn(&Launch) -> Result<(), i32>;
+/// Bytes of a page, whose contents before a delayed kernel are kept.
+const PAGE: u64 = 4096;
 
-/// A registered kernel.
-#[derive(Clone, Copy)]
+/// A kernel of a loaded module.
 pub(super) struct Kernel {
-    pub(super) parameters: &'static [usize],
-    body: Body,
+    pub(super) exec: exec::Kernel,
+    variables: Arc<Variables>,
 }
 
-/// The implementation of a kernel.
-#[derive(Clone, Copy)]
-enum Body {
-    /// A function of the library.
-    Own(KernelFn),
-    /// A kernel of an image from the host's compiler.
-    Compiled(&'static Compiled),
+/// The variables of a module in a device's memory.
+pub(super) struct Variables {
+    memory: Arc<Memory>,
+    /// The address of each; 0 for shared memory.
+    addresses: Vec<u64>,
+    /// The mapped range; 0 bytes if there are none.
+    start: usize,
+    bytes: usize,
 }
 
-impl Kernel {
-    /// The kernel of an image.
-    pub(super) fn compiled(compiled: &'static Compiled) -> Kernel {
-        Kernel { parameters: compiled.parameters(), body: Body::Compiled(compiled) }
-    }
-
-    /// Offset of parameter `index` in a buffer, and its size.
-    pub(super) fn parameter(&self, index: usize) -> Option<(usize, usize)> {
-        let size = *self.parameters.get(index)?;
-        Some((parameters::layout(self.parameters).0[index], size))
-    }
-}
-
-fn registry() -> &'static Mutex<BTreeMap<&'static str, Kernel>> {
-    static REGISTRY: OnceLock<Mutex<BTreeMap<&'static str, Kernel>>> = OnceLock::new();
-    REGISTRY.get_or_init(Mutex::default)
-}
-
-/// Registers the body of a kernel; `params` are the sizes of its parameters in bytes. Modules
-/// loaded later find it. Another registration under the same name replaces it.
-pub fn register_kernel(name: &'static str, params: &'static [usize], run: KernelFn) {
-    let _reserve = crate::base::reserve::hold();
-    lock(registry()).insert(name, Kernel { parameters: params, body: Body::Own(run) });
-}
-
-pub(super) fn find(name: &str) -> Option<Kernel> {
-    lock(registry()).get(name).copied()
-}
-
-/// A launch of a kernel: its grid, parameters and memory.
-pub struct Launch {
-    /// Blocks in x, y and z.
-    pub grid: [u32; 3],
-    /// Threads of a block in x, y and z.
-    pub block: [u32; 3],
-    /// Bytes of dynamic shared memory of each block.
-    pub shared_bytes: u32,
-    kernel: Kernel,
-    parameters: Vec<u8>,
-    running: OnceLock<(Arc<Memory>, usize)>,
-    /// Present if the kernel's writes are delayed.
-    journal: Option<Arc<Journal>>,
-}
-
-impl Launch {
-    /// A launch of a kernel with these values of its parameters.
-    pub(super) fn new(kernel: Kernel, shape: Shape, parameters: Vec<u8>) -> Launch {
-        let Shape { grid, block, shared_bytes } = shape;
-        let running = OnceLock::new();
-        Launch { grid, block, shared_bytes, kernel, parameters, running, journal: None }
-    }
-
-    /// The index of the device that runs the kernel.
-    pub fn device(&self) -> usize {
-        self.running.get().map_or(0, |running| running.1)
-    }
-
-    /// Threads in the whole grid.
-    pub fn threads(&self) -> u64 {
-        self.grid.iter().chain(&self.block).map(|count| u64::from(*count)).product()
-    }
-
-    /// The bytes of parameter `index`; empty if there is none.
-    pub fn param(&self, index: usize) -> &[u8] {
-        let Some(bytes) = self.kernel.parameters.get(index) else { return &[] };
-        let start = parameters::layout(self.kernel.parameters).0[index];
-        self.parameters.get(start..start + bytes).unwrap_or_default()
-    }
-
-    /// Parameter `index` as an integer, zero-extended; its first 8 bytes if it is larger.
-    pub fn param_u64(&self, index: usize) -> u64 {
-        let mut bytes = [0; 8];
-        for (to, from) in bytes.iter_mut().zip(self.param(index)) {
-            *to = *from;
+impl Drop for Variables {
+    fn drop(&mut self) {
+        if self.bytes > 0 {
+            let _ = self.memory.free_mapped(self.start, self.bytes);
         }
-        u64::from_le_bytes(bytes)
     }
+}
 
-    /// The low half of [`param_u64`](Self::param_u64).
-    pub fn param_u32(&self, index: usize) -> u32 {
-        self.param_u64(index) as u32
-    }
-
-    /// The same bits, signed.
-    pub fn param_i64(&self, index: usize) -> i64 {
-        self.param_u64(index) as i64
-    }
-
-    /// The same bits, signed.
-    pub fn param_i32(&self, index: usize) -> i32 {
-        self.param_u32(index) as i32
-    }
-
-    /// Parameter `index` as a float.
-    pub fn param_f32(&self, index: usize) -> f32 {
-        f32::from_bits(self.param_u32(index))
-    }
-
-    /// Parameter `index` as a double.
-    pub fn param_f64(&self, index: usize) -> f64 {
-        f64::from_bits(self.param_u64(index))
-    }
-
-    /// Copies from device memory; `Err(700)` if the device cannot read it.
-    pub fn read(&self, address: u64, bytes: &mut [u8]) -> Result<(), i32> {
-        let mut rest = bytes;
-        for chunk in self.chunks(address, rest.len(), false)?.iter() {
-            let (now, later) = rest.split_at_mut(chunk.bytes.min(rest.len()));
-            let from = ptr::with_exposed_provenance::<u8>(chunk.address);
-            // SAFETY: the range was checked; `now` is memory of the caller, not of a device.
-            unsafe { ptr::copy_nonoverlapping(from, now.as_mut_ptr(), now.len()) };
-            rest = later;
+impl Variables {
+    /// Allocates the variables of a program and writes their first values.
+    pub(super) fn new(
+        memory: &Arc<Memory>,
+        device: usize,
+        program: &Program,
+    ) -> Result<Arc<Variables>, i32> {
+        let in_memory = |variable: &&Variable| variable.space != Space::Shared;
+        let mut end = 0usize;
+        let mut offsets = Vec::new();
+        for variable in &program.variables {
+            offsets.push(end.next_multiple_of(variable.align.max(1)));
+            if in_memory(&variable) {
+                end = offsets[offsets.len() - 1] + variable.bytes;
+            }
         }
-        Ok(())
+        let mut made = Variables {
+            memory: Arc::clone(memory),
+            addresses: vec![0; offsets.len()],
+            start: 0,
+            bytes: 0,
+        };
+        if end == 0 {
+            return Ok(Arc::new(made));
+        }
+        let (purpose, access) = (Purpose::Module, Access::Peers);
+        made.start = memory.allocate_for_modules(device, end, purpose, access)?;
+        made.bytes = end.next_multiple_of(super::config::GRANULARITY);
+        let placed: Vec<(usize, &Variable)> =
+            program.variables.iter().enumerate().filter(|it| in_memory(&it.1)).collect();
+        for (index, _) in &placed {
+            made.addresses[*index] = (made.start + offsets[*index]) as u64;
+        }
+        for (index, variable) in placed {
+            let bytes = variable.initial_bytes(&made.addresses);
+            made.write(device, made.addresses[index], &bytes)?;
+        }
+        Ok(Arc::new(made))
     }
 
-    /// Copies to device memory; `Err(700)` if the device cannot write it.
-    pub fn write(&self, address: u64, bytes: &[u8]) -> Result<(), i32> {
+    fn write(&self, device: usize, address: u64, bytes: &[u8]) -> Result<(), i32> {
+        let accessor = Accessor { device, write: true, staged: false };
         let mut rest = bytes;
-        for chunk in self.chunks(address, rest.len(), true)?.iter() {
+        if rest.is_empty() {
+            return Ok(());
+        }
+        for chunk in self.memory.translate(address as usize, rest.len(), accessor)?.iter() {
             let (now, later) = rest.split_at(chunk.bytes.min(rest.len()));
             let to = ptr::with_exposed_provenance_mut::<u8>(chunk.address);
-            // SAFETY: the range was checked; `now` is memory of the caller, not of a device.
+            // SAFETY: the range was checked; `now` is memory of our own.
             unsafe { ptr::copy_nonoverlapping(now.as_ptr(), to, now.len()) };
             rest = later;
         }
         Ok(())
     }
+}
 
-    /// Passes device memory to `body` for reading, in pieces in address order; almost always one.
-    /// The memory must not be written meanwhile, by this kernel or another.
-    pub fn with_slice(
-        &self,
-        address: u64,
-        bytes: usize,
-        mut body: impl FnMut(&[u8]),
-    ) -> Result<(), i32> {
-        for chunk in self.chunks(address, bytes, false)?.iter() {
-            let start = ptr::with_exposed_provenance::<u8>(chunk.address);
-            // SAFETY: the range was checked and stays in the alias; see above for writers.
-            body(unsafe { std::slice::from_raw_parts(start, chunk.bytes) });
-        }
-        Ok(())
+impl Kernel {
+    /// The kernels of a program by name.
+    pub(super) fn all(
+        program: &Arc<Program>,
+        variables: &Arc<Variables>,
+    ) -> BTreeMap<String, Arc<Kernel>> {
+        let is_kernel = |index: &usize| {
+            let function = &program.functions[*index];
+            function.is_kernel && function.is_defined
+        };
+        let all = (0..program.functions.len()).filter(is_kernel).map(|index| {
+            let exec = exec::Kernel::new(program, index as u32);
+            let kernel = Kernel { exec, variables: Arc::clone(variables) };
+            (program.functions[index].name.clone(), Arc::new(kernel))
+        });
+        all.collect()
     }
 
-    /// Passes device memory to `body` for writing, in pieces in address order; almost always one.
-    /// The memory must not be accessed in another way meanwhile.
-    pub fn with_slice_mut(
-        &self,
-        address: u64,
-        bytes: usize,
-        mut body: impl FnMut(&mut [u8]),
-    ) -> Result<(), i32> {
-        for chunk in self.chunks(address, bytes, true)?.iter() {
-            let start = ptr::with_exposed_provenance_mut::<u8>(chunk.address);
-            // SAFETY: the range was checked and stays in the alias; see above for other users.
-            body(unsafe { std::slice::from_raw_parts_mut(start, chunk.bytes) });
-        }
-        Ok(())
+    /// Offset and size of each parameter.
+    pub(super) fn parameters(&self) -> &[tcuda_sim::program::Parameter] {
+        &self.function().parameters
     }
 
-    fn chunks(&self, address: u64, bytes: usize, write: bool) -> Result<Chunks, i32> {
-        if bytes == 0 {
-            return Ok(Chunks::default());
-        }
-        let (memory, device) = self.running.get().ok_or(code::ILLEGAL_ADDRESS)?;
-        let accessor = Accessor { device: *device, write, staged: false };
-        let chunks = memory.translate(address as usize, bytes, accessor)?;
-        if let (true, Some(journal)) = (write, &self.journal) {
-            chunks.iter().for_each(|chunk| journal.note(chunk));
-        }
-        Ok(chunks)
+    /// Its function in the program.
+    pub(super) fn function(&self) -> &tcuda_sim::program::Function {
+        &self.exec.program().functions[self.exec.index() as usize]
+    }
+
+    /// The largest number of threads of a block.
+    pub(super) fn most_threads(&self) -> usize {
+        let limit = self.function().limits.get(".maxntid");
+        let product = limit.map(|sizes| sizes.iter().map(|size| *size as usize).product::<usize>());
+        product.unwrap_or(MAX_THREADS_PER_BLOCK).min(MAX_THREADS_PER_BLOCK)
+    }
+}
+
+/// A launch of a kernel: its grid, parameters and memory.
+pub struct Launch {
+    /// Blocks and threads, and bytes of dynamic shared memory.
+    pub(super) shape: Shape,
+    kernel: Arc<Kernel>,
+    parameters: Vec<u8>,
+    /// Present if the kernel's writes are delayed.
+    journal: Option<Arc<Journal>>,
+}
+
+/// Launches so far.
+static LAUNCHES: AtomicU64 = AtomicU64::new(1);
+
+impl Launch {
+    /// A launch of a kernel with these values of its parameters.
+    pub(super) fn new(kernel: Arc<Kernel>, shape: Shape, parameters: Vec<u8>) -> Launch {
+        Launch { shape, kernel, parameters, journal: None }
     }
 
     /// A copy for another launch of a graph.
     pub(super) fn for_next_launch(&self) -> Launch {
-        let (running, parameters) = (OnceLock::new(), self.parameters.clone());
-        Launch { running, parameters, journal: None, ..*self }
+        let (kernel, parameters) = (Arc::clone(&self.kernel), self.parameters.clone());
+        Launch { kernel, parameters, journal: None, shape: self.shape }
     }
 
-    /// Starts a journal of the kernel's writes.
-    pub(super) fn keep_journal(&mut self) -> Arc<Journal> {
-        Arc::clone(self.journal.insert(Arc::default()))
+    /// Starts a journal of the kernel's writes. `None` if it has atomic operations: kernels of
+    /// other streams may change the same words.
+    pub(super) fn keep_journal(&mut self) -> Option<Arc<Journal>> {
+        let program = self.kernel.exec.program();
+        let functions = program.reachable(self.kernel.exec.index());
+        let has_atomics =
+            functions.iter().any(|index| program.functions[*index as usize].has_atomics);
+        (!has_atomics).then(|| Arc::clone(self.journal.insert(Arc::default())))
     }
 
     /// Runs the kernel on a device.
-    pub(super) fn run(&self, memory: &Arc<Memory>, device: usize) -> Result<(), i32> {
-        let _ = self.running.set((Arc::clone(memory), device));
-        match self.kernel.body {
-            Body::Own(run) => run(self),
-            Body::Compiled(it) => {
-                let Launch { grid, block, shared_bytes, .. } = *self;
-                let shape = Shape { grid, block, shared_bytes };
-                compiled::run(it, shape, memory, device, &self.parameters)
-            }
-        }
+    pub(super) fn run(&self, run: &Run<'_>) -> Result<(), i32> {
+        let reach = Reach {
+            memory: run.memory,
+            device: run.device,
+            journal: self.journal.as_deref(),
+            start: run.start,
+        };
+        let options = Options {
+            seed: run.seed,
+            multiprocessors: run.multiprocessors,
+            launch: LAUNCHES.fetch_add(1, Ordering::Relaxed),
+            ..Options::default()
+        };
+        let Launch { kernel, shape, parameters, .. } = self;
+        let addresses = &kernel.variables.addresses;
+        let outcome = kernel.exec.run(&reach, addresses, *shape, parameters, &options);
+        let Err(fault) = outcome else { return Ok(()) };
+        log::write(Level::Error, format_args!("a kernel failed: {fault}"));
+        Err(match fault.kind {
+            FaultKind::IllegalAddress
+            | FaultKind::SharedRange
+            | FaultKind::LocalRange
+            | FaultKind::ReadOnly
+            | FaultKind::StackOverflow => code::ILLEGAL_ADDRESS,
+            FaultKind::Misaligned => code::MISALIGNED_ADDRESS,
+            FaultKind::Trap | FaultKind::Breakpoint | FaultKind::OutOfMemory => code::LAUNCH_FAILED,
+            FaultKind::Assert => code::ASSERT,
+            FaultKind::IllegalCall => code::INVALID_PC,
+            FaultKind::TimeLimit => code::LAUNCH_TIMEOUT,
+            FaultKind::IllegalInstruction => code::ILLEGAL_INSTRUCTION,
+        })
     }
+}
+
+/// Where a kernel runs.
+pub(super) struct Run<'a> {
+    pub(super) memory: &'a Memory,
+    pub(super) device: usize,
+    pub(super) multiprocessors: u32,
+    /// The seed of the schedule, if it has one.
+    pub(super) seed: Option<u64>,
+    /// When the machine was powered on.
+    pub(super) start: Instant,
+}
+
+/// The heaps of kernels' `malloc`, by device.
+pub(super) type Heaps = [OnceLock<Mutex<Heap>>; super::config::MAX_DEVICES];
+
+/// The machine as a kernel sees it.
+struct Reach<'a> {
+    memory: &'a Memory,
+    device: usize,
+    journal: Option<&'a Journal>,
+    start: Instant,
+}
+
+impl Reach<'_> {
+    fn heap(&self) -> &Mutex<Heap> {
+        self.memory.heaps[self.device].get_or_init(Mutex::default)
+    }
+}
+
+// SAFETY: windows are in the aliases of devices' memory and in pinned memory, which stay mapped
+// while kernels run, and of which no references exist.
+unsafe impl tcuda_sim::memory::Machine for Reach<'_> {
+    fn window(&self, address: u64, write: bool) -> Option<Window> {
+        if Heap::contains(address) {
+            return lock(self.heap()).window();
+        }
+        let accessor = Accessor { device: self.device, write, staged: false };
+        let window = self.memory.window(address as usize, accessor)?;
+        let (true, Some(journal)) = (write, self.journal) else { return Some(window) };
+        // One page at a time, so that what is kept is what is written.
+        let start = (address & !(PAGE - 1)).max(window.start);
+        let end = ((address & !(PAGE - 1)) + PAGE).min(window.end);
+        let host = window.host.wrapping_add((start - window.start) as usize);
+        journal.note(Chunk { address: host.addr(), bytes: (end - start) as usize });
+        Some(Window { start, end, host })
+    }
+
+    fn print(&self, text: &[u8]) {
+        put(text, false);
+    }
+
+    fn print_error(&self, text: &[u8]) {
+        put(text, true);
+    }
+
+    fn allocate(&self, bytes: u64) -> u64 {
+        lock(self.heap()).allocate(bytes)
+    }
+
+    fn free(&self, address: u64) -> bool {
+        lock(self.heap()).free(address)
+    }
+
+    fn nanoseconds(&self) -> u64 {
+        self.start.elapsed().as_nanos() as u64
+    }
+
+    fn is_cancelled(&self) -> bool {
+        false
+    }
+}
+
+unsafe extern "C" {
+    static stdout: *mut libc::FILE;
+    static stderr: *mut libc::FILE;
+}
+
+/// Writes text of a kernel through C's streams, so that it is in order with the host's.
+fn put(text: &[u8], is_error: bool) {
+    let stream = match is_error {
+        // SAFETY: the C library set it before the host started.
+        true => unsafe { stderr },
+        // SAFETY: as above.
+        false => unsafe { stdout },
+    };
+    // SAFETY: the stream is C's own, and the text has this length.
+    let _ = unsafe { libc::fwrite(text.as_ptr().cast(), 1, text.len(), stream) };
+    // SAFETY: the stream is C's own.
+    let _ = unsafe { libc::fflush(stream) };
 }

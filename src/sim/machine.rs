@@ -108,7 +108,7 @@ impl Machine {
             });
         }
         let memory = Arc::new(Memory::new(physical));
-        let hardware = Arc::new(Hardware::new(devices, Arc::clone(&memory)));
+        let hardware = Arc::new(Hardware::new(devices, Arc::clone(&memory), &config));
         let (of_adversary, late) = (Arc::clone(&hardware), config.late.clone());
         let adversary = Adversary::new(of_adversary, strategy, late, trace, seed.is_some());
         let schedule = Schedule::new(config.schedule, Arc::clone(&hardware), adversary);
@@ -308,7 +308,7 @@ impl Machine {
         let (_, reservation) = space.reservation(address)?;
         let block = match reservation.purpose {
             Purpose::Allocation(_) => space.blocks.around(address),
-            Purpose::Virtual => None,
+            Purpose::Virtual | Purpose::Module => None,
             Purpose::Imported(_, start, bytes) => {
                 let (_, mapping) = space.mapping(address)?;
                 let is_inside = address.wrapping_sub(start) < bytes;

@@ -4,14 +4,17 @@
 use super::address_space::{
     Access, Accessor, AddressSpace, Chunk, Chunks, Mapping, PeerMasks, Purpose,
 };
-use super::config::GRANULARITY;
+use super::config::{GRANULARITY, MAX_DEVICES};
 use super::host_memory::HostMemory;
+use super::kernel::Heaps;
 use super::physical::Physical;
 use super::sync::{read, write};
 use super::unit::LARGEST_SHARED;
 use crate::driver::code;
+use std::ptr;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, RwLock};
+use std::sync::{Arc, OnceLock, RwLock};
+use tcuda_sim::memory::Window;
 
 /// The memory of all devices, and what of the host's memory they can access.
 pub(super) struct Memory {
@@ -20,12 +23,20 @@ pub(super) struct Memory {
     pub(super) space: RwLock<AddressSpace>,
     pub(super) host: RwLock<HostMemory>,
     pub(super) peers: PeerMasks,
+    /// Heaps of kernels.
+    pub(super) heaps: Heaps,
+    /// Memory for variables of modules, by device; the driver reserves it with a context.
+    modules: [OnceLock<Arc<Physical>>; MAX_DEVICES],
 }
+
+/// Bytes for variables of modules.
+const MODULE_BYTES: usize = 1 << 30;
 
 impl Memory {
     pub(super) fn new(physical: Vec<Arc<Physical>>) -> Memory {
         let (space, host, peers) = (RwLock::default(), RwLock::default(), PeerMasks::default());
-        Memory { physical, space, host, peers }
+        let (heaps, modules) = (Heaps::default(), Default::default());
+        Memory { physical, space, host, peers, heaps, modules }
     }
 
     /// Frees the memory of a device's context.
@@ -63,8 +74,37 @@ impl Memory {
         purpose: Purpose,
         access: Access,
     ) -> Result<usize, i32> {
+        self.allocate_from(&self.physical[device], bytes, purpose, access)
+    }
+
+    /// The same in the memory that is set apart for modules.
+    pub(super) fn allocate_for_modules(
+        &self,
+        device: usize,
+        bytes: usize,
+        purpose: Purpose,
+        access: Access,
+    ) -> Result<usize, i32> {
+        let physical = match self.modules[device].get() {
+            Some(physical) => physical,
+            None => {
+                let fresh = Physical::new(device, MODULE_BYTES, 0);
+                let fresh = fresh.map_err(|_| code::OUT_OF_MEMORY)?;
+                self.modules[device].get_or_init(|| Arc::new(fresh))
+            }
+        };
+        self.allocate_from(physical, bytes, purpose, access)
+    }
+
+    fn allocate_from(
+        &self,
+        physical: &Arc<Physical>,
+        bytes: usize,
+        purpose: Purpose,
+        access: Access,
+    ) -> Result<usize, i32> {
         let bytes = bytes.checked_next_multiple_of(GRANULARITY).ok_or(code::OUT_OF_MEMORY)?;
-        let allocation = self.physical[device].allocate(bytes, 0)?;
+        let allocation = physical.allocate(bytes, 0)?;
         let mut space = write(&self.space);
         let address = space.reserve(bytes, 0, 0, purpose)?;
         space.map(address, Mapping { bytes, allocation, offset: 0, access })?;
@@ -99,6 +139,20 @@ impl Memory {
         let mut chunks = Chunks::default();
         chunks.push(Chunk { address, bytes });
         Ok(chunks)
+    }
+
+    /// The contiguous memory around an address that a kernel accesses.
+    pub(super) fn window(&self, address: usize, accessor: Accessor) -> Option<Window> {
+        let space = read(&self.space);
+        let (start, bytes, host) = if space.contains(address) {
+            space.window(address, accessor, &self.peers)?
+        } else {
+            drop(space);
+            let (start, range) = read(&self.host).find(address)?;
+            (start, range.bytes, start)
+        };
+        let host = ptr::with_exposed_provenance_mut(host);
+        Some(Window { start: start as u64, end: (start + bytes) as u64, host })
     }
 
     /// Allocates memory of a device.

@@ -54,7 +54,7 @@ pub(super) unsafe extern "C" fn free(ptr: CUdeviceptr) -> c_int {
         let device = match reservation.purpose {
             Purpose::Allocation(device) => device,
             Purpose::Pool | Purpose::Virtual => pool_calls::device_of(machine, address)?,
-            Purpose::Imported(..) => return Err(code::INVALID_VALUE),
+            Purpose::Imported(..) | Purpose::Module => return Err(code::INVALID_VALUE),
         };
         // CUDA waits for the device's work first.
         let context = &machine.hardware.devices[device].context;

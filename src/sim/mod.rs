@@ -33,13 +33,11 @@ mod slots;
 mod unit;
 
 // 2. Operations, and the streams that queue them.
-mod compiled;
 mod compiler;
 mod copy;
 mod journal;
 mod kernel;
 mod parameters;
-mod ptx;
 mod queue;
 mod shared_event;
 
@@ -94,7 +92,6 @@ mod tests;
 
 pub use crate::base::error::SimulatorError as ConfigError;
 pub use config::{Config, Leaks, Peers, ScheduleKind};
-pub use kernel::{KernelFn, Launch, register_kernel};
 pub use machine::LiveObjects;
 pub use table::table;
 

@@ -1,8 +1,9 @@
-//! Modules: the registered kernels that an image makes available.
+//! Modules: the kernels of an image and its variables.
 
 use super::handles::Handles;
 use super::kernel::{self, Kernel};
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 /// A loaded image.
 pub(super) struct Module {
@@ -11,16 +12,16 @@ pub(super) struct Module {
 }
 
 /// A kernel of a module.
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 pub(super) struct Function {
     pub(super) device: usize,
-    pub(super) kernel: Kernel,
+    pub(super) kernel: Arc<Kernel>,
     /// Maximum dynamic shared memory per block of a launch.
     pub(super) most_shared: usize,
 }
 
 impl Function {
-    pub(super) fn new(device: usize, kernel: Kernel) -> Function {
+    pub(super) fn new(device: usize, kernel: Arc<Kernel>) -> Function {
         Function { device, kernel, most_shared: kernel::DEFAULT_SHARED_PER_BLOCK }
     }
 }

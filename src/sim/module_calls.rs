@@ -1,18 +1,22 @@
 //! The calls that load modules, describe their functions and launch them.
 
 use super::arguments::{put, require};
-use super::compiled::{self, Shape};
 use super::entry::entry;
-use super::kernel::{self, Kernel, Launch};
+use super::kernel::{self, Kernel, Launch, Variables};
 use super::module::{Function, Module};
+use super::parameters;
 use super::queue::Action;
 use super::sync::{read, write};
-use super::{parameters, ptx};
+use crate::base::log::{self, Level};
 use crate::driver::code;
 use crate::driver::sys::{CUfunction, CUfunction_attribute, CUmodule, CUstream};
 use std::collections::BTreeMap;
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::ptr;
+use std::sync::Arc;
+use tcuda_sim::exec::Shape;
+use tcuda_sim::program::Program;
+use tcuda_sim::ptx::{LoadError, LoadErrorKind};
 
 const BLOCKS_PER_MULTIPROCESSOR: usize = 32;
 const SHARED_PER_MULTIPROCESSOR: usize = 233_472;
@@ -23,33 +27,33 @@ pub(super) unsafe extern "C" fn load(module: *mut CUmodule, image: *const c_void
     entry(|machine| {
         let device = machine.current()?.device;
         require(!module.is_null() && !image.is_null(), code::INVALID_VALUE)?;
-        // SAFETY: the caller passes a NUL-terminated text or a complete binary image.
-        if let Some(bytes) = unsafe { compiled::bytes_of(image) } {
-            let compiled = compiled::open(bytes)?;
-            let (name, kernel) = (compiled.name().to_owned(), Kernel::compiled(compiled));
-            let mut modules = write(&machine.modules);
-            let function = modules.functions.insert(Function::new(device, kernel));
-            let functions = BTreeMap::from([(name, function)]);
-            let handle = modules.modules.insert(Module { device, functions });
-            return put!(module, ptr::without_provenance_mut(handle));
-        }
         // SAFETY: the caller passes a NUL-terminated text; a binary image ends at its first NUL
         // here.
         let image = unsafe { CStr::from_ptr(image.cast()) };
         let text = image.to_str().map_err(|_| code::INVALID_IMAGE)?;
         let (major, minor) = machine.config.compute_capability;
-        let names = ptx::kernels(text, (major * 10 + minor).unsigned_abs())?;
+        let program = Program::load(text, (major * 10 + minor).unsigned_abs());
+        let program = Arc::new(program.map_err(|error| refuse(&error))?);
+        let variables = Variables::new(&machine.memory, device, &program)?;
         let mut modules = write(&machine.modules);
         let mut functions = BTreeMap::new();
-        for name in names {
-            if let Some(kernel) = kernel::find(&name) {
-                let handle = modules.functions.insert(Function::new(device, kernel));
-                functions.insert(name, handle);
-            }
+        for (name, kernel) in Kernel::all(&program, &variables) {
+            functions.insert(name, modules.functions.insert(Function::new(device, kernel)));
         }
         let handle = modules.modules.insert(Module { device, functions });
         put!(module, ptr::without_provenance_mut(handle))
     })
+}
+
+/// The status of an image that cannot be loaded; the log says why.
+fn refuse(error: &LoadError) -> i32 {
+    log::write(Level::Error, format_args!("an image cannot be loaded: {error}"));
+    match error.kind {
+        LoadErrorKind::NotPtx => code::INVALID_IMAGE,
+        LoadErrorKind::Version => code::UNSUPPORTED_PTX_VERSION,
+        LoadErrorKind::Unsupported => code::NOT_SUPPORTED,
+        LoadErrorKind::Invalid | LoadErrorKind::Unresolved => code::INVALID_PTX,
+    }
 }
 
 pub(super) unsafe extern "C" fn unload(module: CUmodule) -> c_int {
@@ -96,10 +100,11 @@ pub(super) unsafe extern "C" fn get_attribute(
         machine.current()?;
         let (major, minor) = machine.config.compute_capability;
         let number = match attribute {
-            CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK => kernel::MAX_THREADS_PER_BLOCK as c_int,
-            CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES
-            | CU_FUNC_ATTRIBUTE_CONST_SIZE_BYTES
-            | CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES
+            CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK => known.kernel.most_threads() as c_int,
+            CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES => known.kernel.exec.shared_bytes as c_int,
+            CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES => known.kernel.function().frame as c_int,
+            CU_FUNC_ATTRIBUTE_PTX_VERSION => known.kernel.exec.program().target as c_int,
+            CU_FUNC_ATTRIBUTE_CONST_SIZE_BYTES
             | CU_FUNC_ATTRIBUTE_CACHE_MODE_CA
             | CU_FUNC_ATTRIBUTE_CLUSTER_SIZE_MUST_BE_SET
             | CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH
@@ -108,7 +113,6 @@ pub(super) unsafe extern "C" fn get_attribute(
             | CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED
             | CU_FUNC_ATTRIBUTE_CLUSTER_SCHEDULING_POLICY_PREFERENCE => 0,
             CU_FUNC_ATTRIBUTE_NUM_REGS => 32,
-            CU_FUNC_ATTRIBUTE_PTX_VERSION => 52,
             CU_FUNC_ATTRIBUTE_BINARY_VERSION => major * 10 + minor,
             CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES => known.most_shared as c_int,
             CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT => -1,
@@ -173,11 +177,11 @@ pub(super) unsafe extern "C" fn parameter(
     entry(|machine| {
         let modules = read(&machine.modules);
         let found = modules.functions.get(function.addr()).ok_or(code::INVALID_HANDLE)?;
-        let (start, bytes) = found.kernel.parameter(index).ok_or(code::INVALID_VALUE)?;
+        let found = found.kernel.parameters().get(index).ok_or(code::INVALID_VALUE)?;
         if !size.is_null() {
-            put!(size, bytes)?;
+            put!(size, found.bytes)?;
         }
-        put!(offset, start)
+        put!(offset, found.offset)
     })
 }
 
@@ -200,13 +204,16 @@ pub(super) unsafe extern "C" fn launch(
         let stream = machine.stream(stream)?;
         machine.usable()?;
         let prepare = || {
-            let function = read(&machine.modules).functions.get(function.addr()).copied();
+            let function = read(&machine.modules).functions.get(function.addr()).cloned();
             let kernel = function.filter(|found| found.device == stream.device);
             let Function { kernel, most_shared, .. } = kernel.ok_or(code::INVALID_HANDLE)?;
             check_shape(grid, block)?;
             require(shared_bytes as usize <= most_shared, code::INVALID_VALUE)?;
-            let parameters = parameters::read(kernel.parameters, parameters, extra)?;
-            Ok(Launch::new(kernel, Shape { grid, block, shared_bytes }, parameters))
+            let threads: usize = block.iter().map(|size| *size as usize).product();
+            require(threads <= kernel.most_threads(), code::INVALID_VALUE)?;
+            let parameters = parameters::read(kernel.parameters(), parameters, extra)?;
+            let shape = Shape { grid, block, cluster: [1; 3], dynamic_shared: shared_bytes };
+            Ok(Launch::new(kernel, shape, parameters))
         };
         // An invalid launch invalidates the capture (580.159).
         let launch = prepare().inspect_err(|_: &i32| machine.captures.invalidate(&stream))?;

@@ -3,45 +3,33 @@
 use super::arguments::require;
 use crate::driver::code;
 use std::ffi::c_void;
+use tcuda_sim::program::Parameter;
 
 /// `CU_LAUNCH_PARAM_END`, `_BUFFER_POINTER` and `_BUFFER_SIZE`.
 const END: usize = 0;
 const BUFFER: usize = 1;
 const SIZE: usize = 2;
 
-/// Offsets of parameters of these sizes in a buffer, and the end of the last one. A scalar is
-/// aligned to its size. A struct's alignment is unknown and is taken as the largest word that
-/// divides its size.
-pub(super) fn layout(sizes: &[usize]) -> (Vec<usize>, usize) {
-    let mut end = 0usize;
-    let starts = sizes.iter().map(|size| {
-        let start = end.next_multiple_of(1 << size.trailing_zeros().min(3));
-        end = start + size;
-        start
-    });
-    (starts.collect(), end)
-}
-
-/// Reads the parameters of a launch into one buffer with that layout.
+/// Reads the parameters of a launch into one buffer, each at its offset.
 pub(super) fn read(
-    sizes: &[usize],
+    list: &[Parameter],
     pointers: *mut *mut c_void,
     extra: *mut *mut c_void,
 ) -> Result<Vec<u8>, i32> {
-    let (starts, total) = layout(sizes);
+    let total = list.iter().map(|it| it.offset + it.bytes).max().unwrap_or(0);
     if !extra.is_null() {
         require(pointers.is_null(), code::INVALID_VALUE)?;
         return read_buffer(total, extra);
     }
     let mut values = vec![0; total];
-    require(sizes.is_empty() || !pointers.is_null(), code::INVALID_VALUE)?;
-    for (index, (start, bytes)) in starts.iter().zip(sizes).enumerate() {
+    require(list.is_empty() || !pointers.is_null(), code::INVALID_VALUE)?;
+    for (index, Parameter { offset, bytes }) in list.iter().enumerate() {
         // SAFETY: the caller passes one pointer for each parameter of the kernel.
         let pointer = unsafe { pointers.wrapping_add(index).read() };
         require(!pointer.is_null(), code::INVALID_VALUE)?;
         // SAFETY: the pointer is to a value of the parameter's size.
         let value = unsafe { std::slice::from_raw_parts(pointer.cast::<u8>(), *bytes) };
-        values[*start..start + bytes].copy_from_slice(value);
+        values[*offset..offset + bytes].copy_from_slice(value);
     }
     Ok(values)
 }
@@ -79,17 +67,4 @@ fn read_buffer(total: usize, mut extra: *mut *mut c_void) -> Result<Vec<u8>, i32
     let mut values = given.to_vec();
     values.resize(total, 0);
     Ok(values)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn parameters_lie_at_multiples_of_their_sizes() {
-        assert_eq!(layout(&[]), (vec![], 0));
-        assert_eq!(layout(&[8, 4]), (vec![0, 8], 12));
-        assert_eq!(layout(&[1, 8, 2, 4]), (vec![0, 8, 16, 20], 24));
-        assert_eq!(layout(&[4, 24, 1, 12]), (vec![0, 8, 32, 36], 48));
-    }
 }

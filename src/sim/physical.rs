@@ -250,11 +250,6 @@ impl Allocation {
         self.physical.device
     }
 
-    /// The file that contains it, and the host address of the file's start.
-    pub(super) fn file(&self) -> (libc::c_int, usize) {
-        (self.physical.file, self.alias)
-    }
-
     /// Host address of a byte, and the number of contiguous bytes there.
     #[inline]
     pub(super) fn locate(&self, mut offset: usize) -> (usize, usize) {

@@ -89,7 +89,7 @@ fn of_device(
                 Purpose::Allocation(device) | Purpose::Imported(device, ..) => {
                     machine.hardware.devices[device].context.handle()
                 }
-                Purpose::Virtual | Purpose::Pool => ptr::null_mut(),
+                Purpose::Virtual | Purpose::Pool | Purpose::Module => ptr::null_mut(),
             };
             put!(data.cast::<CUcontext>(), context)
         }

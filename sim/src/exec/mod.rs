@@ -6,12 +6,13 @@
 
 mod block;
 mod builtin;
+pub mod heap;
 mod random;
 mod warp;
 
 use crate::memory::fault::{Fault, FaultKind};
 use crate::memory::{Machine, Window};
-use crate::program::{Program, Symbol};
+use crate::program::{Program, Symbol, function_address};
 use block::Cluster;
 use random::Random;
 use std::collections::{BTreeMap, VecDeque};
@@ -156,7 +157,7 @@ struct Symbols<'a> {
 impl Symbols<'_> {
     fn address(&self, symbol: Symbol) -> u64 {
         match symbol {
-            Symbol::Function(index) => crate::memory::FUNCTION_WINDOW | u64::from(index + 1) << 4,
+            Symbol::Function(index) => function_address(index),
             Symbol::Variable(index) => match self.shared.get(&index) {
                 Some(offset) => *offset as u64,
                 None => self.addresses.get(index as usize).copied().unwrap_or(0),

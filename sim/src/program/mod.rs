@@ -4,8 +4,8 @@ pub mod flow;
 mod lower;
 pub mod registers;
 
-use crate::memory::Memory;
 use crate::memory::fault::Fault;
+use crate::memory::{FUNCTION_WINDOW, Memory};
 use crate::ptx::tree::Space;
 use crate::ptx::{LoadError, LoadErrorKind, Result, parse};
 use registers::{Compute, Condition, Mask, Registers};
@@ -47,6 +47,30 @@ pub struct Variable {
     pub values: Vec<u8>,
     /// Words that hold addresses: offset, symbol, bytes to add.
     pub addresses: Vec<(usize, Symbol, i64)>,
+}
+
+impl Variable {
+    /// All bytes of the variable at the start, where the module's variables have these addresses.
+    pub fn initial_bytes(&self, addresses: &[u64]) -> Vec<u8> {
+        let mut bytes = self.values.clone();
+        bytes.resize(self.bytes, 0);
+        for (at, symbol, offset) in &self.addresses {
+            let address = match symbol {
+                Symbol::Variable(other) => addresses.get(*other as usize).copied().unwrap_or(0),
+                Symbol::Function(function) => function_address(*function),
+            };
+            let word = address.wrapping_add(*offset as u64).to_le_bytes();
+            if let Some(to) = bytes.get_mut(*at..*at + 8) {
+                to.copy_from_slice(&word);
+            }
+        }
+        bytes
+    }
+}
+
+/// The address of a function of a program.
+pub fn function_address(index: u32) -> u64 {
+    FUNCTION_WINDOW | u64::from(index + 1) << 4
 }
 
 /// Something with an address that is known when a module is loaded or a kernel starts.
@@ -96,6 +120,8 @@ pub struct Function {
     pub shared: Vec<u32>,
     /// Functions that it calls or whose address it takes.
     pub calls: Vec<u32>,
+    /// True if it has atomic operations on memory that others share.
+    pub has_atomics: bool,
     /// `.maxntid` and other limits, with their numbers.
     pub limits: BTreeMap<String, Vec<u32>>,
 }

@@ -13,7 +13,10 @@ pub const NEWEST: (u32, u32) = (9, 1);
 
 /// Reads a module.
 pub fn module(text: &str) -> Result<Module<'_>> {
-    let tokens = split(text)?;
+    let tokens = split(text).map_err(|error| match text.contains(".version") {
+        true => error,
+        false => LoadError { kind: LoadErrorKind::NotPtx, ..error },
+    })?;
     let mut parser = Parser { tokens, at: 0 };
     parser.module()
 }

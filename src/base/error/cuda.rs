@@ -27,6 +27,7 @@ pub mod code {
     pub const NOT_READY: i32 = 600;
     pub const ILLEGAL_ADDRESS: i32 = 700;
     pub const LAUNCH_OUT_OF_RESOURCES: i32 = 701;
+    pub const LAUNCH_TIMEOUT: i32 = 702;
     pub const PEER_ACCESS_ALREADY_ENABLED: i32 = 704;
     pub const CONTEXT_IS_DESTROYED: i32 = 709;
     pub const ASSERT: i32 = 710;

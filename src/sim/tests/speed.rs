@@ -46,8 +46,6 @@ fn calls() {
 #[test]
 #[ignore = "a measurement"]
 fn adversarial() {
-    use crate::sim::{Launch, register_kernel};
-    register_kernel("speed_nothing", &[8], |_: &Launch| Ok(()));
     for seed in 0..12 {
         println!("adversarial:{seed}");
         let bench = Bench::new(&format!("schedule=adversarial:{seed}"));

@@ -1,7 +1,6 @@
 //! Rules of virtual memory.
 
 use super::*;
-use crate::sim::register_kernel;
 
 const G: usize = GRANULARITY;
 
@@ -182,8 +181,9 @@ fn an_illegal_address_is_sticky_and_never_a_crash() {
         // ...an error in a running kernel is sticky.
         let mut module = ptr::null_mut();
         let mut function = ptr::null_mut();
-        register_kernel("illegal_address", &[], |launch| launch.write(8, &[0]));
-        let image = c".version 7.8\n.target sm_52\n.entry illegal_address () {}".as_ptr();
+        let image = c".version 7.8\n.target sm_52\n.entry illegal_address () {\n\
+            .reg .b64 a; mov.b64 a, 8; st.global.b64 [a], a; }"
+            .as_ptr();
         ok!(bench, cuModuleLoadData(&mut module, image.cast()));
         ok!(bench, cuModuleGetFunction(&mut function, module, c"illegal_address".as_ptr()));
         let (no_parameters, no_extra) = (ptr::null_mut(), ptr::null_mut());

@@ -471,7 +471,7 @@ impl<'t> Lowering<'_, 't> {
                     Space::Local => window == LOCAL_WINDOW,
                     Space::Param => window == PARAM_WINDOW,
                     Space::Const => false,
-                    _ => window == 0,
+                    _ => !matches!(window, SHARED_WINDOW | LOCAL_WINDOW | PARAM_WINDOW),
                 };
                 bits |= u32::from(is_inside) << lane;
             }
@@ -608,6 +608,7 @@ impl<'t> Lowering<'_, 't> {
         };
         let [address, value, more @ ..] = rest else { return self.operands(3) };
         let target = self.target(address, space)?;
+        self.function.has_atomics |= matches!(target.place, Place::Global | Place::Generic);
         let third = if operation == "cas" { more.first() } else { None };
         // An address that is no register leaves the operands' types alone.
         let access: Access = match of {
