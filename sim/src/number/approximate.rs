@@ -5,7 +5,9 @@
 //! those of its tables. The functions are straight-line code, which the compiler vectorises:
 //! polynomials in `f64`, of which the results are rounded to `f32`. `FTZ` is `.ftz`.
 
-use super::float::{Float, NAN_F32, NAN_F64, NEAREST, finish, flush_if, round_sum};
+use super::float::{
+    Float, NAN_F32, NAN_F64, NEAREST, finish, flush_if, is_nan_f64, round_sum, with_payload,
+};
 use super::half::{self, Half};
 use super::rounding::ZERO;
 
@@ -143,7 +145,7 @@ pub fn tanh(x: f32) -> f32 {
     let a = x as f64;
     let square = a * a;
     // The series for small values, where the quotient of the other formula cancels.
-    let series = a + a * square * polynomial(square, [-17.0 / 315.0, 2.0 / 15.0, -1.0 / 3.0]);
+    let series = a * polynomial(square, [-17.0 / 315.0, 2.0 / 15.0, -1.0 / 3.0, 1.0]);
     let power = exp2(a.abs().min(16.0) * (2.0 * std::f64::consts::LOG2_E));
     let quotient = ((power - 1.0) / (power + 1.0)).copysign(a);
     let value = if a.abs() < 0.25 { series } else { quotient } as f32;
@@ -204,21 +206,20 @@ const NAN_UPPER: f64 = f64::from_bits(0x7fff_ffff_0000_0000);
 #[inline(always)]
 pub fn rcp_f64(x: f64) -> f64 {
     let value = flush_f64(upper_word(1.0 / flush_f64(upper_word(x))));
-    if value.is_nan() { NAN_UPPER } else { value }
+    if is_nan_f64(value) { NAN_UPPER } else { value }
 }
 
 /// `rsqrt.approx.ftz.f64`: the lower word is neither read nor written.
 #[inline(always)]
 pub fn rsqrt_f64(x: f64) -> f64 {
     let value = upper_word(1.0 / flush_f64(upper_word(x)).sqrt());
-    if value.is_nan() { NAN_UPPER } else { value }
+    if is_nan_f64(value) { NAN_UPPER } else { value }
 }
 
 /// `rsqrt.approx.f64`
 #[inline(always)]
 pub fn rsqrt_f64_full(x: f64) -> f64 {
-    let value = 1.0 / x.sqrt();
-    if value.is_nan() { NAN_F64 } else { value }
+    with_payload(1.0 / x.sqrt(), [x])
 }
 
 /// `ex2.approx.f16`, and with `FTZ` `ex2.approx.ftz.bf16`.

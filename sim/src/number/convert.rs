@@ -4,8 +4,8 @@
 //! the modifiers: `R` for the rounding, `FTZ`, `SAT`, `RELU` and `SATFINITE` for those of the same
 //! name.
 
-use super::float::{self, NAN_F32, NEAREST, flush_if, round_sum};
-use super::half::{self, Bf16, F16, Half};
+use super::float::{self, NAN_F32, NEAREST, flush_if, is_nan_f32, is_nan_f64, round_sum};
+use super::half::{self, F16, Half};
 use super::rounding::{AWAY, DOWN, Exact, Format, UP, ZERO};
 
 /// The rounding to an integer of a conversion that has none: the value stays.
@@ -203,9 +203,13 @@ fn saturate_f64(value: f64) -> f64 {
     if positive < 1.0 { positive } else { 1.0 }
 }
 
-/// `cvt.f32.f32`, with a rounding to an integer or with [`KEEP`].
+/// `cvt.f32.f32`, with a rounding to an integer or with [`KEEP`]. Without any modifier, a NaN
+/// keeps its bits.
 #[inline(always)]
 pub fn f32_to_f32<const R: u8, const FTZ: bool, const SAT: bool>(value: f32) -> f32 {
+    if R == KEEP && !FTZ && !SAT {
+        return value;
+    }
     float::finish::<FTZ, SAT>(whole_f32::<R>(flush_if::<FTZ>(value)))
 }
 
@@ -213,6 +217,7 @@ pub fn f32_to_f32<const R: u8, const FTZ: bool, const SAT: bool>(value: f32) -> 
 #[inline(always)]
 pub fn f64_to_f64<const R: u8, const SAT: bool>(value: f64) -> f64 {
     let rounded = whole_f64::<R>(value);
+    let rounded = if R == KEEP { value } else { float::with_payload(rounded, [value]) };
     if SAT { saturate_f64(rounded) } else { rounded }
 }
 
@@ -228,38 +233,40 @@ pub fn half_to_same<H: Half, const R: u8, const SAT: bool>(value: u16) -> u16 {
 fn widen(value: f32) -> f64 {
     let bits = value.to_bits();
     let (sign, payload) = ((bits >> 31) as u64, (bits & 0x007f_ffff) as u64);
-    let nan = f64::from_bits(sign << 63 | 0x7ff8 << 48 | payload << 29);
-    if value.is_nan() { nan } else { value as f64 }
+    let nan = sign << 63 | 0x7ff8 << 48 | payload << 29;
+    f64::from_bits(if is_nan_f32(value) { nan } else { (value as f64).to_bits() })
 }
 
-/// `cvt.f64.f32`
+/// The NaN of a narrower format, without the sign: `infinity` with the upper bits of the payload,
+/// quiet.
+#[inline(always)]
+fn narrow_nan(value: f64, infinity: u32, fraction_bits: u32) -> u32 {
+    let payload = (value.to_bits() & (u64::MAX >> 12)) >> (52 - fraction_bits);
+    infinity | payload as u32 | 1 << (fraction_bits - 1)
+}
+
+/// `cvt.f64.f32`. With `FTZ`, a NaN is that of the instructions on `f32`.
 #[inline(always)]
 pub fn f32_to_f64<const FTZ: bool, const SAT: bool>(value: f32) -> f64 {
-    let wide = widen(flush_if::<FTZ>(value));
+    let wide = widen(if FTZ { float::finish::<true, false>(value) } else { value });
     if SAT { saturate_f64(wide) } else { wide }
 }
 
 /// `cvt.f32.f64`. A NaN is made quiet; it keeps its sign and the upper bits of its payload.
 #[inline(always)]
 pub fn f64_to_f32<const R: u8, const FTZ: bool, const SAT: bool>(value: f64) -> f32 {
-    let rounded = float::finish::<FTZ, SAT>(round_sum::<R>(value, 0.0));
-    let bits = value.to_bits();
-    let (sign, payload) = ((bits >> 63) as u32, (bits >> 29) as u32 & 0x007f_ffff);
-    let nan = f32::from_bits(sign << 31 | 0x7fc0_0000 | payload);
-    if !SAT && value.is_nan() { nan } else { rounded }
+    let rounded = float::round_sum_flushed::<R, FTZ>(value, 0.0);
+    let sign = (value.to_bits() >> 32) as u32 & 0x8000_0000;
+    let nan = narrow_nan(value, 0x7f80_0000, 23) | sign;
+    let bits = if is_nan_f64(value) { nan } else { rounded.to_bits() };
+    if SAT { float::saturate(f32::from_bits(bits)) } else { f32::from_bits(bits) }
 }
 
-/// `cvt.f32.f16`
+/// `f16` or `bf16` to `f32`. A NaN of `bf16` keeps its bits, unless `FTZ`.
 #[inline(always)]
-pub fn f16_to_f32<const FTZ: bool, const SAT: bool>(value: u16) -> f32 {
-    float::finish::<FTZ, SAT>(F16::widen(value))
-}
-
-/// `cvt.f32.bf16`: a NaN keeps its bits.
-#[inline(always)]
-pub fn bf16_to_f32<const FTZ: bool, const SAT: bool>(value: u16) -> f32 {
-    let wide = flush_if::<FTZ>(Bf16::widen(value));
-    if SAT { float::saturate(wide) } else { wide }
+pub fn half_to_f32<H: Half, const FTZ: bool, const SAT: bool>(value: u16) -> f32 {
+    let wide = H::widen(value);
+    if H::KEEPS_NAN && !FTZ && !SAT { wide } else { float::finish::<FTZ, SAT>(wide) }
 }
 
 /// `f16` or `bf16` to `f64`. A NaN is made quiet; it keeps its sign and its payload.
@@ -275,7 +282,7 @@ fn finite<H: Half, const SATFINITE: bool>(value: u16) -> u16 {
     if SATFINITE && value & 0x7fff == H::INFINITY { value - 1 } else { value }
 }
 
-/// `f32` to `f16` or `bf16`.
+/// `f32` to `f16` or `bf16`. `FTZ` has no effect: the GPU rounds subnormal values as others.
 #[inline(always)]
 pub fn f32_to_half<
     H: Half,
@@ -287,14 +294,18 @@ pub fn f32_to_half<
 >(
     value: f32,
 ) -> u16 {
-    let rounded = H::narrow::<R>(flush_if::<FTZ>(value));
+    let rounded = H::narrow::<R>(value);
     half::finish::<H, false, SAT, RELU>(finite::<H, SATFINITE>(rounded))
 }
 
-/// `f64` to `f16` or `bf16`.
+/// `f64` to `f16` or `bf16`. A NaN is made quiet; it keeps its sign and the upper bits of its
+/// payload.
 #[inline(always)]
 pub fn f64_to_half<H: Half, const R: u8, const SAT: bool>(value: f64) -> u16 {
-    half::finish::<H, false, SAT, false>(H::narrow::<R>(half::round_to_odd(value, 0.0)))
+    let rounded = H::narrow::<R>(half::round_to_odd(value, 0.0));
+    let sign = (value.to_bits() >> 48) as u16 & 0x8000;
+    let nan = narrow_nan(value, H::INFINITY as u32, H::FRACTION_BITS) as u16 | sign;
+    half::finish::<H, false, SAT, false>(if is_nan_f64(value) { nan } else { rounded })
 }
 
 /// `f16` to `bf16` and the reverse.
@@ -321,17 +332,20 @@ pub fn f32_pair_to_half<H: Half, const R: u8, const RELU: bool, const SATFINITE:
 pub fn f32_to_tf32<const R: u8, const RELU: bool, const SATFINITE: bool>(value: f32) -> f32 {
     const DROPPED: u32 = 0x1fff;
     let bits = value.to_bits();
+    let finite = bits & 0x7f80_0000 != 0x7f80_0000;
     let up = match R {
         ZERO => 0,
         AWAY => 0x1000,
         _ => 0x0fff + (bits >> 13 & 1),
     };
     // A carry out of the significand gives the next exponent, and infinity in the end.
-    let rounded = bits.wrapping_add(up) & !DROPPED;
-    let infinite = rounded & 0x7fff_ffff == 0x7f80_0000;
-    let rounded = if SATFINITE && infinite { rounded - (DROPPED + 1) } else { rounded };
+    let rounded = bits.wrapping_add(if finite { up } else { 0 }) & !DROPPED;
+    // With AWAY, a NaN is truncated as other values are; otherwise there is one NaN.
+    let infinite = rounded & 0x7fff_ffff >= 0x7f80_0000;
+    let rounded = if SATFINITE & infinite { rounded - (DROPPED + 1) } else { rounded };
     let rounded = if RELU && bits >> 31 == 1 { 0 } else { rounded };
-    if value.is_nan() { NAN_F32 } else { f32::from_bits(rounded) }
+    let nan = R != AWAY && is_nan_f32(value);
+    f32::from_bits(if nan { NAN_F32.to_bits() & !DROPPED } else { rounded })
 }
 
 /// One of the formats of 8 bits.
@@ -453,6 +467,7 @@ pub fn pack<const BITS: u32, const SIGNED: bool>(a: i32, b: i32, c: u32) -> u32 
 
 #[cfg(test)]
 mod tests {
+    use super::super::half::Bf16;
     use super::*;
 
     #[test]
@@ -560,6 +575,15 @@ mod tests {
         assert_eq!(f32_to_f32::<KEEP, false, true>(7.0), 1.0);
         assert_eq!(half_to_same::<F16, UP, false>(0x3c01), 0x4000);
         assert_eq!(f32_to_f64::<true, false>(1e-40), 0.0);
+        let signalling = f64::from_bits(0xfff0_0000_0000_0001);
+        assert_eq!(f64_to_f32::<NEAREST, false, false>(signalling).to_bits(), 0xffc0_0000);
+        assert_eq!(f64_to_half::<F16, NEAREST, false>(signalling), 0xfe00);
+        assert_eq!(f64_to_half::<Bf16, NEAREST, false>(signalling), 0xffc0);
+        let signalling = f32::from_bits(0x7f80_0001);
+        assert_eq!(f32_to_f64::<false, false>(signalling).to_bits(), 0x7ff8_0000_2000_0000);
+        assert_eq!(f32_to_f64::<true, false>(signalling).to_bits(), 0x7fff_ffff_e000_0000);
+        assert_eq!(f32_to_f32::<KEEP, false, false>(signalling).to_bits(), 0x7f80_0001);
+        assert_eq!(f32_to_f32::<DOWN, false, false>(signalling).to_bits(), 0x7fff_ffff);
         let half = f32_to_half::<F16, NEAREST, false, false, false, false>(1e9);
         assert_eq!(half, 0x7c00);
         let half = f32_to_half::<F16, NEAREST, false, false, false, true>(-1e9);
@@ -583,6 +607,10 @@ mod tests {
         assert_eq!(f32_to_tf32::<NEAREST, true, false>(-value).to_bits(), 0);
         assert_eq!(f32_to_tf32::<AWAY, false, false>(f32::MAX), f32::INFINITY);
         assert_eq!(f32_to_tf32::<AWAY, false, true>(f32::MAX).to_bits(), 0x7f7f_e000);
+        assert_eq!(f32_to_tf32::<NEAREST, false, false>(-f32::NAN).to_bits(), 0x7fff_e000);
+        let nan = f32::from_bits(0xffc0_0005);
+        assert_eq!(f32_to_tf32::<AWAY, false, false>(nan).to_bits(), 0xffc0_0000);
+        assert_eq!(f32_to_tf32::<AWAY, false, true>(nan).to_bits(), 0xffbf_e000);
     }
 
     /// The values of the formats of 8 bits, from their definition.

@@ -64,24 +64,37 @@ pub const NAN_F64: f64 = f64::from_bits(0xfff8_0000_0000_0000);
 /// Replaces a result that is a NaN by the GPU's one.
 #[inline(always)]
 fn canonical_f32(value: f32) -> f32 {
-    if value.is_nan() { NAN_F32 } else { value }
+    f32::from_bits(if is_nan_f32(value) { NAN_F32.to_bits() } else { value.to_bits() })
+}
+
+/// Whether the value is a NaN, by its bits: the compiler may remove a selection of a NaN that
+/// depends on a comparison of the result of an operation with itself.
+#[inline(always)]
+pub(crate) fn is_nan_f32(value: f32) -> bool {
+    value.to_bits() & 0x7fff_ffff > 0x7f80_0000
+}
+
+/// As [`is_nan_f32`].
+#[inline(always)]
+pub(crate) fn is_nan_f64(value: f64) -> bool {
+    value.to_bits() & (u64::MAX >> 1) > 0x7ff0 << 48
 }
 
 /// Makes a NaN quiet; it keeps its sign and its payload.
 #[inline(always)]
-fn quiet(nan: f64) -> f64 {
+pub(crate) fn quiet(nan: f64) -> f64 {
     f64::from_bits(nan.to_bits() | 1 << 51)
 }
 
 /// The result of an instruction on `f64`: `value`, or where this is a NaN the first one of the
 /// operands that is one, made quiet, or [`NAN_F64`].
 #[inline(always)]
-fn with_payload<const N: usize>(value: f64, operands: [f64; N]) -> f64 {
-    let mut nan = NAN_F64;
+pub(crate) fn with_payload<const N: usize>(value: f64, operands: [f64; N]) -> f64 {
+    let mut nan = NAN_F64.to_bits();
     for operand in operands.into_iter().rev() {
-        nan = if operand.is_nan() { quiet(operand) } else { nan };
+        nan = if is_nan_f64(operand) { quiet(operand).to_bits() } else { nan };
     }
-    if value.is_nan() { nan } else { value }
+    f64::from_bits(if is_nan_f64(value) { nan } else { value.to_bits() })
 }
 
 /// Replaces subnormal values by zeros of their sign.
@@ -97,6 +110,28 @@ pub(crate) fn flush_if<const FTZ: bool>(value: f32) -> f32 {
     if FTZ { flush(value) } else { value }
 }
 
+/// The factor for [`flush_tiny`].
+const SCALE: f32 = 16_777_216.0;
+
+/// Replaces a result by a zero of its sign if it is below the normal range, for `.ftz`.
+///
+/// `scaled` is the rounded result of the operation that gives [`SCALE`] times the value. Its
+/// rounding is that of a normal number: a value that only the rounding to a subnormal number
+/// brings to the least normal one is below the range.
+#[inline(always)]
+fn flush_tiny<const FTZ: bool>(value: f32, scaled: f32) -> f32 {
+    let tiny = FTZ & (scaled.abs() < SCALE * f32::MIN_POSITIVE);
+    let bits = value.to_bits();
+    f32::from_bits(if tiny { bits & 0x8000_0000 } else { bits })
+}
+
+/// [`round_sum`], and [`flush_tiny`] if `FTZ`.
+#[inline(always)]
+pub(crate) fn round_sum_flushed<const R: u8, const FTZ: bool>(sum: f64, rest: f64) -> f32 {
+    let scaled = if FTZ { round_sum::<R>(sum * SCALE as f64, rest) } else { 0.0 };
+    flush_tiny::<FTZ>(round_sum::<R>(sum, rest), scaled)
+}
+
 /// `.sat`: the nearest value of 0 to 1; 0 for a NaN.
 #[inline(always)]
 pub fn saturate(value: f32) -> f32 {
@@ -104,7 +139,8 @@ pub fn saturate(value: f32) -> f32 {
     if positive < 1.0 { positive } else { 1.0 }
 }
 
-/// Applies the modifiers to a rounded result of `f32`.
+/// Applies the modifiers to a rounded result of `f32`. An exact result below the normal range is
+/// flushed if `FTZ`.
 #[inline(always)]
 pub(crate) fn finish<const FTZ: bool, const SAT: bool>(value: f32) -> f32 {
     let value = flush_if::<FTZ>(value);
@@ -149,9 +185,9 @@ pub(crate) fn two_sum(a: f64, b: f64) -> (f64, f64) {
 
 /// The sum of two values that come from `f32`, with a directed rounding.
 #[inline(always)]
-fn add_directed<const R: u8>(a: f64, b: f64) -> f32 {
+fn add_directed<const R: u8, const FTZ: bool>(a: f64, b: f64) -> f32 {
     let (sum, rest) = two_sum(a, b);
-    let rounded = round_sum::<R>(sum, rest);
+    let rounded = round_sum_flushed::<R, FTZ>(sum, rest);
     // A zero is negative if either operand is: both are zeros, or they cancel.
     if R == DOWN && sum == 0.0 && (a.is_sign_negative() | b.is_sign_negative()) {
         -0.0
@@ -343,7 +379,7 @@ impl Float for f32 {
     #[inline(always)]
     fn add<const R: u8, const FTZ: bool, const SAT: bool>(self, other: f32) -> f32 {
         let (a, b) = (flush_if::<FTZ>(self), flush_if::<FTZ>(other));
-        let sum = if R == NEAREST { a + b } else { add_directed::<R>(a as f64, b as f64) };
+        let sum = if R == NEAREST { a + b } else { add_directed::<R, FTZ>(a as f64, b as f64) };
         finish::<FTZ, SAT>(sum)
     }
 
@@ -356,7 +392,11 @@ impl Float for f32 {
     fn mul<const R: u8, const FTZ: bool, const SAT: bool>(self, other: f32) -> f32 {
         let (a, b) = (flush_if::<FTZ>(self), flush_if::<FTZ>(other));
         // The product is exact in f64.
-        let product = if R == NEAREST { a * b } else { round_sum::<R>(a as f64 * b as f64, 0.0) };
+        let product = if R == NEAREST {
+            flush_tiny::<FTZ>(a * b, a * SCALE * b)
+        } else {
+            round_sum_flushed::<R, FTZ>(a as f64 * b as f64, 0.0)
+        };
         finish::<FTZ, SAT>(product)
     }
 
@@ -365,9 +405,10 @@ impl Float for f32 {
         let (a, b) = (flush_if::<FTZ>(self), flush_if::<FTZ>(factor));
         let c = flush_if::<FTZ>(addend);
         let sum = if R == NEAREST {
-            a.mul_add(b, c)
+            let scaled = if FTZ { (a * SCALE).mul_add(b, c * SCALE) } else { 0.0 };
+            flush_tiny::<FTZ>(a.mul_add(b, c), scaled)
         } else {
-            add_directed::<R>(a as f64 * b as f64, c as f64)
+            add_directed::<R, FTZ>(a as f64 * b as f64, c as f64)
         };
         finish::<FTZ, SAT>(sum)
     }
@@ -376,13 +417,13 @@ impl Float for f32 {
     fn div<const R: u8, const FTZ: bool>(self, divisor: f32) -> f32 {
         let (a, b) = (flush_if::<FTZ>(self), flush_if::<FTZ>(divisor));
         let quotient = if R == NEAREST {
-            a / b
+            flush_tiny::<FTZ>(a / b, if FTZ { a * SCALE / b } else { 0.0 })
         } else {
             let (a, b) = (a as f64, b as f64);
             let quotient = a / b;
             // Exact where the quotient is a value of f32.
             let rest = a - quotient * b;
-            round_sum::<R>(quotient, if b < 0.0 { -rest } else { rest })
+            round_sum_flushed::<R, FTZ>(quotient, if b < 0.0 { -rest } else { rest })
         };
         finish::<FTZ, false>(quotient)
     }
@@ -679,6 +720,15 @@ mod tests {
         let least = f32::MIN_POSITIVE;
         assert_eq!(least.mul::<NEAREST, true, false>(-0.5).to_bits(), 1 << 31);
         assert_eq!(least.mul::<NEAREST, false, false>(0.5), least / 2.0);
+        // Rounded with a normal number's precision, these products and quotients are below the
+        // range, and just not below it.
+        let below = f32::from_bits(0x3f7f_fffe).mul::<NEAREST, true, false>(least);
+        assert_eq!(below, 0.0);
+        assert_eq!(f32::from_bits(0x3f7f_ffff).mul::<NEAREST, true, false>(least), 0.0);
+        assert_eq!(f32::from_bits(0x3f7f_ffff).mul::<NEAREST, false, false>(least), least);
+        assert_eq!((-least).div::<DOWN, true>(1.0 + f32::EPSILON).to_bits(), 1 << 31);
+        let almost = f32::from_bits(1 << 20);
+        assert_eq!(almost.fma::<NEAREST, true, false>(-almost, least), least);
         assert_eq!(2.0f32.add::<NEAREST, false, true>(1.0), 1.0);
         assert_eq!((-2.0f32).add::<NEAREST, false, true>(1.0).to_bits(), 0);
         assert_eq!(f32::NAN.add::<NEAREST, false, true>(1.0).to_bits(), 0);

@@ -18,6 +18,10 @@ pub trait Half {
     const INFINITY: u16;
     /// The encoding of 1.
     const ONE: u16;
+    /// Number of bits of the fraction.
+    const FRACTION_BITS: u32;
+    /// Whether a NaN keeps its bits in a conversion to `f32`.
+    const KEEPS_NAN: bool;
 
     /// The same value as `f32`; a NaN stays one.
     fn widen(value: u16) -> f32;
@@ -79,6 +83,8 @@ pub(crate) fn shrink<const R: u8, const PRECISION: u32, const LEAST: i32>(
 impl Half for F16 {
     const INFINITY: u16 = 0x7c00;
     const ONE: u16 = 0x3c00;
+    const FRACTION_BITS: u32 = 10;
+    const KEEPS_NAN: bool = false;
 
     #[inline(always)]
     fn widen(value: u16) -> f32 {
@@ -107,6 +113,8 @@ impl Half for F16 {
 impl Half for Bf16 {
     const INFINITY: u16 = 0x7f80;
     const ONE: u16 = 0x3f80;
+    const FRACTION_BITS: u32 = 7;
+    const KEEPS_NAN: bool = true;
 
     #[inline(always)]
     fn widen(value: u16) -> f32 {
@@ -148,6 +156,21 @@ pub(crate) fn finish<H: Half, const FTZ: bool, const SAT: bool, const RELU: bool
     }
 }
 
+/// Rounds a result, and replaces it by a zero of its sign if `FTZ` and it is below the normal
+/// range. `scaled` is [`SCALE`] times the value, for the reason of `flush_tiny` in `float`.
+#[inline(always)]
+fn round<H: Half, const FTZ: bool>(value: f32, scaled: f32) -> u16 {
+    let rounded = H::narrow::<NEAREST>(value);
+    let least = 1 << H::FRACTION_BITS;
+    let scaled = H::narrow::<NEAREST>(scaled) & !SIGN;
+    if FTZ && scaled < least * (SCALE_EXPONENT + 1) { rounded & SIGN } else { rounded }
+}
+
+const SCALE_EXPONENT: u16 = 8;
+
+/// The factor for [`round`].
+const SCALE: f32 = 256.0;
+
 /// Rounds to `f32` the value `sum + rest` such that a second rounding, to a format with at least
 /// two bits less, gives what one rounding of the value gives: an inexact result is odd.
 #[inline(always)]
@@ -177,7 +200,8 @@ pub fn sub<H: Half, const FTZ: bool, const SAT: bool>(a: u16, b: u16) -> u16 {
 #[inline(always)]
 pub fn mul<H: Half, const FTZ: bool, const SAT: bool>(a: u16, b: u16) -> u16 {
     let (a, b) = (flush::<H, FTZ>(a), flush::<H, FTZ>(b));
-    let product = H::narrow::<NEAREST>(H::widen(a) * H::widen(b));
+    let product = H::widen(a) * H::widen(b);
+    let product = round::<H, FTZ>(product, if FTZ { product * SCALE } else { 0.0 });
     finish::<H, FTZ, SAT, false>(product)
 }
 
@@ -191,7 +215,8 @@ pub fn fma<H: Half, const FTZ: bool, const SAT: bool, const RELU: bool>(
     let [a, b, c] = [a, b, c].map(|value| H::widen(flush::<H, FTZ>(value)) as f64);
     // The product is exact.
     let (sum, rest) = float::two_sum(a * b, c);
-    finish::<H, FTZ, SAT, RELU>(H::narrow::<NEAREST>(round_to_odd(sum, rest)))
+    let scaled = if FTZ { round_to_odd(sum * SCALE as f64, rest) } else { 0.0 };
+    finish::<H, FTZ, SAT, RELU>(round::<H, FTZ>(round_to_odd(sum, rest), scaled))
 }
 
 /// `neg`
@@ -368,6 +393,9 @@ mod tests {
         assert_eq!(add::<F16, false, true>(0x7e00, 0), 0);
         assert_eq!(add::<F16, true, false>(0x83ff, 0x8000), 0x8000);
         assert_eq!(mul::<F16, true, false>(0x0400, 0xb800), 0x8000);
+        assert_eq!(mul::<F16, true, false>(0x3bff, 0x0400), 0);
+        assert_eq!(mul::<F16, false, false>(0x3bff, 0x0400), 0x0400);
+        assert_eq!(fma::<F16, true, false, false>(0x0400, 0x8400, 0x0400), 0x0400);
         assert_eq!(fma::<F16, false, false, true>(0xbc00, 0x3c00, 0), 0);
         assert_eq!(fma::<F16, false, false, true>(0x7e00, 0x3c00, 0), NAN);
         assert_eq!(neg::<F16, false>(0x3c00), 0xbc00);

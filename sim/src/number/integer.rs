@@ -137,7 +137,7 @@ pub const fn mad24_hi_sat_s32(a: i32, b: i32, c: i32) -> i32 {
 }
 
 macro_rules! fields {
-    ($type:ty, $signed:ty, $mask:ident, $bfe:ident, $bfe_signed:ident, $bfi:ident) => {
+    ($type:ty, $signed:ty, $count:expr, $mask:ident, $bfe:ident, $bfe_signed:ident, $bfi:ident) => {
         /// The lower `length` bits set; all of them from the width on.
         #[inline(always)]
         const fn $mask(length: u32) -> $type {
@@ -147,16 +147,17 @@ macro_rules! fields {
 
         /// `bfe` of an unsigned type: the field of `length` bits from bit `position` on.
         ///
-        /// Only the lower 8 bits of `position` and `length` count.
+        /// Of `position` and `length`, the lower 8 bits count for 32-bit fields and all bits for
+        /// 64-bit fields.
         #[inline(always)]
         pub fn $bfe(a: $type, position: u32, length: u32) -> $type {
-            a.shr(position & 0xff) & $mask(length & 0xff)
+            a.shr(position & $count) & $mask(length & $count)
         }
 
         /// `bfe` of a signed type: the field, extended with its own uppermost bit.
         #[inline(always)]
         pub fn $bfe_signed(a: $signed, position: u32, length: u32) -> $signed {
-            let (position, length) = (position & 0xff, length & 0xff);
+            let (position, length) = (position & $count, length & $count);
             let shifted = a >> position.min(<$type>::BITS - 1);
             let unused = (<$type>::BITS - length.min(<$type>::BITS)) & (<$type>::BITS - 1);
             let field = (shifted << unused) >> unused;
@@ -166,15 +167,15 @@ macro_rules! fields {
         /// `bfi`: `b` with the lower `length` bits of `a` from bit `position` on.
         #[inline(always)]
         pub fn $bfi(a: $type, b: $type, position: u32, length: u32) -> $type {
-            let position = position & 0xff;
-            let mask = Integer::shl($mask(length & 0xff), position);
+            let position = position & $count;
+            let mask = Integer::shl($mask(length & $count), position);
             (b & !mask) | (Integer::shl(a, position) & mask)
         }
     };
 }
 
-fields!(u32, i32, low_bits_32, bfe_u32, bfe_s32, bfi_b32);
-fields!(u64, i64, low_bits_64, bfe_u64, bfe_s64, bfi_b64);
+fields!(u32, i32, 0xff, low_bits_32, bfe_u32, bfe_s32, bfi_b32);
+fields!(u64, i64, u32::MAX, low_bits_64, bfe_u64, bfe_s64, bfi_b64);
 
 /// `bfind.u32`: position of the uppermost set bit, or all ones if there is none.
 ///
@@ -478,12 +479,11 @@ macro_rules! carries {
             (sum, first | second)
         }
 
-        /// `sub.cc` and `subc.cc`: `a - (b + borrow)`, and the borrow out.
+        /// `sub.cc` and `subc.cc`: `a - b - 1` plus the carry, and the carry out, which is the
+        /// opposite of a borrow. For `sub.cc` the carry in is true.
         #[inline(always)]
-        pub const fn $sub(a: $type, b: $type, borrow: bool) -> ($type, bool) {
-            let (difference, first) = a.overflowing_sub(b);
-            let (difference, second) = difference.overflowing_sub(borrow as $type);
-            (difference, first | second)
+        pub const fn $sub(a: $type, b: $type, carry: bool) -> ($type, bool) {
+            $add(a, !b, carry)
         }
 
         /// `mad.lo.cc` and `madc.lo.cc`: the lower half of the product, plus `c` and the carry.
@@ -513,8 +513,8 @@ macro_rules! carries {
     };
 }
 
-carries!(u32, u64, add_carry_32, sub_borrow_32, mad_lo_carry_32, mad_hi_carry_32);
-carries!(u64, u128, add_carry_64, sub_borrow_64, mad_lo_carry_64, mad_hi_carry_64);
+carries!(u32, u64, add_carry_32, sub_carry_32, mad_lo_carry_32, mad_hi_carry_32);
+carries!(u64, u128, add_carry_64, sub_carry_64, mad_lo_carry_64, mad_hi_carry_64);
 
 #[cfg(test)]
 mod tests {
@@ -583,9 +583,15 @@ mod tests {
         assert_eq!(7u16.cnot(), 0);
     }
 
+    /// The PTX ISA has the lower 8 bits of both; so does the GPU for 32-bit fields, while it looks
+    /// at all bits for 64-bit fields.
+    fn counts(position: u32, length: u32, msb: u32) -> (u32, u32) {
+        if msb == 31 { (position & 0xff, length & 0xff) } else { (position, length) }
+    }
+
     /// The semantics of `bfe` in the PTX ISA, bit by bit.
     fn bfe_bits(a: u64, position: u32, length: u32, msb: u32, signed: bool) -> u64 {
-        let (position, length) = (position & 0xff, length & 0xff);
+        let (position, length) = counts(position, length, msb);
         let sign = signed && length != 0 && a >> (position + length - 1).min(msb) & 1 == 1;
         (0..=msb).fold(0, |d, i| {
             let inside = i < length && position + i <= msb;
@@ -596,7 +602,7 @@ mod tests {
 
     /// The semantics of `bfi` in the PTX ISA, bit by bit.
     fn bfi_bits(a: u64, b: u64, position: u32, length: u32, msb: u32) -> u64 {
-        let (position, length) = (position & 0xff, length & 0xff);
+        let (position, length) = counts(position, length, msb);
         (0..length.min(64))
             .filter(|i| position + i <= msb)
             .fold(b, |d, i| d & !(1 << (position + i)) | (a >> i & 1) << (position + i))
@@ -605,8 +611,8 @@ mod tests {
     #[test]
     fn bit_fields() {
         for a in samples(40) {
-            for position in (0..70).chain([254, 255, 256, 0x101]) {
-                for length in (0..70).chain([254, 255, 256, 0x120]) {
+            for position in (0..70).chain([254, 255, 256, 0x101, 0x7fff_ff00]) {
+                for length in (0..70).chain([254, 255, 256, 0x120, 0x7fff_ff00]) {
                     let (low, signed) = (a as u32, a as i32);
                     let wide = low as u64;
                     let expected = bfe_bits(wide, position, length, 31, false);
@@ -767,10 +773,10 @@ mod tests {
             let (high, carry) = add_carry_32((x >> 32) as u32, (y >> 32) as u32, carry);
             let expected = x.overflowing_add(y);
             assert_eq!(((high as u64) << 32 | low as u64, carry), expected);
-            let (low, borrow) = sub_borrow_32(x as u32, y as u32, false);
-            let (high, borrow) = sub_borrow_32((x >> 32) as u32, (y >> 32) as u32, borrow);
+            let (low, carry) = sub_carry_32(x as u32, y as u32, true);
+            let (high, carry) = sub_carry_32((x >> 32) as u32, (y >> 32) as u32, carry);
             let expected = x.overflowing_sub(y);
-            assert_eq!(((high as u64) << 32 | low as u64, borrow), expected);
+            assert_eq!(((high as u64) << 32 | low as u64, !carry), expected);
             let product = (x as i32 as i64 * y as i32 as i64) as u64;
             let (low, carry) = mad_lo_carry_32(x as u32, y as u32, 0xffff_ffff, false);
             let (high, _) = mad_hi_carry_32::<true>(x as u32, y as u32, 0, carry);
@@ -783,6 +789,7 @@ mod tests {
             assert_eq!((high as u128) << 64 | low as u128, sum);
         }
         assert_eq!(add_carry_64(u64::MAX, 0, true), (0, true));
-        assert_eq!(sub_borrow_64(0, 0, true), (u64::MAX, true));
+        assert_eq!(sub_carry_64(0, 0, false), (u64::MAX, false));
+        assert_eq!(sub_carry_64(0, 0, true), (0, true));
     }
 }

@@ -74,9 +74,29 @@ impl Part {
     }
 }
 
-/// The value nearest to `value` among those of a type.
+/// `.sat` to a whole word, as the GPU does it.
+///
+/// Except after `vshl`, a value that exceeds 32 unsigned bits wraps, where the PTX ISA has the
+/// greatest value.
 #[inline(always)]
-fn saturate(value: i64, bits: u32, signed: bool) -> i64 {
+fn saturate_word(value: i64, signed: bool, operation: Operation) -> i64 {
+    let shifted = matches!(operation, Operation::ShiftLeftClamp | Operation::ShiftLeftWrap);
+    if signed || shifted { saturate_lane(value, 32, signed) } else { value.max(0) }
+}
+
+/// `.sat` to a byte or a half that is merged into `c`, as the GPU does it.
+///
+/// The GPU takes the value as unsigned, so that negative values give the greatest one, and the
+/// upper half as 0. The PTX ISA has the nearest value.
+#[inline(always)]
+fn saturate_part(value: i64, part: Part, signed: bool) -> i64 {
+    let greatest = u32::MAX >> (32 - part.bits + signed as u32);
+    if part == Part::half(1) { 0 } else { (value as u32).min(greatest) as i64 }
+}
+
+/// The nearest value of an integer type: `.sat` of the parallel instructions.
+#[inline(always)]
+fn saturate_lane(value: i64, bits: u32, signed: bool) -> i64 {
     if signed {
         value.clamp(-1 << (bits - 1), (1 << (bits - 1)) - 1)
     } else {
@@ -111,6 +131,12 @@ pub enum Operation {
     Compare(Comparison),
 }
 
+/// A value of 34 bits, of which the uppermost is the sign: as wide as intermediate results are.
+#[inline(always)]
+fn low_34_bits(value: i64) -> i64 {
+    (value << 30) >> 30
+}
+
 impl Operation {
     #[inline(always)]
     fn apply(self, a: i64, b: i64) -> i64 {
@@ -121,10 +147,8 @@ impl Operation {
             Operation::Minimum => a.min(b),
             Operation::Maximum => a.max(b),
             Operation::Average => (a + b + (a + b >= 0) as i64) >> 1,
-            Operation::ShiftLeftClamp if b < 32 => a << b,
-            // Large operands would not fit; the result only has to be out of range and even.
-            Operation::ShiftLeftClamp => a.clamp(-1 << 30, 1 << 30) << 32,
-            Operation::ShiftLeftWrap => a << (b & 31),
+            Operation::ShiftLeftClamp => low_34_bits(a << b.clamp(0, 32)),
+            Operation::ShiftLeftWrap => low_34_bits(a << (b & 31)),
             Operation::ShiftRightClamp => a >> b.clamp(0, 32),
             Operation::ShiftRightWrap => a >> (b & 31),
             Operation::Compare(comparison) => comparison.apply(a, b),
@@ -160,7 +184,7 @@ pub struct Scalar {
     pub b: Part,
     /// Whether `b` is signed; shift amounts are not.
     pub b_signed: bool,
-    /// Whether the result is signed; the result of `vset` is not.
+    /// Whether the result is signed, and `c` for `.min` and `.max`; true for `vset`.
     pub signed: bool,
     /// `.sat`
     pub saturate: bool,
@@ -176,10 +200,13 @@ impl Scalar {
         let b = self.b.extract(b, self.b_signed);
         let mut value = self.operation.apply(a, b);
         if self.saturate {
-            let bits = if let Secondary::Merge(part) = self.secondary { part.bits } else { 32 };
-            value = saturate(value, bits, self.signed);
+            value = match self.secondary {
+                Secondary::Merge(part) => saturate_part(value, part, self.signed),
+                _ => saturate_word(value, self.signed, self.operation),
+            };
         }
         let addend = Part::WORD.extract(c, self.signed);
+        let value = Part::WORD.extract(value as u32, self.signed);
         match self.secondary {
             Secondary::None => value as u32,
             Secondary::Add => (value + addend) as u32,
@@ -218,8 +245,9 @@ impl MultiplyAdd {
     #[inline(always)]
     pub fn apply(self, a: u32, b: u32, c: u32) -> u32 {
         let signed = self.a_signed || self.b_signed || self.negate_product || self.negate_addend;
-        let a = self.a.extract(a, self.a_signed) as i128;
-        let b = self.b.extract(b, self.b_signed) as i128;
+        // The GPU takes whole words as signed, whatever their type.
+        let a = self.a.extract(a, self.a_signed || self.a == Part::WORD) as i128;
+        let b = self.b.extract(b, self.b_signed || self.b == Part::WORD) as i128;
         let mut product = a * b;
         let mut addend = c;
         let mut one = 0;
@@ -232,15 +260,15 @@ impl MultiplyAdd {
             addend = !addend;
             one = 1;
         }
-        let sum = product + Part::WORD.extract(addend, signed) as i128 + one;
-        // 64 bits of the shifted sum count: a product of two words and a word fit them.
-        let value = sum >> self.shift;
+        // The GPU takes c as signed, and shifts the 64 bits of an unsigned sum logically.
+        let sum = (product + addend as i32 as i128 + one) as i64;
+        let value = if signed { sum >> self.shift } else { (sum as u64 >> self.shift) as i64 };
         if !self.saturate {
             value as u32
         } else if signed {
-            value.clamp(i32::MIN as i128, i32::MAX as i128) as u32
+            value.clamp(i32::MIN as i64, i32::MAX as i64) as u32
         } else {
-            value.clamp(0, u32::MAX as i128) as u32
+            value.clamp(0, u32::MAX as i64) as u32
         }
     }
 }
@@ -291,7 +319,7 @@ impl<const LANES: usize> Parallel<LANES> {
             let second = Self::extract(both, self.b[lane], self.b_signed);
             let mut value = self.operation.apply(first, second);
             if self.saturate {
-                value = saturate(value, Self::BITS, self.signed);
+                value = saturate_lane(value, Self::BITS, self.signed);
             }
             if self.mask[lane] {
                 result = if self.accumulate {
@@ -330,6 +358,12 @@ mod tests {
         assert_eq!(bytes.apply(0x0000_ff00, 0x0005_0000, 0), 4);
         let merged = Scalar { secondary: Secondary::Merge(Part::byte(2)), saturate: true, ..ADD };
         assert_eq!(merged.apply(100, 100, 0x1122_3344), 0x117f_3344);
+        // A GPU's answers: .sat of a part takes a negative value as a great one.
+        assert_eq!(merged.apply(0, 0xffff_fffe, 0), 0x007f_0000);
+        let high = Scalar { secondary: Secondary::Merge(Part::half(1)), ..merged };
+        assert_eq!(high.apply(0x21, 0, 7), 7);
+        let wrapped = Scalar { a_signed: false, b_signed: false, ..unsigned };
+        assert_eq!(wrapped.apply(2, 0xffff_fffe, 0), 0);
         let half = Scalar { secondary: Secondary::Merge(Part::half(1)), ..ADD };
         assert_eq!(half.apply(0x1_0000, 5, 0x1122_3344), 0x0005_3344);
         let sum = Scalar { secondary: Secondary::Add, ..ADD };
@@ -352,7 +386,9 @@ mod tests {
         assert_eq!(shift(Operation::ShiftLeftWrap).apply(3, 33, 0), 6);
         let left = shift(Operation::ShiftLeftClamp);
         let left = Scalar { a_signed: false, signed: false, saturate: true, ..left };
-        assert_eq!(left.apply(u32::MAX, 32, 0), u32::MAX);
+        // A GPU's answers.
+        assert_eq!(left.apply(0xffff, 17, 0), u32::MAX);
+        assert_eq!(left.apply(u32::MAX, 64, 0), 0);
         assert_eq!(shift(Operation::ShiftRightClamp).apply(0x8000_0000, 40, 0), u32::MAX);
         assert_eq!(shift(Operation::ShiftRightWrap).apply(0x8000_0000, 32, 0), 0x8000_0000);
         let less = Operation::Compare(Comparison::Less);
@@ -378,11 +414,17 @@ mod tests {
         assert_eq!(MultiplyAdd { negate_product: true, ..plain }.apply(7, 8, 9), -47i32 as u32);
         assert_eq!(MultiplyAdd { negate_addend: true, ..plain }.apply(7, 8, 9), 47);
         assert_eq!(MultiplyAdd { shift: 7, ..plain }.apply(1 << 20, 1 << 14, 0), 1 << 27);
-        let saturated = MultiplyAdd { saturate: true, ..plain };
-        assert_eq!(saturated.apply(u32::MAX, 2, 0), u32::MAX);
-        let signed = MultiplyAdd { a_signed: true, ..saturated };
-        assert_eq!(signed.apply(i32::MIN as u32, 2, 0), i32::MIN as u32);
-        assert_eq!(MultiplyAdd { shift: 15, ..signed }.apply(-32768i32 as u32, 3, 0), -3i32 as u32);
+        // Answers of a GPU.
+        let parts = MultiplyAdd { a: Part::half(0), b: Part::half(1), ..plain };
+        let saturated = MultiplyAdd { saturate: true, ..parts };
+        assert_eq!(saturated.apply(0, 0x9abc_def0, 0xa275_ec95), 0);
+        let shifted = MultiplyAdd { shift: 7, ..parts };
+        assert_eq!(shifted.apply(0, 0x9abc_def0, 0xa275_ec95), 0xff44_ebd9);
+        let shifted = MultiplyAdd { shift: 7, ..saturated };
+        assert_eq!(shifted.apply(0, 0x9abc_def0, 0xa275_ec95), u32::MAX);
+        let words = MultiplyAdd { shift: 7, ..plain };
+        assert_eq!(words.apply(2, 0xffff_fffe, 0), u32::MAX);
+        assert_eq!(words.apply(0xffff_ffff, 0x8000_0000, 0x3d0f_e3fc), 0x017a_1fc7);
     }
 
     const ADD2: Parallel<2> = Parallel {
