@@ -145,7 +145,8 @@ pub fn tanh(x: f32) -> f32 {
     let a = x as f64;
     let square = a * a;
     // The series for small values, where the quotient of the other formula cancels.
-    let series = a * polynomial(square, [-17.0 / 315.0, 2.0 / 15.0, -1.0 / 3.0, 1.0]);
+    let series =
+        a * polynomial(square, [62.0 / 2835.0, -17.0 / 315.0, 2.0 / 15.0, -1.0 / 3.0, 1.0]);
     let power = exp2(a.abs().min(16.0) * (2.0 * std::f64::consts::LOG2_E));
     let quotient = ((power - 1.0) / (power + 1.0)).copysign(a);
     let value = if a.abs() < 0.25 { series } else { quotient } as f32;
@@ -233,4 +234,95 @@ pub fn ex2_half<H: Half, const FTZ: bool>(x: u16) -> u16 {
 #[inline(always)]
 pub fn tanh_half<H: Half>(x: u16) -> u16 {
     H::narrow::<NEAREST>(tanh(H::widen(x)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::half::{Bf16, F16};
+    use super::*;
+
+    /// All encodings in steps, with those around the steps.
+    fn samples() -> impl Iterator<Item = f32> {
+        (0..=u32::MAX / 9973).map(|i| f32::from_bits(i * 9973)).filter(|x| x.is_finite())
+    }
+
+    /// Checks a relative error, where the result is a normal number.
+    fn check(name: &str, bits: i32, function: impl Fn(f32) -> f32, exact: impl Fn(f64) -> f64) {
+        for x in samples() {
+            let (value, expected) = (function(x) as f64, exact(x as f64));
+            if expected.abs() < f32::MIN_POSITIVE as f64 || expected.abs() > f32::MAX as f64 {
+                continue;
+            }
+            if expected.is_nan() {
+                assert!(value.is_nan(), "{name} {x:e}");
+                continue;
+            }
+            let error = ((value - expected) / expected).abs();
+            assert!(error <= 2f64.powi(bits), "{name} {x:e}: {value:e}, {expected:e}");
+        }
+    }
+
+    #[test]
+    fn errors_within_bounds() {
+        check("ex2", -23, ex2::<false>, f64::exp2);
+        check("lg2", -23, lg2::<false>, f64::log2);
+        check("tanh", -23, tanh, f64::tanh);
+        check("rsqrt", -22, rsqrt::<false>, |x| 1.0 / x.sqrt());
+        check("rcp", -23, rcp::<false>, |x| 1.0 / x);
+        check("sqrt", -23, sqrt::<false>, f64::sqrt);
+        for i in 0..=1_000_000 {
+            let x = (i as f32 / 500_000.0 - 1.0) * std::f32::consts::PI;
+            let (sine, cosine) = (sin::<false>(x) as f64, cos::<false>(x) as f64);
+            assert!((sine - (x as f64).sin()).abs() < 2f64.powf(-20.5), "sin {x:e}");
+            assert!((cosine - (x as f64).cos()).abs() < 2f64.powf(-20.5), "cos {x:e}");
+        }
+    }
+
+    /// The tables of the PTX ISA, and a GPU's answers.
+    #[test]
+    fn special_cases() {
+        let (nan, infinity, tiny) = (f32::NAN, f32::INFINITY, f32::from_bits(1));
+        let bits = f32::to_bits;
+        assert_eq!(ex2::<true>(-infinity), 0.0);
+        assert_eq!(ex2::<true>(-tiny), 1.0);
+        assert_eq!(ex2::<true>(infinity), infinity);
+        assert_eq!(ex2::<true>(-130.0), 0.0);
+        assert_eq!(ex2::<false>(-130.0), 2f32.powi(-130));
+        assert_eq!(bits(ex2::<true>(nan)), 0x7fff_ffff);
+        assert_eq!(lg2::<true>(-tiny), -infinity);
+        assert_eq!(lg2::<true>(0.0), -infinity);
+        assert_eq!(lg2::<true>(infinity), infinity);
+        assert_eq!(lg2::<false>(tiny), -149.0);
+        assert_eq!(lg2::<false>(1.0), 0.0);
+        assert_eq!(bits(lg2::<true>(-1.0)), 0x7fff_ffff);
+        assert_eq!(bits(sin::<true>(-0.0)), 0x8000_0000);
+        assert_eq!(bits(sin::<true>(infinity)), 0x7fff_ffff);
+        assert_eq!(bits(sin::<false>(f32::MIN)), 0x8000_0000);
+        assert_eq!(cos::<true>(f32::MAX), 1.0);
+        assert_eq!(cos::<true>(tiny), 1.0);
+        assert_eq!(bits(cos::<true>(-infinity)), 0x7fff_ffff);
+        assert_eq!(bits(tanh(-0.0)), 0x8000_0000);
+        assert_eq!(tanh(-infinity), -1.0);
+        assert_eq!(bits(tanh(nan)), 0x7fff_ffff);
+        assert_eq!(rcp::<true>(-tiny), -infinity);
+        assert_eq!(bits(rcp::<true>(-infinity)), 0x8000_0000);
+        assert_eq!(rsqrt::<true>(-tiny), -infinity);
+        assert_eq!(rsqrt::<true>(infinity), 0.0);
+        assert_eq!(bits(rsqrt::<false>(-tiny)), 0x7fff_ffff);
+        assert_eq!(bits(sqrt::<true>(-tiny)), 0x8000_0000);
+        assert_eq!(bits(sqrt::<false>(-1.0)), 0x7fff_ffff);
+        assert_eq!(div_approx::<false>(f32::MAX, f32::MAX), 0.0);
+        assert_eq!(bits(div_approx::<false>(infinity, f32::MAX)), 0x7fff_ffff);
+        assert_eq!(div_full::<false>(f32::MAX, f32::MAX), 1.0);
+        assert_eq!(rcp_f64(1.5).to_bits(), 0x3fe5_5555_0000_0000);
+        assert_eq!(rcp_f64(f64::MAX), 0.0);
+        assert_eq!(rcp_f64(f64::from_bits(0x7ff0_0000_0000_0001)), 0.0);
+        assert_eq!(rsqrt_f64(0.5).to_bits(), 0x3ff6_a09e_0000_0000);
+        assert_eq!(rsqrt_f64(-1.0).to_bits(), 0x7fff_ffff_0000_0000);
+        let quiet = rsqrt_f64_full(f64::from_bits(0x7ff0_0000_0000_0001));
+        assert_eq!(quiet.to_bits(), 0x7ff8_0000_0000_0001);
+        assert_eq!(ex2_half::<F16, false>(0x3c00), 0x4000);
+        assert_eq!(ex2_half::<Bf16, true>(0xbf80), 0x3f00);
+        assert_eq!(tanh_half::<F16>(0xfc00), 0xbc00);
+    }
 }

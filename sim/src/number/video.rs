@@ -76,12 +76,18 @@ impl Part {
 
 /// `.sat` to a whole word, as the GPU does it.
 ///
-/// Except after `vshl`, a value that exceeds 32 unsigned bits wraps, where the PTX ISA has the
-/// greatest value.
+/// After `vshl`, 34 bits of the value count, of which the uppermost is the sign. After the other
+/// operations, a value that exceeds 32 unsigned bits wraps, where the PTX ISA has the greatest
+/// value.
 #[inline(always)]
 fn saturate_word(value: i64, signed: bool, operation: Operation) -> i64 {
-    let shifted = matches!(operation, Operation::ShiftLeftClamp | Operation::ShiftLeftWrap);
-    if signed || shifted { saturate_lane(value, 32, signed) } else { value.max(0) }
+    if matches!(operation, Operation::ShiftLeftClamp | Operation::ShiftLeftWrap) {
+        saturate_lane((value << 30) >> 30, 32, signed)
+    } else if signed {
+        saturate_lane(value, 32, true)
+    } else {
+        value.max(0)
+    }
 }
 
 /// `.sat` to a byte or a half that is merged into `c`, as the GPU does it.
@@ -131,12 +137,6 @@ pub enum Operation {
     Compare(Comparison),
 }
 
-/// A value of 34 bits, of which the uppermost is the sign: as wide as intermediate results are.
-#[inline(always)]
-fn low_34_bits(value: i64) -> i64 {
-    (value << 30) >> 30
-}
-
 impl Operation {
     #[inline(always)]
     fn apply(self, a: i64, b: i64) -> i64 {
@@ -147,8 +147,8 @@ impl Operation {
             Operation::Minimum => a.min(b),
             Operation::Maximum => a.max(b),
             Operation::Average => (a + b + (a + b >= 0) as i64) >> 1,
-            Operation::ShiftLeftClamp => low_34_bits(a << b.clamp(0, 32)),
-            Operation::ShiftLeftWrap => low_34_bits(a << (b & 31)),
+            Operation::ShiftLeftClamp => a << b.clamp(0, 32),
+            Operation::ShiftLeftWrap => a << (b & 31),
             Operation::ShiftRightClamp => a >> b.clamp(0, 32),
             Operation::ShiftRightWrap => a >> (b & 31),
             Operation::Compare(comparison) => comparison.apply(a, b),
@@ -206,12 +206,13 @@ impl Scalar {
             };
         }
         let addend = Part::WORD.extract(c, self.signed);
-        let value = Part::WORD.extract(value as u32, self.signed);
+        // A negative value compares as a great one where the result is unsigned.
+        let less = if self.signed { value < addend } else { (value as u64) < addend as u64 };
         match self.secondary {
             Secondary::None => value as u32,
             Secondary::Add => (value + addend) as u32,
-            Secondary::Minimum => value.min(addend) as u32,
-            Secondary::Maximum => value.max(addend) as u32,
+            Secondary::Minimum => (if less { value } else { addend }) as u32,
+            Secondary::Maximum => (if less { addend } else { value }) as u32,
             Secondary::Merge(part) => part.insert(c, value),
         }
     }
