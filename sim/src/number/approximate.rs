@@ -54,8 +54,10 @@ fn exp2(x: f64) -> f64 {
 pub fn ex2<const FTZ: bool>(x: f32) -> f32 {
     let a = flush_if::<FTZ>(x);
     // Beyond these bounds the result is zero or infinity anyway.
-    let bounded = a.clamp(-200.0, 200.0) as f64;
-    finish::<FTZ, false>(if a.is_nan() { NAN_F32 } else { exp2(bounded) as f32 })
+    let bounded = if a < 200.0 { a } else { 200.0 };
+    let bounded = if bounded > -200.0 { bounded } else { -200.0 };
+    let power = exp2(bounded as f64) as f32;
+    finish::<FTZ, false>(if a.is_nan() { NAN_F32 } else { power })
 }
 
 /// `lg2.approx.f32`

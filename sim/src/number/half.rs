@@ -89,10 +89,14 @@ impl Half for F16 {
     #[inline(always)]
     fn widen(value: u16) -> f32 {
         let magnitude = ((value & !SIGN) as u32) << 13;
-        // The product corrects the bias of the exponent, for subnormal values too.
-        let finite = (f32::from_bits(magnitude) * f32::from_bits(0x7780_0000)).to_bits();
+        // The bias of the exponent differs by 112. A subnormal value is the difference of a number
+        // with it as the fraction and one without.
+        let biased = magnitude + (112 << 23);
+        const LEAST: u32 = 113 << 23;
+        let subnormal = f32::from_bits(magnitude + LEAST) - f32::from_bits(LEAST);
+        let bits = if magnitude >= 1 << 23 { biased } else { subnormal.to_bits() };
         let special = magnitude | 0x7f80_0000;
-        let bits = if magnitude >= 0x7c00 << 13 { special } else { finite };
+        let bits = if magnitude >= 0x7c00 << 13 { special } else { bits };
         f32::from_bits(bits | ((value & SIGN) as u32) << 16)
     }
 
@@ -277,6 +281,40 @@ pub fn pair3(a: u32, b: u32, c: u32, function: impl Fn(u16, u16, u16) -> u16) ->
     (high as u32) << 16 | low as u32
 }
 
+macro_rules! packed {
+    ($($(#[$doc:meta])* $name:ident = $function:ident
+        [$($flag:ident),*]($($operand:ident),*);)*) => {
+        $($(#[$doc])*
+        #[inline(always)]
+        pub fn $name<H: Half, $(const $flag: bool),*>($($operand: u32),*) -> u32 {
+            // Not by `pair` and its like: a function that is passed as a value is not always
+            // inlined.
+            let low = $function::<H, $($flag),*>($($operand as u16),*);
+            let high = $function::<H, $($flag),*>($(($operand >> 16) as u16),*);
+            (high as u32) << 16 | low as u32
+        })*
+    };
+}
+
+packed! {
+    /// [`add`] of both halves of two words.
+    add_x2 = add[FTZ, SAT](a, b);
+    /// [`sub`] of both halves of two words.
+    sub_x2 = sub[FTZ, SAT](a, b);
+    /// [`mul`] of both halves of two words.
+    mul_x2 = mul[FTZ, SAT](a, b);
+    /// [`fma`] of both halves of three words.
+    fma_x2 = fma[FTZ, SAT, RELU](a, b, c);
+    /// [`neg`] of both halves of a word.
+    neg_x2 = neg[FTZ](a);
+    /// [`abs`] of both halves of a word.
+    abs_x2 = abs[FTZ](a);
+    /// [`min`] of both halves of two words.
+    min_x2 = min[FTZ, NAN, XORSIGN](a, b);
+    /// [`max`] of both halves of two words.
+    max_x2 = max[FTZ, NAN, XORSIGN](a, b);
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::rounding::{Exact, Format};
@@ -406,5 +444,7 @@ mod tests {
         assert_eq!(max::<Bf16, false, false, true>(0x4000, 0xc040), 0xc040);
         assert!(compare::<F16, { float::comparison::LT }, false>(0xbc00, 0x3c00));
         assert_eq!(pair2(0x3c00_4000, 0x3c00_4000, add::<F16, false, false>), 0x4000_4400);
+        assert_eq!(add_x2::<F16, false, false>(0x3c00_4000, 0x3c00_4000), 0x4000_4400);
+        assert_eq!(fma_x2::<F16, false, false, false>(0x3c00_4000, 0x3c00_4000, 0), 0x3c00_4400);
     }
 }
