@@ -14,8 +14,9 @@ by one), a comment (";"), or a template of rows:
 
 Each combination of the variables' values makes one row, in which $NAME is replaced. OUTPUTS and
 INPUTS are kinds of operands (KINDS), BODY is PTX that computes %d0, %d1, ... from %a0, %a1, ...
-"~R,A" before the outputs: the results are approximate, within 2^R relatively or 2^A absolutely.
-BODY may use %globalmem and %sharedmem (32 bytes of the thread's own in global and in shared memory), and
+"DECLARATIONS ;; BODY" declares functions and variables before the kernel. "~R,A" before the
+outputs: the results are approximate, within 2^R relatively or 2^A absolutely. BODY may use
+%globalmem and %sharedmem (32 zeroed bytes of the thread's own in global and in shared memory), and
 %globalblk and %sharedblk (32 zeroed bytes of the block).
 
 An answer is the row's text, then a line with the results of the first SHOWN items in hexadecimal
@@ -23,7 +24,6 @@ and four digests, one for each quarter of all items; approximate rows have no di
 """
 
 import argparse
-import collections
 import ctypes
 import itertools
 import pathlib
@@ -75,7 +75,8 @@ def float_specials(exponent, mantissa):
 FORMATS = {"f16": (5, 10), "bf16": (8, 7), "f32": (8, 23), "f64": (11, 52)}
 LISTS = {
     # Shift amounts, positions and lengths.
-    "n32": [0, 1, 2, 7, 8, 15, 16, 24, 31, 32, 33, 48, 63, 64, 65, 255, 256, 0xFFFFFFFF, 0x80000000],
+    "n32": [0, 1, 2, 7, 8, 15, 16, 24, 31, 32, 33, 48, 63, 64, 65, 255, 256, 0xFFFFFFFF,
+            0x80000000],
     # Offsets of fns.
     "off32": [0, 1, 0xFFFFFFFF, 2, 0xFFFFFFFE, 3, 5, 0xFFFFFFFB, 32, 0xFFFFFFE0, 16],
     # The third operand of shfl: segment mask and clamp.
@@ -190,6 +191,9 @@ class Row:
         self.family = family
         self.text = text
         head, self.body = text.split(" : ", 1)
+        self.before = ""
+        if " ;; " in self.body:
+            self.before, self.body = self.body.split(" ;; ", 1)
         left, right = head.split("=", 1)
         self.outputs = left.split()
         self.inputs = right.split()
@@ -202,30 +206,32 @@ class Row:
             self.blocks = 1
 
     def ptx(self, name):
-        lines = [f".visible .entry {name}(.param .u64 p_in, .param .u64 p_out, .param .u64 p_mem)",
+        lines = [self.before] if self.before else []
+        lines += [f".visible .entry {name}(.param .u64 p_in, .param .u64 p_out, .param .u64 p_mem)",
                  "{", ".reg .b64 %in, %out;", ".reg .b32 %thread, %block, %item;"]
-        memory = [word for word in ("%globalmem", "%sharedmem", "%globalblk", "%sharedblk") if word in self.body]
+        memory = any(word in self.body
+                     for word in ("%globalmem", "%sharedmem", "%globalblk", "%sharedblk"))
         for letter, kinds in ("a", self.inputs), ("d", self.outputs):
             for i, kind in enumerate(kinds):
                 lines.append(f".reg .{KINDS[kind][0]} %{letter}{i};")
                 if kind == "pred":
                     lines.append(f".reg .b32 %{letter}w{i};")
         if memory:
-            lines += [".reg .b64 %globalmem, %sharedmem, %globalblk, %sharedblk;",
+            lines += [".reg .b64 %globalmem, %sharedmem, %globalblk, %sharedblk, %zero;",
                       f".shared .align 16 .b8 sh[{(BLOCK + 1) * 32}];"]
         lines += ["mov.u32 %thread, %tid.x;", "mov.u32 %block, %ctaid.x;",
                   f"mad.lo.u32 %item, %block, {BLOCK}, %thread;",
                   "ld.param.u64 %in, [p_in];", "ld.param.u64 %out, [p_out];"]
-        if self.inputs:
-            lines.append(f"mad.wide.u32 %in, %item, {8 * len(self.inputs)}, %in;")
+        lines.append(f"mad.wide.u32 %in, %item, {8 * len(self.inputs)}, %in;")
         lines.append(f"mad.wide.u32 %out, %item, {8 * len(self.outputs)}, %out;")
         if memory:
             lines += ["ld.param.u64 %globalblk, [p_mem];",
                       f"mad.wide.u32 %globalblk, %block, {(BLOCK + 1) * 32}, %globalblk;",
-                      "mad.wide.u32 %globalmem, %thread, 32, %globalblk;", "add.u64 %globalmem, %globalmem, 32;",
-                      "mov.u64 %sharedblk, sh;", "mad.wide.u32 %sharedmem, %thread, 32, %sharedblk;",
+                      "mad.wide.u32 %globalmem, %thread, 32, %globalblk;",
+                      "add.u64 %globalmem, %globalmem, 32;", "mov.u64 %sharedblk, sh;",
+                      "mad.wide.u32 %sharedmem, %thread, 32, %sharedblk;",
                       "add.u64 %sharedmem, %sharedmem, 32;",
-                      ".reg .b64 %zero; mov.b64 %zero, 0;",
+                      "mov.b64 %zero, 0;",
                       "st.shared.v2.b64 [%sharedblk], {%zero, %zero};",
                       "st.shared.v2.b64 [%sharedblk+16], {%zero, %zero};",
                       "st.shared.v2.b64 [%sharedmem], {%zero, %zero};",
@@ -241,7 +247,8 @@ class Row:
         for i, kind in enumerate(self.outputs):
             register = KINDS[kind][0]
             if kind == "pred":
-                lines += [f"selp.b32 %dw{i}, 1, 0, %d{i};", f"st.global.b32 [%out+{8 * i}], %dw{i};"]
+                lines += [f"selp.b32 %dw{i}, 1, 0, %d{i};",
+                          f"st.global.b32 [%out+{8 * i}], %dw{i};"]
             else:
                 lines.append(f"st.global.{register} [%out+{8 * i}], %d{i};")
         lines += ["ret;", "}"]
@@ -409,7 +416,8 @@ def main():
     parser.add_argument("--list", action="store_true")
     parser.add_argument("--ptx")
     options = parser.parse_args()
-    rows, shown = expand(pathlib.Path(options.rows).read_text())
+    text = pathlib.Path(options.rows).read_text()
+    rows, shown = expand(text)
     if options.only:
         rows = [row for row in rows if row.family in options.only.split(",")]
     if options.ptx:
@@ -425,19 +433,25 @@ def main():
     folder.mkdir(parents=True, exist_ok=True)
     began = time.time()
     refused = []
-    lines = collections.defaultdict(list)
+    files = {}
+    recorded = 0
     fault = None
     try:
         for row, values in record(Gpu(), rows, refused):
-            lines[row.family] += [row.text, answer(row, shown[row.family], values)]
+            if row.family not in files:
+                files[row.family] = open(folder / f"{row.family}.txt", "w", buffering=1)
+                print(f"# family {row.family} {shown[row.family]}", file=files[row.family])
+            print(row.text, answer(row, shown[row.family], values), sep="\n",
+                  file=files[row.family])
+            recorded += 1
     except RuntimeError as error:
         # After a fault the context is of no further use; what came before it is good.
         fault = error
-    for family, text in lines.items():
-        head = f"# family {family} {shown[family]}"
-        (folder / f"{family}.txt").write_text("\n".join([head] + text) + "\n")
+    kinds = {(kind, k) for row in expand(text)[0] for k, kind in enumerate(row.inputs)}
+    (folder / "operands.txt").write_text("".join(
+        f"{kind} {k} {digest(column(kind, k, BLOCKS * BLOCK)[:BLOCKS * BLOCK]):08x}\n"
+        for kind, k in sorted(kinds)))
     (folder / "refused.txt").write_text("".join(f"{row.text}\n  {why}\n" for row, why in refused))
-    recorded = sum(len(text) for text in lines.values()) // 2
     print(f"{recorded} rows, {len(refused)} refused, {time.time() - began:.1f} s")
     if fault is not None:
         sys.exit(f"stopped: {fault}")

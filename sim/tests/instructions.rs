@@ -1,0 +1,83 @@
+//! Compares every form of every instruction with what a GPU answered.
+//!
+//! `instructions/rows.txt` names the forms; `scripts/gpu/instructions_gpu.py` ran them on an H100
+//! and wrote the other files of that folder. Results are compared bit for bit, approximate ones
+//! within the bounds of the PTX ISA. ROWS=TEXT tests only the rows that contain TEXT.
+
+#![allow(clippy::unwrap_used, missing_docs)]
+
+#[path = "instructions/operands.rs"]
+mod operands;
+#[path = "instructions/rows.rs"]
+mod rows;
+
+use rows::Row;
+
+/// Differences printed of a row, and rows printed of a family.
+const LINES: usize = 3;
+const ROWS: usize = 40;
+
+/// The results of a row's kernel for all items.
+fn run(row: &Row) -> Result<Vec<u64>, String> {
+    let _ = (row.ptx(), row.operands(), row.memory());
+    Err("the executor is missing".to_owned())
+}
+
+/// Runs the rows of a family, and fails with the differences.
+fn check(family: &str) {
+    let filter = std::env::var("ROWS").unwrap_or_default();
+    let mut reports = Vec::new();
+    let mut count = 0;
+    for row in rows::rows(family).iter().filter(|row| row.text.contains(&filter)) {
+        count += 1;
+        let lines = match run(row) {
+            Ok(results) => row.differences(&results),
+            Err(error) => vec![error],
+        };
+        if !lines.is_empty() {
+            let more = lines.len().saturating_sub(LINES);
+            let mut report = format!("{}\n", row.text);
+            for line in lines.iter().take(LINES) {
+                report.push_str(&format!("    {line}\n"));
+            }
+            if more > 0 {
+                report.push_str(&format!("    and {more} more\n"));
+            }
+            reports.push(report);
+        }
+    }
+    let wrong = reports.len();
+    reports.truncate(ROWS);
+    assert!(wrong == 0, "{wrong} of {count} rows differ\n{}", reports.concat());
+}
+
+macro_rules! families {
+    ($($name:ident)*) => {
+        $(
+            #[test]
+            fn $name() {
+                check(stringify!($name));
+            }
+        )*
+    };
+}
+
+families! {
+    approximate atomic compare convert_floats convert_from_integer convert_integers
+    convert_to_integer double float flow half integer logic memory set video warp
+}
+
+/// The operands' formulas agree with those of the script that recorded the answers.
+#[test]
+fn operands() {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/instructions");
+    let text = std::fs::read_to_string(format!("{folder}/operands.txt")).unwrap();
+    for line in text.lines() {
+        let words: Vec<&str> = line.split(' ').collect();
+        let (kind, index) = (words[0], words[1].parse().unwrap());
+        let digest = u32::from_str_radix(words[2], 16).unwrap();
+        let values: Vec<u64> =
+            (0..rows::ITEMS).map(|item| operands::operand(kind, item, index)).collect();
+        assert_eq!(rows::digest_of(&values), digest, "operand {index} of kind {kind}");
+    }
+}
