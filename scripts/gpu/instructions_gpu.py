@@ -20,14 +20,17 @@ outputs: the results are approximate, within 2^R relatively or 2^A absolutely. B
 %globalblk and %sharedblk (32 zeroed bytes of the block).
 
 An answer is the row's text, then a line with the results of the first SHOWN items in hexadecimal
-and four digests, one for each quarter of all items; approximate rows have no digests.
+and four digests, one for each quarter of all items; approximate rows have no digests. Each row of the
+family "fault" runs in a process of its own; its answer is the status of the synchronisation.
 """
 
 import argparse
+import concurrent.futures
 import ctypes
 import itertools
 import pathlib
 import struct
+import subprocess
 import sys
 import time
 
@@ -275,7 +278,7 @@ def expand(text):
             shown[family] = int(count)
             continue
         variables = []
-        if " | " in line:
+        if "=" in line.split(" ", 1)[0]:
             head, line = line.split(" | ", 1)
             for word in head.split():
                 name, values = word.split("=", 1)
@@ -408,6 +411,16 @@ def record(gpu, rows, refused):
             gpu.check(cuda.cuModuleUnload(module), "unload")
 
 
+def fault_status(path, row):
+    """What the synchronisation after a row's kernel returns, in a new process."""
+    command = [sys.executable, __file__, path, "--fault", row.text]
+    try:
+        output = subprocess.run(command, capture_output=True, text=True, timeout=30).stdout
+    except subprocess.TimeoutExpired:
+        return "timeout"
+    return output.strip() or "none"
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("rows")
@@ -415,6 +428,7 @@ def main():
     parser.add_argument("--only", default="")
     parser.add_argument("--list", action="store_true")
     parser.add_argument("--ptx")
+    parser.add_argument("--fault", help=argparse.SUPPRESS)
     options = parser.parse_args()
     text = pathlib.Path(options.rows).read_text()
     rows, shown = expand(text)
@@ -429,6 +443,14 @@ def main():
         for row in rows:
             print(row.family, row.text)
         return
+    if options.fault:
+        status, refused = 0, []
+        try:
+            list(record(Gpu(), [Row("fault", options.fault)], refused))
+        except RuntimeError as error:
+            status = str(error).rsplit(" ", 1)[1]
+        print(refused[0][1] if refused else status)
+        return
     folder = pathlib.Path(options.folder)
     folder.mkdir(parents=True, exist_ok=True)
     began = time.time()
@@ -436,6 +458,13 @@ def main():
     files = {}
     recorded = 0
     fault = None
+    faults = [row for row in rows if row.family == "fault"]
+    rows = [row for row in rows if row.family != "fault"]
+    if faults:
+        with concurrent.futures.ThreadPoolExecutor(8) as pool:
+            statuses = pool.map(lambda row: fault_status(options.rows, row), faults)
+            lines = [f"{row.text}\n{status}\n" for row, status in zip(faults, statuses)]
+        (folder / "fault.txt").write_text("# family fault 0\n" + "".join(lines))
     try:
         for row, values in record(Gpu(), rows, refused):
             if row.family not in files:

@@ -6,21 +6,42 @@
 
 #![allow(clippy::unwrap_used, missing_docs)]
 
+#[path = "instructions/machine.rs"]
+mod machine;
 #[path = "instructions/operands.rs"]
 mod operands;
 #[path = "instructions/rows.rs"]
 mod rows;
 
+use machine::Outcome;
 use rows::Row;
 
 /// Differences printed of a row, and rows printed of a family.
 const LINES: usize = 3;
 const ROWS: usize = 40;
 
-/// The results of a row's kernel for all items.
-fn run(row: &Row) -> Result<Vec<u64>, String> {
-    let _ = (row.ptx(), row.operands(), row.memory());
-    Err("the executor is missing".to_owned())
+/// Runs a row's kernel for all items.
+fn run(row: &Row) -> Result<(Outcome, Vec<u64>), String> {
+    let bytes = row.operands().iter().flat_map(|value| value.to_le_bytes()).collect();
+    let results = vec![0; row.items() as usize * row.outputs.len() * 8];
+    let mut buffers = [bytes, results, vec![0; row.memory() as usize]];
+    let (blocks, threads) = (row.blocks() as u32, operands::BLOCK as u32);
+    let outcome = machine::run(&row.ptx(), blocks, threads, 0, &mut buffers, &[])?;
+    let words = buffers[1].chunks_exact(8);
+    let results = words.map(|word| u64::from_le_bytes(word.try_into().unwrap())).collect();
+    Ok((outcome, results))
+}
+
+/// What differs from the recorded answers of a row.
+fn differences(row: &Row) -> Vec<String> {
+    match run(row) {
+        Ok((outcome, _)) if outcome.status != row.status => {
+            let Outcome { status, fault, .. } = outcome;
+            vec![format!("ends with status {status}, on a GPU {}: {fault}", row.status)]
+        }
+        Ok((_, results)) => row.differences(&results),
+        Err(error) => vec![error],
+    }
 }
 
 /// Runs the rows of a family, and fails with the differences.
@@ -30,10 +51,7 @@ fn check(family: &str) {
     let mut count = 0;
     for row in rows::rows(family).iter().filter(|row| row.text.contains(&filter)) {
         count += 1;
-        let lines = match run(row) {
-            Ok(results) => row.differences(&results),
-            Err(error) => vec![error],
-        };
+        let lines = differences(row);
         if !lines.is_empty() {
             let more = lines.len().saturating_sub(LINES);
             let mut report = format!("{}\n", row.text);
@@ -64,7 +82,7 @@ macro_rules! families {
 
 families! {
     approximate atomic compare convert_floats convert_from_integer convert_integers
-    convert_to_integer double float flow half integer logic memory set video warp
+    convert_to_integer double fault float flow half immediate integer logic memory set special video warp
 }
 
 /// The operands' formulas agree with those of the script that recorded the answers.

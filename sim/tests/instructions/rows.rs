@@ -37,13 +37,15 @@ pub struct Row {
     pub bound: Option<Bound>,
     /// The results of the first items, each item's outputs in order.
     pub shown: Vec<u64>,
+    /// The status of the synchronisation after the kernel.
+    pub status: u32,
     /// A digest of each quarter of all results.
     pub digests: Vec<u32>,
 }
 
 impl Row {
     /// Reads a row and its line of answers.
-    fn parse(text: &str, answer: &str) -> Row {
+    fn parse(text: &str, answer: &str, is_fault: bool) -> Row {
         let (head, body) = text.split_once(" : ").unwrap();
         let (left, right) = head.split_once('=').unwrap();
         let (declarations, body) = body.split_once(" ;; ").unwrap_or(("", body));
@@ -56,6 +58,7 @@ impl Row {
         if bound.is_some() {
             outputs.remove(0);
         }
+        let (status, answer) = if is_fault { (answer.parse().unwrap(), "") } else { (0, answer) };
         let mut parts = answer.split(' ');
         let mut digits = parts.next().unwrap();
         let mut shown = Vec::new();
@@ -72,6 +75,7 @@ impl Row {
             body: body.to_owned(),
             bound,
             shown,
+            status,
             digests: parts.map(|digest| u32::from_str_radix(digest, 16).unwrap()).collect(),
             outputs,
         }
@@ -278,5 +282,5 @@ pub fn rows(family: &str) -> Vec<Row> {
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/instructions");
     let text = std::fs::read_to_string(format!("{folder}/{family}.txt")).unwrap();
     let lines: Vec<&str> = text.lines().skip(1).collect();
-    lines.chunks(2).map(|pair| Row::parse(pair[0], pair[1])).collect()
+    lines.chunks(2).map(|pair| Row::parse(pair[0], pair[1], family == "fault")).collect()
 }
