@@ -20,7 +20,7 @@ outputs: the results are approximate, within 2^R relatively or 2^A absolutely. B
 %globalblk and %sharedblk (32 zeroed bytes of the block).
 
 An answer is the row's text, then a line with the results of the first SHOWN items in hexadecimal
-and four digests, one for each quarter of all items; approximate rows have no digests. Each row of the
+and four digests, one for each quarter of all items; approximate rows have no digests. Each row of
 family "fault" runs in a process of its own; its answer is the status of the synchronisation.
 """
 
@@ -80,6 +80,8 @@ LISTS = {
     # Shift amounts, positions and lengths.
     "n32": [0, 1, 2, 7, 8, 15, 16, 24, 31, 32, 33, 48, 63, 64, 65, 255, 256, 0xFFFFFFFF,
             0x80000000],
+    # Positions and lengths of bits.
+    "pos32": [0, 1, 2, 7, 8, 15, 16, 24, 31, 32, 33, 48, 63, 64, 65, 127, 128, 255],
     # Offsets of fns.
     "off32": [0, 1, 0xFFFFFFFF, 2, 0xFFFFFFFE, 3, 5, 0xFFFFFFFB, 32, 0xFFFFFFE0, 16],
     # The third operand of shfl: segment mask and clamp.
@@ -88,7 +90,8 @@ LISTS = {
     "few32": [0, 1, 2],
     "few64": [0, 1, 1 << 32],
 }
-RANDOM_MASKS = {"n32": 63, "off32": 7, "seg32": 0x1F1F, "few32": 3, "few64": (1 << 32) + 1}
+RANDOM_MASKS = {"n32": 63, "pos32": 63, "off32": 7, "seg32": 0x1F1F, "few32": 3,
+                "few64": (1 << 32) + 1}
 
 
 def specials(kind):
@@ -156,8 +159,8 @@ KINDS = {
     "b16": ("b16", 16), "s16": ("b16", 16), "u16": ("b16", 16),
     "f16": ("b16", 16), "bf16": ("b16", 16), "all16": ("b16", 16), "allf8": ("b16", 16),
     "b32": ("b32", 32), "s32": ("b32", 32), "u32": ("b32", 32), "f32": ("b32", 32),
-    "n32": ("b32", 32), "off32": ("b32", 32), "seg32": ("b32", 32), "few32": ("b32", 32),
-    "lane32": ("b32", 32), "c32": ("b32", 32),
+    "n32": ("b32", 32), "pos32": ("b32", 32), "off32": ("b32", 32), "seg32": ("b32", 32),
+    "few32": ("b32", 32), "lane32": ("b32", 32), "c32": ("b32", 32),
     "s16x2": ("b32", 32), "u16x2": ("b32", 32), "f16x2": ("b32", 32), "bf16x2": ("b32", 32),
     "b64": ("b64", 64), "s64": ("b64", 64), "u64": ("b64", 64), "f64": ("b64", 64),
     "c64": ("b64", 64), "few64": ("b64", 64), "cf16": ("b16", 16), "cbf16": ("b16", 16),

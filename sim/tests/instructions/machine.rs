@@ -116,7 +116,7 @@ pub fn run(
     };
     let offsets: Vec<usize> = buffers.iter().map(|buffer| place(buffer.len())).collect();
     let variables: Vec<usize> = program.variables.iter().map(|it| place(it.bytes)).collect();
-    let heap = place(HEAP);
+    let heap = place(if ptx.contains("malloc") { HEAP } else { 0 });
     let addresses: Vec<u64> = variables.iter().map(|offset| START + *offset as u64).collect();
 
     let mut image = vec![0_u8; bytes];

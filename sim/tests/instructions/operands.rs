@@ -127,6 +127,7 @@ fn specials(kind: &str) -> Vec<u64> {
             0xffff_ffff,
             0x8000_0000,
         ],
+        "pos32" => vec![0, 1, 2, 7, 8, 15, 16, 24, 31, 32, 33, 48, 63, 64, 65, 127, 128, 255],
         "off32" => vec![0, 1, 0xffff_ffff, 2, 0xffff_fffe, 3, 5, 0xffff_fffb, 32, 0xffff_ffe0, 16],
         "seg32" => {
             vec![0x1f, 0, 0x181f, 0x1c1f, 0x1e1f, 0x1f1f, 0x1800, 0x1c03, 0x100f, 0x0f, 0x101f]
@@ -150,6 +151,7 @@ fn bits(kind: &str) -> u32 {
 fn random_mask(kind: &str) -> Option<u64> {
     match kind {
         "n32" => Some(63),
+        "pos32" => Some(63),
         "off32" => Some(7),
         "seg32" => Some(0x1f1f),
         "few32" => Some(3),
