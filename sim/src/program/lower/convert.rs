@@ -307,19 +307,11 @@ impl<'t> Lowering<'_, 't> {
     ) -> Result<bool> {
         let Modes { ftz, sat, .. } = modes;
         match to {
-            Type::F32 if from == Type::F16 => {
-                self.cast::<f32, u16>(operands, to, from, move |a| match (ftz, sat) {
-                    (false, false) => convert::f16_to_f32::<false, false>(a),
-                    (false, true) => convert::f16_to_f32::<false, true>(a),
-                    (true, false) => convert::f16_to_f32::<true, false>(a),
-                    (true, true) => convert::f16_to_f32::<true, true>(a),
-                })
-            }
             Type::F32 => self.cast::<f32, u16>(operands, to, from, move |a| match (ftz, sat) {
-                (false, false) => convert::bf16_to_f32::<false, false>(a),
-                (false, true) => convert::bf16_to_f32::<false, true>(a),
-                (true, false) => convert::bf16_to_f32::<true, false>(a),
-                (true, true) => convert::bf16_to_f32::<true, true>(a),
+                (false, false) => convert::half_to_f32::<F::Half, false, false>(a),
+                (false, true) => convert::half_to_f32::<F::Half, false, true>(a),
+                (true, false) => convert::half_to_f32::<F::Half, true, false>(a),
+                (true, true) => convert::half_to_f32::<F::Half, true, true>(a),
             }),
             Type::F64 => self.cast::<f64, u16>(operands, to, from, move |a| match sat {
                 false => convert::half_to_f64::<F::Half, false>(a),

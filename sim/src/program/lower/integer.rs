@@ -383,7 +383,9 @@ impl<'t> Lowering<'_, 't> {
             let rows = [to, a, b, self.source::<u64>(c, of)?];
             match (base, is_high, is_signed) {
                 ("add", ..) => carried(rows, flags, |a, b, _, c| number::add_carry_64(a, b, c)),
-                ("sub", ..) => carried(rows, flags, |a, b, _, c| number::sub_borrow_64(a, b, c)),
+                ("sub", ..) => carried(rows, flags, move |a, b, _, c| {
+                    number::sub_carry_64(a, b, c || !takes_carry)
+                }),
                 (_, false, _) => carried(rows, flags, number::mad_lo_carry_64),
                 (_, true, false) => carried(rows, flags, number::mad_hi_carry_64::<false>),
                 (_, true, true) => carried(rows, flags, number::mad_hi_carry_64::<true>),
@@ -394,7 +396,9 @@ impl<'t> Lowering<'_, 't> {
             let rows = [to, a, b, self.source::<u32>(c, of)?];
             match (base, is_high, is_signed) {
                 ("add", ..) => carried(rows, flags, |a, b, _, c| number::add_carry_32(a, b, c)),
-                ("sub", ..) => carried(rows, flags, |a, b, _, c| number::sub_borrow_32(a, b, c)),
+                ("sub", ..) => carried(rows, flags, move |a, b, _, c| {
+                    number::sub_carry_32(a, b, c || !takes_carry)
+                }),
                 (_, false, _) => carried(rows, flags, number::mad_lo_carry_32),
                 (_, true, false) => carried(rows, flags, number::mad_hi_carry_32::<false>),
                 (_, true, true) => carried(rows, flags, number::mad_hi_carry_32::<true>),
