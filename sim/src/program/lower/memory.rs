@@ -95,55 +95,33 @@ impl Target {
     }
 }
 
-/// How a loaded value is extended to its register.
-#[derive(Clone, Copy)]
-struct Extension {
-    bytes: usize,
-    is_signed: bool,
-}
-
-impl Extension {
-    #[inline(always)]
-    fn narrow(self, raw: u32) -> u32 {
-        let shift = 32 - 8 * self.bytes.min(4) as u32;
-        if self.is_signed { ((raw << shift) as i32 >> shift) as u32 } else { raw }
-    }
-
-    #[inline(always)]
-    fn wide(self, raw: u64) -> u64 {
-        let shift = 64 - 8 * self.bytes.min(8) as u32;
-        if self.is_signed { ((raw << shift) as i64 >> shift) as u64 } else { raw }
-    }
-}
-
-/// Writes the loaded bytes of an element to its register.
+/// Writes the loaded bytes of an element to its register, extended by its sign if it has one.
 #[inline(always)]
-fn put<const N: usize>(
+fn put<const N: usize, const SIZE: usize>(
     registers: &mut Registers,
     mask: Mask,
     to: Slot,
     values: &[[u8; N]; LANES],
     start: usize,
-    extension: Extension,
+    is_signed: bool,
 ) {
-    let size = extension.bytes;
+    let raw = |lane: usize| {
+        let mut raw = [0; 8];
+        raw[..SIZE].copy_from_slice(&values[lane][start..start + SIZE]);
+        u64::from_le_bytes(raw)
+    };
+    let unused = 64 - 8 * SIZE as u32;
+    let extended = |raw: u64| match is_signed {
+        true => ((raw << unused) as i64 >> unused) as u64,
+        false => raw,
+    };
     match to {
         Slot::Narrow(to) => {
-            let mut row: Narrow = [0; LANES];
-            for lane in 0..LANES {
-                let mut raw = [0; 4];
-                raw[..size.min(4)].copy_from_slice(&values[lane][start..start + size.min(4)]);
-                row[lane] = extension.narrow(u32::from_le_bytes(raw));
-            }
+            let row: Narrow = std::array::from_fn(|lane| extended(raw(lane)) as u32);
             store::<u32>(registers, mask, to, &row);
         }
         Slot::Wide(to) => {
-            let mut row: Wide = [0; LANES];
-            for lane in 0..LANES {
-                let mut raw = [0; 8];
-                raw[..size].copy_from_slice(&values[lane][start..start + size]);
-                row[lane] = extension.wide(u64::from_le_bytes(raw));
-            }
+            let row: Wide = std::array::from_fn(|lane| extended(raw(lane)));
             store::<u64>(registers, mask, to, &row);
         }
         Slot::Mask(_) => {}
@@ -156,12 +134,11 @@ fn load<const N: usize, const SIZE: usize>(
     to: Vec<Option<Slot>>,
     is_signed: bool,
 ) -> Access {
-    let extension = Extension { bytes: SIZE, is_signed };
     if let ([Some(to)], true) = (to.as_slice(), N == SIZE) {
         let to = *to;
         return Box::new(move |registers, mask, memory| {
             let values = memory.load::<N>(target.place, &target.addresses(registers), mask)?;
-            put::<N>(registers, mask, to, &values, 0, Extension { bytes: SIZE, is_signed });
+            put::<N, SIZE>(registers, mask, to, &values, 0, is_signed);
             Ok(())
         });
     }
@@ -169,7 +146,7 @@ fn load<const N: usize, const SIZE: usize>(
         let values = memory.load::<N>(target.place, &target.addresses(registers), mask)?;
         for (place, to) in to.iter().enumerate() {
             if let Some(to) = to {
-                put::<N>(registers, mask, *to, &values, place * SIZE, extension);
+                put::<N, SIZE>(registers, mask, *to, &values, place * SIZE, is_signed);
             }
         }
         Ok(())
@@ -186,9 +163,8 @@ fn store_to<const N: usize, const SIZE: usize>(target: Target, from: Vec<Slot>) 
                 Slot::Narrow(row) => {
                     let row = &registers.narrow[*row as usize];
                     for lane in 0..LANES {
-                        let bytes = row[lane].to_le_bytes();
-                        values[lane][start..start + SIZE.min(4)]
-                            .copy_from_slice(&bytes[..SIZE.min(4)]);
+                        let bytes = u64::from(row[lane]).to_le_bytes();
+                        values[lane][start..start + SIZE].copy_from_slice(&bytes[..SIZE]);
                     }
                 }
                 Slot::Wide(row) => {
