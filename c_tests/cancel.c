@@ -172,7 +172,8 @@ int main(void)
     cancel(use_pinned_memory);
     cancel(log_lines);
     cancel(shut_down);
-    cancel(compile_kernel);
+    if (has_compiler())
+        cancel(compile_kernel);
     CHECK_EQ(unlink(path), 0);
     return finish();
 }

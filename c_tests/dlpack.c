@@ -231,6 +231,7 @@ static void nothing_is_queued_without_elements(void)
 int main(void)
 {
     SKIP_WITHOUT_GPU();
+    skip_without_compiler();
     CHECK_OK(tcuda_jit_create("template <typename T> T f(T x) { return x; }", NULL, &jit));
     CHECK_OK(tcuda_jit_create_multi(
         "template <typename T> void f(T x, T &a, T &b) { a = x; b = x; }", 2, NULL, &jit_multi));

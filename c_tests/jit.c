@@ -457,6 +457,7 @@ static void threads_share_a_function(void)
 int main(void)
 {
     SKIP_WITHOUT_GPU();
+    skip_without_compiler();
     CHECK_OK(tcuda_malloc(ROOM, TCUDA_CURRENT_DEVICE, NULL, (void **)&a));
     CHECK_OK(tcuda_malloc(ROOM, TCUDA_CURRENT_DEVICE, NULL, (void **)&b));
     CHECK_OK(tcuda_malloc(ROOM, TCUDA_CURRENT_DEVICE, NULL, (void **)&c));

@@ -246,6 +246,7 @@ static void check(const char *name, const char *types, tcuda_jit *jit, int opera
 int main(void)
 {
     SKIP_WITHOUT_GPU();
+    skip_without_compiler();
     for (int i = 0; i < 3; i++)
         CHECK_OK(tcuda_malloc(BYTES, TCUDA_CURRENT_DEVICE, NULL, (void **)&memory[i]));
 #define TYPE(first, second, result, body, operation) \

@@ -286,6 +286,7 @@ static void a_value_beside_outputs_is_ignored(void)
 int main(void)
 {
     SKIP_WITHOUT_GPU();
+    skip_without_compiler();
     a_value_beside_outputs_is_ignored();
     real_functions();
     complex_functions();

@@ -229,6 +229,7 @@ static void graphs_replay_kernels(void)
 int main(void)
 {
     SKIP_WITHOUT_GPU();
+    skip_without_compiler();
     setenv("TCUDA_KERNEL_CACHE", "0", 1);
     CHECK_OK(tcuda_malloc(sizeof host, TCUDA_CURRENT_DEVICE, NULL, (void **)&values));
     kernels_are_compiled_and_launched();

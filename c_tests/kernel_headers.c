@@ -135,6 +135,7 @@ int main(int count, char **arguments)
         return finish();
     }
     SKIP_WITHOUT_GPU();
+    skip_without_compiler();
     snprintf(path, sizeof path, "/tmp/tcuda-headers-XXXXXX");
     CHECK(mkdtemp(path) != NULL);
     set_names(path);

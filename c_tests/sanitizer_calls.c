@@ -384,6 +384,7 @@ static const struct row MEMORY[] = {
 int main(void)
 {
     SKIP_WITHOUT_GPU();
+    skip_without_compiler();
     begin();
     const char *const code = "template <typename T> T twice(T x) { return x + x; }";
     CHECK_OK(tcuda_jit_create(code, NULL, &jit));

@@ -41,6 +41,24 @@ static inline void skip_without_gpu_before_forks(void)
         exit(CHECK_SKIPPED);
 }
 
+/* Can kernels be compiled? If no path names NVRTC, a source that is none tells. */
+static inline bool has_compiler(void)
+{
+    const char *const path = getenv("TCUDA_NVRTC_PATH");
+    tcuda_kernel *kernel = NULL;
+    return (path != NULL && *path != '\0')
+        || tcuda_kernel_compile("none", "none", NULL, &kernel) != TCUDA_STATUS_NO_LIBRARY;
+}
+
+/* First lines of a test that compiles kernels. */
+static inline void skip_without_compiler(void)
+{
+    if (!has_compiler()) {
+        printf("skipped: %s\n", tcuda_last_error());
+        exit(CHECK_SKIPPED);
+    }
+}
+
 static inline bool on_simulator(void)
 {
     return strcmp(tcuda_backend_name(), "sim") == 0;

@@ -414,6 +414,7 @@ static void judge(size_t row)
 int main(void)
 {
     SKIP_WITHOUT_GPU();
+    skip_without_compiler();
     void *memory = NULL;
     held = create_stream(0);
     other = create_stream(0);

@@ -3,6 +3,7 @@
 # floor for the core. --report: only counts anew what the last run left. Reports: build/coverage.
 set -euo pipefail
 source "$(dirname "$0")/../tools/tools.sh"
+get_nvrtc
 
 host=$(rustc -vV | sed -n 's/^host: //p')
 llvm=$(rustc --print sysroot)/lib/rustlib/$host/bin

@@ -5,6 +5,7 @@
 # reach every edge.
 set -euo pipefail
 source "$(dirname "$0")/../tools/tools.sh"
+get_nvrtc
 
 seconds=60 minimise=no
 [ "${1:-}" = --minimise ] && { minimise=yes; shift; }

@@ -16,6 +16,7 @@ while [ $# -gt 0 ]; do
     esac
     shift
 done
+[ -n "$list" ] || get_nvrtc
 out=build/gauntlet
 mkdir -p "$out"
 text=() json=() failures=0

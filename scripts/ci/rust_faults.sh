@@ -3,6 +3,7 @@
 # at a time as there are cores. The logs are in target/faults/loop; the last line adds them up.
 set -euo pipefail
 source "$(dirname "$0")/../tools/tools.sh"
+get_nvrtc
 
 export CARGO_TARGET_DIR=target/faults
 logs=target/faults/loop

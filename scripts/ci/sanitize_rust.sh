@@ -4,6 +4,7 @@
 # it.
 set -euo pipefail
 source "$(dirname "$0")/../tools/tools.sh"
+get_nvrtc
 export RUSTC_BOOTSTRAP=1 RUSTFLAGS=-Zsanitizer=address ASAN_OPTIONS=detect_leaks=1
 export CARGO_TARGET_DIR=$root/target/asan
 export LSAN_OPTIONS=suppressions=$root/scripts/ci/lsan_rust.supp:print_suppressions=0

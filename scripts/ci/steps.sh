@@ -1,6 +1,7 @@
 # Sourced by test.sh and check.sh: steps that all run, also after a failure, and a summary at the
 # end.
 source "$(dirname "${BASH_SOURCE[0]}")/../tools/tools.sh"
+get_nvrtc
 
 summary=()
 failures=0

@@ -4,6 +4,7 @@
 # it is written, touched after it is freed, or lost, ends a program. Children of forks are followed.
 set -euo pipefail
 source "$(dirname "$0")/../tools/tools.sh"
+get_nvrtc
 command -v valgrind >/dev/null || { echo "skipped: valgrind is not installed"; exit 0; }
 configure_and_build dev >build/valgrind.log 2>&1 || { tail -20 build/valgrind.log; exit 1; }
 
@@ -26,11 +27,14 @@ esac
 one() {
     local log=build/valgrind/$1.log
     export TCUDA_BACKEND=sim TCUDA_SIM=memory=1GiB,devices=1
+    # As the tests of the preset: what they have compiled need not be compiled again.
+    export TCUDA_KERNEL_CACHE_PATH=$PWD/build/dev/kernels
     if [[ $1 == driver_* ]]; then
         export TCUDA_BACKEND=cuda TCUDA_CUDA_DRIVER_PATH=$PWD/$programs/libcuda_fake.so
     fi
     if timeout 900 valgrind --quiet --error-exitcode=9 --leak-check=full \
-        --errors-for-leak-kinds=definite --fair-sched=yes "$programs/$1" >"$log" 2>&1; then
+        --errors-for-leak-kinds=definite --fair-sched=yes --suppressions=c_tests/valgrind.supp \
+        "$programs/$1" >"$log" 2>&1; then
         echo "passed $1"
     else
         echo "FAILED $1: see $log"

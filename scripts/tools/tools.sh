@@ -1,5 +1,5 @@
-# Sourced by the other scripts: cargo, and CMake 3.25 or newer as $cmake and $ctest. Where there is
-# none it comes from PyPI into target/tools; nothing needs root.
+# Sourced by the other scripts: cargo, CMake 3.25 or newer as $cmake and $ctest, and get_nvrtc. What
+# is missing comes from PyPI into target/tools; nothing needs root.
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 cd "$root"
@@ -31,6 +31,23 @@ else
     fi
     cmake=$wheel_bin/cmake ctest=$wheel_bin/ctest
 fi
+
+# Sets TCUDA_NVRTC_PATH, unless it is set, to the NVRTC with which tests compile kernels on the
+# simulated machine. Its version is that of the simulated driver (CUDA 12.9): PTX of a newer one is
+# refused.
+get_nvrtc() {
+    local version=12.9.86
+    local library=$tools/nvrtc-$version/nvidia/cuda_nvrtc/lib/libnvrtc.so.12
+    [ -z "${TCUDA_NVRTC_PATH:-}" ] || return 0
+    if [ ! -e "$library" ]; then
+        echo "Getting NVRTC from PyPI into target/tools (TCUDA_NVRTC_PATH is not set)"
+        rm -rf "$tools/nvrtc-$version"
+        python3 scripts/tools/pip_install.py "nvidia-cuda-nvrtc-cu12==$version" \
+            "$tools/nvrtc-$version" ||
+            { echo "Tests that compile kernels are skipped: no NVRTC"; return 0; }
+    fi
+    export TCUDA_NVRTC_PATH=$library
+}
 
 # configure_and_build PRESET [option...], with cargo's output shared by all presets.
 configure_and_build() {

@@ -96,6 +96,8 @@ pub fn clean(seed: u64, peers: bool) -> Program {
     }
     let oracle = Oracle::new(&program);
     let (compiles, has_threads) = (random.chance(30), random.chance(30));
+    // Without NVRTC the programs have no kernels of their own.
+    let compiles = compiles && std::env::var_os("TCUDA_NVRTC_PATH").is_some();
     let mut generator = Generator {
         random,
         program,
