@@ -3155,9 +3155,9 @@ tcuda_status tcuda_jit_call(tcuda_jit *jit, const tcuda_tensor *inputs, size_t n
 /**
  * Compiles a kernel for the current device with NVRTC, or loads it from disk; for other devices
  * that is done at its first launch there. Headers are read each time: an edited one gives another
- * kernel. On the simulated machine the host's C++ compiler compiles it, for the parts of CUDA C++
- * that docs/jit.md lists. TCUDA_STATUS_COMPILE_ERROR where the source is wrong: tcuda_last_error
- * has the compiler's messages, with lines of the source. (torch.cuda._compile_kernel)
+ * kernel. TCUDA_STATUS_COMPILE_ERROR where the source is wrong: tcuda_last_error has the
+ * compiler's messages, with lines of the source. TCUDA_STATUS_NO_LIBRARY without NVRTC.
+ * (torch.cuda._compile_kernel)
  *
  * @param source       CUDA C++; functions without a specifier are device functions
  * @param name         a kernel, "add", or an instance of a template, "scale<float>"; ASCII,

@@ -472,7 +472,6 @@ impl Error {
             }
             Error::Cublas(cublas::Failure::Call(error)) => error.code,
             Error::Compiler(compiler::Failure::Call(error)) => error.code,
-            Error::Compiler(compiler::Failure::Host { code, .. }) => *code,
             Error::File { code, .. } => *code,
             Error::DriverOutOfMemory { .. }
             | Error::OutOfMemory(_)

@@ -1,7 +1,7 @@
-//! Compiles CUDA C++ to an image for `cuModuleLoadData`: with NVRTC for a GPU, with the host's C++
-//! compiler for the simulated machine.
+//! Compiles CUDA C++ with NVRTC to an image for `cuModuleLoadData`.
 
-use super::{Driver, nvrtc};
+use super::Driver;
+use super::nvrtc::{self, Format};
 pub use crate::base::error::compiler::{Failure, Log, NvrtcError};
 use crate::base::waiting;
 use std::ffi::CStr;
@@ -30,52 +30,26 @@ pub struct Image {
     pub bytes: Vec<u8>,
     /// The kernel's name in the image, NUL-terminated.
     pub entry: Vec<u8>,
-    /// The compiler's version, as in [`Driver::compiler_version`].
+    /// The compiler's version, as in [`version`].
     pub version: u32,
 }
 
 impl Driver {
-    /// Compiles a program.
+    /// Compiles a program. The simulated machine has no machine code, so its images are PTX.
     pub fn compile(&self, program: &Program<'_>) -> Result<Image, Failure> {
         let _waiting = waiting::begin();
-        let Some(simulated) = self.simulated() else { return nvrtc::compile(program) };
-        #[cfg(any(test, feature = "host_faults"))]
-        let _in_driver = crate::base::host_faults::in_driver();
-        (simulated.compile)(program)
+        let format = if self.is_simulated() { Format::Ptx } else { Format::MachineCode };
+        nvrtc::compile(program, format)
     }
 
     /// Loads the compiler. That takes a lock which a thread that waits for a kernel must not hold.
     pub fn find_compiler(&self) -> Result<(), Failure> {
-        if self.is_simulated() {
-            return Ok(());
-        }
         nvrtc::set_driver_version(&self.table);
         nvrtc::find()
     }
+}
 
-    /// Texts other than the program on which the result of a compilation depends.
-    pub fn compiler_texts(&self, take: &mut dyn FnMut(&[u8])) {
-        if let Some(simulated) = self.simulated() {
-            (simulated.compiler_texts)(take);
-        }
-    }
-
-    /// Directories that the compiler searches for headers, besides those of the program's options.
-    pub fn for_each_include_folder<E>(
-        &self,
-        take: &mut dyn FnMut(&'static [u8]) -> Result<(), E>,
-    ) -> Result<(), E> {
-        let lists = self.simulated().map(|simulated| (simulated.include_paths)());
-        lists
-            .iter()
-            .flatten()
-            .flat_map(|list| list.split(|byte| *byte == b':'))
-            .filter(|path| !path.is_empty())
-            .try_for_each(take)
-    }
-
-    /// Version of the compiler in this process: NVRTC 12.9 is 12090. 0: not needed yet.
-    pub fn compiler_version(&self) -> u32 {
-        if self.is_simulated() { 0 } else { nvrtc::known_version() }
-    }
+/// Version of the compiler in this process: NVRTC 12.9 is 12090. 0: not needed yet.
+pub fn version() -> u32 {
+    nvrtc::known_version()
 }

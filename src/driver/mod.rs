@@ -22,17 +22,8 @@ pub use table::{Call, NAMES, Table};
 
 pub use cudarc::driver::sys;
 
-/// Passes texts to a function.
-pub type PassTexts = fn(&mut dyn FnMut(&[u8]));
-
 /// What the simulated machine provides besides its table. `runtime` passes it.
 pub struct SimulatedBackend {
-    /// Compiles a program, in place of NVRTC.
-    pub compile: fn(&compiler::Program<'_>) -> Result<compiler::Image, compiler::Failure>,
-    /// Texts other than the program on which the result of a compilation depends.
-    pub compiler_texts: PassTexts,
-    /// Lists of directories, separated by colons, that its compiler searches for headers.
-    pub include_paths: fn() -> [&'static [u8]; 2],
     /// Finds a driver function by its name, for a stand-in of another library.
     pub function: unsafe extern "C" fn(*const c_char) -> *mut c_void,
 }

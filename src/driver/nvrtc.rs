@@ -19,7 +19,8 @@ static LIBRARY: Spec = Spec {
         c"libnvrtc.so",
         c"/usr/local/cuda/lib64/libnvrtc.so",
     ],
-    advice: "install it (from PyPI: nvidia-cuda-nvrtc)",
+    advice: "get it (pip install nvidia-cuda-nvrtc-cu12; nvidia-cuda-nvrtc for a driver of CUDA \
+             13) and put its folder on the loader's path",
 };
 
 type Handle = *mut c_void;
@@ -193,13 +194,11 @@ impl Drop for Open<'_> {
 }
 
 impl Functions {
-    /// The target for a device, and whether it is exactly the device's, so that machine code is
-    /// made.
-    fn target(&self, capability: u32) -> Result<(u32, bool), Failure> {
+    /// The newest target that a device of `capability` can run.
+    fn target(&self, capability: u32) -> Result<u32, Failure> {
         let known = self.targets.iter().map(|target| target.unsigned_abs());
         let best = known.filter(|target| (1..=capability).contains(target)).max();
-        let best = best.ok_or(Failure::Target { version: self.version, capability })?;
-        Ok((best, best == capability))
+        best.ok_or(Failure::Target { version: self.version, capability })
     }
 
     fn bytes(&self, program: &Open<'_>, size: Size, get: Get) -> Result<Vec<u8>, Failure> {
@@ -239,24 +238,38 @@ fn is_of(flag: &CStr, names: &[&str]) -> bool {
     names.iter().any(|name| flag.starts_with(name))
 }
 
+/// The format of an image.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Format {
+    /// Always PTX.
+    Ptx,
+    /// Machine code if NVRTC has the device's own target, else PTX.
+    MachineCode,
+}
+
 /// Compiles a program.
-pub fn compile(program: &Program<'_>) -> Result<Image, Failure> {
+pub fn compile(program: &Program<'_>, format: Format) -> Result<Image, Failure> {
     // --minimal leaves out what elementwise functions rarely need (textures, functions of the
     // runtime), and saves an eighth of the time. Versions without the option refuse it at once.
     // Sources that need those parts are compiled again without it.
     if program.is_plain
-        && let Ok(image) = compile_with(program, &[c"--minimal"])
+        && let Ok(image) = compile_with(program, format, &[c"--minimal"])
     {
         return Ok(image);
     }
-    compile_with(program, &[])
+    compile_with(program, format, &[])
 }
 
-fn compile_with(program: &Program<'_>, own: &[&'static CStr]) -> Result<Image, Failure> {
+fn compile_with(
+    program: &Program<'_>,
+    format: Format,
+    own: &[&'static CStr],
+) -> Result<Image, Failure> {
     let functions = functions()?;
-    let (target, is_own) = functions.target(program.capability)?;
+    let target = functions.target(program.capability)?;
+    let is_machine_code = format == Format::MachineCode && target == program.capability;
     let mut architecture = Short { bytes: [0; ROOM], len: 0 };
-    let kind = if is_own { "sm" } else { "compute" };
+    let kind = if is_machine_code { "sm" } else { "compute" };
     let _ = write!(architecture, "--gpu-architecture={kind}_{target}");
     let mut options: Vec<*const c_char> = Vec::new();
     let room = options.try_reserve_exact(program.flags.len() + own.len() + 3);
@@ -291,7 +304,7 @@ fn compile_with(program: &Program<'_>, own: &[&'static CStr]) -> Result<Image, F
         return Err(Failure::Source(Log::of(log.strip_suffix(b"\0").unwrap_or(&log))));
     }
     check("nvrtcCompileProgram", code)?;
-    let bytes = match is_own {
+    let bytes = match is_machine_code {
         true => functions.bytes(&open, functions.cubin_size, functions.cubin)?,
         false => functions.bytes(&open, functions.ptx_size, functions.ptx)?,
     };

@@ -136,7 +136,7 @@ fn status_of_compiler(failure: &compiler::Failure) -> tcuda_status {
     use compiler::Failure as F;
     use tcuda_status as S;
     match failure {
-        F::Library(_) | F::Missing(_) | F::NoCompiler | F::Host { .. } => S::NoLibrary,
+        F::Library(_) | F::Missing(_) => S::NoLibrary,
         F::Call(_) => S::NvrtcError,
         F::Target { .. } => S::NotSupported,
         F::Source(_) => S::CompileError,

@@ -60,13 +60,12 @@ impl Key {
         for text in [env!("CARGO_PKG_VERSION"), driver.name()] {
             hash.bytes(text.as_bytes());
         }
-        driver.compiler_texts(&mut |text| hash.bytes(text));
         hash.word(program.capability.into());
         for text in [program.title, program.entry, program.source] {
             hash.bytes(text.to_bytes());
         }
         program.flags.iter().for_each(|flag| hash.bytes(flag.to_bytes()));
-        let is_known = includes::for_each(program, driver, &mut |content| match content {
+        let is_known = includes::for_each(program, &mut |content| match content {
             Some(content) => hash.bytes(content),
             None => hash.word(u64::MAX),
         })?;

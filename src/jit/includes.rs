@@ -1,14 +1,12 @@
 //! Finds the files that a program includes, for its cache key.
 //!
-//! Compilers report included files only after compilation, or never (NVRTC). So this module reads
-//! the directives itself and finds more files than the compiler: it ignores `#if`, and takes a
-//! header of the same name from every search directory. A program with a directive that it cannot
-//! interpret has no key.
+//! NVRTC does not report the files that it included. So this module reads the directives itself and
+//! finds more files than the compiler: it ignores `#if`, and takes a header of the same name from
+//! every search directory. A program with a directive that it cannot interpret has no key.
 
 use super::source::blanked;
 use crate::base::error::{Error, Result};
 use crate::base::file;
-use crate::driver::Driver;
 use crate::driver::compiler::Program;
 use std::ffi::CStr;
 
@@ -366,11 +364,11 @@ fn is_plain(source: &[u8]) -> bool {
 
 /// Passes the content of every file that a program may include to `take`, in a deterministic order.
 /// `false`: the files cannot all be determined.
-pub fn for_each(program: &Program<'_>, driver: &Driver, take: &mut Take<'_>) -> Result<bool> {
+pub fn for_each(program: &Program<'_>, take: &mut Take<'_>) -> Result<bool> {
     const ROUNDS: usize = 4;
     let mut wanted = Vec::new();
     for _ in 0..ROUNDS {
-        let (is_known, others) = search(program, driver, &wanted, take)?;
+        let (is_known, others) = search(program, &wanted, take)?;
         if !is_known || others.is_empty() {
             return Ok(is_known);
         }
@@ -384,7 +382,6 @@ pub fn for_each(program: &Program<'_>, driver: &Driver, take: &mut Take<'_>) -> 
 /// One search. Returns the macros whose definitions a further search must collect.
 fn search(
     program: &Program<'_>,
-    driver: &Driver,
     wanted: &[Vec<u8>],
     take: &mut Take<'_>,
 ) -> Result<(bool, Vec<Vec<u8>>)> {
@@ -417,7 +414,6 @@ fn search(
     if before.is_empty() && is_plain(source) {
         return Ok((search.is_known, Vec::new()));
     }
-    driver.for_each_include_folder(&mut |folder| push(&mut search.folders, folder))?;
     for file in before {
         search.find(file, b"", take)?;
     }

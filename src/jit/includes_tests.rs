@@ -1,5 +1,4 @@
 use super::*;
-use crate::driver::Table;
 use std::ffi::CString;
 use std::path::PathBuf;
 
@@ -77,9 +76,7 @@ fn all(folder: &Folder, source: &str, more: &[&str]) -> Option<Vec<Option<Vec<u8
         capability: 90,
     };
     let mut found = Vec::new();
-    let driver = Driver::new(None, Table::default());
-    let is_known =
-        for_each(&program, &driver, &mut |file| found.push(file.map(<[u8]>::to_vec))).unwrap();
+    let is_known = for_each(&program, &mut |file| found.push(file.map(<[u8]>::to_vec))).unwrap();
     is_known.then_some(found)
 }
 

@@ -7,7 +7,7 @@ use crate::base::lock::Mutex;
 use crate::base::once::Once;
 use crate::base::rank::Rank;
 use crate::base::shared::Shared;
-use crate::driver::compiler::{Image, Program};
+use crate::driver::compiler::{self, Image, Program};
 use crate::driver::sys::{CUdevice_attribute, CUfunction, CUfunction_attribute, CUmodule};
 use crate::driver::{CudaError, Driver, code};
 use crate::gpu::capture_mode::Relaxed;
@@ -184,7 +184,7 @@ impl Store {
     /// Makes the kernel of an entry. Returns an image instead if an included file changed during
     /// the compilation, so that the image does not match the key.
     fn make(&self, device: &Device, program: &Program<'_>, entry: &Entry) -> Result<Option<Image>> {
-        if let Some(image) = cache::load(&entry.key, self.driver.compiler_version()) {
+        if let Some(image) = cache::load(&entry.key, compiler::version()) {
             match entry.made.get_or_try_init(|| self.load(device, &image)) {
                 Ok(_) => return Ok(None),
                 // It may be from another driver.

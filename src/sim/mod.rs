@@ -33,7 +33,6 @@ mod slots;
 mod unit;
 
 // 2. Operations, and the streams that queue them.
-mod compiler;
 mod copy;
 mod journal;
 mod kernel;
@@ -143,12 +142,7 @@ pub fn power_off() {
 }
 
 /// What the machine provides besides its table.
-pub static BACKEND: SimulatedBackend = SimulatedBackend {
-    compile: compiler::compile,
-    compiler_texts: compiler::texts,
-    include_paths: compiler::include_paths,
-    function: table::function,
-};
+pub static BACKEND: SimulatedBackend = SimulatedBackend { function: table::function };
 
 /// Counts the live objects; all zero when the machine is off.
 pub fn live_objects() -> LiveObjects {

@@ -74,21 +74,6 @@ pub enum Failure {
     /// The source is invalid.
     #[error("the source does not compile:\n{0}")]
     Source(Log),
-    /// The simulated machine found no compiler.
-    #[error(
-        "no C++ compiler was found, with which the simulated machine compiles kernels: tried $CXX, \
-         c++, g++ and clang++; install one, or set CXX to it"
-    )]
-    NoCompiler,
-    /// The compiler could not be run.
-    #[error("the host's C++ compiler cannot be used: {what} failed (errno {code}){}",
-        crate::base::error::descriptor_hint(*.code))]
-    Host {
-        /// The failed operation.
-        what: &'static str,
-        /// The system's number.
-        code: i32,
-    },
     /// Host memory ran out.
     #[error("no host memory for a program")]
     OutOfHostMemory,
