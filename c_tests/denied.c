@@ -53,7 +53,7 @@ static void *uses_memory(void *argument)
     return argument;
 }
 
-/* What starts a compiler, once for each process: nothing is found on disk. */
+/* Compiles once in each process: nothing is found on disk. */
 static void compiles(void)
 {
     tcuda_kernel *kernel = NULL;
@@ -95,7 +95,7 @@ static void uses_everything(void)
 
 static long denied;
 
-/* Compilers take long. */
+/* A compilation takes long. */
 static bool is_for_compilers(void)
 {
     return denied == SYS_read || denied == SYS_ioctl || denied == SYS_write || denied == SYS_fcntl;

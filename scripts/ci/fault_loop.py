@@ -50,8 +50,8 @@ SHARE = ["*@{}=2", "*@{}=999!", "*@{}=700", "*@{}=lost", "libc *@{}=fail", "libc
 
 # Not in the loop: they set faults themselves, end in ways of their own, have an environment that is
 # wrong, make driver objects of their own, shut down in the middle, where the driver may keep a
-# context, check inside callbacks and captures, where recovery cannot begin, start compilers, or are
-# several processes, of which one waits for what the other is refused.
+# context, check inside callbacks and captures, where recovery cannot begin, compile for seconds, or
+# are several processes, of which one waits for what the other is refused.
 LEFT_OUT = {"faults", "replay_faults", "denied", "cancel", "reclamation", "pluggable_hooks",
             "pool_memory", "forks", "log", "remedies", "without_driver", "without_driver_cc",
             "ended", "files", "kernel_headers", "many", "sync_debug_calls", "unmapped",
@@ -64,7 +64,7 @@ LEFT_OUT = {"faults", "replay_faults", "denied", "cancel", "reclamation", "plugg
             "graph_calls", "graph_functions", "graph_hpp_cc", "graph_memory", "graph_random",
             "graphed_callable", "random_order", "tensor", "comm_capture", "comm_hammer",
             "communicator_failures", "communicator_library", "jit", "jit_cases", "kernel",
-            "ipc", "ipc_death", "ipc_event", "ipc_hostile"}
+            "compiler", "ipc", "ipc_death", "ipc_event", "ipc_hostile"}
 # Only with --all: a run that comes to its end takes seconds.
 SLOW = {"handles", "process", "statistics", "threads", "copy", "copy_threads", "comm",
         "comm_2_devices", "comm_parts", "comm_parts_2_devices", "communicator", "monitor",
@@ -125,6 +125,8 @@ def run(directory, program, rule):
     environment = dict(os.environ, TCUDA_BACKEND="sim", TCUDA_SIM=program.options,
                        LD_PRELOAD=preloaded(directory, rule))
     environment.setdefault("TCUDA_NCCL_PATH", str(directory / "libfake_nccl.so"))
+    # Where ctest keeps kernels: each is compiled once.
+    environment.setdefault("TCUDA_KERNEL_CACHE_PATH", str(directory.parent / "kernels"))
     environment["TCUDA_LIBC_FAULTS" if rule.startswith("libc ") else "TCUDA_FAULTS"] = \
         rule.removeprefix("libc ")
     with tempfile.TemporaryDirectory() as folder:
