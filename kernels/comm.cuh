@@ -1,6 +1,5 @@
 // What the kernels of collective calls share: tables of entries as parameters, of which each block
-// of threads takes tiles. src/comm/path/table.rs writes them, src/comm/kernels.rs is the same in
-// Rust.
+// of threads takes tiles. src/collectives/path/table.rs writes them.
 #pragma once
 
 typedef unsigned char u8;
@@ -9,11 +8,7 @@ typedef unsigned int u32;
 typedef long long i64;
 typedef unsigned long long u64;
 
-#ifdef TCUDA_RANDOM_MATH // another, of the CPU
-#include TCUDA_RANDOM_MATH
-#else
 #include "random_math.cuh"
-#endif
 
 #define BLOCK 256
 

@@ -1,14 +1,14 @@
 // Fills memory with a value of 1 to 16 bytes, at any address and of any length.
 //
-// Byte `x` of the destination is byte `x % period` of the value. The host (src/fill.rs) passes the
-// value repeated over 32 bytes: enough that a 16-byte vector that starts at any byte of the value
-// is a shift away, and no thread needs memory but what it writes.
+// Byte `x` of the destination is byte `x % period` of the value. The host (src/ops/fill.rs) passes
+// the value repeated over 32 bytes: enough that a 16-byte vector that starts at any byte of the
+// value is a shift away, and no thread needs memory but what it writes.
 
 typedef unsigned int u32;
 typedef unsigned long long u64;
 
 
-// Independent stores that a thread has in flight; src/fill.rs knows it.
+// Independent stores that a thread has in flight; src/ops/fill.rs knows it.
 #define STORES 4
 
 // Bytes `at`.. of the repeated value as a vector; `at` < 16.

@@ -7,11 +7,7 @@ typedef unsigned int u32;
 typedef long long i64;
 typedef unsigned long long u64;
 
-#ifdef TCUDA_RANDOM_MATH // another, of the CPU
-#include TCUDA_RANDOM_MATH
-#else
 #include "random_math.cuh"
-#endif
 
 #define BLOCK 256
 
@@ -44,9 +40,7 @@ static __device__ __forceinline__ Keys keys_of(u64 seed)
 // The same number, which the compiler does not compute again instead of keeping it.
 static __device__ __forceinline__ u32 kept(u32 a)
 {
-#ifdef __CUDACC__
     asm volatile("mov.b32 %0, %0;" : "+r"(a));
-#endif
     return a;
 }
 
