@@ -104,7 +104,11 @@ impl HostMachine {
 
     /// Loads a module and its variables.
     pub fn load(&mut self, text: &str) -> Result<Loaded, LoadError> {
-        let program = Arc::new(Program::load(text, 90)?);
+        Ok(self.link(Arc::new(Program::load(text, 90)?)))
+    }
+
+    /// Adds the variables of a program that is translated already.
+    pub fn link(&mut self, program: Arc<Program>) -> Loaded {
         let place = |variable: &Variable| match variable.space {
             Space::Shared => 0,
             _ => self.add(&vec![0; variable.bytes]),
@@ -115,7 +119,7 @@ impl HostMachine {
                 self.put(*address, &variable.initial_bytes(&addresses));
             }
         }
-        Ok(Loaded { program, addresses })
+        Loaded { program, addresses }
     }
 
     /// Writes the start of a buffer.

@@ -8,7 +8,6 @@ pub mod image;
 pub mod loaded;
 pub mod number;
 pub mod pending;
-pub mod philox;
 pub mod plan;
 mod recipe;
 

@@ -192,6 +192,9 @@ pub struct Philox {
 /// Threads per thread block, in PyTorch and here. The kernels are compiled for at most this many.
 pub const BLOCK: u32 = 256;
 
+/// Words of a Philox block; offsets count words.
+const BLOCK_WORDS: u64 = 4;
+
 /// A launch of `grid` x 1 x 1 thread blocks of `block` x 1 x 1 threads.
 #[derive(Clone, Copy, Debug)]
 pub struct Launch {
@@ -303,7 +306,7 @@ pub fn increment(
         (Distribution::BernoulliTensor, _) => EACH_INCREMENT,
         _ => {
             let draws = recipe::draws(distribution, dtype);
-            TorchLaunch::new(numel, draws, geometry).waves(numel) * super::philox::BLOCK_WORDS
+            TorchLaunch::new(numel, draws, geometry).waves(numel) * BLOCK_WORDS
         }
     }
 }

@@ -1,122 +1,57 @@
-//! The random kernels' source on the CPU beside the Rust functions of the simulated machine: two
-//! mappings of threads to elements, written twice, that have to agree in every byte.
+//! The random kernels, beside PyTorch's definition of each element: which words of which Philox
+//! block it gets, and what becomes of them. Approximate functions may be off by the errors that
+//! CUDA's and PTX's documents allow.
 
-use std::cell::RefCell;
-use std::ffi::{CStr, c_char, c_void};
-use std::sync::OnceLock;
-use tcuda::random::kernels::{self, Call, Memory};
+use super::machine::{CANARY, bytes_of, program, run};
+use super::oracle::{Draw, probability_bits};
+use super::philox;
+use std::collections::BTreeMap;
+use std::ffi::CStr;
 use tcuda::random::plan::{
-    Dim, Distribution, Dtype, EACH, FLAT, Geometry, Image, Launch, Philox, STRIDED, View, plan,
+    Dim, Distribution, Dtype, EACH, Geometry, Image, Launch, Philox, View, plan,
 };
+use tcuda_sim::host::HostMachine;
 
-type Run = unsafe extern "C" fn(*const c_char, u32, u32, *mut *mut c_void) -> bool;
-
-fn on_cpu() -> Run {
-    // Compiled once, for all tests.
-    static RUN: OnceLock<Run> = OnceLock::new();
-    *RUN.get_or_init(|| {
-        let address = super::function("random_on_cpu.cc", c"random_on_cpu");
-        // SAFETY: the function has this signature.
-        unsafe { std::mem::transmute::<*mut c_void, Run>(address) }
-    })
-}
-
-const CANARY: u8 = 0xee;
-
-/// Memory at the addresses of another, and how often each byte was written.
-struct Copy {
-    start: u64,
-    bytes: RefCell<Vec<u8>>,
-    writes: RefCell<Vec<u8>>,
-    /// What is only read.
-    input: (u64, Vec<u8>),
-}
-
-impl Memory for Copy {
-    fn read(&self, address: u64, bytes: &mut [u8]) -> Result<(), i32> {
-        let at = (address - self.input.0) as usize;
-        bytes.copy_from_slice(&self.input.1[at..at + bytes.len()]);
-        Ok(())
+/// The words of an element of PyTorch's launch, and which of the block's elements it is.
+fn words_of(draw: &Draw, case: &Case<'_>, numel: u64, li: u64) -> ([u32; 4], usize) {
+    let Philox { seed, offset, .. } = case.philox;
+    if *draw.distribution == Distribution::BernoulliTensor {
+        return (philox::block(seed, li / 4, offset / 4), li as usize % 4);
     }
+    let Geometry { multiprocessors, threads_per_multiprocessor, .. } = case.geometry;
+    let most = u64::from(multiprocessors * (threads_per_multiprocessor / 256));
+    let threads = 256 * most.min(numel.div_ceil(256));
+    let (wave, rest) = (li / (threads * draw.per_block()), li % (threads * draw.per_block()));
+    (philox::block(seed, rest % threads, offset / 4 + wave), (rest / threads) as usize)
+}
 
-    fn write(&self, address: u64, bytes: &[u8]) -> Result<(), i32> {
-        let at = (address - self.start) as usize;
-        self.bytes.borrow_mut()[at..at + bytes.len()].copy_from_slice(bytes);
-        for count in &mut self.writes.borrow_mut()[at..at + bytes.len()] {
-            *count += 1;
-        }
-        Ok(())
+/// The place of an element, in elements.
+fn place(dims: &[Dim], li: u64) -> usize {
+    let (mut at, mut rest) = (0, li);
+    for dim in dims {
+        at += (rest % dim.size) * dim.stride as u64;
+        rest /= dim.size;
     }
+    at as usize
 }
 
-/// A tensor in the middle of memory that must not change.
-struct Target {
-    bytes: Vec<u8>,
-    first: usize,
+/// The elements from the first to the last place.
+fn reach(dims: &[Dim]) -> usize {
+    1 + dims.iter().map(|dim| (dim.size - 1) * dim.stride as u64).sum::<u64>() as usize
 }
 
-impl Target {
-    /// With its first element `misaligned` bytes after a 16-byte boundary.
-    fn new(reach: usize, misaligned: usize) -> Target {
-        let bytes = vec![CANARY; reach + misaligned + 128];
-        let first = bytes.as_ptr().align_offset(16) + 32 + misaligned;
-        Target { bytes, first }
-    }
-
-    fn address(&self) -> u64 {
-        self.bytes.as_ptr() as u64 + self.first as u64
-    }
-}
-
-/// Runs a launch both ways; what each wrote, from the first byte of the memory on.
-fn both(run: Run, target: &mut Target, launch: &mut Launch, input: (u64, Vec<u8>)) -> [Vec<u8>; 3] {
-    let name = launch.kernel.to_str().unwrap();
-    let (sizes, body) = kernels::find(name).unwrap();
-    assert_eq!(sizes, launch.parameters.sizes());
-    let start = target.bytes.as_ptr() as u64;
-    let fresh = vec![CANARY; target.bytes.len()];
-    let writes = vec![0; target.bytes.len()];
-    let copy = Copy { start, bytes: fresh.into(), writes: writes.into(), input };
-    body(&Call { words: launch.parameters.words(), memory: &copy }).unwrap();
-    let mut pointers = launch.parameters.pointers();
-    // SAFETY: the parameters lead to the buffers, which are as large as they say.
-    let known =
-        unsafe { run(launch.kernel.as_ptr(), launch.grid, launch.block, pointers.as_mut_ptr()) };
-    assert!(known, "{name}");
-    [std::mem::take(&mut target.bytes), copy.bytes.into_inner(), copy.writes.into_inner()]
-}
-
-/// Nearly equal: what differs in a few last places, or in little.
-fn close(dtype: Dtype, a: &[u8], b: &[u8]) -> bool {
-    let near = |a: f64, b: f64, epsilon: f64| {
-        a == b || (a - b).abs() <= 2e-6 || (a - b).abs() <= 8.0 * epsilon * a.abs()
+fn launch(machine: &mut HostMachine, launch: &Launch) {
+    let text = || {
+        let text = launch.image.ptx().unwrap();
+        CStr::from_bytes_with_nul(&text).unwrap().to_str().unwrap().to_owned()
     };
-    match dtype {
-        Dtype::F32 => {
-            let value = |x: &[u8]| f64::from(f32::from_le_bytes(x.try_into().unwrap()));
-            near(value(a), value(b), f64::from(f32::EPSILON))
-        }
-        Dtype::F64 => {
-            let value = |x: &[u8]| f64::from_le_bytes(x.try_into().unwrap());
-            near(value(a), value(b), f64::EPSILON)
-        }
-        Dtype::F16 | Dtype::BF16 => {
-            // Their values follow each other as their bits do.
-            let bits = |x: &[u8]| i32::from(u16::from_le_bytes(x.try_into().unwrap()));
-            (bits(a) - bits(b)).abs() <= 1
-        }
-        _ => a == b,
-    }
+    let program = program(&format!("{:?}", launch.image), text);
+    let (name, parameters) = (launch.kernel.to_str().unwrap(), bytes_of(launch.parameters.words()));
+    run(machine, program, name, [launch.grid, launch.block], &parameters);
 }
 
-fn is_exact(distribution: &Distribution) -> bool {
-    use Distribution::*;
-    let exact = matches!(distribution, Uniform { .. } | Integers { .. } | IntegersFull);
-    exact || matches!(distribution, IntegersAll | Bernoulli { .. } | BernoulliTensor)
-}
-
-/// Checks one fill; `dims` are what the tensor is made of, the fastest first. Returns the elements'
-/// bytes in the order of their numbers.
+/// A fill. `dims` are those of the tensor, the fastest first.
+#[derive(Clone, Copy, Debug)]
 struct Case<'a> {
     distribution: &'a Distribution,
     dtype: Dtype,
@@ -127,49 +62,58 @@ struct Case<'a> {
 }
 
 impl Case<'_> {
-    fn check(&self, run: Run) -> Option<Vec<u8>> {
-        let bytes = self.dtype.bytes();
-        let reach: u64 = self.dims.iter().map(|dim| (dim.size - 1) * dim.stride as u64).sum();
-        let mut target =
-            Target::new(((reach + 1) * bytes) as usize, (self.misaligned * bytes) as usize);
-        let view = View::new(target.address(), self.dims.iter().copied()).unwrap();
-        let mut launch =
-            plan(self.distribution, self.dtype, &view, None, &self.philox, &self.geometry)?;
-        let [cpu, rust, writes] = both(run, &mut target, &mut launch, (0, Vec::new()));
-        self.compare(&target, &cpu, &rust, &writes, view.numel())
+    /// Checks a fill; the elements' bytes in the order of their numbers, or `None` if PyTorch has
+    /// no such fill.
+    fn check(&self) -> Option<Vec<u8>> {
+        self.check_with(None)
     }
 
-    fn compare(
-        &self,
-        target: &Target,
-        cpu: &[u8],
-        rust: &[u8],
-        writes: &[u8],
-        numel: u64,
-    ) -> Option<Vec<u8>> {
+    /// With the type of probabilities, the dimensions of their tensor, and which there are.
+    fn check_with(&self, p: Option<(Dtype, &[Dim], &dyn Fn(u64) -> f64)>) -> Option<Vec<u8>> {
         let bytes = self.dtype.bytes() as usize;
-        let case = (self.distribution, self.dtype, self.dims, self.misaligned, self.philox);
+        let mut machine = HostMachine::default();
+        let first = 32 + self.misaligned as usize * bytes;
+        let fresh = vec![CANARY; first + reach(self.dims) * bytes + 64];
+        let buffer = machine.add(&fresh);
+        let view = View::new(buffer + first as u64, self.dims.iter().copied()).unwrap();
+        let p_view = p.map(|(dtype, dims, p)| {
+            let values = (0..reach(dims) as u64).flat_map(|at| {
+                let bits = probability_bits(dtype, p(at));
+                bits.to_le_bytes().into_iter().take(dtype.bytes() as usize)
+            });
+            let buffer = machine.add(&values.collect::<Vec<u8>>());
+            (View::new(buffer, dims.iter().copied()).unwrap(), dtype)
+        });
+        let p_view = p_view.as_ref().map(|(view, dtype)| (view, *dtype));
+        let planned =
+            plan(self.distribution, self.dtype, &view, p_view, &self.philox, &self.geometry)?;
+        launch(&mut machine, &planned);
+
+        let found = machine.get(buffer);
+        let draw = Draw { distribution: self.distribution, dtype: self.dtype };
         let mut elements = Vec::new();
-        let mut untouched = vec![true; cpu.len()];
+        let mut untouched = vec![true; found.len()];
+        let numel = view.numel();
         for li in 0..numel {
-            let (mut at, mut rest) = (target.first, li);
-            for dim in self.dims {
-                at += (rest % dim.size) as usize * dim.stride as usize * bytes;
-                rest /= dim.size;
-            }
-            let range = at..at + bytes;
-            let (a, b) = (&cpu[range.clone()], &rust[range.clone()]);
-            let same = a == b || !is_exact(self.distribution) && close(self.dtype, a, b);
-            assert!(same, "element {li}: {a:x?} on the CPU, {b:x?} in Rust; {case:?}");
-            assert!(writes[range.clone()].iter().all(|count| *count == 1), "{li}; {case:?}");
-            untouched[range].fill(false);
-            elements.extend_from_slice(a);
+            let at = first + place(self.dims, li) * bytes;
+            let element = &found[at..at + bytes];
+            let (words, index) = words_of(&draw, self, numel, li);
+            let expected = match p {
+                Some((dtype, dims, p)) => {
+                    let bits = probability_bits(dtype, p(place(dims, li) as u64));
+                    draw.with_probability(words[index], dtype, bits)
+                }
+                None => draw.element(words, index),
+            };
+            assert!(
+                expected.is(self.dtype, element),
+                "element {li} is {element:x?}, not {expected:x?}; {self:?}"
+            );
+            untouched[at..at + bytes].fill(false);
+            elements.extend_from_slice(element);
         }
-        for (at, untouched) in untouched.iter().enumerate() {
-            if *untouched {
-                assert_eq!((cpu[at], rust[at]), (CANARY, CANARY), "byte {at}; {case:?}");
-            }
-        }
+        let wrong = (0..found.len()).find(|at| untouched[*at] && found[*at] != CANARY);
+        assert_eq!(wrong, None, "{self:?}");
         Some(elements)
     }
 }
@@ -212,8 +156,7 @@ fn distributions() -> Vec<Distribution> {
 }
 
 #[test]
-fn every_kernel_on_the_cpu_and_in_rust() {
-    let run = on_cpu();
+fn every_kernel_draws_what_pytorch_does() {
     let mut filled = 0;
     // With the last two the number of a block is carried, in the middle, into its high word or
     // lost.
@@ -235,7 +178,7 @@ fn every_kernel_on_the_cpu_and_in_rust() {
                     philox,
                     geometry: SMALL,
                 };
-                filled += u32::from(case.check(run).is_some());
+                filled += u32::from(case.check().is_some());
             }
         }
     }
@@ -244,7 +187,6 @@ fn every_kernel_on_the_cpu_and_in_rust() {
 
 #[test]
 fn every_start_and_length() {
-    let run = on_cpu();
     let uniform = Distribution::Uniform { low: 0.0, high: 1.0 };
     let integers = Distribution::Integers { base: 0, range: 256 };
     let geometry = Geometry { multiprocessors: 1, threads_per_multiprocessor: 256, ..SMALL };
@@ -262,7 +204,7 @@ fn every_start_and_length() {
                 let dims = &flat(numel);
                 let (distribution, dtype) = (distribution, *dtype);
                 let case = Case { distribution, dtype, dims, misaligned, philox, geometry };
-                assert!(case.check(run).is_some());
+                assert!(case.check().is_some());
             }
         }
     }
@@ -271,7 +213,6 @@ fn every_start_and_length() {
 #[test]
 fn many_launches_share_the_work() {
     // Streams shared by many threads, and by none.
-    let run = on_cpu();
     let distribution = &Distribution::Normal { mean: 0.0, stddev: 1.0 };
     for multiprocessors in [1, 3, 7, 40] {
         let geometry = Geometry { multiprocessors, threads_per_multiprocessor: 1536, ..SMALL };
@@ -279,14 +220,13 @@ fn many_launches_share_the_work() {
             let philox = Philox { seed: 3, offset: (1 << 34) - 12, ..Philox::default() };
             let (dims, dtype) = (&flat(numel), Dtype::F32);
             let case = Case { distribution, dtype, dims, misaligned: 1, philox, geometry };
-            assert!(case.check(run).is_some());
+            assert!(case.check().is_some());
         }
     }
 }
 
 #[test]
 fn tensors_with_gaps_have_the_same_elements() {
-    let run = on_cpu();
     let dim = |size, stride| Dim { size, stride };
     let shapes: [&[Dim]; 5] = [
         &[dim(1000, 3)],
@@ -304,7 +244,7 @@ fn tensors_with_gaps_have_the_same_elements() {
                     Case { distribution, dtype, dims, misaligned: 1, philox, geometry: SMALL };
                 let numel = dims.iter().map(|dim| dim.size).product();
                 let plain = Case { dims: &flat(numel), ..case };
-                assert_eq!(case.check(run), plain.check(run));
+                assert_eq!(case.check(), plain.check());
                 compared += 1;
             }
         }
@@ -314,43 +254,27 @@ fn tensors_with_gaps_have_the_same_elements() {
 
 #[test]
 fn seed_and_offset_are_read_where_they_are() {
-    let run = on_cpu();
-    let words = [42u64, 1 << 20];
-    let address = words.as_ptr() as u64;
     let distribution = Distribution::Uniform { low: 0.0, high: 1.0 };
-    let filled = |philox: &Philox, dims: &[Dim]| {
-        let mut target = Target::new(4096 * 8, 0);
-        let view = View::new(target.address(), dims.iter().copied()).unwrap();
-        let mut launch = plan(&distribution, Dtype::F32, &view, None, philox, &SMALL).unwrap();
-        let input = words.iter().flat_map(|word| word.to_le_bytes()).collect();
-        let first = target.first;
-        let [cpu, rust, _] = both(run, &mut target, &mut launch, (address, input));
-        assert!(cpu == rust);
-        cpu[first..].to_vec()
+    let filled = |is_there: bool, dims: &[Dim]| {
+        let mut machine = HostMachine::default();
+        let buffer = machine.add(&vec![CANARY; 4096 * 8]);
+        let words = machine.add(&bytes_of(&[42, 1 << 20]));
+        let philox = match is_there {
+            true => Philox { seed: 7, offset: 12, seed_ptr: words, offset_ptr: words + 8 },
+            false => Philox { seed: 42, offset: (1 << 20) + 12, ..Philox::default() },
+        };
+        let view = View::new(buffer, dims.iter().copied()).unwrap();
+        let planned = plan(&distribution, Dtype::F32, &view, None, &philox, &SMALL).unwrap();
+        launch(&mut machine, &planned);
+        machine.get(buffer)
     };
     for dims in [flat(4000), [Dim { size: 4000, stride: 2 }]] {
-        let there = Philox { seed: 7, offset: 12, seed_ptr: address, offset_ptr: address + 8 };
-        let here = Philox { seed: 42, offset: (1 << 20) + 12, ..Philox::default() };
-        assert!(filled(&there, &dims) == filled(&here, &dims));
+        assert!(filled(true, &dims) == filled(false, &dims));
     }
-}
-
-/// Probabilities of each element, as their bytes.
-fn probabilities(dtype: Dtype, count: u64) -> Vec<u8> {
-    let value = |index: u64| (index * 37 % 101) as f64 / 100.0;
-    let bits = |p: f64| match dtype {
-        Dtype::F32 => (p as f32).to_bits().into(),
-        Dtype::F16 => tcuda::random::number::half_of(p as f32).into(),
-        Dtype::BF16 => tcuda::random::number::bfloat_of(p as f32).into(),
-        _ => p.to_bits(),
-    };
-    let bytes = dtype.bytes() as usize;
-    (0..count).flat_map(|index| bits(value(index)).to_le_bytes()[..bytes].to_vec()).collect()
 }
 
 #[test]
 fn a_probability_for_each_element() {
-    let run = on_cpu();
     let dim = |size, stride| Dim { size, stride };
     // What is written and what is read, of as many elements.
     let shapes: [(&[Dim], &[Dim]); 6] = [
@@ -361,6 +285,7 @@ fn a_probability_for_each_element() {
         (&[dim(50, 3), dim(20, 151)], &[dim(1000, 1)]),
         (&[dim(50, 3), dim(20, 151)], &[dim(50, 0), dim(20, 2)]),
     ];
+    let p = |at: u64| ((at + 1) * 37 % 101) as f64 / 100.0;
     let mut filled = 0;
     for dtype in Dtype::ALL {
         for p_dtype in [Dtype::F32, Dtype::F64, Dtype::F16, Dtype::BF16] {
@@ -369,53 +294,63 @@ fn a_probability_for_each_element() {
                 let philox = Philox { seed: 5, offset: 4 << round, ..Philox::default() };
                 let distribution = &Distribution::BernoulliTensor;
                 let case = Case { distribution, dtype, dims, misaligned, philox, geometry: SMALL };
-                let bytes = dtype.bytes();
-                let mut target = Target::new(5000 * bytes as usize, (misaligned * bytes) as usize);
-                let view = View::new(target.address(), dims.iter().copied()).unwrap();
-                let p = probabilities(p_dtype, 5000);
-                // As aligned as what it is of.
-                let input: Vec<u64> = vec![0; p.len().div_ceil(8)];
-                let address = input.as_ptr() as u64;
-                // SAFETY: as long; nothing else uses it.
-                unsafe { std::ptr::copy(p.as_ptr(), address as *mut u8, p.len()) };
-                let p_view = View::new(address, p_dims.iter().copied()).unwrap();
-                let p_of = Some((&p_view, p_dtype));
-                let launch = plan(distribution, dtype, &view, p_of, &philox, &SMALL);
-                let Some(mut launch) = launch else { continue };
-                let [cpu, rust, writes] = both(run, &mut target, &mut launch, (address, p));
-                case.compare(&target, &cpu, &rust, &writes, view.numel());
-                filled += 1;
+                filled += u32::from(case.check_with(Some((p_dtype, p_dims, &p))).is_some());
             }
         }
     }
-    assert_eq!(filled, 10 * 4 * shapes.len());
+    assert_eq!(filled, 10 * 4 * shapes.len() as u32);
+}
+
+/// The kernels that plans name, with the sizes of their parameters.
+fn planned_kernels() -> BTreeMap<&'static str, &'static [usize]> {
+    let each = View::flat(1 << 40, 8);
+    let strided = View::new(1 << 40, [Dim { size: 8, stride: 2 }]).unwrap();
+    let philox = Philox::default();
+    let mut kernels = BTreeMap::new();
+    let mut add = |launch: Option<Launch>| {
+        if let Some(launch) = launch {
+            kernels.insert(launch.kernel.to_str().unwrap(), launch.parameters.sizes());
+        }
+    };
+    for dtype in Dtype::ALL {
+        for distribution in distributions() {
+            for view in [&each, &strided] {
+                add(plan(&distribution, dtype, view, None, &philox, &SMALL));
+            }
+        }
+        let p = Some((&each, Dtype::F32));
+        add(plan(&Distribution::BernoulliTensor, dtype, &each, p, &philox, &SMALL));
+    }
+    kernels
 }
 
 #[test]
 fn the_images_declare_the_kernels_as_described() {
-    let mut declared = 0;
+    let mut declared = BTreeMap::new();
     for image in Image::ALL {
         let text = image.ptx().unwrap();
         let text = CStr::from_bytes_with_nul(&text).unwrap().to_str().unwrap();
         assert!(text.starts_with(".version 7.8\n.target sm_52\n"));
         for part in text.split(".entry ").skip(1) {
             let (name, rest) = part.split_once('(').unwrap();
-            let (sizes, _) = kernels::find(name).unwrap_or_else(|| panic!("{name}"));
             let parameters = rest.split_once(')').unwrap().0;
             let size = |line: &str| match line.split_once('[') {
                 Some((_, rest)) => rest.split_once(']').unwrap().0.parse().unwrap(),
                 None => 8,
             };
-            let found: Vec<usize> = parameters
+            let sizes: Vec<usize> = parameters
                 .lines()
                 .filter(|line| line.trim_start().starts_with(".param"))
                 .map(size)
                 .collect();
-            assert_eq!(found, sizes, "{name}");
             assert!(rest.contains(".maxntid 256, 1, 1"), "{name}");
-            declared += 1;
+            declared.insert(name.to_owned(), sizes);
         }
     }
-    assert_eq!(declared, kernels::NAMES.len());
-    assert!([FLAT, STRIDED, EACH].iter().all(|sizes| sizes.iter().all(|size| size % 8 == 0)));
+    let named = planned_kernels();
+    assert!(named.values().all(|sizes| sizes.iter().all(|size| size % 8 == 0)));
+    assert_eq!(named["tcuda_random_bernoulli_each_b8"], EACH);
+    let named: BTreeMap<String, Vec<usize>> =
+        named.into_iter().map(|(name, sizes)| (name.to_owned(), sizes.to_vec())).collect();
+    assert_eq!(declared, named);
 }
