@@ -3,7 +3,7 @@
 //! which devices may use it, and what its first word holds.
 
 use crate::input::Input;
-use std::ffi::c_void;
+use std::ffi::{CStr, c_void};
 use std::ptr;
 use tcuda::driver::sys::*;
 use tcuda::driver::{Driver, code};
@@ -61,15 +61,21 @@ struct Machine {
     lost: [bool; DEVICES],
 }
 
-/// Adds one to a word.
-fn add_one(launch: &sim::Launch) -> Result<(), i32> {
-    launch.with_slice_mut(launch.param_u64(0), 4, |chunk| {
-        let mut word = [0; 4];
-        word[..chunk.len()].copy_from_slice(chunk);
-        let word = u32::from_le_bytes(word).wrapping_add(1).to_le_bytes();
-        chunk.copy_from_slice(&word[..chunk.len()]);
-    })
+/// A kernel that adds one to a word.
+const ADD_ONE: &CStr = c".version 7.8
+.target sm_52
+.address_size 64
+.visible .entry fuzz_add_one(.param .u64 data)
+{
+    .reg .u64 %at;
+    .reg .u32 %word;
+    ld.param.u64 %at, [data];
+    ld.global.u32 %word, [%at];
+    add.u32 %word, %word, 1;
+    st.global.u32 [%at], %word;
+    ret;
 }
+";
 
 fn properties(device: i32) -> CUmemAllocationProp {
     // SAFETY: integers, enums with a zero, and pointers: zero is a value of each.
@@ -83,7 +89,6 @@ fn properties(device: i32) -> CUmemAllocationProp {
 impl Machine {
     fn on(input: &mut Input) -> Machine {
         sim::power_off();
-        sim::register_kernel("fuzz_add_one", &[8], add_one);
         let choice = input.u8();
         let peers = choice.is_multiple_of(2);
         let options = format!(
@@ -107,8 +112,6 @@ impl Machine {
             peers,
             lost: [false; DEVICES],
         };
-        let image =
-            c".version 7.8\n.target sm_52\n.visible .entry fuzz_add_one(.param .u64 data) { ret; }";
         for device in (0..DEVICES).rev() {
             let driver = &machine.driver;
             let context = &mut machine.contexts[device];
@@ -117,7 +120,7 @@ impl Machine {
             let stream = &mut machine.streams[device];
             assert_eq!(cu!(driver, cuStreamCreateWithPriority(stream, 1, 0)), 0);
             let mut module = ptr::null_mut();
-            assert_eq!(cu!(driver, cuModuleLoadData(&mut module, image.as_ptr().cast())), 0);
+            assert_eq!(cu!(driver, cuModuleLoadData(&mut module, ADD_ONE.as_ptr().cast())), 0);
             let (name, kernel) = (c"fuzz_add_one".as_ptr(), &mut machine.kernel[device]);
             assert_eq!(cu!(driver, cuModuleGetFunction(kernel, module, name)), 0);
         }

@@ -47,9 +47,7 @@ impl Bench {
                 let options = std::env::var("TCUDA_SIM");
                 let options = options.unwrap_or_else(|_| "memory=4GiB,schedule=threads".into());
                 let table = sim::power_on(&options).unwrap();
-                let driver = Driver::new(Some(&sim::BACKEND), table);
-                crate::kernels::register();
-                driver
+                Driver::new(Some(&sim::BACKEND), table)
             }
             "cuda" => Driver::new(None, cuda::table().unwrap()),
             other => panic!("TCUDA_BACKEND={other}: accepted are sim and cuda"),

@@ -1,11 +1,9 @@
-//! The kernels of the sequences: PTX for a GPU, and Rust functions of the same names.
+//! The kernels of the sequences, as PTX.
 
 use crate::bench::{Bench, cu};
 use std::ffi::{CStr, c_void};
 use std::ptr;
-use std::time::Duration;
 use tcuda::driver::sys::*;
-use tcuda::sim::{Launch, register_kernel};
 
 /// For compute_52, as the library's own kernels: it loads on every driver that we know.
 pub const PTX: &CStr = c".version 7.8
@@ -88,34 +86,6 @@ pub const ASSERTION: &CStr = c".version 7.8
     ret;
 }
 ";
-
-fn write(launch: &Launch) -> Result<(), i32> {
-    let at = launch.param_u64(0);
-    if !at.is_multiple_of(4) {
-        return Err(716);
-    }
-    launch.write(at, &launch.param_u32(1).to_le_bytes())
-}
-
-fn copy(launch: &Launch) -> Result<(), i32> {
-    let mut value = [0; 4];
-    launch.read(launch.param_u64(1), &mut value)?;
-    launch.write(launch.param_u64(0), &value)
-}
-
-fn spin(launch: &Launch) -> Result<(), i32> {
-    std::thread::sleep(Duration::from_nanos(launch.param_u64(0)));
-    Ok(())
-}
-
-pub fn register() {
-    register_kernel("contract_write", &[8, 4], write);
-    register_kernel("contract_copy", &[8, 8], copy);
-    register_kernel("contract_spin", &[8], spin);
-    register_kernel("contract_trap", &[], |_| Err(719));
-    register_kernel("contract_assertion", &[], |_| Err(710));
-    register_kernel("contract_nothing", &[], |_| Ok(()));
-}
 
 impl Bench {
     pub fn module(&self) -> CUmodule {
