@@ -1,5 +1,6 @@
 //! A folder of `src/` imports only folders below it, and the folders inside `memory/` and the files
-//! inside `sim/` do not import each other in a circle.
+//! inside `sim/` do not import each other in a circle. The modules of the crate `tcuda_sim` import
+//! only modules below them.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
@@ -41,13 +42,17 @@ const LAYERS: [&str; 29] = [
     "ffi",
 ];
 
+/// The modules of `sim/src/`, the crate `tcuda_sim`, lowest first, as its `lib.rs` lists them.
+const EXECUTOR_LAYERS: [&str; 7] =
+    ["number", "ptx", "registers", "memory", "program", "exec", "host"];
+
 fn root() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR"))
 }
 
 /// A source file by its module path, without test code.
 struct Source {
-    /// From `src/`, with slashes.
+    /// From the folder of the sources, with slashes.
     path: String,
     module: Vec<String>,
     tokens: Vec<String>,
@@ -157,7 +162,7 @@ fn without_tests(tokens: Vec<String>) -> Vec<String> {
     list
 }
 
-fn sources() -> Vec<Source> {
+fn sources(folder: &str) -> Vec<Source> {
     fn visit(folder: &Path, list: &mut Vec<PathBuf>) {
         for entry in fs::read_dir(folder).unwrap() {
             let path = entry.unwrap().path();
@@ -168,7 +173,7 @@ fn sources() -> Vec<Source> {
             }
         }
     }
-    let src = root().join("src");
+    let src = root().join(folder);
     let mut paths = Vec::new();
     visit(&src, &mut paths);
     paths.sort();
@@ -250,9 +255,9 @@ fn paths(source: &Source) -> Vec<Vec<String>> {
 }
 
 /// The layer of a module, or of an item in it.
-fn layer(path: &[String]) -> Option<usize> {
+fn layer(path: &[String], layers: &[&str]) -> Option<usize> {
     let two = (path.len() >= 2).then(|| format!("{}/{}", path[0], path[1]));
-    let find = |name: &str| LAYERS.iter().position(|layer| *layer == name);
+    let find = |name: &str| layers.iter().position(|layer| *layer == name);
     two.and_then(|two| find(&two)).or_else(|| find(path.first()?))
 }
 
@@ -283,11 +288,11 @@ fn circles(edges: &BTreeMap<String, BTreeSet<String>>) -> BTreeSet<(String, Stri
 
 /// "file -> layer: method" for each call of a method that a higher folder defines for a type of a
 /// lower one: such a call needs no import. Only methods whose name no other function has are found.
-fn upward_calls(sources: &[Source]) -> BTreeSet<String> {
+fn upward_calls(sources: &[Source], layers: &[&str]) -> BTreeSet<String> {
     let mut types: BTreeMap<&str, Vec<usize>> = BTreeMap::new();
     let mut functions: BTreeMap<&str, usize> = BTreeMap::new();
     for source in sources {
-        let Some(own) = layer(&source.module) else { continue };
+        let Some(own) = layer(&source.module, layers) else { continue };
         for pair in source.tokens.windows(2) {
             match pair[0].as_str() {
                 "struct" | "enum" => types.entry(&pair[1]).or_default().push(own),
@@ -299,7 +304,7 @@ fn upward_calls(sources: &[Source]) -> BTreeSet<String> {
     // The layer that defines a method, for methods of types of lower layers.
     let mut methods: BTreeMap<&str, usize> = BTreeMap::new();
     for source in sources {
-        let Some(own) = layer(&source.module) else { continue };
+        let Some(own) = layer(&source.module, layers) else { continue };
         let tokens = &source.tokens;
         for at in 0..tokens.len() {
             let is_inherent = tokens[at] == "impl"
@@ -319,10 +324,10 @@ fn upward_calls(sources: &[Source]) -> BTreeSet<String> {
     }
     let mut found = BTreeSet::new();
     for source in sources {
-        let Some(own) = layer(&source.module) else { continue };
+        let Some(own) = layer(&source.module, layers) else { continue };
         for call in source.tokens.windows(3).filter(|call| call[0] == "." && call[2] == "(") {
             if let Some(to) = methods.get(call[1].as_str()).filter(|to| **to > own) {
-                found.insert(format!("{} -> {}: {}", source.path, LAYERS[*to], call[1]));
+                found.insert(format!("{} -> {}: {}", source.path, layers[*to], call[1]));
             }
         }
     }
@@ -330,18 +335,18 @@ fn upward_calls(sources: &[Source]) -> BTreeSet<String> {
 }
 
 /// "file -> layer" for each import that goes up, and "file -> file" for each in a circle of `sim/`.
-fn broken(sources: &[Source]) -> BTreeSet<String> {
+fn broken(sources: &[Source], layers: &[&str]) -> BTreeSet<String> {
     let mut found = BTreeSet::new();
     let mut inside: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
     for source in sources.iter().filter(|source| !source.module.is_empty()) {
-        let from = layer(&source.module)
-            .unwrap_or_else(|| panic!("src/{} is in no folder of LAYERS", source.path));
+        let from = layer(&source.module, layers)
+            .unwrap_or_else(|| panic!("{} is in no folder of the list", source.path));
         for path in paths(source) {
-            let Some(to) = layer(&path) else { continue };
+            let Some(to) = layer(&path, layers) else { continue };
             if to > from {
-                found.insert(format!("{} -> {}", source.path, LAYERS[to]));
+                found.insert(format!("{} -> {}", source.path, layers[to]));
             }
-            if LAYERS[from] == "sim" && LAYERS[to] == "sim" && source.module.len() > 1 {
+            if layers[from] == "sim" && layers[to] == "sim" && source.module.len() > 1 {
                 let target = sources.iter().find(|other| {
                     other.module.len() == 2 && path.len() >= 2 && other.module[..] == path[..2]
                 });
@@ -357,10 +362,23 @@ fn broken(sources: &[Source]) -> BTreeSet<String> {
 
 #[test]
 fn a_folder_imports_only_folders_below_it() {
-    let found = broken(&sources());
-    assert!(found.is_empty(), "these imports go up, or in a circle: {found:#?}");
-    let found = upward_calls(&sources());
-    assert!(found.is_empty(), "these calls go up: {found:#?}");
+    for (folder, layers) in [("src", &LAYERS[..]), ("sim/src", &EXECUTOR_LAYERS[..])] {
+        let sources = sources(folder);
+        let found = broken(&sources, layers);
+        assert!(found.is_empty(), "{folder}: these imports go up, or in a circle: {found:#?}");
+        let found = upward_calls(&sources, layers);
+        assert!(found.is_empty(), "{folder}: these calls go up: {found:#?}");
+    }
+}
+
+#[test]
+fn the_executor_lists_its_modules_in_this_order() {
+    let text = fs::read_to_string(root().join("sim/src/lib.rs")).unwrap();
+    let listed = text.lines().filter_map(|line| {
+        let item = line.strip_prefix("//! ")?.split_once(". `")?.1;
+        item.split_once('`').map(|(name, _)| name)
+    });
+    assert_eq!(listed.collect::<Vec<_>>(), EXECUTOR_LAYERS);
 }
 
 fn planted(path: &str, text: &str) -> Source {
@@ -372,15 +390,18 @@ fn planted(path: &str, text: &str) -> Source {
 fn a_planted_import_is_found() {
     let text = "use crate::{base::error, memory::{Block, arena::bins}};\n\
         fn f() -> super::super::ffi::X {}";
-    let found = broken(&[planted("gpu/device.rs", text)]);
+    let found = broken(&[planted("gpu/device.rs", text)], &LAYERS);
     assert_eq!(
         found.into_iter().collect::<Vec<_>>(),
         ["gpu/device.rs -> ffi", "gpu/device.rs -> memory", "gpu/device.rs -> memory/arena"]
     );
     let quiet = "// crate::ffi\nconst A: &str = \"crate::ffi\"; const B: char = '\"';\n\
         #[cfg(test)]\nmod tests { use crate::ffi; }\n use crate::base::error::Error<'a>;";
-    assert_eq!(broken(&[planted("gpu/device.rs", quiet)]), BTreeSet::new());
-    assert_eq!(broken(&[planted("memory/arena/bins.rs", "use super::super::Facade;")]).len(), 1);
+    assert_eq!(broken(&[planted("gpu/device.rs", quiet)], &LAYERS), BTreeSet::new());
+    let up = planted("memory/arena/bins.rs", "use super::super::Facade;");
+    assert_eq!(broken(&[up], &LAYERS).len(), 1);
+    let up = planted("memory/access.rs", "use crate::program::Slot;");
+    assert_eq!(broken(&[up], &EXECUTOR_LAYERS).len(), 1);
 }
 
 #[test]
@@ -390,7 +411,7 @@ fn a_planted_call_is_found() {
         planted("memory/mod.rs", "impl Device { fn grown(&self) {} } fn own() {}"),
         planted("ffi/device.rs", "fn g(d: &Device) { d.grown(); }"),
     ];
-    let found: Vec<_> = upward_calls(&files).into_iter().collect();
+    let found: Vec<_> = upward_calls(&files, &LAYERS).into_iter().collect();
     assert_eq!(found, ["gpu/device.rs -> memory: grown"]);
 }
 
@@ -402,6 +423,6 @@ fn a_planted_circle_is_found() {
         planted("sim/c.rs", "use super::a::A; use super::d;"),
         planted("sim/d.rs", ""),
     ];
-    let found: Vec<_> = broken(&files).into_iter().collect();
+    let found: Vec<_> = broken(&files, &LAYERS).into_iter().collect();
     assert_eq!(found, ["sim/a.rs -> sim/b.rs", "sim/b.rs -> sim/c.rs", "sim/c.rs -> sim/a.rs"]);
 }

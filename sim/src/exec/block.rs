@@ -4,7 +4,7 @@ use super::warp::{Pause, Warp};
 use super::{Grid, Slice};
 use crate::memory::fault::{Fault, FaultKind};
 use crate::memory::{Local, Memory, Shared};
-use crate::program::registers::LANES;
+use crate::registers::LANES;
 
 /// Barriers of a block.
 const BARRIERS: usize = 16;

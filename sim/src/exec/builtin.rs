@@ -4,8 +4,8 @@ use super::Grid;
 use super::warp::thread_of;
 use crate::memory::fault::{Fault, FaultKind};
 use crate::memory::{Memory, Place};
-use crate::program::registers::Mask;
 use crate::program::{Builtin, Call};
+use crate::registers::Mask;
 
 /// The longest text of a format or an argument.
 const LONGEST: usize = 1 << 16;

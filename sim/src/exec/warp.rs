@@ -10,10 +10,10 @@ use super::builtin;
 use crate::memory::fault::{Fault, FaultKind};
 use crate::memory::{FUNCTION_WINDOW, Local, Memory, WINDOW_MASK};
 use crate::program::flow::NEVER;
-use crate::program::registers::{Compute, LANES, Mask, Registers, store, store_mask};
 use crate::program::{
     Action, Barrier, Call, Callee, Function, Instruction, Preset, Program, Reduction, Slot, Special,
 };
+use crate::registers::{Compute, LANES, Mask, Registers, store, store_mask};
 
 const NONE: u32 = u32::MAX;
 /// Calls within each other.

@@ -2,7 +2,7 @@
 
 use super::fault::{Fault, FaultKind};
 use super::{Memory, Place};
-use crate::program::registers::{LANES, Mask, Wide};
+use crate::registers::{LANES, Mask, Wide};
 use std::ptr;
 use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
 

@@ -2,13 +2,12 @@
 
 pub mod flow;
 mod lower;
-pub mod registers;
 
 use crate::memory::fault::Fault;
 use crate::memory::{FUNCTION_WINDOW, Memory};
 use crate::ptx::tree::Space;
 use crate::ptx::{LoadError, LoadErrorKind, Result, parse};
-use registers::{Compute, Condition, Mask, Registers};
+use crate::registers::{self, Compute, Condition, Mask, Registers};
 use std::collections::BTreeMap;
 
 /// A closure that accesses memory and registers.
