@@ -30,8 +30,11 @@ struct Parser<'a> {
 #[derive(Clone, Copy)]
 enum Name {
     Register(u32),
-    /// `%r<10>`: registers with a number after the name, from this one on, and how many.
-    Registers(u32, u32),
+    /// A register of a vector: the first of its elements, and how many.
+    Vector(u32, u32),
+    /// `%r<10>`: registers with a number after the name, from this one on, how many, and how many
+    /// elements each has.
+    Registers(u32, u32, u32),
     Variable(u32),
     Label(u32),
 }
@@ -56,8 +59,11 @@ impl<'a> Scopes<'a> {
                 return Some(*found);
             }
             match scope.get(prefix)? {
-                Name::Registers(first, count) if number? < *count => {
+                Name::Registers(first, count, 1) if number? < *count => {
                     Some(Name::Register(first + number?))
+                }
+                Name::Registers(first, count, lanes) if number? < *count => {
+                    Some(Name::Vector(first + number? * lanes, *lanes))
                 }
                 _ => None,
             }
@@ -316,6 +322,7 @@ impl<'a> Parser<'a> {
             align: 0,
             linkage,
             values: Vec::new(),
+            register: None,
         };
         loop {
             let word = self.word()?;
@@ -325,7 +332,8 @@ impl<'a> Parser<'a> {
                 ".local" => variable.space = Space::Local,
                 ".const" => variable.space = Space::Const,
                 ".param" => variable.space = Space::Param,
-                ".reg" => {}
+                // The number follows where the body is read.
+                ".reg" => variable.register = Some(u32::MAX),
                 ".align" => variable.align = self.count()? as usize,
                 ".v2" | ".v4" => variable.count = if word == ".v2" { 2 } else { 4 },
                 ".ptr" | ".managed" | ".volatile" | ".unified" => {}
@@ -415,22 +423,23 @@ impl<'a> Parser<'a> {
         self.operand(&Scopes::default())
     }
 
-    /// `+4`, `+-4`, `-4` or nothing.
+    /// `+4`, `+-4`, `-4`, `+4*2+8` or nothing.
     fn offset(&mut self) -> Result<i64> {
-        let is_plus = self.takes(b'+');
-        let is_minus = self.takes(b'-');
-        if !is_plus && !is_minus {
-            return Ok(0);
-        }
-        let Some(Token::Number(text)) = self.next() else {
-            return self.error("a number of bytes is expected");
-        };
-        match number(text) {
-            Some(Operand::Integer(value)) => {
-                let value = value as i64;
-                Ok(if is_minus { value.wrapping_neg() } else { value })
+        let mut sum = 0i64;
+        loop {
+            let is_minus = match self.peek() {
+                Some(Token::Mark(b'+')) => false,
+                Some(Token::Mark(b'-')) => true,
+                _ => return Ok(sum),
+            };
+            self.at += 1;
+            let scopes = Scopes::default();
+            let first = self.simple_operand(&scopes)?;
+            match self.expression(first, MULTIPLICATION, &scopes)? {
+                Operand::Integer(value) if is_minus => sum = sum.wrapping_sub(value as i64),
+                Operand::Integer(value) => sum = sum.wrapping_add(value as i64),
+                _ => return self.error("a number of bytes is expected"),
             }
-            _ => self.error(format!("{text} is no number of bytes")),
         }
     }
 
@@ -498,8 +507,15 @@ impl<'a> Parser<'a> {
             }
         }
         self.at += 1;
-        let mut body = Body::default();
-        self.scope(&mut body, &mut Scopes::default())?;
+        let (mut body, mut scopes) = (Body::default(), Scopes(vec![HashMap::new()]));
+        for variable in function.results.iter_mut().chain(&mut function.parameters) {
+            if let Some(number) = &mut variable.register {
+                *number = body.registers.len() as u32;
+                body.registers.push(variable.of);
+                scopes.declare(variable.name, Name::Register(*number));
+            }
+        }
+        self.scope(&mut body, &mut scopes)?;
         function.body = Some(body);
         Ok(function)
     }
@@ -655,10 +671,6 @@ impl<'a> Parser<'a> {
                 },
             }
         };
-        if lanes != 1 {
-            let message = "registers of vectors are not executed: use scalar registers";
-            return Err(LoadError::unsupported(self.line(), message));
-        }
         loop {
             let name = self.word()?;
             let first = body.registers.len() as u32;
@@ -668,11 +680,13 @@ impl<'a> Parser<'a> {
                 if count > 1 << 20 {
                     return self.error(format!("{count} registers are too many"));
                 }
-                body.registers.extend((0..count).map(|_| of));
-                scopes.declare(name, Name::Registers(first, count));
+                body.registers.extend((0..count * lanes).map(|_| of));
+                scopes.declare(name, Name::Registers(first, count, lanes));
             } else {
-                body.registers.push(of);
-                scopes.declare(name, Name::Register(first));
+                body.registers.extend((0..lanes).map(|_| of));
+                let meaning =
+                    if lanes == 1 { Name::Register(first) } else { Name::Vector(first, lanes) };
+                scopes.declare(name, meaning);
             }
             if !self.takes(b',') {
                 return self.expect(b';');
@@ -705,6 +719,9 @@ impl<'a> Parser<'a> {
 
     fn operand(&mut self, scopes: &Scopes<'a>) -> Result<Operand<'a>> {
         let first = self.simple_operand(scopes)?;
+        if is_constant(&first) {
+            return self.expression(first, 0, scopes);
+        }
         if self.takes(b'|') {
             let second = self.simple_operand(scopes)?;
             return Ok(Operand::Pair(Box::new(first), Box::new(second)));
@@ -716,7 +733,10 @@ impl<'a> Parser<'a> {
         match self.peek() {
             Some(Token::Mark(b'!')) => {
                 self.at += 1;
-                Ok(Operand::Not(Box::new(self.simple_operand(scopes)?)))
+                Ok(match self.simple_operand(scopes)? {
+                    Operand::Integer(value) => Operand::Integer(i128::from(value == 0)),
+                    other => Operand::Not(Box::new(other)),
+                })
             }
             Some(Token::Mark(b'-')) => {
                 self.at += 1;
@@ -724,8 +744,15 @@ impl<'a> Parser<'a> {
                     Operand::Integer(value) => Ok(Operand::Integer(-value)),
                     Operand::Single(bits) => Ok(Operand::Single(bits ^ 1 << 31)),
                     Operand::Double(bits) => Ok(Operand::Double(bits ^ 1 << 63)),
+                    part @ (Operand::Register(_) | Operand::Part(..)) => {
+                        Ok(Operand::Negated(Box::new(part)))
+                    }
                     _ => self.error("only a number can have a sign"),
                 }
+            }
+            Some(Token::Mark(b'+')) => {
+                self.at += 1;
+                self.simple_operand(scopes)
             }
             Some(Token::Mark(b'~')) => {
                 self.at += 1;
@@ -740,6 +767,19 @@ impl<'a> Parser<'a> {
                 self.expect(b']')?;
                 Ok(address)
             }
+            Some(Token::Mark(b'('))
+                if let Some(Token::Word(to @ (".s64" | ".u64"))) = self.peek_at(1) =>
+            {
+                self.at += 2;
+                self.expect(b')')?;
+                match self.simple_operand(scopes)? {
+                    Operand::Integer(value) if to == ".s64" => {
+                        Ok(Operand::Integer((value as i64).into()))
+                    }
+                    Operand::Integer(value) => Ok(Operand::Integer((value as u64).into())),
+                    _ => self.error("only an integer can be cast"),
+                }
+            }
             Some(Token::Mark(open @ (b'{' | b'('))) => {
                 self.at += 1;
                 let close = if open == b'{' { b'}' } else { b')' };
@@ -752,8 +792,8 @@ impl<'a> Parser<'a> {
                     }
                 }
                 // An expression of one number in parentheses.
-                match (open, list.as_slice()) {
-                    (b'(', [Operand::Integer(value)]) => Ok(Operand::Integer(*value)),
+                match list.as_slice() {
+                    [one] if open == b'(' && is_constant(one) => Ok(one.clone()),
                     _ => Ok(Operand::Vector(list)),
                 }
             }
@@ -782,7 +822,23 @@ impl<'a> Parser<'a> {
             Some(Name::Variable(variable)) => {
                 return Ok(Operand::Local(variable, self.offset()?));
             }
+            Some(Name::Vector(first, lanes)) => {
+                let elements = (first..first + lanes).map(Operand::Register);
+                return Ok(Operand::Vector(elements.collect()));
+            }
             Some(Name::Registers(..)) | None => {}
+        }
+        if let Some((base, part)) = name.split_once('.') {
+            let element = ["xr", "yg", "zb", "wa"].iter().position(|it| it.contains(part));
+            match (scopes.find(base), element) {
+                (Some(Name::Register(register)), _) => {
+                    return Ok(Operand::Part(Box::new(Operand::Register(register)), part));
+                }
+                (Some(Name::Vector(first, lanes)), Some(element)) if element < lanes as usize => {
+                    return Ok(Operand::Register(first + element as u32));
+                }
+                _ => {}
+            }
         }
         match name {
             "_" => Ok(Operand::Sink),
@@ -800,7 +856,154 @@ impl<'a> Parser<'a> {
             other => (other, 0),
         };
         let offset = inner.wrapping_add(self.offset()?);
-        Ok(Operand::Address(Box::new(base), offset))
+        let address = Operand::Address(Box::new(base), offset);
+        if self.peek() != Some(Token::Mark(b',')) {
+            return Ok(address);
+        }
+        let mut parts = vec![address];
+        while self.takes(b',') {
+            parts.push(self.operand(scopes)?);
+        }
+        Ok(Operand::Vector(parts))
+    }
+
+    /// The operator of a constant expression that follows: its marks, and how strongly it binds.
+    fn operator(&self) -> Option<(&'static str, u8)> {
+        let first = match self.peek()? {
+            Token::Mark(first) => first,
+            Token::Word("%") => b'%',
+            _ => return None,
+        };
+        let second = match self.peek_at(1) {
+            Some(Token::Mark(second)) => second,
+            _ => 0,
+        };
+        let found = OPERATORS.iter().find(|(marks, _)| match marks.as_bytes() {
+            [one] => *one == first,
+            marks => marks == [first, second],
+        });
+        found.copied()
+    }
+
+    /// The rest of a constant expression after its first operand, with operators that bind at
+    /// least as strongly as `least`.
+    fn expression(
+        &mut self,
+        first: Operand<'a>,
+        least: u8,
+        scopes: &Scopes<'a>,
+    ) -> Result<Operand<'a>> {
+        let mut left = first;
+        while let Some((operator, strength)) = self.operator()
+            && strength >= least
+        {
+            self.at += operator.len();
+            let right = self.simple_operand(scopes)?;
+            if operator == "?" {
+                let yes = self.expression(right, 0, scopes)?;
+                self.expect(b':')?;
+                let right = self.simple_operand(scopes)?;
+                let no = self.expression(right, 0, scopes)?;
+                left = if left == Operand::Integer(0) { no } else { yes };
+                continue;
+            }
+            let right = self.expression(right, strength + 1, scopes)?;
+            left = match combine(operator, &left, &right) {
+                Some(value) => value,
+                None => return self.error(format!("{operator} does not fit its operands")),
+            };
+        }
+        Ok(left)
+    }
+}
+
+/// How strongly a multiplication binds.
+const MULTIPLICATION: u8 = 10;
+
+/// The operators of constant expressions, the longer ones first, and how strongly they bind.
+const OPERATORS: [(&str, u8); 19] = [
+    ("<<", 8),
+    (">>", 8),
+    ("<=", 7),
+    (">=", 7),
+    ("==", 6),
+    ("!=", 6),
+    ("&&", 2),
+    ("||", 1),
+    ("*", MULTIPLICATION),
+    ("/", MULTIPLICATION),
+    ("%", MULTIPLICATION),
+    ("+", 9),
+    ("-", 9),
+    ("<", 7),
+    (">", 7),
+    ("&", 5),
+    ("^", 4),
+    ("|", 3),
+    ("?", 0),
+];
+
+fn is_constant(operand: &Operand<'_>) -> bool {
+    matches!(operand, Operand::Integer(_) | Operand::Single(_) | Operand::Double(_))
+}
+
+/// The value of an operation on constants, which have 64 bits.
+fn combine(operator: &str, left: &Operand<'_>, right: &Operand<'_>) -> Option<Operand<'static>> {
+    let (Operand::Integer(a), Operand::Integer(b)) = (left, right) else {
+        return combine_floats(operator, float_of(left)?, float_of(right)?);
+    };
+    let (a, b) = (*a, *b);
+    let shift = (b & 63) as u32;
+    let value = match operator {
+        "*" => a.wrapping_mul(b),
+        "/" => a.checked_div(b)?,
+        "%" => a.checked_rem(b)?,
+        "+" => a + b,
+        "-" => a - b,
+        "<<" => a << shift,
+        ">>" => a >> shift,
+        "<" => i128::from(a < b),
+        "<=" => i128::from(a <= b),
+        ">" => i128::from(a > b),
+        ">=" => i128::from(a >= b),
+        "==" => i128::from(a == b),
+        "!=" => i128::from(a != b),
+        "&" => a & b,
+        "^" => a ^ b,
+        "|" => a | b,
+        "&&" => i128::from(a != 0 && b != 0),
+        "||" => i128::from(a != 0 || b != 0),
+        _ => return None,
+    };
+    // What neither a signed nor an unsigned word holds loses its upper bits.
+    let fits = (i64::MIN.into()..=u64::MAX.into()).contains(&value);
+    Some(Operand::Integer(if fits { value } else { (value as u64).into() }))
+}
+
+fn combine_floats(operator: &str, a: f64, b: f64) -> Option<Operand<'static>> {
+    let truth = |is_true: bool| Some(Operand::Integer(i128::from(is_true)));
+    let value = match operator {
+        "*" => a * b,
+        "/" => a / b,
+        "+" => a + b,
+        "-" => a - b,
+        "<" => return truth(a < b),
+        "<=" => return truth(a <= b),
+        ">" => return truth(a > b),
+        ">=" => return truth(a >= b),
+        "==" => return truth(a == b),
+        "!=" => return truth(a != b),
+        _ => return None,
+    };
+    Some(Operand::Double(value.to_bits()))
+}
+
+fn float_of(operand: &Operand<'_>) -> Option<f64> {
+    match operand {
+        Operand::Integer(value) => Some(*value as f64),
+        Operand::Single(bits) => Some(f32::from_bits(*bits).into()),
+        Operand::Double(bits) => Some(f64::from_bits(*bits)),
+        _ => None,
     }
 }
 
@@ -865,6 +1068,66 @@ mod tests {
         let address = Operand::Address(Box::new(Operand::Symbol("q", 0)), -4);
         assert_eq!(instructions[3].operands[1], address);
         assert_eq!(instructions[4].operands[2], Operand::Single(0x3f80_0000));
+    }
+
+    #[test]
+    fn constant_expressions_are_those_of_c() {
+        for (text, value) in [
+            ("1 + 2 * 3", 7),
+            ("(1 + 2) * 3", 9),
+            ("10 - 3 - 2", 5),
+            ("1 << 4 | 3", 19),
+            ("~5 & 0xff", 0xfa),
+            ("-7 / 2", -3),
+            ("-7 % 2", -1),
+            ("7 > 3 ? 10 : 20", 10),
+            ("0 ? 1 : 0 ? 2 : 3", 3),
+            ("!3 || 2 == 2 && 1 != 1", 0),
+            ("6 ^ 3 & 2", 4),
+            ("(.u64) -1 >> 63", 1),
+            ("(.s64) 0xffffffffffffffff >> 63", -1),
+            ("1.5 * 2 == 3.0", 1),
+            ("0x7fffffffffffffff + 1", 1 << 63),
+        ] {
+            let (text, scopes) = (format!("{text};"), Scopes::default());
+            let mut parser = Parser { tokens: split(&text).unwrap(), at: 0 };
+            assert_eq!(parser.operand(&scopes).unwrap(), Operand::Integer(value), "{text}");
+            assert!(parser.takes(b';'), "{text}");
+        }
+        for text in ["1 / 0;", "1.5 & 2;", "1 ? 2;"] {
+            let mut parser = Parser { tokens: split(text).unwrap(), at: 0 };
+            assert!(parser.operand(&Scopes::default()).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn registers_of_vectors_and_parts_are_resolved() {
+        let text = ".version 8.3\n.target sm_90\n.func (.reg.b32 r) f(.reg .b32 x) {\n\
+            .reg.b32 a; .reg .v2 .b32 v, w<2>;\n\
+            mov.b32 v.y, x; ld.v2.b32 w1, [4+4]; vadd.u32.u32.u32 r.h1, a.b3, -a, x;\n\
+            tex.2d.v2.f32.f32 v, [t, {a, x}]; }";
+        let module = module(text).unwrap();
+        let function = &module.functions[0];
+        assert_eq!(function.results[0].register, Some(0));
+        assert_eq!(function.parameters[0].register, Some(1));
+        let body = function.body.as_ref().unwrap();
+        assert_eq!(body.registers.len(), 3 + 2 + 4);
+        let operands: Vec<_> = body
+            .statements
+            .iter()
+            .map(|statement| match statement {
+                Statement::Instruction(it) => it.operands.clone(),
+                other => panic!("{other:?}"),
+            })
+            .collect();
+        use Operand::*;
+        assert_eq!(operands[0], [Register(4), Register(1)]);
+        assert_eq!(operands[1][0], Vector(vec![Register(7), Register(8)]));
+        assert_eq!(operands[1][1], Address(Box::new(Integer(4)), 4));
+        assert_eq!(operands[2][0], Part(Box::new(Register(0)), "h1"));
+        assert_eq!(operands[2][1], Part(Box::new(Register(2)), "b3"));
+        assert_eq!(operands[2][2], Negated(Box::new(Register(2))));
+        assert!(matches!(&operands[3][1], Vector(parts) if parts.len() == 2));
     }
 
     #[test]

@@ -61,6 +61,7 @@ pub(super) fn split(text: &str) -> Result<Tokens<'_>> {
                 continue;
             }
             b'0'..=b'9' => number_end(bytes, at),
+            b'.' => directive_end(bytes, at),
             byte if is_word(byte) => word_end(bytes, at),
             byte if byte.is_ascii_graphic() => {
                 list.push((Token::Mark(byte), line));
@@ -87,6 +88,12 @@ fn word_end(bytes: &[u8], start: usize) -> usize {
             _ => return at,
         }
     }
+}
+
+/// The end of a directive: `.reg.b32` is two words.
+fn directive_end(bytes: &[u8], start: usize) -> usize {
+    let end = word_end(bytes, start);
+    bytes[start + 1..end].iter().position(|byte| *byte == b'.').map_or(end, |at| start + 1 + at)
 }
 
 /// The end of a number, in which an exponent may have a sign.
@@ -147,5 +154,7 @@ mod tests {
         );
         assert_eq!(list.last().unwrap().1, 3);
         assert!(split("\"open").is_err());
+        let joined: Vec<_> = split(".reg.b32 %r.x;").unwrap().list.iter().map(|it| it.0).collect();
+        assert_eq!(joined, [Word(".reg"), Word(".b32"), Word("%r.x"), Mark(b';')]);
     }
 }

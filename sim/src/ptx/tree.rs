@@ -59,6 +59,8 @@ pub struct Variable<'a> {
     pub linkage: Linkage,
     /// Its first elements; the others are zero.
     pub values: Vec<Operand<'a>>,
+    /// The register of a parameter or result that is one: `.reg`.
+    pub register: Option<u32>,
 }
 
 impl Variable<'_> {
@@ -153,12 +155,17 @@ pub enum Operand<'a> {
     GenericSymbol(&'a str, i64),
     /// `[base + offset]`; base is a register, a name or a number.
     Address(Box<Operand<'a>>, i64),
-    /// `{a, b}`, and the parentheses of calls.
+    /// `{a, b}`, a register of a vector, the parentheses of calls, and an address with more than
+    /// one part, as that of a texture.
     Vector(Vec<Operand<'a>>),
     /// `p|q`.
     Pair(Box<Operand<'a>>, Box<Operand<'a>>),
     /// `!p`.
     Not(Box<Operand<'a>>),
+    /// `-r`: a register with a sign, in `vmad`.
+    Negated(Box<Operand<'a>>),
+    /// `r.b0`: a register, and which part of it.
+    Part(Box<Operand<'a>>, &'a str),
     /// `_`: the value is not wanted.
     Sink,
 }
