@@ -206,6 +206,7 @@ impl Launch {
             | FaultKind::LocalRange
             | FaultKind::ReadOnly
             | FaultKind::StackOverflow => code::ILLEGAL_ADDRESS,
+            FaultKind::AddressSpace => code::INVALID_ADDRESS_SPACE,
             FaultKind::Misaligned => code::MISALIGNED_ADDRESS,
             FaultKind::Trap | FaultKind::Breakpoint | FaultKind::OutOfMemory => code::LAUNCH_FAILED,
             FaultKind::Assert => code::ASSERT,

@@ -192,6 +192,7 @@ impl Cluster {
             local: &mut local,
             parameters: grid.parameters,
             clock: warp.clock,
+            updates: warp.updates,
         };
         let mut common = Common {
             block: &mut self.blocks[block],
@@ -215,7 +216,7 @@ impl Cluster {
             }
         };
         grid.windows = [memory.read, memory.written];
-        warp.clock = memory.clock;
+        (warp.clock, warp.updates) = (memory.clock, memory.updates);
         warp.local = local;
         let pause = outcome.map_err(|fault| warp.locate(grid, &self.blocks[block], fault))?;
         match pause {

@@ -1,8 +1,9 @@
 //! A warp: 32 threads that run together while they agree, and apart where they do not.
 //!
 //! A fragment is a set of lanes at one instruction. A branch on which lanes disagree splits it. The
-//! parts meet again where all paths lead (a join), as the hardware's compiler arranges it. Each
-//! fragment makes progress on its own, so lanes may wait for others of their warp.
+//! parts meet again where all paths lead (a join), as the hardware's compiler arranges it. Lanes
+//! may wait for others of their warp: fragments take turns, and where the lanes that a join expects
+//! do not come for long, or cannot come, the join is opened, so that those at it go on alone.
 
 use super::Grid;
 use super::block::{Block, Common};
@@ -11,13 +12,22 @@ use crate::memory::fault::{Fault, FaultKind};
 use crate::memory::{FUNCTION_WINDOW, Local, Memory, WINDOW_MASK};
 use crate::program::flow::NEVER;
 use crate::program::{
-    Action, Barrier, Call, Callee, Function, Instruction, Preset, Program, Reduction, Slot, Special,
+    Action, Barrier, Call, Callee, Function, Instruction, Preset, Program, Reduction, Slot,
+    Special, Stack,
 };
 use crate::registers::{Compute, LANES, Mask, Registers, store, store_mask};
 
 const NONE: u32 = u32::MAX;
 /// Calls within each other.
 const MOST_FRAMES: usize = 4096;
+/// Instructions of a warp while lanes wait at a join, after which the join is opened.
+const PATIENCE: u64 = 1 << 20;
+/// The same if there were atomic operations among them: lanes may wait for a lock.
+const LOCK_PATIENCE: u64 = 1 << 12;
+/// Instructions of a fragment before another one of its warp runs.
+const TURN: u64 = 1 << 12;
+/// What a pause that a thread asks for counts as, in instructions.
+const YIELD_COST: u64 = 1 << 16;
 
 /// Why a warp stops running for now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -84,6 +94,10 @@ struct Join {
     outer: u32,
     expected: u32,
     arrived: u32,
+    /// Lanes that arrive go on at once.
+    is_open: bool,
+    /// The numbers of instructions and of atomic operations when the first lanes arrived.
+    since: (u64, u64),
 }
 
 /// A warp.
@@ -102,6 +116,9 @@ pub(super) struct Warp {
     cluster_arrival: u64,
     pub(super) local: Local,
     pub(super) clock: u64,
+    pub(super) updates: u64,
+    /// Instructions that pauses count as.
+    pauses: u64,
     /// Where the last instruction ran, for faults.
     place: (u32, u32),
     /// Stands for the registers of a frame that does not exist.
@@ -127,6 +144,10 @@ fn fill(registers: &mut Registers, slot: Slot, bits: u64) {
     match slot {
         Slot::Narrow(row) => registers.narrow[row as usize] = [bits as u32; LANES],
         Slot::Wide(row) => registers.wide[row as usize] = [bits; LANES],
+        Slot::Pair(row) => {
+            registers.wide[row as usize] = [bits; LANES];
+            registers.wide[row as usize + 1] = [0; LANES];
+        }
         Slot::Mask(row) => registers.masks[row as usize] = bits as u32,
     }
 }
@@ -137,7 +158,7 @@ fn fill_by(registers: &mut Registers, slot: Slot, value: impl Fn(u32) -> u32) {
     match slot {
         Slot::Narrow(to) => registers.narrow[to as usize] = row,
         Slot::Wide(to) => registers.wide[to as usize] = row.map(u64::from),
-        Slot::Mask(_) => {}
+        Slot::Pair(_) | Slot::Mask(_) => {}
     }
 }
 
@@ -171,6 +192,8 @@ impl Warp {
             cluster_arrival: 0,
             local: Local { bytes: Vec::new(), each: 0 },
             clock: 0,
+            updates: 0,
+            pauses: 0,
             place: (0, 0),
             none: Registers::default(),
         }
@@ -187,7 +210,8 @@ impl Warp {
         let threads: u32 = grid.shape.block.iter().product();
         let count = (threads - index * LANES as u32).min(LANES as u32);
         let lanes = u32::MAX >> (LANES as u32 - count);
-        (self.live, self.index, self.clock) = (lanes, index, 0);
+        (self.live, self.index) = (lanes, index);
+        (self.clock, self.updates, self.pauses) = (0, 0, 0);
         self.cluster = cluster;
         self.joins.clear();
         self.fragments.clear();
@@ -275,21 +299,80 @@ impl Warp {
             // The newest first: the sides of an inner branch meet before outer ones go on.
             let order = (0..count).map(|turn| (first + count - turn) % count);
             let Some(index) = order.into_iter().find(|index| self.is_ready(*index, common)) else {
+                // Those that wait here may be waited for.
+                if self.open_joins(|_| true) {
+                    continue;
+                }
                 return Ok(Pause::Blocked { ran: memory.clock != begin });
             };
             self.resume(index, common);
-            let pause = self.run_fragment(index, grid, memory, common, end)?;
-            match pause {
-                None => {}
-                Some(pause) => {
-                    // A fragment that spins must not keep the others from running.
-                    if !self.fragments.is_empty() {
-                        self.fragments.rotate_right(1);
-                    }
-                    return Ok(pause);
-                }
+            let index = self.merge(index);
+            let turn = end.min(memory.clock + TURN);
+            let Some(pause) = self.run_fragment(index, grid, memory, common, turn)? else {
+                continue;
+            };
+            self.pause(index, pause, memory);
+            if pause != Pause::Quantum || memory.clock >= end {
+                return Ok(pause);
             }
         }
+    }
+
+    /// Prepares the next turn: a fragment that spins must not keep the others from running.
+    fn pause(&mut self, index: usize, pause: Pause, memory: &mut Memory<'_>) {
+        if index < self.fragments.len() {
+            let fragment = self.fragments.remove(index);
+            self.fragments.insert(0, fragment);
+        }
+        if pause == Pause::Yielded {
+            self.pauses += YIELD_COST;
+        }
+        let (now, updates) = self.now(memory);
+        self.open_joins(|join| {
+            let patience = if join.since.1 == updates { PATIENCE } else { LOCK_PATIENCE };
+            now - join.since.0 > patience
+        });
+    }
+
+    /// The numbers of instructions, with what pauses count as, and of atomic operations.
+    fn now(&self, memory: &Memory<'_>) -> (u64, u64) {
+        (memory.clock + self.pauses, memory.updates)
+    }
+
+    /// Lets the lanes go on that wait at joins for which `opens` is true, now and in future. True
+    /// if there were any.
+    fn open_joins(&mut self, opens: impl Fn(&Join) -> bool) -> bool {
+        let mut were_any = false;
+        for index in 0..self.joins.len() {
+            let Some(Some(join)) = self.joins.get_mut(index) else { continue };
+            if join.arrived != 0 && opens(join) {
+                join.is_open = true;
+                were_any = true;
+                self.settle(index as u32);
+            }
+        }
+        were_any
+    }
+
+    /// Unites a fragment with the others at the same instruction, and returns its index.
+    fn merge(&mut self, index: usize) -> usize {
+        if self.fragments.len() == 1 {
+            return index;
+        }
+        let Fragment { frame, pc, join, .. } = self.fragments[index];
+        let (mut at, mut index) = (0, index);
+        while let Some(other) = self.fragments.get(at) {
+            let is_same = (other.frame, other.pc, other.join) == (frame, pc, join);
+            if at == index || !is_same || !matches!(other.state, State::Ready) {
+                at += 1;
+                continue;
+            }
+            let lanes = other.lanes;
+            self.fragments.remove(at);
+            index -= usize::from(at < index);
+            self.fragments[index].lanes |= lanes;
+        }
+        index
     }
 
     /// True if a fragment can run.
@@ -413,7 +496,7 @@ impl Warp {
                 }
                 self.diverge(index, &sides, lanes & !active, *join, grid);
             }
-            Action::Join => self.arrive(index),
+            Action::Join => self.arrive(index, memory),
             Action::Return => self.give_back(index, active, grid.program, memory, common),
             Action::Exit => self.exit(index, active, grid.program, common),
             Action::Call(call) => self.call(index, call, active, grid, memory, common)?,
@@ -421,6 +504,7 @@ impl Warp {
                 let lane = active.trailing_zeros() as usize;
                 return Err(Fault::new(*kind).of_lane(lane));
             }
+            Action::Stack(change) => self.change_stack(index, *change, active, grid, memory)?,
             Action::Yield => {
                 self.fragments[index].pc = pc + 1;
                 return Ok(Some(Pause::Yielded));
@@ -456,6 +540,44 @@ impl Warp {
             Action::Compute(_) | Action::Access(_) => {}
         }
         Ok(None)
+    }
+
+    /// Changes the end of a function's local memory.
+    fn change_stack(
+        &mut self,
+        index: usize,
+        change: Stack,
+        active: u32,
+        grid: &Grid<'_>,
+        memory: &mut Memory<'_>,
+    ) -> Result<(), Fault> {
+        self.fragments[index].pc += 1;
+        let place = self.fragments[index].frame as usize;
+        let Some(Some(frame)) = self.frames.get_mut(place) else { return Ok(()) };
+        let mask = Mask { active, whole: false };
+        match change {
+            Stack::Allocate { to, bytes, align } => {
+                let start = frame.top.next_multiple_of(align);
+                let sizes = &frame.registers.wide[bytes as usize];
+                let most = mask.lanes().map(|lane| sizes[lane]).max().unwrap_or(0);
+                let most = usize::try_from(most).unwrap_or(usize::MAX);
+                let top = start.saturating_add(most);
+                memory.local.reserve(top, grid.options.stack_limit)?;
+                frame.top = top;
+                store::<u64>(&mut frame.registers, mask, to, &[start as u64; LANES]);
+            }
+            Stack::Save(to) => {
+                store::<u64>(&mut frame.registers, mask, to, &[frame.top as u64; LANES]);
+            }
+            // While other lanes are elsewhere in the function, their memory is kept.
+            Stack::Restore(from) if active == frame.lanes => {
+                let ends = &frame.registers.wide[from as usize];
+                let end = mask.lanes().map(|lane| ends[lane]).max().unwrap_or(0);
+                frame.top = frame.top.min(usize::try_from(end).unwrap_or(usize::MAX));
+            }
+            Stack::Restore(_) => {}
+        }
+        Ok(())
     }
 
     fn registers(&mut self, index: usize) -> &mut Registers {
@@ -496,8 +618,10 @@ impl Warp {
         let inner = if join == NEVER || self.join(outer).is_some_and(is_around) {
             outer
         } else {
-            let fresh = Join { frame, pc: join, outer, expected: lanes, arrived: 0 };
-            self.add_join(fresh)
+            let expected = lanes;
+            let (arrived, is_open, since) = (0, false, (0, 0));
+            let pc = join;
+            self.add_join(Join { frame, pc, outer, expected, arrived, is_open, since })
         };
         let state = State::Ready;
         let following = (pc + 1, rest);
@@ -537,7 +661,7 @@ impl Warp {
     }
 
     /// A fragment reaches a place where lanes meet; only those of its innermost join wait.
-    fn arrive(&mut self, index: usize) {
+    fn arrive(&mut self, index: usize, memory: &Memory<'_>) {
         let Fragment { frame, pc, lanes, join, .. } = self.fragments[index];
         let is_it = self.join(join).is_some_and(|it| it.frame == frame && it.pc == pc);
         if !is_it {
@@ -545,21 +669,36 @@ impl Warp {
             return;
         }
         self.fragments.remove(index);
-        if let Some(Some(join)) = self.joins.get_mut(join as usize) {
-            join.arrived |= lanes;
-        }
-        self.settle(join);
+        self.arrive_at(join, lanes, memory);
     }
 
-    /// Ends a join at which all lanes have arrived.
+    /// Lanes arrive at a join.
+    fn arrive_at(&mut self, index: u32, lanes: u32, memory: &Memory<'_>) {
+        let now = self.now(memory);
+        if let Some(Some(join)) = self.joins.get_mut(index as usize) {
+            if join.arrived == 0 {
+                join.since = now;
+            }
+            join.arrived |= lanes;
+        }
+        self.settle(index);
+    }
+
+    /// Lets the lanes of a join go on if it is open or all have arrived, and ends it if none is
+    /// expected any more.
     fn settle(&mut self, index: u32) {
-        let Some(Some(join)) = self.joins.get(index as usize).copied() else { return };
-        if join.arrived != join.expected {
+        let Some(slot) = self.joins.get_mut(index as usize) else { return };
+        let Some(join) = slot else { return };
+        if join.arrived != join.expected && !join.is_open {
             return;
         }
-        self.joins[index as usize] = None;
-        if join.expected != 0 {
-            let Join { frame, pc, outer, arrived: lanes, .. } = join;
+        let Join { frame, pc, outer, arrived: lanes, .. } = *join;
+        join.expected &= !lanes;
+        join.arrived = 0;
+        if join.expected == 0 {
+            *slot = None;
+        }
+        if lanes != 0 {
             let (pc, state) = (pc + 1, State::Ready);
             self.fragments.push(Fragment { frame, pc, lanes, join: outer, state });
         }
@@ -654,10 +793,7 @@ impl Warp {
         }
         self.leave_joins(lanes, join, at);
         self.leave_frame(place, lanes);
-        if let Some(Some(found)) = self.joins.get_mut(at as usize) {
-            found.arrived |= lanes;
-        }
-        self.settle(at);
+        self.arrive_at(at, lanes, memory);
     }
 
     /// Calls functions, or a function of the driver.
@@ -704,7 +840,8 @@ impl Warp {
             return Err(Fault::new(FaultKind::StackOverflow));
         }
         let rest = lanes & !active;
-        let join = Join { frame, pc, outer, expected: lanes, arrived: rest };
+        let (expected, arrived, since) = (lanes, rest, self.now(memory));
+        let join = Join { frame, pc, outer, expected, arrived, is_open: false, since };
         let join = self.add_join(join);
         self.fragments.remove(index);
         for (function, lanes) in groups {
@@ -841,7 +978,15 @@ impl Warp {
         let Some(state) = common.block.barriers.get_mut(number as usize) else {
             return Err(Fault::new(FaultKind::IllegalInstruction).of_lane(lane));
         };
-        let generation = state.arrive(lanes.count_ones(), threads, truths);
+        if !threads.is_multiple_of(LANES as u32) {
+            return Err(Fault::new(FaultKind::IllegalInstruction).of_lane(lane));
+        }
+        let mut count = lanes.count_ones();
+        // Where warps count, their lanes that have exited or never were count with the lowest one.
+        if threads != 0 && lanes & self.live & self.live.wrapping_neg() != 0 {
+            count += LANES as u32 - self.live.count_ones();
+        }
+        let generation = state.arrive(count, threads, truths);
         state.settle(live);
         let fragment = &mut self.fragments[index];
         fragment.pc = pc + 1;

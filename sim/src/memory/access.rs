@@ -5,6 +5,7 @@ use super::{Memory, Place};
 use crate::registers::{LANES, Mask, Wide};
 use std::ptr;
 use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 /// The address of the first lane if those of the active lanes follow each other without gaps.
 #[inline(always)]
@@ -208,6 +209,36 @@ word! {
     u64, AtomicU64, 8;
 }
 
+impl Word for u128 {
+    const BYTES: usize = 16;
+
+    /// A lock makes it atomic among operations on words of this size.
+    unsafe fn update(at: *mut u8, mut change: impl FnMut(Self) -> Self) -> Self {
+        static LOCK: Mutex<()> = Mutex::new(());
+        let _held = LOCK.lock().unwrap_or_else(PoisonError::into_inner);
+        // SAFETY: the caller promises an aligned word that stays there.
+        let low = unsafe { AtomicU64::from_ptr(at.cast()) };
+        // SAFETY: as above; it is the upper half of the word.
+        let high = unsafe { AtomicU64::from_ptr(at.wrapping_add(8).cast()) };
+        let old =
+            u128::from(high.load(Ordering::SeqCst)) << 64 | u128::from(low.load(Ordering::SeqCst));
+        let new = change(old);
+        low.store(new as u64, Ordering::SeqCst);
+        high.store((new >> 64) as u64, Ordering::SeqCst);
+        old
+    }
+
+    fn of(bytes: &[u8]) -> Self {
+        let mut raw = [0; 16];
+        raw.copy_from_slice(bytes);
+        Self::from_le_bytes(raw)
+    }
+
+    fn put(self, bytes: &mut [u8]) {
+        bytes.copy_from_slice(&self.to_le_bytes());
+    }
+}
+
 impl Memory<'_> {
     /// Replaces a word of memory by `change` of it; returns the old one.
     pub fn update<W: Word>(
@@ -217,6 +248,7 @@ impl Memory<'_> {
         address: u64,
         mut change: impl FnMut(W) -> W,
     ) -> Result<W, Fault> {
+        self.updates += 1;
         if !address.is_multiple_of(W::BYTES as u64) {
             return Err(Fault::at(FaultKind::Misaligned, address).of_lane(lane));
         }

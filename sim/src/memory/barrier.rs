@@ -45,6 +45,11 @@ impl Barrier {
     }
 }
 
+/// `mbarrier.pending_count`: the arrivals that a state still expects.
+pub fn pending_count(state: u64) -> u32 {
+    Barrier::of(state).pending as u32
+}
+
 impl Memory<'_> {
     /// `mbarrier.init`.
     pub fn initialise_barrier(

@@ -11,6 +11,8 @@ pub enum FaultKind {
     SharedRange,
     /// Local memory outside of the thread's.
     LocalRange,
+    /// A generic address of shared or local memory where one of global memory is expected.
+    AddressSpace,
     /// A write to constant memory or parameters.
     ReadOnly,
     /// An address that is no multiple of the access's size.
@@ -90,6 +92,7 @@ impl fmt::Display for Fault {
             FaultKind::IllegalAddress => "accesses memory that the device cannot access",
             FaultKind::SharedRange => "accesses shared memory outside of its block's",
             FaultKind::LocalRange => "accesses local memory outside of its own",
+            FaultKind::AddressSpace => "accesses shared or local memory as global memory",
             FaultKind::ReadOnly => "writes memory that is read-only",
             FaultKind::Misaligned => "accesses a misaligned address",
             FaultKind::Trap => "executes trap",

@@ -6,6 +6,7 @@ mod barrier;
 pub mod fault;
 
 pub use access::Word;
+pub use barrier::pending_count;
 
 use fault::{Fault, FaultKind};
 use std::ptr;
@@ -141,6 +142,8 @@ pub struct Memory<'a> {
     pub parameters: &'a [u8],
     /// Instructions that the warp has executed.
     pub clock: u64,
+    /// Atomic operations that the warp has executed.
+    pub updates: u64,
 }
 
 impl Memory<'_> {
@@ -156,7 +159,11 @@ impl Memory<'_> {
 
     #[cold]
     fn look_up(&mut self, address: u64, bytes: u64, write: bool) -> Result<*mut u8, Fault> {
-        let wild = || Fault::at(FaultKind::IllegalAddress, address);
+        let kind = match address & WINDOW_MASK {
+            SHARED_WINDOW | LOCAL_WINDOW => FaultKind::AddressSpace,
+            _ => FaultKind::IllegalAddress,
+        };
+        let wild = || Fault::at(kind, address);
         let found = self.machine.window(address, write).ok_or_else(wild)?;
         *(if write { &mut self.written } else { &mut self.read }) = found;
         found.find(address, bytes).ok_or_else(wild)

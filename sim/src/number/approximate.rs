@@ -289,7 +289,8 @@ mod tests {
         assert_eq!(ex2::<true>(-tiny), 1.0);
         assert_eq!(ex2::<true>(infinity), infinity);
         assert_eq!(ex2::<true>(-130.0), 0.0);
-        assert_eq!(ex2::<false>(-130.0), 2f32.powi(-130));
+        // 2^-130: powi inverts 2^130, which is infinite.
+        assert_eq!(bits(ex2::<false>(-130.0)), 1 << 19);
         assert_eq!(bits(ex2::<true>(nan)), 0x7fff_ffff);
         assert_eq!(lg2::<true>(-tiny), -infinity);
         assert_eq!(lg2::<true>(0.0), -infinity);

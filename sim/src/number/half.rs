@@ -223,6 +223,16 @@ pub fn fma<H: Half, const FTZ: bool, const SAT: bool, const RELU: bool>(
     finish::<H, FTZ, SAT, RELU>(round::<H, FTZ>(round_to_odd(sum, rest), scaled))
 }
 
+/// The NaN that fills a tensor outside of its bounds.
+const OUT_OF_BOUNDS: u16 = 0xffff;
+
+/// `fma.oob`: +0 if a factor is the NaN that stands for an element out of bounds.
+#[inline(always)]
+pub fn fma_oob<H: Half, const RELU: bool>(a: u16, b: u16, c: u16) -> u16 {
+    let value = fma::<H, false, false, RELU>(a, b, c);
+    if (a == OUT_OF_BOUNDS) | (b == OUT_OF_BOUNDS) { 0 } else { value }
+}
+
 /// `neg`
 #[inline(always)]
 pub fn neg<H: Half, const FTZ: bool>(a: u16) -> u16 {
@@ -305,6 +315,8 @@ packed! {
     mul_x2 = mul[FTZ, SAT](a, b);
     /// [`fma`] of both halves of three words.
     fma_x2 = fma[FTZ, SAT, RELU](a, b, c);
+    /// [`fma_oob`] of both halves of three words.
+    fma_oob_x2 = fma_oob[RELU](a, b, c);
     /// [`neg`] of both halves of a word.
     neg_x2 = neg[FTZ](a);
     /// [`abs`] of both halves of a word.

@@ -132,8 +132,22 @@ pub enum Slot {
     Narrow(u32),
     /// A row of 64 bits.
     Wide(u32),
+    /// Two rows of 64 bits, that of the lower halves first: 128 bits.
+    Pair(u32),
     /// A predicate.
     Mask(u32),
+}
+
+impl Slot {
+    /// Bytes of one lane; 0 for a predicate.
+    pub fn bytes(self) -> usize {
+        match self {
+            Slot::Narrow(_) => 4,
+            Slot::Wide(_) => 8,
+            Slot::Pair(_) => 16,
+            Slot::Mask(_) => 0,
+        }
+    }
 }
 
 /// What a register holds when a function starts.
@@ -224,6 +238,8 @@ pub enum Action {
     Join,
     /// Calls a function.
     Call(Box<Call>),
+    /// Changes the function's local memory.
+    Stack(Stack),
     /// Returns from the function, or ends the thread.
     Return,
     /// Ends the thread.
@@ -241,6 +257,24 @@ pub enum Action {
     Yield,
     /// Ends the kernel with a fault.
     Trap(crate::memory::fault::FaultKind),
+}
+
+/// A change of the end of a function's local memory.
+#[derive(Clone, Copy, Debug)]
+pub enum Stack {
+    /// `alloca`: moves the end.
+    Allocate {
+        /// The row for the address.
+        to: u32,
+        /// The row of the numbers of bytes.
+        bytes: u32,
+        /// The alignment of the address.
+        align: usize,
+    },
+    /// `stacksave`: the row for the end.
+    Save(u32),
+    /// `stackrestore`: the row of an end before.
+    Restore(u32),
 }
 
 /// A barrier of a block.

@@ -90,6 +90,7 @@ fn status_of(kind: FaultKind) -> u32 {
         FaultKind::Assert => 710,
         FaultKind::IllegalInstruction => 715,
         FaultKind::Misaligned => 716,
+        FaultKind::AddressSpace => 717,
         FaultKind::IllegalCall => 718,
         FaultKind::Trap | FaultKind::Breakpoint => 719,
         FaultKind::OutOfMemory => 2,

@@ -2,14 +2,15 @@
 
 use super::super::flow::{NEVER, Next};
 use super::super::{
-    Action, Barrier, Builtin, Call, Callee, Parameter, Reduction, Slot, unresolved,
+    Action, Barrier, Builtin, Call, Callee, Parameter, Preset, Reduction, Slot, Stack, unresolved,
 };
 use super::name::Name;
+use super::operand::constant;
 use super::{Local, Lowering};
 use crate::memory::fault::FaultKind;
-use crate::ptx::Result;
 use crate::ptx::tree::Operand;
 use crate::ptx::types::Type;
+use crate::ptx::{LoadError, Result};
 
 impl<'t> Lowering<'_, 't> {
     /// Instructions of control flow.
@@ -51,16 +52,21 @@ impl<'t> Lowering<'_, 't> {
             "call" => self.call(name, operands)?,
             "ret" => {
                 name.ignore(&["uni"]);
+                self.give_results()?;
                 self.ends(Action::Return);
             }
             "exit" => self.ends(Action::Exit),
             "trap" => self.ends(Action::Trap(FaultKind::Trap)),
             "brkpt" => self.push(Action::Trap(FaultKind::Breakpoint)),
-            "nanosleep" => self.push(Action::Yield),
-            "pmevent" | "setmaxnreg" | "griddepcontrol" => {
-                while name.take_if(|_| true).is_some() {}
-                self.push(Action::Compute(Box::new(|_, _| {})));
+            "nanosleep" => {
+                let [time] = operands else { return self.operands(1) };
+                self.source::<u32>(time, Type::U32)?;
+                self.push(Action::Yield);
             }
+            "pmevent" => name.ignore(&["mask"]),
+            "setmaxnreg" => name.ignore(&["inc", "dec", "sync", "aligned"]),
+            "griddepcontrol" => name.ignore(&["launch_dependents", "wait"]),
+            "alloca" | "stacksave" | "stackrestore" => self.stack(base, operands)?,
             "bar" | "barrier" if name.takes("warp") => {
                 name.ignore(&["sync"]);
                 let [members] = operands else { return self.operands(1) };
@@ -119,19 +125,28 @@ impl<'t> Lowering<'_, 't> {
         Ok(true)
     }
 
-    fn call(&mut self, name: &mut Name<'t>, operands: &[Operand<'t>]) -> Result<()> {
+    fn call<'o>(&mut self, name: &mut Name<'t>, operands: &'o [Operand<'t>]) -> Result<()> {
         name.ignore(&["uni"]);
-        let (results, callee, arguments) = match operands {
-            [Operand::Vector(results), callee, Operand::Vector(arguments), ..] => {
-                (results.as_slice(), callee, arguments.as_slice())
+        let list = |operand: &'o Operand<'t>| match operand {
+            Operand::Vector(list) => Some(list.as_slice()),
+            // A constant in parentheses is read as the constant.
+            Operand::Integer(_) | Operand::Single(_) | Operand::Double(_) => {
+                Some(std::slice::from_ref(operand))
             }
-            [Operand::Vector(results), callee, ..] => (results.as_slice(), callee, &[][..]),
-            [callee, Operand::Vector(arguments), ..] => (&[][..], callee, arguments.as_slice()),
-            [callee, ..] => (&[][..], callee, &[][..]),
-            [] => return self.operands(1),
+            _ => None,
         };
-        let arguments = self.locals(arguments)?;
-        let result = self.locals(results)?.first().copied();
+        let (results, rest) = match operands {
+            [Operand::Vector(results), rest @ ..] => (results.as_slice(), rest),
+            rest => (&[][..], rest),
+        };
+        let [callee, rest @ ..] = rest else { return self.operands(1) };
+        let arguments = rest.first().and_then(list).unwrap_or_default();
+        let arguments = self.arguments(arguments)?;
+        let (result, to) = match results {
+            [] => (None, None),
+            [one] => self.result(one)?,
+            _ => return self.error("a call has one result"),
+        };
         let callee = match callee {
             Operand::Symbol(name, 0) => self.callee(name)?,
             Operand::Register(_) => {
@@ -144,6 +159,32 @@ impl<'t> Lowering<'_, 't> {
             _ => return self.error("a function is expected"),
         };
         self.push(Action::Call(Box::new(Call { callee, arguments, result })));
+        if let (Some(to), Some(place)) = (to, result) {
+            self.load_frame(to, place);
+        }
+        Ok(())
+    }
+
+    /// `alloca`, `stacksave` and `stackrestore`.
+    fn stack(&mut self, base: &str, operands: &[Operand<'t>]) -> Result<()> {
+        let change = match (base, operands) {
+            ("alloca", [to, bytes, rest @ ..]) => {
+                let to = self.destination::<u64>(to)?;
+                let bytes = self.source::<u64>(bytes, Type::U64)?;
+                let align = match rest {
+                    [] => 8,
+                    [Operand::Integer(align)] if *align > 0 && *align <= 1 << 20 => {
+                        (*align as usize).next_power_of_two()
+                    }
+                    _ => return self.error("the alignment is no power of two"),
+                };
+                Stack::Allocate { to, bytes, align }
+            }
+            ("stacksave", [to]) => Stack::Save(self.destination::<u64>(to)?),
+            ("stackrestore", [from]) => Stack::Restore(self.source::<u64>(from, Type::U64)?),
+            _ => return self.operands(1 + usize::from(base == "alloca")),
+        };
+        self.push(Action::Stack(change));
         Ok(())
     }
 
@@ -160,25 +201,95 @@ impl<'t> Lowering<'_, 't> {
         Err(unresolved(self.line, name))
     }
 
-    /// Variables of the function that hold arguments or results.
-    fn locals(&mut self, list: &[Operand<'t>]) -> Result<Vec<Parameter>> {
+    /// A `.param` variable of the function.
+    fn local(&self, operand: &Operand<'t>) -> Option<Parameter> {
+        let Operand::Local(variable, 0) = operand else { return None };
+        match self.variables[*variable as usize] {
+            Local::Frame(offset) => {
+                let bytes = self.body.variables[*variable as usize].bytes();
+                Some(Parameter { offset, bytes })
+            }
+            Local::Module(_) => None,
+        }
+    }
+
+    /// New local memory for an argument or a result of a call.
+    fn new_local(&mut self, bytes: usize) -> Parameter {
+        let offset = self.function.frame.next_multiple_of(bytes.max(1));
+        self.function.frame = offset + bytes;
+        Parameter { offset, bytes }
+    }
+
+    /// Where the arguments of a call are in local memory; registers and constants are put there.
+    fn arguments(&mut self, list: &[Operand<'t>]) -> Result<Vec<Parameter>> {
         let mut placed = Vec::new();
         for operand in list {
-            let place = match operand {
-                Operand::Local(variable, 0) => match self.variables[*variable as usize] {
-                    Local::Frame(offset) => {
-                        let bytes = self.body.variables[*variable as usize].bytes();
-                        Some(Parameter { offset, bytes })
-                    }
-                    Local::Module(_) => None,
-                },
-                _ => None,
-            };
-            match place {
-                Some(place) => placed.push(place),
-                None => return self.error("an argument of a call is no .param variable"),
+            if let Some(place) = self.local(operand) {
+                placed.push(place);
+                continue;
             }
+            let from = match constant(operand, Type::B64) {
+                Some(bits) => Slot::Wide(self.preset(Preset::Bits(bits), true)),
+                None => self.slot(operand)?,
+            };
+            let place = self.new_local(from.bytes());
+            if place.bytes == 0 {
+                return self.error("a predicate is no argument of a call");
+            }
+            self.store_frame(from, place);
+            placed.push(place);
         }
         Ok(placed)
+    }
+
+    /// Where the result of a call is in local memory, and the register for it if it is one.
+    fn result(&mut self, operand: &Operand<'t>) -> Result<(Option<Parameter>, Option<Slot>)> {
+        if let Some(place) = self.local(operand) {
+            return Ok((Some(place), None));
+        }
+        if *operand == Operand::Sink {
+            return Ok((None, None));
+        }
+        let Operand::Register(number) = operand else {
+            return self.error("the result of a call is no register and no variable");
+        };
+        let to = self.registers[*number as usize];
+        let place = self.new_local(self.body.registers[*number as usize].bytes());
+        match place.bytes {
+            0 => self.error("a predicate is no result of a call"),
+            _ => Ok((Some(place), Some(to))),
+        }
+    }
+
+    /// Loads the parameters of a function that are registers.
+    pub(super) fn take_parameters(&mut self) -> Result<()> {
+        for (index, variable) in self.tree.parameters.iter().enumerate() {
+            let Some(number) = variable.register else { continue };
+            let (to, place) = (self.registers[number as usize], self.function.parameters[index]);
+            if self.tree.is_kernel || to.bytes() == 0 {
+                return self.error(format!("the register {} is no parameter", variable.name));
+            }
+            self.load_frame(to, place);
+        }
+        if self.tree.results.len() > 1 {
+            let message = "functions with several results are not executed";
+            return Err(LoadError::unsupported(self.line, message));
+        }
+        Ok(())
+    }
+
+    /// Stores the result of a function, if it is a register.
+    pub(super) fn give_results(&mut self) -> Result<()> {
+        let (Some(variable), Some(place)) = (self.tree.results.first(), self.function.result)
+        else {
+            return Ok(());
+        };
+        let Some(number) = variable.register else { return Ok(()) };
+        let from = self.registers[number as usize];
+        if from.bytes() == 0 {
+            return self.error(format!("the predicate {} is no result", variable.name));
+        }
+        self.store_frame(from, place);
+        Ok(())
     }
 }

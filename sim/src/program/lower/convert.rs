@@ -176,7 +176,7 @@ impl<'t> Lowering<'_, 't> {
                 }))
             }
             (_, F64) => with_rounding!(modes.integer(), |R| with_whole!(self, to, I => {
-                self.cast::<I, f64>(operands, to, from, convert::f64_to_integer::<I, R>)
+                self.cast::<I, f64>(operands, to, from, |a| convert::f64_to_integer::<I, R>(a))
             })),
             (F32, _) => {
                 let sat = modes.sat;
@@ -197,8 +197,8 @@ impl<'t> Lowering<'_, 't> {
                 }))
             }
             _ => with_whole!(self, from, S => with_whole!(self, to, D => match modes.sat {
-                false => self.cast::<D, S>(operands, to, from, convert::resize::<S, D, false>),
-                true => self.cast::<D, S>(operands, to, from, convert::resize::<S, D, true>),
+                false => self.cast(operands, to, from, |a: S| convert::resize::<S, D, false>(a)),
+                true => self.cast(operands, to, from, |a: S| convert::resize::<S, D, true>(a)),
             })),
         }
     }
@@ -284,10 +284,14 @@ impl<'t> Lowering<'_, 't> {
                 }
             }
             Type::F16 => with_rounding!(modes.rounding, |R| {
-                self.cast::<u16, u16>(operands, to, from, convert::half_to_half::<F16, F::Half, R>)
+                self.cast::<u16, u16>(operands, to, from, |a| {
+                    convert::half_to_half::<F16, F::Half, R>(a)
+                })
             }),
             Type::Bf16 => with_rounding!(modes.rounding, |R| {
-                self.cast::<u16, u16>(operands, to, from, convert::half_to_half::<Bf16, F::Half, R>)
+                self.cast::<u16, u16>(operands, to, from, |a| {
+                    convert::half_to_half::<Bf16, F::Half, R>(a)
+                })
             }),
             _ => with_rounding!(modes.rounding, |R| with_whole!(self, from, I => {
                 self.cast::<u16, I>(operands, to, from, move |a| match sat {
@@ -318,7 +322,9 @@ impl<'t> Lowering<'_, 't> {
                 true => convert::half_to_f64::<F::Half, true>(a),
             }),
             _ => with_rounding!(modes.integer(), |R| with_whole!(self, to, I => {
-                self.cast::<I, u16>(operands, to, from, convert::half_to_integer::<F::Half, I, R>)
+                self.cast(operands, to, from, |a: u16| {
+                    convert::half_to_integer::<F::Half, I, R>(a)
+                })
             })),
         }
     }
@@ -419,14 +425,16 @@ impl<'t> Lowering<'_, 't> {
             None => self.preset(super::super::Preset::Bits(0), false),
         };
         let compute = match (small, of) {
-            (Some("u2"), _) => ternary(to, a, b, c, convert::pack::<2, false>),
-            (Some("s2"), _) => ternary(to, a, b, c, convert::pack::<2, true>),
-            (Some("u4"), _) => ternary(to, a, b, c, convert::pack::<4, false>),
-            (Some(_), _) => ternary(to, a, b, c, convert::pack::<4, true>),
-            (None, Type::U8) => ternary(to, a, b, c, convert::pack::<8, false>),
-            (None, Type::S8) => ternary(to, a, b, c, convert::pack::<8, true>),
-            (None, Type::U16) => ternary(to, a, b, c, convert::pack::<16, false>),
-            (None, _) => ternary(to, a, b, c, convert::pack::<16, true>),
+            (Some("u2"), _) => ternary(to, a, b, c, |a, b, c| convert::pack::<2, false>(a, b, c)),
+            (Some("s2"), _) => ternary(to, a, b, c, |a, b, c| convert::pack::<2, true>(a, b, c)),
+            (Some("u4"), _) => ternary(to, a, b, c, |a, b, c| convert::pack::<4, false>(a, b, c)),
+            (Some(_), _) => ternary(to, a, b, c, |a, b, c| convert::pack::<4, true>(a, b, c)),
+            (None, Type::U8) => ternary(to, a, b, c, |a, b, c| convert::pack::<8, false>(a, b, c)),
+            (None, Type::S8) => ternary(to, a, b, c, |a, b, c| convert::pack::<8, true>(a, b, c)),
+            (None, Type::U16) => {
+                ternary(to, a, b, c, |a, b, c| convert::pack::<16, false>(a, b, c))
+            }
+            (None, _) => ternary(to, a, b, c, |a, b, c| convert::pack::<16, true>(a, b, c)),
         };
         self.push(Action::Compute(compute));
         Ok(true)

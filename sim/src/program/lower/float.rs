@@ -218,10 +218,10 @@ impl<'t> Lowering<'_, 't> {
         let of = Type::F64;
         let (two, three) = ((of, of), (of, of, of));
         if name.takes("approx") {
-            name.ignore(&["ftz"]);
-            return match name.base {
-                "rcp" => self.unary(operands, of, approximation::rcp_f64),
-                "rsqrt" => self.unary(operands, of, approximation::rsqrt_f64),
+            return match (name.base, name.takes("ftz")) {
+                ("rcp", true) => self.unary(operands, of, |a| approximation::rcp_f64(a)),
+                ("rsqrt", true) => self.unary(operands, of, |a| approximation::rsqrt_f64(a)),
+                ("rsqrt", false) => self.unary(operands, of, |a| approximation::rsqrt_f64_full(a)),
                 _ => Ok(false),
             };
         }
@@ -271,8 +271,8 @@ impl<'t> Lowering<'_, 't> {
         macro_rules! flushed {
             ($function:ident) => {
                 match ftz {
-                    true => self.unary(operands, of, approximation::$function::<true>),
-                    false => self.unary(operands, of, approximation::$function::<false>),
+                    true => self.unary(operands, of, |a| approximation::$function::<true>(a)),
+                    false => self.unary(operands, of, |a| approximation::$function::<false>(a)),
                 }
             };
         }
@@ -284,15 +284,20 @@ impl<'t> Lowering<'_, 't> {
             "rcp" => flushed!(rcp),
             "sqrt" => flushed!(sqrt),
             "rsqrt" => flushed!(rsqrt),
-            "tanh" => self.unary(operands, of, approximation::tanh),
-            "div" => match (ftz, is_full) {
-                (true, true) => self.binary(operands, (of, of), approximation::div_full::<true>),
-                (false, true) => self.binary(operands, (of, of), approximation::div_full::<false>),
-                (true, false) => self.binary(operands, (of, of), approximation::div_approx::<true>),
-                (false, false) => {
-                    self.binary(operands, (of, of), approximation::div_approx::<false>)
+            "tanh" => self.unary(operands, of, |a| approximation::tanh(a)),
+            "div" => {
+                match (ftz, is_full) {
+                    (true, true) => self
+                        .binary(operands, (of, of), |a, b| approximation::div_full::<true>(a, b)),
+                    (false, true) => self
+                        .binary(operands, (of, of), |a, b| approximation::div_full::<false>(a, b)),
+                    (true, false) => self
+                        .binary(operands, (of, of), |a, b| approximation::div_approx::<true>(a, b)),
+                    (false, false) => self.binary(operands, (of, of), |a, b| {
+                        approximation::div_approx::<false>(a, b)
+                    }),
                 }
-            },
+            }
             _ => Ok(false),
         }
     }
@@ -320,32 +325,6 @@ impl<'t> Lowering<'_, 't> {
         })
     }
 
-    fn unary_half(
-        &mut self,
-        operands: &[Operand<'t>],
-        is_pair: bool,
-        f: impl Fn(u16) -> u16 + Copy + Send + Sync + 'static,
-    ) -> Result<bool> {
-        match is_pair {
-            false => self.unary(operands, Type::B16, f),
-            true => self.unary(operands, Type::B32, move |a: u32| half::pair(a, f)),
-        }
-    }
-
-    fn binary_half(
-        &mut self,
-        operands: &[Operand<'t>],
-        is_pair: bool,
-        f: impl Fn(u16, u16) -> u16 + Copy + Send + Sync + 'static,
-    ) -> Result<bool> {
-        match is_pair {
-            false => self.binary(operands, (Type::F16, Type::F16), f),
-            true => self.binary(operands, (Type::B32, Type::B32), move |a: u32, b: u32| {
-                half::pair2(a, b, f)
-            }),
-        }
-    }
-
     /// Arithmetic of 16 bits, or of pairs of them.
     fn halves<H: half::Half + 'static>(
         &mut self,
@@ -355,62 +334,84 @@ impl<'t> Lowering<'_, 't> {
     ) -> Result<bool> {
         name.ignore(&["rn", "approx"]);
         let (ftz, sat, relu) = (name.takes("ftz"), name.takes("sat"), name.takes("relu"));
+        let is_oob = name.base == "fma" && name.takes("oob");
+        let of = if is_pair { Type::B32 } else { Type::F16 };
+        macro_rules! one {
+            ($half:ident, $pair:ident, $($flag:expr),*) => {
+                match is_pair {
+                    false => self.unary(operands, of, |a: u16| half::$half::<H, $($flag),*>(a)),
+                    true => self.unary(operands, of, |a: u32| half::$pair::<H, $($flag),*>(a)),
+                }
+            };
+        }
+        macro_rules! two {
+            ($half:ident, $pair:ident, $($flag:expr),*) => {
+                match is_pair {
+                    false => self.binary(operands, (of, of), |a: u16, b: u16| {
+                        half::$half::<H, $($flag),*>(a, b)
+                    }),
+                    true => self.binary(operands, (of, of), |a: u32, b: u32| {
+                        half::$pair::<H, $($flag),*>(a, b)
+                    }),
+                }
+            };
+        }
+        macro_rules! three {
+            ($half:ident, $pair:ident, $($flag:expr),*) => {
+                match is_pair {
+                    false => self.ternary(operands, (of, of, of), |a: u16, b: u16, c: u16| {
+                        half::$half::<H, $($flag),*>(a, b, c)
+                    }),
+                    true => self.ternary(operands, (of, of, of), |a: u32, b: u32, c: u32| {
+                        half::$pair::<H, $($flag),*>(a, b, c)
+                    }),
+                }
+            };
+        }
         match name.base {
-            "add" => with_flags!(ftz, sat, |F, S| {
-                self.binary_half(operands, is_pair, half::add::<H, F, S>)
+            "add" => with_flags!(ftz, sat, |F, S| two!(add, add_x2, F, S)),
+            "sub" => with_flags!(ftz, sat, |F, S| two!(sub, sub_x2, F, S)),
+            "mul" => with_flags!(ftz, sat, |F, S| two!(mul, mul_x2, F, S)),
+            "fma" if is_oob => match relu {
+                false => three!(fma_oob, fma_oob_x2, false),
+                true => three!(fma_oob, fma_oob_x2, true),
+            },
+            "fma" | "mad" => with_flags!(ftz, sat, |F, S| match relu {
+                false => three!(fma, fma_x2, F, S, false),
+                true => three!(fma, fma_x2, F, S, true),
             }),
-            "sub" => with_flags!(ftz, sat, |F, S| {
-                self.binary_half(operands, is_pair, half::sub::<H, F, S>)
-            }),
-            "mul" => with_flags!(ftz, sat, |F, S| {
-                self.binary_half(operands, is_pair, half::mul::<H, F, S>)
-            }),
-            "fma" | "mad" => with_flags!(ftz, sat, |F, S| match (is_pair, relu) {
-                (false, false) => {
-                    let of = (Type::F16, Type::F16, Type::F16);
-                    self.ternary(operands, of, half::fma::<H, F, S, false>)
-                }
-                (false, true) => {
-                    let of = (Type::F16, Type::F16, Type::F16);
-                    self.ternary(operands, of, half::fma::<H, F, S, true>)
-                }
-                (true, false) => {
-                    let of = (Type::B32, Type::B32, Type::B32);
-                    self.ternary(operands, of, |a: u32, b: u32, c: u32| {
-                        half::pair3(a, b, c, half::fma::<H, F, S, false>)
-                    })
-                }
-                (true, true) => {
-                    let of = (Type::B32, Type::B32, Type::B32);
-                    self.ternary(operands, of, |a: u32, b: u32, c: u32| {
-                        half::pair3(a, b, c, half::fma::<H, F, S, true>)
-                    })
-                }
-            }),
-            "neg" if ftz => self.unary_half(operands, is_pair, half::neg::<H, true>),
-            "neg" => self.unary_half(operands, is_pair, half::neg::<H, false>),
-            "abs" if ftz => self.unary_half(operands, is_pair, half::abs::<H, true>),
-            "abs" => self.unary_half(operands, is_pair, half::abs::<H, false>),
+            "neg" if ftz => one!(neg, neg_x2, true),
+            "neg" => one!(neg, neg_x2, false),
+            "abs" if ftz => one!(abs, abs_x2, true),
+            "abs" => one!(abs, abs_x2, false),
             "min" | "max" => {
                 let (nan, xorsign) = (name.takes("NaN"), name.takes("xorsign"));
                 name.ignore(&["abs"]);
                 let is_min = name.base == "min";
                 with_flags!(ftz, nan, |F, N| match (is_min, xorsign) {
-                    (true, true) => self.binary_half(operands, is_pair, half::min::<H, F, N, true>),
-                    (true, false) => {
-                        self.binary_half(operands, is_pair, half::min::<H, F, N, false>)
-                    }
-                    (false, true) => {
-                        self.binary_half(operands, is_pair, half::max::<H, F, N, true>)
-                    }
-                    (false, false) => {
-                        self.binary_half(operands, is_pair, half::max::<H, F, N, false>)
-                    }
+                    (true, true) => two!(min, min_x2, F, N, true),
+                    (true, false) => two!(min, min_x2, F, N, false),
+                    (false, true) => two!(max, max_x2, F, N, true),
+                    (false, false) => two!(max, max_x2, F, N, false),
                 })
             }
-            "ex2" if ftz => self.unary_half(operands, is_pair, approximation::ex2_half::<H, true>),
-            "ex2" => self.unary_half(operands, is_pair, approximation::ex2_half::<H, false>),
-            "tanh" => self.unary_half(operands, is_pair, approximation::tanh_half::<H>),
+            "ex2" => match (is_pair, ftz) {
+                (false, false) => {
+                    self.unary(operands, of, |a: u16| approximation::ex2_half::<H, false>(a))
+                }
+                (false, true) => {
+                    self.unary(operands, of, |a: u16| approximation::ex2_half::<H, true>(a))
+                }
+                (true, false) => self.unary(operands, of, |a: u32| {
+                    half::pair(a, |a| approximation::ex2_half::<H, false>(a))
+                }),
+                (true, true) => self.unary(operands, of, |a: u32| {
+                    half::pair(a, |a| approximation::ex2_half::<H, true>(a))
+                }),
+            },
+            "tanh" if is_pair => self
+                .unary(operands, of, |a: u32| half::pair(a, |a| approximation::tanh_half::<H>(a))),
+            "tanh" => self.unary(operands, of, |a: u16| approximation::tanh_half::<H>(a)),
             _ => Ok(false),
         }
     }
@@ -458,7 +459,7 @@ impl<'t> Lowering<'_, 't> {
         ftz: bool,
     ) -> Result<bool> {
         use super::super::Action;
-        use super::super::registers::compare;
+        use super::super::registers::{choose, compare};
         let one = if of == Type::F16x2 { Type::F16 } else { Type::Bf16 };
         let test = test_half(one, which, ftz);
         let [_, a, b, ..] = operands else { return self.operands(3) };
@@ -480,9 +481,24 @@ impl<'t> Lowering<'_, 't> {
             Type::Bf16x2 => 0x3f80,
             _ => 0xffff,
         };
-        self.binary(&operands[..3], (Type::B32, Type::B32), move |a: u32, b: u32| {
-            half::pair2(a, b, |a, b| if test(a, b) { truth } else { 0 })
-        })
+        let Some(combine) = name.take_of(&["and", "or", "xor"]) else {
+            return self.binary(&operands[..3], (Type::B32, Type::B32), move |a: u32, b: u32| {
+                half::pair2(a, b, |a, b| if test(a, b) { truth } else { 0 })
+            });
+        };
+        let [to, a, b, with] = operands else { return self.operands(4) };
+        let (to, with) = (self.destination::<u32>(to)?, self.condition(with)?);
+        let (a, b) = (self.source::<u32>(a, of)?, self.source::<u32>(b, of)?);
+        let combined = move |is_true: bool, with: bool| match combine {
+            "and" => is_true & with,
+            "or" => is_true | with,
+            _ => is_true ^ with,
+        };
+        let f = move |with: bool, a: u32, b: u32| {
+            half::pair2(a, b, |a, b| if combined(test(a, b), with) { truth } else { 0 })
+        };
+        self.push(Action::Compute(choose::<u32, u32, u32>(to, with, a, b, f)));
+        Ok(true)
     }
 
     fn testp(&mut self, name: &mut Name<'t>, operands: &[Operand<'t>]) -> Result<bool> {

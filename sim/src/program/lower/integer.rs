@@ -147,24 +147,32 @@ impl<'t> Lowering<'_, 't> {
             "mad" if name.takes("cc") => self.chain(name, operands, of, false),
             "madc" => self.chain(name, operands, of, true),
             "add" | "sub" if name.takes("sat") => match name.base {
-                "add" => self.binary(operands, two, i32::saturating_add),
-                _ => self.binary(operands, two, i32::saturating_sub),
+                "add" => self.binary(operands, two, |a, b| i32::saturating_add(a, b)),
+                _ => self.binary(operands, two, |a, b| i32::saturating_sub(a, b)),
             },
             "add" if matches!(of, Type::U16x2 | Type::S16x2) => {
-                self.binary(operands, two, number::add_x2)
+                self.binary(operands, two, |a, b| number::add_x2(a, b))
             }
-            "add" => with_integer!(self, of, T => self.binary(operands, two, T::wrapping_add)),
-            "sub" => with_integer!(self, of, T => self.binary(operands, two, T::wrapping_sub)),
+            "add" => {
+                with_integer!(self, of, T => self.binary(operands, two, |a, b| T::wrapping_add(a, b)))
+            }
+            "sub" => {
+                with_integer!(self, of, T => self.binary(operands, two, |a, b| T::wrapping_sub(a, b)))
+            }
             "mul" => self.multiply(name, operands, of),
             "mad" => self.multiply_add(name, operands, of),
             "mul24" => {
                 let is_high = name.takes("hi");
                 name.ignore(&["lo"]);
                 match (of, is_high) {
-                    (Type::S32, false) => self.binary(operands, two, number::mul24_lo_s32),
-                    (Type::S32, true) => self.binary(operands, two, number::mul24_hi_s32),
-                    (_, false) => self.binary(operands, two, number::mul24_lo_u32),
-                    (_, true) => self.binary(operands, two, number::mul24_hi_u32),
+                    (Type::S32, false) => {
+                        self.binary(operands, two, |a, b| number::mul24_lo_s32(a, b))
+                    }
+                    (Type::S32, true) => {
+                        self.binary(operands, two, |a, b| number::mul24_hi_s32(a, b))
+                    }
+                    (_, false) => self.binary(operands, two, |a, b| number::mul24_lo_u32(a, b)),
+                    (_, true) => self.binary(operands, two, |a, b| number::mul24_hi_u32(a, b)),
                 }
             }
             "mad24" => {
@@ -172,7 +180,7 @@ impl<'t> Lowering<'_, 't> {
                 name.ignore(&["lo"]);
                 match (of, is_high) {
                     (Type::S32, true) if saturates => {
-                        self.ternary(operands, three, number::mad24_hi_sat_s32)
+                        self.ternary(operands, three, |a, b, c| number::mad24_hi_sat_s32(a, b, c))
                     }
                     (Type::S32, false) => self.ternary(operands, three, |a, b, c: i32| {
                         number::mul24_lo_s32(a, b).wrapping_add(c)
@@ -189,19 +197,23 @@ impl<'t> Lowering<'_, 't> {
                 }
             }
             "sad" => {
-                with_integer!(self, of, T => self.ternary(operands, three, <T as Integer>::sad))
+                with_integer!(self, of, T => self.ternary(operands, three, |a, b, c| <T as Integer>::sad(a, b, c)))
             }
-            "div" => with_integer!(self, of, T => self.binary(operands, two, <T as Integer>::div)),
-            "rem" => with_integer!(self, of, T => self.binary(operands, two, <T as Integer>::rem)),
+            "div" => {
+                with_integer!(self, of, T => self.binary(operands, two, |a, b| <T as Integer>::div(a, b)))
+            }
+            "rem" => {
+                with_integer!(self, of, T => self.binary(operands, two, |a, b| <T as Integer>::rem(a, b)))
+            }
             "abs" => match of {
-                Type::S16 => self.unary(operands, of, i16::wrapping_abs),
-                Type::S64 => self.unary(operands, of, i64::wrapping_abs),
-                _ => self.unary(operands, of, i32::wrapping_abs),
+                Type::S16 => self.unary(operands, of, |a| i16::wrapping_abs(a)),
+                Type::S64 => self.unary(operands, of, |a| i64::wrapping_abs(a)),
+                _ => self.unary(operands, of, |a| i32::wrapping_abs(a)),
             },
             "neg" => match of {
-                Type::S16 => self.unary(operands, of, i16::wrapping_neg),
-                Type::S64 => self.unary(operands, of, i64::wrapping_neg),
-                _ => self.unary(operands, of, i32::wrapping_neg),
+                Type::S16 => self.unary(operands, of, |a| i16::wrapping_neg(a)),
+                Type::S64 => self.unary(operands, of, |a| i64::wrapping_neg(a)),
+                _ => self.unary(operands, of, |a| i32::wrapping_neg(a)),
             },
             "min" | "max" => self.minimum(name, operands, of),
             "and" => with_bits!(self, of, T => self.binary(operands, two, |a: T, b: T| a & b)),
@@ -209,7 +221,7 @@ impl<'t> Lowering<'_, 't> {
             "xor" => with_bits!(self, of, T => self.binary(operands, two, |a: T, b: T| a ^ b)),
             "not" => with_bits!(self, of, T => self.unary(operands, of, |a: T| !a)),
             "cnot" => {
-                with_integer!(self, of, T => self.unary(operands, of, <T as Integer>::cnot))
+                with_integer!(self, of, T => self.unary(operands, of, |a| <T as Integer>::cnot(a)))
             }
             "shl" => with_integer!(self, of, T => {
                 self.binary(operands, (of, Type::U32), |a: T, by: u32| Integer::shl(a, by))
@@ -279,11 +291,11 @@ impl<'t> Lowering<'_, 't> {
         }
         if name.takes("hi") {
             return with_integer!(self, of, T => {
-                self.binary(operands, two, <T as Integer>::mul_hi)
+                self.binary(operands, two, |a, b| <T as Integer>::mul_hi(a, b))
             });
         }
         name.ignore(&["lo"]);
-        with_integer!(self, of, T => self.binary(operands, two, T::wrapping_mul))
+        with_integer!(self, of, T => self.binary(operands, two, |a, b| T::wrapping_mul(a, b)))
     }
 
     fn multiply_add(
@@ -317,7 +329,7 @@ impl<'t> Lowering<'_, 't> {
         }
         if name.takes("hi") {
             if name.takes("sat") {
-                return self.ternary(operands, three, number::mad_hi_sat_s32);
+                return self.ternary(operands, three, |a, b, c| number::mad_hi_sat_s32(a, b, c));
             }
             return with_integer!(self, of, T => {
                 self.ternary(operands, three, |a: T, b: T, c: T| {
@@ -335,14 +347,22 @@ impl<'t> Lowering<'_, 't> {
         let two = (of, of);
         let relu = name.takes("relu");
         match (name.base, of, relu) {
-            ("min", Type::U16x2, _) => self.binary(operands, two, number::min_u16x2),
-            (_, Type::U16x2, _) => self.binary(operands, two, number::max_u16x2),
-            ("min", Type::S16x2, false) => self.binary(operands, two, number::min_s16x2::<false>),
-            ("min", Type::S16x2, true) => self.binary(operands, two, number::min_s16x2::<true>),
-            (_, Type::S16x2, false) => self.binary(operands, two, number::max_s16x2::<false>),
-            (_, Type::S16x2, true) => self.binary(operands, two, number::max_s16x2::<true>),
-            ("min", _, true) => self.binary(operands, two, number::min_relu_s32),
-            (_, _, true) => self.binary(operands, two, number::max_relu_s32),
+            ("min", Type::U16x2, _) => self.binary(operands, two, |a, b| number::min_u16x2(a, b)),
+            (_, Type::U16x2, _) => self.binary(operands, two, |a, b| number::max_u16x2(a, b)),
+            ("min", Type::S16x2, false) => {
+                self.binary(operands, two, |a, b| number::min_s16x2::<false>(a, b))
+            }
+            ("min", Type::S16x2, true) => {
+                self.binary(operands, two, |a, b| number::min_s16x2::<true>(a, b))
+            }
+            (_, Type::S16x2, false) => {
+                self.binary(operands, two, |a, b| number::max_s16x2::<false>(a, b))
+            }
+            (_, Type::S16x2, true) => {
+                self.binary(operands, two, |a, b| number::max_s16x2::<true>(a, b))
+            }
+            ("min", _, true) => self.binary(operands, two, |a, b| number::min_relu_s32(a, b)),
+            (_, _, true) => self.binary(operands, two, |a, b| number::max_relu_s32(a, b)),
             ("min", ..) => {
                 with_integer!(self, of, T => self.binary(operands, two, |a: T, b: T| a.min(b)))
             }
@@ -369,7 +389,12 @@ impl<'t> Lowering<'_, 't> {
                 carry
             }
         };
-        let flags = (carry, takes_carry, gives);
+        // `sub.cc` subtracts as `subc` does with a carry.
+        let input = match (takes_carry, name.base) {
+            (true, _) => None,
+            (false, base) => Some(if base == "sub" { u32::MAX } else { 0 }),
+        };
+        let flags = (carry, input, gives);
         let is_signed = of.is_signed();
         let base = name.base.trim_end_matches('c');
         let (to, a, b, c) = match (base, operands) {
@@ -383,12 +408,16 @@ impl<'t> Lowering<'_, 't> {
             let rows = [to, a, b, self.source::<u64>(c, of)?];
             match (base, is_high, is_signed) {
                 ("add", ..) => carried(rows, flags, |a, b, _, c| number::add_carry_64(a, b, c)),
-                ("sub", ..) => carried(rows, flags, move |a, b, _, c| {
-                    number::sub_carry_64(a, b, c || !takes_carry)
+                ("sub", ..) => carried(rows, flags, |a, b, _, c| number::sub_carry_64(a, b, c)),
+                (_, false, _) => {
+                    carried(rows, flags, |a, b, c, carry| number::mad_lo_carry_64(a, b, c, carry))
+                }
+                (_, true, false) => carried(rows, flags, |a, b, c, carry| {
+                    number::mad_hi_carry_64::<false>(a, b, c, carry)
                 }),
-                (_, false, _) => carried(rows, flags, number::mad_lo_carry_64),
-                (_, true, false) => carried(rows, flags, number::mad_hi_carry_64::<false>),
-                (_, true, true) => carried(rows, flags, number::mad_hi_carry_64::<true>),
+                (_, true, true) => carried(rows, flags, |a, b, c, carry| {
+                    number::mad_hi_carry_64::<true>(a, b, c, carry)
+                }),
             }
         } else {
             let to = self.destination::<u32>(to)?;
@@ -396,12 +425,16 @@ impl<'t> Lowering<'_, 't> {
             let rows = [to, a, b, self.source::<u32>(c, of)?];
             match (base, is_high, is_signed) {
                 ("add", ..) => carried(rows, flags, |a, b, _, c| number::add_carry_32(a, b, c)),
-                ("sub", ..) => carried(rows, flags, move |a, b, _, c| {
-                    number::sub_carry_32(a, b, c || !takes_carry)
+                ("sub", ..) => carried(rows, flags, |a, b, _, c| number::sub_carry_32(a, b, c)),
+                (_, false, _) => {
+                    carried(rows, flags, |a, b, c, carry| number::mad_lo_carry_32(a, b, c, carry))
+                }
+                (_, true, false) => carried(rows, flags, |a, b, c, carry| {
+                    number::mad_hi_carry_32::<false>(a, b, c, carry)
                 }),
-                (_, false, _) => carried(rows, flags, number::mad_lo_carry_32),
-                (_, true, false) => carried(rows, flags, number::mad_hi_carry_32::<false>),
-                (_, true, true) => carried(rows, flags, number::mad_hi_carry_32::<true>),
+                (_, true, true) => carried(rows, flags, |a, b, c, carry| {
+                    number::mad_hi_carry_32::<true>(a, b, c, carry)
+                }),
             }
         };
         self.push(Action::Compute(compute));
@@ -415,62 +448,77 @@ impl<'t> Lowering<'_, 't> {
         let field = (of, Type::U32, Type::U32);
         match name.base {
             "popc" => match of.bytes() {
-                8 => self.unary(operands, of, u64::count_ones),
-                _ => self.unary(operands, of, u32::count_ones),
+                8 => self.unary(operands, of, |a| u64::count_ones(a)),
+                _ => self.unary(operands, of, |a| u32::count_ones(a)),
             },
             "clz" => match of.bytes() {
-                8 => self.unary(operands, of, u64::leading_zeros),
-                _ => self.unary(operands, of, u32::leading_zeros),
+                8 => self.unary(operands, of, |a| u64::leading_zeros(a)),
+                _ => self.unary(operands, of, |a| u32::leading_zeros(a)),
             },
             "brev" => match of.bytes() {
-                8 => self.unary(operands, of, u64::reverse_bits),
-                _ => self.unary(operands, of, u32::reverse_bits),
+                8 => self.unary(operands, of, |a| u64::reverse_bits(a)),
+                _ => self.unary(operands, of, |a| u32::reverse_bits(a)),
             },
             "bfind" => match (of, name.takes("shiftamt")) {
-                (Type::S32, false) => self.unary(operands, of, number::bfind_s32::<false>),
-                (Type::S32, true) => self.unary(operands, of, number::bfind_s32::<true>),
-                (Type::U64, false) => self.unary(operands, of, number::bfind_u64::<false>),
-                (Type::U64, true) => self.unary(operands, of, number::bfind_u64::<true>),
-                (Type::S64, false) => self.unary(operands, of, number::bfind_s64::<false>),
-                (Type::S64, true) => self.unary(operands, of, number::bfind_s64::<true>),
-                (_, false) => self.unary(operands, of, number::bfind_u32::<false>),
-                (_, true) => self.unary(operands, of, number::bfind_u32::<true>),
+                (Type::S32, false) => self.unary(operands, of, |a| number::bfind_s32::<false>(a)),
+                (Type::S32, true) => self.unary(operands, of, |a| number::bfind_s32::<true>(a)),
+                (Type::U64, false) => self.unary(operands, of, |a| number::bfind_u64::<false>(a)),
+                (Type::U64, true) => self.unary(operands, of, |a| number::bfind_u64::<true>(a)),
+                (Type::S64, false) => self.unary(operands, of, |a| number::bfind_s64::<false>(a)),
+                (Type::S64, true) => self.unary(operands, of, |a| number::bfind_s64::<true>(a)),
+                (_, false) => self.unary(operands, of, |a| number::bfind_u32::<false>(a)),
+                (_, true) => self.unary(operands, of, |a| number::bfind_u32::<true>(a)),
             },
-            "fns" => self.ternary(operands, (Type::B32, Type::B32, Type::S32), number::fns),
+            "fns" => self.ternary(operands, (Type::B32, Type::B32, Type::S32), |a, b, c| {
+                number::fns(a, b, c)
+            }),
             "bfe" => match of {
-                Type::S32 => self.ternary(operands, field, number::bfe_s32),
-                Type::U64 => self.ternary(operands, field, number::bfe_u64),
-                Type::S64 => self.ternary(operands, field, number::bfe_s64),
-                _ => self.ternary(operands, field, number::bfe_u32),
+                Type::S32 => self.ternary(operands, field, |a, b, c| number::bfe_s32(a, b, c)),
+                Type::U64 => self.ternary(operands, field, |a, b, c| number::bfe_u64(a, b, c)),
+                Type::S64 => self.ternary(operands, field, |a, b, c| number::bfe_s64(a, b, c)),
+                _ => self.ternary(operands, field, |a, b, c| number::bfe_u32(a, b, c)),
             },
             "bfi" => {
                 let of = [of, of, Type::U32, Type::U32];
                 match of[0].bytes() {
-                    8 => self.quaternary(operands, of, number::bfi_b64),
-                    _ => self.quaternary(operands, of, number::bfi_b32),
+                    8 => self.quaternary(operands, of, |a, b, c, d| number::bfi_b64(a, b, c, d)),
+                    _ => self.quaternary(operands, of, |a, b, c, d| number::bfi_b32(a, b, c, d)),
                 }
             }
             "szext" => {
                 let wraps = name.takes("wrap");
                 name.ignore(&["clamp"]);
                 match (of, wraps) {
-                    (Type::S32, true) => self.binary(operands, two, number::szext::<true, true>),
-                    (Type::S32, false) => self.binary(operands, two, number::szext::<true, false>),
-                    (_, true) => self.binary(operands, two, number::szext::<false, true>),
-                    (_, false) => self.binary(operands, two, number::szext::<false, false>),
+                    (Type::S32, true) => {
+                        self.binary(operands, two, |a, b| number::szext::<true, true>(a, b))
+                    }
+                    (Type::S32, false) => {
+                        self.binary(operands, two, |a, b| number::szext::<true, false>(a, b))
+                    }
+                    (_, true) => {
+                        self.binary(operands, two, |a, b| number::szext::<false, true>(a, b))
+                    }
+                    (_, false) => {
+                        self.binary(operands, two, |a, b| number::szext::<false, false>(a, b))
+                    }
                 }
             }
             "bmsk" => match name.take_of(&["wrap", "clamp"]) {
-                Some("wrap") => self.binary(operands, two, number::bmsk::<true>),
-                _ => self.binary(operands, two, number::bmsk::<false>),
+                Some("wrap") => self.binary(operands, two, |a, b| number::bmsk::<true>(a, b)),
+                _ => self.binary(operands, two, |a, b| number::bmsk::<false>(a, b)),
             },
             "dp4a" => {
                 let is_signed = |place| name.of_type(place) == Type::S32;
                 match (is_signed(0), is_signed(1)) {
-                    (false, false) => self.ternary(operands, three, number::dp4a::<false, false>),
-                    (false, true) => self.ternary(operands, three, number::dp4a::<false, true>),
-                    (true, false) => self.ternary(operands, three, number::dp4a::<true, false>),
-                    (true, true) => self.ternary(operands, three, number::dp4a::<true, true>),
+                    (false, false) => self
+                        .ternary(operands, three, |a, b, c| number::dp4a::<false, false>(a, b, c)),
+                    (false, true) => self
+                        .ternary(operands, three, |a, b, c| number::dp4a::<false, true>(a, b, c)),
+                    (true, false) => self
+                        .ternary(operands, three, |a, b, c| number::dp4a::<true, false>(a, b, c)),
+                    (true, true) => {
+                        self.ternary(operands, three, |a, b, c| number::dp4a::<true, true>(a, b, c))
+                    }
                 }
             }
             "dp2a" => {
@@ -490,37 +538,68 @@ impl<'t> Lowering<'_, 't> {
                 })
             }
             "lop3" => {
-                let [to, a, b, c, Operand::Integer(table), ..] = operands else {
+                let [to, a, b, c, Operand::Integer(table), rest @ ..] = operands else {
                     return self.operands(5);
                 };
                 let table = *table as u8;
-                let operands = [to.clone(), a.clone(), b.clone(), c.clone()];
-                self.ternary(&operands, three, move |a, b, c| number::lop3(a, b, c, table))
+                let (to, is_set) = match to {
+                    Operand::Pair(to, is_set) => (&**to, Some(&**is_set)),
+                    to => (to, None),
+                };
+                let to = self.destination::<u32>(to)?;
+                let (a, b) = (self.source::<u32>(a, of)?, self.source::<u32>(b, of)?);
+                let c = self.source::<u32>(c, of)?;
+                let f = move |a: u32, b: u32, c: u32| number::lop3(a, b, c, table);
+                self.push(Action::Compute(ternary(to, a, b, c, f)));
+                if let (Some(is_set), [with, ..]) = (is_set, rest) {
+                    let sink = Operand::Sink;
+                    let of_compare = [is_set.clone(), sink.clone(), sink, with.clone()];
+                    let outcome = self.outcome(name, &of_compare)?;
+                    let is_not_zero = compare::<u32, u32>(outcome, to, to, |value, _| value != 0);
+                    self.push(Action::Compute(is_not_zero));
+                }
+                Ok(true)
             }
             "shf" => {
                 let (is_left, wraps) = (name.takes("l"), name.takes("wrap"));
                 name.ignore(&["r", "clamp"]);
                 match (is_left, wraps) {
-                    (true, true) => self.ternary(operands, three, number::shf_l::<true>),
-                    (true, false) => self.ternary(operands, three, number::shf_l::<false>),
-                    (false, true) => self.ternary(operands, three, number::shf_r::<true>),
-                    (false, false) => self.ternary(operands, three, number::shf_r::<false>),
+                    (true, true) => {
+                        self.ternary(operands, three, |a, b, c| number::shf_l::<true>(a, b, c))
+                    }
+                    (true, false) => {
+                        self.ternary(operands, three, |a, b, c| number::shf_l::<false>(a, b, c))
+                    }
+                    (false, true) => {
+                        self.ternary(operands, three, |a, b, c| number::shf_r::<true>(a, b, c))
+                    }
+                    (false, false) => {
+                        self.ternary(operands, three, |a, b, c| number::shf_r::<false>(a, b, c))
+                    }
                 }
             }
             "prmt" => match name.take_of(&["f4e", "b4e", "rc8", "ecl", "ecr", "rc16"]) {
-                None => self.ternary(operands, three, number::prmt::<{ permute::DEFAULT }>),
-                Some("f4e") => self.ternary(operands, three, number::prmt::<{ permute::FORWARD }>),
-                Some("b4e") => self.ternary(operands, three, number::prmt::<{ permute::BACKWARD }>),
-                Some("rc8") => {
-                    self.ternary(operands, three, number::prmt::<{ permute::REPLICATE_8 }>)
-                }
-                Some("ecl") => {
-                    self.ternary(operands, three, number::prmt::<{ permute::CLAMP_LEFT }>)
-                }
-                Some("ecr") => {
-                    self.ternary(operands, three, number::prmt::<{ permute::CLAMP_RIGHT }>)
-                }
-                Some(_) => self.ternary(operands, three, number::prmt::<{ permute::REPLICATE_16 }>),
+                None => self.ternary(operands, three, |a, b, c| {
+                    number::prmt::<{ permute::DEFAULT }>(a, b, c)
+                }),
+                Some("f4e") => self.ternary(operands, three, |a, b, c| {
+                    number::prmt::<{ permute::FORWARD }>(a, b, c)
+                }),
+                Some("b4e") => self.ternary(operands, three, |a, b, c| {
+                    number::prmt::<{ permute::BACKWARD }>(a, b, c)
+                }),
+                Some("rc8") => self.ternary(operands, three, |a, b, c| {
+                    number::prmt::<{ permute::REPLICATE_8 }>(a, b, c)
+                }),
+                Some("ecl") => self.ternary(operands, three, |a, b, c| {
+                    number::prmt::<{ permute::CLAMP_LEFT }>(a, b, c)
+                }),
+                Some("ecr") => self.ternary(operands, three, |a, b, c| {
+                    number::prmt::<{ permute::CLAMP_RIGHT }>(a, b, c)
+                }),
+                Some(_) => self.ternary(operands, three, |a, b, c| {
+                    number::prmt::<{ permute::REPLICATE_16 }>(a, b, c)
+                }),
             },
             _ => Ok(false),
         }
@@ -529,8 +608,14 @@ impl<'t> Lowering<'_, 't> {
     /// `mov`: registers, addresses, and vectors packed into a word or unpacked from one.
     fn mov(&mut self, operands: &[Operand<'t>], of: Type) -> Result<bool> {
         let [to, from] = operands else { return self.operands(2) };
+        if of == Type::B128 {
+            return self.mov_pair(to, from);
+        }
         match (to, from) {
             (Operand::Vector(parts), _) => {
+                if parts.is_empty() || parts.len() > of.bytes() {
+                    return self.error("a vector does not fit the type of mov");
+                }
                 let bits = of.bytes() * 8 / parts.len();
                 let word = match of.bytes() {
                     8 => {
@@ -550,7 +635,7 @@ impl<'t> Lowering<'_, 't> {
                             let low = u64::MAX >> (64 - bits);
                             unary::<u32, u64>(to, row, move |word| (word >> shift & low) as u32)
                         }
-                        (Slot::Narrow(row) | Slot::Mask(row), _) => {
+                        (Slot::Narrow(row) | Slot::Pair(row) | Slot::Mask(row), _) => {
                             let to = self.destination::<u32>(part)?;
                             let low = u32::MAX >> (32 - bits);
                             unary::<u32, u32>(to, row, move |word| word >> shift & low)
@@ -561,7 +646,7 @@ impl<'t> Lowering<'_, 't> {
                 Ok(true)
             }
             (_, Operand::Vector(parts)) => {
-                let bits = of.bytes() * 8 / parts.len();
+                let bits = of.bytes() * 8 / parts.len().max(1);
                 let part_type = match bits {
                     8 => Type::B8,
                     16 => Type::B16,
@@ -613,6 +698,62 @@ impl<'t> Lowering<'_, 't> {
             }
             _ => with_bits!(self, of, T => self.unary(operands, of, |value: T| value)),
         }
+    }
+
+    /// `mov.b128`: between registers of 128 bits, and their halves or quarters.
+    fn mov_pair(&mut self, to: &Operand<'t>, from: &Operand<'t>) -> Result<bool> {
+        match (to, from) {
+            (Operand::Vector(parts), _) => {
+                let row = self.pair(from)?;
+                for (place, part) in parts.iter().enumerate().filter(|it| *it.1 != Operand::Sink) {
+                    let compute = match parts.len() {
+                        2 => {
+                            let to = self.destination::<u64>(part)?;
+                            unary::<u64, u64>(to, row + place as u32, |half| half)
+                        }
+                        4 => {
+                            let to = self.destination::<u32>(part)?;
+                            let (row, shift) = (row + place as u32 / 2, 32 * (place as u32 % 2));
+                            unary::<u32, u64>(to, row, move |half| (half >> shift) as u32)
+                        }
+                        _ => return self.error("a vector does not fit the type of mov"),
+                    };
+                    self.push(Action::Compute(compute));
+                }
+            }
+            (_, Operand::Vector(parts)) => {
+                let to = self.pair(to)?;
+                match parts.as_slice() {
+                    [low, high] => {
+                        for (place, part) in [low, high].into_iter().enumerate() {
+                            let from = self.source::<u64>(part, Type::B64)?;
+                            let to = to + place as u32;
+                            self.push(Action::Compute(unary::<u64, u64>(to, from, |half| half)));
+                        }
+                    }
+                    [a, b, c, d] => {
+                        for (place, [low, high]) in [[a, b], [c, d]].into_iter().enumerate() {
+                            let low = self.source::<u32>(low, Type::B32)?;
+                            let high = self.source::<u32>(high, Type::B32)?;
+                            let to = to + place as u32;
+                            let compute = binary::<u64, u32, u32>(to, low, high, |low, high| {
+                                u64::from(low) | u64::from(high) << 32
+                            });
+                            self.push(Action::Compute(compute));
+                        }
+                    }
+                    _ => return self.error("a vector does not fit the type of mov"),
+                }
+            }
+            _ => {
+                let (to, from) = (self.pair(to)?, self.pair(from)?);
+                for half in 0..2 {
+                    let compute = unary::<u64, u64>(to + half, from + half, |half| half);
+                    self.push(Action::Compute(compute));
+                }
+            }
+        }
+        Ok(true)
     }
 
     fn selp(&mut self, operands: &[Operand<'t>], of: Type) -> Result<bool> {
@@ -729,14 +870,14 @@ impl<'t> Lowering<'_, 't> {
     }
 }
 
-/// A sum that reads or writes the carry flag.
+/// A sum that reads or writes the carry flag. It reads it where `input` is none.
 fn carried<T: Element>(
     [to, a, b, c]: [u32; 4],
-    (carry, takes, gives): (u32, bool, bool),
+    (carry, input, gives): (u32, Option<u32>, bool),
     f: impl Fn(T, T, T, bool) -> (T, bool) + Copy + Send + Sync + 'static,
 ) -> Compute {
     Box::new(move |registers, mask| {
-        let flags = if takes { registers.masks[carry as usize] } else { 0 };
+        let flags = input.unwrap_or_else(|| registers.masks[carry as usize]);
         let rows = T::rows(registers);
         let (a, b, c) = (&rows[a as usize], &rows[b as usize], &rows[c as usize]);
         let mut values = [T::Cell::default(); LANES];

@@ -1,21 +1,16 @@
-//! Loads, stores, atomic operations, and the conversion of addresses.
+//! Loads, stores, and the conversion of addresses.
 
-use super::super::registers::{Element, LANES, Mask, Narrow, Registers, Wide, store, unary};
-use super::super::{Access, Action, Preset, Slot};
+use super::super::registers::{LANES, Mask, Narrow, Registers, Wide, store, unary};
+use super::super::{Access, Action, Parameter, Preset, Slot};
 use super::Lowering;
 use super::name::Name;
-use crate::memory::fault::Fault;
-use crate::memory::{
-    CLUSTER_SHIFT, LOCAL_WINDOW, Memory, PARAM_WINDOW, Place, SHARED_WINDOW, WINDOW_MASK,
-};
-use crate::number::float::{Float, NEAREST};
-use crate::number::half::{self, Bf16, F16};
+use crate::memory::{CLUSTER_SHIFT, LOCAL_WINDOW, PARAM_WINDOW, Place, SHARED_WINDOW, WINDOW_MASK};
+use crate::ptx::Result;
 use crate::ptx::tree::{Operand, Space};
 use crate::ptx::types::Type;
-use crate::ptx::{LoadError, Result};
 
 /// Hints of loads and stores that change no value.
-const HINTS: &[&str] = &[
+pub(super) const HINTS: &[&str] = &[
     "weak",
     "relaxed",
     "acquire",
@@ -48,8 +43,45 @@ const HINTS: &[&str] = &[
     "L2::128B",
     "L2::256B",
     "unified",
+];
+
+/// The modifiers of `fence` and `membar`. They do nothing: the accesses of all threads are in the
+/// order of their instructions.
+const FENCES: &[&str] = &[
     "sc",
-    "noftz",
+    "acq_rel",
+    "acquire",
+    "release",
+    "cta",
+    "cluster",
+    "gpu",
+    "gl",
+    "sys",
+    "proxy",
+    "alias",
+    "async",
+    "global",
+    "shared::cta",
+    "shared::cluster",
+    "async::generic",
+    "sync_restrict::shared::cta",
+    "sync_restrict::shared::cluster",
+    "mbarrier_init",
+];
+
+/// The modifiers of `createpolicy`, `prefetch`, `discard` and `applypriority`: hints.
+const CACHE_HINTS: &[&str] = &[
+    "fractional",
+    "range",
+    "cvt",
+    "global",
+    "local",
+    "L1",
+    "L2",
+    "L2::evict_first",
+    "L2::evict_last",
+    "L2::evict_normal",
+    "L2::evict_unchanged",
 ];
 
 /// The addresses of an access.
@@ -82,15 +114,20 @@ impl Base {
 
 /// Where an access is.
 #[derive(Clone, Copy)]
-struct Target {
-    place: Place,
+pub(super) struct Target {
+    pub(super) place: Place,
     base: Base,
     offset: u64,
 }
 
 impl Target {
+    /// The target some bytes further.
+    pub(super) fn behind(self, bytes: usize) -> Target {
+        Target { offset: self.offset.wrapping_add(bytes as u64), ..self }
+    }
+
     #[inline(always)]
-    fn addresses(&self, registers: &Registers) -> Wide {
+    pub(super) fn addresses(&self, registers: &Registers) -> Wide {
         self.base.addresses(registers, self.offset)
     }
 }
@@ -124,6 +161,18 @@ fn put<const N: usize, const SIZE: usize>(
             let row: Wide = std::array::from_fn(|lane| extended(raw(lane)));
             store::<u64>(registers, mask, to, &row);
         }
+        Slot::Pair(to) => {
+            for half in 0..2 {
+                let from = start + 8 * half;
+                let mut row: Wide = [0; LANES];
+                for lane in 0..LANES {
+                    let mut raw = [0; 8];
+                    raw.copy_from_slice(&values[lane][from..from + 8]);
+                    row[lane] = u64::from_le_bytes(raw);
+                }
+                store::<u64>(registers, mask, to + half as u32, &row);
+            }
+        }
         Slot::Mask(_) => {}
     }
 }
@@ -154,7 +203,10 @@ fn load<const N: usize, const SIZE: usize>(
 }
 
 /// A store of elements of `SIZE` bytes, `N` bytes in all.
-fn store_to<const N: usize, const SIZE: usize>(target: Target, from: Vec<Slot>) -> Access {
+pub(super) fn store_to<const N: usize, const SIZE: usize>(
+    target: Target,
+    from: Vec<Slot>,
+) -> Access {
     Box::new(move |registers, mask, memory| {
         let mut values = [[0; N]; LANES];
         for (place, from) in from.iter().enumerate() {
@@ -172,6 +224,15 @@ fn store_to<const N: usize, const SIZE: usize>(target: Target, from: Vec<Slot>) 
                     for lane in 0..LANES {
                         let bytes = row[lane].to_le_bytes();
                         values[lane][start..start + SIZE].copy_from_slice(&bytes[..SIZE]);
+                    }
+                }
+                Slot::Pair(row) => {
+                    let rows = &registers.wide[*row as usize..*row as usize + 2];
+                    for lane in 0..LANES {
+                        values[lane][start..start + 8]
+                            .copy_from_slice(&rows[0][lane].to_le_bytes());
+                        values[lane][start + 8..start + 16]
+                            .copy_from_slice(&rows[1][lane].to_le_bytes());
                     }
                 }
                 Slot::Mask(_) => {}
@@ -217,7 +278,7 @@ impl<'t> Lowering<'_, 't> {
     }
 
     /// The target of an access.
-    fn target(&mut self, operand: &Operand<'t>, space: Space) -> Result<Target> {
+    pub(super) fn target(&mut self, operand: &Operand<'t>, space: Space) -> Result<Target> {
         let Operand::Address(base, offset) = operand else {
             return self.error("an address in brackets is expected");
         };
@@ -237,7 +298,9 @@ impl<'t> Lowering<'_, 't> {
             other => match self.slot(other)? {
                 Slot::Narrow(row) => Base::Narrow(row),
                 Slot::Wide(row) => Base::Wide(row),
-                Slot::Mask(_) => return self.error("a predicate is used as an address"),
+                Slot::Mask(_) | Slot::Pair(_) => {
+                    return self.error("an address has 32 or 64 bits");
+                }
             },
         };
         Ok(Target { place, base, offset: *offset as u64 })
@@ -265,29 +328,28 @@ impl<'t> Lowering<'_, 't> {
             "isspacep" => self.isspacep(name, operands),
             "mapa" => self.mapa(name, operands),
             "getctarank" => self.getctarank(name, operands),
-            "cp" => self.cp(name, operands),
-            "mbarrier" => self.mbarrier(name, operands),
-            "fence" | "membar" | "prefetch" | "prefetchu" | "discard" | "applypriority" => {
-                while name.take_if(|_| true).is_some() {}
-                self.push(Action::Compute(Box::new(|_, _| {})));
+            "fence" | "membar" => {
+                name.ignore(FENCES);
+                Ok(true)
+            }
+            "prefetch" | "prefetchu" | "discard" | "applypriority" => {
+                name.ignore(CACHE_HINTS);
+                let [address, ..] = operands else { return self.operands(1) };
+                self.target(address, Space::Generic)?;
                 Ok(true)
             }
             "createpolicy" => {
-                while name.take_if(|_| true).is_some() {}
+                name.ignore(CACHE_HINTS);
                 let Some(to) = operands.first() else { return self.operands(1) };
                 let to = self.destination::<u64>(to)?;
                 self.push(Action::Compute(unary::<u64, u64>(to, to, |_| 0)));
                 Ok(true)
             }
-            "alloca" | "stacksave" | "stackrestore" => {
-                let message = format!("{} is not executed by the software GPU", name.base);
-                Err(LoadError::unsupported(self.line, message))
-            }
             _ => Ok(false),
         }
     }
 
-    fn lanes(&mut self, name: &mut Name<'t>) -> usize {
+    pub(super) fn lanes(&mut self, name: &mut Name<'t>) -> usize {
         match name.take_of(&["v2", "v4", "v8"]) {
             None => 1,
             Some("v2") => 2,
@@ -320,6 +382,11 @@ impl<'t> Lowering<'_, 't> {
             for (place, slot) in slots.into_iter().enumerate() {
                 let Some(slot) = slot else { continue };
                 let at = offset + (place * of.bytes()) as u32;
+                if let Slot::Pair(row) = slot {
+                    self.copy_preset(Preset::Parameter(at, 8, false), Slot::Wide(row));
+                    self.copy_preset(Preset::Parameter(at + 8, 8, false), Slot::Wide(row + 1));
+                    continue;
+                }
                 let preset = Preset::Parameter(at, of.bytes() as u8, of.is_signed());
                 self.copy_preset(preset, slot);
             }
@@ -341,6 +408,7 @@ impl<'t> Lowering<'_, 't> {
             (8, 1) => load::<8, 8>(target, slots, is_signed),
             (8, 2) => load::<16, 8>(target, slots, is_signed),
             (8, 4) => load::<32, 8>(target, slots, is_signed),
+            (16, 1) => load::<16, 16>(target, slots, is_signed),
             _ => return self.error("a load of this size does not exist"),
         };
         self.push(Action::Access(access));
@@ -358,7 +426,7 @@ impl<'t> Lowering<'_, 't> {
                 let from = self.preset(preset, true);
                 unary::<u64, u64>(to, from, |value| value)
             }
-            Slot::Mask(_) => return,
+            Slot::Pair(_) | Slot::Mask(_) => return,
         };
         self.push(Action::Compute(compute));
     }
@@ -368,10 +436,22 @@ impl<'t> Lowering<'_, 't> {
             return Ok(false);
         }
         let space = self.space(name);
-        let lanes = self.lanes(name);
         name.ignore(HINTS);
-        let of = name.of_type(0);
         let [to, from, ..] = operands else { return self.operands(2) };
+        let access = self.store_access(name, to, from, space)?;
+        self.push(Action::Access(access));
+        Ok(true)
+    }
+
+    /// The store of a register or a vector.
+    pub(super) fn store_access(
+        &mut self,
+        name: &mut Name<'t>,
+        to: &Operand<'t>,
+        from: &Operand<'t>,
+        space: Space,
+    ) -> Result<Access> {
+        let (lanes, of) = (self.lanes(name), name.of_type(0));
         let list = match from {
             Operand::Vector(list) => list.as_slice(),
             one => std::slice::from_ref(one),
@@ -383,11 +463,12 @@ impl<'t> Lowering<'_, 't> {
         for from in list {
             slots.push(match of.bytes() {
                 8 => Slot::Wide(self.source::<u64>(from, of)?),
+                16 => Slot::Pair(self.pair(from)?),
                 _ => Slot::Narrow(self.source::<u32>(from, of)?),
             });
         }
         let target = self.target(to, space)?;
-        let access = match (of.bytes(), lanes) {
+        Ok(match (of.bytes(), lanes) {
             (1, 1) => store_to::<1, 1>(target, slots),
             (1, 2) => store_to::<2, 1>(target, slots),
             (1, 4) => store_to::<4, 1>(target, slots),
@@ -401,10 +482,41 @@ impl<'t> Lowering<'_, 't> {
             (8, 1) => store_to::<8, 8>(target, slots),
             (8, 2) => store_to::<16, 8>(target, slots),
             (8, 4) => store_to::<32, 8>(target, slots),
+            (16, 1) => store_to::<16, 16>(target, slots),
             _ => return self.error("a store of this size does not exist"),
-        };
-        self.push(Action::Access(access));
-        Ok(true)
+        })
+    }
+
+    /// A place in the function's local memory.
+    fn frame_target(&mut self, place: Parameter) -> Target {
+        let row = self.preset(Preset::Frame(place.offset as i64), true);
+        Target { place: Place::Local, base: Base::Wide(row), offset: 0 }
+    }
+
+    /// Loads a register from the function's local memory.
+    pub(super) fn load_frame(&mut self, to: Slot, place: Parameter) {
+        let target = self.frame_target(place);
+        let to = vec![Some(to)];
+        self.push(Action::Access(match place.bytes {
+            1 => load::<1, 1>(target, to, false),
+            2 => load::<2, 2>(target, to, false),
+            4 => load::<4, 4>(target, to, false),
+            8 => load::<8, 8>(target, to, false),
+            _ => load::<16, 16>(target, to, false),
+        }));
+    }
+
+    /// Stores a register in the function's local memory.
+    pub(super) fn store_frame(&mut self, from: Slot, place: Parameter) {
+        let target = self.frame_target(place);
+        let from = vec![from];
+        self.push(Action::Access(match place.bytes {
+            1 => store_to::<1, 1>(target, from),
+            2 => store_to::<2, 2>(target, from),
+            4 => store_to::<4, 4>(target, from),
+            8 => store_to::<8, 8>(target, from),
+            _ => store_to::<16, 16>(target, from),
+        }));
     }
 
     fn cvta(&mut self, name: &mut Name<'t>, operands: &[Operand<'t>]) -> Result<bool> {
@@ -515,439 +627,4 @@ impl<'t> Lowering<'_, 't> {
         self.push(Action::Compute(compute));
         Ok(true)
     }
-
-    /// Copies from global to shared memory. They are done at once, so that waits have nothing to do.
-    fn cp(&mut self, name: &mut Name<'t>, operands: &[Operand<'t>]) -> Result<bool> {
-        if name.takes("bulk") {
-            return Ok(false);
-        }
-        name.ignore(&["async", "ca", "cg", "L2::64B", "L2::128B", "L2::256B", "L2::cache_hint"]);
-        if name.takes("commit_group") || name.takes("wait_group") || name.takes("wait_all") {
-            self.push(Action::Compute(Box::new(|_, _| {})));
-            return Ok(true);
-        }
-        if name.takes("mbarrier") {
-            // The copies are done: the thread arrives now.
-            let without = name.takes("noinc");
-            name.ignore(&["arrive", "shared", "shared::cta"]);
-            let [barrier] = operands else { return self.operands(1) };
-            let target = self.target(barrier, Space::Shared)?;
-            self.push(Action::Access(Box::new(move |registers, mask, memory| {
-                let addresses = target.addresses(registers);
-                for lane in mask.lanes() {
-                    if without {
-                        memory.arrive(target.place, lane, addresses[lane], 1, false)?;
-                    }
-                }
-                Ok(())
-            })));
-            return Ok(true);
-        }
-        name.ignore(&["shared", "shared::cta", "global"]);
-        let (to, from, bytes, rest) = match operands {
-            [to, from, Operand::Integer(bytes), rest @ ..] => (to, from, *bytes, rest),
-            _ => return self.error("the size of a copy is no constant"),
-        };
-        let to = self.target(to, Space::Shared)?;
-        let from = self.target(from, Space::Global)?;
-        // The number of bytes that are read; the others become zero.
-        let size = match rest.first() {
-            Some(size @ (Operand::Register(_) | Operand::Integer(_))) => {
-                Some(self.source::<u32>(size, Type::U32)?)
-            }
-            _ => None,
-        };
-        let access = match bytes {
-            4 => copy::<4>(to, from, size),
-            8 => copy::<8>(to, from, size),
-            16 => copy::<16>(to, from, size),
-            _ => return self.error(format!("a copy of {bytes} bytes does not exist")),
-        };
-        self.push(Action::Access(access));
-        Ok(true)
-    }
-
-    fn atomic(&mut self, name: &mut Name<'t>, operands: &[Operand<'t>]) -> Result<bool> {
-        if name.takes("async") || name.takes("v2") || name.takes("v4") || name.takes("v8") {
-            return Ok(false);
-        }
-        let space = self.space(name);
-        let list = ["add", "min", "max", "inc", "dec", "and", "or", "xor", "exch", "cas"];
-        let Some(operation) = name.take_of(&list) else { return Ok(false) };
-        name.ignore(HINTS);
-        let of = name.of_type(0);
-        let is_red = name.base == "red";
-        let (to, rest) = match operands {
-            rest if is_red => (&Operand::Sink, rest),
-            [to, rest @ ..] => (to, rest),
-            [] => return self.operands(3),
-        };
-        let [address, value, more @ ..] = rest else { return self.operands(3) };
-        let target = self.target(address, space)?;
-        self.function.has_atomics |= matches!(target.place, Place::Global | Place::Generic);
-        let third = if operation == "cas" { more.first() } else { None };
-        // An address that is no register leaves the operands' types alone.
-        let access: Access = match of {
-            Type::F32 => {
-                let value = self.source::<f32>(value, of)?;
-                let to = self.wanted::<u32>(to)?;
-                // Shared memory keeps subnormal values, global memory does not.
-                let flushes = target.place != Place::Shared;
-                atomic::<u32>(target, to, [value, value], move |old, value, _| {
-                    let (old, value) = (f32::from_bits(old), f32::from_bits(value));
-                    match flushes {
-                        true => Float::add::<NEAREST, true, false>(old, value).to_bits(),
-                        false => Float::add::<NEAREST, false, false>(old, value).to_bits(),
-                    }
-                })
-            }
-            Type::F64 => {
-                let value = self.source::<f64>(value, of)?;
-                let to = self.wanted::<u64>(to)?;
-                atomic::<u64>(target, to, [value, value], |old, value, _| {
-                    let (old, value) = (f64::from_bits(old), f64::from_bits(value));
-                    Float::add::<NEAREST, false, false>(old, value).to_bits()
-                })
-            }
-            Type::F16 | Type::Bf16 | Type::F16x2 | Type::Bf16x2 => {
-                return self.atomic_half(operation, of, target, to, value);
-            }
-            Type::B128 => return Ok(false),
-            _ => match of.bytes() {
-                8 => {
-                    let a = self.source::<u64>(value, of)?;
-                    let b = match third {
-                        Some(third) => self.source::<u64>(third, of)?,
-                        None => a,
-                    };
-                    let to = self.wanted::<u64>(to)?;
-                    match (operation, of) {
-                        ("min", Type::S64) => atomic::<u64>(target, to, [a, b], |old, a, _| {
-                            (old as i64).min(a as i64) as u64
-                        }),
-                        ("max", Type::S64) => atomic::<u64>(target, to, [a, b], |old, a, _| {
-                            (old as i64).max(a as i64) as u64
-                        }),
-                        ("add", _) => {
-                            atomic(target, to, [a, b], |old: u64, a, _| old.wrapping_add(a))
-                        }
-                        ("min", _) => atomic(target, to, [a, b], |old: u64, a, _| old.min(a)),
-                        ("max", _) => atomic(target, to, [a, b], |old: u64, a, _| old.max(a)),
-                        ("and", _) => atomic(target, to, [a, b], |old: u64, a, _| old & a),
-                        ("or", _) => atomic(target, to, [a, b], |old: u64, a, _| old | a),
-                        ("xor", _) => atomic(target, to, [a, b], |old: u64, a, _| old ^ a),
-                        ("exch", _) => atomic(target, to, [a, b], |_: u64, a, _| a),
-                        ("cas", _) => atomic(
-                            target,
-                            to,
-                            [a, b],
-                            |old: u64, a, b| {
-                                if old == a { b } else { old }
-                            },
-                        ),
-                        _ => return Ok(false),
-                    }
-                }
-                4 => {
-                    let a = self.source::<u32>(value, of)?;
-                    let b = match third {
-                        Some(third) => self.source::<u32>(third, of)?,
-                        None => a,
-                    };
-                    let to = self.wanted::<u32>(to)?;
-                    match (operation, of) {
-                        ("min", Type::S32) => atomic::<u32>(target, to, [a, b], |old, a, _| {
-                            (old as i32).min(a as i32) as u32
-                        }),
-                        ("max", Type::S32) => atomic::<u32>(target, to, [a, b], |old, a, _| {
-                            (old as i32).max(a as i32) as u32
-                        }),
-                        ("add", _) => {
-                            atomic(target, to, [a, b], |old: u32, a, _| old.wrapping_add(a))
-                        }
-                        ("min", _) => atomic(target, to, [a, b], |old: u32, a, _| old.min(a)),
-                        ("max", _) => atomic(target, to, [a, b], |old: u32, a, _| old.max(a)),
-                        ("inc", _) => {
-                            atomic(
-                                target,
-                                to,
-                                [a, b],
-                                |old: u32, a, _| {
-                                    if old >= a { 0 } else { old + 1 }
-                                },
-                            )
-                        }
-                        ("dec", _) => atomic(target, to, [a, b], |old: u32, a, _| {
-                            if old == 0 || old > a { a } else { old - 1 }
-                        }),
-                        ("and", _) => atomic(target, to, [a, b], |old: u32, a, _| old & a),
-                        ("or", _) => atomic(target, to, [a, b], |old: u32, a, _| old | a),
-                        ("xor", _) => atomic(target, to, [a, b], |old: u32, a, _| old ^ a),
-                        ("exch", _) => atomic(target, to, [a, b], |_: u32, a, _| a),
-                        _ => atomic(
-                            target,
-                            to,
-                            [a, b],
-                            |old: u32, a, b| {
-                                if old == a { b } else { old }
-                            },
-                        ),
-                    }
-                }
-                _ => {
-                    let a = self.source::<u32>(value, of)?;
-                    let b = match third {
-                        Some(third) => self.source::<u32>(third, of)?,
-                        None => a,
-                    };
-                    let to = self.wanted::<u32>(to)?;
-                    let Some("cas" | "exch") = Some(operation) else { return Ok(false) };
-                    let is_exchange = operation == "exch";
-                    atomic::<u16>(target, to, [a, b], move |old, a, b| {
-                        if is_exchange {
-                            a
-                        } else if old == a {
-                            b
-                        } else {
-                            old
-                        }
-                    })
-                }
-            },
-        };
-        self.push(Action::Access(access));
-        Ok(true)
-    }
-
-    /// The destination of an atomic operation, which may be `_`.
-    fn wanted<D: Element>(&mut self, to: &Operand<'t>) -> Result<Option<u32>> {
-        match to {
-            Operand::Sink => Ok(None),
-            other => self.destination::<D>(other).map(Some),
-        }
-    }
-
-    fn atomic_half(
-        &mut self,
-        operation: &str,
-        of: Type,
-        target: Target,
-        to: &Operand<'t>,
-        value: &Operand<'t>,
-    ) -> Result<bool> {
-        let (value, to) = (self.source::<u32>(value, of)?, self.wanted::<u32>(to)?);
-        let pick: fn(u16, u16) -> u16 = match (operation, of) {
-            ("add", Type::F16 | Type::F16x2) => half::add::<F16, false, false>,
-            ("add", _) => half::add::<Bf16, false, false>,
-            _ => return Ok(false),
-        };
-        let access = match of.bytes() {
-            2 => atomic::<u16>(target, to, [value, value], move |old, value, _| pick(old, value)),
-            _ => atomic::<u32>(target, to, [value, value], move |old, value, _| {
-                let low = pick(old as u16, value as u16);
-                let high = pick((old >> 16) as u16, (value >> 16) as u16);
-                u32::from(low) | u32::from(high) << 16
-            }),
-        };
-        self.push(Action::Access(access));
-        Ok(true)
-    }
-
-    fn mbarrier(&mut self, name: &mut Name<'t>, operands: &[Operand<'t>]) -> Result<bool> {
-        let operation = name.take_of(&[
-            "init",
-            "inval",
-            "arrive",
-            "arrive_drop",
-            "test_wait",
-            "try_wait",
-            "pending_count",
-            "expect_tx",
-            "complete_tx",
-        ]);
-        let expects = name.takes("expect_tx");
-        let (has_parity, without) = (name.takes("parity"), name.takes("noComplete"));
-        let is_remote = name.takes("shared::cluster");
-        name.ignore(&["shared", "shared::cta"]);
-        name.ignore(HINTS);
-        if without {
-            return Ok(false);
-        }
-        let count_of = |this: &mut Self, operand: Option<&Operand<'t>>| match operand {
-            Some(count) => this.source::<u32>(count, Type::U32),
-            None => Ok(this.preset(Preset::Bits(1), false)),
-        };
-        let access: Access = match operation {
-            Some("init") => {
-                let [barrier, count] = operands else { return self.operands(2) };
-                let target = self.target(barrier, Space::Shared)?;
-                let count = self.source::<u32>(count, Type::U32)?;
-                each_lane(target, move |registers, memory, place, lane, address| {
-                    let count = registers.narrow[count as usize][lane];
-                    memory.initialise_barrier(place, lane, address, count)
-                })
-            }
-            Some("inval") => {
-                let [barrier] = operands else { return self.operands(1) };
-                let target = self.target(barrier, Space::Shared)?;
-                each_lane(target, |_, _, _, _, _| Ok(()))
-            }
-            Some(arrival @ ("arrive" | "arrive_drop")) => {
-                let (to, barrier, count) = match operands {
-                    [barrier @ Operand::Address(..)] => (&Operand::Sink, barrier, None),
-                    [barrier @ Operand::Address(..), count] => {
-                        (&Operand::Sink, barrier, Some(count))
-                    }
-                    [to, barrier] => (to, barrier, None),
-                    [to, barrier, count] => (to, barrier, Some(count)),
-                    _ => return self.operands(2),
-                };
-                let drops = arrival == "arrive_drop";
-                let target = self.target(barrier, Space::Shared)?;
-                let transactions = if expects { Some(count_of(self, count)?) } else { None };
-                let count = count_of(self, if expects { None } else { count })?;
-                let to = if is_remote { None } else { self.wanted::<u64>(to)? };
-                each_lane(target, move |registers, memory, place, lane, address| {
-                    if let Some(bytes) = transactions {
-                        let bytes = registers.narrow[bytes as usize][lane];
-                        memory.expect_transactions(place, lane, address, i64::from(bytes))?;
-                    }
-                    let count = registers.narrow[count as usize][lane];
-                    let state = memory.arrive(place, lane, address, count, drops)?;
-                    if let Some(to) = to {
-                        registers.wide[to as usize][lane] = state;
-                    }
-                    Ok(())
-                })
-            }
-            Some(change @ ("expect_tx" | "complete_tx")) => {
-                let [barrier, bytes] = operands else { return self.operands(2) };
-                let target = self.target(barrier, Space::Shared)?;
-                let bytes = self.source::<u32>(bytes, Type::U32)?;
-                let sign = if change == "expect_tx" { 1 } else { -1 };
-                each_lane(target, move |registers, memory, place, lane, address| {
-                    let bytes = registers.narrow[bytes as usize][lane];
-                    memory.expect_transactions(place, lane, address, sign * i64::from(bytes))
-                })
-            }
-            Some("test_wait" | "try_wait") => {
-                let [to, barrier, state, ..] = operands else { return self.operands(3) };
-                let (to, target) = (self.mask(to)?, self.target(barrier, Space::Shared)?);
-                let state = match has_parity {
-                    true => Slot::Narrow(self.source::<u32>(state, Type::U32)?),
-                    false => Slot::Wide(self.source::<u64>(state, Type::U64)?),
-                };
-                let access = each_lane(target, move |registers, memory, place, lane, address| {
-                    let is_done = match state {
-                        Slot::Narrow(row) => {
-                            let parity = registers.narrow[row as usize][lane];
-                            memory.is_phase_complete(place, lane, address, parity.into())?
-                        }
-                        Slot::Wide(row) | Slot::Mask(row) => {
-                            let state = registers.wide[row as usize][lane];
-                            memory.is_phase_complete(place, lane, address, state >> 63)?
-                        }
-                    };
-                    let bit = 1 << lane;
-                    let mask = &mut registers.masks[to as usize];
-                    *mask = if is_done { *mask | bit } else { *mask & !bit };
-                    Ok(())
-                });
-                self.push(Action::Access(access));
-                // Others get a chance to arrive.
-                self.push(Action::Yield);
-                return Ok(true);
-            }
-            _ => return Ok(false),
-        };
-        self.push(Action::Access(access));
-        Ok(true)
-    }
 }
-
-/// Runs a function for each active lane with its address.
-fn each_lane(
-    target: Target,
-    run: impl Fn(&mut Registers, &mut Memory<'_>, Place, usize, u64) -> std::result::Result<(), Fault>
-    + Send
-    + Sync
-    + 'static,
-) -> Access {
-    Box::new(move |registers, mask, memory| {
-        let addresses = target.addresses(registers);
-        for lane in mask.lanes() {
-            run(registers, memory, target.place, lane, addresses[lane])
-                .map_err(|fault| fault.of_lane(lane))?;
-        }
-        Ok(())
-    })
-}
-
-/// A copy of `N` bytes, of which a row may say how many are read.
-fn copy<const N: usize>(to: Target, from: Target, size: Option<u32>) -> Access {
-    Box::new(move |registers, mask, memory| {
-        let (into, out_of) = (to.addresses(registers), from.addresses(registers));
-        let Some(size) = size else {
-            let values = memory.load::<N>(from.place, &out_of, mask)?;
-            return memory.store::<N>(to.place, &into, mask, &values);
-        };
-        let sizes = registers.narrow[size as usize];
-        for lane in mask.lanes() {
-            let mut value = [0; N];
-            for (place, byte) in value.iter_mut().enumerate().take(sizes[lane] as usize) {
-                let at = out_of[lane].wrapping_add(place as u64);
-                [*byte] =
-                    memory.load_one::<1>(from.place, lane, at).map_err(|it| it.of_lane(lane))?;
-            }
-            memory
-                .store_one::<N>(to.place, lane, into[lane], &value)
-                .map_err(|fault| fault.of_lane(lane))?;
-        }
-        Ok(())
-    })
-}
-
-/// An atomic operation of the active lanes, one after the other.
-fn atomic<W: crate::memory::Word + AtomicCell>(
-    target: Target,
-    to: Option<u32>,
-    [a, b]: [u32; 2],
-    change: impl Fn(W, W, W) -> W + Copy + Send + Sync + 'static,
-) -> Access {
-    Box::new(move |registers, mask, memory| {
-        let addresses = target.addresses(registers);
-        let (a_row, b_row) = (W::row(registers, a), W::row(registers, b));
-        let mut old = [W::default(); LANES];
-        for lane in mask.lanes() {
-            let (a, b) = (a_row[lane], b_row[lane]);
-            old[lane] =
-                memory.update::<W>(target.place, lane, addresses[lane], |old| change(old, a, b))?;
-        }
-        if let Some(to) = to {
-            W::put_row(registers, mask, to, &old);
-        }
-        Ok(())
-    })
-}
-
-/// A word of an atomic operation in registers.
-trait AtomicCell: Copy {
-    fn row(registers: &Registers, index: u32) -> [Self; LANES];
-    fn put_row(registers: &mut Registers, mask: Mask, to: u32, values: &[Self; LANES]);
-}
-
-macro_rules! atomic_cell {
-    ($($type:ty),*) => {$(
-        impl AtomicCell for $type {
-            fn row(registers: &Registers, index: u32) -> [Self; LANES] {
-                <$type as Element>::rows(registers)[index as usize].map(<$type as Element>::of)
-            }
-            fn put_row(registers: &mut Registers, mask: Mask, to: u32, values: &[Self; LANES]) {
-                let cells = values.map(<$type as Element>::cell);
-                store::<$type>(registers, mask, to, &cells);
-            }
-        }
-    )*};
-}
-
-atomic_cell!(u16, u32, u64);

@@ -1,5 +1,11 @@
 //! Turns the tree of a module into functions that can be executed.
 
+#![allow(
+    clippy::redundant_closure,
+    reason = "a function that is passed by its name is not always inlined in the loop over lanes"
+)]
+
+mod atomic;
 mod control;
 mod convert;
 mod float;
@@ -7,6 +13,8 @@ mod integer;
 mod memory;
 mod name;
 mod operand;
+mod transfer;
+mod video;
 mod warp;
 
 use super::flow::{Next, meeting_points};
@@ -196,8 +204,9 @@ fn function<'t>(module: &mut Module<'t>, tree: &'t tree::Function<'t>) -> Result
         line: tree.line,
         source: (0, 0),
     };
-    lowering.place_registers()?;
+    lowering.place_registers();
     lowering.place_variables()?;
+    lowering.take_parameters()?;
     for statement in &body.statements {
         match statement {
             Statement::Label(label) => {
@@ -208,25 +217,22 @@ fn function<'t>(module: &mut Module<'t>, tree: &'t tree::Function<'t>) -> Result
         }
     }
     lowering.guard = None;
+    lowering.give_results()?;
     lowering.push_flow(Action::Return, Next::End);
     Ok(lowering.finish())
 }
 
 impl<'t> Lowering<'_, 't> {
-    fn place_registers(&mut self) -> Result<()> {
+    fn place_registers(&mut self) {
         for of in &self.body.registers {
             let slot = match of.bytes() {
                 0 => Slot::Mask(self.new_mask()),
                 1..=4 => Slot::Narrow(self.new_narrow()),
                 8 => Slot::Wide(self.new_wide()),
-                _ => {
-                    let message = "registers of 128 bits are not executed";
-                    return Err(LoadError::unsupported(self.line, message));
-                }
+                _ => Slot::Pair(self.new_pair()),
             };
             self.registers.push(slot);
         }
-        Ok(())
     }
 
     fn place_variables(&mut self) -> Result<()> {
@@ -270,6 +276,11 @@ impl<'t> Lowering<'_, 't> {
         self.function.wide - 1
     }
 
+    fn new_pair(&mut self) -> u32 {
+        self.function.wide += 2;
+        self.function.wide - 2
+    }
+
     fn new_mask(&mut self) -> u32 {
         self.function.masks += 1;
         self.function.masks - 1
@@ -290,7 +301,9 @@ impl<'t> Lowering<'_, 't> {
             }
         };
         match slot {
-            Slot::Narrow(index) | Slot::Wide(index) | Slot::Mask(index) => index,
+            Slot::Narrow(index) | Slot::Wide(index) | Slot::Pair(index) | Slot::Mask(index) => {
+                index
+            }
         }
     }
 
@@ -330,9 +343,11 @@ impl<'t> Lowering<'_, 't> {
         let operands = &instruction.operands;
         let is_known = self.control(&mut name, operands)?
             || self.memory(&mut name, operands)?
+            || self.transfer(&mut name, operands)?
             || self.warp(&mut name, operands)?
             || self.convert(&mut name, operands)?
             || self.float(&mut name, operands)?
+            || self.video(&mut name, operands)?
             || self.integer(&mut name, operands)?;
         if !is_known {
             return Err(if name::exists(name.base) {
@@ -359,7 +374,16 @@ impl<'t> Lowering<'_, 't> {
                 targets.iter_mut().for_each(|label| *label = labels[*label as usize]);
             }
         }
-        let points = meeting_points(&self.flow);
+        let mut points = meeting_points(&self.flow);
+        // Lanes that only return need not meet: those that others wait for return earlier.
+        for point in &mut points {
+            if let Some(Instruction {
+                guard: None, action: Action::Return | Action::Exit, ..
+            }) = self.function.code.get(*point as usize)
+            {
+                *point = super::flow::NEVER;
+            }
+        }
         let mut meets = vec![false; self.flow.len() + 1];
         for point in &points {
             if let Some(meets) = meets.get_mut(*point as usize) {

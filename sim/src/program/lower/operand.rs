@@ -44,8 +44,20 @@ impl<'t> Lowering<'_, 't> {
                 });
                 to
             }
+            (Slot::Pair(_), _) => return self.error("a register of 128 bits is too large"),
             (Slot::Mask(_), _) => return self.error("a predicate is used as a value"),
         })
+    }
+
+    /// The first of the two rows of a register of 128 bits.
+    pub(super) fn pair(&self, operand: &Operand<'t>) -> Result<u32> {
+        match operand {
+            Operand::Register(number) => match self.registers[*number as usize] {
+                Slot::Pair(index) => Ok(index),
+                _ => self.error("a register of 128 bits is expected"),
+            },
+            _ => self.error("a register of 128 bits is expected"),
+        }
     }
 
     /// The row of a destination, with the width of its register or, for `_`, of the type.
@@ -68,6 +80,7 @@ impl<'t> Lowering<'_, 't> {
         match operand {
             Operand::Register(number) => Ok(self.registers[*number as usize]),
             Operand::Sink if of.bytes() == 8 => Ok(Slot::Wide(self.new_wide())),
+            Operand::Sink if of.bytes() == 16 => Ok(Slot::Pair(self.new_pair())),
             Operand::Sink => Ok(Slot::Narrow(self.new_narrow())),
             _ => self.error("the destination is no register"),
         }
@@ -261,7 +274,7 @@ impl<'t> Lowering<'_, 't> {
                     let part = if is_high { now >> 32 } else { now };
                     registers.narrow[index as usize] = [part as u32; 32];
                 }
-                Slot::Mask(_) => {}
+                Slot::Pair(_) | Slot::Mask(_) => {}
             }
             Ok(())
         })));
