@@ -144,10 +144,10 @@ fn put<const N: usize, const SIZE: usize>(
 ) {
     let raw = |lane: usize| {
         let mut raw = [0; 8];
-        raw[..SIZE].copy_from_slice(&values[lane][start..start + SIZE]);
+        raw[..SIZE.min(8)].copy_from_slice(&values[lane][start..start + SIZE.min(8)]);
         u64::from_le_bytes(raw)
     };
-    let unused = 64 - 8 * SIZE as u32;
+    let unused = 64 - 8 * SIZE.min(8) as u32;
     let extended = |raw: u64| match is_signed {
         true => ((raw << unused) as i64 >> unused) as u64,
         false => raw,
