@@ -4,14 +4,15 @@ use super::address_space::{Access, Accessor, Chunk, Purpose};
 use super::journal::Journal;
 use super::memory::Memory;
 use super::sync::lock;
-use crate::base::log::{self, Level};
+use crate::base::log::Level;
+use crate::base::stderr;
 use crate::driver::code;
 use std::collections::BTreeMap;
 use std::ffi::c_uint;
-use std::ptr;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, Mutex};
 use std::time::Instant;
+use std::{fmt, ptr};
 use tcuda_sim::exec::heap::Heap;
 use tcuda_sim::exec::{self, Options, Shape};
 use tcuda_sim::memory::Window;
@@ -199,7 +200,7 @@ impl Launch {
         let addresses = &kernel.variables.addresses;
         let outcome = kernel.exec.run(&reach, addresses, *shape, parameters, &options);
         let Err(fault) = outcome else { return Ok(()) };
-        log::write(Level::Error, format_args!("a kernel failed: {fault}"));
+        log_error(format_args!("a kernel failed: {fault}"));
         Err(match fault.kind {
             FaultKind::IllegalAddress
             | FaultKind::SharedRange
@@ -228,8 +229,13 @@ pub(super) struct Run<'a> {
     pub(super) start: Instant,
 }
 
-/// The heaps of kernels' `malloc`, by device.
-pub(super) type Heaps = [OnceLock<Mutex<Heap>>; super::config::MAX_DEVICES];
+/// Writes an error to stderr if TCUDA_LOG asks for errors. The host's log callback does not get it:
+/// kernels run on threads that are not inside the library, and calls that load modules wait.
+pub(super) fn log_error(line: fmt::Arguments<'_>) {
+    if stderr::takes(Level::Error as i32, 0) {
+        stderr::log(Level::Error as i32, line);
+    }
+}
 
 /// The machine as a kernel sees it.
 struct Reach<'a> {

@@ -6,14 +6,14 @@ use super::address_space::{
 };
 use super::config::{GRANULARITY, MAX_DEVICES};
 use super::host_memory::HostMemory;
-use super::kernel::Heaps;
 use super::physical::Physical;
 use super::sync::{read, write};
 use super::unit::LARGEST_SHARED;
 use crate::driver::code;
 use std::ptr;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, OnceLock, RwLock};
+use std::sync::{Arc, Mutex, OnceLock, RwLock};
+use tcuda_sim::exec::heap::Heap;
 use tcuda_sim::memory::Window;
 
 /// The memory of all devices, and what of the host's memory they can access.
@@ -23,8 +23,8 @@ pub(super) struct Memory {
     pub(super) space: RwLock<AddressSpace>,
     pub(super) host: RwLock<HostMemory>,
     pub(super) peers: PeerMasks,
-    /// Heaps of kernels.
-    pub(super) heaps: Heaps,
+    /// The heaps of kernels' `malloc`, by device.
+    pub(super) heaps: [OnceLock<Mutex<Heap>>; MAX_DEVICES],
     /// Memory for variables of modules, by device; the driver reserves it with a context.
     modules: [OnceLock<Arc<Physical>>; MAX_DEVICES],
 }
@@ -35,7 +35,7 @@ const MODULE_BYTES: usize = 1 << 30;
 impl Memory {
     pub(super) fn new(physical: Vec<Arc<Physical>>) -> Memory {
         let (space, host, peers) = (RwLock::default(), RwLock::default(), PeerMasks::default());
-        let (heaps, modules) = (Heaps::default(), Default::default());
+        let (heaps, modules) = (Default::default(), Default::default());
         Memory { physical, space, host, peers, heaps, modules }
     }
 

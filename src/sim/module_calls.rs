@@ -7,7 +7,6 @@ use super::module::{Function, Module};
 use super::parameters;
 use super::queue::Action;
 use super::sync::{read, write};
-use crate::base::log::{self, Level};
 use crate::driver::code;
 use crate::driver::sys::{CUfunction, CUfunction_attribute, CUmodule, CUstream};
 use std::collections::BTreeMap;
@@ -47,7 +46,7 @@ pub(super) unsafe extern "C" fn load(module: *mut CUmodule, image: *const c_void
 
 /// The status of an image that cannot be loaded; the log says why.
 fn refuse(error: &LoadError) -> i32 {
-    log::write(Level::Error, format_args!("an image cannot be loaded: {error}"));
+    kernel::log_error(format_args!("an image cannot be loaded: {error}"));
     match error.kind {
         LoadErrorKind::NotPtx => code::INVALID_IMAGE,
         LoadErrorKind::Version => code::UNSUPPORTED_PTX_VERSION,
