@@ -21,11 +21,13 @@ CODE = 0
 def group_of(path):
     """The part of the house to which a file belongs; None: it is not measured."""
     parts = path.parts
-    if parts[0] != "src" or "tests" in parts or path.stem in ("tests", "host_faults"):
+    if "tests" in parts or path.stem in ("tests", "host_faults"):
         return None
-    if parts[1] == "driver":
-        return "simulator" if "sim" in parts else "driver"
-    return "door" if parts[1] == "ffi" else "core"
+    if parts[0] == "sim":
+        return "simulator"
+    if parts[0] != "src":
+        return None
+    return {"driver": "driver", "ffi": "door", "sim": "simulator"}.get(parts[1], "core")
 
 
 def first_line_of_tests(file):

@@ -48,7 +48,7 @@ if [ "${1:-}" != --report ]; then
     rm -rf "$out/raw"
     mkdir -p "$out/raw"
     # Counting is slow: a few programs of the model are enough to take its branches.
-    run rust env PROPTEST_CASES=40 cargo test --locked --no-fail-fast
+    run rust env PROPTEST_CASES=40 cargo test --workspace --locked --no-fail-fast
     run faults env CARGO_TARGET_DIR="$CARGO_TARGET_DIR-faults" \
         cargo test --locked --features host_faults --test faults
     run c c_tests
@@ -60,7 +60,7 @@ programs() {
         sed -n 's/.*"executable":"\([^"]*\)".*/\1/p'
 }
 # Without them the figures would be of nothing.
-binaries=$(programs &&
+binaries=$(programs --workspace &&
     CARGO_TARGET_DIR=$CARGO_TARGET_DIR-faults programs --features host_faults --test faults &&
     echo "$out/c/lib/libtcuda.so" && echo "$out/c/c_tests/library_static") ||
     { echo "FAILED report: cargo test --no-run does not build the tests"; exit 1; }
@@ -70,7 +70,7 @@ while read -r binary; do
 done <<<"$binaries"
 "$llvm/llvm-profdata" merge -sparse "$out"/raw/*.profraw -o "$out/tests.profdata"
 "$llvm/llvm-cov" export -instr-profile "$out/tests.profdata" "${objects[@]}" -skip-expansions \
-    -sources "$root/src" >"$out/export.json" 2>"$out/export.log" ||
+    -sources "$root/src" "$root/sim/src" >"$out/export.json" 2>"$out/export.log" ||
     { echo "FAILED report: see $out/export.log"; tail -5 "$out/export.log"; exit 1; }
 python3 scripts/ci/branches.py "$out/export.json" "$root" --branches 90 --json "$out/summary.json"
 exit $failed

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # usage: lint.sh [--library]: clippy over every crate and feature (the library with and without
-# host_faults, fuzz/ and models/), or over the library alone.
+# host_faults, sim/, fuzz/ and models/), or over the library and sim/ alone.
 set -euo pipefail
 source "$(dirname "$0")/../tools/tools.sh"
 cargo clippy --version >/dev/null 2>&1 || { echo "skipped: clippy is not installed"; exit 0; }
 clippy() { cargo clippy --locked "$@"; }
-clippy --all-targets -- -D warnings
+clippy --workspace --all-targets -- -D warnings
 [ "${1:-}" != --library ] || exit 0
 # Libraries have the same names with and without the feature.
 CARGO_TARGET_DIR=$root/target/faults clippy --all-targets --features host_faults -- -D warnings

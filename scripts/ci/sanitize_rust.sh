@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# usage: sanitize_rust.sh [filter...]: the Rust unit tests under AddressSanitizer, leaks included.
+# usage: sanitize_rust.sh [filter...]: the Rust unit tests, and all tests of sim/, under
+# AddressSanitizer, leaks included.
 # The stable compiler has the sanitizer, behind a switch; a target makes build scripts go without
 # it.
 set -euo pipefail
@@ -8,4 +9,6 @@ get_nvrtc
 export RUSTC_BOOTSTRAP=1 RUSTFLAGS=-Zsanitizer=address ASAN_OPTIONS=detect_leaks=1
 export CARGO_TARGET_DIR=$root/target/asan
 export LSAN_OPTIONS=suppressions=$root/scripts/ci/lsan_rust.supp:print_suppressions=0
-exec cargo test --locked --target x86_64-unknown-linux-gnu --lib -- "$@"
+tests() { cargo test --locked --target x86_64-unknown-linux-gnu "$@"; }
+tests --package tcuda_sim -- "$@"
+tests --lib -- "$@"

@@ -75,7 +75,7 @@ def main():
         wide += [f"{name}:{n}: {len(text)}" for n, text in enumerate(lines, 1) if len(text) > WIDTH]
         if len(lines) > FILE_LINES:
             long_files.append(f"{name}: {len(lines)} lines")
-        if path.suffix == ".rs" and name.startswith("src/"):
+        if path.suffix == ".rs" and name.startswith(("src/", "sim/src/")):
             long_functions += [
                 f"{name}:{line}: {function} has {count} lines"
                 for function, line, count in functions(lines)
@@ -88,7 +88,8 @@ def main():
     words = []
     for name in names.splitlines():
         path = pathlib.Path(name)
-        if is_page(name) or name.startswith(("src/", "include/")) and path.suffix in SUFFIXES:
+        is_source = name.startswith(("src/", "sim/src/", "include/")) and path.suffix in SUFFIXES
+        if is_page(name) or is_source:
             for number, line in enumerate(path.read_text().split("\n"), 1):
                 words += [f"{name}:{number}: {found}" for found in WORDS.findall(line)]
     print(f"figure: words that treat objects as people = {len(words)}")

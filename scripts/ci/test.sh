@@ -12,14 +12,14 @@ programs() {
 }
 
 if cargo fmt --version >/dev/null 2>&1; then
-    step "format" cargo fmt --check
+    step "format" cargo fmt --all --check
 else
     skip "format" "rustfmt is not installed"
 fi
 step "widths of lines, and words" python3 scripts/ci/style.py
 checked "clippy" scripts/ci/lint.sh --library
 # The model runs the same programs each time here, and others each time in the gauntlet.
-step "Rust tests" env TCUDA_MODEL_SEED=1 cargo test --locked --no-fail-fast
+step "Rust tests" env TCUDA_MODEL_SEED=1 cargo test --workspace --locked --no-fail-fast
 step "C tests" programs
 step "fault loop, 40 s" python3 scripts/ci/fault_loop.py build/dev/c_tests --seconds 40
 finish
