@@ -63,12 +63,12 @@ LEFT_OUT = {"faults", "replay_faults", "denied", "cancel", "reclamation", "plugg
             "race_clean_shutdown", "generator", "graph",
             "graph_calls", "graph_functions", "graph_hpp_cc", "graph_memory", "graph_random",
             "graphed_callable", "random_order", "tensor", "comm_capture", "comm_hammer",
-            "communicator_failures", "communicator_library", "jit_cases", "compiler", "ipc",
-            "ipc_death", "ipc_event", "ipc_hostile"}
+            "communicator_failures", "communicator_library", "jit_cases", "compiler", "kernel",
+            "ipc", "ipc_death", "ipc_event", "ipc_hostile"}
 # Only with --all: a run that comes to its end takes seconds.
 SLOW = {"handles", "process", "statistics", "threads", "copy", "copy_threads", "comm",
         "comm_2_devices", "comm_parts", "comm_parts_2_devices", "communicator", "monitor",
-        "nvtx", "blas", "sync_debug", "jit", "jit_torch", "kernel"}
+        "nvtx", "blas", "sync_debug", "jit", "jit_torch"}
 # The same programs on other machines.
 LATE = ["stream", "event", "copy", "host", "host_cache", "host_crowd", "snapshot"]
 TWO = ["device", "memory", "comm", "comm_parts"]

@@ -11,13 +11,14 @@ use std::cell::Cell;
 use std::ptr::{self, null_mut};
 use std::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 
-/// Number of regions, and the size of each.
-const REGIONS: usize = 16;
-const REGION: usize = 1 << 20;
-/// Free bytes that a region must have for a new hold: what the longest call needs.
-const MARGIN: usize = REGION / 4;
+/// Number of regions, and the size of each. They are addresses only until they are used.
+const REGIONS: usize = 4;
+const REGION: usize = 64 << 20;
+/// Free bytes that a region must have for a new hold: what the longest call needs, which loads a
+/// module with all functions of C's `math.h`.
+const MARGIN: usize = REGION / 2;
 /// Larger allocations are not served: their callers handle failure.
-const LARGEST: usize = 1 << 16;
+const LARGEST: usize = 8 << 20;
 
 /// The number of live blocks in a region, and the bytes in use.
 #[derive(Clone, Copy)]
