@@ -26,7 +26,8 @@ static void a_path_that_names_nothing(void)
 {
     CHECK_EQ(setenv("TCUDA_NVRTC_PATH", "/nonexistent/libnvrtc.so.12", 1), 0);
     CHECK_STATUS(TCUDA_STATUS_NO_LIBRARY, compile());
-    says("NVRTC cannot be loaded from '/nonexistent/libnvrtc.so.12', the value of TCUDA_NVRTC_PATH");
+    says("NVRTC cannot be loaded from '/nonexistent/libnvrtc.so.12', "
+         "the value of TCUDA_NVRTC_PATH");
 }
 
 /* The C library, say. */

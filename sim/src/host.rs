@@ -1,4 +1,5 @@
-//! A machine without a driver: its memory is buffers of the host. Tests and tools run kernels on it.
+//! A machine without a driver: its memory is buffers of the host. Tests and tools run kernels on
+//! it.
 
 use crate::exec::heap::Heap;
 use crate::exec::{Kernel, Options, Shape};

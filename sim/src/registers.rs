@@ -163,7 +163,10 @@ macro_rules! lift {
         |$registers:ident, $mask:ident| $body:block
     ) => {
         $(#[$doc])*
-        pub fn $name<$($type: Element),*>($($row: $what,)* $f: impl $bound + Copy + Send + Sync + 'static) -> Compute {
+        pub fn $name<$($type: Element),*>(
+            $($row: $what,)*
+            $f: impl $bound + Copy + Send + Sync + 'static,
+        ) -> Compute {
             #[allow(clippy::too_many_arguments, reason = "a row each")]
             #[inline(always)]
             fn any<$($type: Element),*>(

@@ -99,7 +99,8 @@ macro_rules! families {
 
 families! {
     approximate atomic compare convert_floats convert_from_integer convert_integers
-    convert_to_integer double fault float flow half immediate integer logic memory set special video warp
+    convert_to_integer double fault float flow half immediate integer logic memory set special
+    video warp
 }
 
 /// The operands' formulas agree with those of the script that recorded the answers.

@@ -48,9 +48,9 @@ impl Journal {
         }
     }
 
-    /// Undoes the kernel's writes and returns them; `None` if they exceed the limit. A byte that the
-    /// kernel wrote without changing it is not a write: without a race, no other operation changes
-    /// it meanwhile.
+    /// Undoes the kernel's writes and returns them; `None` if they exceed the limit. A byte that
+    /// the kernel wrote without changing it is not a write: without a race, no other operation
+    /// changes it meanwhile.
     pub(super) fn undo(&self) -> Option<Vec<Write>> {
         let before = std::mem::take(&mut *lock(&self.before));
         if before.values().map(|write| write.bytes.len()).sum::<usize>() > LIMIT {

@@ -78,8 +78,8 @@ impl Blocks {
         Blocks { starts, ends, successors }
     }
 
-    /// The immediate post-dominator of each block, by the algorithm of Cooper, Harvey and Kennedy on
-    /// the reversed graph. `usize::MAX` for a block from which the end cannot be reached.
+    /// The immediate post-dominator of each block, by the algorithm of Cooper, Harvey and Kennedy
+    /// on the reversed graph. `usize::MAX` for a block from which the end cannot be reached.
     fn post_dominators(&self) -> Vec<usize> {
         let exit = self.starts.len();
         let mut predecessors = vec![Vec::new(); exit + 1];
