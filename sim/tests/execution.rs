@@ -1,4 +1,5 @@
-//! What kernels compute: control flow, local memory, barriers and copies. The expected values follow
+//! What kernels compute: control flow, local memory, barriers and copies. The expected values
+//! follow
 //! from the PTX ISA.
 
 #![allow(clippy::unwrap_used, missing_docs, reason = "tests")]
@@ -242,7 +243,8 @@ fn registers_have_128_bits() {
 fn registers_of_vectors_are_their_elements() {
     let body = ".reg .v4 .b32 %v;\n.reg.v2.b32 %w<2>;\n.local .align 16 .b8 lo[16];\n\
         mov.b32 %v.x, %t;\nmov.b32 %v.y, 2;\nmov.b32 %v.b, 3;\nmov.b32 %v.w, 4;\n\
-        st.local.v4.b32 [lo], %v;\nld.local.v2.b32 %w1, [lo+8];\nmad.lo.u32 %r1, %w1.x, 10, %w1.y;\n\
+        st.local.v4.b32 [lo], %v;\nld.local.v2.b32 %w1, [lo+8];\nmad.lo.u32 %r1, %w1.x, 10, \
+        %w1.y;\n\
         mov.b64 %d1, %w1;\nld.local.u32 %r2, [lo];\nmad.lo.u32 %r1, %r2, 100, %r1;\n\
         st.global.b32 [%out], %r1;";
     expect(&run(20, "", body), |t| 100 * t + 34);
@@ -274,7 +276,8 @@ fn bulk_copies_complete_the_transactions_of_a_barrier() {
         fence.proxy.async.shared::cta;\n\
         mbarrier.arrive.expect_tx.shared::cta.b64 _, [sh], 128;\n\
         cp.async.bulk.prefetch.L2.global [room], 128;\n\
-        cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [sh+16], [%d1], 128, [sh];\n\
+        cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [sh+16], [%d1], 128, \
+        [sh];\n\
         WAIT: bar.sync 0;\n\
         L: mbarrier.try_wait.parity.acquire.cta.shared::cta.b64 %p2, [sh], 0;\n@!%p2 bra L;\n\
         mov.u64 %d3, sh;\nmad.wide.u32 %d3, %t, 4, %d3;\nld.shared.b32 %r2, [%d3+16];\n\
@@ -307,7 +310,8 @@ fn stores_and_reductions_signal_a_barrier_of_another_block() {
         mov.u64 %d1, sh;\ncvt.u32.u64 %r3, %d1;\nmapa.shared::cluster.u32 %r4, %r3, %r2;\n\
         @%p1 bra WAIT;\nmul.lo.u32 %r5, %r1, 100;\n\
         st.async.shared::cluster.mbarrier::complete_tx::bytes.v2.b32 [%r4+16], {%r5, 7}, [%r4];\n\
-        red.async.relaxed.cluster.shared::cluster.mbarrier::complete_tx::bytes.inc.u32 [%r4+24], 99, [%r4];\n\
+        red.async.relaxed.cluster.shared::cluster.mbarrier::complete_tx::bytes.inc.u32 [%r4+24], \
+        99, [%r4];\n\
         WAIT: mbarrier.try_wait.parity.shared::cta.b64 %p2, [sh], 0;\n@!%p2 bra WAIT;\n\
         ld.shared.v2.b32 {%r6, %r7}, [sh+16];\nld.shared.b32 %r8, [sh+24];\n\
         add.u32 %r6, %r6, %r7;\nmad.lo.u32 %r6, %r8, 1000, %r6;\nst.global.b32 [%out], %r6;";
@@ -327,7 +331,8 @@ fn a_bulk_copy_goes_to_several_blocks_of_a_cluster() {
         barrier.cluster.arrive;\nbarrier.cluster.wait;\nsetp.eq.u32 %p3, %r2, 3;\n\
         selp.u32 %r4, 1, 0, %p1;\nsetp.ne.u32 %p4, %r2, 2;\nor.pred %p4, %p4, %p1;\n\
         @%p4 bra WAIT;\nmov.b16 %h1, 7;\n\
-        cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [sh+16], [room], 128, [sh], %h1;\n\
+        cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster \
+        [sh+16], [room], 128, [sh], %h1;\n\
         WAIT: mov.b32 %r5, 0;\n@%p3 bra END;\n\
         L: mbarrier.try_wait.parity.shared::cta.b64 %p2, [sh], 0;\n@!%p2 bra L;\n\
         mov.u64 %d3, sh;\nmad.wide.u32 %d3, %t, 4, %d3;\nld.shared.b32 %r5, [%d3+16];\n\
@@ -354,7 +359,8 @@ fn what_is_not_executed_is_named() {
         ("sust.b.2d.b32.trap [%d1, {%r1, %r2}], {%r3};", LoadErrorKind::Unsupported, "sust.b"),
         ("suld.b.1d.b32.trap %r1, [%d1, {%r2}];", LoadErrorKind::Unsupported, "suld.b"),
         (
-            "cp.async.bulk.tensor.1d.shared::cluster.global.mbarrier::complete_tx::bytes [%r1], [%d1, {%r2}], [%r3];",
+            "cp.async.bulk.tensor.1d.shared::cluster.global.mbarrier::complete_tx::bytes [%r1], \
+            [%d1, {%r2}], [%r3];",
             LoadErrorKind::Unsupported,
             "cp.async.bulk.tensor",
         ),

@@ -131,8 +131,8 @@ fn text(body: &str, without: Option<usize>) -> String {
         whole.push_str(part);
     }
     format!(
-        ".version 7.8\n.target sm_52\n.address_size 64\n.entry f(.param .u64 out) {{ {HEAD} {whole} \
-         ret; }}"
+        ".version 7.8\n.target sm_52\n.address_size 64\n.entry f(.param .u64 out) {{ {HEAD} \
+         {whole} ret; }}"
     )
 }
 

@@ -1,7 +1,8 @@
 //! Barrier objects in shared memory: `mbarrier`.
 //!
-//! A word of 64 bits: bit 63 is the parity of the current phase, bits 62 to 42 the transactions that
-//! are expected (signed), bits 41 to 21 the arrivals that are pending, bits 20 to 0 the arrivals of a
+//! A word of 64 bits: bit 63 is the parity of the current phase, bits 62 to 42 the transactions
+//! that are expected (signed), bits 41 to 21 the arrivals that are pending, bits 20 to 0 the
+//! arrivals of a
 //! phase.
 
 use super::fault::Fault;

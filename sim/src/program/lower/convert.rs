@@ -19,7 +19,10 @@ macro_rules! with_whole {
         with_whole!(@ $self, $of, $t, $body, (U8 | Type::B8, u8), (S8, i8), (U16 | Type::B16, u16),
             (S16, i16), (U32 | Type::B32, u32), (S32, i32), (U64 | Type::B64, u64), (S64, i64))
     };
-    (@ $self:ident, $of:expr, $t:ident, $body:expr, $(($type:ident $(| $other:path)?, $rust:ty)),*) => {
+    (
+        @ $self:ident, $of:expr, $t:ident, $body:expr,
+        $(($type:ident $(| $other:path)?, $rust:ty)),*
+    ) => {
         match $of {
             $(Type::$type $(| $other)? => {
                 type $t = $rust;

@@ -18,7 +18,10 @@ macro_rules! with_modes {
             (ZERO, true, true), (DOWN, false, false), (DOWN, true, false), (DOWN, false, true),
             (DOWN, true, true), (UP, false, false), (UP, true, false), (UP, false, true))
     };
-    (@ $modes:expr, $R:ident, $F:ident, $S:ident, $body:expr, $(($r:path, $f:literal, $s:literal)),*) => {
+    (
+        @ $modes:expr, $R:ident, $F:ident, $S:ident, $body:expr,
+        $(($r:path, $f:literal, $s:literal)),*
+    ) => {
         match $modes {
             $(($r, $f, $s) => {
                 const $R: u8 = $r;
@@ -186,8 +189,9 @@ impl<'t> Lowering<'_, 't> {
         if operands.len() == 4 {
             let three = (of, of, of);
             return with_flags!(ftz, nan, |F, N| match (is_min, abs) {
-                (true, true) =>
-                    self.ternary(operands, three, |a: f32, b, c| Float::min3::<F, N, true>(a, b, c)),
+                (true, true) => {
+                    self.ternary(operands, three, |a: f32, b, c| Float::min3::<F, N, true>(a, b, c))
+                }
                 (true, false) => {
                     self.ternary(operands, three, |a: f32, b, c| {
                         Float::min3::<F, N, false>(a, b, c)

@@ -154,10 +154,14 @@ impl<'t> Lowering<'_, 't> {
                 self.binary(operands, two, |a, b| number::add_x2(a, b))
             }
             "add" => {
-                with_integer!(self, of, T => self.binary(operands, two, |a, b| T::wrapping_add(a, b)))
+                with_integer!(self, of, T => {
+                    self.binary(operands, two, |a, b| T::wrapping_add(a, b))
+                })
             }
             "sub" => {
-                with_integer!(self, of, T => self.binary(operands, two, |a, b| T::wrapping_sub(a, b)))
+                with_integer!(self, of, T => {
+                    self.binary(operands, two, |a, b| T::wrapping_sub(a, b))
+                })
             }
             "mul" => self.multiply(name, operands, of),
             "mad" => self.multiply_add(name, operands, of),
@@ -197,13 +201,19 @@ impl<'t> Lowering<'_, 't> {
                 }
             }
             "sad" => {
-                with_integer!(self, of, T => self.ternary(operands, three, |a, b, c| <T as Integer>::sad(a, b, c)))
+                with_integer!(self, of, T => {
+                    self.ternary(operands, three, |a, b, c| <T as Integer>::sad(a, b, c))
+                })
             }
             "div" => {
-                with_integer!(self, of, T => self.binary(operands, two, |a, b| <T as Integer>::div(a, b)))
+                with_integer!(self, of, T => {
+                    self.binary(operands, two, |a, b| <T as Integer>::div(a, b))
+                })
             }
             "rem" => {
-                with_integer!(self, of, T => self.binary(operands, two, |a, b| <T as Integer>::rem(a, b)))
+                with_integer!(self, of, T => {
+                    self.binary(operands, two, |a, b| <T as Integer>::rem(a, b))
+                })
             }
             "abs" => match of {
                 Type::S16 => self.unary(operands, of, |a| i16::wrapping_abs(a)),
@@ -295,7 +305,9 @@ impl<'t> Lowering<'_, 't> {
             });
         }
         name.ignore(&["lo"]);
-        with_integer!(self, of, T => self.binary(operands, two, |a, b| T::wrapping_mul(a, b)))
+        with_integer!(self, of, T => {
+            self.binary(operands, two, |a, b| T::wrapping_mul(a, b))
+        })
     }
 
     fn multiply_add(
@@ -364,7 +376,9 @@ impl<'t> Lowering<'_, 't> {
             ("min", _, true) => self.binary(operands, two, |a, b| number::min_relu_s32(a, b)),
             (_, _, true) => self.binary(operands, two, |a, b| number::max_relu_s32(a, b)),
             ("min", ..) => {
-                with_integer!(self, of, T => self.binary(operands, two, |a: T, b: T| a.min(b)))
+                with_integer!(self, of, T => {
+                    self.binary(operands, two, |a: T, b: T| a.min(b))
+                })
             }
             _ => with_integer!(self, of, T => self.binary(operands, two, |a: T, b: T| a.max(b))),
         }

@@ -376,13 +376,17 @@ impl<'t> Lowering<'_, 't> {
     }
 }
 
+type Outcome = std::result::Result<(), Fault>;
+
+/// Can be used by several threads.
+pub(super) trait Shared: Send + Sync {}
+
+impl<T: Send + Sync> Shared for T {}
+
 /// Runs a function for each active lane with its address.
 pub(super) fn each_lane(
     target: Target,
-    run: impl Fn(&mut Registers, &mut Memory<'_>, Place, usize, u64) -> std::result::Result<(), Fault>
-    + Send
-    + Sync
-    + 'static,
+    run: impl Fn(&mut Registers, &mut Memory<'_>, Place, usize, u64) -> Outcome + Shared + 'static,
 ) -> Access {
     Box::new(move |registers, mask, memory| {
         let addresses = target.addresses(registers);
