@@ -341,6 +341,38 @@ fn a_bulk_copy_goes_to_several_blocks_of_a_cluster() {
 }
 
 #[test]
+fn matrices_are_moved_between_memory_and_lanes() {
+    let declarations = ".shared .align 16 .b8 sh[512];\n.shared .align 16 .b8 other[512];";
+    // Element e of the memory is e. Lane l has the address of row l, in reverse order.
+    let body = "mov.u64 %d1, sh;\nmad.wide.u32 %d2, %t, 16, %d1;\nshl.b32 %r1, %t, 3;\n\
+        mad.lo.u32 %r1, %r1, 65537, 65536;\nadd.u32 %r2, %r1, 0x20002;\n\
+        add.u32 %r3, %r1, 0x40004;\nadd.u32 %r4, %r1, 0x60006;\n\
+        st.shared.v4.b32 [%d2], {%r1, %r2, %r3, %r4};\nbar.sync 0;\nsub.u32 %r5, 31, %t;\n\
+        mad.wide.u32 %d3, %r5, 16, %d1;\n\
+        ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%r1, %r2, %r3, %r4}, [%d3];\n\
+        ldmatrix.sync.aligned.m8n8.x1.trans.shared.b16 {%r6}, [%d2];\n\
+        movmatrix.sync.aligned.m8n8.trans.b16 %r7, %r6;\n\
+        mov.u64 %d4, other;\nmad.wide.u32 %d5, %t, 16, %d4;\n\
+        stmatrix.sync.aligned.m8n8.x2.trans.shared.b16 [%d5], {%r6, %r2};\nbar.sync 0;\n\
+        mad.wide.u32 %d6, %t, 4, %d4;\nld.shared.b32 %r8, [%d6];\n";
+    let run =
+        |register: &str| run(32, declarations, &format!("{body}st.global.b32 [%out], {register};"));
+    let pair = |low: u32, high: u32| high << 16 | low;
+    // Register i has the rows of lanes 8 i to 8 i + 7.
+    for (i, register) in ["%r1", "%r2", "%r3", "%r4"].into_iter().enumerate() {
+        expect(&run(register), |l| {
+            let row = 31 - (8 * i as u32 + l / 4);
+            pair(8 * row + 2 * (l % 4), 8 * row + 2 * (l % 4) + 1)
+        });
+    }
+    expect(&run("%r6"), |l| pair(8 * (2 * (l % 4)) + l / 4, 8 * (2 * (l % 4) + 1) + l / 4));
+    // The matrix that was transposed twice.
+    let original = |l: u32| pair(8 * (l / 4) + 2 * (l % 4), 8 * (l / 4) + 2 * (l % 4) + 1);
+    expect(&run("%r7"), original);
+    expect(&run("%r8"), original);
+}
+
+#[test]
 fn a_tensor_filled_with_a_special_nan_gives_zero() {
     let body = "mov.b32 %r1, 0xffff3c00;\nmov.b32 %r2, 0x40004000;\n\
         fma.rn.oob.f16x2 %r3, %r1, %r2, %r2;\nst.global.b32 [%out], %r3;";

@@ -5,7 +5,7 @@
 //! arrivals of a
 //! phase.
 
-use super::fault::Fault;
+use super::fault::{Fault, FaultKind};
 use super::{Memory, Place};
 
 const COUNT_BITS: u32 = 21;
@@ -110,7 +110,10 @@ impl Memory<'_> {
         address: u64,
         parity: u64,
     ) -> Result<bool, Fault> {
-        let word = self.update::<u64>(place, lane, address, |word| word)?;
-        Ok(Barrier::of(word).parity != (parity & 1 != 0))
+        if !address.is_multiple_of(8) {
+            return Err(Fault::at(FaultKind::Misaligned, address).of_lane(lane));
+        }
+        let word = self.load_one::<8>(place, lane, address).map_err(|it| it.of_lane(lane))?;
+        Ok(Barrier::of(u64::from_le_bytes(word)).parity != (parity & 1 != 0))
     }
 }

@@ -17,13 +17,17 @@ pub fn module(text: &str) -> Result<Module<'_>> {
         true => error,
         false => LoadError { kind: LoadErrorKind::NotPtx, ..error },
     })?;
-    let mut parser = Parser { tokens, at: 0 };
-    parser.module()
+    Parser::new(tokens).module()
 }
+
+/// Scopes, parentheses and signs within each other.
+const DEEPEST: u32 = 200;
 
 struct Parser<'a> {
     tokens: Tokens<'a>,
     at: usize,
+    /// How many scopes or parentheses are open.
+    depth: u32,
 }
 
 /// What a name of a function's body stands for.
@@ -78,6 +82,21 @@ fn split_number(name: &str) -> (&str, Option<u32>) {
 }
 
 impl<'a> Parser<'a> {
+    fn new(tokens: Tokens<'a>) -> Parser<'a> {
+        Parser { tokens, at: 0, depth: 0 }
+    }
+
+    /// Reads something that can contain itself.
+    fn nested<T>(&mut self, read: impl FnOnce(&mut Self) -> Result<T>) -> Result<T> {
+        if self.depth == DEEPEST {
+            return self.error("too many scopes or parentheses are open");
+        }
+        self.depth += 1;
+        let result = read(self);
+        self.depth -= 1;
+        result
+    }
+
     fn peek(&self) -> Option<Token<'a>> {
         self.tokens.list.get(self.at).map(|(token, _)| *token)
     }
@@ -545,6 +564,10 @@ impl<'a> Parser<'a> {
 
     /// The statements up to the closing brace.
     fn scope(&mut self, body: &mut Body<'a>, scopes: &mut Scopes<'a>) -> Result<()> {
+        self.nested(|this| this.statements(body, scopes))
+    }
+
+    fn statements(&mut self, body: &mut Body<'a>, scopes: &mut Scopes<'a>) -> Result<()> {
         scopes.0.push(HashMap::new());
         self.declare_labels(body, scopes);
         let mut label = None;
@@ -730,6 +753,10 @@ impl<'a> Parser<'a> {
     }
 
     fn simple_operand(&mut self, scopes: &Scopes<'a>) -> Result<Operand<'a>> {
+        self.nested(|this| this.operand_without_operator(scopes))
+    }
+
+    fn operand_without_operator(&mut self, scopes: &Scopes<'a>) -> Result<Operand<'a>> {
         match self.peek() {
             Some(Token::Mark(b'!')) => {
                 self.at += 1;
@@ -900,14 +927,14 @@ impl<'a> Parser<'a> {
             self.at += operator.len();
             let right = self.simple_operand(scopes)?;
             if operator == "?" {
-                let yes = self.expression(right, 0, scopes)?;
+                let yes = self.nested(|this| this.expression(right, 0, scopes))?;
                 self.expect(b':')?;
                 let right = self.simple_operand(scopes)?;
-                let no = self.expression(right, 0, scopes)?;
+                let no = self.nested(|this| this.expression(right, 0, scopes))?;
                 left = if left == Operand::Integer(0) { no } else { yes };
                 continue;
             }
-            let right = self.expression(right, strength + 1, scopes)?;
+            let right = self.nested(|this| this.expression(right, strength + 1, scopes))?;
             left = match combine(operator, &left, &right) {
                 Some(value) => value,
                 None => return self.error(format!("{operator} does not fit its operands")),
@@ -1090,12 +1117,13 @@ mod tests {
             ("0x7fffffffffffffff + 1", 1 << 63),
         ] {
             let (text, scopes) = (format!("{text};"), Scopes::default());
-            let mut parser = Parser { tokens: split(&text).unwrap(), at: 0 };
+            let mut parser = Parser::new(split(&text).unwrap());
             assert_eq!(parser.operand(&scopes).unwrap(), Operand::Integer(value), "{text}");
             assert!(parser.takes(b';'), "{text}");
         }
-        for text in ["1 / 0;", "1.5 & 2;", "1 ? 2;"] {
-            let mut parser = Parser { tokens: split(text).unwrap(), at: 0 };
+        let deep = "(".repeat(100_000);
+        for text in ["1 / 0;", "1.5 & 2;", "1 ? 2;", &deep] {
+            let mut parser = Parser::new(split(text).unwrap());
             assert!(parser.operand(&Scopes::default()).is_err(), "{text}");
         }
     }

@@ -627,10 +627,10 @@ impl<'t> Lowering<'_, 't> {
         }
         match (to, from) {
             (Operand::Vector(parts), _) => {
-                if parts.is_empty() || parts.len() > of.bytes() {
-                    return self.error("a vector does not fit the type of mov");
-                }
-                let bits = of.bytes() * 8 / parts.len();
+                let bits = match of.bytes().checked_div(parts.len()) {
+                    Some(bytes @ (1 | 2 | 4)) if bytes * parts.len() == of.bytes() => bytes * 8,
+                    _ => return self.error("a vector does not fit the type of mov"),
+                };
                 let word = match of.bytes() {
                     8 => {
                         let row = self.source::<u64>(from, of)?;

@@ -10,6 +10,7 @@ mod control;
 mod convert;
 mod float;
 mod integer;
+mod matrix;
 mod memory;
 mod name;
 mod operand;
@@ -344,6 +345,7 @@ impl<'t> Lowering<'_, 't> {
         let is_known = self.control(&mut name, operands)?
             || self.memory(&mut name, operands)?
             || self.transfer(&mut name, operands)?
+            || self.matrix(&mut name, operands)?
             || self.warp(&mut name, operands)?
             || self.convert(&mut name, operands)?
             || self.float(&mut name, operands)?

@@ -67,64 +67,20 @@ impl<'a> Name<'a> {
     }
 }
 
-/// Instructions of PTX that are not executed; others that are unknown are no PTX.
-const OTHERS: &[&str] = &[
-    "clusterlaunchcontrol",
-    "istypep",
-    "ldmatrix",
-    "ldu",
-    "mma",
-    "movmatrix",
-    "multimem",
-    "pmevent",
-    "setmaxnreg",
-    "stmatrix",
-    "suld",
-    "suq",
-    "sured",
-    "sust",
-    "tcgen05",
-    "tensormap",
-    "tex",
-    "tld4",
-    "txq",
-    "wgmma",
-    "wmma",
-    "st",
-    "ld",
-    "cp",
-    "cvt",
-    "fence",
-    "mbarrier",
-    "red",
-    "atom",
-    "add",
-    "sub",
-    "mul",
-    "fma",
-    "mad",
-    "min",
-    "max",
-    "abs",
-    "neg",
-    "set",
-    "setp",
-    "bar",
-    "barrier",
-    "call",
-    "mov",
-    "ex2",
-    "tanh",
-    "div",
-    "rcp",
-    "sqrt",
-    "griddepcontrol",
-    "createpolicy",
-    "discard",
-    "prefetch",
-];
+/// The names of the instructions of PTX.
+const INSTRUCTIONS: &str = "\
+    abs activemask add addc alloca and applypriority atom bar barrier bfe bfi bfind bmsk bra \
+    brev brkpt brx call clusterlaunchcontrol clz cnot copysign cos cp createpolicy cvt cvta \
+    discard div dp2a dp4a elect ex2 exit fence fma fns getctarank griddepcontrol isspacep \
+    istypep ld ldmatrix ldu lg2 lop3 mad mad24 madc mapa match max mbarrier membar min mma mov \
+    movmatrix mul mul24 multimem nanosleep neg not or pmevent popc prefetch prefetchu prmt rcp \
+    red redux rem ret rsqrt sad selp set setmaxnreg setp shf shfl shl shr sin slct sqrt st \
+    stackrestore stacksave stmatrix sub subc suld suq sured sust szext tanh tcgen05 tensormap \
+    testp tex tld4 trap txq vabsdiff vabsdiff2 vabsdiff4 vadd vadd2 vadd4 vavrg2 vavrg4 vmad \
+    vmax vmax2 vmax4 vmin vmin2 vmin4 vote vset vset2 vset4 vshl vshr vsub vsub2 vsub4 wgmma \
+    wmma xor";
 
 /// True if PTX has an instruction of this name.
 pub(super) fn exists(base: &str) -> bool {
-    OTHERS.contains(&base)
+    INSTRUCTIONS.split(' ').any(|name| name == base)
 }

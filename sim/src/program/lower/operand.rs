@@ -235,6 +235,7 @@ impl<'t> Lowering<'_, 't> {
             "%total_smem_size" | "%aggr_smem_size" => Special::TotalShared,
             "%clock" | "%clock_hi" | "%clock64" | "%globaltimer" | "%globaltimer_lo"
             | "%globaltimer_hi" => return self.timer(base),
+            "%current_graph_exec" => return Ok(Slot::Wide(self.preset(Preset::Bits(0), true))),
             _ if base.starts_with("%envreg") || base.starts_with("%pm") => {
                 return Ok(Slot::Narrow(self.preset(Preset::Bits(0), false)));
             }
