@@ -50,6 +50,18 @@ fn launch(machine: &mut HostMachine, launch: &Launch) {
     run(machine, program, name, [launch.grid, launch.block], &parameters);
 }
 
+/// A tensor of probabilities.
+#[derive(Clone, Copy)]
+struct Probabilities<'a> {
+    dtype: Dtype,
+    dims: &'a [Dim],
+}
+
+/// The probability at a place of the tensor.
+fn probability(at: u64) -> f64 {
+    ((at + 1) * 37 % 101) as f64 / 100.0
+}
+
 /// A fill. `dims` are those of the tensor, the fastest first.
 #[derive(Clone, Copy, Debug)]
 struct Case<'a> {
@@ -68,17 +80,16 @@ impl Case<'_> {
         self.check_with(None)
     }
 
-    /// With the type of probabilities, the dimensions of their tensor, and which there are.
-    fn check_with(&self, p: Option<(Dtype, &[Dim], &dyn Fn(u64) -> f64)>) -> Option<Vec<u8>> {
+    fn check_with(&self, p: Option<Probabilities<'_>>) -> Option<Vec<u8>> {
         let bytes = self.dtype.bytes() as usize;
         let mut machine = HostMachine::default();
         let first = 32 + self.misaligned as usize * bytes;
         let fresh = vec![CANARY; first + reach(self.dims) * bytes + 64];
         let buffer = machine.add(&fresh);
         let view = View::new(buffer + first as u64, self.dims.iter().copied()).unwrap();
-        let p_view = p.map(|(dtype, dims, p)| {
+        let p_view = p.map(|Probabilities { dtype, dims }| {
             let values = (0..reach(dims) as u64).flat_map(|at| {
-                let bits = probability_bits(dtype, p(at));
+                let bits = probability_bits(dtype, probability(at));
                 bits.to_le_bytes().into_iter().take(dtype.bytes() as usize)
             });
             let buffer = machine.add(&values.collect::<Vec<u8>>());
@@ -99,8 +110,8 @@ impl Case<'_> {
             let element = &found[at..at + bytes];
             let (words, index) = words_of(&draw, self, numel, li);
             let expected = match p {
-                Some((dtype, dims, p)) => {
-                    let bits = probability_bits(dtype, p(place(dims, li) as u64));
+                Some(Probabilities { dtype, dims }) => {
+                    let bits = probability_bits(dtype, probability(place(dims, li) as u64));
                     draw.with_probability(words[index], dtype, bits)
                 }
                 None => draw.element(words, index),
@@ -285,7 +296,6 @@ fn a_probability_for_each_element() {
         (&[dim(50, 3), dim(20, 151)], &[dim(1000, 1)]),
         (&[dim(50, 3), dim(20, 151)], &[dim(50, 0), dim(20, 2)]),
     ];
-    let p = |at: u64| ((at + 1) * 37 % 101) as f64 / 100.0;
     let mut filled = 0;
     for dtype in Dtype::ALL {
         for p_dtype in [Dtype::F32, Dtype::F64, Dtype::F16, Dtype::BF16] {
@@ -294,7 +304,8 @@ fn a_probability_for_each_element() {
                 let philox = Philox { seed: 5, offset: 4 << round, ..Philox::default() };
                 let distribution = &Distribution::BernoulliTensor;
                 let case = Case { distribution, dtype, dims, misaligned, philox, geometry: SMALL };
-                filled += u32::from(case.check_with(Some((p_dtype, p_dims, &p))).is_some());
+                let p = Probabilities { dtype: p_dtype, dims: p_dims };
+                filled += u32::from(case.check_with(Some(p)).is_some());
             }
         }
     }
