@@ -1,6 +1,7 @@
 //! Instructions that move matrices of 8 x 8 numbers of 16 bits between memory and the lanes.
 //!
-//! A lane holds two neighbours of a row: lane `i` those of row `i / 4` from column `2 * (i % 4)` on.
+//! A lane holds two neighbours of a row: lane `i` those of row `i / 4` from column `2 * (i % 4)`
+//! on.
 
 use super::super::Action;
 use super::super::registers::{LANES, Mask, Narrow, store};
