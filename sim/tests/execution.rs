@@ -156,6 +156,30 @@ fn a_barrier_with_a_reduction_sees_all_threads() {
 }
 
 #[test]
+fn a_guard_of_a_barrier_keeps_warps_away_from_it() {
+    let declarations = ".shared .align 4 .b32 sh[96];";
+    let body = "mov.u64 %d1, sh;\nmad.wide.u32 %d2, %t, 4, %d1;\nst.shared.b32 [%d2], %t;\n\
+        setp.ge.u32 %p1, %t, 32;\n@%p1 bar.sync 2, 64;\n@!%p1 bar.sync 3, 32;\n\
+        mov.b32 %r1, 127;\n@!%p1 mov.b32 %r1, 31;\nsub.u32 %r1, %r1, %t;\n\
+        mad.wide.u32 %d3, %r1, 4, %d1;\nld.shared.b32 %r2, [%d3];\n\
+        bar.sync 0;\nst.global.b32 [%out], %r2;";
+    expect(&run(96, declarations, body), |t| if t < 32 { 31 - t } else { 127 - t });
+}
+
+#[test]
+fn a_lane_takes_a_lock_while_others_of_its_loop_diverge() {
+    let declarations = ".global .align 4 .b32 lock;\n.global .align 4 .b32 count;";
+    // The lanes that wait take two ways in each turn.
+    let body = "mov.b32 %r3, 0;\nLOCK: add.u32 %r3, %r3, %t;\nand.b32 %r4, %r3, 1;\n\
+        setp.eq.u32 %p2, %r4, 0;\n@%p2 bra EVEN;\nadd.u32 %r3, %r3, 2;\nEVEN:\n\
+        atom.global.cas.b32 %r1, [lock], 0, 1;\nsetp.ne.u32 %p1, %r1, 0;\n@%p1 bra LOCK;\n\
+        ld.volatile.global.b32 %r2, [count];\nadd.u32 %r2, %r2, 1;\n\
+        st.volatile.global.b32 [count], %r2;\nmembar.gl;\nst.volatile.global.b32 [lock], 0;\n\
+        bar.sync 0;\nld.volatile.global.b32 %r2, [count];\nst.global.b32 [%out], %r2;";
+    expect(&run(64, declarations, body), |_| 64);
+}
+
+#[test]
 fn lanes_of_a_warp_take_a_lock_one_after_the_other() {
     let declarations = ".global .align 4 .b32 lock;\n.global .align 4 .b32 count;";
     for wait in ["", "nanosleep.u32 20;"] {
