@@ -296,8 +296,9 @@ impl Specification {
             }
             b'u' => digits(unsigned.to_string()).into_bytes(),
             b'o' => {
-                let prefix = if self.alternate { "0" } else { "" };
-                format!("{prefix}{}", digits(format!("{unsigned:o}"))).into_bytes()
+                let text = digits(format!("{unsigned:o}"));
+                let prefix = if self.alternate && !text.starts_with('0') { "0" } else { "" };
+                format!("{prefix}{text}").into_bytes()
             }
             b'x' => {
                 let prefix = if self.alternate && unsigned != 0 { "0x" } else { "" };
@@ -348,12 +349,21 @@ impl Specification {
         }
         let is_left = self.is_left || width < 0;
         let missing = (width.unsigned_abs() as usize).min(LONGEST).saturating_sub(piece.len());
-        let is_number = !matches!(self.conversion, b's' | b'c' | b'p');
+        // As in C: no zeros before infinities and NaNs, and none besides a precision's.
+        let has_zeros = match self.conversion {
+            b's' | b'c' | b'p' => false,
+            b'd' | b'i' | b'o' | b'u' | b'x' | b'X' => self.precision.is_none(),
+            _ => piece.last().is_some_and(u8::is_ascii_digit) || piece.ends_with(b"."),
+        };
         if is_left {
             to.extend_from_slice(&piece);
             to.extend(std::iter::repeat_n(b' ', missing));
-        } else if self.is_zero && is_number {
-            let signs = piece.iter().take_while(|byte| matches!(byte, b'-' | b'+' | b' ')).count();
+        } else if self.is_zero && has_zeros {
+            let mut signs =
+                piece.iter().take_while(|byte| matches!(byte, b'-' | b'+' | b' ')).count();
+            if matches!(piece.get(signs..signs + 2), Some(b"0x" | b"0X")) {
+                signs += 2;
+            }
             to.extend_from_slice(&piece[..signs]);
             to.extend(std::iter::repeat_n(b'0', missing));
             to.extend_from_slice(&piece[signs..]);
@@ -431,6 +441,13 @@ mod tests {
             ("%llu", u64::MAX, "18446744073709551615"),
             ("%#x", 255, "0xff"),
             ("%X", 255, "FF"),
+            ("%#08x", 255, "0x0000ff"),
+            ("%#o", 0, "0"),
+            ("%#o", 8, "010"),
+            ("%#.3o", 8, "010"),
+            ("%08.3d", 7, "     007"),
+            ("%05f", float(f64::INFINITY), "  inf"),
+            ("%012a", float(1.5), "0x00001.8p+0"),
             ("%hd", 65_535, "-1"),
             ("%.3d", 7, "007"),
             ("%f", float(1.5), "1.500000"),
