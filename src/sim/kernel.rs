@@ -25,6 +25,8 @@ pub(super) const MAX_THREADS_PER_BLOCK: usize = 1024;
 pub(super) const DEFAULT_SHARED_PER_BLOCK: usize = 49_152;
 pub(super) const MAX_SHARED_PER_BLOCK: usize = 232_448;
 pub(super) const MAX_BLOCK: [c_uint; 3] = [1024, 1024, 64];
+/// The most blocks of a cluster that every device with clusters supports.
+pub(super) const MAX_CLUSTER: c_uint = 8;
 pub(super) const MAX_GRID: [c_uint; 3] = [i32::MAX as c_uint, 65_535, 65_535];
 
 /// Bytes of a page, whose contents before a delayed kernel are kept.
@@ -141,9 +143,25 @@ impl Kernel {
 
     /// The largest number of threads of a block.
     pub(super) fn most_threads(&self) -> usize {
-        let limit = self.function().limits.get(".maxntid");
+        let limits = &self.function().limits;
+        let limit = limits.get(".maxntid").or(limits.get(".reqntid"));
         let product = limit.map(|sizes| sizes.iter().map(|size| *size as usize).product::<usize>());
         product.unwrap_or(MAX_THREADS_PER_BLOCK).min(MAX_THREADS_PER_BLOCK)
+    }
+
+    /// The blocks of a cluster in x, y and z, if the kernel requires a size.
+    pub(super) fn required_cluster(&self) -> Option<[c_uint; 3]> {
+        self.sizes(".reqnctapercluster")
+    }
+
+    /// The threads of a block in x, y and z, if the kernel requires a size.
+    pub(super) fn required_block(&self) -> Option<[c_uint; 3]> {
+        self.sizes(".reqntid")
+    }
+
+    fn sizes(&self, directive: &str) -> Option<[c_uint; 3]> {
+        let sizes = self.function().limits.get(directive)?;
+        Some(std::array::from_fn(|d| sizes.get(d).copied().unwrap_or(1)))
     }
 }
 

@@ -98,17 +98,19 @@ pub(super) unsafe extern "C" fn get_attribute(
         let known = modules.functions.get(function.addr()).ok_or(code::INVALID_HANDLE)?;
         machine.current()?;
         let (major, minor) = machine.config.compute_capability;
+        let cluster = known.kernel.required_cluster();
+        let clusters = |d: usize| cluster.map_or(0, |sizes| sizes[d] as c_int);
         let number = match attribute {
             CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK => known.kernel.most_threads() as c_int,
             CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES => known.kernel.exec.shared_bytes as c_int,
             CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES => known.kernel.function().frame as c_int,
             CU_FUNC_ATTRIBUTE_PTX_VERSION => known.kernel.exec.program().target as c_int,
+            CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH => clusters(0),
+            CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_HEIGHT => clusters(1),
+            CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_DEPTH => clusters(2),
             CU_FUNC_ATTRIBUTE_CONST_SIZE_BYTES
             | CU_FUNC_ATTRIBUTE_CACHE_MODE_CA
             | CU_FUNC_ATTRIBUTE_CLUSTER_SIZE_MUST_BE_SET
-            | CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH
-            | CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_HEIGHT
-            | CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_DEPTH
             | CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED
             | CU_FUNC_ATTRIBUTE_CLUSTER_SCHEDULING_POLICY_PREFERENCE => 0,
             CU_FUNC_ATTRIBUTE_NUM_REGS => 32,
@@ -211,7 +213,10 @@ pub(super) unsafe extern "C" fn launch(
             let threads: usize = block.iter().map(|size| *size as usize).product();
             require(threads <= kernel.most_threads(), code::INVALID_VALUE)?;
             let parameters = parameters::read(kernel.parameters(), parameters, extra)?;
-            let shape = Shape { grid, block, cluster: [1; 3], dynamic_shared: shared_bytes };
+            require(kernel.required_block().is_none_or(|of| of == block), code::INVALID_VALUE)?;
+            let cluster = kernel.required_cluster().unwrap_or([1; 3]);
+            check_cluster(cluster, grid)?;
+            let shape = Shape { grid, block, cluster, dynamic_shared: shared_bytes };
             Ok(Launch::new(kernel, shape, parameters))
         };
         // An invalid launch invalidates the capture (580.159).
@@ -219,6 +224,13 @@ pub(super) unsafe extern "C" fn launch(
         let action = Action::Kernel(Box::new(launch));
         machine.submit(&stream, Vec::new(), action).map(drop)
     })
+}
+
+/// Checks that the grid consists of clusters of a size that the device has (580.159).
+fn check_cluster(cluster: [c_uint; 3], grid: [c_uint; 3]) -> Result<(), i32> {
+    let is_whole = |d: usize| cluster[d] > 0 && grid[d].is_multiple_of(cluster[d]);
+    let blocks = cluster.iter().fold(1, |product: c_uint, size| product.saturating_mul(*size));
+    require((0..3).all(is_whole) && blocks <= kernel::MAX_CLUSTER, code::INVALID_CLUSTER_SIZE)
 }
 
 /// Checks grid and block against the device limits.

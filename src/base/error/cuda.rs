@@ -53,6 +53,7 @@ pub mod code {
     pub const STREAM_CAPTURE_EVENT: i32 = 907;
     pub const STREAM_CAPTURE_WRONG_THREAD: i32 = 908;
     pub const GRAPH_EXEC_UPDATE_FAILURE: i32 = 910;
+    pub const INVALID_CLUSTER_SIZE: i32 = 912;
     pub const MAP_FAILED: i32 = 205;
     pub const UNKNOWN: i32 = 999;
 }

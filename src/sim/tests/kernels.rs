@@ -128,3 +128,48 @@ fn a_kernel_that_faults_fails_its_context() {
         assert_eq!(cu!(bench, cuCtxSynchronize()), expected);
     }
 }
+
+#[test]
+fn a_kernel_may_require_clusters_and_blocks() {
+    let bench = Bench::new("");
+    // Each block writes its rank in the cluster, plus 16 times the size of the cluster.
+    let image = c".version 8.0\n.target sm_90\n.address_size 64\n\
+        .visible .entry ranks(.param .u64 data)\n.explicitcluster\n\
+        .reqnctapercluster 2, 1, 1\n{ .reg .b32 %r<5>; .reg .b64 %a<3>;\n\
+        ld.param.u64 %a0, [data]; mov.u32 %r0, %ctaid.x; mov.u32 %r1, %cluster_ctarank;\n\
+        mov.u32 %r2, %cluster_nctarank; mad.lo.u32 %r1, %r2, 16, %r1;\n\
+        mad.wide.u32 %a1, %r0, 4, %a0; st.global.u32 [%a1], %r1; ret; }\n\
+        .visible .entry large()\n.explicitcluster\n.reqnctapercluster 16, 1, 1\n{ ret; }\n\
+        .visible .entry exact()\n.reqntid 64\n{ ret; }";
+    let mut module = ptr::null_mut();
+    ok!(bench, cuModuleLoadData(&mut module, image.as_ptr().cast()));
+    let ranks = function(&bench, module, c"ranks").unwrap();
+    let mut value = 0;
+    for (attribute, expected) in [
+        (CUfunction_attribute::CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH, 2),
+        (CUfunction_attribute::CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_DEPTH, 1),
+    ] {
+        ok!(bench, cuFuncGetAttribute(&mut value, attribute, ranks));
+        assert_eq!(value, expected);
+    }
+    let mut data = bench.allocate(16);
+    let address = data;
+    let mut list = [ptr::from_mut(&mut data).cast()];
+    let stream = bench.stream();
+    // What an H100 returns (580.159).
+    for (grid, expected) in [(3, code::INVALID_CLUSTER_SIZE), (4, code::SUCCESS)] {
+        let shape = ([grid, 1, 1], [1, 1, 1]);
+        assert_eq!(launch(&bench, ranks, stream, shape, &mut list), expected);
+    }
+    let mut found = [0; 16];
+    assert_eq!(bench.fetch(address, &mut found, stream), 0);
+    assert!(found.chunks_exact(8).all(|words| words == [32, 0, 0, 0, 33, 0, 0, 0]));
+    let large = function(&bench, module, c"large").unwrap();
+    let shape = ([16, 1, 1], [1, 1, 1]);
+    assert_eq!(launch(&bench, large, stream, shape, &mut []), code::INVALID_CLUSTER_SIZE);
+    let exact = function(&bench, module, c"exact").unwrap();
+    for (threads, expected) in [(32, code::INVALID_VALUE), (64, code::SUCCESS)] {
+        let shape = ([4, 1, 1], [threads, 1, 1]);
+        assert_eq!(launch(&bench, exact, stream, shape, &mut []), expected);
+    }
+}
