@@ -9,7 +9,8 @@ scripts/generate/cuda_programs.py, with -fmad=false except in the programs of fa
 A line of FILE is a program: seed, family, digest of the source, digest of all words that it wrote
 and of the sorted lines that it printed, and its first 8 words. --record writes the file; otherwise
 the results are compared with tests/generated/answers.txt, and the exit status is 1 if one differs.
---unmodified leaves -fmad=false out everywhere. --outputs keeps all words and lines of each program.
+--unmodified leaves -fmad=false out everywhere, and compares with unmodified.txt there. --outputs
+keeps all words and lines of each program.
 """
 
 import argparse
@@ -195,8 +196,7 @@ def main():
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
     parser.add_argument("--limit", type=int, default=60, help="seconds for one program")
     parser.add_argument("--record", type=pathlib.Path)
-    parser.add_argument("--answers", type=pathlib.Path,
-                        default=ROOT / "tests" / "generated" / "answers.txt")
+    parser.add_argument("--answers", type=pathlib.Path)
     parser.add_argument("--unmodified", action="store_true")
     parser.add_argument("--outputs", type=pathlib.Path)
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
@@ -220,8 +220,9 @@ def main():
         failed = [line for line in results.values() if line.split(" ")[1] == "error"]
         print(f"{len(results)} programs recorded, {len(failed)} failed", *failed, sep="\n")
         return bool(failed)
-    expected = {int(line.split(" ", 1)[0]): line
-                for line in arguments.answers.read_text().splitlines()}
+    name = "unmodified.txt" if arguments.unmodified else "answers.txt"
+    answers = arguments.answers or ROOT / "tests" / "generated" / name
+    expected = {int(line.split(" ", 1)[0]): line for line in answers.read_text().splitlines()}
     return compare(results, expected) != 0
 
 
