@@ -32,6 +32,14 @@ step "fault loop over the C programs, a share" python3 scripts/ci/fault_loop.py 
 step "C tests under ASan and UBSan" suite asan
 checked "C tests under valgrind" scripts/ci/valgrind.sh --share
 step "C tests, release; installed and consumed" suite release
+if [ -n "${TCUDA_NVRTC_PATH:-}" ]; then
+    step "300 generated CUDA programs" python3 scripts/ci/generated_programs.py \
+        build/release/lib/libtcuda.so
+    step "300 generated CUDA programs, fused" python3 scripts/ci/generated_programs.py \
+        build/release/lib/libtcuda.so --unmodified
+else
+    skip "300 generated CUDA programs" "there is no NVRTC"
+fi
 if [ -e target/c10/torch/lib/libc10_cuda.so ]; then
     step "differential against PyTorch's allocator, a share" scripts/ci/differential.sh
     step "differential, when memory is short" scripts/ci/differential.sh --tight
