@@ -13,7 +13,7 @@ use std::cell::Cell;
 use std::ffi::c_int;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 /// The lowest and the highest priority of a stream.
@@ -50,6 +50,8 @@ pub(super) struct Hardware {
     multiprocessors: u32,
     /// The seed of an adversarial schedule, which orders blocks and warps as well.
     seed: Option<u64>,
+    /// Launches of kernels so far.
+    launches: AtomicU64,
     /// When the machine was powered on.
     start: Instant,
 }
@@ -61,7 +63,8 @@ impl Hardware {
             _ => None,
         };
         let multiprocessors = config.multiprocessors.unsigned_abs();
-        Hardware { devices, memory, multiprocessors, seed, start: Instant::now() }
+        let launches = AtomicU64::new(1);
+        Hardware { devices, memory, multiprocessors, seed, launches, start: Instant::now() }
     }
 
     /// Nanoseconds since the machine was powered on.
@@ -137,6 +140,7 @@ impl Hardware {
                     device: stream.device,
                     multiprocessors: self.multiprocessors,
                     seed: self.seed,
+                    launch: self.launches.fetch_add(1, Ordering::Relaxed),
                     start: self.start,
                 };
                 let work = || launch.run(&run);

@@ -9,7 +9,6 @@ use crate::base::stderr;
 use crate::driver::code;
 use std::collections::BTreeMap;
 use std::ffi::c_uint;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 use std::{fmt, ptr};
@@ -175,9 +174,6 @@ pub struct Launch {
     journal: Option<Arc<Journal>>,
 }
 
-/// Launches so far.
-static LAUNCHES: AtomicU64 = AtomicU64::new(1);
-
 impl Launch {
     /// A launch of a kernel with these values of its parameters.
     pub(super) fn new(kernel: Arc<Kernel>, shape: Shape, parameters: Vec<u8>) -> Launch {
@@ -211,7 +207,7 @@ impl Launch {
         let options = Options {
             seed: run.seed,
             multiprocessors: run.multiprocessors,
-            launch: LAUNCHES.fetch_add(1, Ordering::Relaxed),
+            launch: run.launch,
             ..Options::default()
         };
         let Launch { kernel, shape, parameters, .. } = self;
@@ -243,6 +239,8 @@ pub(super) struct Run<'a> {
     pub(super) multiprocessors: u32,
     /// The seed of the schedule, if it has one.
     pub(super) seed: Option<u64>,
+    /// The number of the launch since the machine was powered on: a seed repeats a run.
+    pub(super) launch: u64,
     /// When the machine was powered on.
     pub(super) start: Instant,
 }

@@ -7,7 +7,7 @@ use super::address_space::{
 use super::config::{GRANULARITY, MAX_DEVICES};
 use super::host_memory::HostMemory;
 use super::physical::Physical;
-use super::sync::{read, write};
+use super::sync::{lock, read, write};
 use super::unit::LARGEST_SHARED;
 use crate::driver::code;
 use std::ptr;
@@ -44,6 +44,9 @@ impl Memory {
         write(&self.host).clear(|owner| owner == device);
         let memory = write(&self.space).remove_allocations(device);
         drop(memory);
+        if let Some(heap) = self.heaps[device].get() {
+            *lock(heap) = Heap::default();
+        }
         self.peers[device].store(0, Ordering::Relaxed);
         for mask in &self.peers {
             mask.fetch_and(!(1 << device), Ordering::Relaxed);
