@@ -3,8 +3,8 @@ the call initialises the library, and 128 KiB where NVRTC compiles, in a release
 
 usage: stack.py LIBRARY BUILD_TYPE HEADER PROGRAM...
 
-The programs run with LIBRARY (stack.h) preloaded. In a debug build, whose frames are several times
-as large, depths are printed and not bounded.
+The programs run with LIBRARY (stack.h) preloaded, and kernels on other threads, as on a GPU. In a
+debug build, whose frames are several times as large, depths are printed and not bounded.
 """
 
 import os
@@ -25,7 +25,8 @@ def depths(library, programs):
     deepest = {}
     with tempfile.TemporaryDirectory() as folder:
         report = pathlib.Path(folder) / "depths"
-        environment = dict(os.environ, LD_PRELOAD=library, TCUDA_TEST_STACK=str(report))
+        environment = dict(os.environ, LD_PRELOAD=library, TCUDA_TEST_STACK=str(report),
+                           TCUDA_SIM="schedule=threads")
         for program in programs:
             done = subprocess.run([program], env=environment, capture_output=True, text=True)
             if done.returncode not in (0, 77):

@@ -234,6 +234,7 @@ impl<'a> Parser<'a> {
     }
 
     /// A directive outside of functions.
+    #[inline(never)]
     fn item(&mut self, module: &mut Module<'a>) -> Result<()> {
         let mut linkage = Linkage::Internal;
         loop {

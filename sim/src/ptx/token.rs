@@ -25,6 +25,7 @@ fn is_word(byte: u8) -> bool {
 }
 
 /// Splits a text into words.
+#[inline(never)]
 pub(super) fn split(text: &str) -> Result<Tokens<'_>> {
     let bytes = text.as_bytes();
     let mut list = Vec::new();

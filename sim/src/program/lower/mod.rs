@@ -29,6 +29,9 @@ use name::Name;
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 /// Turns a module into a program.
+// Not inlined, like the functions below: a module is loaded on the stack of the host's thread, and
+// what the parser needs of it should not be added to what this needs.
+#[inline(never)]
 pub(super) fn program(tree: &tree::Module<'_>) -> Result<Program> {
     let mut module = Module::default();
     let mut functions = Vec::<(&tree::Function<'_>, Function)>::new();
@@ -172,7 +175,8 @@ fn parameters(list: &[tree::Variable<'_>], mut end: usize) -> (Vec<Parameter>, u
     (placed, end)
 }
 
-fn function<'t>(module: &mut Module<'t>, tree: &'t tree::Function<'t>) -> Result<Function> {
+/// A function without its code.
+fn declaration(tree: &tree::Function<'_>) -> Function {
     let mut function = Function {
         name: tree.name.to_owned(),
         is_kernel: tree.is_kernel,
@@ -184,17 +188,23 @@ fn function<'t>(module: &mut Module<'t>, tree: &'t tree::Function<'t>) -> Result
     }
     let (placed, end) = parameters(&tree.parameters, 0);
     function.parameters = placed;
-    let Some(body) = &tree.body else { return Ok(function) };
-    if !tree.is_kernel {
+    if tree.body.is_some() && !tree.is_kernel {
         let (results, end) = parameters(&tree.results, end);
         function.result = results.first().copied();
         function.frame = end;
     }
-    let mut lowering = Lowering {
+    function
+}
+
+#[inline(never)]
+fn function<'t>(module: &mut Module<'t>, tree: &'t tree::Function<'t>) -> Result<Function> {
+    let Some(body) = &tree.body else { return Ok(declaration(tree)) };
+    // On the heap, since the functions below have large frames.
+    let mut lowering = Box::new(Lowering {
         module,
         tree,
         body,
-        function,
+        function: declaration(tree),
         registers: Vec::new(),
         presets: BTreeMap::new(),
         variables: Vec::new(),
@@ -204,7 +214,7 @@ fn function<'t>(module: &mut Module<'t>, tree: &'t tree::Function<'t>) -> Result
         guard: None,
         line: tree.line,
         source: (0, 0),
-    };
+    });
     lowering.place_registers();
     lowering.place_variables()?;
     lowering.take_parameters()?;
@@ -369,7 +379,8 @@ impl<'t> Lowering<'_, 't> {
     }
 
     /// Resolves labels, and inserts the places where separated lanes meet.
-    fn finish(mut self) -> Function {
+    #[inline(never)]
+    fn finish(mut self: Box<Self>) -> Function {
         let labels = &self.labels;
         for next in &mut self.flow {
             if let Next::Conditional(targets) | Next::Jump(targets) = next {
