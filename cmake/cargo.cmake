@@ -41,9 +41,12 @@ add_custom_target(tcuda_cargo
         ${cargo_output}/libtcuda.so ${tcuda_library_dir}/${tcuda_file}
     COMMAND ${CMAKE_COMMAND} -E copy_if_different
         ${cargo_output}/libtcuda.a ${tcuda_library_dir}/libtcuda.a
+    COMMAND ${CMAKE_COMMAND} -E copy_if_different
+        ${cargo_output}/libtcuda_sim.so ${tcuda_library_dir}/libtcuda_sim.so
     COMMAND ${CMAKE_COMMAND} -E create_symlink ${tcuda_file} ${tcuda_library_dir}/${tcuda_soname}
     COMMAND ${CMAKE_COMMAND} -E create_symlink ${tcuda_soname} ${tcuda_library_dir}/libtcuda.so
     BYPRODUCTS ${tcuda_library_dir}/${tcuda_file} ${tcuda_library_dir}/libtcuda.a
+        ${tcuda_library_dir}/libtcuda_sim.so
     WORKING_DIRECTORY ${PROJECT_SOURCE_DIR}
     COMMENT ${comment}
     USES_TERMINAL VERBATIM)
@@ -74,7 +77,14 @@ set_target_properties(tcuda_static PROPERTIES
     INTERFACE_COMPILE_DEFINITIONS TCUDA_STATIC
     INTERFACE_LINK_LIBRARIES "${native}"
     INTERFACE_INCLUDE_DIRECTORIES ${PROJECT_SOURCE_DIR}/include)
+# The simulator, which tcuda opens from its own folder, or from that of an executable that tcuda is
+# linked into: $<TARGET_FILE:tcuda::sim> is what such a program puts beside it.
+add_library(tcuda_sim MODULE IMPORTED GLOBAL)
+set_target_properties(tcuda_sim PROPERTIES
+    IMPORTED_LOCATION ${tcuda_library_dir}/libtcuda_sim.so)
 add_dependencies(tcuda tcuda_cargo)
 add_dependencies(tcuda_static tcuda_cargo)
+add_dependencies(tcuda_sim tcuda_cargo)
 add_library(tcuda::tcuda ALIAS tcuda)
 add_library(tcuda::static ALIAS tcuda_static)
+add_library(tcuda::sim ALIAS tcuda_sim)

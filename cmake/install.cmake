@@ -9,7 +9,7 @@ add_dependencies(tcuda_all tcuda_cargo)
 
 install(FILES ${PROJECT_SOURCE_DIR}/include/tcuda.h TYPE INCLUDE)
 install(FILES ${PROJECT_SOURCE_DIR}/include/tcuda.hpp TYPE INCLUDE OPTIONAL)
-install(PROGRAMS ${tcuda_library_dir}/${tcuda_file} TYPE LIB)
+install(PROGRAMS ${tcuda_library_dir}/${tcuda_file} ${tcuda_library_dir}/libtcuda_sim.so TYPE LIB)
 install(FILES ${tcuda_library_dir}/${tcuda_soname} ${tcuda_library_dir}/libtcuda.so
     ${tcuda_library_dir}/libtcuda.a TYPE LIB)
 install(FILES ${PROJECT_SOURCE_DIR}/LICENSE ${PROJECT_SOURCE_DIR}/data/torch_cuda.txt TYPE DOC)

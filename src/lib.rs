@@ -21,6 +21,5 @@ pub mod profiling;
 pub mod random;
 pub mod runtime;
 pub mod sanitizer;
-pub mod sim;
 pub mod telemetry;
 pub mod tensor;

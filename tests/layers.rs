@@ -1,6 +1,6 @@
-//! A folder of `src/` imports only folders below it, and the folders inside `memory/` and the files
-//! inside `sim/` do not import each other in a circle. The modules of the crate `tcuda_sim` import
-//! only modules below them.
+//! A folder of `src/` imports only folders below it, and the folders inside `memory/` do not import
+//! each other in a circle. The modules of the crate `tcuda_sim` import only modules below them, and
+//! the files of its `driver/` do not import each other in a circle.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
@@ -10,12 +10,11 @@ use std::path::{Path, PathBuf};
 
 /// The folders of `src/`, lowest first. Folders inside `memory/` stand in their own order; `memory`
 /// itself is the facade over them.
-const LAYERS: [&str; 29] = [
+const LAYERS: [&str; 28] = [
     "observe",
     "base",
     "sanitizer",
     "driver",
-    "sim",
     "gpu",
     "telemetry",
     "profiling",
@@ -43,8 +42,8 @@ const LAYERS: [&str; 29] = [
 ];
 
 /// The modules of `sim/src/`, the crate `tcuda_sim`, lowest first, as its `lib.rs` lists them.
-const EXECUTOR_LAYERS: [&str; 7] =
-    ["number", "ptx", "registers", "memory", "program", "exec", "host"];
+const SIMULATOR_LAYERS: [&str; 9] =
+    ["base", "number", "ptx", "registers", "memory", "program", "exec", "host", "driver"];
 
 fn root() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR"))
@@ -334,7 +333,8 @@ fn upward_calls(sources: &[Source], layers: &[&str]) -> BTreeSet<String> {
     found
 }
 
-/// "file -> layer" for each import that goes up, and "file -> file" for each in a circle of `sim/`.
+/// "file -> layer" for each import that goes up, and "file -> file" for each in a circle of the
+/// simulator's `driver/`.
 fn broken(sources: &[Source], layers: &[&str]) -> BTreeSet<String> {
     let mut found = BTreeSet::new();
     let mut inside: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
@@ -346,7 +346,11 @@ fn broken(sources: &[Source], layers: &[&str]) -> BTreeSet<String> {
             if to > from {
                 found.insert(format!("{} -> {}", source.path, layers[to]));
             }
-            if layers[from] == "sim" && layers[to] == "sim" && source.module.len() > 1 {
+            if layers == SIMULATOR_LAYERS
+                && layers[from] == "driver"
+                && layers[to] == "driver"
+                && source.module.len() > 1
+            {
                 let target = sources.iter().find(|other| {
                     other.module.len() == 2 && path.len() >= 2 && other.module[..] == path[..2]
                 });
@@ -362,7 +366,7 @@ fn broken(sources: &[Source], layers: &[&str]) -> BTreeSet<String> {
 
 #[test]
 fn a_folder_imports_only_folders_below_it() {
-    for (folder, layers) in [("src", &LAYERS[..]), ("sim/src", &EXECUTOR_LAYERS[..])] {
+    for (folder, layers) in [("src", &LAYERS[..]), ("sim/src", &SIMULATOR_LAYERS[..])] {
         let sources = sources(folder);
         let found = broken(&sources, layers);
         assert!(found.is_empty(), "{folder}: these imports go up, or in a circle: {found:#?}");
@@ -372,13 +376,13 @@ fn a_folder_imports_only_folders_below_it() {
 }
 
 #[test]
-fn the_executor_lists_its_modules_in_this_order() {
+fn the_simulator_lists_its_modules_in_this_order() {
     let text = fs::read_to_string(root().join("sim/src/lib.rs")).unwrap();
     let listed = text.lines().filter_map(|line| {
         let item = line.strip_prefix("//! ")?.split_once(". `")?.1;
         item.split_once('`').map(|(name, _)| name)
     });
-    assert_eq!(listed.collect::<Vec<_>>(), EXECUTOR_LAYERS);
+    assert_eq!(listed.collect::<Vec<_>>(), SIMULATOR_LAYERS);
 }
 
 fn planted(path: &str, text: &str) -> Source {
@@ -401,7 +405,7 @@ fn a_planted_import_is_found() {
     let up = planted("memory/arena/bins.rs", "use super::super::Facade;");
     assert_eq!(broken(&[up], &LAYERS).len(), 1);
     let up = planted("memory/access.rs", "use crate::program::Slot;");
-    assert_eq!(broken(&[up], &EXECUTOR_LAYERS).len(), 1);
+    assert_eq!(broken(&[up], &SIMULATOR_LAYERS).len(), 1);
 }
 
 #[test]
@@ -418,11 +422,14 @@ fn a_planted_call_is_found() {
 #[test]
 fn a_planted_circle_is_found() {
     let files = [
-        planted("sim/a.rs", "use super::b::B;"),
-        planted("sim/b.rs", "use crate::sim::c;"),
-        planted("sim/c.rs", "use super::a::A; use super::d;"),
-        planted("sim/d.rs", ""),
+        planted("driver/a.rs", "use super::b::B;"),
+        planted("driver/b.rs", "use crate::driver::c;"),
+        planted("driver/c.rs", "use super::a::A; use super::d;"),
+        planted("driver/d.rs", ""),
     ];
-    let found: Vec<_> = broken(&files, &LAYERS).into_iter().collect();
-    assert_eq!(found, ["sim/a.rs -> sim/b.rs", "sim/b.rs -> sim/c.rs", "sim/c.rs -> sim/a.rs"]);
+    let found: Vec<_> = broken(&files, &SIMULATOR_LAYERS).into_iter().collect();
+    assert_eq!(
+        found,
+        ["driver/a.rs -> driver/b.rs", "driver/b.rs -> driver/c.rs", "driver/c.rs -> driver/a.rs"]
+    );
 }

@@ -14,4 +14,4 @@ LD_LIBRARY_PATH="$libdir" "$build/host"
 # shellcheck disable=SC2046
 "$cc" "$source" $(pkg-config --cflags tcuda) "$libdir/libtcuda.a" \
     $(pkg-config --static --libs-only-l tcuda | sed 's/-ltcuda//') -o "$build/host_static"
-"$build/host_static"
+TCUDA_SIM_PATH="$libdir/libtcuda_sim.so" "$build/host_static"

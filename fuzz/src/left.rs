@@ -3,8 +3,8 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use tcuda::base::host_faults::{self, Stage};
+use tcuda::driver::sim::{LiveObjects, live_objects};
 use tcuda::driver::{Call, inject};
-use tcuda::sim::{LiveObjects, live_objects};
 
 /// What the last shutdown left.
 #[derive(Clone, Copy, Default)]

@@ -15,7 +15,7 @@ use tcuda::ffi::event::*;
 use tcuda::ffi::library::*;
 use tcuda::ffi::memory::*;
 use tcuda::ffi::stream::*;
-use tcuda::sim;
+use tcuda_sim::driver::Config;
 
 /// A text as C would pass it.
 pub(super) fn text_of(data: &[u8]) -> CString {
@@ -35,7 +35,7 @@ pub(super) fn shut_down(was_lost: bool) {
 pub fn simulator(data: &[u8]) {
     let text = text_of(data);
     let selected = status_of!(tcuda_backend_select(c"sim".as_ptr(), text.as_ptr()));
-    let parsed = text.to_str().ok().map(sim::Config::parse);
+    let parsed = text.to_str().ok().map(Config::parse);
     let config = match parsed {
         Some(Ok(config)) => config,
         Some(Err(error)) => {

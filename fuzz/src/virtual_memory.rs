@@ -5,9 +5,9 @@
 use crate::input::Input;
 use std::ffi::{CStr, c_void};
 use std::ptr;
+use tcuda::driver::sim;
 use tcuda::driver::sys::*;
 use tcuda::driver::{Driver, code};
-use tcuda::sim;
 
 const GRANULE: usize = 2 << 20;
 /// Granules of the reservation.
@@ -97,8 +97,7 @@ impl Machine {
             if peers { "full" } else { "none" },
             if choice & 2 == 0 { "immediate" } else { "threads" },
         );
-        let table = sim::power_on(&options).expect("the machine goes on");
-        let driver = Driver::new(Some(&tcuda::sim::BACKEND), table);
+        let driver = sim::power_on(&options).expect("the machine goes on");
         assert_eq!(cu!(driver, cuInit(0)), 0);
         let mut machine = Machine {
             driver,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 #[allow(dead_code, reason = "the machine's calls use more of it")]
 #[allow(clippy::arc_with_non_send_sync, reason = "loom's threads are no threads of the machine")]
-#[path = "../../src/sim/queue.rs"]
+#[path = "../../sim/src/driver/queue.rs"]
 mod queue;
 
 mod copy {

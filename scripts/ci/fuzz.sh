@@ -32,6 +32,9 @@ work=$root/target/fuzz
 RUSTC_BOOTSTRAP=1 CARGO_TARGET_DIR=$work RUSTFLAGS=$flags cargo build --locked --quiet --release \
     --manifest-path fuzz/Cargo.toml --features libfuzzer --bins --target $host
 
+cargo build --locked --quiet --release --package tcuda_sim_library
+export TCUDA_SIM_PATH=${CARGO_TARGET_DIR:-$root/target}/release/libtcuda_sim.so
+
 # figure NAME LOG: the last number behind a word of libFuzzer's status lines.
 figure() { grep -o "$1: [0-9]*" "$2" | tail -1 | sed 's/.*: //'; }
 

@@ -18,10 +18,10 @@ pub use config::{ConfigError, Problem};
 pub use details::{OTHER_WAITS, OutOfMemory, Trait, Users, Wait, Which};
 use details::{PlaceName, Present};
 pub use driver::{CudaErrorText, CudaLoadError};
-pub(crate) use driver::{descriptor_hint, forget_refused, note_refused};
+pub(crate) use driver::{forget_refused, note_refused};
 pub(crate) use out_of_memory::TOO_LARGE;
 pub use out_of_memory::{OutOfMemoryText, PoolOutOfMemoryText, Size};
-pub use simulator::{Excerpt, SimulatorError};
+pub use simulator::SimulatorError;
 
 use crate::base::ordinal::CPU;
 use crate::base::text::function_of;

@@ -23,7 +23,6 @@ pub mod progress;
 pub(crate) mod published;
 pub mod rank;
 pub(crate) mod region;
-pub mod reserve;
 pub mod retired;
 pub(crate) mod shared;
 pub mod stack_table;

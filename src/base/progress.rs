@@ -134,7 +134,7 @@ mod tests {
 
     #[test]
     fn a_subscriber_sees_a_later_notification() {
-        let _alone = crate::sim::test_lock();
+        let _alone = crate::driver::sim::test_lock();
         notify();
         let before = subscribe();
         assert_eq!(generation(), before);

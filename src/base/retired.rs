@@ -407,7 +407,7 @@ mod tests {
 
     #[test]
     fn retiring_needs_no_host_memory() {
-        let _alone = crate::sim::test_lock();
+        let _alone = crate::driver::sim::test_lock();
         let world = World::new();
         let objects: Vec<_> = (0..1000).map(|_| world.make()).collect();
         let in_library = crate::base::host_faults::in_library();

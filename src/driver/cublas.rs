@@ -17,6 +17,7 @@ type Handle = *mut c_void;
 static LIBRARY: Spec = Spec {
     title: "cuBLAS",
     variable: c"TCUDA_CUBLAS_PATH",
+    beside: None,
     names: &[c"libcublas.so.13", c"libcublas.so.12", c"libcublas.so.11", c"libcublas.so"],
     advice: "install NVIDIA's cuBLAS",
 };

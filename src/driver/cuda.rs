@@ -12,6 +12,7 @@ pub const MINIMUM_VERSION: i32 = 11040;
 static LIBRARY: Spec = Spec {
     title: "the CUDA driver",
     variable: c"TCUDA_CUDA_DRIVER_PATH",
+    beside: None,
     // The versioned name is the driver's; toolkits use the other one for their stubs, too. The
     // paths find the driver where a search path leads to a stub, and where ld.so has no entry for
     // it.
@@ -150,7 +151,7 @@ impl Lookup {
 const NAME_ROOM: usize = 96;
 
 /// Passes `name` on as a C string, without an allocation; NULL if it is too long.
-fn with_nul(name: &str, find: impl FnOnce(&CStr) -> *mut c_void) -> *mut c_void {
+pub(super) fn with_nul(name: &str, find: impl FnOnce(&CStr) -> *mut c_void) -> *mut c_void {
     let mut buffer = [0; NAME_ROOM];
     let Some(room) = buffer.get_mut(..name.len()) else { return std::ptr::null_mut() };
     room.copy_from_slice(name.as_bytes());

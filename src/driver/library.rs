@@ -1,8 +1,9 @@
 //! The loader of shared libraries: libcuda, NVML, NVRTC, NCCL and cuBLAS.
 //!
 //! Search order: the environment's path, alone, when it is set; a copy that the process has loaded
-//! already, so that the library is shared with PyTorch or the host; then each name of the list. A
-//! library is never unloaded, because drivers leave threads and exit handlers behind.
+//! already, so that the library is shared with PyTorch or the host; the folder of this library, for
+//! one that is installed with it; then each name of the list. A library is never unloaded, because
+//! drivers leave threads and exit handlers behind.
 //!
 //! Nothing here aborts when memory is short: reasons are copied fallibly, and bounded.
 
@@ -52,6 +53,11 @@ impl Library {
                 found => fallback = fallback.or(found),
             }
         }
+        if let Some(library) = spec.beside.and_then(Library::beside)
+            && good(&library)
+        {
+            return Ok(library);
+        }
         let mut explanation = Text::default();
         let mut absent = true;
         for name in spec.names {
@@ -72,6 +78,18 @@ impl Library {
         fallback.ok_or(LoadError::NotFound { spec, reason: explanation })
     }
 
+    /// Opens a library of this name in the folder of the object that contains this function.
+    fn beside(name: &CStr) -> Option<Library> {
+        let mut path = Vec::new();
+        path.try_reserve_exact(libc::PATH_MAX as usize).ok()?;
+        own_path(&mut path)?;
+        let end = path.iter().rposition(|byte| *byte == b'/')? + 1;
+        path.truncate(end);
+        path.try_reserve(name.to_bytes_with_nul().len()).ok()?;
+        path.extend_from_slice(name.to_bytes_with_nul());
+        Library::load(CStr::from_bytes_with_nul(&path).ok()?, 0)
+    }
+
     fn load(name: &CStr, flags: c_int) -> Option<Library> {
         // Local: the choice of library must not affect the symbols of other libraries.
         let flags = flags | libc::RTLD_NOW | libc::RTLD_LOCAL | libc::RTLD_NODELETE;
@@ -86,6 +104,31 @@ impl Library {
         // SAFETY: the handle is open for ever and `name` is NUL-terminated.
         unsafe { libc::dlsym(self.handle.as_ptr(), name.as_ptr()) }
     }
+}
+
+/// Writes the path of the object that contains this function: of the library, or of the executable
+/// that it is linked into. There is room for the longest path.
+fn own_path(path: &mut Vec<u8>) -> Option<()> {
+    // SAFETY: a structure of pointers.
+    let mut place: libc::Dl_info = unsafe { std::mem::zeroed() };
+    // SAFETY: any address will do; `place` is writable.
+    let found = unsafe { libc::dladdr(own_path as *const c_void, &mut place) };
+    if found != 0 && !place.dli_fname.is_null() {
+        // SAFETY: NUL-terminated, and valid as long as this object is loaded.
+        let name = unsafe { CStr::from_ptr(place.dli_fname) }.to_bytes();
+        if name.starts_with(b"/") && name.len() < path.capacity() {
+            path.extend_from_slice(name);
+            return Some(());
+        }
+    }
+    // The name of an executable may be relative to a folder that is not the current one any more.
+    let own = c"/proc/self/exe";
+    // SAFETY: a NUL-terminated name, and so much room.
+    let length = unsafe { libc::readlink(own.as_ptr(), path.as_mut_ptr().cast(), path.capacity()) };
+    let length = usize::try_from(length).ok()?;
+    // SAFETY: the call has written so many bytes.
+    unsafe { path.set_len(length) };
+    Some(())
 }
 
 /// The message of this thread's last dlopen.

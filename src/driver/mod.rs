@@ -11,33 +11,28 @@ mod lock_rules;
 pub mod nccl;
 pub mod nvml;
 pub mod nvrtc;
+pub mod sim;
 pub mod sync_debug;
 pub mod table;
 pub mod telemetry;
 
 pub use crate::base::error::cuda::{CudaError, CudaResult, code, describe};
-use std::ffi::{c_char, c_void};
+use std::ffi::c_void;
 use std::sync::atomic::{AtomicU64, Ordering};
 pub use table::{Call, NAMES, Table};
 
 pub use cudarc::driver::sys;
 
-/// What the simulated machine provides besides its table. `runtime` passes it.
-pub struct SimulatedBackend {
-    /// Finds a driver function by its name, for a stand-in of another library.
-    pub function: unsafe extern "C" fn(*const c_char) -> *mut c_void,
-}
-
 /// A backend in use: its table, with counters and injected faults.
 pub struct Driver {
     pub(crate) table: Table,
-    simulated: Option<&'static SimulatedBackend>,
+    simulated: Option<&'static sim::Interface>,
     counts: [AtomicU64; NAMES.len()],
 }
 
 impl Driver {
     /// Wraps a filled table: of the simulated machine, or of libcuda.
-    pub fn new(simulated: Option<&'static SimulatedBackend>, table: Table) -> Driver {
+    pub fn new(simulated: Option<&'static sim::Interface>, table: Table) -> Driver {
         let counts = [const { AtomicU64::new(0) }; NAMES.len()];
         Driver { table, simulated, counts }
     }
@@ -52,8 +47,8 @@ impl Driver {
         self.simulated.is_some()
     }
 
-    /// The simulated machine's functions, if that is the backend.
-    pub fn simulated(&self) -> Option<&'static SimulatedBackend> {
+    /// The simulator's functions, if that is the backend.
+    pub fn simulated(&self) -> Option<&'static sim::Interface> {
         self.simulated
     }
 

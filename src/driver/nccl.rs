@@ -4,8 +4,8 @@
 //! machine. There a stand-in library is accepted: it exports `tcuda_simulated_nccl`, and gets the
 //! addresses of the simulated calls. On a GPU the stand-in is refused.
 
-use super::SimulatedBackend;
 use super::library::{Library, Spec, Text};
+use super::sim;
 pub use crate::base::error::nccl::{Failure, NcclError};
 use crate::base::error::nccl::{MINIMUM_VERSION, parts_of};
 use crate::base::once::Once;
@@ -15,6 +15,7 @@ use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 static LIBRARY: Spec = Spec {
     title: "NCCL",
     variable: c"TCUDA_NCCL_PATH",
+    beside: None,
     names: &[c"libnccl.so.2", c"libnccl.so"],
     advice: "install NVIDIA's NCCL, from its packages or with PyTorch's",
 };
@@ -195,7 +196,7 @@ pub fn version() -> Result<(i32, i32, i32), Failure> {
 }
 
 /// NCCL for the simulated machine, or for GPUs.
-pub fn functions(simulated: Option<&SimulatedBackend>) -> Result<&'static Functions, Failure> {
+pub fn functions(simulated: Option<&sim::Interface>) -> Result<&'static Functions, Failure> {
     let functions = loaded()?;
     match (simulated, functions.simulated) {
         (None, None) => Ok(functions),

@@ -12,6 +12,7 @@ use std::fmt::{self, Write};
 static LIBRARY: Spec = Spec {
     title: "NVML",
     variable: c"TCUDA_NVML_PATH",
+    beside: None,
     names: &[c"libnvidia-ml.so.1", c"libnvidia-ml.so", c"/usr/lib/wsl/lib/libnvidia-ml.so.1"],
     advice: "install an NVIDIA driver with its management library",
 };

@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 static LIBRARY: Spec = Spec {
     title: "NVRTC",
     variable: c"TCUDA_NVRTC_PATH",
+    beside: None,
     names: &[
         c"libnvrtc.so.13",
         c"libnvrtc.so.12",

@@ -1,6 +1,6 @@
 //! Statuses, and the last error of each thread.
 
-use crate::base::error::{self, Error};
+use crate::base::error::{self, Error, SimulatorError};
 use crate::base::{text, thread};
 use crate::driver::compiler;
 use crate::driver::nvml::Failure;
@@ -89,8 +89,9 @@ pub(super) fn status_of(error: &Error) -> tcuda_status {
         Error::HostTensor { .. } | Error::TensorMismatch { .. } => S::InvalidArgument,
         Error::Elsewhere { .. } => S::InvalidArgument,
         Error::Sizes { .. } | Error::PieceDevice { .. } => S::InvalidArgument,
-        Error::Simulator(error) if error.is_the_hosts() => S::OutOfHostMemory,
-        Error::Simulator(_) | Error::Faults(_) => S::InvalidArgument,
+        Error::Simulator(SimulatorError::Options(_)) | Error::Faults(_) => S::InvalidArgument,
+        Error::Simulator(SimulatorError::NoResources(_)) => S::OutOfHostMemory,
+        Error::Simulator(_) => S::NoLibrary,
         Error::Config(_) | Error::Fraction(_) => S::InvalidArgument,
         Error::InvalidHandle { .. } => S::InvalidHandle,
         Error::InvalidPointer { .. } | Error::InvalidHostPointer { .. } => S::InvalidPointer,

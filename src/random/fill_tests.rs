@@ -1,10 +1,10 @@
 use super::*;
 use crate::base::thread;
+use crate::driver::sim;
 use crate::gpu::gpus::Gpus;
 use crate::ops::copy;
 use crate::random::generator::Position;
 use crate::runtime;
-use crate::sim;
 use crate::tensor::Place;
 
 const FLOAT: tensor::Dtype = tensor::Dtype::new(dtype::code::FLOAT, 32);

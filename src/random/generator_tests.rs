@@ -1,5 +1,6 @@
 use super::*;
 use crate::base::thread;
+use crate::driver::sim;
 use crate::gpu::device::CURRENT;
 use crate::gpu::gpus;
 use crate::gpu::gpus::Gpus;
@@ -8,7 +9,6 @@ use crate::ops::copy;
 use crate::random::pending::Target;
 use crate::random::{manual_seed, seed, set_state};
 use crate::runtime;
-use crate::sim;
 
 fn on_machine<R>(options: &str, body: impl FnOnce(&Gpus) -> R) -> R {
     let _lock = sim::test_lock();

@@ -11,7 +11,7 @@ use crate::base::text::Text;
 use crate::base::thread::{self, Inside, try_box};
 use crate::base::{environment, stderr, waiting};
 use crate::collectives::path;
-use crate::driver::{Driver, SimulatedBackend, Table, code, cuda, inject};
+use crate::driver::{Driver, code, cuda, inject, sim};
 use crate::gpu::device::{Device, MAX_DEVICES};
 use crate::gpu::external_registry::{self, MarkStreams};
 use crate::gpu::gpus::{self, Gpus};
@@ -19,6 +19,7 @@ use crate::graph::unreleased::{self, Unreleased};
 use crate::interop::torch::Pools;
 use crate::ipc::Ipc;
 use crate::jit::store::Store;
+use crate::memory;
 use crate::memory::DeviceMemory;
 use crate::memory::config::settings::{self, Settings};
 use crate::memory::device::hooks::Hooks;
@@ -33,7 +34,6 @@ use crate::profiling::nvtx::own;
 use crate::random::generator::DefaultGenerator;
 use crate::random::{self, pending};
 use crate::runtime::selection::{Backend, Selection};
-use crate::{memory, sim};
 use std::ffi::CStr;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -178,9 +178,9 @@ fn start_driver(held: &Holder<'_>) -> Result<(&'static Driver, i32)> {
         take_faults()?;
         let new = match selection::backend()? {
             Backend::Cuda => Driver::new(None, cuda::table().map_err(Error::NoDriver)?),
-            Backend::Sim => Driver::new(Some(&sim::BACKEND), power_on()?),
+            Backend::Sim => power_on()?,
         };
-        let boxed = try_box(new, "the driver's table").inspect_err(|_| power_off())?;
+        let boxed = try_box(new, "the driver's table").inspect_err(|_| sim::power_off())?;
         gpus::lifecycle().begin_driver(held, boxed);
     }
     // SAFETY: the lock is held, and the GPUs, which use it, end before it.
@@ -214,20 +214,11 @@ fn count_devices(driver: &Driver) -> Result<i32> {
     Ok(count.max(0))
 }
 
-/// Creates the simulated machine.
-fn power_on() -> Result<Table> {
-    #[cfg(any(test, feature = "host_faults"))]
-    let _in_driver = crate::base::host_faults::in_driver();
-    let table =
-        selection::with_options(|options| sim::power_on(options).map_err(Error::Simulator))?;
-    Ok(table)
-}
-
-/// Destroys the simulated machine.
-fn power_off() {
-    #[cfg(any(test, feature = "host_faults"))]
-    let _in_driver = crate::base::host_faults::in_driver();
-    sim::power_off();
+/// Powers the simulated machine on.
+fn power_on() -> Result<Driver> {
+    // The library is opened before the options are locked.
+    sim::interface().map_err(Error::Simulator)?;
+    selection::with_options(|options| sim::power_on(options).map_err(Error::Simulator))
 }
 
 /// Reads the fault rules of the environment, unless other rules are set.
@@ -264,17 +255,23 @@ pub fn backend_name(inside: &Inside) -> &'static CStr {
     }
 }
 
-/// The functions of the simulated machine, if it runs, or would run.
-pub fn simulated(inside: &Inside) -> Result<Option<&'static SimulatedBackend>> {
+/// The simulator's functions, if it runs, or would run.
+pub fn simulated(inside: &Inside) -> Result<Option<&'static sim::Interface>> {
     match gpus::existing_driver(inside) {
         Some(driver) => Ok(driver.simulated()),
-        None => Ok((selection::backend()? == Backend::Sim).then_some(&sim::BACKEND)),
+        None if selection::backend()? == Backend::Sim => {
+            sim::interface().map(Some).map_err(Error::Simulator)
+        }
+        None => Ok(None),
     }
 }
 
 /// Does the simulated machine run, or would it?
 pub fn is_simulated(inside: &Inside) -> Result<bool> {
-    Ok(simulated(inside)?.is_some())
+    match gpus::existing_driver(inside) {
+        Some(driver) => Ok(driver.is_simulated()),
+        None => Ok(selection::backend()? == Backend::Sim),
+    }
 }
 
 /// Number of devices that this process can use; 0 without a driver. Creates no context.
@@ -362,7 +359,7 @@ fn stop_driver(driver: Box<Driver>) {
     if driver.is_simulated() {
         #[cfg(any(test, feature = "host_faults"))]
         crate::base::host_faults::reached(crate::base::host_faults::Stage::Released);
-        power_off();
+        sim::power_off();
     }
 }
 

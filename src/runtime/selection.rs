@@ -5,7 +5,7 @@ use crate::base::error::{Error, Result};
 use crate::base::lock::Mutex;
 use crate::base::rank::Rank;
 use crate::base::text::Text;
-use crate::sim;
+use crate::driver::sim;
 use std::ffi::CStr;
 
 /// A backend.
@@ -60,9 +60,7 @@ impl Selection {
             });
         }
         if backend == Backend::Sim {
-            #[cfg(any(test, feature = "host_faults"))]
-            let _in_driver = crate::base::host_faults::in_driver();
-            sim::Config::parse(options).map_err(Error::Simulator)?;
+            sim::check(options).map_err(Error::Simulator)?;
         }
         let mut copy = String::new();
         copy.try_reserve(options.len()).map_err(|_| Error::OutOfHostMemory("the options"))?;

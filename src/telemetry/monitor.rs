@@ -6,10 +6,10 @@
 
 use crate::base::error::{Error, Result, Users};
 use crate::driver::nvml::{self, Place};
+use crate::driver::sim;
 use crate::driver::sys::CUdevice_attribute;
 use crate::driver::telemetry::{self, Rates};
 use crate::gpu::device::Device;
-use crate::sim;
 use std::fmt;
 
 pub use crate::driver::nvml::Process;

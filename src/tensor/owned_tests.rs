@@ -1,8 +1,8 @@
 use super::*;
 use crate::base::thread;
+use crate::driver::sim;
 use crate::memory::unknown_pointer;
 use crate::runtime;
-use crate::sim;
 
 #[test]
 fn own_memory_is_freed_once() {

@@ -7,9 +7,9 @@ use std::panic::Location;
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
+use tcuda::driver::sim;
 use tcuda::driver::sys::*;
 use tcuda::driver::{CudaResult, Driver, cuda};
-use tcuda::sim;
 
 pub const MIB: usize = 1 << 20;
 /// The granularity of virtual memory.
@@ -46,8 +46,7 @@ impl Bench {
             "sim" => {
                 let options = std::env::var("TCUDA_SIM");
                 let options = options.unwrap_or_else(|_| "memory=4GiB,schedule=threads".into());
-                let table = sim::power_on(&options).unwrap();
-                Driver::new(Some(&sim::BACKEND), table)
+                sim::power_on(&options).unwrap()
             }
             "cuda" => Driver::new(None, cuda::table().unwrap()),
             other => panic!("TCUDA_BACKEND={other}: accepted are sim and cuda"),
@@ -58,7 +57,7 @@ impl Bench {
     /// Another bench over the driver that this process has started.
     pub fn again() -> Bench {
         let driver = match &*backend() {
-            "sim" => Driver::new(Some(&sim::BACKEND), sim::table()),
+            "sim" => sim::driver().unwrap(),
             _ => Driver::new(None, cuda::table().unwrap()),
         };
         Bench { driver }

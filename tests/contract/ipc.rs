@@ -7,8 +7,8 @@ use std::io::{Read, Write};
 use std::os::fd::FromRawFd;
 use std::os::unix::net::UnixStream;
 use std::ptr::null_mut;
+use tcuda::driver::sim;
 use tcuda::driver::sys::*;
-use tcuda::sim;
 
 pub const ROWS: &[Row] = crate::rows!["processes":
     descriptors_stand_for_memory, memory_outlives_its_handle, memory_by_handle, events_by_handle,

@@ -5,6 +5,7 @@ use crate::scenarios::{self, Scenario};
 use std::ffi::CString;
 use std::sync::Mutex;
 use tcuda::base::host_faults::{self, Stage};
+use tcuda::driver::sim::{LiveObjects, live_objects};
 use tcuda::driver::{Call, inject};
 use tcuda::ffi::library::{
     tcuda_backend_fault_count, tcuda_backend_faults, tcuda_backend_select, tcuda_shutdown,
@@ -13,7 +14,6 @@ use tcuda::ffi::memory::tcuda_memory_empty_cache;
 use tcuda::ffi::statistics::{
     tcuda_memory_statistics, tcuda_memory_stats, tcuda_stat, tcuda_stat_by_pool,
 };
-use tcuda::sim::{LiveObjects, live_objects};
 
 /// How a run went.
 pub struct Outcome {

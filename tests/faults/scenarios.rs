@@ -197,8 +197,8 @@ impl Native {
     fn new() -> Result<Native, Failed> {
         call!(tcuda_device_set(0))?;
         let mut stream = null_mut();
-        let table = tcuda::sim::table();
-        if let Some(create) = table.cuStreamCreateWithPriority {
+        let table = tcuda::driver::sim::table();
+        if let Some(create) = table.ok().and_then(|table| table.cuStreamCreateWithPriority) {
             // SAFETY: `stream` is writable, and the device's context is current.
             if unsafe { create(&mut stream, 1, 0) } != 0 {
                 problem("the host cannot create its own stream".into());
@@ -210,7 +210,8 @@ impl Native {
 
 impl Drop for Native {
     fn drop(&mut self) {
-        if let Some(destroy) = tcuda::sim::table().cuStreamDestroy {
+        let table = tcuda::driver::sim::table();
+        if let Some(destroy) = table.ok().and_then(|table| table.cuStreamDestroy) {
             // SAFETY: created by `new`, and destroyed once.
             unsafe { destroy(self.0.cast()) };
         }

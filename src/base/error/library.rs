@@ -10,6 +10,9 @@ pub struct Spec {
     pub title: &'static str,
     /// Environment variable with a path that replaces the search; an empty value counts as unset.
     pub variable: &'static CStr,
+    /// Name in the folder of the library, or of the executable that contains it; tried before the
+    /// names.
+    pub beside: Option<&'static CStr>,
     /// Names and paths in order of preference.
     pub names: &'static [&'static CStr],
     /// A sentence of advice if it is not found.

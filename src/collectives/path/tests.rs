@@ -6,12 +6,12 @@ use super::limits::{
 };
 use super::*;
 use crate::base::thread;
+use crate::driver::sim;
 use crate::gpu::gpus::Gpus;
 use crate::gpu::stream::Stream;
 use crate::memory;
 use crate::ops::copy;
 use crate::runtime;
-use crate::sim;
 
 mod calls;
 mod captures;

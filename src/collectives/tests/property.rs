@@ -2,7 +2,7 @@
 
 use super::case::{self, Case, VERBS, Verb};
 use super::verbs::run;
-use crate::sim;
+use crate::driver::sim;
 use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestError, TestRng, TestRunner};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{SystemTime, UNIX_EPOCH};

@@ -1,7 +1,7 @@
 //! Switches of the library for a case, and objects that are left in the driver after a shutdown.
 
 use crate::base::host_faults::{self, Stage};
-use crate::sim::{LiveObjects, live_objects};
+use crate::driver::sim::{LiveObjects, live_objects};
 use std::sync::{Mutex, PoisonError};
 
 use super::api::Outcome;

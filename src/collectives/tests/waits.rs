@@ -9,7 +9,7 @@ use super::case::{Case, VERBS, Verb};
 use super::run::Omitted;
 use super::verbs::run;
 use crate::driver::Call;
-use crate::sim;
+use crate::driver::sim;
 
 /// Number of seeds in which an omitted wait must show; `TCUDA_COMM_SEEDS` overrides it.
 const SEEDS: u64 = 1000;

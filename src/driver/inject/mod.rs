@@ -86,7 +86,12 @@ pub fn fired() -> u64 {
 
 /// Number of refused calls of a function in this generation of the library.
 pub fn refused(call: Call) -> u64 {
-    REFUSED[call as usize].load(Ordering::Relaxed)
+    refused_at(call as usize)
+}
+
+/// The same by the function's index in the table.
+pub(super) fn refused_at(call: usize) -> u64 {
+    REFUSED.get(call).map_or(0, |count| count.load(Ordering::Relaxed))
 }
 
 /// Is a device lost?

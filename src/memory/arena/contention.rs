@@ -181,7 +181,7 @@ mod tests {
     /// calls before each poll.
     fn polls(contention: &Contention, calls: u32) -> u32 {
         // The machine of another test may keep turns, and then no thread backs off.
-        let _no_machine = crate::sim::test_lock();
+        let _no_machine = crate::driver::sim::test_lock();
         let polls = Cell::new(0);
         let pause = |_| {
             polls.set(polls.get() + 1);

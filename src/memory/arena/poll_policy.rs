@@ -125,7 +125,7 @@ mod tests {
 
     /// Runs a test with a clock that advances by its readings.
     fn timed(body: impl FnOnce(&mut PollPolicy)) {
-        let _alone = crate::sim::test_lock();
+        let _alone = crate::driver::sim::test_lock();
         by_reading::during(|| body(&mut PollPolicy::default()));
     }
 

@@ -252,7 +252,7 @@ fn a_failure_while_growing_leaves_nothing_behind() {
         let block = bench.malloc(stream, 5 * MIB);
         let state = |address| (handles(address), blocks(address), bench.in_use());
         let before = state(block);
-        let live = crate::sim::live_objects();
+        let live = crate::driver::sim::live_objects();
         for call in [Call::cuMemCreate, Call::cuMemMap, Call::cuMemSetAccess] {
             let calls = if call == Call::cuMemSetAccess { 1 } else { 4 };
             for nth in 1..=calls {
@@ -265,7 +265,7 @@ fn a_failure_while_growing_leaves_nothing_behind() {
                 }
                 bench.check();
                 assert_eq!(state(block), before, "{call:?} {nth}");
-                assert_eq!(crate::sim::live_objects(), live, "{call:?} {nth}");
+                assert_eq!(crate::driver::sim::live_objects(), live, "{call:?} {nth}");
             }
         }
         let next = bench.malloc(stream, 90 * MIB);
@@ -395,6 +395,6 @@ fn mappings_of_a_failed_growth_are_unmapped_later() {
         bench.free(block);
         bench.empty_cache();
         assert_eq!(bench.in_use(), 0);
-        assert_eq!(crate::sim::live_objects().mappings, 0);
+        assert_eq!(crate::driver::sim::live_objects().mappings, 0);
     });
 }

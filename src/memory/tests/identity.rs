@@ -3,13 +3,13 @@
 use super::super::record_stream;
 use super::{Bench, KIB, MIB, on_machine};
 use crate::base::thread;
+use crate::driver::sim;
 use crate::driver::sys::{CUmemLocation, CUmemLocationType, CUstream};
 use crate::driver::{Call, code, inject};
 use crate::gpu::device::Device;
 use crate::gpu::stream::Stream;
 use crate::ops::callback::{self, Callback};
 use crate::runtime;
-use crate::sim;
 use std::ffi::{c_ulonglong, c_void};
 use std::sync::atomic::{AtomicBool, Ordering};
 

@@ -34,7 +34,7 @@ mod waits;
 
 use crate::base::error::{Error, Result};
 use crate::base::thread;
-use crate::driver::{Call, inject};
+use crate::driver::{Call, inject, sim};
 use crate::gpu::device::Device;
 use crate::gpu::gpus::Gpus;
 use crate::gpu::stream::Stream;
@@ -44,7 +44,7 @@ use crate::memory::config::settings::Settings;
 use crate::memory::config::size::Class;
 use crate::memory::device::{DeviceMemory, DeviceStats};
 use crate::memory::stats::ledger;
-use crate::{runtime, sim};
+use crate::runtime;
 use check::check_account;
 
 const KIB: u64 = 1 << 10;

@@ -7,7 +7,7 @@ use super::identity::may_use;
 use super::order::Gate;
 use super::{Bench, MIB, is_invalid_pointer, on_machine};
 use crate::driver::sys::CUstreamCaptureMode;
-use crate::driver::{Call, inject};
+use crate::driver::{Call, inject, sim};
 use crate::gpu::stream::Stream;
 use crate::memory::arena::addresses::arena_of;
 use crate::memory::arena::block::{NONE, State};
@@ -19,7 +19,7 @@ use crate::memory::trace::history::{self, FramesFor, Recorder};
 use crate::memory::trace::ring::Action;
 use crate::memory::trace::snapshot::Snapshot;
 use crate::ops::copy::{copy, fill};
-use crate::{runtime, sim};
+use crate::runtime;
 use std::collections::BTreeSet;
 
 impl ArenaState {

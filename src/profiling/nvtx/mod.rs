@@ -22,6 +22,7 @@ use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 static LIBRARY: Spec = Spec {
     title: "the tool that reads NVTX",
     variable: c"NVTX_INJECTION64_PATH",
+    beside: None,
     names: &[],
     advice: "",
 };

@@ -2,17 +2,18 @@
 
 use crate::host::{Done, Failed, Memory, Stream, call, expect, fill, last_failure, problem};
 use std::ptr::null_mut;
+use tcuda::driver::sim;
 use tcuda::driver::sys::{CUgraph, CUstream, CUstreamCaptureMode};
 use tcuda::ffi::device::tcuda_device_set;
 use tcuda::ffi::memory::*;
 use tcuda::ffi::stream::*;
-use tcuda::sim;
 
 /// Makes a call of the host's own, which no fault reaches; it works.
 macro_rules! own {
     ($call:ident($($arg:expr),*)) => {{
-        // SAFETY: the table has the call, and its arguments are the driver's.
-        let code = unsafe { sim::table().$call.map_or(-1, |call| call($($arg),*)) };
+        let call = sim::table().ok().and_then(|table| table.$call);
+        // SAFETY: the arguments are the driver's.
+        let code = call.map_or(-1, |call| unsafe { call($($arg),*) });
         if code != 0 {
             problem(format!("{} gave {code}", stringify!($call)));
         }
@@ -33,7 +34,7 @@ impl Capture {
     fn end(self) -> Option<CUgraph> {
         let native = self.0;
         std::mem::forget(self);
-        let (mut graph, end) = (null_mut(), sim::table().cuStreamEndCapture?);
+        let (mut graph, end) = (null_mut(), sim::table().ok()?.cuStreamEndCapture?);
         // SAFETY: both are valid.
         let code = unsafe { end(native, &mut graph) };
         (code == 0).then_some(graph)

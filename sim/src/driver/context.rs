@@ -1,0 +1,156 @@
+//! Primary contexts, and each thread's stack of contexts.
+
+use super::queue::{Kind, Stream};
+use super::sync::{lock, read, write};
+use super::worker;
+use crate::base::code;
+use cudarc::driver::sys::CUcontext;
+use std::cell::RefCell;
+use std::ptr;
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+use std::sync::{Arc, Mutex, RwLock};
+
+/// Handle of the context of device 0; device `n` has `FIRST + n * STRIDE`.
+const FIRST: usize = 1 << 36;
+const STRIDE: usize = 64;
+/// Maximum depth of a thread's context stack.
+const MAX_DEPTH: usize = 64;
+
+/// The primary context of a device.
+pub(super) struct Context {
+    pub(super) device: usize,
+    pub(super) retained: Mutex<usize>,
+    pub(super) active: AtomicBool,
+    /// Status of the first failed operation; never cleared.
+    pub(super) error: AtomicI32,
+    pub(super) legacy: Arc<Stream>,
+    per_thread: Mutex<Vec<(u64, Arc<Stream>)>>,
+    /// All streams except `legacy`, including destroyed streams until they are idle.
+    pub(super) members: RwLock<Vec<Arc<Stream>>>,
+}
+
+impl Context {
+    pub(super) fn new(device: usize) -> Context {
+        Context {
+            device,
+            retained: Mutex::new(0),
+            active: AtomicBool::new(false),
+            error: AtomicI32::new(0),
+            legacy: Stream::new(device, Kind::Legacy, 0),
+            per_thread: Mutex::default(),
+            members: RwLock::default(),
+        }
+    }
+
+    /// Returns the sticky error of a failed operation, if any.
+    #[inline]
+    pub(super) fn check(&self) -> Result<(), i32> {
+        match self.error.load(Ordering::Relaxed) {
+            code::SUCCESS => Ok(()),
+            error => Err(error),
+        }
+    }
+
+    /// The device of the context with a handle.
+    pub(super) fn device_of(handle: CUcontext) -> Option<usize> {
+        let distance = handle.addr().checked_sub(FIRST)?;
+        (distance % STRIDE == 0).then_some(distance / STRIDE)
+    }
+
+    pub(super) fn handle(&self) -> CUcontext {
+        ptr::without_provenance_mut(FIRST + self.device * STRIDE)
+    }
+
+    pub(super) fn is_active(&self) -> bool {
+        self.active.load(Ordering::Acquire)
+    }
+
+    /// The calling thread's per-thread default stream.
+    pub(super) fn per_thread(&self) -> Arc<Stream> {
+        let thread = worker::identity();
+        let mut streams = lock(&self.per_thread);
+        if let Some((_, stream)) = streams.iter().find(|(owner, _)| *owner == thread) {
+            return Arc::clone(stream);
+        }
+        streams.retain(|(_, stream)| !stream.destroyed.load(Ordering::Relaxed));
+        let stream = Stream::new(self.device, Kind::Blocking, 0);
+        self.add_stream(&stream);
+        // If this cannot be registered, the stream lives until the machine is powered off.
+        let own = Arc::downgrade(&stream);
+        worker::at_end(move || own.upgrade().iter().for_each(|stream| stream.destroy()));
+        streams.push((thread, Arc::clone(&stream)));
+        stream
+    }
+
+    pub(super) fn add_stream(&self, stream: &Arc<Stream>) {
+        let mut members = write(&self.members);
+        members.retain(|member| !member.destroyed.load(Ordering::Relaxed) || !member.is_idle());
+        members.push(Arc::clone(stream));
+    }
+
+    /// All streams.
+    pub(super) fn streams(&self) -> Vec<Arc<Stream>> {
+        let mut streams = read(&self.members).clone();
+        streams.push(Arc::clone(&self.legacy));
+        streams
+    }
+
+    pub(super) fn retain_count(&self) -> usize {
+        *lock(&self.retained)
+    }
+}
+
+/// State of a thread, valid for one machine. It has no destructor, since exit handlers run after
+/// destructors.
+struct Thread {
+    generation: u64,
+    stack: Stack,
+}
+
+/// The context stack; the current context is last.
+pub(super) struct Stack {
+    handles: [usize; MAX_DEPTH],
+    depth: usize,
+}
+
+impl Stack {
+    const fn new() -> Stack {
+        Stack { handles: [0; MAX_DEPTH], depth: 0 }
+    }
+
+    pub(super) fn last(&self) -> Option<usize> {
+        self.handles.get(self.depth.checked_sub(1)?).copied()
+    }
+
+    pub(super) fn pop(&mut self) -> Option<usize> {
+        let last = self.last()?;
+        self.depth -= 1;
+        Some(last)
+    }
+
+    pub(super) fn push(&mut self, handle: usize) -> Result<(), i32> {
+        let place = self.handles.get_mut(self.depth).ok_or(code::OUT_OF_MEMORY)?;
+        *place = handle;
+        self.depth += 1;
+        Ok(())
+    }
+}
+
+thread_local! {
+    static THREAD: RefCell<Thread> = const {
+        RefCell::new(Thread { generation: 0, stack: Stack::new() })
+    };
+}
+
+/// Runs `body` with the calling thread's context stack for the machine of this generation.
+pub(super) fn with_stack<R>(generation: u64, body: impl FnOnce(&mut Stack) -> R) -> Result<R, i32> {
+    let outcome = THREAD.try_with(|thread| {
+        let mut thread = thread.borrow_mut();
+        if thread.generation != generation {
+            thread.generation = generation;
+            thread.stack = Stack::new();
+        }
+        body(&mut thread.stack)
+    });
+    outcome.map_err(|_| code::DEINITIALIZED)
+}

@@ -1,0 +1,187 @@
+//! The calls for primary contexts and for the calling thread's stack of contexts.
+
+use super::arguments::{put, require};
+use super::context::{Stack, with_stack};
+use super::entry::entry;
+use super::hardware::{GREATEST_PRIORITY, LEAST_PRIORITY};
+use super::leaks;
+use super::sync::lock;
+use crate::base::code;
+use cudarc::driver::sys::{CUcontext, CUdevice};
+use std::ffi::{c_int, c_uint};
+use std::ptr;
+use std::sync::atomic::Ordering;
+
+/// `CU_CTX_SCHED_...` flags that `cuDevicePrimaryCtxGetState` reports.
+const FLAGS: c_uint = 0;
+
+#[unsafe(no_mangle)]
+pub(super) unsafe extern "C" fn cuDevicePrimaryCtxRetain(
+    context: *mut CUcontext,
+    device: CUdevice,
+) -> c_int {
+    entry(|machine| {
+        let found = &machine.device(device)?.context;
+        require(!context.is_null(), code::INVALID_VALUE)?;
+        let mut retained = lock(&found.retained);
+        // A process whose context failed cannot retain it again (580.159).
+        if !found.is_active() {
+            found.check()?;
+        }
+        *retained += 1;
+        found.active.store(true, Ordering::Release);
+        put!(context, found.handle())
+    })
+}
+
+#[unsafe(no_mangle)]
+pub(super) unsafe extern "C" fn cuDevicePrimaryCtxRelease_v2(device: CUdevice) -> c_int {
+    entry(|machine| {
+        let context = &machine.device(device)?.context;
+        let mut retained = lock(&context.retained);
+        *retained = retained.checked_sub(1).ok_or(code::INVALID_CONTEXT)?;
+        if *retained == 0 {
+            context.active.store(false, Ordering::Release);
+            machine.schedule.drain([context]);
+            leaks::report_context(machine, context);
+            machine.destroy_objects_of(context);
+        }
+        Ok(())
+    })
+}
+
+/// Destroys a context regardless of its retain count. Each retain must still be released.
+#[unsafe(no_mangle)]
+pub(super) unsafe extern "C" fn cuDevicePrimaryCtxReset_v2(device: CUdevice) -> c_int {
+    entry(|machine| {
+        let context = &machine.device(device)?.context;
+        let _retained = lock(&context.retained);
+        if context.active.swap(false, Ordering::AcqRel) {
+            machine.schedule.drain([context]);
+            machine.destroy_objects_of(context);
+        }
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+pub(super) unsafe extern "C" fn cuDevicePrimaryCtxGetState(
+    device: CUdevice,
+    flags: *mut c_uint,
+    active: *mut c_int,
+) -> c_int {
+    entry(|machine| {
+        require(!flags.is_null() && !active.is_null(), code::INVALID_VALUE)?;
+        let context = &machine.device(device)?.context;
+        put!(flags, FLAGS)?;
+        put!(active, c_int::from(context.is_active()))
+    })
+}
+
+#[unsafe(no_mangle)]
+pub(super) unsafe extern "C" fn cuCtxEnablePeerAccess(peer: CUcontext, flags: c_uint) -> c_int {
+    entry(|machine| {
+        let context = machine.current()?;
+        let peer = machine.context(peer)?;
+        require(flags == 0, code::INVALID_VALUE)?;
+        require(peer.is_active(), code::INVALID_CONTEXT)?;
+        require(peer.device != context.device, code::PEER_ACCESS_UNSUPPORTED)?;
+        let reachable = machine.config.can_access_peer(context.device, peer.device);
+        require(reachable, code::PEER_ACCESS_UNSUPPORTED)?;
+        let bit = 1 << peer.device;
+        let before = machine.memory.peers[context.device].fetch_or(bit, Ordering::Relaxed);
+        require(before & bit == 0, code::PEER_ACCESS_ALREADY_ENABLED)
+    })
+}
+
+#[unsafe(no_mangle)]
+pub(super) unsafe extern "C" fn cuCtxGetCurrent(context: *mut CUcontext) -> c_int {
+    entry(|machine| {
+        require(!context.is_null(), code::INVALID_VALUE)?;
+        let handle = with_stack(machine.generation, |stack| stack.last())?.unwrap_or(0);
+        put!(context, ptr::without_provenance_mut(handle))
+    })
+}
+
+#[unsafe(no_mangle)]
+pub(super) unsafe extern "C" fn cuCtxSetCurrent(context: CUcontext) -> c_int {
+    entry(|machine| {
+        if !context.is_null() {
+            // A context that is not retained can be current; using it is refused (580.159).
+            machine.context(context)?;
+        }
+        with_stack(machine.generation, |stack| {
+            stack.pop();
+            if context.is_null() { Ok(()) } else { stack.push(context.addr()) }
+        })?
+    })
+}
+
+#[unsafe(no_mangle)]
+pub(super) unsafe extern "C" fn cuCtxPushCurrent_v2(context: CUcontext) -> c_int {
+    entry(|machine| {
+        require(!context.is_null(), code::INVALID_VALUE)?;
+        machine.context(context)?;
+        with_stack(machine.generation, |stack| stack.push(context.addr()))?
+    })
+}
+
+#[unsafe(no_mangle)]
+pub(super) unsafe extern "C" fn cuCtxPopCurrent_v2(context: *mut CUcontext) -> c_int {
+    entry(|machine| {
+        let popped = with_stack(machine.generation, Stack::pop)?.ok_or(code::INVALID_CONTEXT)?;
+        if !context.is_null() {
+            put!(context, ptr::without_provenance_mut(popped))?;
+        }
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+pub(super) unsafe extern "C" fn cuCtxGetDevice(device: *mut CUdevice) -> c_int {
+    entry(|machine| {
+        require(!device.is_null(), code::INVALID_VALUE)?;
+        let context = machine.top()?.ok_or(code::INVALID_CONTEXT)?;
+        put!(device, context.device as CUdevice)
+    })
+}
+
+#[unsafe(no_mangle)]
+pub(super) unsafe extern "C" fn cuCtxSynchronize() -> c_int {
+    entry(|machine| {
+        let context = machine.current()?;
+        machine.captures.refuse_wait_for_all(context.device)?;
+        machine.schedule.drain([context]);
+        context.check()?;
+        machine.release_idle_memory();
+        Ok(())
+    })
+}
+
+/// Starts or stops the profiler; the machine has none, so only the context is checked.
+#[unsafe(no_mangle)]
+pub(super) unsafe extern "C" fn cuProfilerStart() -> c_int {
+    entry(|machine| machine.current().map(drop))
+}
+
+#[unsafe(no_mangle)]
+pub(super) unsafe extern "C" fn cuProfilerStop() -> c_int {
+    entry(|machine| machine.current().map(drop))
+}
+
+#[unsafe(no_mangle)]
+pub(super) unsafe extern "C" fn cuCtxGetStreamPriorityRange(
+    least: *mut c_int,
+    greatest: *mut c_int,
+) -> c_int {
+    entry(|machine| {
+        machine.current()?;
+        if !least.is_null() {
+            put!(least, LEAST_PRIORITY)?;
+        }
+        if !greatest.is_null() {
+            put!(greatest, GREATEST_PRIORITY)?;
+        }
+        Ok(())
+    })
+}

@@ -1,0 +1,68 @@
+//! The entry of every driver call: finds the machine, and turns panics into a status.
+
+use super::arguments::require;
+use super::hardware::in_callback;
+use super::machine::Machine;
+use super::sync::read;
+use crate::base::code;
+use crate::base::reserve;
+use std::ffi::c_int;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, RwLock};
+
+/// The machine that is on.
+pub(super) static MACHINE: RwLock<Option<Arc<Machine>>> = RwLock::new(None);
+
+/// The machine that is on.
+#[inline]
+pub(super) fn machine() -> Option<Arc<Machine>> {
+    read(&MACHINE).as_ref().map(Arc::clone)
+}
+
+/// The wrapper of every call that works before cuInit.
+#[inline]
+pub(super) fn entry_before_init(body: impl FnOnce(&Arc<Machine>) -> Result<(), i32>) -> c_int {
+    guard(|| {
+        if in_callback() {
+            return Err(code::NOT_PERMITTED);
+        }
+        // From here on no small host allocation can fail.
+        let _reserve = reserve::hold().ok_or(code::OUT_OF_MEMORY)?;
+        let machine = machine().ok_or(code::DEINITIALIZED)?;
+        machine.schedule.call();
+        body(&machine)
+    })
+}
+
+/// Turns an error, and a panic, into a status.
+pub(super) fn guard(body: impl FnOnce() -> Result<(), i32>) -> c_int {
+    match catch_unwind(AssertUnwindSafe(body)) {
+        Ok(Ok(())) => code::SUCCESS,
+        Ok(Err(code)) => code,
+        Err(_) => code::UNKNOWN,
+    }
+}
+
+/// The wrapper of every other call: catches panics, and keeps the machine alive during the call.
+#[inline]
+pub(super) fn entry(body: impl FnOnce(&Arc<Machine>) -> Result<(), i32>) -> c_int {
+    entry_before_init(|machine| {
+        require(machine.initialised.load(Ordering::Acquire), code::NOT_INITIALIZED)?;
+        body(machine)
+    })
+}
+
+/// The wrapper of a call that validates an argument before it checks that the driver is
+/// initialised.
+#[inline]
+pub(super) fn entry_checked(
+    check: Result<(), i32>,
+    body: impl FnOnce(&Arc<Machine>) -> Result<(), i32>,
+) -> c_int {
+    entry_before_init(|machine| {
+        check?;
+        require(machine.initialised.load(Ordering::Acquire), code::NOT_INITIALIZED)?;
+        body(machine)
+    })
+}

@@ -1,0 +1,262 @@
+//! The functions of the driver that the library exports, and the search for them by name.
+//!
+//! A function is in the file of its kind under its name in the library, which tells the version of
+//! its signature: `cuMemAlloc_v2`. Programs find it by that name, or by its name in CUDA's
+//! documentation and a version of CUDA (`cuGetProcAddress`).
+
+use super::arguments::{put, require};
+use super::device_calls::VERSION;
+use super::entry::guard;
+use super::{
+    capture_calls, context_calls, device_calls, event_calls, exec_calls, graph_calls, ipc_calls,
+    memory_calls, module_calls, pointer_calls, pool_calls, stream_calls, transfer_calls,
+    virtual_memory_calls,
+};
+use crate::base::code;
+use cudarc::driver::sys::{self, CUdriverProcAddressQueryResult, cuuint64_t};
+use std::ffi::{CStr, c_char, c_int, c_void};
+use std::ptr::null_mut;
+
+/// A function that the library exports.
+pub(super) struct Export {
+    /// Its name in CUDA's documentation.
+    pub(super) name: &'static str,
+    /// The first version of CUDA that has the signature, 11.4 as 11040.
+    pub(super) since: i32,
+    /// Its name in the library.
+    pub(super) symbol: &'static str,
+    /// Its address.
+    pub(super) address: fn() -> *mut c_void,
+}
+
+/// `module { name since = symbol(parameters); ... }`
+macro_rules! exports {
+    ($($module:tt {
+        $($name:ident $since:literal = $symbol:ident($($parameter:ident),*);)*
+    })*) => {
+        /// All of them.
+        pub(super) const EXPORTS: &[Export] = &[$($(Export {
+            name: stringify!($name),
+            since: $since,
+            symbol: stringify!($symbol),
+            address: || $module::$symbol as *mut c_void,
+        },)*)*];
+
+        // The parameters have the types of CUDA's header. Nothing is called.
+        $($(const _: () = {
+            let _ = |$($parameter),*| {
+                // SAFETY: not called.
+                let _ = unsafe { sys::$symbol($($parameter),*) };
+                // SAFETY: not called.
+                let _ = unsafe { $module::$symbol($($parameter),*) };
+            };
+        };)*)*
+    };
+}
+
+exports! {
+    self {
+        cuGetProcAddress 12000 = cuGetProcAddress_v2(symbol, function, version, flags, status);
+    }
+    device_calls {
+        cuInit 2000 = cuInit(flags);
+        cuDriverGetVersion 2020 = cuDriverGetVersion(version);
+        cuDeviceGetCount 2000 = cuDeviceGetCount(count);
+        cuDeviceGet 2000 = cuDeviceGet(device, ordinal);
+        cuDeviceGetName 2000 = cuDeviceGetName(name, len, device);
+        cuDeviceGetUuid 11040 = cuDeviceGetUuid_v2(uuid, device);
+        cuDeviceTotalMem 3020 = cuDeviceTotalMem_v2(bytes, device);
+        cuDeviceGetAttribute 2000 = cuDeviceGetAttribute(value, attribute, device);
+        cuDeviceCanAccessPeer 4000 = cuDeviceCanAccessPeer(possible, device, peer);
+    }
+    context_calls {
+        cuDevicePrimaryCtxRetain 7000 = cuDevicePrimaryCtxRetain(context, device);
+        cuDevicePrimaryCtxRelease 11000 = cuDevicePrimaryCtxRelease_v2(device);
+        cuDevicePrimaryCtxReset 11000 = cuDevicePrimaryCtxReset_v2(device);
+        cuDevicePrimaryCtxGetState 7000 = cuDevicePrimaryCtxGetState(device, flags, active);
+        cuCtxEnablePeerAccess 4000 = cuCtxEnablePeerAccess(peer, flags);
+        cuCtxGetCurrent 4000 = cuCtxGetCurrent(context);
+        cuCtxSetCurrent 4000 = cuCtxSetCurrent(context);
+        cuCtxPushCurrent 4000 = cuCtxPushCurrent_v2(context);
+        cuCtxPopCurrent 4000 = cuCtxPopCurrent_v2(context);
+        cuCtxGetDevice 2000 = cuCtxGetDevice(device);
+        cuCtxSynchronize 2000 = cuCtxSynchronize();
+        cuCtxGetStreamPriorityRange 5050 = cuCtxGetStreamPriorityRange(least, greatest);
+        cuProfilerStart 4000 = cuProfilerStart();
+        cuProfilerStop 4000 = cuProfilerStop();
+    }
+    stream_calls {
+        cuStreamCreateWithPriority 5050 = cuStreamCreateWithPriority(stream, flags, priority);
+        cuStreamDestroy 4000 = cuStreamDestroy_v2(stream);
+        cuStreamQuery 2000 = cuStreamQuery(stream);
+        cuStreamSynchronize 2000 = cuStreamSynchronize(stream);
+        cuStreamWaitEvent 3020 = cuStreamWaitEvent(stream, event, flags);
+        cuStreamGetPriority 5050 = cuStreamGetPriority(stream, priority);
+        cuStreamGetFlags 5050 = cuStreamGetFlags(stream, flags);
+        cuStreamGetCtx 9020 = cuStreamGetCtx(stream, context);
+        cuStreamGetId 12000 = cuStreamGetId(stream, id);
+        cuLaunchHostFunc 10000 = cuLaunchHostFunc(stream, function, user_data);
+    }
+    capture_calls {
+        cuStreamIsCapturing 10000 = cuStreamIsCapturing(stream, status);
+        cuStreamGetCaptureInfo 11030 = cuStreamGetCaptureInfo_v2(
+            stream, status, id, graph, dependencies, count);
+        cuThreadExchangeStreamCaptureMode 10010 = cuThreadExchangeStreamCaptureMode(mode);
+        cuStreamBeginCapture 10010 = cuStreamBeginCapture_v2(stream, mode);
+        cuStreamEndCapture 10000 = cuStreamEndCapture(stream, graph);
+    }
+    graph_calls {
+        cuGraphDestroy 10000 = cuGraphDestroy(graph);
+        cuGraphGetNodes 10000 = cuGraphGetNodes(graph, nodes, count);
+        cuGraphGetEdges 10000 = cuGraphGetEdges(graph, from, to, count);
+        cuGraphNodeGetType 10000 = cuGraphNodeGetType(node, kind);
+        cuGraphExecUpdate 12000 = cuGraphExecUpdate_v2(exec, graph, info);
+        cuGraphDebugDotPrint 11030 = cuGraphDebugDotPrint(graph, path, flags);
+    }
+    exec_calls {
+        cuGraphInstantiateWithFlags 11040 = cuGraphInstantiateWithFlags(exec, graph, flags);
+        cuGraphLaunch 10000 = cuGraphLaunch(exec, stream);
+        cuGraphExecDestroy 10000 = cuGraphExecDestroy(exec);
+    }
+    event_calls {
+        cuEventCreate 2000 = cuEventCreate(event, flags);
+        cuEventDestroy 4000 = cuEventDestroy_v2(event);
+        cuEventRecord 2000 = cuEventRecord(event, stream);
+        cuEventRecordWithFlags 11010 = cuEventRecordWithFlags(event, stream, flags);
+        cuEventQuery 2000 = cuEventQuery(event);
+        cuEventSynchronize 2000 = cuEventSynchronize(event);
+        cuEventElapsedTime 2000 = cuEventElapsedTime(milliseconds, start, end);
+    }
+    memory_calls {
+        cuMemGetInfo 3020 = cuMemGetInfo_v2(free, total);
+        cuMemAlloc 3020 = cuMemAlloc_v2(ptr, bytes);
+        cuMemFree 3020 = cuMemFree_v2(ptr);
+        cuMemHostAlloc 2020 = cuMemHostAlloc(ptr, bytes, flags);
+        cuMemFreeHost 2000 = cuMemFreeHost(ptr);
+        cuMemHostRegister 6050 = cuMemHostRegister_v2(ptr, bytes, flags);
+        cuMemHostUnregister 4000 = cuMemHostUnregister(ptr);
+    }
+    pointer_calls {
+        cuPointerGetAttribute 4000 = cuPointerGetAttribute(data, attribute, ptr);
+    }
+    transfer_calls {
+        cuMemcpyAsync 4000 = cuMemcpyAsync(dst, src, bytes, stream);
+        cuMemcpyPeerAsync 4000 = cuMemcpyPeerAsync(
+            dst, dst_context, src, src_context, bytes, stream);
+        cuMemcpy2DAsync 3020 = cuMemcpy2DAsync_v2(copy, stream);
+        cuMemcpy3DPeerAsync 4000 = cuMemcpy3DPeerAsync(copy, stream);
+        cuMemsetD8Async 3020 = cuMemsetD8Async(ptr, value, count, stream);
+        cuMemsetD16Async 3020 = cuMemsetD16Async(ptr, value, count, stream);
+        cuMemsetD32Async 3020 = cuMemsetD32Async(ptr, value, count, stream);
+    }
+    virtual_memory_calls {
+        cuMemGetAllocationGranularity 10020 = cuMemGetAllocationGranularity(
+            granularity, properties, option);
+        cuMemAddressReserve 10020 = cuMemAddressReserve(ptr, bytes, alignment, address, flags);
+        cuMemAddressFree 10020 = cuMemAddressFree(ptr, bytes);
+        cuMemCreate 10020 = cuMemCreate(handle, bytes, properties, flags);
+        cuMemRelease 10020 = cuMemRelease(handle);
+        cuMemMap 10020 = cuMemMap(ptr, bytes, offset, handle, flags);
+        cuMemUnmap 10020 = cuMemUnmap(ptr, bytes);
+        cuMemSetAccess 10020 = cuMemSetAccess(ptr, bytes, access, count);
+        cuMemGetAccess 10020 = cuMemGetAccess(flags, location, ptr);
+    }
+    ipc_calls {
+        cuIpcGetMemHandle 4010 = cuIpcGetMemHandle(handle, ptr);
+        cuIpcOpenMemHandle 11000 = cuIpcOpenMemHandle_v2(ptr, handle, flags);
+        cuIpcCloseMemHandle 4010 = cuIpcCloseMemHandle(ptr);
+        cuIpcGetEventHandle 4010 = cuIpcGetEventHandle(handle, event);
+        cuIpcOpenEventHandle 4010 = cuIpcOpenEventHandle(event, handle);
+        cuMemExportToShareableHandle 10020 = cuMemExportToShareableHandle(
+            shareable, handle, kind, flags);
+        cuMemImportFromShareableHandle 10020 = cuMemImportFromShareableHandle(
+            handle, shareable, kind);
+    }
+    pool_calls {
+        cuDeviceGetDefaultMemPool 11020 = cuDeviceGetDefaultMemPool(pool, device);
+        cuMemPoolCreate 11020 = cuMemPoolCreate(pool, properties);
+        cuMemPoolDestroy 11020 = cuMemPoolDestroy(pool);
+        cuMemPoolSetAttribute 11020 = cuMemPoolSetAttribute(pool, attribute, value);
+        cuMemPoolGetAttribute 11020 = cuMemPoolGetAttribute(pool, attribute, value);
+        cuMemPoolSetAccess 11020 = cuMemPoolSetAccess(pool, access, count);
+        cuMemPoolTrimTo 11020 = cuMemPoolTrimTo(pool, bytes_to_keep);
+        cuMemAllocAsync 11020 = cuMemAllocAsync(ptr, bytes, stream);
+        cuMemAllocFromPoolAsync 11020 = cuMemAllocFromPoolAsync(ptr, bytes, pool, stream);
+        cuMemFreeAsync 11020 = cuMemFreeAsync(ptr, stream);
+    }
+    module_calls {
+        cuModuleLoadData 2000 = cuModuleLoadData(module, image);
+        cuModuleUnload 2000 = cuModuleUnload(module);
+        cuModuleGetFunction 2000 = cuModuleGetFunction(function, module, name);
+        cuFuncGetAttribute 2020 = cuFuncGetAttribute(value, attribute, function);
+        cuFuncSetAttribute 9000 = cuFuncSetAttribute(function, attribute, value);
+        cuFuncGetParamInfo 12040 = cuFuncGetParamInfo(function, index, offset, size);
+        cuOccupancyMaxActiveBlocksPerMultiprocessor 6050 =
+            cuOccupancyMaxActiveBlocksPerMultiprocessor(
+            blocks, function, block_size, shared_bytes);
+        cuLaunchKernel 4000 = cuLaunchKernel(
+            function, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared_bytes, stream,
+            parameters, extra);
+    }
+}
+
+/// The address of a function by its name in the library, else the newest of its name; NULL if there
+/// is none.
+pub(super) fn find(name: &str) -> *mut c_void {
+    match EXPORTS.iter().find(|export| export.symbol == name) {
+        Some(export) => (export.address)(),
+        None => by_version(name, c_int::MAX).unwrap_or(null_mut()),
+    }
+}
+
+/// The newest signature of a function up to a version of CUDA. An error says whether the function
+/// has only newer ones.
+fn by_version(name: &str, version: i32) -> Result<*mut c_void, CUdriverProcAddressQueryResult> {
+    use CUdriverProcAddressQueryResult::*;
+    let named = || EXPORTS.iter().filter(|export| export.name == name);
+    let usable = named().filter(|export| export.since <= version);
+    match usable.max_by_key(|export| export.since) {
+        Some(export) => Ok((export.address)()),
+        None if named().next().is_some() => Err(CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT),
+        None => Err(CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND),
+    }
+}
+
+/// CU_GET_PROC_ADDRESS_LEGACY_STREAM and CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM.
+const STREAM_FLAGS: cuuint64_t = 3;
+
+#[unsafe(no_mangle)]
+pub(super) unsafe extern "C" fn cuGetProcAddress(
+    symbol: *const c_char,
+    function: *mut *mut c_void,
+    version: c_int,
+    flags: cuuint64_t,
+) -> c_int {
+    // SAFETY: the caller's promise; no status is written.
+    unsafe { cuGetProcAddress_v2(symbol, function, version, flags, null_mut()) }
+}
+
+#[unsafe(no_mangle)]
+pub(super) unsafe extern "C" fn cuGetProcAddress_v2(
+    symbol: *const c_char,
+    function: *mut *mut c_void,
+    version: c_int,
+    flags: cuuint64_t,
+    status: *mut CUdriverProcAddressQueryResult,
+) -> c_int {
+    guard(|| {
+        require(!symbol.is_null() && flags <= STREAM_FLAGS, code::INVALID_VALUE)?;
+        require((1..=VERSION).contains(&version), code::INVALID_VALUE)?;
+        // SAFETY: not NULL, and NUL-terminated by the caller's promise.
+        let name = unsafe { CStr::from_ptr(symbol) }.to_str().unwrap_or_default();
+        let found = by_version(name, version);
+        put!(function, found.unwrap_or(null_mut()))?;
+        if !status.is_null() {
+            put!(
+                status,
+                found.err().unwrap_or(CUdriverProcAddressQueryResult::CU_GET_PROC_ADDRESS_SUCCESS)
+            )?;
+        }
+        found.map(drop).map_err(|_| code::NOT_FOUND)
+    })
+}

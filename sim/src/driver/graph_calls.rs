@@ -1,0 +1,209 @@
+//! The calls that query, print and destroy graphs, and update executable ones.
+
+use super::arguments::{peek, put, require};
+use super::entry::entry;
+use super::exec_calls;
+use super::graph::{Node, Work};
+use super::machine::Machine;
+use super::queue::Action;
+use super::sync::read;
+use crate::base::code;
+use cudarc::driver::sys::{
+    CUgraph, CUgraphExec, CUgraphExecUpdateResultInfo, CUgraphNode, CUgraphNodeType,
+};
+use std::ffi::{CStr, OsStr, c_char, c_int, c_uint};
+use std::fmt::Write;
+use std::os::unix::ffi::OsStrExt;
+use std::sync::Arc;
+use std::{fs, ptr};
+
+/// `CU_GRAPH_EXEC_UPDATE_...`.
+const SUCCESS: c_uint = 0;
+const TOPOLOGY_CHANGED: c_uint = 2;
+const NODE_TYPE_CHANGED: c_uint = 3;
+const PARAMETERS_CHANGED: c_uint = 5;
+const NOT_SUPPORTED: c_uint = 6;
+
+#[unsafe(no_mangle)]
+pub(super) unsafe extern "C" fn cuGraphDestroy(graph: CUgraph) -> c_int {
+    entry(|machine| {
+        machine.graph(graph)?.destroy(&machine.graphs);
+        Ok(())
+    })
+}
+
+/// Writes handles to the host's array of length `room`; the rest is filled with NULL.
+fn list(handles: &[usize], out: *mut CUgraphNode, room: usize) -> Result<(), i32> {
+    for index in 0..room {
+        let handle = handles.get(index).copied().unwrap_or(0);
+        put!(out.wrapping_add(index), ptr::without_provenance_mut(handle))?;
+    }
+    Ok(())
+}
+
+/// Handles the count argument. If the host only queries the count, stores it; otherwise returns how
+/// many handles to write.
+fn room(count: *mut usize, counts_only: bool, found: usize) -> Result<usize, i32> {
+    let room = peek!(count)?;
+    require(counts_only || room > 0, code::INVALID_VALUE)?;
+    put!(count, if counts_only { found } else { found.min(room) })?;
+    Ok(if counts_only { 0 } else { room })
+}
+
+#[unsafe(no_mangle)]
+pub(super) unsafe extern "C" fn cuGraphGetNodes(
+    graph: CUgraph,
+    nodes: *mut CUgraphNode,
+    count: *mut usize,
+) -> c_int {
+    entry(|machine| {
+        let handles: Vec<usize> =
+            machine.graph(graph)?.nodes().iter().map(|node| node.handle).collect();
+        let room = room(count, nodes.is_null(), handles.len())?;
+        list(&handles, nodes, room)
+    })
+}
+
+#[unsafe(no_mangle)]
+pub(super) unsafe extern "C" fn cuGraphGetEdges(
+    graph: CUgraph,
+    from: *mut CUgraphNode,
+    to: *mut CUgraphNode,
+    count: *mut usize,
+) -> c_int {
+    entry(|machine| {
+        let nodes = machine.graph(graph)?.nodes();
+        require(from.is_null() == to.is_null(), code::INVALID_VALUE)?;
+        let edge = |node: &Arc<Node>| -> Vec<(usize, usize)> {
+            node.after.iter().map(|before| (nodes[*before].handle, node.handle)).collect()
+        };
+        let (before, after): (Vec<usize>, Vec<usize>) = nodes.iter().flat_map(edge).unzip();
+        let room = room(count, from.is_null(), before.len())?;
+        list(&before, from, room)?;
+        list(&after, to, room)
+    })
+}
+
+#[unsafe(no_mangle)]
+pub(super) unsafe extern "C" fn cuGraphNodeGetType(
+    node: CUgraphNode,
+    kind: *mut CUgraphNodeType,
+) -> c_int {
+    entry(|machine| {
+        let found = read(&machine.graphs).nodes.get(node.addr()).copied();
+        put!(kind.cast::<c_int>(), found.ok_or(code::INVALID_VALUE)?)
+    })
+}
+
+/// The reason why operations cannot replace others, and the index of the first that cannot; 0: they
+/// can.
+fn compare(old: &[Arc<Node>], new: &[Arc<Node>]) -> (c_uint, usize) {
+    if old.len() != new.len() {
+        return (TOPOLOGY_CHANGED, 0);
+    }
+    for (old, new) in old.iter().zip(new) {
+        let of_memory = |node: &Node| matches!(node.work, Work::Allocate(_) | Work::Free(_));
+        let found = if old.after != new.after {
+            TOPOLOGY_CHANGED
+        } else if old.work.kind() != new.work.kind() {
+            NODE_TYPE_CHANGED
+        } else if of_memory(new) {
+            NOT_SUPPORTED
+        } else if old.device != new.device {
+            PARAMETERS_CHANGED
+        } else {
+            SUCCESS
+        };
+        if found != SUCCESS {
+            return (found, new.handle);
+        }
+    }
+    (SUCCESS, 0)
+}
+
+#[unsafe(no_mangle)]
+pub(super) unsafe extern "C" fn cuGraphExecUpdate_v2(
+    exec: CUgraphExec,
+    graph: CUgraph,
+    info: *mut CUgraphExecUpdateResultInfo,
+) -> c_int {
+    entry(|machine| {
+        machine.current()?;
+        let exec = machine.exec(exec)?;
+        let nodes = machine.graph(graph)?.nodes();
+        exec_calls::can_run(machine, &nodes)?;
+        let (found, node) = compare(&exec.nodes(), &nodes);
+        // Written field by field, since the result is a plain integer here.
+        put!(info.cast::<c_uint>(), found)?;
+        let nodes_of_info = info.wrapping_byte_add(size_of::<usize>()).cast::<usize>();
+        put!(nodes_of_info, node)?;
+        put!(nodes_of_info.wrapping_add(1), 0)?;
+        require(found == SUCCESS, code::GRAPH_EXEC_UPDATE_FAILURE)?;
+        exec.replace(nodes);
+        Ok(())
+    })
+}
+
+const _: () = assert!(size_of::<CUgraphExecUpdateResultInfo>() == 3 * size_of::<usize>());
+
+/// The readable name and details of a node.
+fn label(work: &Work) -> (&'static str, String) {
+    match work {
+        Work::Action(Action::Kernel(launch)) => {
+            let size = |[x, y, z]: [u32; 3]| format!("{x}x{y}x{z}");
+            (
+                "KERNEL",
+                format!("grid {} block {}", size(launch.shape.grid), size(launch.shape.block)),
+            )
+        }
+        Work::Action(Action::Copy(copy)) => {
+            ("MEMCPY", format!("{} x {} x {} bytes", copy.width, copy.rows, copy.depth))
+        }
+        Work::Action(Action::Fill(fill)) => {
+            let (count, width, value) = (fill.count, fill.width, fill.value);
+            ("MEMSET", format!("{count} x {width} bytes of {value:#x}"))
+        }
+        Work::Action(Action::HostFunction(_)) => ("HOST", String::new()),
+        Work::Action(Action::Nothing | Action::Record(_) | Action::Writes(_)) => {
+            ("EMPTY", String::new())
+        }
+        Work::Wait(_) => ("EVENT_WAIT", String::new()),
+        Work::Record(_) => ("EVENT_RECORD", String::new()),
+        Work::Allocate(block) => ("MEM_ALLOC", format!("{} bytes", block.bytes)),
+        Work::Free(block) => ("MEM_FREE", format!("{} bytes", block.bytes)),
+    }
+}
+
+/// A graph in DOT: its nodes in the order of capture, then its edges.
+fn text(nodes: &[Arc<Node>]) -> Result<String, std::fmt::Error> {
+    let mut dot = String::from("digraph dot {\nsubgraph cluster_0 {\n");
+    for (number, node) in nodes.iter().enumerate() {
+        let (kind, what) = label(&node.work);
+        writeln!(dot, "\"node_{number}\"[shape=\"record\" label=\"{{{kind}|{what}}}\"];")?;
+    }
+    for (number, node) in nodes.iter().enumerate() {
+        for before in &node.after {
+            writeln!(dot, "\"node_{before}\" -> \"node_{number}\";")?;
+        }
+    }
+    dot.push_str("}\n}\n");
+    Ok(dot)
+}
+
+fn write_to(machine: &Machine, graph: CUgraph, path: *const c_char) -> Result<(), i32> {
+    let nodes = machine.graph(graph)?.nodes();
+    require(!ptr::eq(path, ptr::null()), code::INVALID_VALUE)?;
+    // SAFETY: not NULL, and NUL-terminated by the host's promise.
+    let path = unsafe { CStr::from_ptr(path) };
+    let text = text(&nodes).map_err(|_| code::UNKNOWN)?;
+    fs::write(OsStr::from_bytes(path.to_bytes()), text).map_err(|_| code::OPERATING_SYSTEM)
+}
+
+#[unsafe(no_mangle)]
+pub(super) unsafe extern "C" fn cuGraphDebugDotPrint(
+    graph: CUgraph,
+    path: *const c_char,
+    _flags: c_uint,
+) -> c_int {
+    entry(|machine| write_to(machine, graph, path))
+}

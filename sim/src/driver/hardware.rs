@@ -1,0 +1,162 @@
+//! The devices: their contexts, their memory and their load. Runs the operations of streams.
+
+use super::config::{Config, ScheduleKind};
+use super::context::Context;
+use super::copy;
+use super::journal::Write;
+use super::kernel::Run;
+use super::load::Load;
+use super::memory::Memory;
+use super::queue::{Action, Stream};
+use crate::base::code;
+use std::cell::Cell;
+use std::ffi::c_int;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
+
+/// The lowest and the highest priority of a stream.
+pub(super) const LEAST_PRIORITY: c_int = 0;
+pub(super) const GREATEST_PRIORITY: c_int = -5;
+
+/// Minimum bytes of copies and fills whose time is measured; smaller ones are too short.
+const MEASURED: usize = 64 << 10;
+
+thread_local! {
+    static IN_CALLBACK: Cell<bool> = const { Cell::new(false) };
+}
+
+/// True if this thread is inside a callback of the host, where calls are not permitted.
+#[inline]
+pub(super) fn in_callback() -> bool {
+    IN_CALLBACK.get()
+}
+
+/// A device.
+pub(super) struct Device {
+    pub(super) context: Context,
+    /// Utilisation by kernels.
+    pub(super) kernels: Load,
+    /// Utilisation by memory reads and writes.
+    pub(super) memory: Load,
+}
+
+/// All devices, and the memory that they share.
+pub(super) struct Hardware {
+    pub(super) devices: Vec<Device>,
+    pub(super) memory: Arc<Memory>,
+    /// Multiprocessors of each device.
+    multiprocessors: u32,
+    /// The seed of an adversarial schedule, which orders blocks and warps as well.
+    seed: Option<u64>,
+    /// Launches of kernels so far.
+    launches: AtomicU64,
+    /// When the machine was powered on.
+    start: Instant,
+}
+
+impl Hardware {
+    pub(super) fn new(devices: Vec<Device>, memory: Arc<Memory>, config: &Config) -> Hardware {
+        let seed = match config.schedule {
+            ScheduleKind::Adversarial(seed) => Some(seed),
+            _ => None,
+        };
+        let multiprocessors = config.multiprocessors.unsigned_abs();
+        let launches = AtomicU64::new(1);
+        Hardware { devices, memory, multiprocessors, seed, launches, start: Instant::now() }
+    }
+
+    /// Nanoseconds since the machine was powered on.
+    pub(super) fn now(&self) -> u64 {
+        self.start.elapsed().as_nanos() as u64
+    }
+
+    #[inline]
+    pub(super) fn context_of(&self, stream: &Stream) -> &Context {
+        &self.devices[stream.device].context
+    }
+
+    /// Runs an operation. A failure makes contexts unusable, in which nothing runs afterwards.
+    pub(super) fn run(&self, stream: &Stream, action: Action) {
+        let context = self.context_of(stream);
+        if context.error.load(Ordering::Relaxed) != 0 {
+            // A skipped record is published, so that other processes do not wait for it.
+            if let Action::Record(mark) = action {
+                mark.publish();
+            }
+            return;
+        }
+        // A panic in an operation is a failure of the device, not of the host; the queue continues.
+        let perform = AssertUnwindSafe(|| self.perform(stream, action));
+        let outcome = catch_unwind(perform).unwrap_or(Err(code::LAUNCH_FAILED));
+        IN_CALLBACK.set(false);
+        if let Err(code) = outcome {
+            let leave = |context: &Context| {
+                let _ =
+                    context.error.compare_exchange(0, code, Ordering::Relaxed, Ordering::Relaxed);
+            };
+            leave(context);
+            // Any failure except a device assertion fails the whole process (two GPUs, 580.159).
+            if code != code::ASSERT {
+                self.devices.iter().for_each(|device| leave(&device.context));
+            }
+        }
+    }
+
+    fn perform(&self, stream: &Stream, action: Action) -> Result<(), i32> {
+        let device = &self.devices[stream.device];
+        match action {
+            Action::Nothing => {}
+            Action::Record(mark) => {
+                if mark.timed {
+                    mark.time.store(self.now(), Ordering::Relaxed);
+                }
+                mark.publish();
+            }
+            Action::Fill(fill) => {
+                let work = || copy::fill(&self.memory, stream.device, &fill);
+                match fill.width.saturating_mul(fill.count) {
+                    // A GPU runs a kernel for a fill.
+                    MEASURED.. => self.measured(work, &[&device.kernels, &device.memory])?,
+                    _ => work()?,
+                }
+            }
+            Action::Copy(copy) => {
+                let work = || copy::copy(&self.memory, stream.device, &copy);
+                match copy.width.saturating_mul(copy.rows).saturating_mul(copy.depth) {
+                    MEASURED.. => self.measured(work, &[&device.memory])?,
+                    _ => work()?,
+                }
+            }
+            Action::HostFunction(host) => {
+                IN_CALLBACK.set(true);
+                // SAFETY: the host promised that the function can be called with this argument.
+                unsafe { (host.function)(host.user_data) };
+            }
+            Action::Kernel(launch) => {
+                let run = Run {
+                    memory: &self.memory,
+                    device: stream.device,
+                    multiprocessors: self.multiprocessors,
+                    seed: self.seed,
+                    launch: self.launches.fetch_add(1, Ordering::Relaxed),
+                    start: self.start,
+                };
+                let work = || launch.run(&run);
+                self.measured(work, &[&device.kernels, &device.memory])?;
+            }
+            Action::Writes(writes) => writes.iter().for_each(Write::apply),
+        }
+        Ok(())
+    }
+
+    /// Runs work and adds its time to the loads.
+    fn measured<R>(&self, work: impl FnOnce() -> R, loads: &[&Load]) -> R {
+        let begin = self.now();
+        let outcome = work();
+        let end = self.now();
+        loads.iter().for_each(|load| load.add(begin, end));
+        outcome
+    }
+}

@@ -1,0 +1,321 @@
+//! Kernels of PTX: their modules' variables, their launches, and the memory that they reach.
+
+use super::address_space::{Access, Accessor, Chunk, Purpose};
+use super::hooks;
+use super::journal::Journal;
+use super::memory::Memory;
+use super::sync::lock;
+use crate::base::code;
+use crate::exec::heap::Heap;
+use crate::exec::{self, Options, Shape};
+use crate::memory::Window;
+use crate::memory::fault::FaultKind;
+use crate::program::{Program, Variable};
+use crate::ptx::tree::Space;
+use std::collections::BTreeMap;
+use std::ffi::c_uint;
+use std::ptr;
+use std::sync::{Arc, Mutex};
+use std::time::Instant;
+
+pub(super) const MAX_THREADS_PER_BLOCK: usize = 1024;
+/// Maximum dynamic shared memory of a block, by default and after opting in.
+pub(super) const DEFAULT_SHARED_PER_BLOCK: usize = 49_152;
+pub(super) const MAX_SHARED_PER_BLOCK: usize = 232_448;
+pub(super) const MAX_BLOCK: [c_uint; 3] = [1024, 1024, 64];
+/// The most blocks of a cluster that every device with clusters supports.
+pub(super) const MAX_CLUSTER: c_uint = 8;
+pub(super) const MAX_GRID: [c_uint; 3] = [i32::MAX as c_uint, 65_535, 65_535];
+
+/// Bytes of a page, whose contents before a delayed kernel are kept.
+const PAGE: u64 = 4096;
+
+/// A kernel of a loaded module.
+pub(super) struct Kernel {
+    pub(super) exec: exec::Kernel,
+    variables: Arc<Variables>,
+}
+
+/// The variables of a module in a device's memory.
+pub(super) struct Variables {
+    memory: Arc<Memory>,
+    /// The address of each; 0 for shared memory.
+    addresses: Vec<u64>,
+    /// The mapped range; 0 bytes if there are none.
+    start: usize,
+    bytes: usize,
+}
+
+impl Drop for Variables {
+    fn drop(&mut self) {
+        if self.bytes > 0 {
+            let _ = self.memory.free_mapped(self.start, self.bytes);
+        }
+    }
+}
+
+impl Variables {
+    /// Allocates the variables of a program and writes their first values.
+    pub(super) fn new(
+        memory: &Arc<Memory>,
+        device: usize,
+        program: &Program,
+    ) -> Result<Arc<Variables>, i32> {
+        let in_memory = |variable: &&Variable| variable.space != Space::Shared;
+        let mut end = 0usize;
+        let mut offsets = Vec::new();
+        for variable in &program.variables {
+            offsets.push(end.next_multiple_of(variable.align.max(1)));
+            if in_memory(&variable) {
+                end = offsets[offsets.len() - 1] + variable.bytes;
+            }
+        }
+        let mut made = Variables {
+            memory: Arc::clone(memory),
+            addresses: vec![0; offsets.len()],
+            start: 0,
+            bytes: 0,
+        };
+        if end == 0 {
+            return Ok(Arc::new(made));
+        }
+        let (purpose, access) = (Purpose::Module, Access::Peers);
+        made.start = memory.allocate_for_modules(device, end, purpose, access)?;
+        made.bytes = end.next_multiple_of(super::config::GRANULARITY);
+        let placed: Vec<(usize, &Variable)> =
+            program.variables.iter().enumerate().filter(|it| in_memory(&it.1)).collect();
+        for (index, _) in &placed {
+            made.addresses[*index] = (made.start + offsets[*index]) as u64;
+        }
+        for (index, variable) in placed {
+            let bytes = variable.initial_bytes(&made.addresses);
+            made.write(device, made.addresses[index], &bytes)?;
+        }
+        Ok(Arc::new(made))
+    }
+
+    fn write(&self, device: usize, address: u64, bytes: &[u8]) -> Result<(), i32> {
+        let accessor = Accessor { device, write: true, staged: false };
+        let mut rest = bytes;
+        if rest.is_empty() {
+            return Ok(());
+        }
+        for chunk in self.memory.translate(address as usize, rest.len(), accessor)?.iter() {
+            let (now, later) = rest.split_at(chunk.bytes.min(rest.len()));
+            let to = ptr::with_exposed_provenance_mut::<u8>(chunk.address);
+            // SAFETY: the range was checked; `now` is memory of our own.
+            unsafe { ptr::copy_nonoverlapping(now.as_ptr(), to, now.len()) };
+            rest = later;
+        }
+        Ok(())
+    }
+}
+
+impl Kernel {
+    /// The kernels of a program by name.
+    pub(super) fn all(
+        program: &Arc<Program>,
+        variables: &Arc<Variables>,
+    ) -> BTreeMap<String, Arc<Kernel>> {
+        let is_kernel = |index: &usize| {
+            let function = &program.functions[*index];
+            function.is_kernel && function.is_defined
+        };
+        let all = (0..program.functions.len()).filter(is_kernel).map(|index| {
+            let exec = exec::Kernel::new(program, index as u32);
+            let kernel = Kernel { exec, variables: Arc::clone(variables) };
+            (program.functions[index].name.clone(), Arc::new(kernel))
+        });
+        all.collect()
+    }
+
+    /// Offset and size of each parameter.
+    pub(super) fn parameters(&self) -> &[crate::program::Parameter] {
+        &self.function().parameters
+    }
+
+    /// Its function in the program.
+    pub(super) fn function(&self) -> &crate::program::Function {
+        &self.exec.program().functions[self.exec.index() as usize]
+    }
+
+    /// The largest number of threads of a block.
+    pub(super) fn most_threads(&self) -> usize {
+        let limits = &self.function().limits;
+        let limit = limits.get(".maxntid").or(limits.get(".reqntid"));
+        let product = limit.map(|sizes| sizes.iter().map(|size| *size as usize).product::<usize>());
+        product.unwrap_or(MAX_THREADS_PER_BLOCK).min(MAX_THREADS_PER_BLOCK)
+    }
+
+    /// The blocks of a cluster in x, y and z, if the kernel requires a size.
+    pub(super) fn required_cluster(&self) -> Option<[c_uint; 3]> {
+        self.sizes(".reqnctapercluster")
+    }
+
+    /// The threads of a block in x, y and z, if the kernel requires a size.
+    pub(super) fn required_block(&self) -> Option<[c_uint; 3]> {
+        self.sizes(".reqntid")
+    }
+
+    fn sizes(&self, directive: &str) -> Option<[c_uint; 3]> {
+        let sizes = self.function().limits.get(directive)?;
+        Some(std::array::from_fn(|d| sizes.get(d).copied().unwrap_or(1)))
+    }
+}
+
+/// A launch of a kernel: its grid, parameters and memory.
+pub struct Launch {
+    /// Blocks and threads, and bytes of dynamic shared memory.
+    pub(super) shape: Shape,
+    kernel: Arc<Kernel>,
+    parameters: Vec<u8>,
+    /// Present if the kernel's writes are delayed.
+    journal: Option<Arc<Journal>>,
+}
+
+impl Launch {
+    /// A launch of a kernel with these values of its parameters.
+    pub(super) fn new(kernel: Arc<Kernel>, shape: Shape, parameters: Vec<u8>) -> Launch {
+        Launch { shape, kernel, parameters, journal: None }
+    }
+
+    /// A copy for another launch of a graph.
+    pub(super) fn for_next_launch(&self) -> Launch {
+        let (kernel, parameters) = (Arc::clone(&self.kernel), self.parameters.clone());
+        Launch { kernel, parameters, journal: None, shape: self.shape }
+    }
+
+    /// Starts a journal of the kernel's writes. `None` if it has atomic operations: kernels of
+    /// other streams may change the same words.
+    pub(super) fn keep_journal(&mut self) -> Option<Arc<Journal>> {
+        let program = self.kernel.exec.program();
+        let functions = program.reachable(self.kernel.exec.index());
+        let has_atomics =
+            functions.iter().any(|index| program.functions[*index as usize].has_atomics);
+        (!has_atomics).then(|| Arc::clone(self.journal.insert(Arc::default())))
+    }
+
+    /// Runs the kernel on a device.
+    pub(super) fn run(&self, run: &Run<'_>) -> Result<(), i32> {
+        let reach = Reach {
+            memory: run.memory,
+            device: run.device,
+            journal: self.journal.as_deref(),
+            start: run.start,
+        };
+        let options = Options {
+            seed: run.seed,
+            multiprocessors: run.multiprocessors,
+            launch: run.launch,
+            ..Options::default()
+        };
+        let Launch { kernel, shape, parameters, .. } = self;
+        let addresses = &kernel.variables.addresses;
+        let outcome = kernel.exec.run(&reach, addresses, *shape, parameters, &options);
+        let Err(fault) = outcome else { return Ok(()) };
+        hooks::log_error(format_args!("a kernel failed: {fault}"));
+        Err(match fault.kind {
+            FaultKind::IllegalAddress
+            | FaultKind::SharedRange
+            | FaultKind::LocalRange
+            | FaultKind::ReadOnly
+            | FaultKind::StackOverflow => code::ILLEGAL_ADDRESS,
+            FaultKind::AddressSpace => code::INVALID_ADDRESS_SPACE,
+            FaultKind::Misaligned => code::MISALIGNED_ADDRESS,
+            FaultKind::Trap | FaultKind::Breakpoint | FaultKind::OutOfMemory => code::LAUNCH_FAILED,
+            FaultKind::Assert => code::ASSERT,
+            FaultKind::IllegalCall => code::INVALID_PC,
+            FaultKind::TimeLimit => code::LAUNCH_TIMEOUT,
+            FaultKind::IllegalInstruction => code::ILLEGAL_INSTRUCTION,
+        })
+    }
+}
+
+/// Where a kernel runs.
+pub(super) struct Run<'a> {
+    pub(super) memory: &'a Memory,
+    pub(super) device: usize,
+    pub(super) multiprocessors: u32,
+    /// The seed of the schedule, if it has one.
+    pub(super) seed: Option<u64>,
+    /// The number of the launch since the machine was powered on: a seed repeats a run.
+    pub(super) launch: u64,
+    /// When the machine was powered on.
+    pub(super) start: Instant,
+}
+
+/// The machine as a kernel sees it.
+struct Reach<'a> {
+    memory: &'a Memory,
+    device: usize,
+    journal: Option<&'a Journal>,
+    start: Instant,
+}
+
+impl Reach<'_> {
+    fn heap(&self) -> &Mutex<Heap> {
+        self.memory.heaps[self.device].get_or_init(Mutex::default)
+    }
+}
+
+// SAFETY: windows are in the aliases of devices' memory and in pinned memory, which stay mapped
+// while kernels run, and of which no references exist.
+unsafe impl crate::memory::Machine for Reach<'_> {
+    fn window(&self, address: u64, write: bool) -> Option<Window> {
+        if Heap::contains(address) {
+            return lock(self.heap()).window();
+        }
+        let accessor = Accessor { device: self.device, write, staged: false };
+        let window = self.memory.window(address as usize, accessor)?;
+        let (true, Some(journal)) = (write, self.journal) else { return Some(window) };
+        // One page at a time, so that what is kept is what is written.
+        let start = (address & !(PAGE - 1)).max(window.start);
+        let end = ((address & !(PAGE - 1)) + PAGE).min(window.end);
+        let host = window.host.wrapping_add((start - window.start) as usize);
+        journal.note(Chunk { address: host.addr(), bytes: (end - start) as usize });
+        Some(Window { start, end, host })
+    }
+
+    fn print(&self, text: &[u8]) {
+        put(text, false);
+    }
+
+    fn print_error(&self, text: &[u8]) {
+        put(text, true);
+    }
+
+    fn allocate(&self, bytes: u64) -> u64 {
+        lock(self.heap()).allocate(bytes)
+    }
+
+    fn free(&self, address: u64) -> bool {
+        lock(self.heap()).free(address)
+    }
+
+    fn nanoseconds(&self) -> u64 {
+        self.start.elapsed().as_nanos() as u64
+    }
+
+    fn is_cancelled(&self) -> bool {
+        false
+    }
+}
+
+unsafe extern "C" {
+    static stdout: *mut libc::FILE;
+    static stderr: *mut libc::FILE;
+}
+
+/// Writes text of a kernel through C's streams, so that it is in order with the host's.
+fn put(text: &[u8], is_error: bool) {
+    let stream = match is_error {
+        // SAFETY: the C library set it before the host started.
+        true => unsafe { stderr },
+        // SAFETY: as above.
+        false => unsafe { stdout },
+    };
+    // SAFETY: the stream is C's own, and the text has this length.
+    let _ = unsafe { libc::fwrite(text.as_ptr().cast(), 1, text.len(), stream) };
+    // SAFETY: the stream is C's own.
+    let _ = unsafe { libc::fflush(stream) };
+}

@@ -1,0 +1,343 @@
+//! The machine: its devices, what the host created on them, and the schedule of their work.
+
+use super::address_space::{Access, Purpose, Reservation};
+use super::adversary::Adversary;
+use super::adversary_policy::Strategy;
+use super::capture::Captures;
+use super::config::{Config, ScheduleKind};
+use super::context::{Context, with_stack};
+use super::error::ConfigError;
+use super::event::{Event, Recorded};
+use super::exec::{Exec, Execs};
+use super::graph::{Graph, Graphs};
+use super::graph_memory::GraphMemory;
+use super::handles::Handles;
+use super::hardware::{Device, Hardware};
+use super::hooks;
+use super::load::Load;
+use super::memory::Memory;
+use super::module::Modules;
+use super::physical::{Allocation, Physical};
+use super::pool::Pools;
+use super::queue::{Action, Point, Stream};
+use super::schedule::Schedule;
+use super::sync::{read, write};
+use super::trace::Trace;
+use super::unit::Block;
+use crate::base::code;
+use cudarc::driver::sys::{CUcontext, CUdevice, CUevent, CUgraph, CUgraphExec, CUstream};
+use std::ptr;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, RwLock};
+
+/// `CU_STREAM_LEGACY` and `CU_STREAM_PER_THREAD`.
+const LEGACY: usize = 1;
+const PER_THREAD: usize = 2;
+
+/// A machine: devices, what was created on them, and the address space that they share.
+pub(super) struct Machine {
+    pub(super) config: Config,
+    /// Distinguishes this machine from earlier ones.
+    pub(super) generation: u64,
+    pub(super) initialised: AtomicBool,
+    /// A host that knows the library has powered it on, and not off.
+    pub(super) is_hosted: AtomicBool,
+    /// Programs use it through the exported functions: it stays on until the process ends.
+    pub(super) is_shared: AtomicBool,
+    pub(super) memory: Arc<Memory>,
+    pub(super) hardware: Arc<Hardware>,
+    pub(super) schedule: Arc<Schedule>,
+    /// Physical memory handles.
+    pub(super) handles: RwLock<Handles<Arc<Allocation>>>,
+    pub(super) graph_memory: Arc<GraphMemory>,
+    pub(super) pools: Pools,
+    pub(super) streams: RwLock<Handles<Arc<Stream>>>,
+    pub(super) events: RwLock<Handles<Arc<Event>>>,
+    pub(super) modules: RwLock<Modules>,
+    pub(super) captures: Captures,
+    pub(super) graphs: RwLock<Graphs>,
+    pub(super) execs: Execs,
+}
+
+/// Counts of the objects that the host has created and not destroyed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct LiveObjects {
+    /// Retain counts of the primary contexts, added up.
+    pub contexts: usize,
+    /// Streams, without the default ones.
+    pub streams: usize,
+    /// Events.
+    pub events: usize,
+    /// Allocations by `cuMemAlloc`.
+    pub allocations: usize,
+    /// Allocations from pools; they outlive a context.
+    pub pool_blocks: usize,
+    /// Physical memory handles.
+    pub handles: usize,
+    /// Mapped ranges of virtual memory.
+    pub mappings: usize,
+    /// Reserved address ranges.
+    pub reservations: usize,
+    /// Pools, without the default ones.
+    pub pools: usize,
+    /// Modules.
+    pub modules: usize,
+    /// Graphs and executable graphs.
+    pub graphs: usize,
+    /// Ranges of pinned host memory, allocated or registered.
+    pub host_allocations: usize,
+    /// Worker threads.
+    pub workers: usize,
+}
+
+impl Machine {
+    pub(super) fn new(config: Config) -> Result<Machine, ConfigError> {
+        static GENERATION: AtomicU64 = AtomicU64::new(1);
+        let seed = match config.schedule {
+            ScheduleKind::Adversarial(seed) => Some(seed),
+            ScheduleKind::Immediate | ScheduleKind::Threads => None,
+        };
+        let trace = config.trace.as_deref().map(Trace::open).transpose();
+        let trace = trace.map_err(ConfigError::Trace)?;
+        let strategy = Strategy::new(seed.unwrap_or(0));
+        let mut devices = Vec::with_capacity(config.devices);
+        let mut physical = Vec::with_capacity(config.devices);
+        for index in 0..config.devices {
+            let memory = Physical::new(index, config.memory, strategy.poison);
+            physical.push(Arc::new(memory.map_err(no_memory)?));
+            devices.push(Device {
+                context: Context::new(index),
+                kernels: Load::default(),
+                memory: Load::default(),
+            });
+        }
+        let memory = Arc::new(Memory::new(physical));
+        let hardware = Arc::new(Hardware::new(devices, Arc::clone(&memory), &config));
+        let (of_adversary, late) = (Arc::clone(&hardware), config.late.clone());
+        let adversary = Adversary::new(of_adversary, strategy, late, trace, seed.is_some());
+        let schedule = Schedule::new(config.schedule, Arc::clone(&hardware), adversary);
+        Ok(Machine {
+            generation: GENERATION.fetch_add(1, Ordering::Relaxed),
+            initialised: AtomicBool::new(false),
+            is_hosted: AtomicBool::new(false),
+            is_shared: AtomicBool::new(false),
+            graph_memory: Arc::new(GraphMemory::new(&memory)),
+            memory,
+            hardware,
+            schedule: Arc::new(schedule),
+            pools: Pools::new(config.devices),
+            config,
+            // Each table has its own kind of handle; kind 1 is used by contexts.
+            streams: RwLock::new(Handles::new(2)),
+            events: RwLock::new(Handles::new(3)),
+            handles: RwLock::new(Handles::new(4)),
+            modules: RwLock::new(Modules { modules: Handles::new(5), functions: Handles::new(7) }),
+            captures: Captures::default(),
+            graphs: RwLock::new(Graphs::new()),
+            execs: Execs::new(),
+        })
+    }
+
+    /// The context of a handle.
+    pub(super) fn context(&self, handle: CUcontext) -> Result<&Context, i32> {
+        let device = Context::device_of(handle).and_then(|index| self.hardware.devices.get(index));
+        device.map(|device| &device.context).ok_or(code::INVALID_CONTEXT)
+    }
+
+    /// The calling thread's current context, whatever its state.
+    pub(super) fn top(&self) -> Result<Option<&Context>, i32> {
+        match with_stack(self.generation, |stack| stack.last())? {
+            None | Some(0) => Ok(None),
+            Some(handle) => self.context(ptr::without_provenance_mut(handle)).map(Some),
+        }
+    }
+
+    /// The calling thread's current context; an error if it is unusable.
+    #[inline]
+    pub(super) fn current(&self) -> Result<&Context, i32> {
+        let context = self.top()?.ok_or(code::INVALID_CONTEXT)?;
+        if !context.is_active() {
+            return Err(code::CONTEXT_IS_DESTROYED);
+        }
+        context.check()?;
+        Ok(context)
+    }
+
+    /// Checks that the current context, if there is one, is usable.
+    pub(super) fn usable(&self) -> Result<(), i32> {
+        match self.top()? {
+            Some(context) if !context.is_active() => Err(code::CONTEXT_IS_DESTROYED),
+            Some(context) => context.check(),
+            None => Ok(()),
+        }
+    }
+
+    /// The device of an ordinal.
+    pub(super) fn device(&self, device: CUdevice) -> Result<&Device, i32> {
+        let index = usize::try_from(device).map_err(|_| code::INVALID_DEVICE)?;
+        self.hardware.devices.get(index).ok_or(code::INVALID_DEVICE)
+    }
+
+    /// The stream of a handle. The fixed handles mean streams of the current context. Other streams
+    /// have a context of their own and need no current one, as with the driver (580.159).
+    #[inline]
+    pub(super) fn stream(&self, stream: CUstream) -> Result<Arc<Stream>, i32> {
+        match stream.addr() {
+            0 | LEGACY => Ok(Arc::clone(&self.current()?.legacy)),
+            PER_THREAD => Ok(self.current()?.per_thread()),
+            handle => {
+                let stream = read(&self.streams).find(handle).map(Arc::clone)?;
+                self.hardware.context_of(&stream).check()?;
+                Ok(stream)
+            }
+        }
+    }
+
+    /// The event of a handle.
+    #[inline]
+    pub(super) fn event(&self, event: CUevent) -> Result<Arc<Event>, i32> {
+        read(&self.events).find(event.addr()).map(Arc::clone)
+    }
+
+    /// The graph of a handle.
+    pub(super) fn graph(&self, graph: CUgraph) -> Result<Arc<Graph>, i32> {
+        read(&self.graphs).graphs.get(graph.addr()).map(Arc::clone).ok_or(code::INVALID_VALUE)
+    }
+
+    /// The executable graph of a handle.
+    pub(super) fn exec(&self, exec: CUgraphExec) -> Result<Arc<Exec>, i32> {
+        read(&self.execs.table).get(exec.addr()).map(Arc::clone).ok_or(code::INVALID_VALUE)
+    }
+
+    /// Queues an operation, or records it if the stream is captured. Returns its position in the
+    /// stream.
+    pub(super) fn submit(
+        &self,
+        stream: &Arc<Stream>,
+        waits: Vec<Point>,
+        action: Action,
+    ) -> Result<Point, i32> {
+        match self.captures.divert(&self.graphs, stream, action)? {
+            Some(action) => self.schedule.submit(stream, waits, action),
+            // Recorded work does not run now: position 0 is already reached.
+            None => Ok(Point { stream: Arc::clone(stream), position: 0 }),
+        }
+    }
+
+    /// Queues the record of an event on a stream.
+    pub(super) fn record(
+        &self,
+        event: &Event,
+        stream: &Arc<Stream>,
+        waits: Vec<Point>,
+    ) -> Result<Point, i32> {
+        let mark = event.new_mark(stream);
+        let submitted = self.submit(stream, waits, Action::Record(Arc::clone(&mark)));
+        if let (Err(_), Some((shared, number))) = (&submitted, &mark.shared) {
+            shared.forget(*number);
+        }
+        let point = submitted?;
+        event.set(Recorded::At(mark));
+        Ok(point)
+    }
+
+    /// Waits on the host, and returns the error of the stream's device, if any.
+    pub(super) fn wait(&self, point: &Point) -> Result<(), i32> {
+        self.schedule.reach(std::slice::from_ref(point));
+        self.hardware.context_of(&point.stream).check()?;
+        self.release_idle_memory();
+        Ok(())
+    }
+
+    /// At a synchronisation, graphs and pools release memory that no work uses.
+    pub(super) fn release_idle_memory(&self) {
+        if self.pools.are_in_use() {
+            self.execs.drop_finished();
+            self.pools.release_idle(&self.memory);
+        }
+    }
+
+    /// Waits until every stream of every device is idle.
+    pub(super) fn drain(&self) {
+        let contexts = self.hardware.devices.iter().map(|device| &device.context);
+        self.schedule.drain(contexts);
+    }
+
+    /// Destroys the objects of a context whose retain count is 0.
+    pub(super) fn destroy_objects_of(&self, context: &Context) {
+        let device = context.device;
+        self.captures.forget_device(&self.graphs, device);
+        self.execs.forget_device(device);
+        for stream in write(&self.streams).retire(|stream| stream.device != device) {
+            stream.destroy();
+        }
+        write(&self.events).retire(|event| event.device != device);
+        write(&self.modules).clear(|owner| owner == device);
+        self.memory.forget_device(device);
+    }
+
+    /// Counts the live objects.
+    pub(super) fn live_objects(&self) -> LiveObjects {
+        let (mappings, reservations, allocations) = read(&self.memory.space).counts();
+        LiveObjects {
+            contexts: self
+                .hardware
+                .devices
+                .iter()
+                .map(|device| device.context.retain_count())
+                .sum(),
+            streams: read(&self.streams).len(),
+            events: read(&self.events).len(),
+            allocations,
+            pool_blocks: self.pools.blocks(),
+            handles: read(&self.handles).len(),
+            mappings,
+            reservations,
+            pools: self.pools.len(),
+            modules: read(&self.modules).modules.len(),
+            graphs: read(&self.graphs).graphs.len() + read(&self.execs.table).len(),
+            host_allocations: read(&self.memory.host).len(),
+            workers: self.schedule.workers(),
+        }
+    }
+
+    /// Passes the configured duration of a query.
+    pub(super) fn spend_query_time(&self) {
+        if let Some(nanoseconds) = self.config.query_time {
+            hooks::pass(nanoseconds);
+        }
+    }
+
+    /// The reservation that contains an address, and the block of `cuMemAlloc` or of a pool there.
+    pub(super) fn block(&self, address: usize) -> Option<(Reservation, Option<(usize, Block)>)> {
+        let space = read(&self.memory.space);
+        let (_, reservation) = space.reservation(address)?;
+        let block = match reservation.purpose {
+            Purpose::Allocation(_) => space.blocks.around(address),
+            Purpose::Virtual | Purpose::Module => None,
+            Purpose::Imported(_, start, bytes) => {
+                let (_, mapping) = space.mapping(address)?;
+                let is_inside = address.wrapping_sub(start) < bytes;
+                is_inside.then_some((start, Block { bytes, id: mapping.allocation.id }))
+            }
+            Purpose::Pool => {
+                let (_, mapping) = space.mapping(address)?;
+                let Access::Pool(access) = &mapping.access else { return None };
+                let (access, id) = (Arc::clone(access), mapping.allocation.id);
+                // A growing pool takes these two locks in the opposite order.
+                drop(space);
+                let of_graph = || {
+                    let (start, bytes) = self.graph_memory.around(address)?;
+                    Some((start, Block { bytes, id }))
+                };
+                self.pools.of(&access).and_then(|pool| pool.block(address)).or_else(of_graph)
+            }
+        };
+        Some((reservation, block))
+    }
+}
+
+fn no_memory(code: i32) -> ConfigError {
+    if code == libc::EFBIG { ConfigError::FileLimit } else { ConfigError::Host(code) }
+}

@@ -1,0 +1,189 @@
+//! The memory of the machine: all devices' and, as far as they can access it, the host's. Finds the
+//! bytes of a device's address, and allocates and frees memory of `cuMemAlloc`.
+
+use super::address_space::{
+    Access, Accessor, AddressSpace, Chunk, Chunks, Mapping, PeerMasks, Purpose,
+};
+use super::config::{GRANULARITY, MAX_DEVICES};
+use super::host_memory::HostMemory;
+use super::physical::Physical;
+use super::sync::{lock, read, write};
+use super::unit::LARGEST_SHARED;
+use crate::base::code;
+use crate::exec::heap::Heap;
+use crate::memory::Window;
+use std::ptr;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, OnceLock, RwLock};
+
+/// The memory of all devices, and what of the host's memory they can access.
+pub(super) struct Memory {
+    /// The physical memory of each device.
+    pub(super) physical: Vec<Arc<Physical>>,
+    pub(super) space: RwLock<AddressSpace>,
+    pub(super) host: RwLock<HostMemory>,
+    pub(super) peers: PeerMasks,
+    /// The heaps of kernels' `malloc`, by device.
+    pub(super) heaps: [OnceLock<Mutex<Heap>>; MAX_DEVICES],
+    /// Memory for variables of modules, by device; the driver reserves it with a context.
+    modules: [OnceLock<Arc<Physical>>; MAX_DEVICES],
+}
+
+/// Bytes for variables of modules.
+const MODULE_BYTES: usize = 1 << 30;
+
+impl Memory {
+    pub(super) fn new(physical: Vec<Arc<Physical>>) -> Memory {
+        let (space, host, peers) = (RwLock::default(), RwLock::default(), PeerMasks::default());
+        let (heaps, modules) = (Default::default(), Default::default());
+        Memory { physical, space, host, peers, heaps, modules }
+    }
+
+    /// Frees the memory of a device's context.
+    pub(super) fn forget_device(&self, device: usize) {
+        write(&self.host).clear(|owner| owner == device);
+        let memory = write(&self.space).remove_allocations(device);
+        drop(memory);
+        if let Some(heap) = self.heaps[device].get() {
+            *lock(heap) = Heap::default();
+        }
+        self.peers[device].store(0, Ordering::Relaxed);
+        for mask in &self.peers {
+            mask.fetch_and(!(1 << device), Ordering::Relaxed);
+        }
+    }
+
+    /// True if the whole range is pinned host memory.
+    #[inline]
+    pub(super) fn is_pinned(&self, address: usize, bytes: usize) -> bool {
+        let Some(end) = address.checked_add(bytes) else { return false };
+        let host = read(&self.host);
+        let mut at = address;
+        // Registered ranges can be adjacent.
+        while let Some((start, range)) = host.find(at) {
+            at = start + range.bytes;
+            if at >= end {
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Reserves addresses and maps new memory of a device there.
+    pub(super) fn allocate_mapped(
+        &self,
+        device: usize,
+        bytes: usize,
+        purpose: Purpose,
+        access: Access,
+    ) -> Result<usize, i32> {
+        self.allocate_from(&self.physical[device], bytes, purpose, access)
+    }
+
+    /// The same in the memory that is set apart for modules.
+    pub(super) fn allocate_for_modules(
+        &self,
+        device: usize,
+        bytes: usize,
+        purpose: Purpose,
+        access: Access,
+    ) -> Result<usize, i32> {
+        let physical = match self.modules[device].get() {
+            Some(physical) => physical,
+            None => {
+                let fresh = Physical::new(device, MODULE_BYTES, 0);
+                let fresh = fresh.map_err(|_| code::OUT_OF_MEMORY)?;
+                self.modules[device].get_or_init(|| Arc::new(fresh))
+            }
+        };
+        self.allocate_from(physical, bytes, purpose, access)
+    }
+
+    fn allocate_from(
+        &self,
+        physical: &Arc<Physical>,
+        bytes: usize,
+        purpose: Purpose,
+        access: Access,
+    ) -> Result<usize, i32> {
+        let bytes = bytes.checked_next_multiple_of(GRANULARITY).ok_or(code::OUT_OF_MEMORY)?;
+        let allocation = physical.allocate(bytes, 0)?;
+        let mut space = write(&self.space);
+        let address = space.reserve(bytes, 0, 0, purpose)?;
+        space.map(address, Mapping { bytes, allocation, offset: 0, access })?;
+        Ok(address)
+    }
+
+    /// Undoes [`allocate_mapped`](Self::allocate_mapped).
+    pub(super) fn free_mapped(&self, address: usize, bytes: usize) -> Result<(), i32> {
+        let mut space = write(&self.space);
+        let memory = space.unmap(address, bytes)?;
+        space.unreserve(address, bytes)?;
+        drop(space);
+        drop(memory);
+        Ok(())
+    }
+
+    /// Translates a device's address to host memory: device memory or pinned host memory.
+    pub(super) fn translate(
+        &self,
+        address: usize,
+        bytes: usize,
+        accessor: Accessor,
+    ) -> Result<Chunks, i32> {
+        let space = read(&self.space);
+        if space.contains(address) {
+            return space.translate(address, bytes, accessor, &self.peers);
+        }
+        drop(space);
+        if !self.is_pinned(address, bytes) {
+            return Err(code::ILLEGAL_ADDRESS);
+        }
+        let mut chunks = Chunks::default();
+        chunks.push(Chunk { address, bytes });
+        Ok(chunks)
+    }
+
+    /// The contiguous memory around an address that a kernel accesses.
+    pub(super) fn window(&self, address: usize, accessor: Accessor) -> Option<Window> {
+        let space = read(&self.space);
+        let (start, bytes, host) = if space.contains(address) {
+            space.window(address, accessor, &self.peers)?
+        } else {
+            drop(space);
+            let (start, range) = read(&self.host).find(address)?;
+            (start, range.bytes, start)
+        };
+        let host = ptr::with_exposed_provenance_mut(host);
+        Some(Window { start: start as u64, end: (start + bytes) as u64, host })
+    }
+
+    /// Allocates memory of a device.
+    pub(super) fn allocate_block(&self, device: usize, bytes: usize) -> Result<usize, i32> {
+        if bytes <= LARGEST_SHARED
+            && let Some(start) = write(&self.space).blocks.take(device, bytes)
+        {
+            return Ok(start);
+        }
+        let purpose = Purpose::Allocation(device);
+        let start = self.allocate_mapped(device, bytes, purpose, Access::Peers)?;
+        let unit = bytes.next_multiple_of(GRANULARITY);
+        write(&self.space).blocks.add(device, start, unit, bytes);
+        Ok(start)
+    }
+
+    /// Frees the block that begins at an address.
+    pub(super) fn free_block(&self, address: usize) -> Result<(), i32> {
+        let empty = write(&self.space).blocks.remove(address)?;
+        match empty {
+            Some((start, bytes)) => self.free_mapped(start, bytes),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        write(&self.host).clear(|_| true);
+    }
+}

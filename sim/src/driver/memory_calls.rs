@@ -1,0 +1,181 @@
+//! The calls for memory of `cuMemAlloc`, and for pinned memory of the host.
+
+use super::address_space::Purpose;
+use super::arguments::{put, require};
+use super::entry::entry;
+use super::host_memory::{HostMemory, HostRange, free_host};
+use super::physical::POISONED_BYTES;
+use super::pool_calls;
+use super::sync::{read, write};
+use crate::base::code;
+use cudarc::driver::sys::CUdeviceptr;
+use std::ffi::{c_int, c_uint, c_void};
+use std::ptr;
+
+/// Valid flags of `cuMemHostAlloc` (portable, device map, write combined) and of
+/// `cuMemHostRegister` (portable, device map, I/O memory, read only).
+const HOST_ALLOC_FLAGS: c_uint = 0x7;
+const HOST_REGISTER_FLAGS: c_uint = 0xf;
+
+#[unsafe(no_mangle)]
+pub(super) unsafe extern "C" fn cuMemGetInfo_v2(free: *mut usize, total: *mut usize) -> c_int {
+    entry(|machine| {
+        let report = |pointer: *mut usize, bytes| {
+            if pointer.is_null() { Ok(()) } else { put!(pointer, bytes) }
+        };
+        // The driver writes 0 on failure (580.159).
+        report(free, 0)?;
+        report(total, 0)?;
+        let physical = &machine.memory.physical[machine.current()?.device];
+        report(free, physical.bytes() - physical.used())?;
+        report(total, physical.bytes())
+    })
+}
+
+#[unsafe(no_mangle)]
+pub(super) unsafe extern "C" fn cuMemAlloc_v2(ptr: *mut CUdeviceptr, bytes: usize) -> c_int {
+    entry(|machine| {
+        let device = machine.current()?.device;
+        machine.captures.refuse_unsafe()?;
+        require(!ptr.is_null() && bytes > 0, code::INVALID_VALUE)?;
+        put!(ptr, machine.memory.allocate_block(device, bytes)? as CUdeviceptr)
+    })
+}
+
+#[unsafe(no_mangle)]
+pub(super) unsafe extern "C" fn cuMemFree_v2(ptr: CUdeviceptr) -> c_int {
+    entry(|machine| {
+        machine.usable()?;
+        machine.captures.refuse_unsafe()?;
+        if ptr == 0 {
+            return Ok(());
+        }
+        let address = ptr as usize;
+        let (reservation, block) = machine.block(address).ok_or(code::INVALID_VALUE)?;
+        require(block.is_some_and(|(start, _)| start == address), code::INVALID_VALUE)?;
+        let pooled = reservation.purpose == Purpose::Pool;
+        let device = match reservation.purpose {
+            Purpose::Allocation(device) => device,
+            Purpose::Pool | Purpose::Virtual => pool_calls::device_of(machine, address)?,
+            Purpose::Imported(..) | Purpose::Module => return Err(code::INVALID_VALUE),
+        };
+        // CUDA waits for the device's work first.
+        let context = &machine.hardware.devices[device].context;
+        context.check()?;
+        machine.schedule.drain([context]);
+        if !pooled {
+            return machine.memory.free_block(address);
+        }
+        match machine.graph_memory.find(address) {
+            Some(block) => block.free(&machine.graph_memory),
+            None => pool_calls::free_now(machine, address),
+        }
+    })
+}
+
+#[unsafe(no_mangle)]
+pub(super) unsafe extern "C" fn cuMemHostAlloc(
+    ptr: *mut *mut c_void,
+    bytes: usize,
+    flags: c_uint,
+) -> c_int {
+    entry(|machine| {
+        let device = machine.current()?.device;
+        machine.captures.refuse_unsafe()?;
+        require(!ptr.is_null(), code::INVALID_VALUE)?;
+        require(flags & !HOST_ALLOC_FLAGS == 0, code::INVALID_VALUE)?;
+        if bytes == 0 {
+            return put!(ptr, ptr::null_mut());
+        }
+        // SAFETY: maps new pages at an address that the system chooses.
+        let address = unsafe {
+            libc::mmap(
+                ptr::null_mut(),
+                bytes,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+                -1,
+                0,
+            )
+        };
+        require(address != libc::MAP_FAILED, code::OUT_OF_MEMORY)?;
+        let poison = machine.schedule.poison();
+        if poison != 0 {
+            // SAFETY: the pages are new and writable.
+            unsafe { ptr::write_bytes(address.cast::<u8>(), poison, bytes.min(POISONED_BYTES)) };
+        }
+        let range = HostRange { bytes, device, owned: true };
+        write(&machine.memory.host).ranges.insert(address.expose_provenance(), range);
+        machine.schedule.share_memory();
+        put!(ptr, address)
+    })
+}
+
+#[unsafe(no_mangle)]
+pub(super) unsafe extern "C" fn cuMemFreeHost(ptr: *mut c_void) -> c_int {
+    entry(|machine| {
+        machine.usable()?;
+        machine.captures.refuse_unsafe()?;
+        if ptr.is_null() {
+            return Ok(());
+        }
+        let find = |host: &HostMemory| host.get(ptr.addr(), true).ok_or(code::INVALID_VALUE);
+        find(&read(&machine.memory.host))?;
+        // Queued work may still use it.
+        machine.drain();
+        let mut host = write(&machine.memory.host);
+        let range = find(&host)?;
+        host.ranges.remove(&ptr.addr());
+        drop(host);
+        free_host(ptr.addr(), range.bytes);
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+pub(super) unsafe extern "C" fn cuMemHostRegister_v2(
+    ptr: *mut c_void,
+    bytes: usize,
+    flags: c_uint,
+) -> c_int {
+    entry(|machine| {
+        let device = machine.current()?.device;
+        machine.captures.refuse_unsafe()?;
+        let address = ptr.expose_provenance();
+        let valid = address != 0 && bytes > 0 && address.checked_add(bytes).is_some();
+        require(valid && flags & !HOST_REGISTER_FLAGS == 0, code::INVALID_VALUE)?;
+        require(!read(&machine.memory.space).contains(address), code::INVALID_VALUE)?;
+        let mut host = write(&machine.memory.host);
+        // Memory of `cuMemHostAlloc` cannot be registered, and a range only once.
+        let owned = host.find(address).is_some_and(|(_, range)| range.owned);
+        require(!owned, code::INVALID_VALUE)?;
+        require(!host.overlaps(address, bytes), code::HOST_MEMORY_ALREADY_REGISTERED)?;
+        host.ranges.insert(address, HostRange { bytes, device, owned: false });
+        drop(host);
+        machine.schedule.share_memory();
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+pub(super) unsafe extern "C" fn cuMemHostUnregister(ptr: *mut c_void) -> c_int {
+    entry(|machine| {
+        machine.usable()?;
+        machine.captures.refuse_unsafe()?;
+        require(!ptr.is_null(), code::INVALID_VALUE)?;
+        require(!read(&machine.memory.space).contains(ptr.addr()), code::INVALID_VALUE)?;
+        let find = |host: &HostMemory| match host.find(ptr.addr()) {
+            Some((start, range)) if start == ptr.addr() && !range.owned => Ok(()),
+            // Pinned, but no registered range begins at this address.
+            Some(_) => Err(code::INVALID_VALUE),
+            None => Err(code::HOST_MEMORY_NOT_REGISTERED),
+        };
+        find(&read(&machine.memory.host))?;
+        // Queued work may still use it.
+        machine.drain();
+        let mut host = write(&machine.memory.host);
+        find(&host)?;
+        host.ranges.remove(&ptr.addr());
+        Ok(())
+    })
+}

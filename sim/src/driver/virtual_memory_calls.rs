@@ -1,0 +1,214 @@
+//! Virtual memory: the calls to reserve, create, map, set access, and undo these.
+
+use super::address_space::{Access, AddressSpace, Mapping, Purpose};
+use super::arguments::{peek, put, require};
+use super::config::{GRANULARITY, MAX_DEVICES};
+use super::entry::entry;
+use super::machine::Machine;
+use super::sync::{read, write};
+use crate::base::code;
+use cudarc::driver::sys::{
+    CUdeviceptr, CUmemAccessDesc, CUmemAllocationGranularity_flags, CUmemAllocationProp,
+    CUmemGenericAllocationHandle, CUmemLocation,
+};
+use std::ffi::{c_int, c_ulonglong};
+use std::sync::Arc;
+
+/// `CU_MEM_ALLOCATION_TYPE_PINNED`, `CU_MEM_LOCATION_TYPE_DEVICE`.
+const PINNED: u32 = 1;
+const LOCATION_DEVICE: u32 = 1;
+/// `CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR`.
+const FILE_DESCRIPTOR: u32 = 1;
+/// `CU_MEM_HANDLE_TYPE_WIN32` and `CU_MEM_HANDLE_TYPE_WIN32_KMT`.
+const WINDOWS: u32 = 2 | 4;
+
+/// The device of a location.
+pub(super) fn location(machine: &Machine, location: &CUmemLocation) -> Result<usize, i32> {
+    require(location.type_ as u32 == LOCATION_DEVICE, code::INVALID_VALUE)?;
+    let device = usize::try_from(location.id).map_err(|_| code::INVALID_DEVICE)?;
+    require(device < machine.hardware.devices.len(), code::INVALID_DEVICE)?;
+    Ok(device)
+}
+
+/// The device on which memory of these properties lies.
+fn owner(machine: &Machine, properties: &CUmemAllocationProp) -> Result<usize, i32> {
+    require(properties.type_ as u32 == PINNED, code::INVALID_VALUE)?;
+    let device = location(machine, &properties.location)?;
+    let handles = properties.requestedHandleTypes.0;
+    check_handle_types(handles)?;
+    Ok(device)
+}
+
+/// Checks that memory can be exported as these kinds of handles.
+pub(super) fn check_handle_types(types: u32) -> Result<(), i32> {
+    require(types & WINDOWS == 0, code::INVALID_VALUE)?;
+    require(types & !FILE_DESCRIPTOR == 0, code::NOT_SUPPORTED)
+}
+
+/// Reads and checks access descriptors; returns device and protection of each.
+pub(super) fn rights(
+    machine: &Machine,
+    access: *const CUmemAccessDesc,
+    count: usize,
+) -> Result<Vec<(usize, u8)>, i32> {
+    require(!access.is_null() && count > 0, code::INVALID_VALUE)?;
+    // More descriptors than devices are useless, but the driver accepts them.
+    require(count <= MAX_DEVICES * 16, code::INVALID_VALUE)?;
+    let right = |index| {
+        let descriptor = peek!(access.wrapping_add(index))?;
+        let flags = descriptor.flags as u32;
+        require(matches!(flags, 0 | 1 | 3), code::INVALID_VALUE)?;
+        Ok((location(machine, &descriptor.location)?, flags as u8))
+    };
+    (0..count).map(right).collect()
+}
+
+fn check_range(address: CUdeviceptr, bytes: usize) -> Result<usize, i32> {
+    let address = address as usize;
+    let aligned = address.is_multiple_of(GRANULARITY) && bytes.is_multiple_of(GRANULARITY);
+    require(aligned && bytes > 0 && address != 0, code::INVALID_VALUE)?;
+    address.checked_add(bytes).ok_or(code::INVALID_VALUE)?;
+    Ok(address)
+}
+
+#[unsafe(no_mangle)]
+pub(super) unsafe extern "C" fn cuMemGetAllocationGranularity(
+    granularity: *mut usize,
+    properties: *const CUmemAllocationProp,
+    _option: CUmemAllocationGranularity_flags,
+) -> c_int {
+    entry(|machine| {
+        // The driver does not check the properties (580.159).
+        let _ = (machine, peek!(properties)?);
+        put!(granularity, GRANULARITY)
+    })
+}
+
+#[unsafe(no_mangle)]
+pub(super) unsafe extern "C" fn cuMemAddressReserve(
+    ptr: *mut CUdeviceptr,
+    bytes: usize,
+    alignment: usize,
+    address: CUdeviceptr,
+    flags: c_ulonglong,
+) -> c_int {
+    entry(|machine| {
+        require(machine.config.virtual_memory, code::NOT_SUPPORTED)?;
+        require(!ptr.is_null() && flags == 0, code::INVALID_VALUE)?;
+        require(bytes > 0 && bytes.is_multiple_of(GRANULARITY), code::INVALID_VALUE)?;
+        require(alignment == 0 || alignment.is_power_of_two(), code::INVALID_VALUE)?;
+        require((address as usize).is_multiple_of(GRANULARITY), code::INVALID_VALUE)?;
+        let mut space = write(&machine.memory.space);
+        let reserved = space.reserve(bytes, alignment, address as usize, Purpose::Virtual)?;
+        put!(ptr, reserved as CUdeviceptr)
+    })
+}
+
+#[unsafe(no_mangle)]
+pub(super) unsafe extern "C" fn cuMemAddressFree(ptr: CUdeviceptr, bytes: usize) -> c_int {
+    entry(|machine| {
+        let address = check_range(ptr, bytes)?;
+        let mut space = write(&machine.memory.space);
+        let found = space.reservation(address).ok_or(code::INVALID_VALUE)?.1;
+        require(found.purpose == Purpose::Virtual, code::INVALID_VALUE)?;
+        space.unreserve(address, bytes)
+    })
+}
+
+#[unsafe(no_mangle)]
+pub(super) unsafe extern "C" fn cuMemCreate(
+    handle: *mut CUmemGenericAllocationHandle,
+    bytes: usize,
+    properties: *const CUmemAllocationProp,
+    flags: c_ulonglong,
+) -> c_int {
+    entry(|machine| {
+        require(machine.config.virtual_memory, code::NOT_SUPPORTED)?;
+        require(!handle.is_null() && flags == 0, code::INVALID_VALUE)?;
+        let properties = peek!(properties)?;
+        let device = owner(machine, &properties)?;
+        require(bytes > 0 && bytes.is_multiple_of(GRANULARITY), code::INVALID_VALUE)?;
+        let physical = &machine.memory.physical[device];
+        let allocation = physical.allocate(bytes, properties.requestedHandleTypes.0)?;
+        let created = write(&machine.handles).insert(allocation);
+        put!(handle, created as CUmemGenericAllocationHandle)
+    })
+}
+
+#[unsafe(no_mangle)]
+pub(super) unsafe extern "C" fn cuMemRelease(handle: CUmemGenericAllocationHandle) -> c_int {
+    entry(|machine| {
+        // Mappings keep the memory alive.
+        let removed = write(&machine.handles).remove(handle as usize);
+        removed.map(drop).ok_or(code::INVALID_VALUE)
+    })
+}
+
+#[unsafe(no_mangle)]
+pub(super) unsafe extern "C" fn cuMemMap(
+    ptr: CUdeviceptr,
+    bytes: usize,
+    offset: usize,
+    handle: CUmemGenericAllocationHandle,
+    flags: c_ulonglong,
+) -> c_int {
+    entry(|machine| {
+        require(flags == 0 && bytes > 0 && ptr != 0, code::INVALID_VALUE)?;
+        let found = read(&machine.handles).get(handle as usize).map(Arc::clone);
+        let allocation = found.ok_or(code::INVALID_VALUE)?;
+        // Only a whole handle can be mapped (580.159).
+        require(offset == 0 && bytes == allocation.bytes, code::NOT_SUPPORTED)?;
+        let address = check_range(ptr, bytes)?;
+        let access = Access::Granted([0; MAX_DEVICES]);
+        let mut space = write(&machine.memory.space);
+        let found = space.reservation(address).ok_or(code::INVALID_VALUE)?.1;
+        require(found.purpose == Purpose::Virtual, code::INVALID_VALUE)?;
+        space.map(address, Mapping { bytes, allocation, offset, access })
+    })
+}
+
+#[unsafe(no_mangle)]
+pub(super) unsafe extern "C" fn cuMemUnmap(ptr: CUdeviceptr, bytes: usize) -> c_int {
+    entry(|machine| {
+        let address = check_range(ptr, bytes)?;
+        let mut space = write(&machine.memory.space);
+        let found = space.reservation(address).ok_or(code::INVALID_VALUE)?.1;
+        require(found.purpose == Purpose::Virtual, code::INVALID_VALUE)?;
+        let memory = space.unmap(address, bytes)?;
+        drop(space);
+        drop(memory);
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+pub(super) unsafe extern "C" fn cuMemSetAccess(
+    ptr: CUdeviceptr,
+    bytes: usize,
+    access: *const CUmemAccessDesc,
+    count: usize,
+) -> c_int {
+    entry(|machine| {
+        let address = check_range(ptr, bytes)?;
+        let rights = rights(machine, access, count).map_err(|_| code::INVALID_VALUE)?;
+        let reachable = |device, owner| machine.config.can_access_peer(device, owner);
+        write(&machine.memory.space).set_access(address, bytes, &rights, reachable)
+    })
+}
+
+#[unsafe(no_mangle)]
+pub(super) unsafe extern "C" fn cuMemGetAccess(
+    flags: *mut c_ulonglong,
+    at: *const CUmemLocation,
+    ptr: CUdeviceptr,
+) -> c_int {
+    entry(|machine| {
+        // The driver writes 0 on failure (580.159).
+        put!(flags, 0)?;
+        let device = location(machine, &peek!(at)?).map_err(|_| code::INVALID_DEVICE)?;
+        let space = read(&machine.memory.space);
+        let (_, mapping) = space.mapping(ptr as usize).ok_or(code::INVALID_VALUE)?;
+        let protection = AddressSpace::protection(mapping, device, &machine.memory.peers);
+        put!(flags, protection.into())
+    })
+}
