@@ -53,13 +53,18 @@ impl Library {
                 found => fallback = fallback.or(found),
             }
         }
-        if let Some(library) = spec.beside.and_then(Library::beside)
-            && good(&library)
-        {
-            return Ok(library);
-        }
         let mut explanation = Text::default();
         let mut absent = true;
+        if let Some(name) = spec.beside {
+            match Library::beside(name) {
+                Some(library) if good(&library) => return Ok(library),
+                Some(library) => fallback = fallback.or(Some(library)),
+                None => {
+                    explanation = reason();
+                    absent = explanation.says_absent(name);
+                }
+            }
+        }
         for name in spec.names {
             match Library::load(name, 0) {
                 Some(library) if good(&library) => return Ok(library),

@@ -18,7 +18,7 @@ pub(super) fn simulator_hint() -> &'static str {
     }
 }
 
-const DESCRIPTORS: &str = "; raise the limit of open files (ulimit -n), or close some";
+pub(super) const DESCRIPTORS: &str = "; raise the limit of open files (ulimit -n), or close some";
 
 /// Advice if the system's error is that there are no descriptors left.
 fn descriptor_hint(errno: i32) -> &'static str {

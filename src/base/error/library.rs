@@ -38,8 +38,8 @@ pub enum LoadError {
     },
     /// No name of the list loads.
     #[error(
-        "{} was not found: tried {} ({reason}); {}, or set {} to its path",
-        .spec.title, Names(.spec.names), .spec.advice, shown(.spec.variable)
+        "{} was not found: tried {} ({reason}); {}, or set {} to its path{}",
+        .spec.title, Names(.spec.names), .spec.advice, shown(.spec.variable), .reason.hint()
     )]
     NotFound {
         /// The library.
@@ -76,16 +76,20 @@ impl Text {
         Text(copy)
     }
 
+    /// Advice if the system's message is that there are no descriptors left.
+    fn hint(&self) -> &'static str {
+        if self.0.contains("Too many open files") { super::driver::DESCRIPTORS } else { "" }
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Does the message say that `name` itself does not exist? A missing dependency of a library
-    /// has the same message, with the dependency's name in front.
+    /// Does the message say that `name` itself, or a path that ends in it, does not exist? A
+    /// missing dependency of a library has the same message, with the dependency's name in front.
     pub(crate) fn says_absent(&self, name: &CStr) -> bool {
-        self.0
-            .strip_prefix(shown(name))
-            .is_some_and(|rest| rest.starts_with(": cannot open shared object file: No such file"))
+        let missing = self.0.split_once(": cannot open shared object file: No such file");
+        missing.is_some_and(|(path, _)| path.ends_with(shown(name)))
     }
 }
 
