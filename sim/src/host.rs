@@ -4,6 +4,7 @@
 use crate::exec::heap::Heap;
 use crate::exec::{Kernel, Options, Shape};
 use crate::memory::fault::Fault;
+use crate::memory::race::{Race, Summary};
 use crate::memory::{Machine, Window};
 use crate::program::{Program, Variable};
 use crate::ptx::LoadError;
@@ -32,6 +33,8 @@ pub struct HostMachine {
     errors: Mutex<Vec<u8>>,
     heap: Mutex<Heap>,
     time: AtomicU64,
+    races: Mutex<Vec<Race>>,
+    summaries: Mutex<Vec<Summary>>,
 }
 
 // SAFETY: windows are buffers, which live as long as the machine and are referenced only between
@@ -74,6 +77,14 @@ unsafe impl Machine for HostMachine {
     fn is_cancelled(&self) -> bool {
         false
     }
+
+    fn report_race(&self, race: &Race) {
+        lock(&self.races).push(race.clone());
+    }
+
+    fn report_races(&self, summary: &Summary) {
+        lock(&self.summaries).push(summary.clone());
+    }
 }
 
 impl HostMachine {
@@ -101,6 +112,11 @@ impl HostMachine {
     /// What kernels printed so far, and what failed assertions did.
     pub fn printed(&self) -> (Vec<u8>, Vec<u8>) {
         (lock(&self.printed).clone(), lock(&self.errors).clone())
+    }
+
+    /// The races that kernels reported so far, and the summaries of their launches.
+    pub fn races(&self) -> (Vec<Race>, Vec<Summary>) {
+        (lock(&self.races).clone(), lock(&self.summaries).clone())
     }
 
     /// Loads a module and its variables.

@@ -6,7 +6,7 @@
 //! 2. `number`: what one instruction computes for one thread, as pure functions;
 //! 3. `ptx`: PTX as text and as a tree;
 //! 4. `registers`: rows of registers, one value for each lane of a warp;
-//! 5. `memory`: the memory that a warp reaches;
+//! 5. `memory`: the memory that a warp reaches, and the search for races;
 //! 6. `program`: functions as closures over rows of registers, made from the tree;
 //! 7. `exec`: runs a kernel's grid of blocks of warps;
 //! 8. `host`: a machine of buffers of the host, to run kernels without a driver;

@@ -109,6 +109,9 @@ impl Cluster {
     /// Begins the blocks of another place.
     pub(super) fn start(&mut self, grid: &mut Grid<'_>, place: [u32; 3]) {
         let (shape, threads) = (grid.shape, grid.shape.block.iter().product::<u32>());
+        if let Some(races) = &mut grid.races {
+            races.start(place);
+        }
         self.place = place;
         self.barrier = Barrier::default();
         self.live = threads * self.blocks.len() as u32;
@@ -182,6 +185,9 @@ impl Cluster {
                 warp
             }
         };
+        if let Some(races) = &mut grid.races {
+            races.enter(self.place, block, index as u32);
+        }
         let mut local = std::mem::replace(&mut warp.local, Local { bytes: Vec::new(), each: 0 });
         let mut memory = Memory {
             machine: grid.machine,
@@ -193,6 +199,8 @@ impl Cluster {
             parameters: grid.parameters,
             clock: warp.clock,
             updates: warp.updates,
+            place: (0, 0),
+            races: grid.races.take(),
         };
         let mut common = Common {
             block: &mut self.blocks[block],
@@ -216,6 +224,7 @@ impl Cluster {
             }
         };
         grid.windows = [memory.read, memory.written];
+        grid.races = memory.races.take();
         (warp.clock, warp.updates) = (memory.clock, memory.updates);
         warp.local = local;
         let pause = outcome.map_err(|fault| warp.locate(grid, &self.blocks[block], fault))?;

@@ -38,7 +38,11 @@ pub(super) fn call(
             }
             Builtin::Malloc => {
                 let bytes = calls.argument(0)?;
-                calls.memory.machine.allocate(bytes)
+                let address = calls.memory.machine.allocate(bytes);
+                if let Some(races) = &mut calls.memory.races {
+                    races.forget(address, bytes);
+                }
+                address
             }
             Builtin::Free => {
                 let address = calls.argument(0)?;

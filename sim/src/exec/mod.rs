@@ -7,10 +7,12 @@
 mod block;
 mod builtin;
 pub mod heap;
+mod races;
 mod random;
 mod warp;
 
 use crate::memory::fault::{Fault, FaultKind};
+use crate::memory::race::{Detector, Settings};
 use crate::memory::{Machine, Window};
 use crate::program::{Program, Symbol, function_address};
 use block::Cluster;
@@ -64,6 +66,8 @@ pub struct Options {
     pub multiprocessors: u32,
     /// The number of the launch.
     pub launch: u64,
+    /// Looks for races; the machine takes the reports. The kernel takes about 50 times as long.
+    pub races: Option<Settings>,
 }
 
 impl Default for Options {
@@ -74,6 +78,7 @@ impl Default for Options {
             stack_limit: 512 << 10,
             multiprocessors: 132,
             launch: 0,
+            races: None,
         }
     }
 }
@@ -130,11 +135,18 @@ impl Kernel {
             windows: [Window::EMPTY; 2],
             spare: warps,
             clusters: Vec::new(),
+            races: None,
         };
+        if let Some(settings) = options.races {
+            grid.look_for_races(settings);
+        }
         let outcome = grid.run().and_then(|()| match grid.failed.take() {
             Some(fault) => Err(fault),
             None => Ok(()),
         });
+        if let Some(races) = grid.races.take() {
+            races::report(machine, &races.summary());
+        }
         grid.spare.truncate(KEPT_WARPS);
         let mut kept = self.warps.lock().unwrap_or_else(PoisonError::into_inner);
         if kept.len() < grid.spare.len() {
@@ -187,6 +199,8 @@ struct Grid<'a> {
     spare: Vec<Warp>,
     /// Clusters whose memory can be used again.
     clusters: Vec<Cluster>,
+    /// Looks for races.
+    races: Option<Box<Detector>>,
 }
 
 /// What a slice of a cluster's run came to.
@@ -220,7 +234,12 @@ impl Grid<'_> {
             }
             let Some(mut current) = resident.pop_front() else { return Ok(()) };
             match current.run(self)? {
-                Slice::Finished => self.clusters.push(current),
+                Slice::Finished => {
+                    if let Some(races) = &mut self.races {
+                        races.finish(current.place);
+                    }
+                    self.clusters.push(current);
+                }
                 Slice::Unfinished => {
                     // It may wait for a block that has not started.
                     if started < total && resident.len() < RESIDENT {

@@ -121,6 +121,8 @@ pub(super) struct Warp {
     pauses: u64,
     /// Where the last instruction ran, for faults.
     place: (u32, u32),
+    /// Lanes that met at barriers of the warp, one mask for each.
+    met: Vec<u32>,
     /// Stands for the registers of a frame that does not exist.
     none: Registers,
 }
@@ -195,6 +197,7 @@ impl Warp {
             updates: 0,
             pauses: 0,
             place: (0, 0),
+            met: Vec::new(),
             none: Registers::default(),
         }
     }
@@ -305,7 +308,7 @@ impl Warp {
                 }
                 return Ok(Pause::Blocked { ran: memory.clock != begin });
             };
-            self.resume(index, common);
+            self.resume(index, memory, common);
             let index = self.merge(index);
             let turn = end.min(memory.clock + TURN);
             let Some(pause) = self.run_fragment(index, grid, memory, common, turn)? else {
@@ -388,9 +391,16 @@ impl Warp {
     }
 
     /// Ends a fragment's wait, and gives it the result of a barrier.
-    fn resume(&mut self, index: usize, common: &Common<'_>) {
+    fn resume(&mut self, index: usize, memory: &mut Memory<'_>, common: &Common<'_>) {
         let Fragment { frame, lanes, state, .. } = self.fragments[index];
         self.fragments[index].state = State::Ready;
+        if let Some(races) = &mut memory.races {
+            match state {
+                State::Barrier(number, generation, _) => races.resume(number, generation, lanes),
+                State::Cluster(generation) => races.resume_in_cluster(generation, lanes),
+                State::Ready | State::Members(_) => {}
+            }
+        }
         let State::Barrier(number, generation, Some(reduction)) = state else { return };
         let results = common.block.barriers[number as usize].results;
         let (truths, all) = results[(generation & 1) as usize];
@@ -444,7 +454,7 @@ impl Warp {
                 }
                 Action::Access(run) => {
                     if active != 0 {
-                        memory.clock = clock;
+                        (memory.clock, memory.place) = (clock, (frame.function, pc));
                         if let Err(fault) = run(registers, mask, memory) {
                             self.place = (frame.function, pc);
                             return Err(fault);
@@ -465,7 +475,17 @@ impl Warp {
             None => lanes,
             Some(condition) => lanes & condition.read(registers),
         };
-        self.act(index, &instruction.action, active, grid, memory, common)
+        memory.place = self.place;
+        let before = self.live;
+        let outcome = self.act(index, &instruction.action, active, grid, memory, common);
+        if let Some(races) = &mut memory.races {
+            self.met.iter().for_each(|lanes| races.meet(*lanes));
+            if before != self.live {
+                races.exit(before & !self.live);
+            }
+        }
+        self.met.clear();
+        outcome
     }
 
     /// Performs an action of control flow for the active lanes of a fragment.
@@ -523,12 +543,18 @@ impl Warp {
             }
             Action::Barrier(barrier) => {
                 self.separate(index, active);
-                self.wait(index, barrier, common)?;
+                let (number, generation) = self.wait(index, barrier, common)?;
+                if let Some(races) = &mut memory.races {
+                    races.arrive(number, generation, active, barrier.waits);
+                }
             }
             Action::ClusterBarrier { arrives, waits } => {
                 self.separate(index, active);
                 if *arrives {
                     self.cluster_arrival = common.barrier.arrive(active.count_ones(), 0, 0);
+                    if let Some(races) = &mut memory.races {
+                        races.arrive_at_cluster(self.cluster_arrival, active);
+                    }
                     common.barrier.settle(*common.live);
                 }
                 self.fragments[index].pc = pc + 1;
@@ -903,9 +929,12 @@ impl Warp {
             self.check_members(program);
             return;
         }
-        if let Some(run) = run {
-            let mask = Mask { active: lanes, whole: lanes == self.live };
-            run(self.registers(index), mask);
+        match run {
+            Some(run) => {
+                let mask = Mask { active: lanes, whole: lanes == self.live };
+                run(self.registers(index), mask);
+            }
+            None => self.met.push(lanes),
         }
         self.fragments[index].pc = pc + 1;
     }
@@ -943,6 +972,9 @@ impl Warp {
             {
                 run(&mut frame.registers, Mask { active: all, whole: all == self.live });
             }
+            if !is_collective {
+                self.met.push(all);
+            }
             for mut fragment in gone {
                 (fragment.pc, fragment.state) = (fragment.pc + 1, State::Ready);
                 let is_same = |it: &&mut Fragment| {
@@ -960,12 +992,13 @@ impl Warp {
     }
 
     /// A fragment arrives at a barrier of the block.
+    /// Returns the number of the barrier and its generation.
     fn wait(
         &mut self,
         index: usize,
         barrier: &Barrier,
         common: &mut Common<'_>,
-    ) -> Result<(), Fault> {
+    ) -> Result<(u32, u64), Fault> {
         let Fragment { pc, lanes, .. } = self.fragments[index];
         let registers = self.registers(index);
         let lane = lanes.trailing_zeros() as usize;
@@ -994,7 +1027,7 @@ impl Warp {
             let reduction = barrier.reduction.map(|(reduction, _)| reduction);
             fragment.state = State::Barrier(number, generation, reduction);
         }
-        Ok(())
+        Ok((number, generation))
     }
 }
 

@@ -1,6 +1,7 @@
 //! Loads, stores and atomic operations of the lanes of a warp.
 
 use super::fault::{Fault, FaultKind};
+use super::race::Use;
 use super::{Memory, Place};
 use crate::registers::{LANES, Mask, Wide};
 use std::ptr;
@@ -50,6 +51,9 @@ impl Memory<'_> {
     ) -> Result<[[u8; N]; LANES], Fault> {
         let mut values = [[0; N]; LANES];
         check_alignment(addresses, mask, N as u64)?;
+        if self.races.is_some() {
+            self.observe_row::<N>(place, addresses, mask, None);
+        }
         if let Some((first, count)) = contiguous(addresses, mask.active, N as u64)
             && let (Place::Global, address) = Self::resolve(place, addresses[first])
         {
@@ -63,7 +67,7 @@ impl Memory<'_> {
         }
         for lane in mask.lanes() {
             values[lane] =
-                self.load_one(place, lane, addresses[lane]).map_err(|fault| fault.of_lane(lane))?;
+                self.read_one(place, lane, addresses[lane]).map_err(|fault| fault.of_lane(lane))?;
         }
         Ok(values)
     }
@@ -71,6 +75,20 @@ impl Memory<'_> {
     /// Loads `N` bytes for one lane.
     #[inline(always)]
     pub fn load_one<const N: usize>(
+        &mut self,
+        place: Place,
+        lane: usize,
+        address: u64,
+    ) -> Result<[u8; N], Fault> {
+        if self.races.is_some() {
+            self.observe(place, lane, address, N, Use::Read, None);
+        }
+        self.read_one(place, lane, address)
+    }
+
+    /// As [`load_one`](Self::load_one), without a look at races.
+    #[inline(always)]
+    pub(super) fn read_one<const N: usize>(
         &mut self,
         place: Place,
         lane: usize,
@@ -112,6 +130,9 @@ impl Memory<'_> {
         values: &[[u8; N]; LANES],
     ) -> Result<(), Fault> {
         check_alignment(addresses, mask, N as u64)?;
+        if self.races.is_some() {
+            self.observe_row(place, addresses, mask, Some(values));
+        }
         if let Some((first, count)) = contiguous(addresses, mask.active, N as u64)
             && let (Place::Global, address) = Self::resolve(place, addresses[first])
         {
@@ -124,7 +145,7 @@ impl Memory<'_> {
             }
         }
         for lane in mask.lanes() {
-            self.store_one(place, lane, addresses[lane], &values[lane])
+            self.write_one(place, lane, addresses[lane], &values[lane])
                 .map_err(|fault| fault.of_lane(lane))?;
         }
         Ok(())
@@ -133,6 +154,21 @@ impl Memory<'_> {
     /// Stores `N` bytes for one lane.
     #[inline(always)]
     pub fn store_one<const N: usize>(
+        &mut self,
+        place: Place,
+        lane: usize,
+        address: u64,
+        value: &[u8; N],
+    ) -> Result<(), Fault> {
+        if self.races.is_some() {
+            self.observe(place, lane, address, N, Use::Write, Some(value));
+        }
+        self.write_one(place, lane, address, value)
+    }
+
+    /// As [`store_one`](Self::store_one), without a look at races.
+    #[inline(always)]
+    fn write_one<const N: usize>(
         &mut self,
         place: Place,
         lane: usize,
@@ -242,6 +278,20 @@ impl Word for u128 {
 impl Memory<'_> {
     /// Replaces a word of memory by `change` of it; returns the old one.
     pub fn update<W: Word>(
+        &mut self,
+        place: Place,
+        lane: usize,
+        address: u64,
+        change: impl FnMut(W) -> W,
+    ) -> Result<W, Fault> {
+        if self.races.is_some() {
+            self.observe(place, lane, address, W::BYTES, Use::Update, None);
+        }
+        self.change(place, lane, address, change)
+    }
+
+    /// As [`update`](Self::update), without a look at races.
+    pub(super) fn change<W: Word>(
         &mut self,
         place: Place,
         lane: usize,

@@ -6,6 +6,7 @@
 //! phase.
 
 use super::fault::{Fault, FaultKind};
+use super::race::{Effects, Use};
 use super::{Memory, Place};
 
 const COUNT_BITS: u32 = 21;
@@ -62,7 +63,10 @@ impl Memory<'_> {
     ) -> Result<(), Fault> {
         let count = u64::from(count);
         let fresh = Barrier { parity: false, transactions: 0, pending: count, count }.word();
-        self.update::<u64>(place, lane, address, |_| fresh).map(drop)
+        if self.races.is_some() {
+            self.observe(place, lane, address, 8, Use::Write, None);
+        }
+        self.change::<u64>(place, lane, address, |_| fresh).map(drop)
     }
 
     /// Arrives at a barrier; returns its state before.
@@ -74,7 +78,10 @@ impl Memory<'_> {
         count: u32,
         drops: bool,
     ) -> Result<u64, Fault> {
-        self.update::<u64>(place, lane, address, |word| {
+        if self.races.is_some() {
+            self.observe_signal(place, lane, address);
+        }
+        self.change::<u64>(place, lane, address, |word| {
             let mut barrier = Barrier::of(word);
             barrier.pending = barrier.pending.saturating_sub(count.into());
             if drops {
@@ -99,7 +106,10 @@ impl Memory<'_> {
             barrier.settle();
             barrier.word()
         };
-        self.update::<u64>(place, lane, address, change).map(drop)
+        if self.races.is_some() {
+            self.observe_signal(place, lane, address);
+        }
+        self.change::<u64>(place, lane, address, change).map(drop)
     }
 
     /// True if the phase of this parity is complete: the current one has the other parity.
@@ -113,7 +123,11 @@ impl Memory<'_> {
         if !address.is_multiple_of(8) {
             return Err(Fault::at(FaultKind::Misaligned, address).of_lane(lane));
         }
-        let word = self.load_one::<8>(place, lane, address).map_err(|it| it.of_lane(lane))?;
-        Ok(Barrier::of(u64::from_le_bytes(word)).parity != (parity & 1 != 0))
+        let word = self.read_one::<8>(place, lane, address).map_err(|it| it.of_lane(lane))?;
+        let is_complete = Barrier::of(u64::from_le_bytes(word)).parity != (parity & 1 != 0);
+        if self.races.is_some() {
+            self.observe_as(place, lane, address, 8, Use::Read, Effects::test(is_complete));
+        }
+        Ok(is_complete)
     }
 }

@@ -4,11 +4,14 @@
 mod access;
 mod barrier;
 pub mod fault;
+mod observe;
+pub mod race;
 
 pub use access::Word;
 pub use barrier::pending_count;
 
 use fault::{Fault, FaultKind};
+use race::{Detector, Race, Summary};
 use std::ptr;
 
 /// Generic addresses with these top bytes are in other spaces than global memory.
@@ -68,6 +71,15 @@ pub unsafe trait Machine: Sync {
     fn nanoseconds(&self) -> u64;
     /// True if the kernel is to end with a fault.
     fn is_cancelled(&self) -> bool;
+    /// Takes a race of a kernel, as soon as it is found.
+    fn report_race(&self, race: &Race) {
+        self.print_error(format!("{race}\n").as_bytes());
+    }
+    /// Takes the number of races of a kernel after its end, if there were any or if not all
+    /// accesses were checked.
+    fn report_races(&self, summary: &Summary) {
+        self.print_error(format!("{summary}\n").as_bytes());
+    }
 }
 
 /// A state space, as an access names it.
@@ -144,6 +156,10 @@ pub struct Memory<'a> {
     pub clock: u64,
     /// Atomic operations that the warp has executed.
     pub updates: u64,
+    /// The function and the instruction that runs, where it accesses memory.
+    pub place: (u32, u32),
+    /// Looks for races, if that is asked for.
+    pub races: Option<Box<Detector>>,
 }
 
 impl Memory<'_> {

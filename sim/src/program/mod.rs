@@ -4,6 +4,7 @@ pub mod flow;
 mod lower;
 
 use crate::memory::fault::Fault;
+use crate::memory::race::Order;
 use crate::memory::{FUNCTION_WINDOW, Memory};
 use crate::ptx::tree::Space;
 use crate::ptx::{LoadError, LoadErrorKind, Result, parse};
@@ -205,6 +206,8 @@ pub struct Instruction {
     pub line: u32,
     /// File and line of the source, 0 if unknown.
     pub source: (u32, u32),
+    /// The order of its accesses to memory.
+    pub order: Order,
 }
 
 /// What an instruction does.

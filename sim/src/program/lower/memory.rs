@@ -45,8 +45,8 @@ pub(super) const HINTS: &[&str] = &[
     "unified",
 ];
 
-/// The modifiers of `fence` and `membar`. They do nothing: the accesses of all threads are in the
-/// order of their instructions.
+/// The modifiers of `fence` and `membar`. They do nothing but order accesses for the search for
+/// races: the accesses of all threads are in the order of their instructions.
 const FENCES: &[&str] = &[
     "sc",
     "acq_rel",
@@ -330,6 +330,10 @@ impl<'t> Lowering<'_, 't> {
             "getctarank" => self.getctarank(name, operands),
             "fence" | "membar" => {
                 name.ignore(FENCES);
+                self.push(Action::Access(Box::new(|_, mask, memory| {
+                    memory.fence(mask);
+                    Ok(())
+                })));
                 Ok(true)
             }
             "prefetch" | "prefetchu" | "discard" | "applypriority" => {

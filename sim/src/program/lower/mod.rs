@@ -9,6 +9,7 @@ mod atomic;
 mod control;
 mod convert;
 mod float;
+mod guess;
 mod integer;
 mod matrix;
 mod memory;
@@ -23,6 +24,7 @@ use super::registers::Condition;
 use super::{
     Action, Function, Instruction, Parameter, Preset, Program, Slot, Special, Symbol, Variable,
 };
+use crate::memory::race::Order;
 use crate::ptx::tree::{self, Linkage, Operand, Space, Statement};
 use crate::ptx::{LoadError, Result};
 use name::Name;
@@ -154,6 +156,9 @@ struct Lowering<'m, 't> {
     guard: Option<Condition>,
     line: u32,
     source: (u32, u32),
+    order: Order,
+    /// Registers that are compared by `atom.cas`.
+    guesses: HashSet<u32>,
 }
 
 /// A variable of a function's body.
@@ -214,6 +219,8 @@ fn function<'t>(module: &mut Module<'t>, tree: &'t tree::Function<'t>) -> Result
         guard: None,
         line: tree.line,
         source: (0, 0),
+        order: Order::Weak,
+        guesses: guess::guesses(body),
     });
     lowering.place_registers();
     lowering.place_variables()?;
@@ -227,7 +234,7 @@ fn function<'t>(module: &mut Module<'t>, tree: &'t tree::Function<'t>) -> Result
             Statement::Instruction(instruction) => lowering.instruction(instruction)?,
         }
     }
-    lowering.guard = None;
+    (lowering.guard, lowering.order) = (None, Order::Weak);
     lowering.give_results()?;
     lowering.push_flow(Action::Return, Next::End);
     Ok(lowering.finish())
@@ -330,8 +337,8 @@ impl<'t> Lowering<'_, 't> {
     }
 
     fn push_flow(&mut self, action: Action, next: Next) {
-        let (guard, line, source) = (self.guard, self.line, self.source);
-        self.function.code.push(Instruction { guard, action, line, source });
+        let (guard, line, source, order) = (self.guard, self.line, self.source, self.order);
+        self.function.code.push(Instruction { guard, action, line, source, order });
         self.flow.push(next);
     }
 
@@ -339,8 +346,24 @@ impl<'t> Lowering<'_, 't> {
         Err(LoadError::invalid(self.line, message))
     }
 
+    /// The order of an instruction's accesses.
+    fn order_of(&self, instruction: &tree::Instruction<'t>) -> Order {
+        let order = Order::of(instruction.name);
+        match instruction.operands.first() {
+            Some(Operand::Register(to))
+                if order == Order::Weak
+                    && self.guesses.contains(to)
+                    && instruction.name.starts_with("ld.") =>
+            {
+                Order::Relaxed
+            }
+            _ => order,
+        }
+    }
+
     fn instruction(&mut self, instruction: &tree::Instruction<'t>) -> Result<()> {
         self.line = instruction.line;
+        self.order = self.order_of(instruction);
         self.guard = match instruction.guard {
             None => None,
             Some((register, is_negated)) => match self.registers[register as usize] {
@@ -420,6 +443,7 @@ impl<'t> Lowering<'_, 't> {
                     action: Action::Join,
                     line,
                     source,
+                    order: Order::Weak,
                 });
             }
             match &mut instruction.action {

@@ -31,8 +31,8 @@ impl<'t> Lowering<'_, 't> {
         }
     }
 
-    /// Copies between global and shared memory. They are done at once, so that waits for them have
-    /// nothing to do.
+    /// Copies between global and shared memory. They are done at once, so that waits for them only
+    /// order accesses for the search for races.
     fn cp(&mut self, name: &mut Name<'t>, operands: &[Operand<'t>]) -> Result<bool> {
         if name.takes("reduce") {
             name.ignore(&["async", "bulk"]);
@@ -40,8 +40,23 @@ impl<'t> Lowering<'_, 't> {
         }
         name.ignore(&["async"]);
         let is_bulk = name.takes("bulk");
-        if name.takes("commit_group") || name.takes("wait_group") || name.takes("wait_all") {
+        let (commits, waits_for_all) = (name.takes("commit_group"), name.takes("wait_all"));
+        if commits || waits_for_all || name.takes("wait_group") {
             name.ignore(if is_bulk { &["read"] } else { &[] });
+            let except = match operands {
+                [Operand::Integer(groups)] => u32::try_from(*groups).unwrap_or(u32::MAX),
+                _ => 0,
+            };
+            if !is_bulk {
+                self.push(Action::Access(Box::new(move |_, mask, memory| {
+                    match (commits || waits_for_all, commits) {
+                        (true, true) => memory.commit_copies(mask),
+                        (true, false) => memory.wait_for_all_copies(mask),
+                        _ => memory.wait_for_copies(mask, except),
+                    }
+                    Ok(())
+                })));
+            }
             return Ok(true);
         }
         if is_bulk {
@@ -55,10 +70,13 @@ impl<'t> Lowering<'_, 't> {
             let [barrier] = operands else { return self.operands(1) };
             let target = self.target(barrier, Space::Shared)?;
             self.push(Action::Access(each_lane(target, move |_, memory, place, lane, address| {
-                if arrives {
-                    memory.arrive(place, lane, address, 1, false)?;
+                match arrives {
+                    true => memory.arrive(place, lane, address, 1, false).map(drop),
+                    false => {
+                        memory.signal(place, lane, address);
+                        Ok(())
+                    }
                 }
-                Ok(())
             })));
             return Ok(true);
         }
