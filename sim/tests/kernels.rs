@@ -53,6 +53,13 @@ fn a_fill_writes_its_pattern_and_nothing_else() {
 #[test]
 #[ignore = "measures"]
 fn speed() {
+    measure(&Options::default());
+    println!("The same, and looking for races:");
+    let races = Some(tcuda_sim::memory::race::Settings::default());
+    measure(&Options { races, ..Options::default() });
+}
+
+fn measure(options: &Options) {
     let mut host = HostMachine::default();
     let loaded = host.load(&kernel_text("fill")).unwrap();
     let bytes = 64 << 20;
@@ -61,8 +68,8 @@ fn speed() {
     parameters.extend_from_slice(&16u32.to_le_bytes());
     for _ in 0..3 {
         let begin = Instant::now();
-        let (size, options) = (shape(4096, 256), Options::default());
-        host.run(&loaded, "tcuda_fill_pattern", size, &parameters, &options).unwrap().unwrap();
+        let size = shape(4096, 256);
+        host.run(&loaded, "tcuda_fill_pattern", size, &parameters, options).unwrap().unwrap();
         let rate = bytes as f64 / begin.elapsed().as_secs_f64() / 1e6;
         println!("fill: {rate:.0} MB/s");
     }
@@ -72,7 +79,7 @@ fn speed() {
     parameters.extend_from_slice(&16u32.to_le_bytes());
     let begin = Instant::now();
     for _ in 0..10_000 {
-        kernel.run(&host, &loaded.addresses, small, &parameters, &Options::default()).unwrap();
+        kernel.run(&host, &loaded.addresses, small, &parameters, options).unwrap();
     }
     println!("a small fill: {:.2} us", begin.elapsed().as_secs_f64() * 1e2);
     // Normal random numbers: PyTorch's grid for this many.
@@ -87,8 +94,8 @@ fn speed() {
     let grid = (threads / 4 / 256) as u32;
     for name in ["tcuda_random_normal_f32", "tcuda_random_normal_f64"] {
         let begin = Instant::now();
-        let (size, options) = (shape(grid, 256), Options::default());
-        host.run(&loaded, name, size, &parameters, &options).unwrap().unwrap();
+        let size = shape(grid, 256);
+        host.run(&loaded, name, size, &parameters, options).unwrap().unwrap();
         let rate = numel as f64 / begin.elapsed().as_secs_f64() / 1e6;
         println!("{name}: {rate:.1} M/s");
     }
@@ -98,8 +105,8 @@ fn speed() {
     let parameters = words(&[buffer, buffer, buffer + 4 * count, count]);
     for _ in 0..3 {
         let begin = Instant::now();
-        let (size, options) = (shape((count / 1024) as u32, 256), Options::default());
-        host.run(&loaded, "add", size, &parameters, &options).unwrap().unwrap();
+        let size = shape((count / 1024) as u32, 256);
+        host.run(&loaded, "add", size, &parameters, options).unwrap().unwrap();
         let rate = count as f64 / begin.elapsed().as_secs_f64() / 1e6;
         println!("add: {rate:.0} M elements/s");
     }

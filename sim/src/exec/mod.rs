@@ -66,7 +66,8 @@ pub struct Options {
     pub multiprocessors: u32,
     /// The number of the launch.
     pub launch: u64,
-    /// Looks for races; the machine takes the reports. The kernel takes about 50 times as long.
+    /// Looks for races; the machine takes the reports. Kernels that mostly access memory take about
+    /// ten times as long.
     pub races: Option<Settings>,
 }
 

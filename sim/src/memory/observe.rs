@@ -79,6 +79,11 @@ impl Memory<'_> {
         }
         let effects = self.effects();
         let done = if values.is_some() { Use::Write } else { Use::Read };
+        if done == Use::Read
+            && self.races.as_ref().is_some_and(|races| races.repeats(mask.active, addresses))
+        {
+            return;
+        }
         for lane in mask.lanes() {
             let access = (N, done, effects);
             self.note(place, lane, addresses[lane], access, |this, location, _| {
@@ -92,6 +97,9 @@ impl Memory<'_> {
                     None => this.has_bytes(location, &values[lane]),
                 }
             });
+        }
+        if let (Use::Read, Some(races)) = (done, &mut self.races) {
+            races.keep_row(mask.active, addresses);
         }
     }
 

@@ -1,5 +1,7 @@
 //! Vector clocks: for each thread of a grid, the last of its epochs that happened before.
 
+use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
 use std::rc::Rc;
 
 /// Runs of a clock at most. Beyond it neighbours get the larger epoch of both: races may be missed,
@@ -107,12 +109,50 @@ impl Clock {
     }
 }
 
+/// Both clocks joined; one of them if it knows all of the other, so that those who know the same
+/// share it.
+pub(super) fn joined(a: &Rc<Clock>, b: &Rc<Clock>) -> Rc<Clock> {
+    if Rc::ptr_eq(a, b) {
+        return Rc::clone(a);
+    }
+    let both = a.join(b);
+    if both == **b {
+        Rc::clone(b)
+    } else if both == **a {
+        Rc::clone(a)
+    } else {
+        Rc::new(both)
+    }
+}
+
+/// Numbers of words and pages, which need no hash against an attacker.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct NumberHasher(u64);
+
+impl Hasher for NumberHasher {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|byte| self.write_u64((*byte).into()));
+    }
+
+    fn write_u64(&mut self, number: u64) {
+        let mixed = (self.0 ^ number).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        self.0 = mixed ^ mixed >> 32;
+    }
+}
+
+/// A map from numbers of words or pages.
+pub(super) type NumberMap<T> = HashMap<u64, T, BuildHasherDefault<NumberHasher>>;
+
 /// Joins a clock into one that may not exist yet.
 pub(super) fn join_into(to: &mut Option<Rc<Clock>>, other: &Rc<Clock>) {
     match to {
         None => *to = Some(Rc::clone(other)),
         Some(known) if Rc::ptr_eq(known, other) => {}
-        Some(known) => *to = Some(Rc::new(known.join(other))),
+        Some(known) => *known = joined(known, other),
     }
 }
 

@@ -33,7 +33,7 @@ pub use order::Order;
 pub(super) use order::{Acquires, Effects, Releases};
 pub use report::{Access, Action, Race, Settings, Space, Summary};
 
-use clock::{Clock, join_into};
+use clock::{Clock, NumberMap, join_into, joined};
 use shadow::{Budget, COPY, Conflict, Entry, Kind, MOST_SITES, Shadow, Viewer};
 use std::collections::{HashMap, HashSet};
 use std::rc::Rc;
@@ -141,18 +141,23 @@ pub struct Detector {
     site: u32,
     global: Shadow,
     /// What was released with the value of a word of global memory.
-    released: HashMap<u64, Rc<Clock>>,
+    released: NumberMap<Rc<Clock>>,
     budget: Budget,
     pairs: HashSet<(u32, Kind, u32, Kind, bool)>,
     summary: Summary,
+    /// The last row of reads, while nothing else has happened: a loop that waits repeats it.
+    row: Option<Row>,
 }
+
+/// Reads of the lanes of a warp: the instruction, the active lanes and the addresses.
+type Row = (u32, u32, [u64; LANES as usize]);
 
 impl Cluster {
     fn empty() -> Box<Cluster> {
         Box::new(Cluster {
             blocks: Vec::new(),
             shadow: Shadow::default(),
-            released: HashMap::new(),
+            released: NumberMap::default(),
             barrier: sync::Meetings::default(),
             exited: None,
         })
@@ -186,10 +191,11 @@ impl Detector {
             first: 0,
             site: 0,
             global: Shadow::default(),
-            released: HashMap::new(),
+            released: NumberMap::default(),
             budget: Budget { bytes: settings.bytes, is_exhausted: false },
             pairs: HashSet::new(),
             summary,
+            row: None,
         })
     }
 
@@ -227,6 +233,7 @@ impl Detector {
     /// A warp of a block runs from now on.
     pub fn enter(&mut self, place: [u32; 3], rank: usize, warp: u32) {
         (self.rank, self.first) = (rank, warp * LANES);
+        self.row = None;
         if self.place == place {
             return;
         }
@@ -240,6 +247,7 @@ impl Detector {
 
     /// Calls a function for each of some lanes with its number and clocks.
     fn each(&mut self, lanes: u32, mut run: impl FnMut(u32, &mut Thread)) {
+        self.row = None;
         let Some(block) = self.current.blocks.get_mut(self.rank) else { return };
         for lane in (0..LANES).filter(|lane| lanes >> lane & 1 != 0) {
             let index = self.first + lane;
@@ -336,6 +344,18 @@ impl Detector {
         site.map_or(Order::Weak, |site| site.order).effects()
     }
 
+    /// True if reads repeat the last ones.
+    pub(super) fn repeats(&self, lanes: u32, addresses: &[u64; LANES as usize]) -> bool {
+        self.row
+            .as_ref()
+            .is_some_and(|row| (row.0, row.1) == (self.site, lanes) && row.2 == *addresses)
+    }
+
+    /// Reads have been recorded.
+    pub(super) fn keep_row(&mut self, lanes: u32, addresses: &[u64; LANES as usize]) {
+        self.row = Some((self.site, lanes, *addresses));
+    }
+
     /// Records an access of a lane; returns a race if there is one.
     pub(super) fn access(
         &mut self,
@@ -345,6 +365,7 @@ impl Detector {
         done: Use,
         effects: Effects,
     ) -> Option<Found> {
+        self.row = None;
         let cluster = &mut *self.current;
         let block = cluster.blocks.get_mut(self.rank)?;
         let index = self.first + lane as u32;
@@ -410,9 +431,7 @@ impl Detector {
                     // The value of an atomic operation carries on what the one before released.
                     (Some(clock), Use::Update) => {
                         let known = released.entry(word).or_insert_with(|| Rc::clone(clock));
-                        if !Rc::ptr_eq(known, clock) {
-                            *known = Rc::new(known.join(clock));
-                        }
+                        *known = joined(known, clock);
                     }
                     (Some(clock), _) => drop(released.insert(word, Rc::clone(clock))),
                     (None, Use::Update) => {}

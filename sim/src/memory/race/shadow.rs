@@ -4,8 +4,7 @@
 //! happened before it and that race with nothing that it does not race with itself. Most cells
 //! need two entries: the last write, and the reads after it.
 
-use super::clock::Clock;
-use std::collections::HashMap;
+use super::clock::{Clock, NumberMap};
 
 /// Bytes of a word.
 const WORD: u64 = 4;
@@ -102,6 +101,15 @@ impl Entry {
         thread.wrapping_sub(self.thread) < self.count()
     }
 
+    /// True if `other` is known and cannot race with the run.
+    #[inline]
+    fn has(self, other: Entry) -> bool {
+        self.epoch == other.epoch
+            && self.contains(other.thread)
+            && self.kind().covers(other.kind())
+            && (self.count() == 1 || !self.kind().conflicts(other.kind()))
+    }
+
     /// True if `other` continues the run.
     #[inline]
     fn is_continued_by(self, other: Entry) -> bool {
@@ -185,7 +193,7 @@ pub(super) struct Conflict {
 
 /// The cells of a space.
 pub(super) struct Shadow {
-    pages: HashMap<u64, u32>,
+    pages: NumberMap<u32>,
     cells: Vec<Box<[Cell]>>,
     recent: [(u64, u32); RECENT],
     lists: Vec<Vec<Entry>>,
@@ -197,7 +205,7 @@ pub(super) struct Shadow {
 impl Default for Shadow {
     fn default() -> Shadow {
         Shadow {
-            pages: HashMap::new(),
+            pages: NumberMap::default(),
             cells: Vec::new(),
             recent: [(u64::MAX, 0); RECENT],
             lists: Vec::new(),
@@ -344,6 +352,9 @@ fn visit(
     let mut found = None;
     if cell.a.epoch == LIST {
         let list = &mut lists[cell.a.thread as usize];
+        if list.iter().any(|old| old.has(entry)) {
+            return None;
+        }
         let mut is_placed = false;
         list.retain_mut(|old| {
             let keeps = judge(old, entry, viewer, &mut found, &mut is_placed);

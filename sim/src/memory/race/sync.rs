@@ -1,8 +1,7 @@
 //! The clocks of threads, and what barriers make of them.
 
-use super::clock::{Clock, join_into};
+use super::clock::{Clock, NumberMap, join_into, joined};
 use super::shadow::{COPY, LAST_EPOCH, Shadow};
-use std::collections::HashMap;
 use std::rc::Rc;
 
 /// Barriers of a block.
@@ -45,12 +44,7 @@ impl Thread {
     }
 
     pub(super) fn acquire(&mut self, clock: &Rc<Clock>) {
-        if Rc::ptr_eq(&self.clock, clock) {
-            return;
-        }
-        let joined = self.clock.join(clock);
-        // Threads that know the same share it.
-        self.clock = if joined == **clock { Rc::clone(clock) } else { Rc::new(joined) };
+        self.clock = joined(&self.clock, clock);
     }
 
     pub(super) fn fence(&mut self, thread: u32) {
@@ -215,7 +209,7 @@ pub(super) struct Cluster {
     pub(super) blocks: Vec<Block>,
     pub(super) shadow: Shadow,
     /// What was released with the value of a word of shared memory.
-    pub(super) released: HashMap<u64, Rc<Clock>>,
+    pub(super) released: NumberMap<Rc<Clock>>,
     pub(super) barrier: Meetings,
     pub(super) exited: Option<Rc<Clock>>,
 }
