@@ -143,7 +143,11 @@ impl fmt::Display for Summary {
              of the same value; {reported} pairs of instructions are reported."
         )?;
         if *is_incomplete {
-            write!(f, " Not all accesses were checked: too much memory is in use to record them.")?;
+            write!(
+                f,
+                " Not all accesses were checked: to record them needs too much memory, or the grid \
+                 has too many threads."
+            )?;
         }
         Ok(())
     }

@@ -357,13 +357,22 @@ fn visit(
         }
         let mut is_placed = false;
         list.retain_mut(|old| {
+            // The oldest entries leave a list that is full, so that these need no look.
+            if !old.kind().conflicts(entry.kind()) {
+                if !is_placed && old.is_continued_by(entry) {
+                    old.bits += 1 << 2;
+                    is_placed = true;
+                }
+                return true;
+            }
             let keeps = judge(old, entry, viewer, &mut found, &mut is_placed);
             keeps != Verdict::Drop
         });
         if !is_placed {
             if list.len() >= LONGEST {
-                let read = list.iter().position(|old| !old.kind().is_write()).unwrap_or(0);
-                list.remove(read);
+                let read = list.iter().position(|old| !old.kind().is_write());
+                let atomic = || list.iter().position(|old| old.kind() != Kind::Write);
+                list.remove(read.or_else(atomic).unwrap_or(0));
             }
             list.push(entry);
         }
@@ -447,7 +456,6 @@ fn judge(
         // A race that has been found is enough for one word.
         return if is_race && is_covered { Verdict::Drop } else { Verdict::Keep };
     }
-    // The first thread of a run that goes on in the next epoch.
     if is_covered { Verdict::Drop } else { Verdict::Keep }
 }
 
@@ -518,7 +526,7 @@ mod tests {
     }
 
     #[test]
-    fn an_exhausted_budget_is_told() {
+    fn an_exhausted_budget_is_reported() {
         let none = Clock::default();
         let mut budget = Budget { bytes: 100, is_exhausted: false };
         let entry = Entry::new(0, 1, 7, Kind::Read);
