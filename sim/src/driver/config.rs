@@ -3,6 +3,7 @@
 use super::error::{ConfigError, Excerpt};
 use crate::base::reserve;
 use std::borrow::Cow;
+use std::time::Duration;
 
 /// The driver's allocation granularity, and the unit of simulated physical memory.
 pub const GRANULARITY: usize = 2 << 20;
@@ -77,6 +78,10 @@ pub struct Config {
     /// Duration in nanoseconds of a query of a stream or event. With it, the library paces queries
     /// by the clock, as on a GPU, so runs are not reproducible.
     pub query_time: Option<u64>,
+    /// The longest time that a kernel may take.
+    pub kernel_time: Duration,
+    /// True if races within kernels are looked for and reported.
+    pub races: bool,
 }
 
 impl Default for Config {
@@ -95,6 +100,8 @@ impl Default for Config {
             compute_capability: (9, 0),
             virtual_memory: true,
             query_time: None,
+            kernel_time: Duration::from_secs(60),
+            races: false,
         }
     }
 }
@@ -182,6 +189,18 @@ impl Config {
                 let value = number(value, 0, 1_000_000).ok_or(bad("question", accepted))?;
                 self.query_time = Some(value);
             }
+            "kernel_time" => {
+                let value = number(value, 1, 86_400)
+                    .ok_or(bad("kernel_time", "a number of seconds from 1 to 86400"))?;
+                self.kernel_time = Duration::from_secs(value);
+            }
+            "races" => {
+                self.races = match value {
+                    "ignore" => false,
+                    "report" => true,
+                    _ => return Err(bad("races", "ignore, report")),
+                };
+            }
             "multiprocessors" => {
                 self.multiprocessors = number(value, 1, 1024)
                     .ok_or(bad("multiprocessors", "a number from 1 to 1024"))?
@@ -265,7 +284,7 @@ mod tests {
             " devices = 4 , \
              memory=5MiB,schedule=threads,peers=pairs,leaks=report,multiprocessors=8,\
              threads_per_multiprocessor=1536,compute_capability=8.6,virtual_memory=none,\
-             question=200,\
+             question=200,kernel_time=2,races=report,\
              name=Test GPU,",
         )
         .unwrap();
@@ -279,6 +298,8 @@ mod tests {
         assert_eq!(config.name, "Test GPU");
         assert!(!config.virtual_memory && Config::default().virtual_memory);
         assert_eq!((config.query_time, Config::default().query_time), (Some(200), None));
+        assert_eq!(config.kernel_time, Duration::from_secs(2));
+        assert!(config.races && !Config::default().races);
         assert!(config.can_access_peer(2, 3) && !config.can_access_peer(1, 2));
     }
 
@@ -314,6 +335,8 @@ mod tests {
         assert!(message("virtual_memory=off").contains("full, none"));
         assert!(message("question=long").contains("nanoseconds"));
         assert!(message("threads_per_multiprocessor=100").contains("multiple of 32"));
+        assert!(message("kernel_time=0").contains("1 to 86400"));
+        assert!(message("races=yes").contains("ignore, report"));
         assert!(message("leaks=abort").contains("ignore, report"));
         let long = format!("{}é", "x".repeat(39));
         assert!(message(&format!("{long}=1")).contains("..."));

@@ -53,8 +53,8 @@ pub enum ConfigError {
     /// A key that does not exist.
     #[error(
         "unknown option \"{0}\" of the simulated machine; accepted are devices, memory, schedule, \
-         late, trace, leaks, peers, virtual_memory, question, multiprocessors, \
-         threads_per_multiprocessor, compute_capability and name"
+         late, trace, leaks, races, peers, virtual_memory, question, kernel_time, \
+         multiprocessors, threads_per_multiprocessor, compute_capability and name"
     )]
     UnknownKey(Excerpt),
     /// Not of the form key=value.

@@ -9,6 +9,8 @@ use super::load::Load;
 use super::memory::Memory;
 use super::queue::{Action, Stream};
 use crate::base::code;
+use crate::exec::Options;
+use crate::memory::race::Settings;
 use std::cell::Cell;
 use std::ffi::c_int;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -46,10 +48,8 @@ pub(super) struct Device {
 pub(super) struct Hardware {
     pub(super) devices: Vec<Device>,
     pub(super) memory: Arc<Memory>,
-    /// Multiprocessors of each device.
-    multiprocessors: u32,
-    /// The seed of an adversarial schedule, which orders blocks and warps as well.
-    seed: Option<u64>,
+    /// How kernels run. The seed of an adversarial schedule orders blocks and warps as well.
+    options: Options,
     /// Launches of kernels so far.
     launches: AtomicU64,
     /// When the machine was powered on.
@@ -62,9 +62,15 @@ impl Hardware {
             ScheduleKind::Adversarial(seed) => Some(seed),
             _ => None,
         };
-        let multiprocessors = config.multiprocessors.unsigned_abs();
+        let options = Options {
+            seed,
+            multiprocessors: config.multiprocessors.unsigned_abs(),
+            time_limit: config.kernel_time,
+            races: config.races.then(Settings::default),
+            ..Options::default()
+        };
         let launches = AtomicU64::new(1);
-        Hardware { devices, memory, multiprocessors, seed, launches, start: Instant::now() }
+        Hardware { devices, memory, options, launches, start: Instant::now() }
     }
 
     /// Nanoseconds since the machine was powered on.
@@ -138,9 +144,10 @@ impl Hardware {
                 let run = Run {
                     memory: &self.memory,
                     device: stream.device,
-                    multiprocessors: self.multiprocessors,
-                    seed: self.seed,
-                    launch: self.launches.fetch_add(1, Ordering::Relaxed),
+                    options: Options {
+                        launch: self.launches.fetch_add(1, Ordering::Relaxed),
+                        ..self.options
+                    },
                     start: self.start,
                 };
                 let work = || launch.run(&run);

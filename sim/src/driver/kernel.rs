@@ -10,6 +10,7 @@ use crate::exec::heap::Heap;
 use crate::exec::{self, Options, Shape};
 use crate::memory::Window;
 use crate::memory::fault::FaultKind;
+use crate::memory::race::{Race, Summary};
 use crate::program::{Program, Variable};
 use crate::ptx::tree::Space;
 use std::collections::BTreeMap;
@@ -203,15 +204,9 @@ impl Launch {
             journal: self.journal.as_deref(),
             start: run.start,
         };
-        let options = Options {
-            seed: run.seed,
-            multiprocessors: run.multiprocessors,
-            launch: run.launch,
-            ..Options::default()
-        };
         let Launch { kernel, shape, parameters, .. } = self;
         let addresses = &kernel.variables.addresses;
-        let outcome = kernel.exec.run(&reach, addresses, *shape, parameters, &options);
+        let outcome = kernel.exec.run(&reach, addresses, *shape, parameters, &run.options);
         let Err(fault) = outcome else { return Ok(()) };
         hooks::log_error(format_args!("a kernel failed: {fault}"));
         Err(match fault.kind {
@@ -235,11 +230,8 @@ impl Launch {
 pub(super) struct Run<'a> {
     pub(super) memory: &'a Memory,
     pub(super) device: usize,
-    pub(super) multiprocessors: u32,
-    /// The seed of the schedule, if it has one.
-    pub(super) seed: Option<u64>,
-    /// The number of the launch since the machine was powered on: a seed repeats a run.
-    pub(super) launch: u64,
+    /// With the number of the launch since the machine was powered on, so that a seed repeats a run.
+    pub(super) options: Options,
     /// When the machine was powered on.
     pub(super) start: Instant,
 }
@@ -298,6 +290,14 @@ unsafe impl crate::memory::Machine for Reach<'_> {
 
     fn is_cancelled(&self) -> bool {
         false
+    }
+
+    fn report_race(&self, race: &Race) {
+        hooks::log_error(format_args!("{race}"));
+    }
+
+    fn report_races(&self, summary: &Summary) {
+        hooks::log_error(format_args!("{summary}"));
     }
 }
 

@@ -173,3 +173,52 @@ fn a_kernel_may_require_clusters_and_blocks() {
         assert_eq!(launch(&bench, exact, stream, shape, &mut []), expected);
     }
 }
+
+/// Lines of the log.
+static LINES: Mutex<Vec<String>> = Mutex::new(Vec::new());
+
+unsafe extern "C" fn keep_line(line: *const c_char) {
+    // SAFETY: the log passes a NUL-terminated text.
+    let line = unsafe { CStr::from_ptr(line) };
+    LINES.lock().unwrap().push(line.to_str().unwrap().to_owned());
+}
+
+#[test]
+fn races_are_reported_where_they_are_asked_for() {
+    // Each thread of the block writes its number to the same word.
+    let image = c".version 7.8\n.target sm_52\n.address_size 64\n\
+        .visible .entry write(.param .u64 data)\n\
+        { .reg .b32 %r; .reg .b64 %a; ld.param.u64 %a, [data]; mov.u32 %r, %tid.x;\n\
+        st.global.u32 [%a], %r; ret; }";
+    for (options, reported) in [("races=report", true), ("", false)] {
+        LINES.lock().unwrap().clear();
+        let hooks = Hooks { log: Some(keep_line), ..Hooks::default() };
+        let bench = Bench::with_hooks(options, hooks);
+        let mut module = ptr::null_mut();
+        ok!(bench, cuModuleLoadData(&mut module, image.as_ptr().cast()));
+        let write = function(&bench, module, c"write").unwrap();
+        let mut data = bench.allocate(4);
+        let stream = bench.stream();
+        let list = &mut [(&raw mut data).cast()];
+        assert_eq!(launch(&bench, write, stream, ONE, list), 0);
+        ok!(bench, cuStreamSynchronize(stream));
+        let lines = LINES.lock().unwrap().clone();
+        assert_eq!(lines.iter().any(|line| line.contains("write")), reported, "{lines:?}");
+    }
+}
+
+#[test]
+fn an_endless_loop_ends_at_the_limit() {
+    let image = c".version 7.8\n.target sm_52\n.address_size 64\n\
+        .visible .entry spin()\n{ $again: bra $again; }";
+    let bench = Bench::new("kernel_time=1");
+    let mut module = ptr::null_mut();
+    ok!(bench, cuModuleLoadData(&mut module, image.as_ptr().cast()));
+    let spin = function(&bench, module, c"spin").unwrap();
+    let stream = bench.stream();
+    let began = std::time::Instant::now();
+    launch(&bench, spin, stream, ONE, &mut []);
+    assert_eq!(cu!(bench, cuStreamSynchronize(stream)), code::LAUNCH_TIMEOUT);
+    let took = began.elapsed().as_secs();
+    assert!((1..30).contains(&took), "{took}");
+}

@@ -150,8 +150,12 @@ struct Bench {
 
 impl Bench {
     fn new(options: &str) -> Bench {
+        Bench::with_hooks(options, Hooks::default())
+    }
+
+    fn with_hooks(options: &str, hooks: Hooks) -> Bench {
         let lock = test_lock();
-        power_on(options, Hooks::default()).unwrap();
+        power_on(options, hooks).unwrap();
         let mut bench = Bench { context: ptr::null_mut(), _lock: lock };
         // SAFETY: no pointers.
         assert_eq!(unsafe { super::device_calls::initialize(0) }, 0);
