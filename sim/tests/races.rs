@@ -41,8 +41,8 @@ fn run(text: &str, shape: Shape) -> (Vec<Race>, Summary) {
     (races, summary)
 }
 
-/// A kernel with `%t` the thread, `%b` the block, `%o` the memory of the launch, `%l` the lane, `%s`
-/// the thread's word of the shared array `room`, which begins at `%base`.
+/// A kernel with `%t` the thread, `%b` the block, `%o` the memory of the launch, `%l` the lane,
+/// `%s` the thread's word of the shared array `room`, which begins at `%base`.
 fn kernel(body: &str) -> String {
     format!(
         ".version 8.0\n.target sm_90\n.address_size 64\n.global .align 8 .b32 counters[64];\n\
@@ -271,7 +271,8 @@ fn copies_race_until_they_are_waited_for() {
             "mul.wide.u32 %d1, %t, 4; add.u64 %d1, %o, %d1; \
              cp.async.ca.shared.global [%s], [%d1], 4; cp.async.commit_group; \
              cp.async.ca.shared.global [%s+512], [%d1+512], 4; cp.async.commit_group; {wait} \
-             {barrier} xor.b32 %r1, %t, 64; mad.lo.u32 %r1, %r1, 4, %base; ld.shared.u32 %r2, [%r1];"
+             {barrier} xor.b32 %r1, %t, 64; mad.lo.u32 %r1, %r1, 4, %base; \
+             ld.shared.u32 %r2, [%r1];"
         )
     };
     let size = shape(2, 128, 1);

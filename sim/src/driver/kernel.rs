@@ -230,7 +230,7 @@ impl Launch {
 pub(super) struct Run<'a> {
     pub(super) memory: &'a Memory,
     pub(super) device: usize,
-    /// With the number of the launch since the machine was powered on, so that a seed repeats a run.
+    /// With the number of the launch since the machine was powered on: a seed repeats a run.
     pub(super) options: Options,
     /// When the machine was powered on.
     pub(super) start: Instant,

@@ -76,8 +76,8 @@ pub struct Race {
     /// True if the second access writes the value that the first one wrote.
     ///
     /// It is a race by the rules of PTX and reported as one, since the compiler may split or widen
-    /// the writes. But programs often set flags in this way, and it is harmless on known GPUs. So it
-    /// is marked and counted apart: a reader can leave it out.
+    /// the writes. But programs often set flags in this way, and it is harmless on known GPUs. So
+    /// it is marked and counted apart: a reader can leave it out.
     pub is_same_value: bool,
 }
 
