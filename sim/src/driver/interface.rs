@@ -133,7 +133,7 @@ impl Write for Writer {
         for byte in text.bytes() {
             if self.1 + 1 < self.0.room {
                 // SAFETY: within the room that the caller gave.
-                unsafe { self.0.text.add(self.1).write(byte as c_char) };
+                unsafe { self.0.text.wrapping_add(self.1).write(byte as c_char) };
                 self.1 += 1;
             }
         }
@@ -146,7 +146,7 @@ fn refuse(code: c_int, reason: &dyn Display, message: Message) -> c_int {
     let _ = write!(writer, "{reason}");
     if writer.1 < message.room {
         // SAFETY: within the room that the caller gave.
-        unsafe { message.text.add(writer.1).write(0) };
+        unsafe { message.text.wrapping_add(writer.1).write(0) };
     }
     code
 }
