@@ -65,15 +65,24 @@ pub(super) fn program(tree: &tree::Module<'_>) -> Result<Program> {
         module.set_values(variable)?;
     }
     for (source, made) in &mut functions {
-        *made = function(&mut module, source)?;
+        function(&mut module, source, made)?;
     }
-    Ok(Program {
+    Ok(finished(tree, module, functions))
+}
+
+#[inline(never)]
+fn finished(
+    tree: &tree::Module<'_>,
+    module: Module<'_>,
+    functions: Vec<(&tree::Function<'_>, Function)>,
+) -> Program {
+    Program {
         functions: functions.into_iter().map(|(_, made)| made).collect(),
         variables: module.list,
         version: tree.version.0 * 10 + tree.version.1,
         target: tree.target,
         files: tree.files.iter().map(|(number, name)| (*number, (*name).to_owned())).collect(),
-    })
+    }
 }
 
 /// The names of a module, and its variables.
@@ -201,11 +210,14 @@ fn declaration(tree: &tree::Function<'_>) -> Function {
     function
 }
 
+/// The function before its first instruction, on the heap.
 #[inline(never)]
-fn function<'t>(module: &mut Module<'t>, tree: &'t tree::Function<'t>) -> Result<Function> {
-    let Some(body) = &tree.body else { return Ok(declaration(tree)) };
-    // On the heap, since the functions below have large frames.
-    let mut lowering = Box::new(Lowering {
+fn begin<'m, 't>(
+    module: &'m mut Module<'t>,
+    tree: &'t tree::Function<'t>,
+    body: &'t tree::Body<'t>,
+) -> Box<Lowering<'m, 't>> {
+    Box::new(Lowering {
         module,
         tree,
         body,
@@ -221,7 +233,20 @@ fn function<'t>(module: &mut Module<'t>, tree: &'t tree::Function<'t>) -> Result
         source: (0, 0),
         order: Order::Weak,
         guesses: guess::guesses(body),
-    });
+    })
+}
+
+#[inline(never)]
+fn function<'t>(
+    module: &mut Module<'t>,
+    tree: &'t tree::Function<'t>,
+    made: &mut Function,
+) -> Result<()> {
+    let Some(body) = &tree.body else {
+        *made = declaration(tree);
+        return Ok(());
+    };
+    let mut lowering = begin(module, tree, body);
     lowering.place_registers();
     lowering.place_variables()?;
     lowering.take_parameters()?;
@@ -237,7 +262,8 @@ fn function<'t>(module: &mut Module<'t>, tree: &'t tree::Function<'t>) -> Result
     (lowering.guard, lowering.order) = (None, Order::Weak);
     lowering.give_results()?;
     lowering.push_flow(Action::Return, Next::End);
-    Ok(lowering.finish())
+    *made = lowering.finish();
+    Ok(())
 }
 
 impl<'t> Lowering<'_, 't> {
