@@ -6,12 +6,13 @@
 
 typedef uint64_t address;
 
-enum { SUCCESS = 0, INVALID_VALUE = 1, NOT_INITIALIZED = 3, NOT_FOUND = 500 };
+enum { SUCCESS = 0, INVALID_VALUE = 1, NOT_FOUND = 500 };
 /* CUdriverProcAddressQueryResult */
 enum { FOUND = 0, NO_SYMBOL = 1, NEWER_ONLY = 2 };
 
 static struct {
     int (*init)(unsigned int flags);
+    int (*version)(int *version);
     int (*count)(int *count);
     int (*retain)(void **context, int device);
     int (*release)(int device);
@@ -47,6 +48,7 @@ static void open_the_driver(void)
         memcpy(&driver.field, &found_, sizeof found_); \
     } while (0)
     FIND(init, "cuInit");
+    FIND(version, "cuDriverGetVersion");
     FIND(count, "cuDeviceGetCount");
     FIND(retain, "cuDevicePrimaryCtxRetain");
     FIND(release, "cuDevicePrimaryCtxRelease_v2");
@@ -89,13 +91,18 @@ static void bytes_are(address memory, unsigned char expected)
 
 int main(void)
 {
-    int count = 0;
+    int count = 0, version = 0;
     int32_t devices = 0;
     void *context = NULL, *block = NULL;
     address memory = 0;
     open_the_driver();
     functions_have_names_and_versions();
+    CHECK_EQ(driver.version(&version), SUCCESS);
+    CHECK_EQ(version, 12090);
     CHECK_EQ(driver.init(1), INVALID_VALUE);
+    /* Nothing is on after that, or tcuda could not choose its machine. */
+    CHECK_OK(tcuda_init());
+    CHECK_OK(tcuda_shutdown(NULL));
     CHECK_EQ(driver.init(0), SUCCESS);
     /* TCUDA_SIM's options are those of this machine, too. */
     CHECK_EQ(driver.count(&count), SUCCESS);

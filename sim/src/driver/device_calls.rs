@@ -2,7 +2,7 @@
 
 use super::arguments::{put, require};
 use super::config::Config;
-use super::entry::{entry, entry_before_init};
+use super::entry::{entry, entry_before_init, guard, machine};
 use super::kernel::{MAX_SHARED_PER_BLOCK, MAX_THREADS_PER_BLOCK};
 use crate::base::code;
 use cudarc::driver::sys::{CUdevice, CUdevice_attribute, CUuuid};
@@ -23,11 +23,14 @@ pub(super) unsafe extern "C" fn initialize(flags: c_uint) -> c_int {
 
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C" fn cuInit(flags: c_uint) -> c_int {
-    if let Err(code) = super::power_on_for_program() {
-        return code;
+    let powered = guard(|| {
+        require(flags == 0, code::INVALID_VALUE)?;
+        super::power_on_for_program()
+    });
+    if powered != code::SUCCESS {
+        return powered;
     }
     entry_before_init(|machine| {
-        require(flags == 0, code::INVALID_VALUE)?;
         machine.initialised.store(true, Ordering::Release);
         machine.is_shared.store(true, Ordering::Release);
         Ok(())
@@ -36,7 +39,11 @@ pub(super) unsafe extern "C" fn cuInit(flags: c_uint) -> c_int {
 
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C" fn cuDriverGetVersion(version: *mut c_int) -> c_int {
-    entry_before_init(|_| put!(version, VERSION))
+    match machine() {
+        Some(_) => entry_before_init(|_| put!(version, VERSION)),
+        // A program may ask for the version first.
+        None => guard(|| put!(version, VERSION)),
+    }
 }
 
 #[unsafe(no_mangle)]

@@ -28,6 +28,24 @@ pub struct Hooks {
     pub pass: Option<unsafe extern "C" fn(nanoseconds: u64)>,
 }
 
+impl Hooks {
+    /// The hooks of a host whose version may have fewer.
+    ///
+    /// # Safety
+    /// `hooks` is NULL, or begins with the number of its bytes.
+    pub(super) unsafe fn read(hooks: *const Hooks) -> Hooks {
+        let mut own = Hooks::default();
+        if !hooks.is_null() {
+            // SAFETY: the first field, by the caller's promise.
+            let bytes = unsafe { hooks.cast::<usize>().read() }.min(size_of::<Hooks>());
+            let to = (&raw mut own).cast::<u8>();
+            // SAFETY: no more bytes than either has; zeros are no functions.
+            unsafe { to.copy_from_nonoverlapping(hooks.cast(), bytes) };
+        }
+        own
+    }
+}
+
 static HOOKS: RwLock<Hooks> = RwLock::new(Hooks {
     bytes: size_of::<Hooks>(),
     refused: None,

@@ -178,8 +178,8 @@ unsafe extern "C" fn start(
     let Some(options) = (unsafe { read(options) }) else {
         return refuse(INVALID, &"the options are not UTF-8", message);
     };
-    // SAFETY: NULL, or hooks of this version.
-    let hooks = unsafe { hooks.as_ref() }.copied().unwrap_or_default();
+    // SAFETY: NULL, or hooks as the caller's version declares them.
+    let hooks = unsafe { Hooks::read(hooks) };
     let body = || {
         let now = power_on(options, hooks)?;
         if !started.is_null() {

@@ -172,7 +172,11 @@ fn power_on_for_program() -> Result<(), i32> {
         return Ok(());
     }
     let _reserve = reserve::hold().ok_or(code::OUT_OF_MEMORY)?;
-    let options = std::env::var("TCUDA_SIM").unwrap_or_default();
+    let options = match is_privileged() {
+        // The caller of a program with raised privileges sets its environment.
+        true => String::new(),
+        false => std::env::var("TCUDA_SIM").unwrap_or_default(),
+    };
     let mut on = write(&MACHINE);
     if on.is_some() {
         return Ok(());
@@ -182,8 +186,16 @@ fn power_on_for_program() -> Result<(), i32> {
         hooks::log_error(format_args!("{error}"));
         if error.is_the_hosts() { code::OUT_OF_MEMORY } else { code::SYSTEM_NOT_READY }
     })?;
+    // Before another thread finds it: a host may join it, and not power it off.
+    new.is_shared.store(true, Ordering::Release);
     *on = Some(Arc::new(new));
     Ok(())
+}
+
+/// True if the program runs with raised privileges.
+fn is_privileged() -> bool {
+    // SAFETY: no preconditions.
+    unsafe { libc::getauxval(libc::AT_SECURE) != 0 }
 }
 
 /// Counts the live objects; all zero when the machine is off.

@@ -109,7 +109,7 @@ impl Clock {
     }
 }
 
-/// Both clocks joined; one of them if it knows all of the other, so that those who know the same
+/// Both clocks joined; one of them if it knows all of the other, so that threads that know the same
 /// share it.
 pub(super) fn joined(a: &Rc<Clock>, b: &Rc<Clock>) -> Rc<Clock> {
     if Rc::ptr_eq(a, b) {
