@@ -53,9 +53,10 @@ impl Physical {
             freed_but_shared: Mutex::default(),
             poison,
             used: AtomicUsize::new(0),
-            free: Mutex::new(BTreeMap::from([(0, bytes)])),
+            free: Mutex::default(),
             alias: OnceLock::new(),
         };
+        lock(&physical.free).insert(0, bytes);
         // Exceeding the file size limit (ulimit -f) is then an error instead of a signal.
         let _quiet = BlockedSignals::begin();
         // SAFETY: the descriptor is ours.

@@ -19,7 +19,9 @@ pub struct Heap {
 
 impl Default for Heap {
     fn default() -> Heap {
-        Heap { memory: Vec::new(), free: BTreeMap::from([(0, BYTES)]), used: BTreeMap::new() }
+        let mut free = BTreeMap::new();
+        free.insert(0, BYTES);
+        Heap { memory: Vec::new(), free, used: BTreeMap::new() }
     }
 }
 
