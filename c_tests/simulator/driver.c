@@ -1,12 +1,7 @@
 /* The simulator as the driver of a program, by a link named libcuda.so.1 as other programs find it,
  * and of tcuda in the same process: both use one machine, which outlives tcuda_shutdown. */
-#include <dlfcn.h>
+#include "driver.h"
 
-#include "support.h"
-
-typedef uint64_t address;
-
-enum { SUCCESS = 0, INVALID_VALUE = 1, NOT_FOUND = 500 };
 /* CUdriverProcAddressQueryResult */
 enum { FOUND = 0, NO_SYMBOL = 1, NEWER_ONLY = 2 };
 
@@ -25,40 +20,20 @@ static struct {
     int (*find)(const char *name, void **function, int version, uint64_t flags, int *status);
 } driver;
 
-static void *library;
-
-static void *symbol(const char *name)
+static void find_the_functions(void)
 {
-    void *const found = dlsym(library, name);
-    if (found == NULL)
-        check_failed(__FILE__, __LINE__, name, dlerror());
-    return found;
-}
-
-static void open_the_driver(void)
-{
-    const char *const path = getenv("TCUDA_TEST_DRIVER");
-    CHECK(path != NULL);
-    library = dlopen(path, RTLD_NOW);
-    if (library == NULL)
-        check_failed(__FILE__, __LINE__, path, dlerror());
-#define FIND(field, name) \
-    do { \
-        void *const found_ = symbol(name); \
-        memcpy(&driver.field, &found_, sizeof found_); \
-    } while (0)
-    FIND(init, "cuInit");
-    FIND(version, "cuDriverGetVersion");
-    FIND(count, "cuDeviceGetCount");
-    FIND(retain, "cuDevicePrimaryCtxRetain");
-    FIND(release, "cuDevicePrimaryCtxRelease_v2");
-    FIND(set_current, "cuCtxSetCurrent");
-    FIND(allocate, "cuMemAlloc_v2");
-    FIND(free, "cuMemFree_v2");
-    FIND(fill, "cuMemsetD8Async");
-    FIND(copy, "cuMemcpyAsync");
-    FIND(synchronize, "cuStreamSynchronize");
-    FIND(find, "cuGetProcAddress_v2");
+    FIND(driver.init, "cuInit");
+    FIND(driver.version, "cuDriverGetVersion");
+    FIND(driver.count, "cuDeviceGetCount");
+    FIND(driver.retain, "cuDevicePrimaryCtxRetain");
+    FIND(driver.release, "cuDevicePrimaryCtxRelease_v2");
+    FIND(driver.set_current, "cuCtxSetCurrent");
+    FIND(driver.allocate, "cuMemAlloc_v2");
+    FIND(driver.free, "cuMemFree_v2");
+    FIND(driver.fill, "cuMemsetD8Async");
+    FIND(driver.copy, "cuMemcpyAsync");
+    FIND(driver.synchronize, "cuStreamSynchronize");
+    FIND(driver.find, "cuGetProcAddress_v2");
 }
 
 static void functions_have_names_and_versions(void)
@@ -96,6 +71,7 @@ int main(void)
     void *context = NULL, *block = NULL;
     address memory = 0;
     open_the_driver();
+    find_the_functions();
     functions_have_names_and_versions();
     CHECK_EQ(driver.version(&version), SUCCESS);
     CHECK_EQ(version, 12090);
