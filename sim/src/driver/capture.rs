@@ -112,7 +112,7 @@ impl Capture {
         let graph = Arc::clone(&self.graph);
         let member = self.member(stream).ok_or(code::UNKNOWN)?;
         let after = std::mem::take(&mut member.ends);
-        member.ends.push(graph.add(graphs, stream.device, after, work));
+        member.ends.push(graph.add(graphs, stream.device, after, work.into()));
         Ok(())
     }
 
@@ -120,7 +120,7 @@ impl Capture {
     fn is_joined(&self) -> bool {
         let Some((first, others)) = self.members.split_first() else { return true };
         let before = self.graph.ancestors(&first.ends);
-        others.iter().flat_map(|member| &member.ends).all(|node| before[*node])
+        others.iter().flat_map(|member| &member.ends).all(|node| before.contains(node))
     }
 }
 

@@ -42,13 +42,16 @@ pub(super) struct Copy {
     pub(super) depth: usize,
 }
 
-/// `count` elements of `width` bytes, each set to the low bytes of `value`.
+/// `rows` rows of `count` elements of `width` bytes, each set to the low bytes of `value`.
 #[derive(Clone, Copy)]
 pub(super) struct Fill {
     pub(super) address: usize,
     pub(super) value: u32,
     pub(super) width: usize,
     pub(super) count: usize,
+    pub(super) rows: usize,
+    /// Bytes from one row to the next.
+    pub(super) pitch: usize,
 }
 
 impl Side {
@@ -188,8 +191,30 @@ fn is_readable(start: usize, bytes: usize) -> bool {
 }
 
 impl Fill {
+    /// A fill of one row.
+    pub(super) fn row(address: usize, value: u32, width: usize, count: usize) -> Fill {
+        Fill { address, value, width, count, rows: 1, pitch: 0 }
+    }
+
+    /// Number of bytes that are filled.
+    pub(super) fn bytes(&self) -> usize {
+        self.width.saturating_mul(self.count).saturating_mul(self.rows)
+    }
+
+    /// Bytes from the first to the last byte that is filled.
+    pub(super) fn extent(&self) -> usize {
+        (self.rows - 1) * self.pitch + self.count * self.width
+    }
+
     /// Takes the second half off; `None` when it is too small for that.
     pub(super) fn split(&mut self) -> Option<Fill> {
+        if self.rows > 1 {
+            let first = self.rows / 2;
+            let address = self.address + first * self.pitch;
+            let rest = Fill { address, rows: self.rows - first, ..*self };
+            self.rows = first;
+            return Some(rest);
+        }
         let first = self.count * self.width / 2 / WORD * WORD / self.width;
         if first == 0 {
             return None;
@@ -275,8 +300,12 @@ fn copy_chunks(source: &Chunks, target: &Chunks) {
 /// Runs a fill on a device.
 pub(super) fn fill(memory: &Memory, device: usize, fill: &Fill) -> Result<(), i32> {
     let accessor = Accessor { device, write: true, staged: false };
+    (0..fill.rows).try_for_each(|row| fill_row(memory, accessor, row * fill.pitch, fill))
+}
+
+fn fill_row(memory: &Memory, accessor: Accessor, skip: usize, fill: &Fill) -> Result<(), i32> {
     let bytes = fill.count * fill.width;
-    for chunk in memory.translate(fill.address, bytes, accessor)?.iter() {
+    for chunk in memory.translate(fill.address + skip, bytes, accessor)?.iter() {
         let at = ptr::with_exposed_provenance_mut::<u8>(chunk.address);
         match fill.width {
             // SAFETY: the range was checked, and is aligned as the device address is.

@@ -2,17 +2,19 @@
 //! that a launch allocates.
 
 use super::arguments::require;
-use super::graph::{Node, Work};
+use super::graph::{Graph, Node, Task, Work};
 use super::graph_memory::{Block, GraphMemory};
 use super::handles::Handles;
-use super::queue::{Point, Stream};
+use super::queue::{Action, Point, Stream};
 use super::sync::{lock, read, write};
+use super::user_object::UserObject;
 use crate::base::code;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::c_ulonglong;
 use std::sync::{Arc, Mutex, RwLock};
 
 /// Flag of `cuGraphInstantiateWithFlags`: the memory of the last launch is freed at the next.
-const FREE_AT_LAUNCH: c_ulonglong = 1;
+pub(super) const FREE_AT_LAUNCH: c_ulonglong = 1;
 
 /// All executable graphs.
 pub(super) struct Execs {
@@ -45,14 +47,21 @@ impl Execs {
             lock(&self.retired).extract_if(.., |exec| exec.is_over()).collect();
         drop(over);
     }
+
+    /// True if a destroyed one may have unfinished work.
+    pub(super) fn are_retired(&self) -> bool {
+        !lock(&self.retired).is_empty()
+    }
 }
 
 /// An executable graph.
 pub(super) struct Exec {
     pub(super) flags: c_ulonglong,
-    /// Replaced by an update; the order stays the same.
-    nodes: RwLock<Vec<Arc<Node>>>,
-    /// For each node: the chain in which it runs.
+    /// Changed by updates; the order stays the same.
+    steps: RwLock<Arc<Vec<Step>>>,
+    /// The user objects of its graph.
+    _objects: Vec<Arc<UserObject>>,
+    /// For each step: the chain in which it runs.
     pub(super) chain_of: Vec<usize>,
     /// For each chain: its device. The first chain runs on the stream of the launch if that has the
     /// same device.
@@ -69,18 +78,80 @@ pub(super) struct Launched {
     pub(super) last: Option<Point>,
 }
 
+/// A node of an executable graph. Nodes of child graphs precede the node that contains them.
+#[derive(Clone)]
+pub(super) struct Step {
+    /// The id of its node in the graph.
+    pub(super) id: u64,
+    pub(super) handle: usize,
+    pub(super) device: usize,
+    /// Places of the steps that it depends on.
+    pub(super) after: Vec<usize>,
+    pub(super) task: Arc<Task>,
+    /// Number of steps before this one that belong to its child graph.
+    pub(super) inner: usize,
+    /// False if it does nothing until it is enabled again.
+    pub(super) is_enabled: bool,
+}
+
+impl Step {
+    /// The steps of a graph. The error is a node of a cycle.
+    pub(super) fn all(graph: &Graph) -> Result<Vec<Step>, Arc<Node>> {
+        let mut steps: Vec<Step> = Vec::new();
+        let mut places: BTreeMap<usize, usize> = BTreeMap::new();
+        for node in graph.sorted()? {
+            let place_of = |number: &usize| places.get(number).copied();
+            let mut after: Vec<usize> = node.after.iter().filter_map(place_of).collect();
+            let mut inner = 0;
+            if let Work::Child(child) = &node.task.work {
+                let child = Step::all(child)?;
+                inner = child.len();
+                after = append(&mut steps, child, after);
+            }
+            places.insert(node.number, steps.len());
+            let (id, handle, device) = (node.id, node.handle, node.device);
+            let task = Arc::clone(&node.task);
+            steps.push(Step { id, handle, device, after, task, inner, is_enabled: true });
+        }
+        Ok(steps)
+    }
+
+    /// What it does at a launch.
+    pub(super) fn work(&self) -> &Work {
+        const NOTHING: &Work = &Work::Action(Action::Nothing);
+        if self.is_enabled { &self.task.work } else { NOTHING }
+    }
+}
+
+/// Appends the steps of a child graph that come after others. Returns the places of the last ones.
+fn append(steps: &mut Vec<Step>, child: Vec<Step>, after: Vec<usize>) -> Vec<usize> {
+    let first = steps.len();
+    let mut ends: BTreeSet<usize> = (first..first + child.len()).collect();
+    for mut step in child {
+        step.after.iter_mut().for_each(|before| *before += first);
+        for before in &step.after {
+            ends.remove(before);
+        }
+        if step.after.is_empty() {
+            step.after.clone_from(&after);
+        }
+        steps.push(step);
+    }
+    if ends.is_empty() { after } else { ends.into_iter().collect() }
+}
+
 impl Exec {
-    pub(super) fn new(nodes: Vec<Arc<Node>>, flags: c_ulonglong) -> Exec {
+    pub(super) fn new(steps: Vec<Step>, flags: c_ulonglong, objects: Vec<Arc<UserObject>>) -> Exec {
         let (mut chain_of, mut chains, mut ends) = (Vec::new(), Vec::new(), Vec::new());
-        for (number, node) in nodes.iter().enumerate() {
-            // A node extends a chain whose last node it depends on, or begins a chain.
+        for (number, step) in steps.iter().enumerate() {
+            // A step extends a chain whose last step it depends on, or begins a chain.
             let goes_on =
-                node.after.iter().map(|before| chain_of[*before]).find(|chain: &usize| {
-                    node.after.contains(&ends[*chain]) && chains[*chain] == node.device
+                step.after.iter().map(|before| chain_of[*before]).find(|chain: &usize| {
+                    step.after.contains(&ends[*chain]) && chains[*chain] == step.device
                 });
             let chain = goes_on.unwrap_or(chains.len());
             if chain == chains.len() {
-                chains.push(node.device);
+                chains.push(step.device);
                 ends.push(number);
             }
             ends[chain] = number;
@@ -88,33 +159,40 @@ impl Exec {
         }
         let streams = vec![None; chains.len()];
         let launched = Mutex::new(Launched { streams, last: None });
-        Exec { flags, nodes: RwLock::new(nodes), chain_of, chains, launched }
+        let steps = RwLock::new(Arc::new(steps));
+        Exec { flags, steps, _objects: objects, chain_of, chains, launched }
     }
 
     /// The operations of the next launch.
-    pub(super) fn nodes(&self) -> Vec<Arc<Node>> {
-        read(&self.nodes).clone()
+    pub(super) fn steps(&self) -> Arc<Vec<Step>> {
+        Arc::clone(&read(&self.steps))
     }
 
-    /// Replaces the operations of later launches.
-    pub(super) fn replace(&self, nodes: Vec<Arc<Node>>) {
-        let before = std::mem::replace(&mut *write(&self.nodes), nodes);
+    /// Changes the operations of later launches.
+    pub(super) fn edit<T>(&self, body: impl FnOnce(&mut [Step]) -> T) -> T {
+        let mut steps = write(&self.steps);
+        // Kept, since the last reference to a task may free memory, which needs no lock here.
+        let before = Arc::clone(&steps);
+        let all: &mut Vec<Step> = Arc::make_mut(&mut steps);
+        let outcome = body(all);
+        drop(steps);
         drop(before);
+        outcome
     }
 
     /// Allocates the graph's memory. Fails if an earlier launch allocated it and it was not freed.
-    pub(super) fn take_memory(&self, memory: &GraphMemory, nodes: &[Arc<Node>]) -> Result<(), i32> {
+    pub(super) fn take_memory(&self, memory: &GraphMemory, steps: &[Step]) -> Result<(), i32> {
         if self.flags & FREE_AT_LAUNCH != 0 {
-            free_blocks(memory, nodes, false);
+            free_blocks(memory, steps, false);
         }
-        let taken = blocks(nodes, false).any(|block| block.is_live());
+        let taken = blocks(steps, false).any(|block| block.is_live());
         require(!taken, code::INVALID_VALUE)?;
-        let known = blocks(nodes, true).all(|block| {
-            block.is_live() || blocks(nodes, false).any(|own| Arc::ptr_eq(own, block))
+        let known = blocks(steps, true).all(|block| {
+            block.is_live() || blocks(steps, false).any(|own| Arc::ptr_eq(own, block))
         });
         require(known, code::INVALID_VALUE)?;
-        blocks(nodes, false).for_each(|block| block.take(memory));
-        free_blocks(memory, nodes, true);
+        blocks(steps, false).for_each(|block| block.take(memory));
+        free_blocks(memory, steps, true);
         Ok(())
     }
 
@@ -129,8 +207,8 @@ impl Exec {
 }
 
 /// The blocks that operations allocate, or with `frees`, free.
-fn blocks(nodes: &[Arc<Node>], frees: bool) -> impl Iterator<Item = &Arc<Block>> {
-    nodes.iter().filter_map(move |node| match &node.work {
+fn blocks(steps: &[Step], frees: bool) -> impl Iterator<Item = &Arc<Block>> {
+    steps.iter().filter_map(move |step| match &step.task.work {
         Work::Allocate(block) if !frees => Some(block),
         Work::Free(block) if frees => Some(block),
         _ => None,
@@ -138,8 +216,8 @@ fn blocks(nodes: &[Arc<Node>], frees: bool) -> impl Iterator<Item = &Arc<Block>>
 }
 
 /// Frees those blocks that are allocated.
-fn free_blocks(memory: &GraphMemory, nodes: &[Arc<Node>], frees: bool) {
-    for block in blocks(nodes, frees) {
+fn free_blocks(memory: &GraphMemory, steps: &[Step], frees: bool) {
+    for block in blocks(steps, frees) {
         let _ = block.free(memory);
     }
 }

@@ -3,37 +3,43 @@
 //! graph. So every schedule orders them like other work, and no more strictly than the graph's
 //! dependencies.
 
-use super::arguments::{put, require};
+use super::arguments::{peek, put, require};
 use super::copy::Fill;
 use super::entry::entry;
-use super::exec::Exec;
-use super::graph::{Node, Work};
+use super::exec::{Exec, FREE_AT_LAUNCH, Step};
+use super::graph::Work;
 use super::machine::Machine;
 use super::physical::POISONED_BYTES;
 use super::queue::{Action, Kind, Point, Stream};
 use super::sync::{lock, write};
 use super::transfer_calls;
 use crate::base::code;
-use cudarc::driver::sys::{CUgraph, CUgraphExec, CUstream};
+use cudarc::driver::sys::{
+    CUDA_GRAPH_INSTANTIATE_PARAMS, CUgraph, CUgraphExec, CUgraphInstantiateResult, CUstream,
+    cuuint64_t,
+};
 use std::ffi::{c_int, c_ulonglong};
 use std::ptr;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 /// All flags of `cuGraphInstantiateWithFlags`: free at launch, upload, device launch, node
 /// priority.
 const FLAGS: c_ulonglong = 0xf;
+const UPLOAD: c_ulonglong = 2;
+const DEVICE: c_ulonglong = 4;
 
 /// Queues the operations of a graph.
 fn queue_all(machine: &Machine, exec: &Exec, stream: &Arc<Stream>) -> Result<(), i32> {
     let mut launched = lock(&exec.launched);
-    let nodes = exec.nodes();
-    require(can_copy(&nodes), code::INVALID_VALUE)?;
-    exec.take_memory(&machine.graph_memory, &nodes)?;
+    let steps = exec.steps();
+    require(can_copy(&steps), code::INVALID_VALUE)?;
+    exec.take_memory(&machine.graph_memory, &steps)?;
     let before = launched.last.iter().filter(|last| !last.is_reached()).cloned().collect();
     let start = machine.submit(stream, before, Action::Nothing)?;
     let mut chains: Vec<Option<Arc<Stream>>> = vec![None; exec.chains.len()];
-    let mut points: Vec<Point> = Vec::with_capacity(nodes.len());
-    for (node, chain) in nodes.iter().zip(&exec.chain_of) {
+    let mut points: Vec<Point> = Vec::with_capacity(steps.len());
+    for (step, chain) in steps.iter().zip(&exec.chain_of) {
         let mut waits: Vec<Point> = Vec::new();
         let chain = match &mut chains[*chain] {
             Some(chain) => chain,
@@ -41,14 +47,14 @@ fn queue_all(machine: &Machine, exec: &Exec, stream: &Arc<Stream>) -> Result<(),
                 waits.push(start.clone());
                 let own = *chain > 0 || exec.chains[*chain] != stream.device;
                 let made = &mut launched.streams[*chain];
-                let chain = if own { own_stream(machine, made, node.device) } else { stream };
+                let chain = if own { own_stream(machine, made, step.device) } else { stream };
                 empty.insert(Arc::clone(chain))
             }
         };
         let elsewhere = |point: &&Point| !Arc::ptr_eq(&point.stream, chain);
         waits.retain(|point| elsewhere(&point));
-        waits.extend(node.after.iter().map(|n| &points[*n]).filter(elsewhere).cloned());
-        points.push(queue(machine, chain, waits, &node.work)?);
+        waits.extend(step.after.iter().map(|n| &points[*n]).filter(elsewhere).cloned());
+        points.push(queue(machine, chain, waits, step.work())?);
     }
     let tails: Vec<Point> = chains
         .iter()
@@ -89,13 +95,13 @@ fn queue(
             waits.extend(event.point().filter(|point| !point.is_reached()));
             Action::Nothing
         }
-        Work::Allocate(_) => Action::Nothing,
+        Work::Allocate(_) | Work::Child(_) => Action::Nothing,
         // If the schedule poisons memory, freed memory is overwritten.
         Work::Free(block) => match machine.schedule.poison() {
             0 => Action::Nothing,
             poison => {
                 let (address, count) = (block.address, block.bytes.min(POISONED_BYTES));
-                Action::Fill(Fill { address, value: poison.into(), width: 1, count })
+                Action::Fill(Fill::row(address, poison.into(), 1, count))
             }
         },
     };
@@ -103,21 +109,47 @@ fn queue(
 }
 
 /// Checks that the memory which the nodes fill is mapped.
-pub(super) fn can_run(machine: &Machine, nodes: &[Arc<Node>]) -> Result<(), i32> {
-    nodes.iter().try_for_each(|node| match &node.work {
-        Work::Action(Action::Fill(fill)) => transfer_calls::is_fillable(machine, node.device, fill),
+pub(super) fn can_run(machine: &Machine, steps: &[Step]) -> Result<(), i32> {
+    steps.iter().try_for_each(|step| match &step.task.work {
+        Work::Action(Action::Fill(fill)) => transfer_calls::is_fillable(machine, step.device, fill),
         _ => Ok(()),
     })
 }
 
-/// True if the host memory that the nodes copy is mapped.
-fn can_copy(nodes: &[Arc<Node>]) -> bool {
-    nodes.iter().all(|node| match &node.work {
+/// True if the host memory that the steps copy is mapped.
+fn can_copy(steps: &[Step]) -> bool {
+    steps.iter().all(|step| match step.work() {
         Work::Action(Action::Copy(copy)) => {
             [&copy.source, &copy.target].into_iter().all(|side| copy.is_mapped_in_host(side))
         }
         _ => true,
     })
+}
+
+/// Creates an executable graph. An error is a status, with the handle of the node that is to blame,
+/// or 0.
+fn instantiate(
+    machine: &Machine,
+    exec: *mut CUgraphExec,
+    graph: CUgraph,
+    flags: c_ulonglong,
+) -> Result<(), (i32, usize)> {
+    let check = || {
+        machine.current()?;
+        machine.captures.refuse_unsafe()?;
+        require(!exec.is_null() && flags & !FLAGS == 0, code::INVALID_VALUE)?;
+        require(flags & DEVICE == 0 || flags & FREE_AT_LAUNCH == 0, code::INVALID_VALUE)?;
+        let graph = machine.graph(graph)?;
+        require(!graph.is_owned.load(Ordering::Relaxed), code::INVALID_VALUE)?;
+        Ok(graph)
+    };
+    let graph = check().map_err(|code| (code, 0))?;
+    let steps = Step::all(&graph).map_err(|node| (code::INVALID_VALUE, node.handle))?;
+    can_run(machine, &steps).map_err(|code| (code, 0))?;
+    let objects = lock(&graph.objects).objects();
+    let made = Arc::new(Exec::new(steps, flags & !UPLOAD, objects));
+    let handle = write(&machine.execs.table).insert(made);
+    put!(exec, ptr::without_provenance_mut(handle)).map_err(|code| (code, 0))
 }
 
 #[unsafe(no_mangle)]
@@ -126,16 +158,57 @@ pub(super) unsafe extern "C" fn cuGraphInstantiateWithFlags(
     graph: CUgraph,
     flags: c_ulonglong,
 ) -> c_int {
+    entry(|machine| instantiate(machine, exec, graph, flags).map_err(|(code, _)| code))
+}
+
+#[unsafe(no_mangle)]
+pub(super) unsafe extern "C" fn cuGraphInstantiateWithParams(
+    exec: *mut CUgraphExec,
+    graph: CUgraph,
+    params: *mut CUDA_GRAPH_INSTANTIATE_PARAMS,
+) -> c_int {
     entry(|machine| {
-        machine.current()?;
-        machine.captures.refuse_unsafe()?;
-        require(!exec.is_null() && flags & !FLAGS == 0, code::INVALID_VALUE)?;
-        let nodes = machine.graph(graph)?.nodes();
-        can_run(machine, &nodes)?;
-        let made = Arc::new(Exec::new(nodes, flags));
-        let handle = write(&machine.execs.table).insert(made);
-        put!(exec, ptr::without_provenance_mut(handle))
+        let given = peek!(params)?;
+        let upload = given.flags & UPLOAD != 0;
+        let stream = if upload { Some(machine.stream(given.hUploadStream)?) } else { None };
+        let outcome = instantiate(machine, exec, graph, given.flags);
+        let (result, node) = match outcome {
+            Ok(()) => (CUgraphInstantiateResult::CUDA_GRAPH_INSTANTIATE_SUCCESS, 0),
+            Err((_, 0)) => (CUgraphInstantiateResult::CUDA_GRAPH_INSTANTIATE_ERROR, 0),
+            Err((_, node)) => {
+                (CUgraphInstantiateResult::CUDA_GRAPH_INSTANTIATE_INVALID_STRUCTURE, node)
+            }
+        };
+        let blamed = ptr::without_provenance_mut(node);
+        let results =
+            CUDA_GRAPH_INSTANTIATE_PARAMS { hErrNode_out: blamed, result_out: result, ..given };
+        put!(params, results)?;
+        outcome.map_err(|(code, _)| code)?;
+        stream.map_or(Ok(()), |stream| upload_to(machine, &stream))
     })
+}
+
+/// Memory of a graph is mapped when its nodes are created, so an upload has no work. Later work of
+/// the stream comes after it.
+fn upload_to(machine: &Machine, stream: &Arc<Stream>) -> Result<(), i32> {
+    machine.captures.refuse(stream)?;
+    machine.submit(stream, Vec::new(), Action::Nothing).map(drop)
+}
+
+#[unsafe(no_mangle)]
+pub(super) unsafe extern "C" fn cuGraphUpload(exec: CUgraphExec, stream: CUstream) -> c_int {
+    entry(|machine| {
+        machine.exec(exec)?;
+        upload_to(machine, &machine.stream(stream)?)
+    })
+}
+
+#[unsafe(no_mangle)]
+pub(super) unsafe extern "C" fn cuGraphExecGetFlags(
+    exec: CUgraphExec,
+    flags: *mut cuuint64_t,
+) -> c_int {
+    entry(|machine| put!(flags, machine.exec(exec)?.flags))
 }
 
 #[unsafe(no_mangle)]

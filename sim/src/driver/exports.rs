@@ -8,9 +8,10 @@ use super::arguments::{put, require};
 use super::device_calls::VERSION;
 use super::entry::guard;
 use super::{
-    capture_calls, context_calls, device_calls, event_calls, exec_calls, graph_calls, ipc_calls,
-    memory_calls, module_calls, pointer_calls, pool_calls, stream_calls, transfer_calls,
-    virtual_memory_calls,
+    capture_calls, context_calls, device_calls, edge_calls, event_calls, exec_calls,
+    exec_node_calls, graph_calls, graph_memory_calls, ipc_calls, memory_calls, module_calls,
+    node_calls, node_parameter_calls, pointer_calls, pool_calls, stream_calls, transfer_calls,
+    user_object_calls, virtual_memory_calls,
 };
 use crate::base::code;
 use cudarc::driver::sys::{self, CUdriverProcAddressQueryResult, cuuint64_t};
@@ -106,17 +107,113 @@ exports! {
         cuStreamEndCapture 10000 = cuStreamEndCapture(stream, graph);
     }
     graph_calls {
+        cuGraphCreate 10000 = cuGraphCreate(graph, flags);
+        cuGraphClone 10000 = cuGraphClone(clone, graph);
+        cuGraphNodeFindInClone 10000 = cuGraphNodeFindInClone(found, node, clone);
         cuGraphDestroy 10000 = cuGraphDestroy(graph);
+        cuGraphDestroyNode 10000 = cuGraphDestroyNode(node);
         cuGraphGetNodes 10000 = cuGraphGetNodes(graph, nodes, count);
-        cuGraphGetEdges 10000 = cuGraphGetEdges(graph, from, to, count);
+        cuGraphGetRootNodes 10000 = cuGraphGetRootNodes(graph, nodes, count);
         cuGraphNodeGetType 10000 = cuGraphNodeGetType(node, kind);
         cuGraphExecUpdate 12000 = cuGraphExecUpdate_v2(exec, graph, info);
         cuGraphDebugDotPrint 11030 = cuGraphDebugDotPrint(graph, path, flags);
     }
+    edge_calls {
+        cuGraphGetEdges 10000 = cuGraphGetEdges(graph, from, to, count);
+        cuGraphGetEdges 12030 = cuGraphGetEdges_v2(graph, from, to, data, count);
+        cuGraphNodeGetDependencies 10000 = cuGraphNodeGetDependencies(node, dependencies, count);
+        cuGraphNodeGetDependencies 12030 = cuGraphNodeGetDependencies_v2(
+            node, dependencies, data, count);
+        cuGraphNodeGetDependentNodes 10000 = cuGraphNodeGetDependentNodes(node, dependents, count);
+        cuGraphNodeGetDependentNodes 12030 = cuGraphNodeGetDependentNodes_v2(
+            node, dependents, data, count);
+        cuGraphAddDependencies 10000 = cuGraphAddDependencies(graph, from, to, count);
+        cuGraphAddDependencies 12030 = cuGraphAddDependencies_v2(graph, from, to, data, count);
+        cuGraphRemoveDependencies 10000 = cuGraphRemoveDependencies(graph, from, to, count);
+        cuGraphRemoveDependencies 12030 = cuGraphRemoveDependencies_v2(
+            graph, from, to, data, count);
+    }
     exec_calls {
+        cuGraphInstantiate 12000 = cuGraphInstantiateWithFlags(exec, graph, flags);
         cuGraphInstantiateWithFlags 11040 = cuGraphInstantiateWithFlags(exec, graph, flags);
+        cuGraphInstantiateWithParams 12000 = cuGraphInstantiateWithParams(exec, graph, params);
+        cuGraphUpload 11010 = cuGraphUpload(exec, stream);
+        cuGraphExecGetFlags 12000 = cuGraphExecGetFlags(exec, flags);
         cuGraphLaunch 10000 = cuGraphLaunch(exec, stream);
         cuGraphExecDestroy 10000 = cuGraphExecDestroy(exec);
+    }
+    exec_node_calls {
+        cuGraphExecKernelNodeSetParams 12000 = cuGraphExecKernelNodeSetParams_v2(
+            exec, node, params);
+        cuGraphExecMemcpyNodeSetParams 10020 = cuGraphExecMemcpyNodeSetParams(
+            exec, node, params, context);
+        cuGraphExecMemsetNodeSetParams 10020 = cuGraphExecMemsetNodeSetParams(
+            exec, node, params, context);
+        cuGraphExecHostNodeSetParams 10020 = cuGraphExecHostNodeSetParams(exec, node, params);
+        cuGraphExecChildGraphNodeSetParams 11010 = cuGraphExecChildGraphNodeSetParams(
+            exec, node, child);
+        cuGraphExecEventRecordNodeSetEvent 11010 = cuGraphExecEventRecordNodeSetEvent(
+            exec, node, event);
+        cuGraphExecEventWaitNodeSetEvent 11010 = cuGraphExecEventWaitNodeSetEvent(
+            exec, node, event);
+        cuGraphExecNodeSetParams 12020 = cuGraphExecNodeSetParams(exec, node, params);
+        cuGraphNodeSetEnabled 11060 = cuGraphNodeSetEnabled(exec, node, is_enabled);
+        cuGraphNodeGetEnabled 11060 = cuGraphNodeGetEnabled(exec, node, is_enabled);
+    }
+    node_calls {
+        cuGraphAddKernelNode 12000 = cuGraphAddKernelNode_v2(
+            node, graph, dependencies, count, params);
+        cuGraphAddMemcpyNode 10000 = cuGraphAddMemcpyNode(
+            node, graph, dependencies, count, params, context);
+        cuGraphAddMemsetNode 10000 = cuGraphAddMemsetNode(
+            node, graph, dependencies, count, params, context);
+        cuGraphAddHostNode 10000 = cuGraphAddHostNode(
+            node, graph, dependencies, count, params);
+        cuGraphAddEmptyNode 10000 = cuGraphAddEmptyNode(
+            node, graph, dependencies, count);
+        cuGraphAddChildGraphNode 10000 = cuGraphAddChildGraphNode(
+            node, graph, dependencies, count, child);
+        cuGraphAddEventRecordNode 11010 = cuGraphAddEventRecordNode(
+            node, graph, dependencies, count, event);
+        cuGraphAddEventWaitNode 11010 = cuGraphAddEventWaitNode(
+            node, graph, dependencies, count, event);
+        cuGraphAddMemAllocNode 11040 = cuGraphAddMemAllocNode(
+            node, graph, dependencies, count, params);
+        cuGraphAddMemFreeNode 11040 = cuGraphAddMemFreeNode(
+            node, graph, dependencies, count, address);
+        cuGraphAddNode 12020 = cuGraphAddNode(
+            node, graph, dependencies, count, params);
+        cuGraphAddNode 12030 = cuGraphAddNode_v2(node, graph, dependencies, data, count, params);
+    }
+    node_parameter_calls {
+        cuGraphKernelNodeGetParams 12000 = cuGraphKernelNodeGetParams_v2(node, result);
+        cuGraphKernelNodeSetParams 12000 = cuGraphKernelNodeSetParams_v2(node, params);
+        cuGraphMemcpyNodeGetParams 10000 = cuGraphMemcpyNodeGetParams(node, result);
+        cuGraphMemcpyNodeSetParams 10000 = cuGraphMemcpyNodeSetParams(node, params);
+        cuGraphMemsetNodeGetParams 10000 = cuGraphMemsetNodeGetParams(node, result);
+        cuGraphMemsetNodeSetParams 10000 = cuGraphMemsetNodeSetParams(node, params);
+        cuGraphHostNodeGetParams 10000 = cuGraphHostNodeGetParams(node, result);
+        cuGraphHostNodeSetParams 10000 = cuGraphHostNodeSetParams(node, params);
+        cuGraphChildGraphNodeGetGraph 10000 = cuGraphChildGraphNodeGetGraph(node, result);
+        cuGraphEventRecordNodeGetEvent 11010 = cuGraphEventRecordNodeGetEvent(node, result);
+        cuGraphEventRecordNodeSetEvent 11010 = cuGraphEventRecordNodeSetEvent(node, event);
+        cuGraphEventWaitNodeGetEvent 11010 = cuGraphEventWaitNodeGetEvent(node, result);
+        cuGraphEventWaitNodeSetEvent 11010 = cuGraphEventWaitNodeSetEvent(node, event);
+        cuGraphMemAllocNodeGetParams 11040 = cuGraphMemAllocNodeGetParams(node, result);
+        cuGraphMemFreeNodeGetParams 11040 = cuGraphMemFreeNodeGetParams(node, result);
+        cuGraphNodeSetParams 12020 = cuGraphNodeSetParams(node, params);
+    }
+    graph_memory_calls {
+        cuDeviceGetGraphMemAttribute 11040 = cuDeviceGetGraphMemAttribute(device, attribute, value);
+        cuDeviceSetGraphMemAttribute 11040 = cuDeviceSetGraphMemAttribute(device, attribute, value);
+        cuDeviceGraphMemTrim 11040 = cuDeviceGraphMemTrim(device);
+    }
+    user_object_calls {
+        cuUserObjectCreate 11030 = cuUserObjectCreate(object, user_data, destroy, count, flags);
+        cuUserObjectRetain 11030 = cuUserObjectRetain(object, count);
+        cuUserObjectRelease 11030 = cuUserObjectRelease(object, count);
+        cuGraphRetainUserObject 11030 = cuGraphRetainUserObject(graph, object, count, flags);
+        cuGraphReleaseUserObject 11030 = cuGraphReleaseUserObject(graph, object, count);
     }
     event_calls {
         cuEventCreate 2000 = cuEventCreate(event, flags);

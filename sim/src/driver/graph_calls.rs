@@ -1,12 +1,13 @@
-//! The calls that query, print and destroy graphs, and update executable ones.
+//! The calls that create, query, print and destroy graphs, and update executable ones.
 
 use super::arguments::{peek, put, require};
 use super::entry::entry;
+use super::exec::Step;
 use super::exec_calls;
+use super::graph::Graph;
 use super::graph::{Node, Work};
 use super::machine::Machine;
 use super::queue::Action;
-use super::sync::read;
 use crate::base::code;
 use cudarc::driver::sys::{
     CUgraph, CUgraphExec, CUgraphExecUpdateResultInfo, CUgraphNode, CUgraphNodeType,
@@ -15,6 +16,7 @@ use std::ffi::{CStr, OsStr, c_char, c_int, c_uint};
 use std::fmt::Write;
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::{fs, ptr};
 
 /// `CU_GRAPH_EXEC_UPDATE_...`.
@@ -25,15 +27,59 @@ const PARAMETERS_CHANGED: c_uint = 5;
 const NOT_SUPPORTED: c_uint = 6;
 
 #[unsafe(no_mangle)]
+pub(super) unsafe extern "C" fn cuGraphCreate(graph: *mut CUgraph, flags: c_uint) -> c_int {
+    entry(|machine| {
+        require(!graph.is_null() && flags == 0, code::INVALID_VALUE)?;
+        put!(graph, ptr::without_provenance_mut(Graph::insert(&machine.graphs).handle()))
+    })
+}
+
+#[unsafe(no_mangle)]
+pub(super) unsafe extern "C" fn cuGraphClone(clone: *mut CUgraph, graph: CUgraph) -> c_int {
+    entry(|machine| {
+        let graph = machine.graph(graph)?;
+        require(!clone.is_null(), code::INVALID_VALUE)?;
+        require(!graph.has_memory(), code::NOT_SUPPORTED)?;
+        let made = graph.duplicate(&machine.graphs, false);
+        put!(clone, ptr::without_provenance_mut(made.handle()))
+    })
+}
+
+#[unsafe(no_mangle)]
+pub(super) unsafe extern "C" fn cuGraphNodeFindInClone(
+    found: *mut CUgraphNode,
+    node: CUgraphNode,
+    clone: CUgraph,
+) -> c_int {
+    entry(|machine| {
+        let (_, node) = machine.node(node)?;
+        let copy = machine.graph(clone)?.copy_of(&node).ok_or(code::INVALID_VALUE)?;
+        put!(found, ptr::without_provenance_mut(copy))
+    })
+}
+
+#[unsafe(no_mangle)]
 pub(super) unsafe extern "C" fn cuGraphDestroy(graph: CUgraph) -> c_int {
     entry(|machine| {
-        machine.graph(graph)?.destroy(&machine.graphs);
+        let graph = machine.graph(graph)?;
+        // A child graph is destroyed with its node.
+        require(!graph.is_owned.load(Ordering::Relaxed), code::INVALID_VALUE)?;
+        graph.destroy(&machine.graphs);
         Ok(())
     })
 }
 
+#[unsafe(no_mangle)]
+pub(super) unsafe extern "C" fn cuGraphDestroyNode(node: CUgraphNode) -> c_int {
+    entry(|machine| {
+        let (graph, node) = machine.node(node)?;
+        require(!graph.has_memory(), code::NOT_SUPPORTED)?;
+        graph.remove(&machine.graphs, node.number)
+    })
+}
+
 /// Writes handles to the host's array of length `room`; the rest is filled with NULL.
-fn list(handles: &[usize], out: *mut CUgraphNode, room: usize) -> Result<(), i32> {
+pub(super) fn list(handles: &[usize], out: *mut CUgraphNode, room: usize) -> Result<(), i32> {
     for index in 0..room {
         let handle = handles.get(index).copied().unwrap_or(0);
         put!(out.wrapping_add(index), ptr::without_provenance_mut(handle))?;
@@ -43,7 +89,7 @@ fn list(handles: &[usize], out: *mut CUgraphNode, room: usize) -> Result<(), i32
 
 /// Handles the count argument. If the host only queries the count, stores it; otherwise returns how
 /// many handles to write.
-fn room(count: *mut usize, counts_only: bool, found: usize) -> Result<usize, i32> {
+pub(super) fn room(count: *mut usize, counts_only: bool, found: usize) -> Result<usize, i32> {
     let room = peek!(count)?;
     require(counts_only || room > 0, code::INVALID_VALUE)?;
     put!(count, if counts_only { found } else { found.min(room) })?;
@@ -65,22 +111,17 @@ pub(super) unsafe extern "C" fn cuGraphGetNodes(
 }
 
 #[unsafe(no_mangle)]
-pub(super) unsafe extern "C" fn cuGraphGetEdges(
+pub(super) unsafe extern "C" fn cuGraphGetRootNodes(
     graph: CUgraph,
-    from: *mut CUgraphNode,
-    to: *mut CUgraphNode,
+    nodes: *mut CUgraphNode,
     count: *mut usize,
 ) -> c_int {
     entry(|machine| {
-        let nodes = machine.graph(graph)?.nodes();
-        require(from.is_null() == to.is_null(), code::INVALID_VALUE)?;
-        let edge = |node: &Arc<Node>| -> Vec<(usize, usize)> {
-            node.after.iter().map(|before| (nodes[*before].handle, node.handle)).collect()
-        };
-        let (before, after): (Vec<usize>, Vec<usize>) = nodes.iter().flat_map(edge).unzip();
-        let room = room(count, from.is_null(), before.len())?;
-        list(&before, from, room)?;
-        list(&after, to, room)
+        let all = machine.graph(graph)?.nodes();
+        let roots = all.iter().filter(|node| node.after.is_empty());
+        let handles: Vec<usize> = roots.map(|node| node.handle).collect();
+        let room = room(count, nodes.is_null(), handles.len())?;
+        list(&handles, nodes, room)
     })
 }
 
@@ -90,22 +131,22 @@ pub(super) unsafe extern "C" fn cuGraphNodeGetType(
     kind: *mut CUgraphNodeType,
 ) -> c_int {
     entry(|machine| {
-        let found = read(&machine.graphs).nodes.get(node.addr()).copied();
-        put!(kind.cast::<c_int>(), found.ok_or(code::INVALID_VALUE)?)
+        let (_, node) = machine.node(node)?;
+        put!(kind.cast::<c_int>(), node.task.work.kind())
     })
 }
 
 /// The reason why operations cannot replace others, and the index of the first that cannot; 0: they
 /// can.
-fn compare(old: &[Arc<Node>], new: &[Arc<Node>]) -> (c_uint, usize) {
+fn compare(old: &[Step], new: &[Step]) -> (c_uint, usize) {
     if old.len() != new.len() {
         return (TOPOLOGY_CHANGED, 0);
     }
     for (old, new) in old.iter().zip(new) {
-        let of_memory = |node: &Node| matches!(node.work, Work::Allocate(_) | Work::Free(_));
+        let of_memory = |step: &Step| matches!(step.task.work, Work::Allocate(_) | Work::Free(_));
         let found = if old.after != new.after {
             TOPOLOGY_CHANGED
-        } else if old.work.kind() != new.work.kind() {
+        } else if old.task.work.kind() != new.task.work.kind() {
             NODE_TYPE_CHANGED
         } else if of_memory(new) {
             NOT_SUPPORTED
@@ -121,6 +162,18 @@ fn compare(old: &[Arc<Node>], new: &[Arc<Node>]) -> (c_uint, usize) {
     (SUCCESS, 0)
 }
 
+/// True if operations can replace others.
+pub(super) fn can_replace(old: &[Step], new: &[Step]) -> bool {
+    compare(old, new).0 == SUCCESS
+}
+
+/// Replaces operations by others that can replace them. Their nodes stay the same.
+pub(super) fn replace(old: &mut [Step], new: Vec<Step>) {
+    for (old, new) in old.iter_mut().zip(new) {
+        old.task = new.task;
+    }
+}
+
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C" fn cuGraphExecUpdate_v2(
     exec: CUgraphExec,
@@ -130,16 +183,17 @@ pub(super) unsafe extern "C" fn cuGraphExecUpdate_v2(
     entry(|machine| {
         machine.current()?;
         let exec = machine.exec(exec)?;
-        let nodes = machine.graph(graph)?.nodes();
-        exec_calls::can_run(machine, &nodes)?;
-        let (found, node) = compare(&exec.nodes(), &nodes);
+        let graph = machine.graph(graph)?;
+        let steps = Step::all(&graph).map_err(|_| code::INVALID_VALUE)?;
+        exec_calls::can_run(machine, &steps)?;
+        let (found, node) = compare(&exec.steps(), &steps);
         // Written field by field, since the result is a plain integer here.
         put!(info.cast::<c_uint>(), found)?;
         let nodes_of_info = info.wrapping_byte_add(size_of::<usize>()).cast::<usize>();
         put!(nodes_of_info, node)?;
         put!(nodes_of_info.wrapping_add(1), 0)?;
         require(found == SUCCESS, code::GRAPH_EXEC_UPDATE_FAILURE)?;
-        exec.replace(nodes);
+        exec.edit(|old| replace(old, steps));
         Ok(())
     })
 }
@@ -170,18 +224,20 @@ fn label(work: &Work) -> (&'static str, String) {
         Work::Wait(_) => ("EVENT_WAIT", String::new()),
         Work::Record(_) => ("EVENT_RECORD", String::new()),
         Work::Allocate(block) => ("MEM_ALLOC", format!("{} bytes", block.bytes)),
+        Work::Child(child) => ("CHILD", format!("{} nodes", child.nodes().len())),
         Work::Free(block) => ("MEM_FREE", format!("{} bytes", block.bytes)),
     }
 }
 
-/// A graph in DOT: its nodes in the order of capture, then its edges.
+/// A graph in DOT: its nodes in the order of their creation, then its edges.
 fn text(nodes: &[Arc<Node>]) -> Result<String, std::fmt::Error> {
     let mut dot = String::from("digraph dot {\nsubgraph cluster_0 {\n");
-    for (number, node) in nodes.iter().enumerate() {
-        let (kind, what) = label(&node.work);
+    for node in nodes {
+        let (number, (kind, what)) = (node.number, label(&node.task.work));
         writeln!(dot, "\"node_{number}\"[shape=\"record\" label=\"{{{kind}|{what}}}\"];")?;
     }
-    for (number, node) in nodes.iter().enumerate() {
+    for node in nodes {
+        let number = node.number;
         for before in &node.after {
             writeln!(dot, "\"node_{before}\" -> \"node_{number}\";")?;
         }

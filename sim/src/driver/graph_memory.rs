@@ -3,7 +3,7 @@
 
 use super::address_space::{Access, PoolAccess, Purpose};
 use super::arguments::require;
-use super::config::GRANULARITY;
+use super::config::{GRANULARITY, MAX_DEVICES};
 use super::memory::Memory;
 use super::sync::lock;
 use crate::base::code;
@@ -17,11 +17,29 @@ pub(super) struct GraphMemory {
     blocks: Mutex<BTreeMap<usize, Weak<Block>>>,
     /// Blocks that a launch has allocated and that were not freed.
     live: Mutex<BTreeMap<usize, Arc<Block>>>,
+    /// By device.
+    usage: Mutex<[Usage; MAX_DEVICES]>,
+}
+
+/// Bytes of the blocks of a device. All of them are in use: none is kept after its graphs.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Usage {
+    pub(super) current: u64,
+    /// The highest values since the last reset: of bytes in use, and of reserved bytes.
+    pub(super) high: [u64; 2],
+}
+
+impl Usage {
+    fn add(&mut self, bytes: usize) {
+        self.current += bytes as u64;
+        self.high = self.high.map(|high| high.max(self.current));
+    }
 }
 
 /// A block.
 pub(super) struct Block {
     owner: Weak<GraphMemory>,
+    pub(super) device: usize,
     pub(super) address: usize,
     /// The requested size.
     pub(super) bytes: usize,
@@ -54,6 +72,7 @@ impl Drop for Block {
         let Some(owner) = self.owner.upgrade() else { return };
         lock(&owner.blocks).remove(&self.address);
         let bytes = self.bytes.next_multiple_of(GRANULARITY);
+        lock(&owner.usage)[self.device].current -= bytes as u64;
         // Only this unmaps a graph's memory, so it cannot fail.
         let _ = owner.memory.free_mapped(self.address, bytes);
     }
@@ -62,7 +81,8 @@ impl Drop for Block {
 impl GraphMemory {
     pub(super) fn new(memory: &Arc<Memory>) -> GraphMemory {
         let memory = Arc::clone(memory);
-        GraphMemory { memory, blocks: Mutex::default(), live: Mutex::default() }
+        let (blocks, live, usage) = (Mutex::default(), Mutex::default(), Mutex::default());
+        GraphMemory { memory, blocks, live, usage }
     }
 
     /// Creates a block with a pool's access; it is free.
@@ -74,9 +94,15 @@ impl GraphMemory {
         let (device, of_pool) = (access.device, Access::Pool(Arc::clone(access)));
         let address = self.memory.allocate_mapped(device, bytes, Purpose::Pool, of_pool)?;
         let (owner, live) = (Arc::downgrade(self), AtomicBool::new(false));
-        let block = Arc::new(Block { owner, address, bytes, live });
+        let block = Arc::new(Block { owner, device, address, bytes, live });
+        lock(&self.usage)[device].add(bytes.next_multiple_of(GRANULARITY));
         lock(&self.blocks).insert(address, Arc::downgrade(&block));
         Ok(block)
+    }
+
+    /// Reads or changes the usage of a device's memory.
+    pub(super) fn usage<T>(&self, device: usize, body: impl FnOnce(&mut Usage) -> T) -> T {
+        body(&mut lock(&self.usage)[device])
     }
 
     /// The block that begins at an address.

@@ -101,6 +101,12 @@ impl<T> Handles<T> {
         self.slots.iter().flatten()
     }
 
+    /// The handle of an object.
+    pub(super) fn handle_of(&self, is_it: impl Fn(&T) -> bool) -> Option<usize> {
+        let slot = self.slots.iter().position(|slot| slot.as_ref().is_some_and(&is_it))?;
+        Some(self.base + slot * STRIDE)
+    }
+
     pub(super) fn len(&self) -> usize {
         self.slots.len() - self.free.len() - self.retired
     }

@@ -168,8 +168,8 @@ impl Kernel {
 pub struct Launch {
     /// Blocks and threads, and bytes of dynamic shared memory.
     pub(super) shape: Shape,
-    kernel: Arc<Kernel>,
-    parameters: Vec<u8>,
+    pub(super) kernel: Arc<Kernel>,
+    pub(super) parameters: Vec<u8>,
     /// Present if the kernel's writes are delayed.
     journal: Option<Arc<Journal>>,
 }

@@ -9,7 +9,7 @@ use super::context::{Context, with_stack};
 use super::error::ConfigError;
 use super::event::{Event, Recorded};
 use super::exec::{Exec, Execs};
-use super::graph::{Graph, Graphs};
+use super::graph::{Graph, Graphs, Node};
 use super::graph_memory::GraphMemory;
 use super::handles::Handles;
 use super::hardware::{Device, Hardware};
@@ -24,8 +24,11 @@ use super::schedule::Schedule;
 use super::sync::{read, write};
 use super::trace::Trace;
 use super::unit::Block;
+use super::user_object::UserObjects;
 use crate::base::code;
-use cudarc::driver::sys::{CUcontext, CUdevice, CUevent, CUgraph, CUgraphExec, CUstream};
+use cudarc::driver::sys::{
+    CUcontext, CUdevice, CUevent, CUgraph, CUgraphExec, CUgraphNode, CUstream,
+};
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, RwLock};
@@ -56,6 +59,7 @@ pub(super) struct Machine {
     pub(super) modules: RwLock<Modules>,
     pub(super) captures: Captures,
     pub(super) graphs: RwLock<Graphs>,
+    pub(super) user_objects: UserObjects,
     pub(super) execs: Execs,
 }
 
@@ -135,6 +139,7 @@ impl Machine {
             modules: RwLock::new(Modules { modules: Handles::new(5), functions: Handles::new(7) }),
             captures: Captures::default(),
             graphs: RwLock::new(Graphs::new()),
+            user_objects: UserObjects::new(),
             execs: Execs::new(),
         })
     }
@@ -205,6 +210,11 @@ impl Machine {
         read(&self.graphs).graphs.get(graph.addr()).map(Arc::clone).ok_or(code::INVALID_VALUE)
     }
 
+    /// The graph of a node's handle, and the node.
+    pub(super) fn node(&self, node: CUgraphNode) -> Result<(Arc<Graph>, Arc<Node>), i32> {
+        Graphs::node(&self.graphs, node.addr()).ok_or(code::INVALID_VALUE)
+    }
+
     /// The executable graph of a handle.
     pub(super) fn exec(&self, exec: CUgraphExec) -> Result<Arc<Exec>, i32> {
         read(&self.execs.table).get(exec.addr()).map(Arc::clone).ok_or(code::INVALID_VALUE)
@@ -252,8 +262,10 @@ impl Machine {
 
     /// At a synchronisation, graphs and pools release memory that no work uses.
     pub(super) fn release_idle_memory(&self) {
-        if self.pools.are_in_use() {
+        if self.execs.are_retired() {
             self.execs.drop_finished();
+        }
+        if self.pools.are_in_use() {
             self.pools.release_idle(&self.memory);
         }
     }
@@ -296,7 +308,7 @@ impl Machine {
             reservations,
             pools: self.pools.len(),
             modules: read(&self.modules).modules.len(),
-            graphs: read(&self.graphs).graphs.len() + read(&self.execs.table).len(),
+            graphs: read(&self.graphs).len() + read(&self.execs.table).len(),
             host_allocations: read(&self.memory.host).len(),
             workers: self.schedule.workers(),
         }

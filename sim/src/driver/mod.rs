@@ -68,6 +68,7 @@ mod graph_memory;
 mod module;
 mod pool;
 mod segment;
+mod user_object;
 
 // 6. The machine, and the entry of every call.
 mod entry;
@@ -78,17 +79,24 @@ mod machine;
 mod capture_calls;
 mod context_calls;
 mod device_calls;
+mod edge_calls;
 mod event_calls;
 mod exec_calls;
+mod exec_node_calls;
 mod exports;
 mod graph_calls;
+mod graph_memory_calls;
 mod ipc_calls;
 mod memory_calls;
 mod module_calls;
+mod node_calls;
+mod node_parameter_calls;
+mod node_tasks;
 mod pointer_calls;
 mod pool_calls;
 mod stream_calls;
 mod transfer_calls;
+mod user_object_calls;
 mod virtual_memory_calls;
 
 // 8. The interface beside them.

@@ -4,6 +4,7 @@ use super::arguments::{put, require};
 use super::entry::entry;
 use super::hooks;
 use super::kernel::{self, Kernel, Launch, Variables};
+use super::machine::Machine;
 use super::module::{Function, Module};
 use super::parameters;
 use super::queue::Action;
@@ -217,25 +218,38 @@ pub(super) unsafe extern "C" fn cuLaunchKernel(
         let stream = machine.stream(stream)?;
         machine.usable()?;
         let prepare = || {
-            let function = read(&machine.modules).functions.get(function.addr()).cloned();
-            let kernel = function.filter(|found| found.device == stream.device);
-            let Function { kernel, most_shared, .. } = kernel.ok_or(code::INVALID_HANDLE)?;
-            check_shape(grid, block)?;
-            require(shared_bytes as usize <= most_shared, code::INVALID_VALUE)?;
-            let threads: usize = block.iter().map(|size| *size as usize).product();
-            require(threads <= kernel.most_threads(), code::INVALID_VALUE)?;
-            let parameters = parameters::read(kernel.parameters(), parameters, extra)?;
-            require(kernel.required_block().is_none_or(|of| of == block), code::INVALID_VALUE)?;
-            let cluster = kernel.required_cluster().unwrap_or([1; 3]);
-            check_cluster(cluster, grid)?;
-            let shape = Shape { grid, block, cluster, dynamic_shared: shared_bytes };
-            Ok(Launch::new(kernel, shape, parameters))
+            let sizes = (grid, block, shared_bytes);
+            prepare(machine, function, Some(stream.device), sizes, parameters, extra)
         };
         // An invalid launch invalidates the capture (580.159).
-        let launch = prepare().inspect_err(|_: &i32| machine.captures.invalidate(&stream))?;
+        let (_, launch) = prepare().inspect_err(|_: &i32| machine.captures.invalidate(&stream))?;
         let action = Action::Kernel(Box::new(launch));
         machine.submit(&stream, Vec::new(), action).map(drop)
     })
+}
+
+/// The device of a launch, which must be the given one if there is one, and the launch.
+pub(super) fn prepare(
+    machine: &Machine,
+    function: CUfunction,
+    on: Option<usize>,
+    (grid, block, shared_bytes): ([c_uint; 3], [c_uint; 3], c_uint),
+    parameters: *mut *mut c_void,
+    extra: *mut *mut c_void,
+) -> Result<(usize, Launch), i32> {
+    let found = read(&machine.modules).functions.get(function.addr()).cloned();
+    let found = found.filter(|found| on.is_none_or(|device| device == found.device));
+    let Function { device, kernel, most_shared } = found.ok_or(code::INVALID_HANDLE)?;
+    check_shape(grid, block)?;
+    require(shared_bytes as usize <= most_shared, code::INVALID_VALUE)?;
+    let threads: usize = block.iter().map(|size| *size as usize).product();
+    require(threads <= kernel.most_threads(), code::INVALID_VALUE)?;
+    let parameters = parameters::read(kernel.parameters(), parameters, extra)?;
+    require(kernel.required_block().is_none_or(|of| of == block), code::INVALID_VALUE)?;
+    let cluster = kernel.required_cluster().unwrap_or([1; 3]);
+    check_cluster(cluster, grid)?;
+    let shape = Shape { grid, block, cluster, dynamic_shared: shared_bytes };
+    Ok((device, Launch::new(kernel, shape, parameters)))
 }
 
 /// Checks that the grid consists of clusters of a size that the device has (580.159).

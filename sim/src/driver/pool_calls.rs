@@ -5,7 +5,7 @@ use super::arguments::{peek, put, require};
 use super::config::GRANULARITY;
 use super::copy::Fill;
 use super::entry::entry;
-use super::graph::{Node, Work};
+use super::graph::Work;
 use super::machine::Machine;
 use super::physical::POISONED_BYTES;
 use super::pool::Pool;
@@ -93,11 +93,7 @@ fn frees_of_graph(machine: &Machine, stream: &Stream, address: usize) -> Result<
     }
     let block = block.ok_or(code::INVALID_VALUE)?;
     let graph = machine.captures.graph_of(stream)?;
-    let is_known = |node: &Arc<Node>| match &node.work {
-        Work::Free(freed) => Arc::ptr_eq(freed, &block),
-        _ => false,
-    };
-    require(!graph.nodes().iter().any(is_known), code::INVALID_VALUE)?;
+    require(!graph.frees(&block), code::INVALID_VALUE)?;
     machine.captures.add(&machine.graphs, stream, Work::Free(block)).map(|()| true)
 }
 
@@ -150,7 +146,7 @@ fn poison_freed(
     match found {
         Some(bytes) if poison != 0 && pool.access.is_reached_by(stream.device) => {
             let (value, count) = (poison.into(), bytes.min(POISONED_BYTES));
-            let fill = Action::Fill(Fill { address, value, width: 1, count });
+            let fill = Action::Fill(Fill::row(address, value, 1, count));
             machine.submit(stream, Vec::new(), fill).map(drop)
         }
         _ => Ok(()),

@@ -10,7 +10,8 @@ use super::queue::{Action, Stream};
 use super::sync::read;
 use crate::base::code;
 use cudarc::driver::sys::{
-    CUDA_MEMCPY2D, CUDA_MEMCPY3D_PEER, CUcontext, CUdeviceptr, CUmemorytype, CUstream,
+    CUDA_MEMCPY2D, CUDA_MEMCPY3D, CUDA_MEMCPY3D_PEER, CUcontext, CUdeviceptr, CUmemorytype,
+    CUstream,
 };
 use std::ffi::{c_int, c_uchar, c_uint, c_ushort, c_void};
 use std::sync::Arc;
@@ -176,6 +177,39 @@ impl Described {
     }
 }
 
+/// The copy that a node of a graph makes at each launch.
+pub(super) fn copy_of_node(machine: &Machine, copy: &CUDA_MEMCPY3D) -> Result<Copy, i32> {
+    let source = Described {
+        kind: copy.srcMemoryType,
+        host: copy.srcHost,
+        device: copy.srcDevice,
+        x: copy.srcXInBytes,
+        y: copy.srcY,
+        z: copy.srcZ,
+        pitch: copy.srcPitch,
+        height: copy.srcHeight,
+    };
+    let target = Described {
+        kind: copy.dstMemoryType,
+        host: copy.dstHost.cast_const(),
+        device: copy.dstDevice,
+        x: copy.dstXInBytes,
+        y: copy.dstY,
+        z: copy.dstZ,
+        pitch: copy.dstPitch,
+        height: copy.dstHeight,
+    };
+    let (width, rows, depth) = (copy.WidthInBytes, copy.Height, copy.Depth);
+    require(width > 0 && rows > 0 && depth > 0, code::INVALID_VALUE)?;
+    let (source, target) = (source.side(width, rows, depth)?, target.side(width, rows, depth)?);
+    let mut copy = Copy { source, target, width, rows, depth };
+    copy.collapse();
+    let (source, _) = classify(machine, &copy, false)?;
+    let (target, _) = classify(machine, &copy, true)?;
+    (copy.source.place, copy.target.place) = (source, target);
+    Ok(copy)
+}
+
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C" fn cuMemcpy2DAsync_v2(
     copy: *const CUDA_MEMCPY2D,
@@ -283,7 +317,7 @@ fn queue_fill(stream: CUstream, fill: Fill) -> c_int {
 
 /// Checks that the device can access the whole range.
 pub(super) fn is_fillable(machine: &Machine, device: usize, fill: &Fill) -> Result<(), i32> {
-    let bytes = fill.count * fill.width;
+    let bytes = fill.extent();
     let is_device = read(&machine.memory.space).contains(fill.address);
     require(is_device || machine.memory.is_pinned(fill.address, bytes), code::INVALID_VALUE)?;
     let accessor = Accessor { device, write: true, staged: false };
@@ -297,7 +331,7 @@ pub(super) unsafe extern "C" fn cuMemsetD8Async(
     count: usize,
     stream: CUstream,
 ) -> c_int {
-    queue_fill(stream, Fill { address: ptr as usize, value: value.into(), width: 1, count })
+    queue_fill(stream, Fill::row(ptr as usize, value.into(), 1, count))
 }
 
 #[unsafe(no_mangle)]
@@ -307,7 +341,7 @@ pub(super) unsafe extern "C" fn cuMemsetD16Async(
     count: usize,
     stream: CUstream,
 ) -> c_int {
-    queue_fill(stream, Fill { address: ptr as usize, value: value.into(), width: 2, count })
+    queue_fill(stream, Fill::row(ptr as usize, value.into(), 2, count))
 }
 
 #[unsafe(no_mangle)]
@@ -317,5 +351,5 @@ pub(super) unsafe extern "C" fn cuMemsetD32Async(
     count: usize,
     stream: CUstream,
 ) -> c_int {
-    queue_fill(stream, Fill { address: ptr as usize, value, width: 4, count })
+    queue_fill(stream, Fill::row(ptr as usize, value, 4, count))
 }

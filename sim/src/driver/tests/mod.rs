@@ -45,6 +45,7 @@ mod calls {
         cuDeviceGetName, cuDeviceGetUuid_v2 as cuDeviceGetUuid,
         cuDeviceTotalMem_v2 as cuDeviceTotalMem, cuDriverGetVersion, cuInit,
     };
+    pub(super) use crate::driver::edge_calls::cuGraphGetEdges;
     pub(super) use crate::driver::event_calls::{
         cuEventCreate, cuEventDestroy_v2 as cuEventDestroy, cuEventElapsedTime, cuEventQuery,
         cuEventRecord, cuEventRecordWithFlags, cuEventSynchronize,
@@ -54,7 +55,7 @@ mod calls {
     };
     pub(super) use crate::driver::graph_calls::{
         cuGraphDebugDotPrint, cuGraphDestroy, cuGraphExecUpdate_v2 as cuGraphExecUpdate,
-        cuGraphGetEdges, cuGraphGetNodes, cuGraphNodeGetType,
+        cuGraphGetNodes, cuGraphNodeGetType,
     };
     pub(super) use crate::driver::ipc_calls::{
         cuIpcCloseMemHandle, cuIpcGetEventHandle, cuIpcGetMemHandle, cuIpcOpenEventHandle,

@@ -1,0 +1,130 @@
+//! The calls that query and change what the nodes of a graph do.
+
+use super::arguments::{put, require};
+use super::entry::entry;
+use super::machine::Machine;
+use super::node_calls::{any, kind_of};
+use super::node_tasks::{self as tasks, Made};
+use crate::base::code;
+use cudarc::driver::sys::{
+    CUDA_HOST_NODE_PARAMS, CUDA_KERNEL_NODE_PARAMS, CUDA_MEM_ALLOC_NODE_PARAMS, CUDA_MEMCPY3D,
+    CUDA_MEMSET_NODE_PARAMS, CUdeviceptr, CUevent, CUgraph, CUgraphNode, CUgraphNodeParams,
+};
+use std::ffi::c_int;
+
+/// Kinds of nodes, `CU_GRAPH_NODE_TYPE_...`.
+pub(super) const KERNEL: c_int = 0;
+pub(super) const COPY: c_int = 1;
+pub(super) const FILL: c_int = 2;
+pub(super) const HOST: c_int = 3;
+pub(super) const CHILD: c_int = 4;
+pub(super) const WAIT: c_int = 6;
+pub(super) const RECORD: c_int = 7;
+
+/// `cuGraph...NodeGet...(node, result)`
+macro_rules! queries {
+    ($($name:ident: $result:ty = |$machine:ident, $task:ident| $value:expr;)*) => {$(
+        #[unsafe(no_mangle)]
+        pub(super) unsafe extern "C" fn $name(node: CUgraphNode, result: *mut $result) -> c_int {
+            entry(|$machine| {
+                let (_, node) = $machine.node(node)?;
+                let $task = &node.task;
+                put!(result, $value?)
+            })
+        }
+    )*};
+}
+
+queries! {
+    cuGraphKernelNodeGetParams_v2: CUDA_KERNEL_NODE_PARAMS =
+        |machine, task| tasks::kernel_parameters(machine, task);
+    cuGraphMemcpyNodeGetParams: CUDA_MEMCPY3D = |machine, task| tasks::copy_parameters(task);
+    cuGraphMemsetNodeGetParams: CUDA_MEMSET_NODE_PARAMS =
+        |machine, task| tasks::fill_parameters(task);
+    cuGraphHostNodeGetParams: CUDA_HOST_NODE_PARAMS = |machine, task| tasks::host_parameters(task);
+    cuGraphChildGraphNodeGetGraph: CUgraph = |machine, task| tasks::child_of(task);
+    cuGraphEventRecordNodeGetEvent: CUevent = |machine, task| tasks::event(machine, task, false);
+    cuGraphEventWaitNodeGetEvent: CUevent = |machine, task| tasks::event(machine, task, true);
+    cuGraphMemAllocNodeGetParams: CUDA_MEM_ALLOC_NODE_PARAMS =
+        |machine, task| tasks::allocation_parameters(task);
+    cuGraphMemFreeNodeGetParams: CUdeviceptr = |machine, task| tasks::freed(task);
+}
+
+/// Changes what a node of this kind does.
+fn set(
+    machine: &Machine,
+    node: CUgraphNode,
+    kind: c_int,
+    make: impl FnOnce() -> Result<Made, i32>,
+) -> Result<(), i32> {
+    let (graph, node) = machine.node(node)?;
+    require(node.task.work.kind() == kind, code::INVALID_VALUE)?;
+    let (device, task) = make()?;
+    graph.replace(&machine.graphs, node.number, device, task)
+}
+
+#[unsafe(no_mangle)]
+pub(super) unsafe extern "C" fn cuGraphKernelNodeSetParams_v2(
+    node: CUgraphNode,
+    params: *const CUDA_KERNEL_NODE_PARAMS,
+) -> c_int {
+    entry(|machine| set(machine, node, KERNEL, || tasks::kernel(machine, params)))
+}
+
+/// The node keeps its context.
+#[unsafe(no_mangle)]
+pub(super) unsafe extern "C" fn cuGraphMemcpyNodeSetParams(
+    node: CUgraphNode,
+    params: *const CUDA_MEMCPY3D,
+) -> c_int {
+    entry(|machine| {
+        let (_, known) = machine.node(node)?;
+        let context = machine.hardware.devices[known.device].context.handle();
+        set(machine, node, COPY, || tasks::copy(machine, params, context))
+    })
+}
+
+/// The node keeps its context.
+#[unsafe(no_mangle)]
+pub(super) unsafe extern "C" fn cuGraphMemsetNodeSetParams(
+    node: CUgraphNode,
+    params: *const CUDA_MEMSET_NODE_PARAMS,
+) -> c_int {
+    entry(|machine| {
+        let (_, known) = machine.node(node)?;
+        let context = machine.hardware.devices[known.device].context.handle();
+        set(machine, node, FILL, || tasks::fill(machine, params, context))
+    })
+}
+
+#[unsafe(no_mangle)]
+pub(super) unsafe extern "C" fn cuGraphHostNodeSetParams(
+    node: CUgraphNode,
+    params: *const CUDA_HOST_NODE_PARAMS,
+) -> c_int {
+    entry(|machine| set(machine, node, HOST, || tasks::host(machine, params)))
+}
+
+#[unsafe(no_mangle)]
+pub(super) unsafe extern "C" fn cuGraphEventRecordNodeSetEvent(
+    node: CUgraphNode,
+    event: CUevent,
+) -> c_int {
+    entry(|machine| set(machine, node, RECORD, || tasks::record(machine, event)))
+}
+
+#[unsafe(no_mangle)]
+pub(super) unsafe extern "C" fn cuGraphEventWaitNodeSetEvent(
+    node: CUgraphNode,
+    event: CUevent,
+) -> c_int {
+    entry(|machine| set(machine, node, WAIT, || tasks::wait(machine, event)))
+}
+
+#[unsafe(no_mangle)]
+pub(super) unsafe extern "C" fn cuGraphNodeSetParams(
+    node: CUgraphNode,
+    params: *mut CUgraphNodeParams,
+) -> c_int {
+    entry(|machine| set(machine, node, kind_of(params)?, || any(machine, None, params)))
+}

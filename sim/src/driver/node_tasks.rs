@@ -1,0 +1,337 @@
+//! What nodes of graphs do: from the parameters that the host gives, and back.
+
+use super::address_space::PoolAccess;
+use super::arguments::{peek, put, require};
+use super::copy::{Copy, Fill, Place, Side};
+use super::graph::{Given, Graph, Task, Work};
+use super::machine::Machine;
+use super::module_calls;
+use super::queue::{Action, HostFunction};
+use super::sync::read;
+use super::transfer_calls;
+use super::virtual_memory_calls::{location, rights};
+use crate::base::code;
+use cudarc::driver::sys::{
+    CUDA_HOST_NODE_PARAMS, CUDA_KERNEL_NODE_PARAMS, CUDA_MEM_ALLOC_NODE_PARAMS, CUDA_MEMCPY3D,
+    CUDA_MEMSET_NODE_PARAMS, CUcontext, CUdeviceptr, CUevent, CUgraph,
+    CUmemAllocationHandleType_enum, CUmemAllocationType, CUmemLocation, CUmemLocationType,
+    CUmemPoolProps, CUmemorytype,
+};
+use std::ffi::c_int;
+use std::ptr::{null, null_mut, without_provenance_mut};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// The device of a node, and its task.
+pub(super) type Made = (usize, Task);
+
+/// Keys of a kernel's list of extra parameters.
+const END: usize = 0;
+const BUFFER: usize = 1;
+const SIZE: usize = 2;
+
+/// The device of a context; NULL means the current one.
+fn device_of(machine: &Machine, context: CUcontext) -> Result<usize, i32> {
+    if context.is_null() {
+        return Ok(machine.current()?.device);
+    }
+    let context = machine.context(context)?;
+    require(context.is_active(), code::INVALID_CONTEXT)?;
+    Ok(context.device)
+}
+
+/// The device of a node without work of a device.
+fn any_device(machine: &Machine) -> usize {
+    machine.current().map_or(0, |context| context.device)
+}
+
+pub(super) fn kernel(
+    machine: &Machine,
+    params: *const CUDA_KERNEL_NODE_PARAMS,
+) -> Result<Made, i32> {
+    let given = peek!(params)?;
+    let function = if given.func.is_null() { given.kern.cast() } else { given.func };
+    let grid = [given.gridDimX, given.gridDimY, given.gridDimZ];
+    let block = [given.blockDimX, given.blockDimY, given.blockDimZ];
+    let sizes = (grid, block, given.sharedMemBytes);
+    let (device, launch) =
+        module_calls::prepare(machine, function, None, sizes, given.kernelParams, given.extra)?;
+    let kept = if given.extra.is_null() { Given::Nothing } else { Given::Buffer };
+    Ok((device, Task::new(Work::Action(Action::Kernel(Box::new(launch))), kept)))
+}
+
+/// The parameters of a kernel's node. The node keeps the list of addresses.
+pub(super) fn kernel_parameters(
+    machine: &Machine,
+    task: &Task,
+) -> Result<CUDA_KERNEL_NODE_PARAMS, i32> {
+    let Work::Action(Action::Kernel(launch)) = &task.work else { return Err(code::INVALID_VALUE) };
+    let is_it = |found: &super::module::Function| Arc::ptr_eq(&found.kernel, &launch.kernel);
+    let function = read(&machine.modules).functions.handle_of(is_it);
+    let start = launch.parameters.as_ptr().expose_provenance();
+    let is_buffer = matches!(task.given, Given::Buffer);
+    let list = task.shown.get_or_init(|| match is_buffer {
+        // The last word is the size, whose address follows its key.
+        true => Box::new([BUFFER, start, SIZE, 0, END, launch.parameters.len()]),
+        false => launch.kernel.parameters().iter().map(|it| start + it.offset).collect(),
+    });
+    let address = list.as_ptr().cast_mut().cast();
+    let (kernel_params, extra) =
+        if is_buffer { (null_mut(), address) } else { (address, null_mut()) };
+    let ([x, y, z], block) = (launch.shape.grid, launch.shape.block);
+    Ok(CUDA_KERNEL_NODE_PARAMS {
+        func: without_provenance_mut(function.unwrap_or(0)),
+        gridDimX: x,
+        gridDimY: y,
+        gridDimZ: z,
+        blockDimX: block[0],
+        blockDimY: block[1],
+        blockDimZ: block[2],
+        sharedMemBytes: launch.shape.dynamic_shared,
+        kernelParams: kernel_params,
+        extra,
+        kern: null_mut(),
+        ctx: null_mut(),
+    })
+}
+
+pub(super) fn copy(
+    machine: &Machine,
+    params: *const CUDA_MEMCPY3D,
+    context: CUcontext,
+) -> Result<Made, i32> {
+    let given = peek!(params)?;
+    let device = device_of(machine, context)?;
+    let copy = transfer_calls::copy_of_node(machine, &given)?;
+    let work = Work::Action(Action::Copy(Box::new(copy)));
+    Ok((device, Task::new(work, Given::Copy(Box::new(given)))))
+}
+
+/// The parameters of a copy's node.
+pub(super) fn copy_parameters(task: &Task) -> Result<CUDA_MEMCPY3D, i32> {
+    match (&task.work, &task.given) {
+        (_, Given::Copy(given)) => Ok(**given),
+        (Work::Action(Action::Copy(copy)), _) => Ok(describe(copy)),
+        _ => Err(code::INVALID_VALUE),
+    }
+}
+
+/// A copy that was captured, as CUDA describes it.
+fn describe(copy: &Copy) -> CUDA_MEMCPY3D {
+    let start = |side: &Side| match &side.place {
+        Place::Device(address) => (CUmemorytype::CU_MEMORYTYPE_DEVICE, 0, *address),
+        Place::Host(address) => (CUmemorytype::CU_MEMORYTYPE_HOST, *address, 0),
+        Place::Staged(bytes) => (CUmemorytype::CU_MEMORYTYPE_HOST, bytes.as_ptr().addr(), 0),
+    };
+    let height = |side: &Side| side.plane.checked_div(side.pitch).unwrap_or(0);
+    let (source, target) = (start(&copy.source), start(&copy.target));
+    CUDA_MEMCPY3D {
+        srcXInBytes: 0,
+        srcY: 0,
+        srcZ: 0,
+        srcLOD: 0,
+        srcMemoryType: source.0,
+        srcHost: without_provenance_mut(source.1),
+        srcDevice: source.2 as CUdeviceptr,
+        srcArray: null_mut(),
+        reserved0: null_mut(),
+        srcPitch: copy.source.pitch,
+        srcHeight: height(&copy.source),
+        dstXInBytes: 0,
+        dstY: 0,
+        dstZ: 0,
+        dstLOD: 0,
+        dstMemoryType: target.0,
+        dstHost: without_provenance_mut(target.1),
+        dstDevice: target.2 as CUdeviceptr,
+        dstArray: null_mut(),
+        reserved1: null_mut(),
+        dstPitch: copy.target.pitch,
+        dstHeight: height(&copy.target),
+        WidthInBytes: copy.width,
+        Height: copy.rows,
+        Depth: copy.depth,
+    }
+}
+
+pub(super) fn fill(
+    machine: &Machine,
+    params: *const CUDA_MEMSET_NODE_PARAMS,
+    context: CUcontext,
+) -> Result<Made, i32> {
+    let given = peek!(params)?;
+    let device = device_of(machine, context)?;
+    let (address, width) = (given.dst as usize, given.elementSize as usize);
+    require(matches!(width, 1 | 2 | 4), code::INVALID_VALUE)?;
+    require(address != 0 && address.is_multiple_of(width), code::INVALID_VALUE)?;
+    require(given.width > 0 && given.height > 0, code::INVALID_VALUE)?;
+    let bytes = given.width.checked_mul(width).ok_or(code::INVALID_VALUE)?;
+    let pitch = if given.height == 1 { bytes } else { given.pitch };
+    require(pitch >= bytes && pitch.is_multiple_of(width), code::INVALID_VALUE)?;
+    let end = pitch.checked_mul(given.height).and_then(|all| all.checked_add(address));
+    end.ok_or(code::INVALID_VALUE)?;
+    let (count, rows) = (given.width, given.height);
+    let fill = Fill { address, value: given.value, width, count, rows, pitch };
+    Ok((device, Task::new(Work::Action(Action::Fill(fill)), Given::Fill(given))))
+}
+
+/// The parameters of a fill's node.
+pub(super) fn fill_parameters(task: &Task) -> Result<CUDA_MEMSET_NODE_PARAMS, i32> {
+    match (&task.work, &task.given) {
+        (_, Given::Fill(given)) => Ok(*given),
+        (Work::Action(Action::Fill(fill)), _) => Ok(CUDA_MEMSET_NODE_PARAMS {
+            dst: fill.address as CUdeviceptr,
+            pitch: fill.pitch,
+            value: fill.value,
+            elementSize: fill.width as u32,
+            width: fill.count,
+            height: fill.rows,
+        }),
+        _ => Err(code::INVALID_VALUE),
+    }
+}
+
+pub(super) fn host(machine: &Machine, params: *const CUDA_HOST_NODE_PARAMS) -> Result<Made, i32> {
+    let given = peek!(params)?;
+    let function = given.fn_.ok_or(code::INVALID_VALUE)?;
+    let host = HostFunction { function, user_data: given.userData };
+    Ok((any_device(machine), Work::Action(Action::HostFunction(host)).into()))
+}
+
+/// The parameters of a host function's node.
+pub(super) fn host_parameters(task: &Task) -> Result<CUDA_HOST_NODE_PARAMS, i32> {
+    let Work::Action(Action::HostFunction(host)) = &task.work else {
+        return Err(code::INVALID_VALUE);
+    };
+    Ok(CUDA_HOST_NODE_PARAMS { fn_: Some(host.function), userData: host.user_data })
+}
+
+pub(super) fn empty(machine: &Machine) -> Made {
+    (any_device(machine), Work::Action(Action::Nothing).into())
+}
+
+/// A node with a copy of a graph.
+pub(super) fn child(machine: &Machine, graph: CUgraph) -> Result<Made, i32> {
+    let graph = machine.graph(graph)?;
+    require(!graph.has_memory(), code::NOT_SUPPORTED)?;
+    let copy = graph.duplicate(&machine.graphs, true);
+    Ok((any_device(machine), Work::Child(copy).into()))
+}
+
+/// A node with a graph itself, which `parent` owns from now on.
+pub(super) fn moved_child(machine: &Machine, parent: &Graph, graph: CUgraph) -> Result<Made, i32> {
+    let graph = machine.graph(graph)?;
+    require(!graph.contains(parent), code::INVALID_VALUE)?;
+    let was_owned = graph.is_owned.swap(true, Ordering::Relaxed);
+    require(!was_owned, code::INVALID_VALUE)?;
+    Ok((any_device(machine), Work::Child(graph).into()))
+}
+
+/// The handle of a child graph, which its node owns.
+pub(super) fn child_of(task: &Task) -> Result<CUgraph, i32> {
+    match &task.work {
+        Work::Child(child) => Ok(without_provenance_mut(child.handle())),
+        _ => Err(code::INVALID_VALUE),
+    }
+}
+
+pub(super) fn record(machine: &Machine, event: CUevent) -> Result<Made, i32> {
+    let event = machine.event(event)?;
+    Ok((event.device, Work::Record(event).into()))
+}
+
+pub(super) fn wait(machine: &Machine, event: CUevent) -> Result<Made, i32> {
+    let event = machine.event(event)?;
+    Ok((event.device, Work::Wait(event).into()))
+}
+
+/// The handle of the event that a node records, or waits for if `waits`.
+pub(super) fn event(machine: &Machine, task: &Task, waits: bool) -> Result<CUevent, i32> {
+    let event = match &task.work {
+        Work::Record(event) if !waits => event,
+        Work::Wait(event) if waits => event,
+        _ => return Err(code::INVALID_VALUE),
+    };
+    let handle = read(&machine.events).handle_of(|found| Arc::ptr_eq(found, event));
+    Ok(without_provenance_mut(handle.unwrap_or(0)))
+}
+
+/// A node that allocates memory; the address is stored in its parameters.
+pub(super) fn allocate(
+    machine: &Machine,
+    graph: &Graph,
+    params: *mut CUDA_MEM_ALLOC_NODE_PARAMS,
+) -> Result<Made, i32> {
+    let given = peek!(params)?;
+    // A child graph cannot get memory of its own.
+    let is_owned = graph.is_owned.load(Ordering::Relaxed);
+    require(!is_owned && given.bytesize > 0, code::INVALID_VALUE)?;
+    let properties = given.poolProps;
+    let plain = properties.allocType as u32 == 1 && properties.handleTypes.0 == 0;
+    require(plain, code::INVALID_VALUE)?;
+    let device = location(machine, &properties.location)?;
+    let mut mask = 1 << device;
+    let mut descriptors = Vec::new();
+    if given.accessDescCount > 0 {
+        for (peer, right) in rights(machine, given.accessDescs, given.accessDescCount)? {
+            let reachable = peer == device || machine.config.can_access_peer(peer, device);
+            require(reachable, code::INVALID_DEVICE)?;
+            require(right == 3, code::INVALID_VALUE)?;
+            mask |= 1 << peer;
+        }
+        for index in 0..given.accessDescCount {
+            descriptors.push(peek!(given.accessDescs.wrapping_add(index))?);
+        }
+    }
+    let access = Arc::new(PoolAccess { device, handle: 0, mask: AtomicU32::new(mask) });
+    let block = machine.graph_memory.create(&access, given.bytesize)?;
+    machine.pools.note_use();
+    let dptr = block.address as CUdeviceptr;
+    put!(params, CUDA_MEM_ALLOC_NODE_PARAMS { dptr, ..given })?;
+    Ok((device, Task::new(Work::Allocate(block), Given::Access(descriptors))))
+}
+
+/// The parameters of an allocation's node.
+pub(super) fn allocation_parameters(task: &Task) -> Result<CUDA_MEM_ALLOC_NODE_PARAMS, i32> {
+    let Work::Allocate(block) = &task.work else { return Err(code::INVALID_VALUE) };
+    let descriptors = match &task.given {
+        Given::Access(descriptors) => descriptors.as_slice(),
+        _ => &[],
+    };
+    let location = CUmemLocation {
+        type_: CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE,
+        id: block.device as c_int,
+    };
+    let properties = CUmemPoolProps {
+        allocType: CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED,
+        handleTypes: CUmemAllocationHandleType_enum(0),
+        location,
+        win32SecurityAttributes: null_mut(),
+        maxSize: 0,
+        usage: 0,
+        reserved: [0; 54],
+    };
+    Ok(CUDA_MEM_ALLOC_NODE_PARAMS {
+        poolProps: properties,
+        accessDescs: if descriptors.is_empty() { null() } else { descriptors.as_ptr() },
+        accessDescCount: descriptors.len(),
+        bytesize: block.bytes,
+        dptr: block.address as CUdeviceptr,
+    })
+}
+
+/// A node that frees memory of a graph, which `graph` does not free yet.
+pub(super) fn free(machine: &Machine, graph: &Graph, address: CUdeviceptr) -> Result<Made, i32> {
+    let block = machine.graph_memory.find(address as usize).ok_or(code::INVALID_VALUE)?;
+    let is_owned = graph.is_owned.load(Ordering::Relaxed);
+    require(!is_owned && !graph.frees(&block), code::INVALID_VALUE)?;
+    Ok((block.device, Work::Free(block).into()))
+}
+
+/// The address that a node frees.
+pub(super) fn freed(task: &Task) -> Result<CUdeviceptr, i32> {
+    match &task.work {
+        Work::Free(block) => Ok(block.address as CUdeviceptr),
+        _ => Err(code::INVALID_VALUE),
+    }
+}
