@@ -1,11 +1,6 @@
 /* Graphs that a program builds node by node: their parameters, edges, copies and launches. */
 #include "driver_graph.h"
 
-/* Makes calls in C's order of `static` functions easy to read: name = the driver's function. */
-#define CALL(name, parameters) \
-    int(*name) parameters; \
-    FIND(name, #name)
-
 static address memory;
 
 static void kernels_keep_their_parameters(void)

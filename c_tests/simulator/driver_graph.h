@@ -92,6 +92,11 @@ struct node_parameters {
     long long reserved_too;
 };
 
+/* A local pointer to a function of the driver. */
+#define CALL(name, parameters) \
+    int(*name) parameters; \
+    FIND(name, #name)
+
 typedef void *graph_handle, *node_handle, *exec_handle;
 
 static struct {

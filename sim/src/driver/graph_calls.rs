@@ -136,11 +136,42 @@ pub(super) unsafe extern "C" fn cuGraphNodeGetType(
     })
 }
 
+/// The places of the steps that belong to no child graph in the list.
+fn outermost(steps: &[Step]) -> Vec<usize> {
+    let mut places = Vec::new();
+    let mut end = steps.len();
+    while let Some(last) = end.checked_sub(1) {
+        places.push(last);
+        end = last - steps[last].inner;
+    }
+    places.reverse();
+    places
+}
+
+/// The first difference in the numbers of nodes and in the places of child graphs: the reason why
+/// operations cannot replace others, and the index of the node.
+fn compare_shapes(old: &[Step], new: &[Step]) -> Option<(c_uint, usize)> {
+    let (olds, news) = (outermost(old), outermost(new));
+    if olds.len() != news.len() {
+        return Some((TOPOLOGY_CHANGED, 0));
+    }
+    olds.into_iter().zip(news).find_map(|(at, to)| {
+        let is_child = |step: &Step| matches!(step.task.work, Work::Child(_));
+        match (is_child(&old[at]), is_child(&new[to])) {
+            (true, true) => {
+                compare_shapes(&old[at - old[at].inner..at], &new[to - new[to].inner..to])
+            }
+            (false, false) => None,
+            _ => Some((NODE_TYPE_CHANGED, new[to].handle)),
+        }
+    })
+}
+
 /// The reason why operations cannot replace others, and the index of the first that cannot; 0: they
 /// can.
 fn compare(old: &[Step], new: &[Step]) -> (c_uint, usize) {
-    if old.len() != new.len() {
-        return (TOPOLOGY_CHANGED, 0);
+    if let Some(found) = compare_shapes(old, new) {
+        return found;
     }
     for (old, new) in old.iter().zip(new) {
         let of_memory = |step: &Step| matches!(step.task.work, Work::Allocate(_) | Work::Free(_));
