@@ -2,6 +2,7 @@
 //! into them. For the host these addresses are PROT_NONE; [`Allocation::locate`] finds their bytes.
 
 use super::config::{GRANULARITY, MAX_DEVICES};
+use super::managed::{self, ManagedRanges};
 use super::physical::{Allocation, insert_merged};
 use super::unit::Blocks;
 use crate::base::code;
@@ -30,6 +31,8 @@ pub(super) enum Access {
     Peers,
     /// `cuMemSetAccess`: these protections, one for each device.
     Granted([u8; MAX_DEVICES]),
+    /// Managed memory: all devices.
+    All,
     /// A pool: the devices that have access to the pool.
     Pool(Arc<PoolAccess>),
 }
@@ -57,6 +60,8 @@ pub(super) enum Purpose {
     Virtual,
     /// `cuMemAlloc` on a device.
     Allocation(usize),
+    /// `cuMemAllocManaged` on a device, and the requested bytes.
+    Managed(usize, usize),
     /// A segment of a pool.
     Pool,
     /// Variables of a module.
@@ -128,6 +133,8 @@ pub(super) struct AddressSpace {
     mappings: BTreeMap<usize, Mapping>,
     /// The blocks in the reservations of `cuMemAlloc`.
     pub(super) blocks: Blocks,
+    /// The managed memory.
+    pub(super) managed: ManagedRanges,
 }
 
 impl AddressSpace {
@@ -313,6 +320,7 @@ impl AddressSpace {
         let mask = match &mapping.access {
             Access::Granted(granted) => return granted.get(device).copied().unwrap_or(0),
             Access::Peers => peers.get(device).map_or(0, |mask| mask.load(Ordering::Relaxed)),
+            Access::All => return READ | WRITE,
             Access::Pool(pool) => return if pool.is_reached_by(device) { READ | WRITE } else { 0 },
         };
         if device == owner || mask >> owner & 1 != 0 { READ | WRITE } else { 0 }
@@ -387,30 +395,41 @@ impl AddressSpace {
     pub(super) fn remove_allocations(&mut self, device: usize) -> Vec<Mapping> {
         let mut removed = Vec::new();
         let is_of_device = |_: &usize, found: &mut Reservation| match found.purpose {
-            Purpose::Allocation(owner) | Purpose::Imported(owner, ..) => owner == device,
+            Purpose::Allocation(owner)
+            | Purpose::Managed(owner, _)
+            | Purpose::Imported(owner, ..) => owner == device,
             Purpose::Virtual | Purpose::Pool | Purpose::Module => false,
         };
         self.blocks.forget(device);
         for (start, found) in self.reservations.extract_if(.., is_of_device) {
             let range = start..start + found.bytes;
+            if self.managed.remove(range.start, range.end) {
+                managed::hide(start, found.bytes);
+            }
             removed.extend(self.mappings.extract_if(range, |_, _| true).map(|(_, old)| old));
             insert_merged(&mut self.free, start, found.bytes);
         }
         removed
     }
 
-    /// Live `cuMemAlloc` allocations of a device.
+    /// Live `cuMemAlloc` and `cuMemAllocManaged` allocations of a device.
     pub(super) fn allocations_of(&self, device: usize) -> usize {
-        let purpose = Purpose::Allocation(device);
-        self.reservations.values().filter(|found| found.purpose == purpose).count()
+        let is_of_device = |found: &&Reservation| match found.purpose {
+            Purpose::Allocation(owner) | Purpose::Managed(owner, _) => owner == device,
+            _ => false,
+        };
+        self.reservations.values().filter(is_of_device).count()
     }
 
-    /// Live mappings and reservations of virtual memory, and live `cuMemAlloc` allocations.
+    /// Live mappings and reservations of virtual memory, and live `cuMemAlloc` and
+    /// `cuMemAllocManaged` allocations.
     pub(super) fn counts(&self) -> (usize, usize, usize) {
         let reserved = self.reservations.values().filter(|found| found.purpose == Purpose::Virtual);
         let virtual_mappings =
             self.mappings.values().filter(|mapping| matches!(mapping.access, Access::Granted(_)));
-        (virtual_mappings.count(), reserved.count(), self.blocks.len())
+        let is_managed = |found: &&Reservation| matches!(found.purpose, Purpose::Managed(..));
+        let managed = self.reservations.values().filter(is_managed).count();
+        (virtual_mappings.count(), reserved.count(), self.blocks.len() + managed)
     }
 }
 

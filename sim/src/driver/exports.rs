@@ -9,9 +9,9 @@ use super::device_calls::VERSION;
 use super::entry::guard;
 use super::{
     capture_calls, context_calls, device_calls, edge_calls, event_calls, exec_calls,
-    exec_node_calls, graph_calls, graph_memory_calls, ipc_calls, memory_calls, module_calls,
-    node_calls, node_parameter_calls, pointer_calls, pool_calls, stream_calls, transfer_calls,
-    user_object_calls, virtual_memory_calls,
+    exec_node_calls, graph_calls, graph_memory_calls, ipc_calls, managed_calls, memory_calls,
+    module_calls, node_calls, node_parameter_calls, pointer_calls, pool_calls, stream_calls,
+    transfer_calls, user_object_calls, virtual_memory_calls,
 };
 use crate::base::code;
 use cudarc::driver::sys::{self, CUdriverProcAddressQueryResult, cuuint64_t};
@@ -232,6 +232,17 @@ exports! {
         cuMemFreeHost 2000 = cuMemFreeHost(ptr);
         cuMemHostRegister 6050 = cuMemHostRegister_v2(ptr, bytes, flags);
         cuMemHostUnregister 4000 = cuMemHostUnregister(ptr);
+    }
+    managed_calls {
+        cuMemAllocManaged 6000 = cuMemAllocManaged(ptr, bytes, flags);
+        cuMemPrefetchAsync 8000 = cuMemPrefetchAsync(ptr, bytes, device, stream);
+        cuMemPrefetchAsync 12020 = cuMemPrefetchAsync_v2(ptr, bytes, location, flags, stream);
+        cuMemAdvise 8000 = cuMemAdvise(ptr, bytes, advice, device);
+        cuMemAdvise 12020 = cuMemAdvise_v2(ptr, bytes, advice, location);
+        cuMemRangeGetAttribute 8000 = cuMemRangeGetAttribute(data, size, which, ptr, bytes);
+        cuMemRangeGetAttributes 8000 = cuMemRangeGetAttributes(
+            data, sizes, which, count, ptr, bytes);
+        cuStreamAttachMemAsync 6000 = cuStreamAttachMemAsync(stream, ptr, bytes, flags);
     }
     pointer_calls {
         cuPointerGetAttribute 4000 = cuPointerGetAttribute(data, attribute, ptr);

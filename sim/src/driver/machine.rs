@@ -328,6 +328,11 @@ impl Machine {
         let block = match reservation.purpose {
             Purpose::Allocation(_) => space.blocks.around(address),
             Purpose::Virtual | Purpose::Module => None,
+            Purpose::Managed(_, bytes) => {
+                let (start, mapping) = space.mapping(address)?;
+                let id = mapping.allocation.id;
+                (address - start < bytes).then_some((start, Block { bytes, id }))
+            }
             Purpose::Imported(_, start, bytes) => {
                 let (_, mapping) = space.mapping(address)?;
                 let is_inside = address.wrapping_sub(start) < bytes;

@@ -6,6 +6,7 @@ use super::address_space::{
 };
 use super::config::{GRANULARITY, MAX_DEVICES};
 use super::host_memory::HostMemory;
+use super::managed;
 use super::physical::Physical;
 use super::sync::{lock, read, write};
 use super::unit::LARGEST_SHARED;
@@ -27,16 +28,21 @@ pub(super) struct Memory {
     pub(super) heaps: [OnceLock<Mutex<Heap>>; MAX_DEVICES],
     /// Memory for variables of modules, by device; the driver reserves it with a context.
     modules: [OnceLock<Arc<Physical>>; MAX_DEVICES],
+    /// Managed memory, by device; it is not the device's own, and can be larger.
+    managed: [OnceLock<Arc<Physical>>; MAX_DEVICES],
 }
 
 /// Bytes for variables of modules.
 const MODULE_BYTES: usize = 1 << 30;
+/// How many times the memory of a device its managed memory is.
+const MANAGED_TIMES: usize = 4;
 
 impl Memory {
     pub(super) fn new(physical: Vec<Arc<Physical>>) -> Memory {
         let (space, host, peers) = (RwLock::default(), RwLock::default(), PeerMasks::default());
-        let (heaps, modules) = (Default::default(), Default::default());
-        Memory { physical, space, host, peers, heaps, modules }
+        let heaps = Default::default();
+        let (modules, managed) = (Default::default(), Default::default());
+        Memory { physical, space, host, peers, heaps, modules, managed }
     }
 
     /// Frees the memory of a device's context.
@@ -88,15 +94,30 @@ impl Memory {
         purpose: Purpose,
         access: Access,
     ) -> Result<usize, i32> {
-        let physical = match self.modules[device].get() {
-            Some(physical) => physical,
-            None => {
-                let fresh = Physical::new(device, MODULE_BYTES, 0);
-                let fresh = fresh.map_err(|_| code::OUT_OF_MEMORY)?;
-                self.modules[device].get_or_init(|| Arc::new(fresh))
-            }
-        };
+        let physical = set_apart(&self.modules[device], device, MODULE_BYTES, 0)?;
         self.allocate_from(physical, bytes, purpose, access)
+    }
+
+    /// Allocates memory that the host accesses at the same address.
+    pub(super) fn allocate_managed(
+        &self,
+        device: usize,
+        bytes: usize,
+        purpose: Purpose,
+    ) -> Result<usize, i32> {
+        let (most, poison) = self.physical[device].bytes_and_poison();
+        let most = most.saturating_mul(MANAGED_TIMES);
+        let physical = set_apart(&self.managed[device], device, most, poison)?;
+        let address = self.allocate_from(physical, bytes, purpose, Access::All)?;
+        let mut space = write(&self.space);
+        let mapped = space.mapping(address).map(|(_, mapping)| Arc::clone(&mapping.allocation));
+        space.managed.insert(address, bytes);
+        drop(space);
+        if mapped.is_some_and(|allocation| allocation.map_at(address)) {
+            return Ok(address);
+        }
+        self.free_mapped(address, bytes.next_multiple_of(GRANULARITY))?;
+        Err(code::OUT_OF_MEMORY)
     }
 
     fn allocate_from(
@@ -117,6 +138,9 @@ impl Memory {
     /// Undoes [`allocate_mapped`](Self::allocate_mapped).
     pub(super) fn free_mapped(&self, address: usize, bytes: usize) -> Result<(), i32> {
         let mut space = write(&self.space);
+        if space.managed.remove(address, address + bytes) {
+            managed::hide(address, bytes);
+        }
         let memory = space.unmap(address, bytes)?;
         space.unreserve(address, bytes)?;
         drop(space);
@@ -180,6 +204,20 @@ impl Memory {
             None => Ok(()),
         }
     }
+}
+
+/// Memory that is created at its first use.
+fn set_apart(
+    place: &OnceLock<Arc<Physical>>,
+    device: usize,
+    bytes: usize,
+    poison: u8,
+) -> Result<&Arc<Physical>, i32> {
+    if let Some(physical) = place.get() {
+        return Ok(physical);
+    }
+    let fresh = Physical::new(device, bytes, poison).map_err(|_| code::OUT_OF_MEMORY)?;
+    Ok(place.get_or_init(|| Arc::new(fresh)))
 }
 
 impl Drop for Memory {

@@ -55,7 +55,7 @@ pub(super) unsafe extern "C" fn cuMemFree_v2(ptr: CUdeviceptr) -> c_int {
         require(block.is_some_and(|(start, _)| start == address), code::INVALID_VALUE)?;
         let pooled = reservation.purpose == Purpose::Pool;
         let device = match reservation.purpose {
-            Purpose::Allocation(device) => device,
+            Purpose::Allocation(device) | Purpose::Managed(device, _) => device,
             Purpose::Pool | Purpose::Virtual => pool_calls::device_of(machine, address)?,
             Purpose::Imported(..) | Purpose::Module => return Err(code::INVALID_VALUE),
         };
@@ -63,6 +63,9 @@ pub(super) unsafe extern "C" fn cuMemFree_v2(ptr: CUdeviceptr) -> c_int {
         let context = &machine.hardware.devices[device].context;
         context.check()?;
         machine.schedule.drain([context]);
+        if let Purpose::Managed(..) = reservation.purpose {
+            return machine.memory.free_mapped(address, reservation.bytes);
+        }
         if !pooled {
             return machine.memory.free_block(address);
         }

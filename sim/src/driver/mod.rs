@@ -31,6 +31,7 @@ mod worker;
 // 1. Memory: of each device, the address space over it, and the pinned ranges of the host.
 mod address_space;
 mod host_memory;
+mod managed;
 mod memory;
 mod physical;
 mod shared;
@@ -87,6 +88,7 @@ mod exports;
 mod graph_calls;
 mod graph_memory_calls;
 mod ipc_calls;
+mod managed_calls;
 mod memory_calls;
 mod module_calls;
 mod node_calls;

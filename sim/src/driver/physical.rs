@@ -86,6 +86,10 @@ impl Physical {
         self.bytes
     }
 
+    pub(super) fn bytes_and_poison(&self) -> (usize, u8) {
+        (self.bytes, self.poison)
+    }
+
     pub(super) fn used(&self) -> usize {
         self.reclaim_shared();
         self.used.load(Ordering::Relaxed)
@@ -249,6 +253,25 @@ pub(super) struct Allocation {
 impl Allocation {
     pub(super) fn device(&self) -> usize {
         self.physical.device
+    }
+
+    /// Maps the memory at an address where nothing else is; false if the host refuses.
+    pub(super) fn map_at(&self, mut address: usize) -> bool {
+        self.extents.iter().all(|extent| {
+            // SAFETY: the address is reserved for this memory, so the host has no objects there.
+            let mapped = unsafe {
+                libc::mmap(
+                    ptr::without_provenance_mut(address),
+                    extent.bytes,
+                    libc::PROT_READ | libc::PROT_WRITE,
+                    libc::MAP_SHARED | libc::MAP_NORESERVE | libc::MAP_FIXED,
+                    self.physical.file,
+                    extent.start as libc::off_t,
+                )
+            };
+            address += extent.bytes;
+            mapped != libc::MAP_FAILED
+        })
     }
 
     /// Host address of a byte, and the number of contiguous bytes there.

@@ -83,11 +83,14 @@ fn of_device(
         (start, block.bytes, block.id)
     };
     let owner = mapping.allocation.device();
+    let is_managed = space.managed.contains(address);
     match attribute {
         CU_POINTER_ATTRIBUTE_CONTEXT => {
             // Only memory of cuMemAlloc belongs to a context.
             let context = match reservation.purpose {
-                Purpose::Allocation(device) | Purpose::Imported(device, ..) => {
+                Purpose::Allocation(device)
+                | Purpose::Managed(device, _)
+                | Purpose::Imported(device, ..) => {
                     machine.hardware.devices[device].context.handle()
                 }
                 Purpose::Virtual | Purpose::Pool | Purpose::Module => ptr::null_mut(),
@@ -103,7 +106,8 @@ fn of_device(
         CU_POINTER_ATTRIBUTE_RANGE_START_ADDR => put!(data.cast::<usize>(), start),
         CU_POINTER_ATTRIBUTE_RANGE_SIZE => put!(data.cast::<usize>(), bytes),
         CU_POINTER_ATTRIBUTE_MAPPED => put!(data.cast::<c_uint>(), 1),
-        CU_POINTER_ATTRIBUTE_IS_MANAGED => put!(data.cast::<c_uint>(), 0),
+        CU_POINTER_ATTRIBUTE_HOST_POINTER if is_managed => put!(data.cast::<usize>(), address),
+        CU_POINTER_ATTRIBUTE_IS_MANAGED => put!(data.cast::<c_uint>(), c_uint::from(is_managed)),
         CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL => put!(data.cast::<c_int>(), owner as c_int),
         CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE => {
             let capable = matches!(mapping.access, Access::Peers);
@@ -123,7 +127,7 @@ fn of_device(
         CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE => {
             let handle = match &mapping.access {
                 Access::Pool(access) => ptr::without_provenance_mut(access.handle),
-                Access::Granted(_) | Access::Peers => ptr::null_mut(),
+                Access::Granted(_) | Access::Peers | Access::All => ptr::null_mut(),
             };
             put!(data.cast::<CUmemoryPool>(), handle)
         }
