@@ -79,6 +79,7 @@ pub(super) fn report_machine(machine: &Machine) {
         ("reservations", live.reservations),
         ("pools", live.pools),
         ("blocks of pools", live.pool_blocks),
+        ("libraries", read(&machine.modules).libraries.len()),
     ];
     report(&counts, format_args!("it was powered off"));
 }

@@ -3,6 +3,7 @@
 use super::address_space::{Access, Purpose, Reservation};
 use super::adversary::Adversary;
 use super::adversary_policy::Strategy;
+use super::arguments::require;
 use super::capture::Captures;
 use super::config::{Config, ScheduleKind};
 use super::context::{Context, with_stack};
@@ -16,7 +17,7 @@ use super::hardware::{Device, Hardware};
 use super::hooks;
 use super::load::Load;
 use super::memory::Memory;
-use super::module::Modules;
+use super::module::{Function, Module, Modules};
 use super::physical::{Allocation, Physical};
 use super::pool::Pools;
 use super::queue::{Action, Point, Stream};
@@ -25,7 +26,9 @@ use super::sync::{read, write};
 use super::trace::Trace;
 use super::unit::Block;
 use crate::base::code;
-use cudarc::driver::sys::{CUcontext, CUdevice, CUevent, CUgraph, CUgraphExec, CUstream};
+use cudarc::driver::sys::{
+    CUcontext, CUdevice, CUevent, CUfunction, CUgraph, CUgraphExec, CUstream,
+};
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, RwLock};
@@ -81,7 +84,7 @@ pub struct LiveObjects {
     pub reservations: usize,
     /// Pools, without the default ones.
     pub pools: usize,
-    /// Modules.
+    /// Modules, and libraries.
     pub modules: usize,
     /// Graphs and executable graphs.
     pub graphs: usize,
@@ -132,7 +135,7 @@ impl Machine {
             streams: RwLock::new(Handles::new(2)),
             events: RwLock::new(Handles::new(3)),
             handles: RwLock::new(Handles::new(4)),
-            modules: RwLock::new(Modules { modules: Handles::new(5), functions: Handles::new(7) }),
+            modules: RwLock::new(Modules::new()),
             captures: Captures::default(),
             graphs: RwLock::new(Graphs::new()),
             execs: Execs::new(),
@@ -198,6 +201,33 @@ impl Machine {
     #[inline]
     pub(super) fn event(&self, event: CUevent) -> Result<Arc<Event>, i32> {
         read(&self.events).find(event.addr()).map(Arc::clone)
+    }
+
+    /// The function of a handle. The handle of a library's kernel means its function on a device.
+    pub(super) fn function(
+        &self,
+        function: CUfunction,
+        device: impl FnOnce() -> Result<usize, i32>,
+    ) -> Result<Function, i32> {
+        let handle = self.function_handle(function, device)?;
+        read(&self.modules).function(handle).ok_or(code::INVALID_HANDLE)
+    }
+
+    /// The handle of the function that a handle of a function or of a library's kernel means.
+    pub(super) fn function_handle(
+        &self,
+        function: CUfunction,
+        device: impl FnOnce() -> Result<usize, i32>,
+    ) -> Result<usize, i32> {
+        let handle = function.addr();
+        let modules = read(&self.modules);
+        if modules.functions.get(handle).is_some() {
+            return Ok(handle);
+        }
+        require(modules.kernels.get(handle).is_some(), code::INVALID_HANDLE)?;
+        drop(modules);
+        let device = device()?;
+        write(&self.modules).function_of(&self.memory, handle, device)
     }
 
     /// The graph of a handle.
@@ -295,7 +325,7 @@ impl Machine {
             mappings,
             reservations,
             pools: self.pools.len(),
-            modules: read(&self.modules).modules.len(),
+            modules: read(&self.modules).count(),
             graphs: read(&self.graphs).graphs.len() + read(&self.execs.table).len(),
             host_allocations: read(&self.memory.host).len(),
             workers: self.schedule.workers(),
@@ -315,7 +345,16 @@ impl Machine {
         let (_, reservation) = space.reservation(address)?;
         let block = match reservation.purpose {
             Purpose::Allocation(_) => space.blocks.around(address),
-            Purpose::Virtual | Purpose::Module => None,
+            Purpose::Virtual => None,
+            Purpose::Module => {
+                let id = space.mapping(address)?.1.allocation.id;
+                // A module that is loaded takes these two locks in the opposite order.
+                drop(space);
+                let modules = read(&self.modules);
+                let around = |module: &Module| module.variable_around(address as u64);
+                let found = modules.modules.iter().find_map(around);
+                found.map(|(start, bytes)| (start as usize, Block { bytes, id }))
+            }
             Purpose::Imported(_, start, bytes) => {
                 let (_, mapping) = space.mapping(address)?;
                 let is_inside = address.wrapping_sub(start) < bytes;

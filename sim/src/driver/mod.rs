@@ -60,12 +60,16 @@ mod thread_state;
 mod trace;
 
 // 5. What the host creates: modules, pools, events, graphs.
+mod attributes;
 mod capture;
 mod event;
 mod exec;
 mod graph;
 mod graph_memory;
+mod image;
+mod jit;
 mod module;
+mod occupancy;
 mod pool;
 mod segment;
 
@@ -81,10 +85,15 @@ mod device_calls;
 mod event_calls;
 mod exec_calls;
 mod exports;
+mod function_calls;
 mod graph_calls;
 mod ipc_calls;
+mod launch_attributes;
+mod launch_calls;
+mod library_calls;
 mod memory_calls;
 mod module_calls;
+mod occupancy_calls;
 mod pointer_calls;
 mod pool_calls;
 mod stream_calls;
