@@ -9,7 +9,7 @@ use super::device_calls::VERSION;
 use super::entry::guard;
 use super::{
     capture_calls, context_calls, device_calls, event_calls, exec_calls, function_calls,
-    graph_calls, ipc_calls, launch_calls, library_calls, memory_calls, module_calls,
+    graph_calls, ipc_calls, launch_calls, library_calls, link_calls, memory_calls, module_calls,
     occupancy_calls, pointer_calls, pool_calls, stream_calls, transfer_calls, virtual_memory_calls,
 };
 use crate::base::code;
@@ -218,6 +218,14 @@ exports! {
         cuKernelGetAttribute 12000 = cuKernelGetAttribute(value, attribute, kernel, device);
         cuKernelSetAttribute 12000 = cuKernelSetAttribute(attribute, value, kernel, device);
         cuKernelSetCacheConfig 12000 = cuKernelSetCacheConfig(kernel, config, device);
+    }
+    link_calls {
+        cuLinkCreate 6050 = cuLinkCreate_v2(count, options, values, state);
+        cuLinkAddData 6050 = cuLinkAddData_v2(
+            state, kind, data, size, name, count, options, values);
+        cuLinkAddFile 6050 = cuLinkAddFile_v2(state, kind, path, count, options, values);
+        cuLinkComplete 5050 = cuLinkComplete(state, image, size);
+        cuLinkDestroy 5050 = cuLinkDestroy(state);
     }
     function_calls {
         cuFuncGetAttribute 2020 = cuFuncGetAttribute(value, attribute, function);

@@ -80,6 +80,7 @@ pub(super) fn report_machine(machine: &Machine) {
         ("pools", live.pools),
         ("blocks of pools", live.pool_blocks),
         ("libraries", read(&machine.modules).libraries.len()),
+        ("links", read(&machine.links).len()),
     ];
     report(&counts, format_args!("it was powered off"));
 }

@@ -15,6 +15,7 @@ use super::graph_memory::GraphMemory;
 use super::handles::Handles;
 use super::hardware::{Device, Hardware};
 use super::hooks;
+use super::link::Links;
 use super::load::Load;
 use super::memory::Memory;
 use super::module::{Function, Module, Modules};
@@ -57,6 +58,7 @@ pub(super) struct Machine {
     pub(super) streams: RwLock<Handles<Arc<Stream>>>,
     pub(super) events: RwLock<Handles<Arc<Event>>>,
     pub(super) modules: RwLock<Modules>,
+    pub(super) links: RwLock<Links>,
     pub(super) captures: Captures,
     pub(super) graphs: RwLock<Graphs>,
     pub(super) execs: Execs,
@@ -136,6 +138,7 @@ impl Machine {
             events: RwLock::new(Handles::new(3)),
             handles: RwLock::new(Handles::new(4)),
             modules: RwLock::new(Modules::new()),
+            links: RwLock::new(Links::new(23)),
             captures: Captures::default(),
             graphs: RwLock::new(Graphs::new()),
             execs: Execs::new(),
