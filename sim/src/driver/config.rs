@@ -107,6 +107,12 @@ impl Default for Config {
 }
 
 impl Config {
+    /// The compute capability as one number, such as 90.
+    pub fn capability(&self) -> u32 {
+        let (major, minor) = self.compute_capability;
+        (major * 10 + minor).unsigned_abs()
+    }
+
     /// Parses options. An empty text gives the defaults; blanks around keys and values are ignored.
     pub fn parse(options: &str) -> Result<Config, ConfigError> {
         let _reserve = reserve::hold().ok_or(ConfigError::Host(libc::ENOMEM))?;

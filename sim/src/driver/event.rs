@@ -12,7 +12,7 @@ use std::time::Duration;
 /// An event: the point of its last record.
 pub(super) struct Event {
     pub(super) device: usize,
-    is_timed: bool,
+    pub(super) is_timed: bool,
     recorded: Mutex<Recorded>,
     /// The part that is shared with other processes.
     pub(super) shared: Option<Arc<RemoteRecords>>,

@@ -9,9 +9,10 @@ use super::device_calls::VERSION;
 use super::entry::guard;
 use super::{
     capture_calls, context_calls, device_calls, edge_calls, event_calls, exec_calls,
-    exec_node_calls, graph_calls, graph_memory_calls, ipc_calls, managed_calls, memory_calls,
-    module_calls, node_calls, node_parameter_calls, pointer_calls, pool_calls, stream_calls,
-    transfer_calls, user_object_calls, virtual_memory_calls,
+    exec_node_calls, function_calls, graph_calls, graph_memory_calls, ipc_calls, launch_calls,
+    library_calls, link_calls, managed_calls, memory_calls, module_calls, node_calls,
+    node_parameter_calls, occupancy_calls, pointer_calls, pool_calls, stream_calls, transfer_calls,
+    user_object_calls, virtual_memory_calls,
 };
 use crate::base::code;
 use cudarc::driver::sys::{self, CUdriverProcAddressQueryResult, cuuint64_t};
@@ -294,17 +295,84 @@ exports! {
     }
     module_calls {
         cuModuleLoadData 2000 = cuModuleLoadData(module, image);
+        cuModuleLoadDataEx 2010 = cuModuleLoadDataEx(module, image, count, options, values);
+        cuModuleLoadFatBinary 2000 = cuModuleLoadFatBinary(module, image);
+        cuModuleLoad 2000 = cuModuleLoad(module, path);
         cuModuleUnload 2000 = cuModuleUnload(module);
         cuModuleGetFunction 2000 = cuModuleGetFunction(function, module, name);
+        cuModuleGetGlobal 3020 = cuModuleGetGlobal_v2(address, bytes, module, name);
+        cuModuleGetFunctionCount 12040 = cuModuleGetFunctionCount(count, module);
+        cuModuleEnumerateFunctions 12040 = cuModuleEnumerateFunctions(functions, count, module);
+        cuModuleGetLoadingMode 11070 = cuModuleGetLoadingMode(mode);
+    }
+    library_calls {
+        cuLibraryLoadData 12000 = cuLibraryLoadData(
+            library, image, options, values, count, library_options, library_values,
+            library_count);
+        cuLibraryLoadFromFile 12000 = cuLibraryLoadFromFile(
+            library, path, options, values, count, library_options, library_values,
+            library_count);
+        cuLibraryUnload 12000 = cuLibraryUnload(library);
+        cuLibraryGetKernel 12000 = cuLibraryGetKernel(kernel, library, name);
+        cuLibraryGetKernelCount 12040 = cuLibraryGetKernelCount(count, library);
+        cuLibraryEnumerateKernels 12040 = cuLibraryEnumerateKernels(kernels, count, library);
+        cuLibraryGetModule 12000 = cuLibraryGetModule(module, library);
+        cuLibraryGetGlobal 12000 = cuLibraryGetGlobal(address, bytes, library, name);
+        cuLibraryGetManaged 12000 = cuLibraryGetManaged(address, bytes, library, name);
+        cuLibraryGetUnifiedFunction 12000 = cuLibraryGetUnifiedFunction(function, library, name);
+        cuKernelGetFunction 12000 = cuKernelGetFunction(function, kernel);
+        cuKernelGetLibrary 12050 = cuKernelGetLibrary(library, kernel);
+        cuKernelGetName 12030 = cuKernelGetName(name, kernel);
+        cuKernelGetParamInfo 12040 = cuKernelGetParamInfo(kernel, index, offset, size);
+        cuKernelGetAttribute 12000 = cuKernelGetAttribute(value, attribute, kernel, device);
+        cuKernelSetAttribute 12000 = cuKernelSetAttribute(attribute, value, kernel, device);
+        cuKernelSetCacheConfig 12000 = cuKernelSetCacheConfig(kernel, config, device);
+    }
+    link_calls {
+        cuLinkCreate 6050 = cuLinkCreate_v2(count, options, values, state);
+        cuLinkAddData 6050 = cuLinkAddData_v2(
+            state, kind, data, size, name, count, options, values);
+        cuLinkAddFile 6050 = cuLinkAddFile_v2(state, kind, path, count, options, values);
+        cuLinkComplete 5050 = cuLinkComplete(state, image, size);
+        cuLinkDestroy 5050 = cuLinkDestroy(state);
+    }
+    function_calls {
         cuFuncGetAttribute 2020 = cuFuncGetAttribute(value, attribute, function);
         cuFuncSetAttribute 9000 = cuFuncSetAttribute(function, attribute, value);
         cuFuncGetParamInfo 12040 = cuFuncGetParamInfo(function, index, offset, size);
+        cuFuncGetName 12030 = cuFuncGetName(name, function);
+        cuFuncGetModule 11000 = cuFuncGetModule(module, function);
+        cuFuncSetCacheConfig 3000 = cuFuncSetCacheConfig(function, config);
+        cuFuncSetSharedMemConfig 4020 = cuFuncSetSharedMemConfig(function, config);
+        cuFuncLoad 12040 = cuFuncLoad(function);
+        cuFuncIsLoaded 12040 = cuFuncIsLoaded(state, function);
+    }
+    occupancy_calls {
         cuOccupancyMaxActiveBlocksPerMultiprocessor 6050 =
             cuOccupancyMaxActiveBlocksPerMultiprocessor(
             blocks, function, block_size, shared_bytes);
+        cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags 7000 =
+            cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(
+            blocks, function, block_size, shared_bytes, flags);
+        cuOccupancyMaxPotentialBlockSize 6050 = cuOccupancyMaxPotentialBlockSize(
+            grid_size, block_size, function, shared_of, shared_bytes, limit);
+        cuOccupancyMaxPotentialBlockSizeWithFlags 7000 = cuOccupancyMaxPotentialBlockSizeWithFlags(
+            grid_size, block_size, function, shared_of, shared_bytes, limit, flags);
+        cuOccupancyAvailableDynamicSMemPerBlock 10020 = cuOccupancyAvailableDynamicSMemPerBlock(
+            bytes, function, blocks, block_size);
+        cuOccupancyMaxPotentialClusterSize 11070 = cuOccupancyMaxPotentialClusterSize(
+            size, function, config);
+        cuOccupancyMaxActiveClusters 11070 = cuOccupancyMaxActiveClusters(
+            clusters, function, config);
+    }
+    launch_calls {
         cuLaunchKernel 4000 = cuLaunchKernel(
             function, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared_bytes, stream,
             parameters, extra);
+        cuLaunchKernelEx 11060 = cuLaunchKernelEx(config, function, parameters, extra);
+        cuLaunchCooperativeKernel 9000 = cuLaunchCooperativeKernel(
+            function, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared_bytes, stream,
+            parameters);
     }
 }
 

@@ -107,6 +107,10 @@ impl<T> Handles<T> {
         Some(self.base + slot * STRIDE)
     }
 
+    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut T> {
+        self.slots.iter_mut().flatten()
+    }
+
     pub(super) fn len(&self) -> usize {
         self.slots.len() - self.free.len() - self.retired
     }

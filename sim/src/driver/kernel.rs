@@ -26,6 +26,8 @@ pub(super) const MAX_SHARED_PER_BLOCK: usize = 232_448;
 pub(super) const MAX_BLOCK: [c_uint; 3] = [1024, 1024, 64];
 /// The most blocks of a cluster that every device with clusters supports.
 pub(super) const MAX_CLUSTER: c_uint = 8;
+/// The most blocks of a cluster of a kernel that allows sizes which not every device supports.
+pub(super) const MAX_NON_PORTABLE_CLUSTER: c_uint = 16;
 pub(super) const MAX_GRID: [c_uint; 3] = [i32::MAX as c_uint, 65_535, 65_535];
 
 /// Bytes of a page, whose contents before a delayed kernel are kept.
@@ -95,6 +97,23 @@ impl Variables {
         Ok(Arc::new(made))
     }
 
+    /// Address and bytes of the variable of a name in global or constant memory.
+    pub(super) fn find(&self, program: &Program, name: &str) -> Option<(u64, usize)> {
+        // A declaration can precede the definition, so the last one counts.
+        let places = program.variables.iter().zip(&self.addresses).rev();
+        let mut named = places.filter(|(variable, at)| variable.name == name && **at != 0);
+        named.next().map(|(variable, at)| (*at, variable.bytes))
+    }
+
+    /// Address and bytes of the variable that contains an address.
+    pub(super) fn around(&self, program: &Program, address: u64) -> Option<(u64, usize)> {
+        let mut places = program.variables.iter().zip(&self.addresses);
+        let found = places.find(|(variable, at)| {
+            **at != 0 && (**at..**at + variable.bytes as u64).contains(&address)
+        });
+        found.map(|(variable, at)| (*at, variable.bytes))
+    }
+
     fn write(&self, device: usize, address: u64, bytes: &[u8]) -> Result<(), i32> {
         let accessor = Accessor { device, write: true, staged: false };
         let mut rest = bytes;
@@ -118,16 +137,23 @@ impl Kernel {
         program: &Arc<Program>,
         variables: &Arc<Variables>,
     ) -> BTreeMap<String, Arc<Kernel>> {
+        let all = exec::Kernel::all(program).map(|exec| {
+            let name = exec.function().name.clone();
+            (name, Arc::new(Kernel { exec, variables: Arc::clone(variables) }))
+        });
+        all.collect()
+    }
+}
+
+impl exec::Kernel {
+    /// The kernels of a program.
+    pub(super) fn all(program: &Arc<Program>) -> impl Iterator<Item = exec::Kernel> {
         let is_kernel = |index: &usize| {
             let function = &program.functions[*index];
             function.is_kernel && function.is_defined
         };
-        let all = (0..program.functions.len()).filter(is_kernel).map(|index| {
-            let exec = exec::Kernel::new(program, index as u32);
-            let kernel = Kernel { exec, variables: Arc::clone(variables) };
-            (program.functions[index].name.clone(), Arc::new(kernel))
-        });
-        all.collect()
+        let all = (0..program.functions.len()).filter(is_kernel);
+        all.map(|index| exec::Kernel::new(program, index as u32))
     }
 
     /// Offset and size of each parameter.
@@ -137,7 +163,7 @@ impl Kernel {
 
     /// Its function in the program.
     pub(super) fn function(&self) -> &crate::program::Function {
-        &self.exec.program().functions[self.exec.index() as usize]
+        &self.program().functions[self.index() as usize]
     }
 
     /// The largest number of threads of a block.
@@ -153,9 +179,19 @@ impl Kernel {
         self.sizes(".reqnctapercluster")
     }
 
+    /// True if a launch must determine the blocks of a cluster.
+    pub(super) fn needs_cluster(&self) -> bool {
+        self.function().limits.contains_key(".explicitcluster")
+    }
+
     /// The threads of a block in x, y and z, if the kernel requires a size.
     pub(super) fn required_block(&self) -> Option<[c_uint; 3]> {
         self.sizes(".reqntid")
+    }
+
+    /// The number of a directive.
+    pub(super) fn limit(&self, directive: &str) -> Option<c_uint> {
+        self.function().limits.get(directive)?.first().copied()
     }
 
     fn sizes(&self, directive: &str) -> Option<[c_uint; 3]> {
@@ -168,6 +204,8 @@ impl Kernel {
 pub struct Launch {
     /// Blocks and threads, and bytes of dynamic shared memory.
     pub(super) shape: Shape,
+    /// All blocks are resident at the same time.
+    is_cooperative: bool,
     pub(super) kernel: Arc<Kernel>,
     pub(super) parameters: Vec<u8>,
     /// Present if the kernel's writes are delayed.
@@ -177,13 +215,19 @@ pub struct Launch {
 impl Launch {
     /// A launch of a kernel with these values of its parameters.
     pub(super) fn new(kernel: Arc<Kernel>, shape: Shape, parameters: Vec<u8>) -> Launch {
-        Launch { shape, kernel, parameters, journal: None }
+        Launch { shape, is_cooperative: false, kernel, parameters, journal: None }
+    }
+
+    /// The same launch with all its blocks resident at the same time.
+    pub(super) fn cooperative(self) -> Launch {
+        Launch { is_cooperative: true, ..self }
     }
 
     /// A copy for another launch of a graph.
     pub(super) fn for_next_launch(&self) -> Launch {
         let (kernel, parameters) = (Arc::clone(&self.kernel), self.parameters.clone());
-        Launch { kernel, parameters, journal: None, shape: self.shape }
+        let (shape, is_cooperative) = (self.shape, self.is_cooperative);
+        Launch { kernel, parameters, journal: None, shape, is_cooperative }
     }
 
     /// Starts a journal of the kernel's writes. `None` if it has atomic operations: kernels of
@@ -204,9 +248,10 @@ impl Launch {
             journal: self.journal.as_deref(),
             start: run.start,
         };
+        let options = Options { cooperative: self.is_cooperative, ..run.options };
         let Launch { kernel, shape, parameters, .. } = self;
         let addresses = &kernel.variables.addresses;
-        let outcome = kernel.exec.run(&reach, addresses, *shape, parameters, &run.options);
+        let outcome = kernel.exec.run(&reach, addresses, *shape, parameters, &options);
         let Err(fault) = outcome else { return Ok(()) };
         hooks::log_error(format_args!("a kernel failed: {fault}"));
         Err(match fault.kind {

@@ -79,6 +79,8 @@ pub(super) fn report_machine(machine: &Machine) {
         ("reservations", live.reservations),
         ("pools", live.pools),
         ("blocks of pools", live.pool_blocks),
+        ("libraries", read(&machine.modules).libraries.len()),
+        ("links", read(&machine.links).len()),
     ];
     report(&counts, format_args!("it was powered off"));
 }

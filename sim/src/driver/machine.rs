@@ -3,6 +3,7 @@
 use super::address_space::{Access, Purpose, Reservation};
 use super::adversary::Adversary;
 use super::adversary_policy::Strategy;
+use super::arguments::require;
 use super::capture::Captures;
 use super::config::{Config, ScheduleKind};
 use super::context::{Context, with_stack};
@@ -14,9 +15,10 @@ use super::graph_memory::GraphMemory;
 use super::handles::Handles;
 use super::hardware::{Device, Hardware};
 use super::hooks;
+use super::link::Links;
 use super::load::Load;
 use super::memory::Memory;
-use super::module::Modules;
+use super::module::{Function, Module, Modules};
 use super::physical::{Allocation, Physical};
 use super::pool::Pools;
 use super::queue::{Action, Point, Stream};
@@ -27,7 +29,7 @@ use super::unit::Block;
 use super::user_object::UserObjects;
 use crate::base::code;
 use cudarc::driver::sys::{
-    CUcontext, CUdevice, CUevent, CUgraph, CUgraphExec, CUgraphNode, CUstream,
+    CUcontext, CUdevice, CUevent, CUfunction, CUgraph, CUgraphExec, CUgraphNode, CUstream,
 };
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -57,6 +59,7 @@ pub(super) struct Machine {
     pub(super) streams: RwLock<Handles<Arc<Stream>>>,
     pub(super) events: RwLock<Handles<Arc<Event>>>,
     pub(super) modules: RwLock<Modules>,
+    pub(super) links: RwLock<Links>,
     pub(super) captures: Captures,
     pub(super) graphs: RwLock<Graphs>,
     pub(super) user_objects: UserObjects,
@@ -85,7 +88,7 @@ pub struct LiveObjects {
     pub reservations: usize,
     /// Pools, without the default ones.
     pub pools: usize,
-    /// Modules.
+    /// Modules, and libraries.
     pub modules: usize,
     /// Graphs and executable graphs.
     pub graphs: usize,
@@ -136,7 +139,8 @@ impl Machine {
             streams: RwLock::new(Handles::new(2)),
             events: RwLock::new(Handles::new(3)),
             handles: RwLock::new(Handles::new(4)),
-            modules: RwLock::new(Modules { modules: Handles::new(5), functions: Handles::new(7) }),
+            modules: RwLock::new(Modules::new()),
+            links: RwLock::new(Links::new(23)),
             captures: Captures::default(),
             graphs: RwLock::new(Graphs::new()),
             user_objects: UserObjects::new(),
@@ -203,6 +207,33 @@ impl Machine {
     #[inline]
     pub(super) fn event(&self, event: CUevent) -> Result<Arc<Event>, i32> {
         read(&self.events).find(event.addr()).map(Arc::clone)
+    }
+
+    /// The function of a handle. The handle of a library's kernel means its function on a device.
+    pub(super) fn function(
+        &self,
+        function: CUfunction,
+        device: impl FnOnce() -> Result<usize, i32>,
+    ) -> Result<Function, i32> {
+        let handle = self.function_handle(function, device)?;
+        read(&self.modules).function(handle).ok_or(code::INVALID_HANDLE)
+    }
+
+    /// The handle of the function that a handle of a function or of a library's kernel means.
+    pub(super) fn function_handle(
+        &self,
+        function: CUfunction,
+        device: impl FnOnce() -> Result<usize, i32>,
+    ) -> Result<usize, i32> {
+        let handle = function.addr();
+        let modules = read(&self.modules);
+        if modules.functions.get(handle).is_some() {
+            return Ok(handle);
+        }
+        require(modules.kernels.get(handle).is_some(), code::INVALID_HANDLE)?;
+        drop(modules);
+        let device = device()?;
+        write(&self.modules).function_of(&self.memory, handle, device)
     }
 
     /// The graph of a handle.
@@ -307,7 +338,7 @@ impl Machine {
             mappings,
             reservations,
             pools: self.pools.len(),
-            modules: read(&self.modules).modules.len(),
+            modules: read(&self.modules).count(),
             graphs: read(&self.graphs).len() + read(&self.execs.table).len(),
             host_allocations: read(&self.memory.host).len(),
             workers: self.schedule.workers(),
@@ -327,7 +358,16 @@ impl Machine {
         let (_, reservation) = space.reservation(address)?;
         let block = match reservation.purpose {
             Purpose::Allocation(_) => space.blocks.around(address),
-            Purpose::Virtual | Purpose::Module => None,
+            Purpose::Virtual => None,
+            Purpose::Module => {
+                let id = space.mapping(address)?.1.allocation.id;
+                // A module that is loaded takes these two locks in the opposite order.
+                drop(space);
+                let modules = read(&self.modules);
+                let around = |module: &Module| module.variable_around(address as u64);
+                let found = modules.modules.iter().find_map(around);
+                found.map(|(start, bytes)| (start as usize, Block { bytes, id }))
+            }
             Purpose::Managed(_, bytes) => {
                 let (start, mapping) = space.mapping(address)?;
                 let id = mapping.allocation.id;

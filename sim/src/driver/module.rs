@@ -1,14 +1,37 @@
-//! Modules: the kernels of an image and its variables.
+//! Modules: the kernels of an image and its variables. Libraries: images that become a module of
+//! each device at their first use there.
 
+use super::attributes::Settings;
 use super::handles::Handles;
-use super::kernel::{self, Kernel};
+use super::kernel::{Kernel, Variables};
+use super::memory::Memory;
+use crate::base::code;
+use crate::exec;
+use crate::program::Program;
 use std::collections::BTreeMap;
+use std::ffi::{CStr, CString};
 use std::sync::Arc;
 
 /// A loaded image.
 pub(super) struct Module {
     pub(super) device: usize,
     pub(super) functions: BTreeMap<String, usize>,
+    program: Arc<Program>,
+    variables: Arc<Variables>,
+    /// The handle of the library to which it belongs, and which unloads it.
+    pub(super) library: Option<usize>,
+}
+
+impl Module {
+    /// Address and bytes of a variable.
+    pub(super) fn variable(&self, name: &str) -> Option<(u64, usize)> {
+        self.variables.find(&self.program, name)
+    }
+
+    /// Address and bytes of the variable that contains an address.
+    pub(super) fn variable_around(&self, address: u64) -> Option<(u64, usize)> {
+        self.variables.around(&self.program, address)
+    }
 }
 
 /// A kernel of a module.
@@ -16,31 +39,178 @@ pub(super) struct Module {
 pub(super) struct Function {
     pub(super) device: usize,
     pub(super) kernel: Arc<Kernel>,
-    /// Maximum dynamic shared memory per block of a launch.
-    pub(super) most_shared: usize,
+    pub(super) name: Arc<CStr>,
+    /// The handle of its module.
+    pub(super) module: usize,
+    /// The handle of the library's kernel of which it is the function.
+    kernel_handle: Option<usize>,
+    pub(super) settings: Settings,
 }
 
-impl Function {
-    pub(super) fn new(device: usize, kernel: Arc<Kernel>) -> Function {
-        Function { device, kernel, most_shared: kernel::DEFAULT_SHARED_PER_BLOCK }
-    }
+/// An image that is independent of a context.
+pub(super) struct Library {
+    program: Arc<Program>,
+    pub(super) kernels: BTreeMap<String, usize>,
+    /// The handle of its module on each device where it is loaded.
+    modules: BTreeMap<usize, usize>,
 }
 
-/// The modules and their functions.
+/// A kernel of a library.
+pub(super) struct LibraryKernel {
+    /// The handle of its library.
+    pub(super) library: usize,
+    pub(super) name: Arc<CStr>,
+    pub(super) exec: exec::Kernel,
+    /// What the host has set for each device. Settings of the function there come first.
+    pub(super) settings: BTreeMap<usize, Settings>,
+}
+
+/// The modules and libraries, with their functions.
 pub(super) struct Modules {
     pub(super) modules: Handles<Module>,
     pub(super) functions: Handles<Function>,
+    pub(super) libraries: Handles<Library>,
+    pub(super) kernels: Handles<LibraryKernel>,
 }
 
 impl Modules {
-    /// Number of modules of a device.
+    pub(super) fn new() -> Modules {
+        Modules {
+            modules: Handles::new(5),
+            functions: Handles::new(7),
+            libraries: Handles::new(21),
+            kernels: Handles::new(22),
+        }
+    }
+
+    /// Number of modules of a device, without those of libraries.
     pub(super) fn count_of(&self, device: usize) -> usize {
-        self.modules.iter().filter(|module| module.device == device).count()
+        self.owned().filter(|module| module.device == device).count()
+    }
+
+    /// Number of modules and libraries that the host has to unload.
+    pub(super) fn count(&self) -> usize {
+        self.owned().count() + self.libraries.len()
+    }
+
+    fn owned(&self) -> impl Iterator<Item = &Module> {
+        self.modules.iter().filter(|module| module.library.is_none())
+    }
+
+    /// A function with what holds for it of its library's kernel.
+    pub(super) fn function(&self, handle: usize) -> Option<Function> {
+        let mut found = self.functions.get(handle)?.clone();
+        let kernel = found.kernel_handle.and_then(|kernel| self.kernels.get(kernel));
+        let of_kernel = kernel.and_then(|kernel| kernel.settings.get(&found.device));
+        found.settings = found.settings.or(of_kernel.copied().unwrap_or_default());
+        Some(found)
+    }
+
+    /// Adds the module of a program, and returns its handle.
+    pub(super) fn insert(
+        &mut self,
+        device: usize,
+        program: Arc<Program>,
+        variables: Arc<Variables>,
+        library: Option<usize>,
+    ) -> usize {
+        let Modules { modules, functions, libraries, .. } = self;
+        let owner = library.and_then(|library| libraries.get(library));
+        modules.insert_with(|module| {
+            let all = Kernel::all(&program, &variables).into_iter().map(|(name, kernel)| {
+                let function = Function {
+                    device,
+                    kernel,
+                    name: text(&name),
+                    module,
+                    kernel_handle: owner.and_then(|owner| owner.kernels.get(&name)).copied(),
+                    settings: Settings::default(),
+                };
+                (name, functions.insert(function))
+            });
+            let functions = all.collect();
+            Module { device, functions, program, variables, library }
+        })
+    }
+
+    /// Removes a module and its functions.
+    pub(super) fn remove(&mut self, module: usize) -> Option<Module> {
+        let removed = self.modules.remove(module)?;
+        for handle in removed.functions.values() {
+            self.functions.remove(*handle);
+        }
+        Some(removed)
+    }
+
+    /// Adds the library of a program, and returns its handle.
+    pub(super) fn insert_library(&mut self, program: Arc<Program>) -> usize {
+        let Modules { libraries, kernels, .. } = self;
+        libraries.insert_with(|library| {
+            let all = exec::Kernel::all(&program).map(|exec| {
+                let name = exec.function().name.clone();
+                let settings = BTreeMap::new();
+                let kernel = LibraryKernel { library, name: text(&name), exec, settings };
+                (name, kernels.insert(kernel))
+            });
+            let kernels = all.collect();
+            Library { program, kernels, modules: BTreeMap::new() }
+        })
+    }
+
+    /// Removes a library, its kernels and its modules.
+    pub(super) fn remove_library(&mut self, library: usize) -> Option<Vec<Module>> {
+        let removed = self.libraries.remove(library)?;
+        for handle in removed.kernels.values() {
+            self.kernels.remove(*handle);
+        }
+        Some(removed.modules.values().filter_map(|module| self.remove(*module)).collect())
+    }
+
+    /// The handle of a library's module on a device, where it is loaded at the first use.
+    pub(super) fn module_of(
+        &mut self,
+        memory: &Arc<Memory>,
+        library: usize,
+        device: usize,
+    ) -> Result<usize, i32> {
+        let found = self.libraries.get(library).ok_or(code::INVALID_HANDLE)?;
+        if let Some(module) = found.modules.get(&device) {
+            return Ok(*module);
+        }
+        let program = Arc::clone(&found.program);
+        let variables = Variables::new(memory, device, &program)?;
+        let module = self.insert(device, program, variables, Some(library));
+        let library = self.libraries.get_mut(library).ok_or(code::INVALID_HANDLE)?;
+        library.modules.insert(device, module);
+        Ok(module)
+    }
+
+    /// The handle of the function of a library's kernel on a device.
+    pub(super) fn function_of(
+        &mut self,
+        memory: &Arc<Memory>,
+        kernel: usize,
+        device: usize,
+    ) -> Result<usize, i32> {
+        let found = self.kernels.get(kernel).ok_or(code::INVALID_HANDLE)?;
+        let (library, name) = (found.library, Arc::clone(&found.name));
+        let module = self.module_of(memory, library, device)?;
+        let module = self.modules.get(module).ok_or(code::INVALID_HANDLE)?;
+        let name = name.to_str().map_err(|_| code::NOT_FOUND)?;
+        module.functions.get(name).copied().ok_or(code::NOT_FOUND)
     }
 
     /// Unloads the modules of the devices of which `gone` is true.
     pub(super) fn clear(&mut self, gone: impl Fn(usize) -> bool) {
         self.modules.extract(|module| !gone(module.device));
         self.functions.extract(|function| !gone(function.device));
+        for library in self.libraries.iter_mut() {
+            library.modules.retain(|device, _| !gone(*device));
+        }
     }
+}
+
+/// A name for the host. Names of PTX have no NUL.
+fn text(name: &str) -> Arc<CStr> {
+    CString::new(name).unwrap_or_default().into()
 }

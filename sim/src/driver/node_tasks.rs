@@ -4,8 +4,9 @@ use super::address_space::PoolAccess;
 use super::arguments::{peek, put, require};
 use super::copy::{Copy, Fill, Place, Side};
 use super::graph::{Given, Graph, Task, Work};
+use super::launch_attributes::Attributes;
+use super::launch_calls::{self, Request};
 use super::machine::Machine;
-use super::module_calls;
 use super::queue::{Action, HostFunction};
 use super::sync::read;
 use super::transfer_calls;
@@ -51,11 +52,16 @@ pub(super) fn kernel(
 ) -> Result<Made, i32> {
     let given = peek!(params)?;
     let function = if given.func.is_null() { given.kern.cast() } else { given.func };
-    let grid = [given.gridDimX, given.gridDimY, given.gridDimZ];
-    let block = [given.blockDimX, given.blockDimY, given.blockDimZ];
-    let sizes = (grid, block, given.sharedMemBytes);
-    let (device, launch) =
-        module_calls::prepare(machine, function, None, sizes, given.kernelParams, given.extra)?;
+    let request = Request {
+        function,
+        grid: [given.gridDimX, given.gridDimY, given.gridDimZ],
+        block: [given.blockDimX, given.blockDimY, given.blockDimZ],
+        shared_bytes: given.sharedMemBytes,
+        parameters: (given.kernelParams, given.extra),
+    };
+    let function = machine.function(function, || device_of(machine, given.ctx))?;
+    let launch = launch_calls::prepare(machine, &function, &request, &Attributes::default())?;
+    let device = function.device;
     let kept = if given.extra.is_null() { Given::Nothing } else { Given::Buffer };
     Ok((device, Task::new(Work::Action(Action::Kernel(Box::new(launch))), kept)))
 }
@@ -73,7 +79,7 @@ pub(super) fn kernel_parameters(
     let list = task.shown.get_or_init(|| match is_buffer {
         // The last word is the size, whose address follows its key.
         true => Box::new([BUFFER, start, SIZE, 0, END, launch.parameters.len()]),
-        false => launch.kernel.parameters().iter().map(|it| start + it.offset).collect(),
+        false => launch.kernel.exec.parameters().iter().map(|it| start + it.offset).collect(),
     });
     let address = list.as_ptr().cast_mut().cast();
     let (kernel_params, extra) =

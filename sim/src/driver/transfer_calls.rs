@@ -72,7 +72,7 @@ fn is_mapped(
     bytes: usize,
 ) -> Result<(), i32> {
     if let Some((reservation, block)) = machine.block(address)
-        && reservation.purpose != Purpose::Virtual
+        && !matches!(reservation.purpose, Purpose::Virtual | Purpose::Module)
     {
         let (start, block) = block.ok_or(code::INVALID_VALUE)?;
         require(bytes <= block.bytes - (address - start), code::INVALID_VALUE)?;

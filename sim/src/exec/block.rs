@@ -10,6 +10,8 @@ use crate::registers::LANES;
 const BARRIERS: usize = 16;
 /// Instructions of a warp before another one runs.
 const QUANTUM: u64 = 1 << 16;
+/// The same in a cooperative launch, whose blocks wait for each other.
+const COOPERATIVE_QUANTUM: u64 = 1 << 12;
 /// Quanta of a warp in a row, if it does not wait.
 const PATIENCE: u32 = 16;
 
@@ -207,10 +209,13 @@ impl Cluster {
             barrier: &mut self.barrier,
             live: &mut self.live,
         };
-        let mut patience = PATIENCE;
+        let (most, mut patience) = match grid.options.cooperative {
+            true => (COOPERATIVE_QUANTUM, 0),
+            false => (QUANTUM, PATIENCE),
+        };
         let outcome = loop {
             let quantum = match &mut grid.random {
-                None => QUANTUM,
+                None => most,
                 Some(random) => 1 + random.below(200),
             };
             match warp.run(grid, &mut memory, &mut common, quantum) {

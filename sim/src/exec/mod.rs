@@ -69,6 +69,8 @@ pub struct Options {
     /// Looks for races; the machine takes the reports. Kernels that mostly access memory take about
     /// ten times as long.
     pub races: Option<Settings>,
+    /// All clusters are resident from the start, so that they can wait for each other.
+    pub cooperative: bool,
 }
 
 impl Default for Options {
@@ -80,6 +82,7 @@ impl Default for Options {
             multiprocessors: 132,
             launch: 0,
             races: None,
+            cooperative: false,
         }
     }
 }
@@ -225,7 +228,11 @@ impl Grid<'_> {
         };
         let mut resident = VecDeque::new();
         let mut started = 0u64;
-        let eager = self.random.as_mut().map_or(1, |random| 1 + random.below(4) as usize);
+        let eager = match &mut self.random {
+            _ if self.options.cooperative => usize::MAX,
+            Some(random) => 1 + random.below(4) as usize,
+            None => 1,
+        };
         loop {
             while started < total && resident.len() < eager {
                 let index =

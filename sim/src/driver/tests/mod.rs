@@ -53,6 +53,9 @@ mod calls {
     pub(super) use crate::driver::exec_calls::{
         cuGraphExecDestroy, cuGraphInstantiateWithFlags, cuGraphLaunch,
     };
+    pub(super) use crate::driver::function_calls::{
+        cuFuncGetAttribute, cuFuncGetParamInfo, cuFuncSetAttribute,
+    };
     pub(super) use crate::driver::graph_calls::{
         cuGraphDebugDotPrint, cuGraphDestroy, cuGraphExecUpdate_v2 as cuGraphExecUpdate,
         cuGraphGetNodes, cuGraphNodeGetType,
@@ -62,16 +65,16 @@ mod calls {
         cuIpcOpenMemHandle_v2 as cuIpcOpenMemHandle, cuMemExportToShareableHandle,
         cuMemImportFromShareableHandle,
     };
+    pub(super) use crate::driver::launch_calls::cuLaunchKernel;
     pub(super) use crate::driver::memory_calls::{
         cuMemAlloc_v2 as cuMemAlloc, cuMemFree_v2 as cuMemFree, cuMemFreeHost,
         cuMemGetInfo_v2 as cuMemGetInfo, cuMemHostAlloc, cuMemHostRegister_v2 as cuMemHostRegister,
         cuMemHostUnregister,
     };
     pub(super) use crate::driver::module_calls::{
-        cuFuncGetAttribute, cuFuncGetParamInfo, cuFuncSetAttribute, cuLaunchKernel,
         cuModuleGetFunction, cuModuleLoadData, cuModuleUnload,
-        cuOccupancyMaxActiveBlocksPerMultiprocessor,
     };
+    pub(super) use crate::driver::occupancy_calls::cuOccupancyMaxActiveBlocksPerMultiprocessor;
     pub(super) use crate::driver::pointer_calls::cuPointerGetAttribute;
     pub(super) use crate::driver::pool_calls::{
         cuDeviceGetDefaultMemPool, cuMemAllocAsync, cuMemAllocFromPoolAsync, cuMemFreeAsync,
