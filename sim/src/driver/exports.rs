@@ -8,13 +8,13 @@ use super::arguments::{put, require};
 use super::device_calls::VERSION;
 use super::entry::guard;
 use super::{
-    capture_calls, context_calls, device_calls, event_calls, exec_calls, graph_calls, ipc_calls,
-    memory_calls, module_calls, pointer_calls, pool_calls, stream_calls, transfer_calls,
+    capture_calls, context_calls, device_calls, error_calls, event_calls, exec_calls, graph_calls,
+    ipc_calls, memory_calls, module_calls, pointer_calls, pool_calls, stream_calls, transfer_calls,
     virtual_memory_calls,
 };
 use crate::base::code;
 use cudarc::driver::sys::{self, CUdriverProcAddressQueryResult, cuuint64_t};
-use std::ffi::{CStr, c_char, c_int, c_void};
+use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::ptr::null_mut;
 
 /// A function that the library exports.
@@ -29,10 +29,13 @@ pub(super) struct Export {
     pub(super) address: fn() -> *mut c_void,
 }
 
-/// `module { name since = symbol(parameters); ... }`
+/// `module { name since = symbol(parameters); ... }`. A function with `parameter as number` receives
+/// a value of an enum as a number, since programs may pass any.
 macro_rules! exports {
     ($($module:tt {
-        $($name:ident $since:literal = $symbol:ident($($parameter:ident),*);)*
+        $($name:ident $since:literal = $symbol:ident(
+            $($parameter:ident $(as $number:ty)?),*
+        );)*
     })*) => {
         /// All of them.
         pub(super) const EXPORTS: &[Export] = &[$($(Export {
@@ -48,7 +51,7 @@ macro_rules! exports {
                 // SAFETY: not called.
                 let _ = unsafe { sys::$symbol($($parameter),*) };
                 // SAFETY: not called.
-                let _ = unsafe { $module::$symbol($($parameter),*) };
+                let _ = unsafe { $module::$symbol($($parameter $(as $number)?),*) };
             };
         };)*)*
     };
@@ -68,6 +71,10 @@ exports! {
         cuDeviceTotalMem 3020 = cuDeviceTotalMem_v2(bytes, device);
         cuDeviceGetAttribute 2000 = cuDeviceGetAttribute(value, attribute, device);
         cuDeviceCanAccessPeer 4000 = cuDeviceCanAccessPeer(possible, device, peer);
+    }
+    error_calls {
+        cuGetErrorName 6000 = cuGetErrorName(status as c_uint, text);
+        cuGetErrorString 6000 = cuGetErrorString(status as c_uint, text);
     }
     context_calls {
         cuDevicePrimaryCtxRetain 7000 = cuDevicePrimaryCtxRetain(context, device);

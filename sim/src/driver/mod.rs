@@ -78,6 +78,7 @@ mod machine;
 mod capture_calls;
 mod context_calls;
 mod device_calls;
+mod error_calls;
 mod event_calls;
 mod exec_calls;
 mod exports;
@@ -104,7 +105,7 @@ pub use interface::{Interface, Rates, Started};
 pub use machine::LiveObjects;
 
 use crate::base::{code, reserve};
-use entry::{MACHINE, machine};
+use entry::{MACHINE, machine, note_power_on};
 use hardware::in_callback;
 use machine::Machine;
 use std::ffi::c_int;
@@ -120,7 +121,11 @@ pub fn power_on(options: &str, hooks: Hooks) -> Result<Started, ConfigError> {
     let config = Config::parse(options)?;
     let mut on = write(&MACHINE);
     let machine = match &*on {
-        None => Arc::clone(on.insert(Arc::new(Machine::new(config)?))),
+        None => {
+            let machine = Arc::new(Machine::new(config)?);
+            note_power_on();
+            Arc::clone(on.insert(machine))
+        }
         Some(machine) => {
             let is_same = options.trim().is_empty() || machine.config == config;
             if !is_same || !machine.is_shared.load(Ordering::Acquire) {
@@ -141,7 +146,7 @@ pub fn power_on(options: &str, hooks: Hooks) -> Result<Started, ConfigError> {
 }
 
 /// Finishes all queued work and frees everything. Afterwards calls return `DEINITIALIZED` until
-/// [`power_on`]. Does nothing when the machine is off, or inside a callback. A machine that other
+/// [`power_on`]; before the first machine they return `NOT_INITIALIZED`. Does nothing when the machine is off, or inside a callback. A machine that other
 /// programs of the process use stays on.
 pub fn power_off() {
     if in_callback() {
@@ -188,6 +193,7 @@ fn power_on_for_program() -> Result<(), i32> {
     })?;
     // Before another thread finds it: a host may join it, and not power it off.
     new.is_shared.store(true, Ordering::Release);
+    note_power_on();
     *on = Some(Arc::new(new));
     Ok(())
 }
