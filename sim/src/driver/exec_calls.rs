@@ -7,12 +7,12 @@ use super::arguments::{put, require};
 use super::copy::Fill;
 use super::entry::entry;
 use super::exec::Exec;
+use super::fill_calls;
 use super::graph::{Node, Work};
 use super::machine::Machine;
 use super::physical::POISONED_BYTES;
 use super::queue::{Action, Kind, Point, Stream};
 use super::sync::{lock, write};
-use super::transfer_calls;
 use crate::base::code;
 use cudarc::driver::sys::{CUgraph, CUgraphExec, CUstream};
 use std::ffi::{c_int, c_ulonglong};
@@ -95,7 +95,7 @@ fn queue(
             0 => Action::Nothing,
             poison => {
                 let (address, count) = (block.address, block.bytes.min(POISONED_BYTES));
-                Action::Fill(Fill { address, value: poison.into(), width: 1, count })
+                Action::Fill(Fill::new(address, poison.into(), 1, count))
             }
         },
     };
@@ -105,7 +105,7 @@ fn queue(
 /// Checks that the memory which the nodes fill is mapped.
 pub(super) fn can_run(machine: &Machine, nodes: &[Arc<Node>]) -> Result<(), i32> {
     nodes.iter().try_for_each(|node| match &node.work {
-        Work::Action(Action::Fill(fill)) => transfer_calls::is_fillable(machine, node.device, fill),
+        Work::Action(Action::Fill(fill)) => fill_calls::is_fillable(machine, node.device, fill),
         _ => Ok(()),
     })
 }

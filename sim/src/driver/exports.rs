@@ -8,9 +8,9 @@ use super::arguments::{put, require};
 use super::device_calls::VERSION;
 use super::entry::guard;
 use super::{
-    capture_calls, context_calls, device_calls, error_calls, event_calls, exec_calls, graph_calls,
-    ipc_calls, memory_calls, module_calls, pointer_calls, pool_calls, stream_calls, transfer_calls,
-    virtual_memory_calls,
+    capture_calls, context_calls, copy_calls, device_calls, error_calls, event_calls, exec_calls,
+    fill_calls, graph_calls, ipc_calls, memory_calls, module_calls, pointer_calls, pool_calls,
+    stream_calls, transfer_calls, virtual_memory_calls,
 };
 use crate::base::code;
 use cudarc::driver::sys::{self, CUdriverProcAddressQueryResult, cuuint64_t};
@@ -152,9 +152,35 @@ exports! {
             dst, dst_context, src, src_context, bytes, stream);
         cuMemcpy2DAsync 3020 = cuMemcpy2DAsync_v2(copy, stream);
         cuMemcpy3DPeerAsync 4000 = cuMemcpy3DPeerAsync(copy, stream);
+        cuMemcpyHtoDAsync 3020 = cuMemcpyHtoDAsync_v2(dst, src, bytes, stream);
+        cuMemcpyDtoHAsync 3020 = cuMemcpyDtoHAsync_v2(dst, src, bytes, stream);
+        cuMemcpyDtoDAsync 3020 = cuMemcpyDtoDAsync_v2(dst, src, bytes, stream);
+        cuMemcpy3DAsync 3020 = cuMemcpy3DAsync_v2(copy, stream);
+    }
+    copy_calls {
+        cuMemcpy 4000 = cuMemcpy(dst, src, bytes);
+        cuMemcpyHtoD 3020 = cuMemcpyHtoD_v2(dst, src, bytes);
+        cuMemcpyDtoH 3020 = cuMemcpyDtoH_v2(dst, src, bytes);
+        cuMemcpyDtoD 3020 = cuMemcpyDtoD_v2(dst, src, bytes);
+        cuMemcpyPeer 4000 = cuMemcpyPeer(dst, dst_context, src, src_context, bytes);
+        cuMemcpy2D 3020 = cuMemcpy2D_v2(copy);
+        cuMemcpy2DUnaligned 3020 = cuMemcpy2DUnaligned_v2(copy);
+        cuMemcpy3D 3020 = cuMemcpy3D_v2(copy);
+        cuMemcpy3DPeer 4000 = cuMemcpy3DPeer(copy);
+    }
+    fill_calls {
+        cuMemsetD8 3020 = cuMemsetD8_v2(ptr, value, count);
+        cuMemsetD16 3020 = cuMemsetD16_v2(ptr, value, count);
+        cuMemsetD32 3020 = cuMemsetD32_v2(ptr, value, count);
+        cuMemsetD2D8 3020 = cuMemsetD2D8_v2(ptr, pitch, value, count, rows);
+        cuMemsetD2D16 3020 = cuMemsetD2D16_v2(ptr, pitch, value, count, rows);
+        cuMemsetD2D32 3020 = cuMemsetD2D32_v2(ptr, pitch, value, count, rows);
         cuMemsetD8Async 3020 = cuMemsetD8Async(ptr, value, count, stream);
         cuMemsetD16Async 3020 = cuMemsetD16Async(ptr, value, count, stream);
         cuMemsetD32Async 3020 = cuMemsetD32Async(ptr, value, count, stream);
+        cuMemsetD2D8Async 3020 = cuMemsetD2D8Async(ptr, pitch, value, count, rows, stream);
+        cuMemsetD2D16Async 3020 = cuMemsetD2D16Async(ptr, pitch, value, count, rows, stream);
+        cuMemsetD2D32Async 3020 = cuMemsetD2D32Async(ptr, pitch, value, count, rows, stream);
     }
     virtual_memory_calls {
         cuMemGetAllocationGranularity 10020 = cuMemGetAllocationGranularity(

@@ -122,7 +122,7 @@ impl Hardware {
             }
             Action::Fill(fill) => {
                 let work = || copy::fill(&self.memory, stream.device, &fill);
-                match fill.width.saturating_mul(fill.count) {
+                match fill.extent().unwrap_or(0) {
                     // A GPU runs a kernel for a fill.
                     MEASURED.. => self.measured(work, &[&device.kernels, &device.memory])?,
                     _ => work()?,

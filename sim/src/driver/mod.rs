@@ -77,11 +77,13 @@ mod machine;
 // 7. The calls of the driver, and their exports.
 mod capture_calls;
 mod context_calls;
+mod copy_calls;
 mod device_calls;
 mod error_calls;
 mod event_calls;
 mod exec_calls;
 mod exports;
+mod fill_calls;
 mod graph_calls;
 mod ipc_calls;
 mod memory_calls;

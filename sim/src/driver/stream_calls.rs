@@ -76,15 +76,20 @@ pub(super) unsafe extern "C" fn cuStreamQuery(stream: CUstream) -> c_int {
     })
 }
 
+/// Waits for all work of a stream.
+pub(super) fn synchronize(machine: &Machine, stream: &Arc<Stream>) -> Result<(), i32> {
+    for before in ordered_before(machine, stream) {
+        machine.wait(&before.tail())?;
+    }
+    machine.wait(&stream.tail())
+}
+
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C" fn cuStreamSynchronize(stream: CUstream) -> c_int {
     entry(|machine| {
         let stream = machine.stream(stream)?;
         machine.captures.refuse_wait(&stream)?;
-        for before in ordered_before(machine, &stream) {
-            machine.wait(&before.tail())?;
-        }
-        machine.wait(&stream.tail())
+        synchronize(machine, &stream)
     })
 }
 

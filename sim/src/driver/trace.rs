@@ -151,7 +151,7 @@ fn describe(action: &Action) -> (&'static str, Option<Range>, Option<Range>) {
         Action::Record(_) => ("record", None, None),
         Action::Copy(copy) => ("copy", range(copy, &copy.source), range(copy, &copy.target)),
         Action::Fill(fill) => {
-            let (start, bytes) = (fill.address, fill.count * fill.width);
+            let (start, bytes) = (fill.address, fill.extent().unwrap_or(0));
             ("fill", None, Some(Range { start, bytes, is_device: true }))
         }
         Action::HostFunction(_) => ("callback", None, None),
