@@ -1,10 +1,11 @@
-//! The calls that copy on the default stream. They return when the host may use its memory again:
-//! at once where both sides are a device's, and where pageable memory was read.
+//! The calls that copy on the default stream. They wait for the copy, except where both sides are a
+//! device's memory, and where pageable memory was read.
 
 use super::address_space::AddressSpace;
 use super::copy::{Copy, Place, Side};
 use super::entry::entry;
 use super::machine::Machine;
+use super::pointer_calls::is_synchronous;
 use super::queue::{Action, Stream};
 use super::stream_calls::synchronize;
 use super::sync::read;
@@ -36,7 +37,11 @@ fn run(machine: &Machine, stream: &Arc<Stream>, copy: Copy) -> Result<(), i32> {
         (is_device(&space, &copy.source), is_device(&space, &copy.target));
     drop(space);
     if from_device && to_device {
-        return queue(machine, stream, copy);
+        let waits = [&copy.source, &copy.target].into_iter().any(
+            |side| matches!(side.place, Place::Host(address) if is_synchronous(machine, address)),
+        );
+        queue(machine, stream, copy)?;
+        return if waits { machine.wait(&stream.tail()) } else { Ok(()) };
     }
     // Pageable memory is read after the work before the copy.
     synchronize(machine, stream)?;

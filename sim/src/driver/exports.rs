@@ -138,13 +138,20 @@ exports! {
         cuMemGetInfo 3020 = cuMemGetInfo_v2(free, total);
         cuMemAlloc 3020 = cuMemAlloc_v2(ptr, bytes);
         cuMemFree 3020 = cuMemFree_v2(ptr);
+        cuMemAllocPitch 3020 = cuMemAllocPitch_v2(ptr, pitch, width, rows, element);
+        cuMemGetAddressRange 3020 = cuMemGetAddressRange_v2(start, bytes, ptr);
+        cuMemAllocHost 3020 = cuMemAllocHost_v2(ptr, bytes);
+        cuMemHostGetDevicePointer 3020 = cuMemHostGetDevicePointer_v2(device_ptr, ptr, flags);
+        cuMemHostGetFlags 2030 = cuMemHostGetFlags(flags, ptr);
         cuMemHostAlloc 2020 = cuMemHostAlloc(ptr, bytes, flags);
         cuMemFreeHost 2000 = cuMemFreeHost(ptr);
         cuMemHostRegister 6050 = cuMemHostRegister_v2(ptr, bytes, flags);
         cuMemHostUnregister 4000 = cuMemHostUnregister(ptr);
     }
     pointer_calls {
-        cuPointerGetAttribute 4000 = cuPointerGetAttribute(data, attribute, ptr);
+        cuPointerGetAttribute 4000 = cuPointerGetAttribute(data, attribute as c_uint, ptr);
+        cuPointerGetAttributes 7000 = cuPointerGetAttributes(count, attributes, data, ptr);
+        cuPointerSetAttribute 6000 = cuPointerSetAttribute(value, attribute as c_uint, ptr);
     }
     transfer_calls {
         cuMemcpyAsync 4000 = cuMemcpyAsync(dst, src, bytes, stream);
@@ -189,6 +196,9 @@ exports! {
         cuMemAddressFree 10020 = cuMemAddressFree(ptr, bytes);
         cuMemCreate 10020 = cuMemCreate(handle, bytes, properties, flags);
         cuMemRelease 10020 = cuMemRelease(handle);
+        cuMemRetainAllocationHandle 11000 = cuMemRetainAllocationHandle(handle, ptr);
+        cuMemGetAllocationPropertiesFromHandle 10020 = cuMemGetAllocationPropertiesFromHandle(
+            properties, handle);
         cuMemMap 10020 = cuMemMap(ptr, bytes, offset, handle, flags);
         cuMemUnmap 10020 = cuMemUnmap(ptr, bytes);
         cuMemSetAccess 10020 = cuMemSetAccess(ptr, bytes, access, count);
@@ -207,11 +217,14 @@ exports! {
     }
     pool_calls {
         cuDeviceGetDefaultMemPool 11020 = cuDeviceGetDefaultMemPool(pool, device);
+        cuDeviceGetMemPool 11020 = cuDeviceGetMemPool(pool, device);
+        cuDeviceSetMemPool 11020 = cuDeviceSetMemPool(device, pool);
         cuMemPoolCreate 11020 = cuMemPoolCreate(pool, properties);
         cuMemPoolDestroy 11020 = cuMemPoolDestroy(pool);
         cuMemPoolSetAttribute 11020 = cuMemPoolSetAttribute(pool, attribute, value);
         cuMemPoolGetAttribute 11020 = cuMemPoolGetAttribute(pool, attribute, value);
         cuMemPoolSetAccess 11020 = cuMemPoolSetAccess(pool, access, count);
+        cuMemPoolGetAccess 11020 = cuMemPoolGetAccess(flags, pool, location);
         cuMemPoolTrimTo 11020 = cuMemPoolTrimTo(pool, bytes_to_keep);
         cuMemAllocAsync 11020 = cuMemAllocAsync(ptr, bytes, stream);
         cuMemAllocFromPoolAsync 11020 = cuMemAllocFromPoolAsync(ptr, bytes, pool, stream);

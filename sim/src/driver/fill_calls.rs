@@ -5,6 +5,7 @@ use super::arguments::require;
 use super::copy::Fill;
 use super::entry::entry;
 use super::machine::Machine;
+use super::pointer_calls::is_synchronous;
 use super::queue::Action;
 use super::sync::read;
 use super::transfer_calls::is_mapped;
@@ -26,9 +27,9 @@ pub(super) fn is_fillable(machine: &Machine, device: usize, fill: &Fill) -> Resu
 /// when the call returns.
 fn fill(stream: Option<CUstream>, fill: Fill) -> c_int {
     entry(|machine| {
-        let waits = stream.is_none();
+        let is_call_on_default = stream.is_none();
         let stream = machine.stream(stream.unwrap_or(ptr::null_mut()))?;
-        if waits {
+        if is_call_on_default {
             machine.captures.refuse_wait(&stream)?;
         }
         let records = machine.captures.records(&stream)?;
@@ -45,9 +46,10 @@ fn fill(stream: Option<CUstream>, fill: Fill) -> c_int {
         if !records {
             is_fillable(machine, stream.device, &fill)?;
         }
-        let of_device = read(&machine.memory.space).contains(fill.address);
+        let is_device = read(&machine.memory.space).contains(fill.address);
+        let waits = is_call_on_default && (!is_device || is_synchronous(machine, fill.address));
         let point = machine.submit(&stream, Vec::new(), Action::Fill(fill))?;
-        if waits && !of_device { machine.wait(&point) } else { Ok(()) }
+        if waits { machine.wait(&point) } else { Ok(()) }
     })
 }
 

@@ -21,14 +21,15 @@ use super::physical::{Allocation, Physical};
 use super::pool::Pools;
 use super::queue::{Action, Point, Stream};
 use super::schedule::Schedule;
-use super::sync::{read, write};
+use super::sync::{lock, read, write};
 use super::trace::Trace;
 use super::unit::Block;
 use crate::base::code;
 use cudarc::driver::sys::{CUcontext, CUdevice, CUevent, CUgraph, CUgraphExec, CUstream};
+use std::collections::BTreeMap;
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, RwLock};
+use std::sync::{Arc, Mutex, RwLock};
 
 /// `CU_STREAM_LEGACY` and `CU_STREAM_PER_THREAD`.
 const LEGACY: usize = 1;
@@ -49,6 +50,8 @@ pub(super) struct Machine {
     pub(super) schedule: Arc<Schedule>,
     /// Physical memory handles.
     pub(super) handles: RwLock<Handles<Arc<Allocation>>>,
+    /// For each of them: how often it was retained and not released.
+    pub(super) retained: Mutex<BTreeMap<usize, usize>>,
     pub(super) graph_memory: Arc<GraphMemory>,
     pub(super) pools: Pools,
     pub(super) streams: RwLock<Handles<Arc<Stream>>>,
@@ -132,6 +135,7 @@ impl Machine {
             streams: RwLock::new(Handles::new(2)),
             events: RwLock::new(Handles::new(3)),
             handles: RwLock::new(Handles::new(4)),
+            retained: Mutex::default(),
             modules: RwLock::new(Modules { modules: Handles::new(5), functions: Handles::new(7) }),
             captures: Captures::default(),
             graphs: RwLock::new(Graphs::new()),
@@ -291,7 +295,7 @@ impl Machine {
             events: read(&self.events).len(),
             allocations,
             pool_blocks: self.pools.blocks(),
-            handles: read(&self.handles).len(),
+            handles: read(&self.handles).len() + lock(&self.retained).values().sum::<usize>(),
             mappings,
             reservations,
             pools: self.pools.len(),

@@ -52,6 +52,9 @@ mod calls {
     pub(super) use crate::driver::exec_calls::{
         cuGraphExecDestroy, cuGraphInstantiateWithFlags, cuGraphLaunch,
     };
+    pub(super) use crate::driver::fill_calls::{
+        cuMemsetD8Async, cuMemsetD16Async, cuMemsetD32Async,
+    };
     pub(super) use crate::driver::graph_calls::{
         cuGraphDebugDotPrint, cuGraphDestroy, cuGraphExecUpdate_v2 as cuGraphExecUpdate,
         cuGraphGetEdges, cuGraphGetNodes, cuGraphNodeGetType,
@@ -84,7 +87,7 @@ mod calls {
     };
     pub(super) use crate::driver::transfer_calls::{
         cuMemcpy2DAsync_v2 as cuMemcpy2DAsync, cuMemcpy3DPeerAsync, cuMemcpyAsync,
-        cuMemcpyPeerAsync, cuMemsetD8Async, cuMemsetD16Async, cuMemsetD32Async,
+        cuMemcpyPeerAsync,
     };
     pub(super) use crate::driver::virtual_memory_calls::{
         cuMemAddressFree, cuMemAddressReserve, cuMemCreate, cuMemGetAccess,
