@@ -5,7 +5,7 @@ use super::sync::{lock, read, write};
 use super::worker;
 use crate::base::code;
 use cudarc::driver::sys::CUcontext;
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::sync::{Arc, Mutex, RwLock};
@@ -140,6 +140,24 @@ thread_local! {
     static THREAD: RefCell<Thread> = const {
         RefCell::new(Thread { generation: 0, stack: Stack::new() })
     };
+}
+
+thread_local! {
+    static HAS_OWN_DEFAULT: Cell<bool> = const { Cell::new(false) };
+}
+
+/// True if stream 0 means the calling thread's default stream.
+pub(super) fn has_own_default_stream() -> bool {
+    HAS_OWN_DEFAULT.get()
+}
+
+/// Runs a call in which stream 0 means the calling thread's default stream. The call does not
+/// unwind.
+pub(super) fn with_own_default_stream<R>(body: impl FnOnce() -> R) -> R {
+    let before = HAS_OWN_DEFAULT.replace(true);
+    let outcome = body();
+    HAS_OWN_DEFAULT.set(before);
+    outcome
 }
 
 /// Runs `body` with the calling thread's context stack for the machine of this generation.

@@ -7,10 +7,11 @@
 use super::arguments::{put, require};
 use super::device_calls::VERSION;
 use super::entry::guard;
+use super::per_thread_calls::FORMS;
 use super::{
-    capture_calls, context_calls, copy_calls, device_calls, error_calls, event_calls, exec_calls,
-    fill_calls, graph_calls, ipc_calls, memory_calls, module_calls, pointer_calls, pool_calls,
-    stream_calls, transfer_calls, virtual_memory_calls,
+    attribute_calls, capture_calls, context_calls, copy_calls, device_calls, error_calls,
+    event_calls, exec_calls, fill_calls, graph_calls, ipc_calls, memory_calls, module_calls,
+    pointer_calls, pool_calls, stream_calls, transfer_calls, virtual_memory_calls,
 };
 use crate::base::code;
 use cudarc::driver::sys::{self, CUdriverProcAddressQueryResult, cuuint64_t};
@@ -93,6 +94,7 @@ exports! {
         cuProfilerStop 4000 = cuProfilerStop();
     }
     stream_calls {
+        cuStreamCreate 2000 = cuStreamCreate(stream, flags);
         cuStreamCreateWithPriority 5050 = cuStreamCreateWithPriority(stream, flags, priority);
         cuStreamDestroy 4000 = cuStreamDestroy_v2(stream);
         cuStreamQuery 2000 = cuStreamQuery(stream);
@@ -102,14 +104,27 @@ exports! {
         cuStreamGetFlags 5050 = cuStreamGetFlags(stream, flags);
         cuStreamGetCtx 9020 = cuStreamGetCtx(stream, context);
         cuStreamGetId 12000 = cuStreamGetId(stream, id);
+        cuStreamGetDevice 12080 = cuStreamGetDevice(stream, device);
+        cuStreamAddCallback 5000 = cuStreamAddCallback(stream, function, user_data, flags);
         cuLaunchHostFunc 10000 = cuLaunchHostFunc(stream, function, user_data);
+    }
+    attribute_calls {
+        cuStreamGetAttribute 11000 = cuStreamGetAttribute(stream, attribute as c_uint, value);
+        cuStreamSetAttribute 11000 = cuStreamSetAttribute(stream, attribute as c_uint, value);
+        cuStreamCopyAttributes 11000 = cuStreamCopyAttributes(dst, src);
     }
     capture_calls {
         cuStreamIsCapturing 10000 = cuStreamIsCapturing(stream, status);
         cuStreamGetCaptureInfo 11030 = cuStreamGetCaptureInfo_v2(
             stream, status, id, graph, dependencies, count);
         cuThreadExchangeStreamCaptureMode 10010 = cuThreadExchangeStreamCaptureMode(mode);
-        cuStreamBeginCapture 10010 = cuStreamBeginCapture_v2(stream, mode);
+        cuStreamBeginCapture 10010 = cuStreamBeginCapture_v2(stream, mode as c_uint);
+        cuStreamBeginCaptureToGraph 12030 = cuStreamBeginCaptureToGraph(
+            stream, graph, dependencies, data, count, mode as c_uint);
+        cuStreamUpdateCaptureDependencies 11030 = cuStreamUpdateCaptureDependencies(
+            stream, dependencies, count, flags);
+        cuStreamUpdateCaptureDependencies 12030 = cuStreamUpdateCaptureDependencies_v2(
+            stream, dependencies, data, count, flags);
         cuStreamEndCapture 10000 = cuStreamEndCapture(stream, graph);
     }
     graph_calls {
@@ -249,27 +264,39 @@ exports! {
 /// The address of a function by its name in the library, else the newest of its name; NULL if there
 /// is none.
 pub(super) fn find(name: &str) -> *mut c_void {
-    match EXPORTS.iter().find(|export| export.symbol == name) {
-        Some(export) => (export.address)(),
-        None => by_version(name, c_int::MAX).unwrap_or(null_mut()),
+    let export = EXPORTS.iter().find(|export| export.symbol == name).map(|export| export.address);
+    let form = || FORMS.iter().find(|form| form.symbol == name).map(|form| form.address);
+    match export.or_else(form) {
+        Some(address) => address(),
+        None => by_version(name, c_int::MAX, 0).unwrap_or(null_mut()),
     }
 }
 
-/// The newest signature of a function up to a version of CUDA. An error says whether the function
-/// has only newer ones.
-fn by_version(name: &str, version: i32) -> Result<*mut c_void, CUdriverProcAddressQueryResult> {
+/// The newest signature of a function up to a version of CUDA, in the form that flags request. An
+/// error says whether the function has only newer ones.
+fn by_version(
+    name: &str,
+    version: i32,
+    flags: cuuint64_t,
+) -> Result<*mut c_void, CUdriverProcAddressQueryResult> {
     use CUdriverProcAddressQueryResult::*;
     let named = || EXPORTS.iter().filter(|export| export.name == name);
     let usable = named().filter(|export| export.since <= version);
     match usable.max_by_key(|export| export.since) {
-        Some(export) => Ok((export.address)()),
+        Some(export) => {
+            let mut forms = FORMS.iter().filter(|_| flags & PER_THREAD != 0);
+            let form = forms.find(|form| form.of == export.symbol);
+            Ok(form.map_or(export.address, |form| form.address)())
+        }
         None if named().next().is_some() => Err(CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT),
         None => Err(CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND),
     }
 }
 
 /// CU_GET_PROC_ADDRESS_LEGACY_STREAM and CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM.
-const STREAM_FLAGS: cuuint64_t = 3;
+const STREAM_FLAGS: cuuint64_t = LEGACY | PER_THREAD;
+const LEGACY: cuuint64_t = 1;
+const PER_THREAD: cuuint64_t = 2;
 
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C" fn cuGetProcAddress(
@@ -295,7 +322,7 @@ pub(super) unsafe extern "C" fn cuGetProcAddress_v2(
         require((1..=VERSION).contains(&version), code::INVALID_VALUE)?;
         // SAFETY: not NULL, and NUL-terminated by the caller's promise.
         let name = unsafe { CStr::from_ptr(symbol) }.to_str().unwrap_or_default();
-        let found = by_version(name, version);
+        let found = by_version(name, version, flags);
         put!(function, found.unwrap_or(null_mut()))?;
         if !status.is_null() {
             put!(

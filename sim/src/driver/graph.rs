@@ -49,7 +49,9 @@ impl Work {
             Work::Action(Action::Copy(_)) => 1,
             Work::Action(Action::Fill(_)) => 2,
             Work::Action(Action::HostFunction(_)) => 3,
-            Work::Action(Action::Nothing | Action::Record(_) | Action::Writes(_)) => 5,
+            Work::Action(
+                Action::Nothing | Action::Record(_) | Action::Writes(_) | Action::Callback(_),
+            ) => 5,
             Work::Wait(_) => 6,
             Work::Record(_) => 7,
             Work::Allocate(_) => 10,
@@ -99,6 +101,13 @@ impl Graph {
     pub(super) fn handles(&self, numbers: &[usize]) -> Vec<usize> {
         let nodes = lock(&self.nodes);
         numbers.iter().filter_map(|number| nodes.get(*number)).map(|node| node.handle).collect()
+    }
+
+    /// The numbers of nodes; `None` if the graph does not have one.
+    pub(super) fn numbers(&self, handles: &[usize]) -> Option<Vec<usize>> {
+        let nodes = lock(&self.nodes);
+        let number = |handle: &usize| nodes.iter().position(|node| node.handle == *handle);
+        handles.iter().map(number).collect()
     }
 
     /// For each node: true if it is one of `ends` or an ancestor of one.

@@ -5,7 +5,7 @@ use super::adversary::Adversary;
 use super::adversary_policy::Strategy;
 use super::capture::Captures;
 use super::config::{Config, ScheduleKind};
-use super::context::{Context, with_stack};
+use super::context::{Context, has_own_default_stream, with_stack};
 use super::error::ConfigError;
 use super::event::{Event, Recorded};
 use super::exec::{Exec, Execs};
@@ -188,6 +188,7 @@ impl Machine {
     #[inline]
     pub(super) fn stream(&self, stream: CUstream) -> Result<Arc<Stream>, i32> {
         match stream.addr() {
+            0 if has_own_default_stream() => Ok(self.current()?.per_thread()),
             0 | LEGACY => Ok(Arc::clone(&self.current()?.legacy)),
             PER_THREAD => Ok(self.current()?.per_thread()),
             handle => {

@@ -44,6 +44,7 @@ mod kernel;
 mod parameters;
 mod queue;
 mod shared_event;
+mod stream_attributes;
 
 // 3. Devices: their contexts, and how they run an operation.
 mod context;
@@ -75,6 +76,7 @@ mod leaks;
 mod machine;
 
 // 7. The calls of the driver, and their exports.
+mod attribute_calls;
 mod capture_calls;
 mod context_calls;
 mod copy_calls;
@@ -88,6 +90,7 @@ mod graph_calls;
 mod ipc_calls;
 mod memory_calls;
 mod module_calls;
+mod per_thread_calls;
 mod pointer_calls;
 mod pool_calls;
 mod stream_calls;

@@ -154,7 +154,7 @@ fn describe(action: &Action) -> (&'static str, Option<Range>, Option<Range>) {
             let (start, bytes) = (fill.address, fill.extent().unwrap_or(0));
             ("fill", None, Some(Range { start, bytes, is_device: true }))
         }
-        Action::HostFunction(_) => ("callback", None, None),
+        Action::HostFunction(_) | Action::Callback(_) => ("callback", None, None),
         Action::Kernel(_) | Action::Writes(_) => ("kernel", None, None),
     }
 }
