@@ -192,7 +192,7 @@ fn is_readable(start: usize, bytes: usize) -> bool {
 
 impl Fill {
     /// A fill of one row.
-    pub(super) fn new(address: usize, value: u32, width: usize, count: usize) -> Fill {
+    pub(super) fn row(address: usize, value: u32, width: usize, count: usize) -> Fill {
         Fill { address, value, width, count, pitch: 0, rows: 1 }
     }
 

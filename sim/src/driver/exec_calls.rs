@@ -95,7 +95,7 @@ fn queue(
             0 => Action::Nothing,
             poison => {
                 let (address, count) = (block.address, block.bytes.min(POISONED_BYTES));
-                Action::Fill(Fill::new(address, poison.into(), 1, count))
+                Action::Fill(Fill::row(address, poison.into(), 1, count))
             }
         },
     };

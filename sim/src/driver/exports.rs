@@ -11,7 +11,7 @@ use super::per_thread_calls::FORMS;
 use super::{
     attribute_calls, capture_calls, context_calls, copy_calls, device_calls, error_calls,
     event_calls, exec_calls, fill_calls, graph_calls, ipc_calls, memory_calls, module_calls,
-    pointer_calls, pool_calls, stream_calls, transfer_calls, virtual_memory_calls,
+    pointer_calls, pool_calls, setting_calls, stream_calls, transfer_calls, virtual_memory_calls,
 };
 use crate::base::code;
 use cudarc::driver::sys::{self, CUdriverProcAddressQueryResult, cuuint64_t};
@@ -82,6 +82,8 @@ exports! {
         cuDevicePrimaryCtxRelease 11000 = cuDevicePrimaryCtxRelease_v2(device);
         cuDevicePrimaryCtxReset 11000 = cuDevicePrimaryCtxReset_v2(device);
         cuDevicePrimaryCtxGetState 7000 = cuDevicePrimaryCtxGetState(device, flags, active);
+        cuDevicePrimaryCtxSetFlags 11000 = cuDevicePrimaryCtxSetFlags_v2(device, flags);
+        cuCtxDisablePeerAccess 4000 = cuCtxDisablePeerAccess(peer);
         cuCtxEnablePeerAccess 4000 = cuCtxEnablePeerAccess(peer, flags);
         cuCtxGetCurrent 4000 = cuCtxGetCurrent(context);
         cuCtxSetCurrent 4000 = cuCtxSetCurrent(context);
@@ -92,6 +94,19 @@ exports! {
         cuCtxGetStreamPriorityRange 5050 = cuCtxGetStreamPriorityRange(least, greatest);
         cuProfilerStart 4000 = cuProfilerStart();
         cuProfilerStop 4000 = cuProfilerStop();
+    }
+    setting_calls {
+        cuCtxGetApiVersion 3020 = cuCtxGetApiVersion(context, version);
+        cuCtxGetId 12000 = cuCtxGetId(context, id);
+        cuCtxGetFlags 7000 = cuCtxGetFlags(flags);
+        cuCtxSetFlags 12010 = cuCtxSetFlags(flags);
+        cuCtxGetLimit 3010 = cuCtxGetLimit(value, limit as c_uint);
+        cuCtxSetLimit 3010 = cuCtxSetLimit(limit as c_uint, value);
+        cuCtxGetCacheConfig 3020 = cuCtxGetCacheConfig(config as *mut c_uint);
+        cuCtxSetCacheConfig 3020 = cuCtxSetCacheConfig(config as c_uint);
+        cuCtxGetSharedMemConfig 4020 = cuCtxGetSharedMemConfig(config as *mut c_uint);
+        cuCtxSetSharedMemConfig 4020 = cuCtxSetSharedMemConfig(config as c_uint);
+        cuCtxResetPersistingL2Cache 11000 = cuCtxResetPersistingL2Cache();
     }
     stream_calls {
         cuStreamCreate 2000 = cuStreamCreate(stream, flags);

@@ -62,7 +62,7 @@ macro_rules! fills {
             value: $value,
             count: usize,
         ) -> c_int {
-            fill(None, Fill::new(ptr as usize, value.into(), size_of::<$value>(), count))
+            fill(None, Fill::row(ptr as usize, value.into(), size_of::<$value>(), count))
         }
 
         #[unsafe(no_mangle)]
@@ -72,7 +72,7 @@ macro_rules! fills {
             count: usize,
             stream: CUstream,
         ) -> c_int {
-            fill(Some(stream), Fill::new(ptr as usize, value.into(), size_of::<$value>(), count))
+            fill(Some(stream), Fill::row(ptr as usize, value.into(), size_of::<$value>(), count))
         }
 
         #[unsafe(no_mangle)]
@@ -83,7 +83,7 @@ macro_rules! fills {
             count: usize,
             rows: usize,
         ) -> c_int {
-            let row = Fill::new(ptr as usize, value.into(), size_of::<$value>(), count);
+            let row = Fill::row(ptr as usize, value.into(), size_of::<$value>(), count);
             fill(None, Fill { pitch, rows, ..row })
         }
 
@@ -96,7 +96,7 @@ macro_rules! fills {
             rows: usize,
             stream: CUstream,
         ) -> c_int {
-            let row = Fill::new(ptr as usize, value.into(), size_of::<$value>(), count);
+            let row = Fill::row(ptr as usize, value.into(), size_of::<$value>(), count);
             fill(Some(stream), Fill { pitch, rows, ..row })
         }
     )*};

@@ -49,6 +49,7 @@ mod stream_attributes;
 // 3. Devices: their contexts, and how they run an operation.
 mod context;
 mod hardware;
+mod settings;
 
 // 4. Schedules: when operations run and, under an adversarial one, which thread continues.
 mod adversary;
@@ -93,6 +94,7 @@ mod module_calls;
 mod per_thread_calls;
 mod pointer_calls;
 mod pool_calls;
+mod setting_calls;
 mod stream_calls;
 mod transfer_calls;
 mod virtual_memory_calls;

@@ -150,7 +150,7 @@ fn poison_freed(
     match found {
         Some(bytes) if poison != 0 && pool.access.is_reached_by(stream.device) => {
             let (value, count) = (poison.into(), bytes.min(POISONED_BYTES));
-            let fill = Action::Fill(Fill::new(address, value, 1, count));
+            let fill = Action::Fill(Fill::row(address, value, 1, count));
             machine.submit(stream, Vec::new(), fill).map(drop)
         }
         _ => Ok(()),
