@@ -59,4 +59,9 @@ static inline void open_the_driver(void)
         memcpy(&(pointer), &found_, sizeof found_); \
     } while (0)
 
+/* A list of functions of the driver is a macro LIST(F) of F(name, "symbol", (parameters)) ...:
+ * LIST(DECLARE) declares pointers to them, LIST(LOAD) sets them. */
+#define DECLARE(name, symbol, parameters) static int(*name) parameters;
+#define LOAD(name, symbol, parameters) FIND(name, symbol);
+
 #endif

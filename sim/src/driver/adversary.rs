@@ -197,12 +197,12 @@ impl Adversary {
         }
         let lane = &mut state.lanes[index];
         let Some(front) = lane.pending.front_mut() else { return state };
-        if let (Action::HostFunction(_), true) = (&front.action, offered) {
+        if front.action.is_of_host() && offered {
             // Another thread has already offered a callback.
             return self.settle(state);
         }
         let mut action = std::mem::replace(&mut front.action, Action::Nothing);
-        if let Action::HostFunction(_) = action {
+        if action.is_of_host() {
             lane.running = true;
             let stream = Arc::clone(&lane.stream);
             state.offered = Some(Callback { lane: index, stream, action });

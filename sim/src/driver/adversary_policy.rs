@@ -174,7 +174,7 @@ impl Strategy {
 /// The kinds that [`DelayPattern::Kind`] distinguishes.
 fn kind_of(action: &Action) -> u8 {
     match action {
-        Action::HostFunction(_) => 0,
+        Action::HostFunction(_) | Action::Callback(_) => 0,
         Action::Copy(_) => 1,
         Action::Kernel(_) | Action::Writes(_) | Action::Fill(_) => 2,
         Action::Record(_) | Action::Nothing => 3,

@@ -36,6 +36,8 @@ pub(super) struct Capture {
     /// The thread that began it.
     thread: u64,
     pub(super) graph: Arc<Graph>,
+    /// True if the capture created the graph.
+    owns_graph: bool,
     /// True after a call that a capture cannot record; such a capture can only be ended.
     pub(super) broken: bool,
     /// The first is the stream on which the capture began.
@@ -114,6 +116,13 @@ impl Capture {
         let after = std::mem::take(&mut member.ends);
         member.ends.push(graph.add(graphs, stream.device, after, work.into()));
         Ok(())
+    }
+
+    /// Destroys the graph, unless the host created it.
+    fn destroy_graph(&self, graphs: &RwLock<Graphs>) {
+        if self.owns_graph {
+            self.graph.destroy(graphs);
+        }
     }
 
     /// True if every recorded operation is ordered before the end of the first stream.
@@ -306,12 +315,37 @@ impl Captures {
         Ok(true)
     }
 
-    /// Begins a capture.
+    /// Adds nodes to those that a stream's next operation depends on; with `replaces` only they
+    /// remain.
+    pub(super) fn depend(
+        &self,
+        stream: &Stream,
+        nodes: &[usize],
+        replaces: bool,
+    ) -> Result<(), i32> {
+        require(self.records(stream)?, code::ILLEGAL_STATE)?;
+        let mut list = self.list();
+        let capture = of(&mut list, stream).ok_or(code::ILLEGAL_STATE)?;
+        let numbers = capture.graph.numbers(nodes).ok_or(code::INVALID_VALUE)?;
+        let ends = &mut capture.member(stream).ok_or(code::UNKNOWN)?.ends;
+        if replaces {
+            ends.clear();
+        }
+        for number in numbers {
+            if !ends.contains(&number) {
+                ends.push(number);
+            }
+        }
+        Ok(())
+    }
+
+    /// Begins a capture. It adds to a graph of the host after some of its nodes, or to a new graph.
     pub(super) fn begin(
         &self,
         graphs: &RwLock<Graphs>,
         stream: &Arc<Stream>,
         mode: c_uint,
+        into: Option<(Arc<Graph>, Vec<usize>)>,
     ) -> Result<(), i32> {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         let mut list = self.list();
@@ -319,17 +353,16 @@ impl Captures {
         require(stream.kind != Kind::Legacy, code::STREAM_CAPTURE_UNSUPPORTED)?;
         require(of(&mut list, stream).is_none(), code::ILLEGAL_STATE)?;
         require(mode <= RELAXED, code::INVALID_VALUE)?;
+        let owns_graph = into.is_none();
+        let (graph, ends) = into.unwrap_or_else(|| (Graph::insert(graphs), Vec::new()));
         list.push(Capture {
             id: NEXT.fetch_add(1, Ordering::Relaxed),
             mode,
             thread: worker::identity(),
-            graph: Graph::insert(graphs),
+            graph,
+            owns_graph,
             broken: false,
-            members: vec![Member {
-                stream: Arc::clone(stream),
-                ends: Vec::new(),
-                shown: Vec::new(),
-            }],
+            members: vec![Member { stream: Arc::clone(stream), ends, shown: Vec::new() }],
         });
         self.count.store(list.len(), Ordering::Relaxed);
         Ok(())
@@ -356,7 +389,7 @@ impl Captures {
         let ended = self.remove(&mut list, |capture| capture.began_on(stream));
         drop(list);
         if outcome.is_err() {
-            ended.iter().for_each(|capture| capture.graph.destroy(graphs));
+            ended.iter().for_each(|capture| capture.destroy_graph(graphs));
         }
         outcome
     }
@@ -377,7 +410,7 @@ impl Captures {
             let mut list = self.list();
             let ended = self.remove(&mut list, gone);
             drop(list);
-            ended.iter().for_each(|capture| capture.graph.destroy(graphs));
+            ended.iter().for_each(|capture| capture.destroy_graph(graphs));
         }
     }
 

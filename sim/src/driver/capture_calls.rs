@@ -1,10 +1,12 @@
 //! The calls that begin, end and query captures.
 
-use super::arguments::{peek, put};
+use super::arguments::{peek, put, require};
 use super::capture;
 use super::entry::entry;
+use crate::base::code;
 use cudarc::driver::sys::{
-    CUgraph, CUgraphNode, CUstream, CUstreamCaptureMode, CUstreamCaptureStatus, cuuint64_t,
+    CUgraph, CUgraphEdgeData, CUgraphNode, CUstream, CUstreamCaptureMode, CUstreamCaptureStatus,
+    cuuint64_t,
 };
 use std::ffi::{c_int, c_uint};
 use std::ptr;
@@ -13,6 +15,8 @@ use std::ptr;
 const NONE: c_uint = 0;
 const ACTIVE: c_uint = 1;
 const BROKEN: c_uint = 2;
+/// `CU_STREAM_SET_CAPTURE_DEPENDENCIES`; 0 adds them.
+const SET: c_uint = 1;
 
 fn status_of(info: Option<&capture::Info>) -> c_uint {
     match info {
@@ -23,13 +27,72 @@ fn status_of(info: Option<&capture::Info>) -> c_uint {
 }
 
 #[unsafe(no_mangle)]
-pub(super) unsafe extern "C" fn cuStreamBeginCapture_v2(
+pub(super) unsafe extern "C" fn cuStreamBeginCapture_v2(stream: CUstream, mode: c_uint) -> c_int {
+    entry(|machine| {
+        let stream = machine.stream(stream)?;
+        machine.captures.begin(&machine.graphs, &stream, mode, None)
+    })
+}
+
+/// Reads the handles of nodes. The edges to them carry no data.
+fn nodes(
+    nodes: *const CUgraphNode,
+    data: *const CUgraphEdgeData,
+    count: usize,
+) -> Result<Vec<usize>, i32> {
+    let read = |index| {
+        if !data.is_null() {
+            let data =
+                peek!(data.wrapping_add(index).cast::<[u8; size_of::<CUgraphEdgeData>()]>())?;
+            require(data.iter().all(|byte| *byte == 0), code::INVALID_VALUE)?;
+        }
+        Ok(peek!(nodes.wrapping_add(index))?.addr())
+    };
+    require(count == 0 || !nodes.is_null(), code::INVALID_VALUE)?;
+    (0..count).map(read).collect()
+}
+
+#[unsafe(no_mangle)]
+pub(super) unsafe extern "C" fn cuStreamBeginCaptureToGraph(
     stream: CUstream,
-    mode: CUstreamCaptureMode,
+    graph: CUgraph,
+    dependencies: *const CUgraphNode,
+    data: *const CUgraphEdgeData,
+    count: usize,
+    mode: c_uint,
 ) -> c_int {
     entry(|machine| {
         let stream = machine.stream(stream)?;
-        machine.captures.begin(&machine.graphs, &stream, mode as c_uint)
+        let graph = machine.graph(graph)?;
+        let after = graph.numbers(&nodes(dependencies, data, count)?).ok_or(code::INVALID_VALUE)?;
+        machine.captures.begin(&machine.graphs, &stream, mode, Some((graph, after)))
+    })
+}
+
+#[unsafe(no_mangle)]
+pub(super) unsafe extern "C" fn cuStreamUpdateCaptureDependencies(
+    stream: CUstream,
+    dependencies: *mut CUgraphNode,
+    count: usize,
+    flags: c_uint,
+) -> c_int {
+    // SAFETY: the same promise.
+    unsafe { cuStreamUpdateCaptureDependencies_v2(stream, dependencies, ptr::null(), count, flags) }
+}
+
+#[unsafe(no_mangle)]
+pub(super) unsafe extern "C" fn cuStreamUpdateCaptureDependencies_v2(
+    stream: CUstream,
+    dependencies: *mut CUgraphNode,
+    data: *const CUgraphEdgeData,
+    count: usize,
+    flags: c_uint,
+) -> c_int {
+    entry(|machine| {
+        let stream = machine.stream(stream)?;
+        require(flags <= SET, code::INVALID_VALUE)?;
+        let nodes = nodes(dependencies, data, count)?;
+        machine.captures.depend(&stream, &nodes, flags == SET)
     })
 }
 

@@ -1,13 +1,15 @@
 //! Primary contexts, and each thread's stack of contexts.
 
+use super::physical::next_id;
 use super::queue::{Kind, Stream};
+use super::settings::Settings;
 use super::sync::{lock, read, write};
 use super::worker;
 use crate::base::code;
 use cudarc::driver::sys::CUcontext;
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::ptr;
-use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, RwLock};
 
 /// Handle of the context of device 0; device `n` has `FIRST + n * STRIDE`.
@@ -23,6 +25,9 @@ pub(super) struct Context {
     pub(super) active: AtomicBool,
     /// Status of the first failed operation; never cleared.
     pub(super) error: AtomicI32,
+    /// Never used again, unlike the handle. A primary context that begins anew has another.
+    pub(super) id: AtomicU64,
+    pub(super) settings: Mutex<Settings>,
     pub(super) legacy: Arc<Stream>,
     per_thread: Mutex<Vec<(u64, Arc<Stream>)>>,
     /// All streams except `legacy`, including destroyed streams until they are idle.
@@ -36,6 +41,8 @@ impl Context {
             retained: Mutex::new(0),
             active: AtomicBool::new(false),
             error: AtomicI32::new(0),
+            id: AtomicU64::new(next_id()),
+            settings: Mutex::new(Settings::new(0)),
             legacy: Stream::new(device, Kind::Legacy, 0),
             per_thread: Mutex::default(),
             members: RwLock::default(),
@@ -49,6 +56,13 @@ impl Context {
             code::SUCCESS => Ok(()),
             error => Err(error),
         }
+    }
+
+    /// Ends a primary context: a later one has no settings but the flags.
+    pub(super) fn renew(&self) {
+        self.id.store(next_id(), Ordering::Relaxed);
+        let mut settings = lock(&self.settings);
+        *settings = Settings::new(settings.flags);
     }
 
     /// The device of the context with a handle.
@@ -140,6 +154,24 @@ thread_local! {
     static THREAD: RefCell<Thread> = const {
         RefCell::new(Thread { generation: 0, stack: Stack::new() })
     };
+}
+
+thread_local! {
+    static HAS_OWN_DEFAULT: Cell<bool> = const { Cell::new(false) };
+}
+
+/// True if stream 0 means the calling thread's default stream.
+pub(super) fn has_own_default_stream() -> bool {
+    HAS_OWN_DEFAULT.get()
+}
+
+/// Runs a call in which stream 0 means the calling thread's default stream. The call does not
+/// unwind.
+pub(super) fn with_own_default_stream<R>(body: impl FnOnce() -> R) -> R {
+    let before = HAS_OWN_DEFAULT.replace(true);
+    let outcome = body();
+    HAS_OWN_DEFAULT.set(before);
+    outcome
 }
 
 /// Runs `body` with the calling thread's context stack for the machine of this generation.

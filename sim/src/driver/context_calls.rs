@@ -5,15 +5,13 @@ use super::context::{Stack, with_stack};
 use super::entry::entry;
 use super::hardware::{GREATEST_PRIORITY, LEAST_PRIORITY};
 use super::leaks;
+use super::settings::check_flags;
 use super::sync::lock;
 use crate::base::code;
 use cudarc::driver::sys::{CUcontext, CUdevice};
 use std::ffi::{c_int, c_uint};
 use std::ptr;
 use std::sync::atomic::Ordering;
-
-/// `CU_CTX_SCHED_...` flags that `cuDevicePrimaryCtxGetState` reports.
-const FLAGS: c_uint = 0;
 
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C" fn cuDevicePrimaryCtxRetain(
@@ -45,6 +43,7 @@ pub(super) unsafe extern "C" fn cuDevicePrimaryCtxRelease_v2(device: CUdevice) -
             machine.schedule.drain([context]);
             leaks::report_context(machine, context);
             machine.destroy_objects_of(context);
+            context.renew();
         }
         Ok(())
     })
@@ -59,7 +58,21 @@ pub(super) unsafe extern "C" fn cuDevicePrimaryCtxReset_v2(device: CUdevice) -> 
         if context.active.swap(false, Ordering::AcqRel) {
             machine.schedule.drain([context]);
             machine.destroy_objects_of(context);
+            context.renew();
         }
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+pub(super) unsafe extern "C" fn cuDevicePrimaryCtxSetFlags_v2(
+    device: CUdevice,
+    flags: c_uint,
+) -> c_int {
+    entry(|machine| {
+        let context = &machine.device(device)?.context;
+        check_flags(flags)?;
+        lock(&context.settings).flags = flags;
         Ok(())
     })
 }
@@ -73,7 +86,7 @@ pub(super) unsafe extern "C" fn cuDevicePrimaryCtxGetState(
     entry(|machine| {
         require(!flags.is_null() && !active.is_null(), code::INVALID_VALUE)?;
         let context = &machine.device(device)?.context;
-        put!(flags, FLAGS)?;
+        put!(flags, lock(&context.settings).flags)?;
         put!(active, c_int::from(context.is_active()))
     })
 }
@@ -91,6 +104,17 @@ pub(super) unsafe extern "C" fn cuCtxEnablePeerAccess(peer: CUcontext, flags: c_
         let bit = 1 << peer.device;
         let before = machine.memory.peers[context.device].fetch_or(bit, Ordering::Relaxed);
         require(before & bit == 0, code::PEER_ACCESS_ALREADY_ENABLED)
+    })
+}
+
+#[unsafe(no_mangle)]
+pub(super) unsafe extern "C" fn cuCtxDisablePeerAccess(peer: CUcontext) -> c_int {
+    entry(|machine| {
+        let context = machine.current()?;
+        let peer = machine.context(peer)?;
+        let bit = 1 << peer.device;
+        let before = machine.memory.peers[context.device].fetch_and(!bit, Ordering::Relaxed);
+        require(before & bit != 0, code::PEER_ACCESS_NOT_ENABLED)
     })
 }
 

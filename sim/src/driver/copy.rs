@@ -49,9 +49,9 @@ pub(super) struct Fill {
     pub(super) value: u32,
     pub(super) width: usize,
     pub(super) count: usize,
-    pub(super) rows: usize,
     /// Bytes from one row to the next.
     pub(super) pitch: usize,
+    pub(super) rows: usize,
 }
 
 impl Side {
@@ -193,17 +193,31 @@ fn is_readable(start: usize, bytes: usize) -> bool {
 impl Fill {
     /// A fill of one row.
     pub(super) fn row(address: usize, value: u32, width: usize, count: usize) -> Fill {
-        Fill { address, value, width, count, rows: 1, pitch: 0 }
+        Fill { address, value, width, count, pitch: 0, rows: 1 }
     }
 
-    /// Number of bytes that are filled.
-    pub(super) fn bytes(&self) -> usize {
-        self.width.saturating_mul(self.count).saturating_mul(self.rows)
+    pub(super) fn is_empty(&self) -> bool {
+        self.count == 0 || self.rows == 0
     }
 
-    /// Bytes from the first to the last byte that is filled.
-    pub(super) fn extent(&self) -> usize {
-        (self.rows - 1) * self.pitch + self.count * self.width
+    /// Bytes from the first to the last byte that it writes; 0 without bytes, `None` if that
+    /// exceeds the address space.
+    pub(super) fn extent(&self) -> Option<usize> {
+        let row = self.count.checked_mul(self.width)?;
+        let Some(last) = self.rows.checked_sub(1) else { return Some(0) };
+        last.checked_mul(self.pitch)?.checked_add(row)
+    }
+
+    /// True if its bytes are an extent, and its rows do not overlap.
+    pub(super) fn is_valid(&self) -> bool {
+        let is_row = |row| self.rows <= 1 || row <= self.pitch;
+        self.extent().is_some() && self.count.checked_mul(self.width).is_some_and(is_row)
+    }
+
+    /// True if all elements are aligned.
+    pub(super) fn is_aligned(&self) -> bool {
+        let is_aligned = |bytes: usize| bytes.is_multiple_of(self.width);
+        is_aligned(self.address) && (self.rows <= 1 || is_aligned(self.pitch))
     }
 
     /// Takes the second half off; `None` when it is too small for that.
@@ -300,23 +314,26 @@ fn copy_chunks(source: &Chunks, target: &Chunks) {
 /// Runs a fill on a device.
 pub(super) fn fill(memory: &Memory, device: usize, fill: &Fill) -> Result<(), i32> {
     let accessor = Accessor { device, write: true, staged: false };
-    (0..fill.rows).try_for_each(|row| fill_row(memory, accessor, row * fill.pitch, fill))
-}
-
-fn fill_row(memory: &Memory, accessor: Accessor, skip: usize, fill: &Fill) -> Result<(), i32> {
     let bytes = fill.count * fill.width;
-    for chunk in memory.translate(fill.address + skip, bytes, accessor)?.iter() {
-        let at = ptr::with_exposed_provenance_mut::<u8>(chunk.address);
-        match fill.width {
-            // SAFETY: the range was checked, and is aligned as the device address is.
-            2 => unsafe { fill_elements(at.cast(), fill.value as u16, chunk.bytes / 2) },
-            // SAFETY: as above.
-            4 => unsafe { fill_elements(at.cast(), fill.value, chunk.bytes / 4) },
-            // SAFETY: as above.
-            _ => unsafe { ptr::write_bytes(at, fill.value as u8, chunk.bytes) },
+    for row in 0..fill.rows {
+        let start = fill.address + row * fill.pitch;
+        for chunk in memory.translate(start, bytes, accessor)?.iter() {
+            fill_chunk(chunk, fill);
         }
     }
     Ok(())
+}
+
+fn fill_chunk(chunk: Chunk, fill: &Fill) {
+    let at = ptr::with_exposed_provenance_mut::<u8>(chunk.address);
+    match fill.width {
+        // SAFETY: the range was checked, and is aligned as the device address is.
+        2 => unsafe { fill_elements(at.cast(), fill.value as u16, chunk.bytes / 2) },
+        // SAFETY: as above.
+        4 => unsafe { fill_elements(at.cast(), fill.value, chunk.bytes / 4) },
+        // SAFETY: as above.
+        _ => unsafe { ptr::write_bytes(at, fill.value as u8, chunk.bytes) },
+    }
 }
 
 /// # Safety

@@ -8,11 +8,24 @@ use crate::base::code;
 use crate::base::reserve;
 use std::ffi::c_int;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, RwLock};
 
 /// The machine that is on.
 pub(super) static MACHINE: RwLock<Option<Arc<Machine>>> = RwLock::new(None);
+
+/// True once a machine was on in this process.
+static WAS_ON: AtomicBool = AtomicBool::new(false);
+
+/// Notes that a machine is on.
+pub(super) fn note_power_on() {
+    WAS_ON.store(true, Ordering::Release);
+}
+
+/// The status of calls without a machine.
+fn status_without_machine() -> i32 {
+    if WAS_ON.load(Ordering::Acquire) { code::DEINITIALIZED } else { code::NOT_INITIALIZED }
+}
 
 /// The machine that is on.
 #[inline]
@@ -29,7 +42,7 @@ pub(super) fn entry_before_init(body: impl FnOnce(&Arc<Machine>) -> Result<(), i
         }
         // From here on no small host allocation can fail.
         let _reserve = reserve::hold().ok_or(code::OUT_OF_MEMORY)?;
-        let machine = machine().ok_or(code::DEINITIALIZED)?;
+        let machine = machine().ok_or_else(status_without_machine)?;
         machine.schedule.call();
         body(&machine)
     })
@@ -60,6 +73,11 @@ pub(super) fn entry_checked(
     check: Result<(), i32>,
     body: impl FnOnce(&Arc<Machine>) -> Result<(), i32>,
 ) -> c_int {
+    if let Err(code) = check
+        && !WAS_ON.load(Ordering::Acquire)
+    {
+        return code;
+    }
     entry_before_init(|machine| {
         check?;
         require(machine.initialised.load(Ordering::Acquire), code::NOT_INITIALIZED)?;

@@ -7,12 +7,12 @@ use super::arguments::{peek, put, require};
 use super::copy::Fill;
 use super::entry::entry;
 use super::exec::{Exec, FREE_AT_LAUNCH, Step};
+use super::fill_calls;
 use super::graph::Work;
 use super::machine::Machine;
 use super::physical::POISONED_BYTES;
 use super::queue::{Action, Kind, Point, Stream};
 use super::sync::{lock, write};
-use super::transfer_calls;
 use crate::base::code;
 use cudarc::driver::sys::{
     CUDA_GRAPH_INSTANTIATE_PARAMS, CUgraph, CUgraphExec, CUgraphInstantiateResult, CUstream,
@@ -111,7 +111,7 @@ fn queue(
 /// Checks that the memory which the nodes fill is mapped.
 pub(super) fn can_run(machine: &Machine, steps: &[Step]) -> Result<(), i32> {
     steps.iter().try_for_each(|step| match &step.task.work {
-        Work::Action(Action::Fill(fill)) => transfer_calls::is_fillable(machine, step.device, fill),
+        Work::Action(Action::Fill(fill)) => fill_calls::is_fillable(machine, step.device, fill),
         _ => Ok(()),
     })
 }

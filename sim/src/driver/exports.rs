@@ -7,16 +7,18 @@
 use super::arguments::{put, require};
 use super::device_calls::VERSION;
 use super::entry::guard;
+use super::per_thread_calls::FORMS;
 use super::{
-    capture_calls, context_calls, device_calls, edge_calls, event_calls, exec_calls,
-    exec_node_calls, function_calls, graph_calls, graph_memory_calls, ipc_calls, launch_calls,
-    library_calls, link_calls, managed_calls, memory_calls, module_calls, node_calls,
-    node_parameter_calls, occupancy_calls, pointer_calls, pool_calls, stream_calls, transfer_calls,
-    user_object_calls, virtual_memory_calls,
+    attribute_calls, capture_calls, context_calls, copy_calls, device_calls, edge_calls,
+    error_calls, event_calls, exec_calls, exec_node_calls, fill_calls, function_calls, graph_calls,
+    graph_memory_calls, ipc_calls, launch_calls, library_calls, link_calls, managed_calls,
+    memory_calls, module_calls, node_calls, node_parameter_calls, occupancy_calls, pointer_calls,
+    pool_calls, setting_calls, stream_calls, transfer_calls, user_object_calls,
+    virtual_memory_calls,
 };
 use crate::base::code;
 use cudarc::driver::sys::{self, CUdriverProcAddressQueryResult, cuuint64_t};
-use std::ffi::{CStr, c_char, c_int, c_void};
+use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::ptr::null_mut;
 
 /// A function that the library exports.
@@ -31,10 +33,13 @@ pub(super) struct Export {
     pub(super) address: fn() -> *mut c_void,
 }
 
-/// `module { name since = symbol(parameters); ... }`
+/// `module { name since = symbol(parameters); ... }`. A function with `parameter as number` receives
+/// a value of an enum as a number, since programs may pass any.
 macro_rules! exports {
     ($($module:tt {
-        $($name:ident $since:literal = $symbol:ident($($parameter:ident),*);)*
+        $($name:ident $since:literal = $symbol:ident(
+            $($parameter:ident $(as $number:ty)?),*
+        );)*
     })*) => {
         /// All of them.
         pub(super) const EXPORTS: &[Export] = &[$($(Export {
@@ -50,7 +55,7 @@ macro_rules! exports {
                 // SAFETY: not called.
                 let _ = unsafe { sys::$symbol($($parameter),*) };
                 // SAFETY: not called.
-                let _ = unsafe { $module::$symbol($($parameter),*) };
+                let _ = unsafe { $module::$symbol($($parameter $(as $number)?),*) };
             };
         };)*)*
     };
@@ -71,11 +76,17 @@ exports! {
         cuDeviceGetAttribute 2000 = cuDeviceGetAttribute(value, attribute, device);
         cuDeviceCanAccessPeer 4000 = cuDeviceCanAccessPeer(possible, device, peer);
     }
+    error_calls {
+        cuGetErrorName 6000 = cuGetErrorName(status as c_uint, text);
+        cuGetErrorString 6000 = cuGetErrorString(status as c_uint, text);
+    }
     context_calls {
         cuDevicePrimaryCtxRetain 7000 = cuDevicePrimaryCtxRetain(context, device);
         cuDevicePrimaryCtxRelease 11000 = cuDevicePrimaryCtxRelease_v2(device);
         cuDevicePrimaryCtxReset 11000 = cuDevicePrimaryCtxReset_v2(device);
         cuDevicePrimaryCtxGetState 7000 = cuDevicePrimaryCtxGetState(device, flags, active);
+        cuDevicePrimaryCtxSetFlags 11000 = cuDevicePrimaryCtxSetFlags_v2(device, flags);
+        cuCtxDisablePeerAccess 4000 = cuCtxDisablePeerAccess(peer);
         cuCtxEnablePeerAccess 4000 = cuCtxEnablePeerAccess(peer, flags);
         cuCtxGetCurrent 4000 = cuCtxGetCurrent(context);
         cuCtxSetCurrent 4000 = cuCtxSetCurrent(context);
@@ -87,7 +98,21 @@ exports! {
         cuProfilerStart 4000 = cuProfilerStart();
         cuProfilerStop 4000 = cuProfilerStop();
     }
+    setting_calls {
+        cuCtxGetApiVersion 3020 = cuCtxGetApiVersion(context, version);
+        cuCtxGetId 12000 = cuCtxGetId(context, id);
+        cuCtxGetFlags 7000 = cuCtxGetFlags(flags);
+        cuCtxSetFlags 12010 = cuCtxSetFlags(flags);
+        cuCtxGetLimit 3010 = cuCtxGetLimit(value, limit as c_uint);
+        cuCtxSetLimit 3010 = cuCtxSetLimit(limit as c_uint, value);
+        cuCtxGetCacheConfig 3020 = cuCtxGetCacheConfig(config as *mut c_uint);
+        cuCtxSetCacheConfig 3020 = cuCtxSetCacheConfig(config as c_uint);
+        cuCtxGetSharedMemConfig 4020 = cuCtxGetSharedMemConfig(config as *mut c_uint);
+        cuCtxSetSharedMemConfig 4020 = cuCtxSetSharedMemConfig(config as c_uint);
+        cuCtxResetPersistingL2Cache 11000 = cuCtxResetPersistingL2Cache();
+    }
     stream_calls {
+        cuStreamCreate 2000 = cuStreamCreate(stream, flags);
         cuStreamCreateWithPriority 5050 = cuStreamCreateWithPriority(stream, flags, priority);
         cuStreamDestroy 4000 = cuStreamDestroy_v2(stream);
         cuStreamQuery 2000 = cuStreamQuery(stream);
@@ -97,14 +122,27 @@ exports! {
         cuStreamGetFlags 5050 = cuStreamGetFlags(stream, flags);
         cuStreamGetCtx 9020 = cuStreamGetCtx(stream, context);
         cuStreamGetId 12000 = cuStreamGetId(stream, id);
+        cuStreamGetDevice 12080 = cuStreamGetDevice(stream, device);
+        cuStreamAddCallback 5000 = cuStreamAddCallback(stream, function, user_data, flags);
         cuLaunchHostFunc 10000 = cuLaunchHostFunc(stream, function, user_data);
+    }
+    attribute_calls {
+        cuStreamGetAttribute 11000 = cuStreamGetAttribute(stream, attribute as c_uint, value);
+        cuStreamSetAttribute 11000 = cuStreamSetAttribute(stream, attribute as c_uint, value);
+        cuStreamCopyAttributes 11000 = cuStreamCopyAttributes(dst, src);
     }
     capture_calls {
         cuStreamIsCapturing 10000 = cuStreamIsCapturing(stream, status);
         cuStreamGetCaptureInfo 11030 = cuStreamGetCaptureInfo_v2(
             stream, status, id, graph, dependencies, count);
         cuThreadExchangeStreamCaptureMode 10010 = cuThreadExchangeStreamCaptureMode(mode);
-        cuStreamBeginCapture 10010 = cuStreamBeginCapture_v2(stream, mode);
+        cuStreamBeginCapture 10010 = cuStreamBeginCapture_v2(stream, mode as c_uint);
+        cuStreamBeginCaptureToGraph 12030 = cuStreamBeginCaptureToGraph(
+            stream, graph, dependencies, data, count, mode as c_uint);
+        cuStreamUpdateCaptureDependencies 11030 = cuStreamUpdateCaptureDependencies(
+            stream, dependencies, count, flags);
+        cuStreamUpdateCaptureDependencies 12030 = cuStreamUpdateCaptureDependencies_v2(
+            stream, dependencies, data, count, flags);
         cuStreamEndCapture 10000 = cuStreamEndCapture(stream, graph);
     }
     graph_calls {
@@ -229,6 +267,11 @@ exports! {
         cuMemGetInfo 3020 = cuMemGetInfo_v2(free, total);
         cuMemAlloc 3020 = cuMemAlloc_v2(ptr, bytes);
         cuMemFree 3020 = cuMemFree_v2(ptr);
+        cuMemAllocPitch 3020 = cuMemAllocPitch_v2(ptr, pitch, width, rows, element);
+        cuMemGetAddressRange 3020 = cuMemGetAddressRange_v2(start, bytes, ptr);
+        cuMemAllocHost 3020 = cuMemAllocHost_v2(ptr, bytes);
+        cuMemHostGetDevicePointer 3020 = cuMemHostGetDevicePointer_v2(device_ptr, ptr, flags);
+        cuMemHostGetFlags 2030 = cuMemHostGetFlags(flags, ptr);
         cuMemHostAlloc 2020 = cuMemHostAlloc(ptr, bytes, flags);
         cuMemFreeHost 2000 = cuMemFreeHost(ptr);
         cuMemHostRegister 6050 = cuMemHostRegister_v2(ptr, bytes, flags);
@@ -246,7 +289,9 @@ exports! {
         cuStreamAttachMemAsync 6000 = cuStreamAttachMemAsync(stream, ptr, bytes, flags);
     }
     pointer_calls {
-        cuPointerGetAttribute 4000 = cuPointerGetAttribute(data, attribute, ptr);
+        cuPointerGetAttribute 4000 = cuPointerGetAttribute(data, attribute as c_uint, ptr);
+        cuPointerGetAttributes 7000 = cuPointerGetAttributes(count, attributes, data, ptr);
+        cuPointerSetAttribute 6000 = cuPointerSetAttribute(value, attribute as c_uint, ptr);
     }
     transfer_calls {
         cuMemcpyAsync 4000 = cuMemcpyAsync(dst, src, bytes, stream);
@@ -254,9 +299,35 @@ exports! {
             dst, dst_context, src, src_context, bytes, stream);
         cuMemcpy2DAsync 3020 = cuMemcpy2DAsync_v2(copy, stream);
         cuMemcpy3DPeerAsync 4000 = cuMemcpy3DPeerAsync(copy, stream);
+        cuMemcpyHtoDAsync 3020 = cuMemcpyHtoDAsync_v2(dst, src, bytes, stream);
+        cuMemcpyDtoHAsync 3020 = cuMemcpyDtoHAsync_v2(dst, src, bytes, stream);
+        cuMemcpyDtoDAsync 3020 = cuMemcpyDtoDAsync_v2(dst, src, bytes, stream);
+        cuMemcpy3DAsync 3020 = cuMemcpy3DAsync_v2(copy, stream);
+    }
+    copy_calls {
+        cuMemcpy 4000 = cuMemcpy(dst, src, bytes);
+        cuMemcpyHtoD 3020 = cuMemcpyHtoD_v2(dst, src, bytes);
+        cuMemcpyDtoH 3020 = cuMemcpyDtoH_v2(dst, src, bytes);
+        cuMemcpyDtoD 3020 = cuMemcpyDtoD_v2(dst, src, bytes);
+        cuMemcpyPeer 4000 = cuMemcpyPeer(dst, dst_context, src, src_context, bytes);
+        cuMemcpy2D 3020 = cuMemcpy2D_v2(copy);
+        cuMemcpy2DUnaligned 3020 = cuMemcpy2DUnaligned_v2(copy);
+        cuMemcpy3D 3020 = cuMemcpy3D_v2(copy);
+        cuMemcpy3DPeer 4000 = cuMemcpy3DPeer(copy);
+    }
+    fill_calls {
+        cuMemsetD8 3020 = cuMemsetD8_v2(ptr, value, count);
+        cuMemsetD16 3020 = cuMemsetD16_v2(ptr, value, count);
+        cuMemsetD32 3020 = cuMemsetD32_v2(ptr, value, count);
+        cuMemsetD2D8 3020 = cuMemsetD2D8_v2(ptr, pitch, value, count, rows);
+        cuMemsetD2D16 3020 = cuMemsetD2D16_v2(ptr, pitch, value, count, rows);
+        cuMemsetD2D32 3020 = cuMemsetD2D32_v2(ptr, pitch, value, count, rows);
         cuMemsetD8Async 3020 = cuMemsetD8Async(ptr, value, count, stream);
         cuMemsetD16Async 3020 = cuMemsetD16Async(ptr, value, count, stream);
         cuMemsetD32Async 3020 = cuMemsetD32Async(ptr, value, count, stream);
+        cuMemsetD2D8Async 3020 = cuMemsetD2D8Async(ptr, pitch, value, count, rows, stream);
+        cuMemsetD2D16Async 3020 = cuMemsetD2D16Async(ptr, pitch, value, count, rows, stream);
+        cuMemsetD2D32Async 3020 = cuMemsetD2D32Async(ptr, pitch, value, count, rows, stream);
     }
     virtual_memory_calls {
         cuMemGetAllocationGranularity 10020 = cuMemGetAllocationGranularity(
@@ -265,6 +336,9 @@ exports! {
         cuMemAddressFree 10020 = cuMemAddressFree(ptr, bytes);
         cuMemCreate 10020 = cuMemCreate(handle, bytes, properties, flags);
         cuMemRelease 10020 = cuMemRelease(handle);
+        cuMemRetainAllocationHandle 11000 = cuMemRetainAllocationHandle(handle, ptr);
+        cuMemGetAllocationPropertiesFromHandle 10020 = cuMemGetAllocationPropertiesFromHandle(
+            properties, handle);
         cuMemMap 10020 = cuMemMap(ptr, bytes, offset, handle, flags);
         cuMemUnmap 10020 = cuMemUnmap(ptr, bytes);
         cuMemSetAccess 10020 = cuMemSetAccess(ptr, bytes, access, count);
@@ -283,11 +357,14 @@ exports! {
     }
     pool_calls {
         cuDeviceGetDefaultMemPool 11020 = cuDeviceGetDefaultMemPool(pool, device);
+        cuDeviceGetMemPool 11020 = cuDeviceGetMemPool(pool, device);
+        cuDeviceSetMemPool 11020 = cuDeviceSetMemPool(device, pool);
         cuMemPoolCreate 11020 = cuMemPoolCreate(pool, properties);
         cuMemPoolDestroy 11020 = cuMemPoolDestroy(pool);
         cuMemPoolSetAttribute 11020 = cuMemPoolSetAttribute(pool, attribute, value);
         cuMemPoolGetAttribute 11020 = cuMemPoolGetAttribute(pool, attribute, value);
         cuMemPoolSetAccess 11020 = cuMemPoolSetAccess(pool, access, count);
+        cuMemPoolGetAccess 11020 = cuMemPoolGetAccess(flags, pool, location);
         cuMemPoolTrimTo 11020 = cuMemPoolTrimTo(pool, bytes_to_keep);
         cuMemAllocAsync 11020 = cuMemAllocAsync(ptr, bytes, stream);
         cuMemAllocFromPoolAsync 11020 = cuMemAllocFromPoolAsync(ptr, bytes, pool, stream);
@@ -379,27 +456,39 @@ exports! {
 /// The address of a function by its name in the library, else the newest of its name; NULL if there
 /// is none.
 pub(super) fn find(name: &str) -> *mut c_void {
-    match EXPORTS.iter().find(|export| export.symbol == name) {
-        Some(export) => (export.address)(),
-        None => by_version(name, c_int::MAX).unwrap_or(null_mut()),
+    let export = EXPORTS.iter().find(|export| export.symbol == name).map(|export| export.address);
+    let form = || FORMS.iter().find(|form| form.symbol == name).map(|form| form.address);
+    match export.or_else(form) {
+        Some(address) => address(),
+        None => by_version(name, c_int::MAX, 0).unwrap_or(null_mut()),
     }
 }
 
-/// The newest signature of a function up to a version of CUDA. An error says whether the function
-/// has only newer ones.
-fn by_version(name: &str, version: i32) -> Result<*mut c_void, CUdriverProcAddressQueryResult> {
+/// The newest signature of a function up to a version of CUDA, in the form that flags request. An
+/// error says whether the function has only newer ones.
+fn by_version(
+    name: &str,
+    version: i32,
+    flags: cuuint64_t,
+) -> Result<*mut c_void, CUdriverProcAddressQueryResult> {
     use CUdriverProcAddressQueryResult::*;
     let named = || EXPORTS.iter().filter(|export| export.name == name);
     let usable = named().filter(|export| export.since <= version);
     match usable.max_by_key(|export| export.since) {
-        Some(export) => Ok((export.address)()),
+        Some(export) => {
+            let mut forms = FORMS.iter().filter(|_| flags & PER_THREAD != 0);
+            let form = forms.find(|form| form.of == export.symbol);
+            Ok(form.map_or(export.address, |form| form.address)())
+        }
         None if named().next().is_some() => Err(CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT),
         None => Err(CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND),
     }
 }
 
 /// CU_GET_PROC_ADDRESS_LEGACY_STREAM and CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM.
-const STREAM_FLAGS: cuuint64_t = 3;
+const STREAM_FLAGS: cuuint64_t = LEGACY | PER_THREAD;
+const LEGACY: cuuint64_t = 1;
+const PER_THREAD: cuuint64_t = 2;
 
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C" fn cuGetProcAddress(
@@ -425,7 +514,7 @@ pub(super) unsafe extern "C" fn cuGetProcAddress_v2(
         require((1..=VERSION).contains(&version), code::INVALID_VALUE)?;
         // SAFETY: not NULL, and NUL-terminated by the caller's promise.
         let name = unsafe { CStr::from_ptr(symbol) }.to_str().unwrap_or_default();
-        let found = by_version(name, version);
+        let found = by_version(name, version, flags);
         put!(function, found.unwrap_or(null_mut()))?;
         if !status.is_null() {
             put!(

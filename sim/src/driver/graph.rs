@@ -117,7 +117,9 @@ impl Work {
             Work::Action(Action::Fill(_)) => 2,
             Work::Action(Action::HostFunction(_)) => 3,
             Work::Child(_) => 4,
-            Work::Action(Action::Nothing | Action::Record(_) | Action::Writes(_)) => 5,
+            Work::Action(
+                Action::Nothing | Action::Record(_) | Action::Writes(_) | Action::Callback(_),
+            ) => 5,
             Work::Wait(_) => 6,
             Work::Record(_) => 7,
             Work::Allocate(_) => 10,
@@ -185,12 +187,14 @@ impl Graph {
     fn add_copy(
         self: &Arc<Self>,
         graphs: &RwLock<Graphs>,
-        (device, after, task): (usize, Vec<usize>, Arc<Task>),
+        (device, mut after, task): (usize, Vec<usize>, Arc<Task>),
         original: Option<u64>,
     ) -> usize {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         let id = NEXT.fetch_add(1, Ordering::Relaxed);
         let mut nodes = lock(&self.nodes);
+        // The host may have removed a node that a capture's next one depends on.
+        after.retain(|before| nodes.all.contains_key(before));
         let number = nodes.next;
         nodes.next += 1;
         let place = Place { graph: Arc::downgrade(self), number };
@@ -241,6 +245,15 @@ impl Graph {
     pub(super) fn handles(&self, numbers: &[usize]) -> Vec<usize> {
         let nodes = lock(&self.nodes);
         numbers.iter().filter_map(|number| nodes.all.get(number)).map(|node| node.handle).collect()
+    }
+
+    /// The numbers of nodes; `None` if the graph does not have one.
+    pub(super) fn numbers(&self, handles: &[usize]) -> Option<Vec<usize>> {
+        let nodes = lock(&self.nodes);
+        let number = |handle: &usize| {
+            nodes.all.values().find(|node| node.handle == *handle).map(|node| node.number)
+        };
+        handles.iter().map(number).collect()
     }
 
     /// The numbers of some nodes and of all their ancestors.

@@ -249,9 +249,9 @@ fn label(work: &Work) -> (&'static str, String) {
             ("MEMSET", format!("{count} x {width} bytes of {value:#x}"))
         }
         Work::Action(Action::HostFunction(_)) => ("HOST", String::new()),
-        Work::Action(Action::Nothing | Action::Record(_) | Action::Writes(_)) => {
-            ("EMPTY", String::new())
-        }
+        Work::Action(
+            Action::Nothing | Action::Record(_) | Action::Writes(_) | Action::Callback(_),
+        ) => ("EMPTY", String::new()),
         Work::Wait(_) => ("EVENT_WAIT", String::new()),
         Work::Record(_) => ("EVENT_RECORD", String::new()),
         Work::Allocate(block) => ("MEM_ALLOC", format!("{} bytes", block.bytes)),

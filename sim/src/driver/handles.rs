@@ -69,6 +69,12 @@ impl<T> Handles<T> {
         }
     }
 
+    /// The handle of the first object for which `is_sought` is true.
+    pub(super) fn handle_of(&self, is_sought: impl Fn(&T) -> bool) -> Option<usize> {
+        let slot = self.slots.iter().position(|object| object.as_ref().is_some_and(&is_sought))?;
+        Some(self.base + slot * STRIDE)
+    }
+
     pub(super) fn remove(&mut self, handle: usize) -> Option<T> {
         let slot = self.slot(handle)?;
         let object = self.slots.get_mut(slot)?.take()?;
@@ -99,12 +105,6 @@ impl<T> Handles<T> {
 
     pub(super) fn iter(&self) -> impl Iterator<Item = &T> {
         self.slots.iter().flatten()
-    }
-
-    /// The handle of an object.
-    pub(super) fn handle_of(&self, is_it: impl Fn(&T) -> bool) -> Option<usize> {
-        let slot = self.slots.iter().position(|slot| slot.as_ref().is_some_and(&is_it))?;
-        Some(self.base + slot * STRIDE)
     }
 
     pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut T> {

@@ -7,7 +7,7 @@ use super::journal::Write;
 use super::kernel::Run;
 use super::load::Load;
 use super::memory::Memory;
-use super::queue::{Action, Stream};
+use super::queue::{Action, Callback, Stream};
 use crate::base::code;
 use crate::exec::Options;
 use crate::memory::race::Settings;
@@ -33,6 +33,14 @@ thread_local! {
 #[inline]
 pub(super) fn in_callback() -> bool {
     IN_CALLBACK.get()
+}
+
+/// Runs a callback with the status of its context.
+fn call_back(callback: Callback, status: c_int) {
+    IN_CALLBACK.set(true);
+    // SAFETY: the host promised that the function can be called with these arguments.
+    unsafe { (callback.function)(callback.stream, status, callback.user_data) };
+    IN_CALLBACK.set(false);
 }
 
 /// A device.
@@ -86,10 +94,13 @@ impl Hardware {
     /// Runs an operation. A failure makes contexts unusable, in which nothing runs afterwards.
     pub(super) fn run(&self, stream: &Stream, action: Action) {
         let context = self.context_of(stream);
-        if context.error.load(Ordering::Relaxed) != 0 {
-            // A skipped record is published, so that other processes do not wait for it.
-            if let Action::Record(mark) = action {
-                mark.publish();
+        let error = context.error.load(Ordering::Relaxed);
+        if error != 0 {
+            match action {
+                // A skipped record is published, so that other processes do not wait for it.
+                Action::Record(mark) => mark.publish(),
+                Action::Callback(callback) => call_back(callback, error),
+                _ => {}
             }
             return;
         }
@@ -122,7 +133,7 @@ impl Hardware {
             }
             Action::Fill(fill) => {
                 let work = || copy::fill(&self.memory, stream.device, &fill);
-                match fill.bytes() {
+                match fill.extent().unwrap_or(0) {
                     // A GPU runs a kernel for a fill.
                     MEASURED.. => self.measured(work, &[&device.kernels, &device.memory])?,
                     _ => work()?,
@@ -140,6 +151,7 @@ impl Hardware {
                 // SAFETY: the host promised that the function can be called with this argument.
                 unsafe { (host.function)(host.user_data) };
             }
+            Action::Callback(callback) => call_back(callback, code::SUCCESS),
             Action::Kernel(launch) => {
                 let run = Run {
                     memory: &self.memory,

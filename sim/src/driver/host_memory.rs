@@ -10,6 +10,10 @@ pub(super) struct HostRange {
     pub(super) device: usize,
     /// True if `cuMemHostAlloc` allocated it, false if `cuMemHostRegister` registered it.
     pub(super) owned: bool,
+    /// The flags of that call.
+    pub(super) flags: u32,
+    /// See [`next_id`](super::physical::next_id).
+    pub(super) id: u64,
 }
 
 /// The pinned ranges of the host, by address.

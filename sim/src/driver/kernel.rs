@@ -300,7 +300,8 @@ impl Reach<'_> {
 unsafe impl crate::memory::Machine for Reach<'_> {
     fn window(&self, address: u64, write: bool) -> Option<Window> {
         if Heap::contains(address) {
-            return lock(self.heap()).window();
+            let window = lock(self.heap()).window();
+            return window.filter(|window| address < window.end);
         }
         let accessor = Accessor { device: self.device, write, staged: false };
         let window = self.memory.window(address as usize, accessor)?;

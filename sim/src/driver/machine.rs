@@ -6,7 +6,7 @@ use super::adversary_policy::Strategy;
 use super::arguments::require;
 use super::capture::Captures;
 use super::config::{Config, ScheduleKind};
-use super::context::{Context, with_stack};
+use super::context::{Context, has_own_default_stream, with_stack};
 use super::error::ConfigError;
 use super::event::{Event, Recorded};
 use super::exec::{Exec, Execs};
@@ -23,7 +23,7 @@ use super::physical::{Allocation, Physical};
 use super::pool::Pools;
 use super::queue::{Action, Point, Stream};
 use super::schedule::Schedule;
-use super::sync::{read, write};
+use super::sync::{lock, read, write};
 use super::trace::Trace;
 use super::unit::Block;
 use super::user_object::UserObjects;
@@ -31,9 +31,10 @@ use crate::base::code;
 use cudarc::driver::sys::{
     CUcontext, CUdevice, CUevent, CUfunction, CUgraph, CUgraphExec, CUgraphNode, CUstream,
 };
+use std::collections::BTreeMap;
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, RwLock};
+use std::sync::{Arc, Mutex, RwLock};
 
 /// `CU_STREAM_LEGACY` and `CU_STREAM_PER_THREAD`.
 const LEGACY: usize = 1;
@@ -54,6 +55,8 @@ pub(super) struct Machine {
     pub(super) schedule: Arc<Schedule>,
     /// Physical memory handles.
     pub(super) handles: RwLock<Handles<Arc<Allocation>>>,
+    /// For each of them: how often it was retained and not released.
+    pub(super) retained: Mutex<BTreeMap<usize, usize>>,
     pub(super) graph_memory: Arc<GraphMemory>,
     pub(super) pools: Pools,
     pub(super) streams: RwLock<Handles<Arc<Stream>>>,
@@ -139,6 +142,7 @@ impl Machine {
             streams: RwLock::new(Handles::new(2)),
             events: RwLock::new(Handles::new(3)),
             handles: RwLock::new(Handles::new(4)),
+            retained: Mutex::default(),
             modules: RwLock::new(Modules::new()),
             links: RwLock::new(Links::new(23)),
             captures: Captures::default(),
@@ -193,6 +197,7 @@ impl Machine {
     #[inline]
     pub(super) fn stream(&self, stream: CUstream) -> Result<Arc<Stream>, i32> {
         match stream.addr() {
+            0 if has_own_default_stream() => Ok(self.current()?.per_thread()),
             0 | LEGACY => Ok(Arc::clone(&self.current()?.legacy)),
             PER_THREAD => Ok(self.current()?.per_thread()),
             handle => {
@@ -334,7 +339,7 @@ impl Machine {
             events: read(&self.events).len(),
             allocations,
             pool_blocks: self.pools.blocks(),
-            handles: read(&self.handles).len(),
+            handles: read(&self.handles).len() + lock(&self.retained).values().sum::<usize>(),
             mappings,
             reservations,
             pools: self.pools.len(),

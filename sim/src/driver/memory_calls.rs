@@ -4,7 +4,9 @@ use super::address_space::Purpose;
 use super::arguments::{put, require};
 use super::entry::entry;
 use super::host_memory::{HostMemory, HostRange, free_host};
-use super::physical::POISONED_BYTES;
+use super::machine::Machine;
+use super::physical::{POISONED_BYTES, next_id};
+use super::pointer_calls;
 use super::pool_calls;
 use super::sync::{read, write};
 use crate::base::code;
@@ -16,6 +18,10 @@ use std::ptr;
 /// `cuMemHostRegister` (portable, device map, I/O memory, read only).
 const HOST_ALLOC_FLAGS: c_uint = 0x7;
 const HOST_REGISTER_FLAGS: c_uint = 0xf;
+/// Alignment of the rows of `cuMemAllocPitch`.
+const PITCH_ALIGNMENT: usize = 512;
+/// `CU_DEVICE_ATTRIBUTE_MAX_PITCH`.
+const MAX_PITCH: usize = i32::MAX as usize;
 
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C" fn cuMemGetInfo_v2(free: *mut usize, total: *mut usize) -> c_int {
@@ -39,6 +45,47 @@ pub(super) unsafe extern "C" fn cuMemAlloc_v2(ptr: *mut CUdeviceptr, bytes: usiz
         machine.captures.refuse_unsafe()?;
         require(!ptr.is_null() && bytes > 0, code::INVALID_VALUE)?;
         put!(ptr, machine.memory.allocate_block(device, bytes)? as CUdeviceptr)
+    })
+}
+
+#[unsafe(no_mangle)]
+pub(super) unsafe extern "C" fn cuMemAllocPitch_v2(
+    ptr: *mut CUdeviceptr,
+    pitch: *mut usize,
+    width: usize,
+    rows: usize,
+    element: c_uint,
+) -> c_int {
+    entry(|machine| {
+        let device = machine.current()?.device;
+        machine.captures.refuse_unsafe()?;
+        require(!ptr.is_null() && !pitch.is_null(), code::INVALID_VALUE)?;
+        require(width > 0 && rows > 0, code::INVALID_VALUE)?;
+        require(matches!(element, 4 | 8 | 16), code::INVALID_VALUE)?;
+        let row = width.checked_next_multiple_of(PITCH_ALIGNMENT);
+        let row = row.filter(|row| *row <= MAX_PITCH).ok_or(code::INVALID_VALUE)?;
+        let bytes = row.checked_mul(rows).ok_or(code::OUT_OF_MEMORY)?;
+        put!(ptr, machine.memory.allocate_block(device, bytes)? as CUdeviceptr)?;
+        put!(pitch, row)
+    })
+}
+
+#[unsafe(no_mangle)]
+pub(super) unsafe extern "C" fn cuMemGetAddressRange_v2(
+    start: *mut CUdeviceptr,
+    bytes: *mut usize,
+    ptr: CUdeviceptr,
+) -> c_int {
+    entry(|machine| {
+        machine.current()?;
+        let found = pointer_calls::range(machine, ptr as usize).ok_or(code::NOT_FOUND)?;
+        if !start.is_null() {
+            put!(start, found.start as CUdeviceptr)?;
+        }
+        if !bytes.is_null() {
+            put!(bytes, found.bytes)?;
+        }
+        Ok(())
     })
 }
 
@@ -77,6 +124,12 @@ pub(super) unsafe extern "C" fn cuMemFree_v2(ptr: CUdeviceptr) -> c_int {
 }
 
 #[unsafe(no_mangle)]
+pub(super) unsafe extern "C" fn cuMemAllocHost_v2(ptr: *mut *mut c_void, bytes: usize) -> c_int {
+    // SAFETY: the same promise.
+    unsafe { cuMemHostAlloc(ptr, bytes, 0) }
+}
+
+#[unsafe(no_mangle)]
 pub(super) unsafe extern "C" fn cuMemHostAlloc(
     ptr: *mut *mut c_void,
     bytes: usize,
@@ -107,10 +160,42 @@ pub(super) unsafe extern "C" fn cuMemHostAlloc(
             // SAFETY: the pages are new and writable.
             unsafe { ptr::write_bytes(address.cast::<u8>(), poison, bytes.min(POISONED_BYTES)) };
         }
-        let range = HostRange { bytes, device, owned: true };
+        let range = HostRange { bytes, device, owned: true, flags, id: next_id() };
         write(&machine.memory.host).ranges.insert(address.expose_provenance(), range);
         machine.schedule.share_memory();
         put!(ptr, address)
+    })
+}
+
+/// The pinned range around an address.
+fn pinned(machine: &Machine, ptr: *mut c_void) -> Result<HostRange, i32> {
+    let found = read(&machine.memory.host).find(ptr.addr());
+    found.map(|(_, range)| range).ok_or(code::INVALID_VALUE)
+}
+
+/// Devices use pinned memory at the host's address.
+#[unsafe(no_mangle)]
+pub(super) unsafe extern "C" fn cuMemHostGetDevicePointer_v2(
+    device_ptr: *mut CUdeviceptr,
+    ptr: *mut c_void,
+    flags: c_uint,
+) -> c_int {
+    entry(|machine| {
+        machine.current()?;
+        require(!device_ptr.is_null() && flags == 0, code::INVALID_VALUE)?;
+        pinned(machine, ptr)?;
+        put!(device_ptr, ptr.addr() as CUdeviceptr)
+    })
+}
+
+#[unsafe(no_mangle)]
+pub(super) unsafe extern "C" fn cuMemHostGetFlags(flags: *mut c_uint, ptr: *mut c_void) -> c_int {
+    entry(|machine| {
+        machine.current()?;
+        require(!flags.is_null(), code::INVALID_VALUE)?;
+        let range = pinned(machine, ptr)?;
+        require(range.owned, code::INVALID_VALUE)?;
+        put!(flags, range.flags)
     })
 }
 
@@ -153,7 +238,8 @@ pub(super) unsafe extern "C" fn cuMemHostRegister_v2(
         let owned = host.find(address).is_some_and(|(_, range)| range.owned);
         require(!owned, code::INVALID_VALUE)?;
         require(!host.overlaps(address, bytes), code::HOST_MEMORY_ALREADY_REGISTERED)?;
-        host.ranges.insert(address, HostRange { bytes, device, owned: false });
+        let range = HostRange { bytes, device, owned: false, flags, id: next_id() };
+        host.ranges.insert(address, range);
         drop(host);
         machine.schedule.share_memory();
         Ok(())

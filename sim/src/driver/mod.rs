@@ -45,10 +45,12 @@ mod kernel;
 mod parameters;
 mod queue;
 mod shared_event;
+mod stream_attributes;
 
 // 3. Devices: their contexts, and how they run an operation.
 mod context;
 mod hardware;
+mod settings;
 
 // 4. Schedules: when operations run and, under an adversarial one, which thread continues.
 mod adversary;
@@ -82,14 +84,18 @@ mod leaks;
 mod machine;
 
 // 7. The calls of the driver, and their exports.
+mod attribute_calls;
 mod capture_calls;
 mod context_calls;
+mod copy_calls;
 mod device_calls;
 mod edge_calls;
+mod error_calls;
 mod event_calls;
 mod exec_calls;
 mod exec_node_calls;
 mod exports;
+mod fill_calls;
 mod function_calls;
 mod graph_calls;
 mod graph_memory_calls;
@@ -105,8 +111,10 @@ mod node_calls;
 mod node_parameter_calls;
 mod node_tasks;
 mod occupancy_calls;
+mod per_thread_calls;
 mod pointer_calls;
 mod pool_calls;
+mod setting_calls;
 mod stream_calls;
 mod transfer_calls;
 mod user_object_calls;
@@ -125,7 +133,7 @@ pub use interface::{Interface, Rates, Started};
 pub use machine::LiveObjects;
 
 use crate::base::{code, reserve};
-use entry::{MACHINE, machine};
+use entry::{MACHINE, machine, note_power_on};
 use hardware::in_callback;
 use machine::Machine;
 use std::ffi::c_int;
@@ -141,7 +149,11 @@ pub fn power_on(options: &str, hooks: Hooks) -> Result<Started, ConfigError> {
     let config = Config::parse(options)?;
     let mut on = write(&MACHINE);
     let machine = match &*on {
-        None => Arc::clone(on.insert(Arc::new(Machine::new(config)?))),
+        None => {
+            let machine = Arc::new(Machine::new(config)?);
+            note_power_on();
+            Arc::clone(on.insert(machine))
+        }
         Some(machine) => {
             let is_same = options.trim().is_empty() || machine.config == config;
             if !is_same || !machine.is_shared.load(Ordering::Acquire) {
@@ -162,7 +174,7 @@ pub fn power_on(options: &str, hooks: Hooks) -> Result<Started, ConfigError> {
 }
 
 /// Finishes all queued work and frees everything. Afterwards calls return `DEINITIALIZED` until
-/// [`power_on`]. Does nothing when the machine is off, or inside a callback. A machine that other
+/// [`power_on`]; before the first machine they return `NOT_INITIALIZED`. Does nothing when the machine is off, or inside a callback. A machine that other
 /// programs of the process use stays on.
 pub fn power_off() {
     if in_callback() {
@@ -209,6 +221,7 @@ fn power_on_for_program() -> Result<(), i32> {
     })?;
     // Before another thread finds it: a host may join it, and not power it off.
     new.is_shared.store(true, Ordering::Release);
+    note_power_on();
     *on = Some(Arc::new(new));
     Ok(())
 }

@@ -108,7 +108,7 @@ pub(super) fn copy(
 ) -> Result<Made, i32> {
     let given = peek!(params)?;
     let device = device_of(machine, context)?;
-    let copy = transfer_calls::copy_of_node(machine, &given)?;
+    let copy = transfer_calls::copy_of_node(machine, params)?;
     let work = Work::Action(Action::Copy(Box::new(copy)));
     Ok((device, Task::new(work, Given::Copy(Box::new(given)))))
 }

@@ -1,7 +1,7 @@
-//! Pointer attributes.
+//! The calls for attributes of pointers.
 
 use super::address_space::{Access, AddressSpace, Purpose};
-use super::arguments::{put, require};
+use super::arguments::{peek, put, require};
 use super::entry::entry;
 use super::machine::Machine;
 use super::sync::read;
@@ -14,21 +14,137 @@ use std::ptr;
 const HOST: c_uint = 1;
 const DEVICE: c_uint = 2;
 
+/// `CU_DEVICE_INVALID`.
+const NO_DEVICE: c_int = -2;
+
+/// A piece of memory of a call that allocates or registers.
+pub(super) struct Piece {
+    pub(super) start: usize,
+    pub(super) bytes: usize,
+    /// See [`next_id`](super::physical::next_id).
+    pub(super) id: u64,
+}
+
+/// The piece around an address. Of virtual memory it is a mapping.
+pub(super) fn range(machine: &Machine, address: usize) -> Option<Piece> {
+    let space = read(&machine.memory.space);
+    if !space.contains(address) {
+        drop(space);
+        let (start, range) = read(&machine.memory.host).find(address)?;
+        return Some(Piece { start, bytes: range.bytes, id: range.id });
+    }
+    let (base, mapping) = space.mapping(address)?;
+    let mapped = Piece { start: base, bytes: mapping.bytes, id: mapping.allocation.id };
+    drop(space);
+    match machine.block(address)? {
+        (reservation, None) if reservation.purpose == Purpose::Virtual => Some(mapped),
+        (_, block) => block.map(|(start, block)| Piece { start, bytes: block.bytes, id: block.id }),
+    }
+}
+
+/// The attribute of a number.
+fn attribute(number: c_uint) -> Result<CUpointer_attribute, i32> {
+    use CUpointer_attribute::*;
+    let last = CU_POINTER_ATTRIBUTE_IS_HW_DECOMPRESS_CAPABLE as c_uint;
+    let first = CU_POINTER_ATTRIBUTE_CONTEXT as c_uint;
+    require((first..=last).contains(&number), code::INVALID_VALUE)?;
+    // SAFETY: each number from the first to the last is an attribute.
+    Ok(unsafe { std::mem::transmute::<c_uint, CUpointer_attribute>(number) })
+}
+
+fn query(
+    machine: &Machine,
+    data: *mut c_void,
+    attribute: CUpointer_attribute,
+    address: usize,
+) -> Result<(), i32> {
+    if attribute == CUpointer_attribute::CU_POINTER_ATTRIBUTE_SYNC_MEMOPS {
+        let piece = range(machine, address).ok_or(code::INVALID_VALUE)?;
+        return put!(data.cast::<c_uint>(), c_uint::from(machine.memory.is_synchronous(piece.id)));
+    }
+    if read(&machine.memory.space).contains(address) {
+        of_device(machine, data, attribute, address)
+    } else {
+        of_host(machine, data, attribute, address)
+    }
+}
+
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C" fn cuPointerGetAttribute(
     data: *mut c_void,
-    attribute: CUpointer_attribute,
+    number: c_uint,
     ptr: CUdeviceptr,
 ) -> c_int {
     entry(|machine| {
         require(!data.is_null() && ptr != 0, code::INVALID_VALUE)?;
-        let address = ptr as usize;
-        if read(&machine.memory.space).contains(address) {
-            of_device(machine, data, attribute, address)
-        } else {
-            of_host(machine, data, attribute, address)
-        }
+        query(machine, data, attribute(number)?, ptr as usize)
     })
+}
+
+/// Writes the value of an attribute that a pointer does not have.
+fn put_default(data: *mut c_void, attribute: CUpointer_attribute) -> Result<(), i32> {
+    use CUpointer_attribute::*;
+    match attribute {
+        CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL => put!(data.cast::<c_int>(), NO_DEVICE),
+        CU_POINTER_ATTRIBUTE_MEMORY_TYPE
+        | CU_POINTER_ATTRIBUTE_SYNC_MEMOPS
+        | CU_POINTER_ATTRIBUTE_IS_MANAGED
+        | CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE
+        | CU_POINTER_ATTRIBUTE_MAPPED
+        | CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE
+        | CU_POINTER_ATTRIBUTE_ACCESS_FLAGS
+        | CU_POINTER_ATTRIBUTE_IS_HW_DECOMPRESS_CAPABLE => put!(data.cast::<c_uint>(), 0),
+        _ => put!(data.cast::<usize>(), 0),
+    }
+}
+
+#[unsafe(no_mangle)]
+pub(super) unsafe extern "C" fn cuPointerGetAttributes(
+    count: c_uint,
+    attributes: *mut CUpointer_attribute,
+    data: *mut *mut c_void,
+    ptr: CUdeviceptr,
+) -> c_int {
+    entry(|machine| {
+        require(count > 0 && !attributes.is_null() && !data.is_null(), code::INVALID_VALUE)?;
+        let asked = |index| {
+            let attribute = attribute(peek!(attributes.cast::<c_uint>().wrapping_add(index))?)?;
+            let data = peek!(data.wrapping_add(index))?;
+            require(!data.is_null(), code::INVALID_VALUE)?;
+            Ok((attribute, data))
+        };
+        let asked = (0..count as usize).map(asked).collect::<Result<Vec<_>, i32>>()?;
+        asked.into_iter().try_for_each(|(attribute, data)| {
+            match query(machine, data, attribute, ptr as usize) {
+                Err(code::INVALID_VALUE) => put_default(data, attribute),
+                outcome => outcome,
+            }
+        })
+    })
+}
+
+/// Only `CU_POINTER_ATTRIBUTE_SYNC_MEMOPS` can be set.
+#[unsafe(no_mangle)]
+pub(super) unsafe extern "C" fn cuPointerSetAttribute(
+    value: *const c_void,
+    number: c_uint,
+    ptr: CUdeviceptr,
+) -> c_int {
+    entry(|machine| {
+        require(!value.is_null(), code::INVALID_VALUE)?;
+        let is_settable =
+            attribute(number)? == CUpointer_attribute::CU_POINTER_ATTRIBUTE_SYNC_MEMOPS;
+        require(is_settable, code::INVALID_VALUE)?;
+        let piece = range(machine, ptr as usize).ok_or(code::INVALID_VALUE)?;
+        machine.memory.set_synchronous(piece.id, peek!(value.cast::<c_uint>())? != 0);
+        Ok(())
+    })
+}
+
+/// True if synchronous calls on memory at an address always wait.
+pub(super) fn is_synchronous(machine: &Machine, address: usize) -> bool {
+    let is_set = |piece: Piece| machine.memory.is_synchronous(piece.id);
+    machine.memory.has_synchronous() && range(machine, address).is_some_and(is_set)
 }
 
 fn of_host(
@@ -47,16 +163,16 @@ fn of_host(
         CU_POINTER_ATTRIBUTE_DEVICE_POINTER | CU_POINTER_ATTRIBUTE_HOST_POINTER => {
             put!(data.cast::<usize>(), address)
         }
-        CU_POINTER_ATTRIBUTE_IS_MANAGED | CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE => {
-            put!(data.cast::<c_uint>(), 0)
-        }
+        CU_POINTER_ATTRIBUTE_IS_MANAGED
+        | CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE
+        | CU_POINTER_ATTRIBUTE_IS_HW_DECOMPRESS_CAPABLE => put!(data.cast::<c_uint>(), 0),
         CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL => put!(data.cast::<c_int>(), range.device as c_int),
         CU_POINTER_ATTRIBUTE_RANGE_START_ADDR => put!(data.cast::<usize>(), start),
         CU_POINTER_ATTRIBUTE_RANGE_SIZE => put!(data.cast::<usize>(), range.bytes),
         CU_POINTER_ATTRIBUTE_MAPPED => put!(data.cast::<c_uint>(), 1),
         CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES => put!(data.cast::<c_ulonglong>(), 0),
         CU_POINTER_ATTRIBUTE_ACCESS_FLAGS => put!(data.cast::<c_uint>(), 3),
-        CU_POINTER_ATTRIBUTE_BUFFER_ID => put!(data.cast::<c_ulonglong>(), start as c_ulonglong),
+        CU_POINTER_ATTRIBUTE_BUFFER_ID => put!(data.cast::<c_ulonglong>(), range.id),
         CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE => {
             put!(data.cast::<CUmemoryPool>(), ptr::null_mut())
         }
@@ -133,7 +249,8 @@ fn of_device(
         }
         CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR => put!(data.cast::<usize>(), base),
         CU_POINTER_ATTRIBUTE_MAPPING_SIZE => put!(data.cast::<usize>(), mapping.bytes),
-        CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE => put!(data.cast::<c_uint>(), 0),
+        CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE
+        | CU_POINTER_ATTRIBUTE_IS_HW_DECOMPRESS_CAPABLE => put!(data.cast::<c_uint>(), 0),
         _ => Err(code::INVALID_VALUE),
     }
 }

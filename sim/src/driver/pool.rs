@@ -7,7 +7,7 @@ use super::segment::{Free, PoolState};
 use super::sync::{lock, read, write};
 use super::unit::Block;
 use crate::base::code;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, RwLock};
 
 /// All pools.
@@ -15,6 +15,8 @@ pub(super) struct Pools {
     table: RwLock<Handles<Arc<Pool>>>,
     /// The handles of the default pools, by device.
     pub(super) default: Vec<usize>,
+    /// The handles of the pools from which `cuMemAllocAsync` allocates, by device.
+    current: Vec<AtomicUsize>,
     /// Destroyed pools with blocks that the host or unfinished work still uses.
     retired: Mutex<Vec<Arc<Pool>>>,
     /// True once any pool has allocated memory.
@@ -25,14 +27,25 @@ impl Pools {
     /// Default pools for this number of devices.
     pub(super) fn new(devices: usize) -> Pools {
         let mut table = Handles::new(6);
-        let default = (0..devices).map(|device| Pool::insert(&mut table, device, true)).collect();
+        let default: Vec<usize> =
+            (0..devices).map(|device| Pool::insert(&mut table, device, true)).collect();
+        let current = default.iter().copied().map(AtomicUsize::new).collect();
         let (table, retired) = (RwLock::new(table), Mutex::default());
-        Pools { table, default, retired, in_use: AtomicBool::new(false) }
+        Pools { table, default, current, retired, in_use: AtomicBool::new(false) }
     }
 
     /// Creates a pool and returns its handle.
     pub(super) fn create(&self, device: usize) -> usize {
         Pool::insert(&mut write(&self.table), device, false)
+    }
+
+    /// The handle of a device's current pool.
+    pub(super) fn current(&self, device: usize) -> usize {
+        self.current[device].load(Ordering::Relaxed)
+    }
+
+    pub(super) fn set_current(&self, device: usize, handle: usize) {
+        self.current[device].store(handle, Ordering::Relaxed);
     }
 
     pub(super) fn get(&self, handle: usize) -> Result<Arc<Pool>, i32> {
@@ -51,6 +64,10 @@ impl Pools {
     pub(super) fn retire(&self, handle: usize) -> Result<(), i32> {
         let mut table = write(&self.table);
         let removed = table.remove(handle).ok_or(code::INVALID_VALUE)?;
+        let device = removed.device();
+        if self.current(device) == handle {
+            self.set_current(device, self.default[device]);
+        }
         lock(&self.retired).push(removed);
         Ok(())
     }

@@ -15,8 +15,8 @@ use super::sync::{lock, read};
 use super::virtual_memory_calls::{check_handle_types, location, rights};
 use crate::base::code;
 use cudarc::driver::sys::{
-    CUdevice, CUdeviceptr, CUmemAccessDesc, CUmemPool_attribute, CUmemPoolProps, CUmemoryPool,
-    CUstream, cuuint64_t,
+    CUdevice, CUdeviceptr, CUmemAccess_flags, CUmemAccessDesc, CUmemLocation, CUmemPool_attribute,
+    CUmemPoolProps, CUmemoryPool, CUstream, cuuint64_t,
 };
 use std::ffi::{c_int, c_void};
 use std::ptr;
@@ -178,6 +178,28 @@ pub(super) unsafe extern "C" fn cuDeviceGetDefaultMemPool(
 }
 
 #[unsafe(no_mangle)]
+pub(super) unsafe extern "C" fn cuDeviceGetMemPool(
+    pool: *mut CUmemoryPool,
+    device: CUdevice,
+) -> c_int {
+    entry(|machine| {
+        let device = machine.device(device)?.context.device;
+        put!(pool, ptr::without_provenance_mut(machine.pools.current(device)))
+    })
+}
+
+#[unsafe(no_mangle)]
+pub(super) unsafe extern "C" fn cuDeviceSetMemPool(device: CUdevice, pool: CUmemoryPool) -> c_int {
+    entry(|machine| {
+        let device = machine.device(device)?.context.device;
+        let found = machine.pools.get(pool.addr())?;
+        require(found.device() == device, code::INVALID_VALUE)?;
+        machine.pools.set_current(device, pool.addr());
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
 pub(super) unsafe extern "C" fn cuMemPoolCreate(
     pool: *mut CUmemoryPool,
     properties: *const CUmemPoolProps,
@@ -293,6 +315,24 @@ pub(super) unsafe extern "C" fn cuMemPoolSetAccess(
 }
 
 #[unsafe(no_mangle)]
+pub(super) unsafe extern "C" fn cuMemPoolGetAccess(
+    flags: *mut CUmemAccess_flags,
+    pool: CUmemoryPool,
+    at: *mut CUmemLocation,
+) -> c_int {
+    entry(|machine| {
+        require(!flags.is_null(), code::INVALID_VALUE)?;
+        let pool = machine.pools.get(pool.addr())?;
+        let device = location(machine, &peek!(at)?)?;
+        let access = match pool.access.is_reached_by(device) {
+            true => CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
+            false => CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_NONE,
+        };
+        put!(flags, access)
+    })
+}
+
+#[unsafe(no_mangle)]
 pub(super) unsafe extern "C" fn cuMemPoolTrimTo(pool: CUmemoryPool, bytes_to_keep: usize) -> c_int {
     entry(|machine| {
         machine.captures.refuse_unsafe()?;
@@ -309,7 +349,7 @@ pub(super) unsafe extern "C" fn cuMemAllocAsync(
 ) -> c_int {
     entry(|machine| {
         let stream = machine.stream(stream)?;
-        let pool = ptr::without_provenance_mut(machine.pools.default[stream.device]);
+        let pool = ptr::without_provenance_mut(machine.pools.current(stream.device));
         allocate_or_record(machine, ptr, bytes, pool, &stream)
     })
 }

@@ -4,10 +4,12 @@ use super::copy::{Copy, Fill};
 use super::journal::Write;
 use super::kernel::Launch;
 use super::shared_event::SharedEvent;
+use super::stream_attributes::Attributes;
 use super::sync::lock;
 use crate::base::sync::{AtomicBool, AtomicU64, AtomicUsize, Condvar, Mutex, MutexGuard, Ordering};
+use cudarc::driver::sys::CUstream;
 use std::collections::VecDeque;
-use std::ffi::c_void;
+use std::ffi::{c_int, c_void};
 use std::sync::{Arc, PoisonError, atomic};
 
 /// The relation of a stream to the legacy default stream.
@@ -28,6 +30,7 @@ pub(super) struct Stream {
     pub(super) device: usize,
     pub(super) kind: Kind,
     pub(super) priority: i32,
+    pub(super) attributes: Mutex<Attributes>,
     pub(super) destroyed: AtomicBool,
     /// Index of its lane in an adversarial schedule; `usize::MAX` before its first use.
     pub(super) lane: AtomicUsize,
@@ -80,6 +83,7 @@ pub(super) enum Action {
     Copy(Box<Copy>),
     Fill(Fill),
     HostFunction(HostFunction),
+    Callback(Callback),
     Kernel(Box<Launch>),
     /// The delayed writes of a kernel that ran in the first step.
     Writes(Vec<Write>),
@@ -91,6 +95,19 @@ pub(super) struct HostFunction {
     pub(super) function: unsafe extern "C" fn(*mut c_void),
     pub(super) user_data: *mut c_void,
 }
+
+/// A callback of `cuStreamAddCallback`. It runs even if the device failed.
+#[derive(Clone, Copy)]
+pub(super) struct Callback {
+    pub(super) function: unsafe extern "C" fn(CUstream, c_int, *mut c_void),
+    pub(super) stream: CUstream,
+    pub(super) user_data: *mut c_void,
+}
+
+// SAFETY: the host passed the pointers to be used on a thread of the driver's choice.
+unsafe impl Send for Callback {}
+// SAFETY: it is only copied.
+unsafe impl Sync for Callback {}
 
 // SAFETY: the host passed the pointer to be used on a thread of the driver's choice.
 unsafe impl Send for HostFunction {}
@@ -106,6 +123,11 @@ pub(super) struct Operation {
 }
 
 impl Action {
+    /// True if it calls a function of the host.
+    pub(super) fn is_of_host(&self) -> bool {
+        matches!(self, Action::HostFunction(_) | Action::Callback(_))
+    }
+
     /// A copy for another launch of a graph.
     pub(super) fn for_next_launch(&self) -> Action {
         match self {
@@ -114,7 +136,9 @@ impl Action {
             Action::HostFunction(host) => Action::HostFunction(*host),
             Action::Kernel(launch) => Action::Kernel(Box::new(launch.for_next_launch())),
             // These are created while others run, and are never recorded in a graph.
-            Action::Nothing | Action::Record(_) | Action::Writes(_) => Action::Nothing,
+            Action::Nothing | Action::Record(_) | Action::Writes(_) | Action::Callback(_) => {
+                Action::Nothing
+            }
         }
     }
 }
@@ -156,6 +180,7 @@ impl Stream {
             device,
             kind,
             priority,
+            attributes: Mutex::new(Attributes::new()),
             destroyed: AtomicBool::new(false),
             lane: AtomicUsize::new(usize::MAX),
             submitted: AtomicU64::new(0),

@@ -68,7 +68,7 @@ impl Schedule {
                 stream.push(waits, action, || self.spawn(stream))?
             }
             ScheduleKind::Adversarial(_) => {
-                if let Action::HostFunction(_) = action {
+                if action.is_of_host() {
                     self.adversary.require_helper()?;
                 }
                 self.adversary.submit(stream, waits, action)

@@ -6,13 +6,15 @@ use super::event::Recorded;
 use super::graph::Work;
 use super::hardware::{GREATEST_PRIORITY, LEAST_PRIORITY};
 use super::machine::Machine;
-use super::queue::{Action, HostFunction, Kind, Stream};
+use super::queue::{Action, Callback, HostFunction, Kind, Stream};
 use super::sync::{read, write};
 use crate::base::code;
-use cudarc::driver::sys::{CUcontext, CUevent, CUhostFn, CUstream};
+use cudarc::driver::sys::{
+    CUcontext, CUdevice, CUevent, CUhostFn, CUresult, CUstream, CUstreamCallback,
+};
 use std::ffi::{c_int, c_uint, c_ulonglong, c_void};
-use std::ptr;
 use std::sync::Arc;
+use std::{mem, ptr};
 
 /// `CU_STREAM_NON_BLOCKING`.
 const NON_BLOCKING: c_uint = 1;
@@ -34,6 +36,12 @@ pub(super) unsafe extern "C" fn cuStreamCreateWithPriority(
         let handle = write(&machine.streams).insert(created);
         put!(stream, ptr::without_provenance_mut(handle))
     })
+}
+
+#[unsafe(no_mangle)]
+pub(super) unsafe extern "C" fn cuStreamCreate(stream: *mut CUstream, flags: c_uint) -> c_int {
+    // SAFETY: the same promise.
+    unsafe { cuStreamCreateWithPriority(stream, flags, LEAST_PRIORITY) }
 }
 
 #[unsafe(no_mangle)]
@@ -76,15 +84,20 @@ pub(super) unsafe extern "C" fn cuStreamQuery(stream: CUstream) -> c_int {
     })
 }
 
+/// Waits for all work of a stream.
+pub(super) fn synchronize(machine: &Machine, stream: &Arc<Stream>) -> Result<(), i32> {
+    for before in ordered_before(machine, stream) {
+        machine.wait(&before.tail())?;
+    }
+    machine.wait(&stream.tail())
+}
+
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C" fn cuStreamSynchronize(stream: CUstream) -> c_int {
     entry(|machine| {
         let stream = machine.stream(stream)?;
         machine.captures.refuse_wait(&stream)?;
-        for before in ordered_before(machine, &stream) {
-            machine.wait(&before.tail())?;
-        }
-        machine.wait(&stream.tail())
+        synchronize(machine, &stream)
     })
 }
 
@@ -156,6 +169,41 @@ pub(super) unsafe extern "C" fn cuStreamGetId(stream: CUstream, id: *mut c_ulong
         let stream = machine.stream(stream)?;
         machine.captures.refuse(&stream)?;
         put!(id, stream.id)
+    })
+}
+
+#[unsafe(no_mangle)]
+pub(super) unsafe extern "C" fn cuStreamGetDevice(
+    stream: CUstream,
+    device: *mut CUdevice,
+) -> c_int {
+    entry(|machine| {
+        let stream = machine.stream(stream)?;
+        machine.captures.records(&stream)?;
+        put!(device, stream.device as CUdevice)
+    })
+}
+
+#[unsafe(no_mangle)]
+pub(super) unsafe extern "C" fn cuStreamAddCallback(
+    handle: CUstream,
+    function: CUstreamCallback,
+    user_data: *mut c_void,
+    flags: c_uint,
+) -> c_int {
+    entry_checked(require(function.is_some() && flags == 0, code::INVALID_VALUE), |machine| {
+        let stream = machine.stream(handle)?;
+        machine.captures.refuse(&stream)?;
+        let function = function.ok_or(code::INVALID_VALUE)?;
+        // SAFETY: CUresult is passed as its number.
+        let function = unsafe {
+            mem::transmute::<
+                unsafe extern "C" fn(CUstream, CUresult, *mut c_void),
+                unsafe extern "C" fn(CUstream, c_int, *mut c_void),
+            >(function)
+        };
+        let action = Action::Callback(Callback { function, stream: handle, user_data });
+        machine.submit(&stream, Vec::new(), action).map(drop)
     })
 }
 

@@ -151,10 +151,10 @@ fn describe(action: &Action) -> (&'static str, Option<Range>, Option<Range>) {
         Action::Record(_) => ("record", None, None),
         Action::Copy(copy) => ("copy", range(copy, &copy.source), range(copy, &copy.target)),
         Action::Fill(fill) => {
-            let (start, bytes) = (fill.address, fill.extent());
+            let (start, bytes) = (fill.address, fill.extent().unwrap_or(0));
             ("fill", None, Some(Range { start, bytes, is_device: true }))
         }
-        Action::HostFunction(_) => ("callback", None, None),
+        Action::HostFunction(_) | Action::Callback(_) => ("callback", None, None),
         Action::Kernel(_) | Action::Writes(_) => ("kernel", None, None),
     }
 }

@@ -1,9 +1,10 @@
-//! The calls that queue copies and fills.
+//! The calls that queue copies.
 
 use super::address_space::{Accessor, Purpose};
 use super::arguments::{peek, require};
 use super::config::ScheduleKind;
-use super::copy::{Copy, Fill, Place, Side, stage};
+use super::context::Context;
+use super::copy::{Copy, Place, Side, stage};
 use super::entry::entry;
 use super::machine::Machine;
 use super::queue::{Action, Stream};
@@ -13,7 +14,9 @@ use cudarc::driver::sys::{
     CUDA_MEMCPY2D, CUDA_MEMCPY3D, CUDA_MEMCPY3D_PEER, CUcontext, CUdeviceptr, CUmemorytype,
     CUstream,
 };
-use std::ffi::{c_int, c_uchar, c_uint, c_ushort, c_void};
+use std::ffi::{c_int, c_uint, c_void};
+use std::mem::offset_of;
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 fn side(address: CUdeviceptr, pitch: usize, plane: usize) -> Side {
@@ -21,7 +24,7 @@ fn side(address: CUdeviceptr, pitch: usize, plane: usize) -> Side {
 }
 
 /// Queues a copy. Pageable host memory is read now; a copy to it is waited for.
-fn queue(machine: &Machine, stream: &Arc<Stream>, mut copy: Copy) -> Result<(), i32> {
+pub(super) fn queue(machine: &Machine, stream: &Arc<Stream>, mut copy: Copy) -> Result<(), i32> {
     if copy.is_empty() {
         return Ok(());
     }
@@ -65,7 +68,7 @@ fn queue(machine: &Machine, stream: &Arc<Stream>, mut copy: Copy) -> Result<(), 
 
 /// True if the whole range of the call is mapped. If not, the driver refuses the call without side
 /// effects (580.159). Memory that is unmapped later fails when the work runs.
-fn is_mapped(
+pub(super) fn is_mapped(
     machine: &Machine,
     accessor: Accessor,
     address: usize,
@@ -92,6 +95,39 @@ fn classify(machine: &Machine, copy: &Copy, target: bool) -> Result<(Place, bool
     Ok((Place::Host(address), !machine.memory.is_pinned(address, bytes)))
 }
 
+/// A copy of contiguous bytes.
+pub(super) fn flat(dst: CUdeviceptr, src: CUdeviceptr, bytes: usize) -> Copy {
+    let (source, target) = (side(src, 0, 0), side(dst, 0, 0));
+    Copy { source, target, width: bytes, rows: 1, depth: 1 }
+}
+
+/// Checks that an address which a call takes for a device's can be accessed by a device.
+pub(super) fn check_device_address(machine: &Machine, address: CUdeviceptr) -> Result<(), i32> {
+    let address = address as usize;
+    let is_device = read(&machine.memory.space).contains(address);
+    require(is_device || machine.memory.is_pinned(address, 1), code::INVALID_VALUE)
+}
+
+/// Queues a copy of contiguous bytes; those of `devices` must be addresses of a device.
+fn queue_flat(
+    [dst, src]: [CUdeviceptr; 2],
+    bytes: usize,
+    stream: CUstream,
+    devices: &[CUdeviceptr],
+) -> c_int {
+    entry(|machine| {
+        let stream = machine.stream(stream)?;
+        let device = machine.current().map_or(stream.device, |context| context.device);
+        if bytes > 0 {
+            within_reach(machine, [dst as usize, src as usize], device)?;
+            if !machine.captures.records(&stream)? {
+                devices.iter().try_for_each(|address| check_device_address(machine, *address))?;
+            }
+        }
+        queue(machine, &stream, flat(dst, src, bytes))
+    })
+}
+
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C" fn cuMemcpyAsync(
     dst: CUdeviceptr,
@@ -99,22 +135,54 @@ pub(super) unsafe extern "C" fn cuMemcpyAsync(
     bytes: usize,
     stream: CUstream,
 ) -> c_int {
-    entry(|machine| {
-        let stream = machine.stream(stream)?;
-        let device = machine.current().map_or(stream.device, |context| context.device);
-        if bytes > 0 {
-            within_reach(machine, [dst as usize, src as usize], device)?;
-        }
-        let (source, target) = (side(src, 0, 0), side(dst, 0, 0));
-        queue(machine, &stream, Copy { source, target, width: bytes, rows: 1, depth: 1 })
-    })
+    queue_flat([dst, src], bytes, stream, &[])
+}
+
+#[unsafe(no_mangle)]
+pub(super) unsafe extern "C" fn cuMemcpyHtoDAsync_v2(
+    dst: CUdeviceptr,
+    src: *const c_void,
+    bytes: usize,
+    stream: CUstream,
+) -> c_int {
+    queue_flat([dst, src.expose_provenance() as CUdeviceptr], bytes, stream, &[dst])
+}
+
+#[unsafe(no_mangle)]
+pub(super) unsafe extern "C" fn cuMemcpyDtoHAsync_v2(
+    dst: *mut c_void,
+    src: CUdeviceptr,
+    bytes: usize,
+    stream: CUstream,
+) -> c_int {
+    queue_flat([dst.expose_provenance() as CUdeviceptr, src], bytes, stream, &[src])
+}
+
+#[unsafe(no_mangle)]
+pub(super) unsafe extern "C" fn cuMemcpyDtoDAsync_v2(
+    dst: CUdeviceptr,
+    src: CUdeviceptr,
+    bytes: usize,
+    stream: CUstream,
+) -> c_int {
+    queue_flat([dst, src], bytes, stream, &[dst, src])
 }
 
 /// Checks that the current device can access both sides of a copy that names no contexts.
-fn within_reach(machine: &Machine, sides: [usize; 2], device: usize) -> Result<(), i32> {
+pub(super) fn within_reach(machine: &Machine, sides: [usize; 2], device: usize) -> Result<(), i32> {
     let space = read(&machine.memory.space);
     let refused = sides.iter().any(|address| space.is_out_of_reach(*address, device));
     require(!refused, code::INVALID_VALUE)
+}
+
+/// The contexts of a copy that names some; NULL names none.
+pub(super) fn contexts(machine: &Machine, named: [CUcontext; 2]) -> Result<Vec<&Context>, i32> {
+    let context = |handle| {
+        let context = machine.context(handle)?;
+        require(context.is_active(), code::INVALID_CONTEXT)?;
+        Ok(context)
+    };
+    named.into_iter().filter(|handle| !handle.is_null()).map(context).collect()
 }
 
 #[unsafe(no_mangle)]
@@ -131,18 +199,15 @@ pub(super) unsafe extern "C" fn cuMemcpyPeerAsync(
         let stream = machine.stream(stream)?;
         // The driver cannot record copies that name contexts (580.159).
         machine.captures.refuse(&stream)?;
-        for context in [dst_context, src_context].into_iter().filter(|given| !given.is_null()) {
-            require(machine.context(context)?.is_active(), code::INVALID_CONTEXT)?;
-        }
-        let (source, target) = (side(src, 0, 0), side(dst, 0, 0));
-        queue(machine, &stream, Copy { source, target, width: bytes, rows: 1, depth: 1 })
+        contexts(machine, [dst_context, src_context])?;
+        queue(machine, &stream, flat(dst, src, bytes))
     })
 }
 
 /// One side, as the parameter structs of CUDA describe it.
 struct Described {
     kind: CUmemorytype,
-    host: *const c_void,
+    host: usize,
     device: CUdeviceptr,
     x: usize,
     y: usize,
@@ -151,10 +216,111 @@ struct Described {
     height: usize,
 }
 
+const FLAT: Described = Described {
+    kind: CUmemorytype::CU_MEMORYTYPE_HOST,
+    host: 0,
+    device: 0,
+    x: 0,
+    y: 0,
+    z: 0,
+    pitch: 0,
+    height: 0,
+};
+
+/// A side of a parameter struct by its fields.
+macro_rules! described {
+    ($copy:ident: $kind:ident $host:ident $device:ident $x:ident $y:ident $pitch:ident
+        $($z:ident $height:ident)?) => {
+        Described {
+            kind: $copy.$kind,
+            host: $copy.$host.expose_provenance(),
+            device: $copy.$device,
+            x: $copy.$x,
+            y: $copy.$y,
+            pitch: $copy.$pitch,
+            $(z: $copy.$z, height: $copy.$height,)?
+            ..FLAT
+        }
+    };
+}
+
+/// Reads a parameter struct. A memory type that is no value of the enum is refused first.
+macro_rules! peek_copy {
+    ($copy:ident: $struct:ty) => {{
+        require(!$copy.is_null(), code::INVALID_VALUE)?;
+        for offset in [offset_of!($struct, srcMemoryType), offset_of!($struct, dstMemoryType)] {
+            let kind = peek!($copy.wrapping_byte_add(offset).cast::<c_uint>())?;
+            require(MEMORY_TYPES.contains(&kind), code::INVALID_VALUE)?;
+        }
+        peek!($copy)?
+    }};
+}
+
+/// `CU_MEMORYTYPE_...`.
+const MEMORY_TYPES: RangeInclusive<c_uint> = 1..=4;
+
+/// The copy of two sides; `None` without bytes.
+fn described(
+    source: &Described,
+    target: &Described,
+    [width, rows, depth]: [usize; 3],
+) -> Result<Option<Copy>, i32> {
+    if width == 0 || rows == 0 || depth == 0 {
+        return Ok(None);
+    }
+    let source = source.side(width, rows, depth)?;
+    let target = target.side(width, rows, depth)?;
+    Ok(Some(Copy { source, target, width, rows, depth }))
+}
+
+/// The copy that `CUDA_MEMCPY2D` describes.
+pub(super) fn copy_2d(copy: *const CUDA_MEMCPY2D) -> Result<Option<Copy>, i32> {
+    let copy = peek_copy!(copy: CUDA_MEMCPY2D);
+    let source = described!(copy: srcMemoryType srcHost srcDevice srcXInBytes srcY srcPitch);
+    let target = described!(copy: dstMemoryType dstHost dstDevice dstXInBytes dstY dstPitch);
+    described(&source, &target, [copy.WidthInBytes, copy.Height, 1])
+}
+
+/// The copy that a struct of three dimensions describes, with contexts or without.
+macro_rules! copy_3d {
+    ($copy:ident) => {{
+        let source = described!(
+            $copy: srcMemoryType srcHost srcDevice srcXInBytes srcY srcPitch srcZ srcHeight);
+        let target = described!(
+            $copy: dstMemoryType dstHost dstDevice dstXInBytes dstY dstPitch dstZ dstHeight);
+        described(&source, &target, [$copy.WidthInBytes, $copy.Height, $copy.Depth])
+    }};
+}
+
+/// The copy that `CUDA_MEMCPY3D` describes.
+pub(super) fn copy_3d(copy: *const CUDA_MEMCPY3D) -> Result<Option<Copy>, i32> {
+    let copy = peek_copy!(copy: CUDA_MEMCPY3D);
+    require(copy.srcLOD == 0 && copy.dstLOD == 0, code::INVALID_VALUE)?;
+    copy_3d!(copy)
+}
+
+/// The copy that `CUDA_MEMCPY3D_PEER` describes, and its contexts.
+pub(super) fn copy_3d_peer(
+    copy: *const CUDA_MEMCPY3D_PEER,
+) -> Result<(Option<Copy>, [CUcontext; 2]), i32> {
+    let copy = peek_copy!(copy: CUDA_MEMCPY3D_PEER);
+    require(copy.srcLOD == 0 && copy.dstLOD == 0, code::INVALID_VALUE)?;
+    Ok((copy_3d!(copy)?, [copy.dstContext, copy.srcContext]))
+}
+
+/// Checks that the current device can access both sides of a copy that names no contexts.
+pub(super) fn both_within_reach(machine: &Machine, copy: &Copy, device: usize) -> Result<(), i32> {
+    let start = |side: &Side| match side.place {
+        Place::Host(address) => address,
+        Place::Device(_) | Place::Staged(_) => 0,
+    };
+    within_reach(machine, [start(&copy.target), start(&copy.source)], device)
+}
+
 impl Described {
     fn side(&self, width: usize, rows: usize, depth: usize) -> Result<Side, i32> {
         let base = match self.kind {
-            CUmemorytype::CU_MEMORYTYPE_HOST => self.host.expose_provenance(),
+            CUmemorytype::CU_MEMORYTYPE_HOST => self.host,
             CUmemorytype::CU_MEMORYTYPE_DEVICE | CUmemorytype::CU_MEMORYTYPE_UNIFIED => {
                 self.device as usize
             }
@@ -178,31 +344,8 @@ impl Described {
 }
 
 /// The copy that a node of a graph makes at each launch.
-pub(super) fn copy_of_node(machine: &Machine, copy: &CUDA_MEMCPY3D) -> Result<Copy, i32> {
-    let source = Described {
-        kind: copy.srcMemoryType,
-        host: copy.srcHost,
-        device: copy.srcDevice,
-        x: copy.srcXInBytes,
-        y: copy.srcY,
-        z: copy.srcZ,
-        pitch: copy.srcPitch,
-        height: copy.srcHeight,
-    };
-    let target = Described {
-        kind: copy.dstMemoryType,
-        host: copy.dstHost.cast_const(),
-        device: copy.dstDevice,
-        x: copy.dstXInBytes,
-        y: copy.dstY,
-        z: copy.dstZ,
-        pitch: copy.dstPitch,
-        height: copy.dstHeight,
-    };
-    let (width, rows, depth) = (copy.WidthInBytes, copy.Height, copy.Depth);
-    require(width > 0 && rows > 0 && depth > 0, code::INVALID_VALUE)?;
-    let (source, target) = (source.side(width, rows, depth)?, target.side(width, rows, depth)?);
-    let mut copy = Copy { source, target, width, rows, depth };
+pub(super) fn copy_of_node(machine: &Machine, copy: *const CUDA_MEMCPY3D) -> Result<Copy, i32> {
+    let mut copy = copy_3d(copy)?.ok_or(code::INVALID_VALUE)?;
     copy.collapse();
     let (source, _) = classify(machine, &copy, false)?;
     let (target, _) = classify(machine, &copy, true)?;
@@ -210,48 +353,31 @@ pub(super) fn copy_of_node(machine: &Machine, copy: &CUDA_MEMCPY3D) -> Result<Co
     Ok(copy)
 }
 
+/// Queues a copy that names no contexts.
+fn queue_described(stream: CUstream, copy: impl FnOnce() -> Result<Option<Copy>, i32>) -> c_int {
+    entry(|machine| {
+        let device = machine.current()?.device;
+        let stream = machine.stream(stream)?;
+        let Some(copy) = copy()? else { return Ok(()) };
+        both_within_reach(machine, &copy, device)?;
+        queue(machine, &stream, copy)
+    })
+}
+
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C" fn cuMemcpy2DAsync_v2(
     copy: *const CUDA_MEMCPY2D,
     stream: CUstream,
 ) -> c_int {
-    entry(|machine| {
-        let device = machine.current()?.device;
-        let stream = machine.stream(stream)?;
-        let copy = peek!(copy)?;
-        let source = Described {
-            kind: copy.srcMemoryType,
-            host: copy.srcHost,
-            device: copy.srcDevice,
-            x: copy.srcXInBytes,
-            y: copy.srcY,
-            z: 0,
-            pitch: copy.srcPitch,
-            height: 0,
-        };
-        let target = Described {
-            kind: copy.dstMemoryType,
-            host: copy.dstHost.cast_const(),
-            device: copy.dstDevice,
-            x: copy.dstXInBytes,
-            y: copy.dstY,
-            z: 0,
-            pitch: copy.dstPitch,
-            height: 0,
-        };
-        let (width, rows, depth) = (copy.WidthInBytes, copy.Height, 1);
-        if width == 0 || rows == 0 {
-            return Ok(());
-        }
-        let source = source.side(width, rows, depth)?;
-        let target = target.side(width, rows, depth)?;
-        let start = |side: &Side| match side.place {
-            Place::Host(address) => address,
-            _ => 0,
-        };
-        within_reach(machine, [start(&target), start(&source)], device)?;
-        queue(machine, &stream, Copy { source, target, width, rows, depth })
-    })
+    queue_described(stream, || copy_2d(copy))
+}
+
+#[unsafe(no_mangle)]
+pub(super) unsafe extern "C" fn cuMemcpy3DAsync_v2(
+    copy: *const CUDA_MEMCPY3D,
+    stream: CUstream,
+) -> c_int {
+    queue_described(stream, || copy_3d(copy))
 }
 
 #[unsafe(no_mangle)]
@@ -263,93 +389,9 @@ pub(super) unsafe extern "C" fn cuMemcpy3DPeerAsync(
         machine.current()?;
         let stream = machine.stream(stream)?;
         machine.captures.refuse(&stream)?;
-        let copy = peek!(copy)?;
-        let source = Described {
-            kind: copy.srcMemoryType,
-            host: copy.srcHost,
-            device: copy.srcDevice,
-            x: copy.srcXInBytes,
-            y: copy.srcY,
-            z: copy.srcZ,
-            pitch: copy.srcPitch,
-            height: copy.srcHeight,
-        };
-        let target = Described {
-            kind: copy.dstMemoryType,
-            host: copy.dstHost.cast_const(),
-            device: copy.dstDevice,
-            x: copy.dstXInBytes,
-            y: copy.dstY,
-            z: copy.dstZ,
-            pitch: copy.dstPitch,
-            height: copy.dstHeight,
-        };
-        let (width, rows, depth) = (copy.WidthInBytes, copy.Height, copy.Depth);
-        if width == 0 || rows == 0 || depth == 0 {
-            return Ok(());
+        match copy_3d_peer(copy)?.0 {
+            Some(copy) => queue(machine, &stream, copy),
+            None => Ok(()),
         }
-        let source = source.side(width, rows, depth)?;
-        let target = target.side(width, rows, depth)?;
-        queue(machine, &stream, Copy { source, target, width, rows, depth })
     })
-}
-
-fn queue_fill(stream: CUstream, fill: Fill) -> c_int {
-    entry(|machine| {
-        let stream = machine.stream(stream)?;
-        let records = machine.captures.records(&stream)?;
-        let bytes = fill.count.checked_mul(fill.width).ok_or(code::INVALID_VALUE)?;
-        if bytes == 0 && !records {
-            return Ok(());
-        }
-        require(fill.address.is_multiple_of(fill.width), code::INVALID_VALUE)?;
-        require(records || fill.address != 0, code::INVALID_VALUE)?;
-        if bytes == 0 {
-            return Ok(());
-        }
-        // A captured fill is checked when the graph is instantiated.
-        if !records {
-            is_fillable(machine, stream.device, &fill)?;
-        }
-        machine.submit(&stream, Vec::new(), Action::Fill(fill)).map(drop)
-    })
-}
-
-/// Checks that the device can access the whole range.
-pub(super) fn is_fillable(machine: &Machine, device: usize, fill: &Fill) -> Result<(), i32> {
-    let bytes = fill.extent();
-    let is_device = read(&machine.memory.space).contains(fill.address);
-    require(is_device || machine.memory.is_pinned(fill.address, bytes), code::INVALID_VALUE)?;
-    let accessor = Accessor { device, write: true, staged: false };
-    is_mapped(machine, accessor, fill.address, bytes)
-}
-
-#[unsafe(no_mangle)]
-pub(super) unsafe extern "C" fn cuMemsetD8Async(
-    ptr: CUdeviceptr,
-    value: c_uchar,
-    count: usize,
-    stream: CUstream,
-) -> c_int {
-    queue_fill(stream, Fill::row(ptr as usize, value.into(), 1, count))
-}
-
-#[unsafe(no_mangle)]
-pub(super) unsafe extern "C" fn cuMemsetD16Async(
-    ptr: CUdeviceptr,
-    value: c_ushort,
-    count: usize,
-    stream: CUstream,
-) -> c_int {
-    queue_fill(stream, Fill::row(ptr as usize, value.into(), 2, count))
-}
-
-#[unsafe(no_mangle)]
-pub(super) unsafe extern "C" fn cuMemsetD32Async(
-    ptr: CUdeviceptr,
-    value: c_uint,
-    count: usize,
-    stream: CUstream,
-) -> c_int {
-    queue_fill(stream, Fill::row(ptr as usize, value, 4, count))
 }

@@ -5,13 +5,16 @@ use super::arguments::{peek, put, require};
 use super::config::{GRANULARITY, MAX_DEVICES};
 use super::entry::entry;
 use super::machine::Machine;
-use super::sync::{read, write};
+use super::sync::{lock, read, write};
 use crate::base::code;
 use cudarc::driver::sys::{
-    CUdeviceptr, CUmemAccessDesc, CUmemAllocationGranularity_flags, CUmemAllocationProp,
-    CUmemGenericAllocationHandle, CUmemLocation,
+    CUdeviceptr, CUmemAccessDesc, CUmemAllocationGranularity_flags, CUmemAllocationHandleType,
+    CUmemAllocationProp, CUmemAllocationProp_st__bindgen_ty_1, CUmemAllocationType,
+    CUmemGenericAllocationHandle, CUmemLocation, CUmemLocationType,
 };
-use std::ffi::{c_int, c_ulonglong};
+use std::collections::btree_map::Entry;
+use std::ffi::{c_int, c_ulonglong, c_void};
+use std::ptr;
 use std::sync::Arc;
 
 /// `CU_MEM_ALLOCATION_TYPE_PINNED`, `CU_MEM_LOCATION_TYPE_DEVICE`.
@@ -138,9 +141,75 @@ pub(super) unsafe extern "C" fn cuMemCreate(
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C" fn cuMemRelease(handle: CUmemGenericAllocationHandle) -> c_int {
     entry(|machine| {
+        let mut handles = write(&machine.handles);
+        if let Entry::Occupied(mut retained) = lock(&machine.retained).entry(handle as usize) {
+            *retained.get_mut() -= 1;
+            if *retained.get() == 0 {
+                retained.remove();
+            }
+            return Ok(());
+        }
         // Mappings keep the memory alive.
-        let removed = write(&machine.handles).remove(handle as usize);
+        let removed = handles.remove(handle as usize);
+        drop(handles);
         removed.map(drop).ok_or(code::INVALID_VALUE)
+    })
+}
+
+/// The handle of mapped memory. Each must be released.
+#[unsafe(no_mangle)]
+pub(super) unsafe extern "C" fn cuMemRetainAllocationHandle(
+    handle: *mut CUmemGenericAllocationHandle,
+    ptr: *mut c_void,
+) -> c_int {
+    entry(|machine| {
+        require(!handle.is_null() && !ptr.is_null(), code::INVALID_VALUE)?;
+        let space = read(&machine.memory.space);
+        let (_, mapping) = space.mapping(ptr.addr()).ok_or(code::INVALID_VALUE)?;
+        let is_virtual = matches!(mapping.access, Access::Granted(_));
+        require(is_virtual, code::INVALID_VALUE)?;
+        let allocation = Arc::clone(&mapping.allocation);
+        drop(space);
+        let mut handles = write(&machine.handles);
+        let found = match handles.handle_of(|held| Arc::ptr_eq(held, &allocation)) {
+            Some(found) => {
+                *lock(&machine.retained).entry(found).or_default() += 1;
+                found
+            }
+            None => handles.insert(allocation),
+        };
+        put!(handle, found as CUmemGenericAllocationHandle)
+    })
+}
+
+#[unsafe(no_mangle)]
+pub(super) unsafe extern "C" fn cuMemGetAllocationPropertiesFromHandle(
+    properties: *mut CUmemAllocationProp,
+    handle: CUmemGenericAllocationHandle,
+) -> c_int {
+    entry(|machine| {
+        require(!properties.is_null(), code::INVALID_VALUE)?;
+        let found = read(&machine.handles).get(handle as usize).map(Arc::clone);
+        let allocation = found.ok_or(code::INVALID_VALUE)?;
+        let location = CUmemLocation {
+            type_: CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE,
+            id: allocation.device() as c_int,
+        };
+        put!(
+            properties,
+            CUmemAllocationProp {
+                type_: CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED,
+                requestedHandleTypes: CUmemAllocationHandleType(allocation.handle_types),
+                location,
+                win32HandleMetaData: ptr::null_mut(),
+                allocFlags: CUmemAllocationProp_st__bindgen_ty_1 {
+                    compressionType: 0,
+                    gpuDirectRDMACapable: 0,
+                    usage: 0,
+                    reserved: [0; 4],
+                },
+            }
+        )
     })
 }
 

@@ -7,11 +7,14 @@ use std::collections::BTreeMap;
 const BASE: u64 = 0x0500_0000_0000_0000;
 /// Bytes of the heap: CUDA's default.
 const BYTES: u64 = 8 << 20;
+/// No heap is larger.
+const LARGEST: u64 = 1 << 48;
 const ALIGNMENT: u64 = 16;
 
 /// A heap.
 pub struct Heap {
     memory: Vec<u128>,
+    bytes: u64,
     /// Free ranges: start and length.
     free: BTreeMap<u64, u64>,
     used: BTreeMap<u64, u64>,
@@ -19,29 +22,38 @@ pub struct Heap {
 
 impl Default for Heap {
     fn default() -> Heap {
-        let mut free = BTreeMap::new();
-        free.insert(0, BYTES);
-        Heap { memory: Vec::new(), free, used: BTreeMap::new() }
+        let free = BTreeMap::from([(0, BYTES)]);
+        Heap { memory: Vec::new(), bytes: BYTES, free, used: BTreeMap::new() }
     }
 }
 
 impl Heap {
     /// True for an address in a heap.
     pub fn contains(address: u64) -> bool {
-        address.wrapping_sub(BASE) < BYTES
+        address.wrapping_sub(BASE) < LARGEST
+    }
+
+    /// Sets the size of a heap from which nothing was allocated yet; false if something was.
+    pub fn resize(&mut self, bytes: usize) -> bool {
+        let bytes = (bytes as u64).min(LARGEST).next_multiple_of(ALIGNMENT);
+        if self.memory.is_empty() {
+            self.bytes = bytes;
+            self.free = BTreeMap::from([(0, bytes)]);
+        }
+        self.bytes == bytes
     }
 
     /// The memory of the whole heap; `None` before the first allocation.
     pub fn window(&mut self) -> Option<Window> {
         let host = self.memory.as_mut_ptr().cast();
-        (!self.memory.is_empty()).then_some(Window { start: BASE, end: BASE + BYTES, host })
+        (!self.memory.is_empty()).then_some(Window { start: BASE, end: BASE + self.bytes, host })
     }
 
     /// Allocates by first fit; 0 if there is no room.
     pub fn allocate(&mut self, bytes: u64) -> u64 {
         let Some(bytes) = bytes.max(1).checked_next_multiple_of(ALIGNMENT) else { return 0 };
         if self.memory.is_empty() {
-            let words = BYTES as usize / size_of::<u128>();
+            let words = self.bytes as usize / size_of::<u128>();
             if self.memory.try_reserve_exact(words).is_err() {
                 return 0;
             }

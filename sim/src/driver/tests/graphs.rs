@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 fn begin(bench: &Bench, stream: CUstream) {
     let mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_GLOBAL;
-    ok!(bench, cuStreamBeginCapture(stream, mode));
+    ok!(bench, cuStreamBeginCapture(stream, mode as u32));
 }
 
 /// Captures calls on a stream as an executable graph.

@@ -107,7 +107,7 @@ fn pinned_memory_is_remembered() {
 fn ask<T: Default>(bench: &Bench, attribute: CUpointer_attribute, address: u64) -> Result<T, i32> {
     let mut data = T::default();
     let out = ptr::from_mut(&mut data).cast();
-    match cu!(bench, cuPointerGetAttribute(out, attribute, address)) {
+    match cu!(bench, cuPointerGetAttribute(out, attribute as u32, address)) {
         0 => Ok(data),
         error => Err(error),
     }

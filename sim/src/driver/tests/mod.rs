@@ -53,6 +53,9 @@ mod calls {
     pub(super) use crate::driver::exec_calls::{
         cuGraphExecDestroy, cuGraphInstantiateWithFlags, cuGraphLaunch,
     };
+    pub(super) use crate::driver::fill_calls::{
+        cuMemsetD8Async, cuMemsetD16Async, cuMemsetD32Async,
+    };
     pub(super) use crate::driver::function_calls::{
         cuFuncGetAttribute, cuFuncGetParamInfo, cuFuncSetAttribute,
     };
@@ -88,7 +91,7 @@ mod calls {
     };
     pub(super) use crate::driver::transfer_calls::{
         cuMemcpy2DAsync_v2 as cuMemcpy2DAsync, cuMemcpy3DPeerAsync, cuMemcpyAsync,
-        cuMemcpyPeerAsync, cuMemsetD8Async, cuMemsetD16Async, cuMemsetD32Async,
+        cuMemcpyPeerAsync,
     };
     pub(super) use crate::driver::virtual_memory_calls::{
         cuMemAddressFree, cuMemAddressReserve, cuMemCreate, cuMemGetAccess,

@@ -1,0 +1,113 @@
+/* The names and descriptions of statuses. */
+#include "driver.h"
+
+#define FUNCTIONS(F) \
+    F(get_name, "cuGetErrorName", (int status, const char **text)) \
+    F(get_string, "cuGetErrorString", (int status, const char **text))
+
+FUNCTIONS(DECLARE)
+
+/* All of CUDA 12.9 */
+#define STATUSES(F) \
+    F(0, SUCCESS) F(1, ERROR_INVALID_VALUE) F(2, ERROR_OUT_OF_MEMORY) \
+    F(3, ERROR_NOT_INITIALIZED) F(4, ERROR_DEINITIALIZED) F(5, ERROR_PROFILER_DISABLED) \
+    F(6, ERROR_PROFILER_NOT_INITIALIZED) F(7, ERROR_PROFILER_ALREADY_STARTED) \
+    F(8, ERROR_PROFILER_ALREADY_STOPPED) F(34, ERROR_STUB_LIBRARY) \
+    F(46, ERROR_DEVICE_UNAVAILABLE) F(100, ERROR_NO_DEVICE) F(101, ERROR_INVALID_DEVICE) \
+    F(102, ERROR_DEVICE_NOT_LICENSED) F(200, ERROR_INVALID_IMAGE) F(201, ERROR_INVALID_CONTEXT) \
+    F(202, ERROR_CONTEXT_ALREADY_CURRENT) F(205, ERROR_MAP_FAILED) F(206, ERROR_UNMAP_FAILED) \
+    F(207, ERROR_ARRAY_IS_MAPPED) F(208, ERROR_ALREADY_MAPPED) F(209, ERROR_NO_BINARY_FOR_GPU) \
+    F(210, ERROR_ALREADY_ACQUIRED) F(211, ERROR_NOT_MAPPED) F(212, ERROR_NOT_MAPPED_AS_ARRAY) \
+    F(213, ERROR_NOT_MAPPED_AS_POINTER) F(214, ERROR_ECC_UNCORRECTABLE) \
+    F(215, ERROR_UNSUPPORTED_LIMIT) F(216, ERROR_CONTEXT_ALREADY_IN_USE) \
+    F(217, ERROR_PEER_ACCESS_UNSUPPORTED) F(218, ERROR_INVALID_PTX) \
+    F(219, ERROR_INVALID_GRAPHICS_CONTEXT) F(220, ERROR_NVLINK_UNCORRECTABLE) \
+    F(221, ERROR_JIT_COMPILER_NOT_FOUND) F(222, ERROR_UNSUPPORTED_PTX_VERSION) \
+    F(223, ERROR_JIT_COMPILATION_DISABLED) F(224, ERROR_UNSUPPORTED_EXEC_AFFINITY) \
+    F(225, ERROR_UNSUPPORTED_DEVSIDE_SYNC) F(226, ERROR_CONTAINED) F(300, ERROR_INVALID_SOURCE) \
+    F(301, ERROR_FILE_NOT_FOUND) F(302, ERROR_SHARED_OBJECT_SYMBOL_NOT_FOUND) \
+    F(303, ERROR_SHARED_OBJECT_INIT_FAILED) F(304, ERROR_OPERATING_SYSTEM) \
+    F(400, ERROR_INVALID_HANDLE) F(401, ERROR_ILLEGAL_STATE) F(402, ERROR_LOSSY_QUERY) \
+    F(500, ERROR_NOT_FOUND) F(600, ERROR_NOT_READY) F(700, ERROR_ILLEGAL_ADDRESS) \
+    F(701, ERROR_LAUNCH_OUT_OF_RESOURCES) F(702, ERROR_LAUNCH_TIMEOUT) \
+    F(703, ERROR_LAUNCH_INCOMPATIBLE_TEXTURING) F(704, ERROR_PEER_ACCESS_ALREADY_ENABLED) \
+    F(705, ERROR_PEER_ACCESS_NOT_ENABLED) F(708, ERROR_PRIMARY_CONTEXT_ACTIVE) \
+    F(709, ERROR_CONTEXT_IS_DESTROYED) F(710, ERROR_ASSERT) F(711, ERROR_TOO_MANY_PEERS) \
+    F(712, ERROR_HOST_MEMORY_ALREADY_REGISTERED) F(713, ERROR_HOST_MEMORY_NOT_REGISTERED) \
+    F(714, ERROR_HARDWARE_STACK_ERROR) F(715, ERROR_ILLEGAL_INSTRUCTION) \
+    F(716, ERROR_MISALIGNED_ADDRESS) F(717, ERROR_INVALID_ADDRESS_SPACE) \
+    F(718, ERROR_INVALID_PC) F(719, ERROR_LAUNCH_FAILED) \
+    F(720, ERROR_COOPERATIVE_LAUNCH_TOO_LARGE) F(721, ERROR_TENSOR_MEMORY_LEAK) \
+    F(800, ERROR_NOT_PERMITTED) F(801, ERROR_NOT_SUPPORTED) F(802, ERROR_SYSTEM_NOT_READY) \
+    F(803, ERROR_SYSTEM_DRIVER_MISMATCH) F(804, ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE) \
+    F(805, ERROR_MPS_CONNECTION_FAILED) F(806, ERROR_MPS_RPC_FAILURE) \
+    F(807, ERROR_MPS_SERVER_NOT_READY) F(808, ERROR_MPS_MAX_CLIENTS_REACHED) \
+    F(809, ERROR_MPS_MAX_CONNECTIONS_REACHED) F(810, ERROR_MPS_CLIENT_TERMINATED) \
+    F(811, ERROR_CDP_NOT_SUPPORTED) F(812, ERROR_CDP_VERSION_MISMATCH) \
+    F(900, ERROR_STREAM_CAPTURE_UNSUPPORTED) F(901, ERROR_STREAM_CAPTURE_INVALIDATED) \
+    F(902, ERROR_STREAM_CAPTURE_MERGE) F(903, ERROR_STREAM_CAPTURE_UNMATCHED) \
+    F(904, ERROR_STREAM_CAPTURE_UNJOINED) F(905, ERROR_STREAM_CAPTURE_ISOLATION) \
+    F(906, ERROR_STREAM_CAPTURE_IMPLICIT) F(907, ERROR_CAPTURED_EVENT) \
+    F(908, ERROR_STREAM_CAPTURE_WRONG_THREAD) F(909, ERROR_TIMEOUT) \
+    F(910, ERROR_GRAPH_EXEC_UPDATE_FAILURE) F(911, ERROR_EXTERNAL_DEVICE) \
+    F(912, ERROR_INVALID_CLUSTER_SIZE) F(913, ERROR_FUNCTION_NOT_LOADED) \
+    F(914, ERROR_INVALID_RESOURCE_TYPE) F(915, ERROR_INVALID_RESOURCE_CONFIGURATION) \
+    F(916, ERROR_KEY_ROTATION) F(999, ERROR_UNKNOWN)
+
+static void name_is(int status, const char *expected)
+{
+    const char *text = NULL;
+    CHECK_EQ(get_name(status, &text), SUCCESS);
+    CHECK_STR(text, expected);
+    text = NULL;
+    CHECK_EQ(get_string(status, &text), SUCCESS);
+    CHECK(text != NULL && text[0] != '\0');
+}
+
+static void description_is(int status, const char *expected)
+{
+    const char *text = NULL;
+    CHECK_EQ(get_string(status, &text), SUCCESS);
+    CHECK_STR(text, expected);
+}
+
+static void is_unknown(int status)
+{
+    const char *text = "";
+    CHECK_EQ(get_name(status, &text), INVALID_VALUE);
+    CHECK(text == NULL);
+    text = "";
+    CHECK_EQ(get_string(status, &text), INVALID_VALUE);
+    CHECK(text == NULL);
+}
+
+int main(void)
+{
+    open_the_driver();
+    FUNCTIONS(LOAD)
+    /* cuInit is not needed. */
+#define NAME(status, name) name_is(status, "CUDA_" #name);
+    STATUSES(NAME)
+    description_is(SUCCESS, "no error");
+    description_is(INVALID_VALUE, "invalid argument");
+    description_is(OUT_OF_MEMORY, "out of memory");
+    description_is(NOT_INITIALIZED, "initialization error");
+    description_is(DEINITIALIZED, "driver shutting down");
+    description_is(NO_DEVICE, "no CUDA-capable device is detected");
+    description_is(INVALID_CONTEXT, "invalid device context");
+    description_is(INVALID_HANDLE, "invalid resource handle");
+    description_is(NOT_FOUND, "named symbol not found");
+    description_is(NOT_READY, "device not ready");
+    description_is(NOT_SUPPORTED, "operation not supported");
+    description_is(700, "an illegal memory access was encountered");
+    description_is(709, "context is destroyed");
+    description_is(719, "unspecified launch failure");
+    description_is(900, "operation not permitted when stream is capturing");
+    description_is(999, "unknown error");
+    is_unknown(9);
+    is_unknown(-1);
+    is_unknown(998);
+    is_unknown(1000);
+    is_unknown(123456);
+    return EXIT_SUCCESS;
+}
