@@ -261,10 +261,11 @@ static void check_functions(void)
     CHECK_EQ(unload(module), SUCCESS);
 }
 
-/* Two texts, each of which has a variable of the same name for itself. */
+/* Two texts, which share a variable, and have one of the same name each for itself. */
 static const char caller[] =
     ".version 7.0\n.target sm_70\n.address_size 64\n"
     ".extern .func (.param .b32 result) with_own (.param .b32 x);\n"
+    ".extern .global .align 4 .u32 common;\n"
     ".global .align 4 .u32 own = 100;\n"
     ".visible .entry call(.param .u64 to, .param .u32 value)\n"
     "{\n"
@@ -272,10 +273,12 @@ static const char caller[] =
     "ld.param.u64 %a, [to];\ncvta.to.global.u64 %a, %a;\nld.param.u32 %r0, [value];\n"
     "{\n.param .b32 in;\n.param .b32 out;\nst.param.b32 [in], %r0;\n"
     "call.uni (out), with_own, (in);\nld.param.b32 %r1, [out];\n}\n"
-    "ld.global.u32 %r2, [own];\nadd.u32 %r3, %r1, %r2;\nst.global.u32 [%a], %r3;\nret;\n"
+    "ld.global.u32 %r2, [own];\nadd.u32 %r3, %r1, %r2;\n"
+    "ld.global.u32 %r2, [common];\nadd.u32 %r3, %r3, %r2;\nst.global.u32 [%a], %r3;\nret;\n"
     "}\n";
 static const char callee[] =
     ".version 7.0\n.target sm_70\n.address_size 64\n"
+    ".visible .global .align 4 .u32 common = 20000;\n"
     ".global .align 4 .u32 own = 3000;\n"
     ".visible .func (.param .b32 result) with_own (.param .b32 x)\n"
     "{\n"
@@ -319,7 +322,7 @@ static void check_links(void)
     CHECK_EQ(load(&module, image), SUCCESS);
     CHECK_EQ(link_destroy(state), SUCCESS);
     CHECK_EQ(cuda_allocate(&room, 64), SUCCESS);
-    CHECK_EQ(stored(function_named(module, "call"), room, 5), 3105);
+    CHECK_EQ(stored(function_named(module, "call"), room, 5), 23105);
     CHECK_EQ(unload(module), SUCCESS);
 
     char log[1024] = "";

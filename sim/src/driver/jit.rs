@@ -11,6 +11,7 @@ use crate::exec;
 use crate::program::Program;
 use crate::ptx::{LoadError, LoadErrorKind};
 use cudarc::driver::sys::CUjit_option;
+use std::collections::BTreeMap;
 use std::ffi::{CStr, OsStr, c_char, c_uint, c_void};
 use std::fmt::Write;
 use std::os::unix::ffi::OsStrExt;
@@ -74,7 +75,7 @@ pub(super) enum Use {
 
 /// The options of a call. Those that change neither results nor what the host can query are only
 /// checked.
-#[derive(Clone, Copy, Default)]
+#[derive(Default)]
 pub(super) struct Options {
     info: Log,
     error: Log,
@@ -86,6 +87,8 @@ pub(super) struct Options {
     most_threads: Option<u32>,
     /// The limits above replace those of the PTX.
     overrides: bool,
+    /// Addresses of variables that the image does not define, by name.
+    symbols: BTreeMap<String, u64>,
 }
 
 impl Options {
@@ -99,6 +102,8 @@ impl Options {
         let mut read = Options::default();
         require(count == 0 || (!options.is_null() && !values.is_null()), code::INVALID_VALUE)?;
         let mut has_threads = false;
+        let (mut names, mut addresses) = (ptr::null(), ptr::null());
+        let mut symbols = 0;
         // Of logs, times and targets there is one for all inputs of a link.
         let is_for_all = |option| matches!(option, 2..=6 | 8 | 9);
         for index in 0..count as usize {
@@ -128,8 +133,11 @@ impl Options {
                 12 => read.is_verbose = number != 0,
                 // The mode of caches.
                 14 => require(number <= 2, code::INVALID_VALUE)?,
-                // Addresses for variables that the image does not define.
-                17..=19 => return Err(code::NOT_SUPPORTED),
+                // The result of a link keeps no addresses.
+                17..=19 if purpose != Use::Load => return Err(code::NOT_SUPPORTED),
+                17 => names = value.cast::<*const c_char>(),
+                18 => addresses = value.cast::<*mut c_void>(),
+                19 => symbols = number as usize,
                 32 => read.most_threads = limit,
                 33 => read.overrides = number != 0,
                 // Debug information, other hints, and options of older intermediate code.
@@ -138,6 +146,12 @@ impl Options {
             }
         }
         require(read.target.is_none() || !has_threads, code::INVALID_VALUE)?;
+        for index in 0..symbols {
+            let name = named(peek!(names.wrapping_add(index))?)?.to_string_lossy();
+            let address = peek!(addresses.wrapping_add(index))?.addr() as u64;
+            let other = read.symbols.insert(name.into_owned(), address);
+            require(other.is_none_or(|other| other == address), code::INVALID_VALUE)?;
+        }
         Ok(read)
     }
 
@@ -146,7 +160,7 @@ impl Options {
         self.target.unwrap_or(config.capability())
     }
 
-    /// Loads a text, and adds the host's limits to its kernels.
+    /// Loads a text, with the host's limits of its kernels and addresses of other variables.
     pub(super) fn compile(&self, text: &str, config: &Config) -> Result<Arc<Program>, LoadError> {
         let mut program = Program::load(text, self.capability(config))?;
         for function in program.functions.iter_mut().filter(|function| function.is_kernel) {
@@ -157,6 +171,13 @@ impl Options {
                     function.limits.insert(directive.to_owned(), vec![limit]);
                 }
             }
+        }
+        for variable in program.variables.iter_mut().filter(|variable| variable.is_external) {
+            variable.place = self.symbols.get(&variable.name).copied();
+            variable.place.ok_or_else(|| {
+                let message = format!("Unresolved extern variable '{}'", variable.name);
+                LoadError { kind: LoadErrorKind::Unresolved, line: 0, message }
+            })?;
         }
         Ok(Arc::new(program))
     }
@@ -268,10 +289,17 @@ pub(super) fn load_file(
     load_text(config, &text, options)
 }
 
+/// The name that the host passed.
+pub(super) fn named<'a>(name: *const c_char) -> Result<&'a CStr, i32> {
+    require(!name.is_null(), code::INVALID_VALUE)?;
+    // SAFETY: not NULL, and NUL-terminated by the caller's promise.
+    let name = unsafe { CStr::from_ptr(name) };
+    require(!name.is_empty(), code::INVALID_VALUE)?;
+    Ok(name)
+}
+
 /// The contents of a file that the host names.
 pub(super) fn read_file(path: *const c_char) -> Result<Vec<u8>, i32> {
-    require(!path.is_null(), code::INVALID_VALUE)?;
-    // SAFETY: not NULL, and NUL-terminated by the caller's promise.
-    let path = unsafe { CStr::from_ptr(path) };
+    let path = named(path)?;
     std::fs::read(OsStr::from_bytes(path.to_bytes())).map_err(|_| code::FILE_NOT_FOUND)
 }

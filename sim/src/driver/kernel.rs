@@ -64,7 +64,8 @@ impl Variables {
         device: usize,
         program: &Program,
     ) -> Result<Arc<Variables>, i32> {
-        let in_memory = |variable: &&Variable| variable.space != Space::Shared;
+        let in_memory =
+            |variable: &&Variable| variable.space != Space::Shared && variable.place.is_none();
         let mut end = 0usize;
         let mut offsets = Vec::new();
         for variable in &program.variables {
@@ -75,7 +76,7 @@ impl Variables {
         }
         let mut made = Variables {
             memory: Arc::clone(memory),
-            addresses: vec![0; offsets.len()],
+            addresses: program.variables.iter().map(|it| it.place.unwrap_or(0)).collect(),
             start: 0,
             bytes: 0,
         };
@@ -99,10 +100,10 @@ impl Variables {
 
     /// Address and bytes of the variable of a name in global or constant memory.
     pub(super) fn find(&self, program: &Program, name: &str) -> Option<(u64, usize)> {
-        // A declaration can precede the definition, so the last one counts.
-        let places = program.variables.iter().zip(&self.addresses).rev();
-        let mut named = places.filter(|(variable, at)| variable.name == name && **at != 0);
-        named.next().map(|(variable, at)| (*at, variable.bytes))
+        // Variables of functions come last.
+        let mut places = program.variables.iter().zip(&self.addresses);
+        let named = places.find(|(variable, at)| variable.name == name && **at != 0);
+        named.map(|(variable, at)| (*at, variable.bytes))
     }
 
     /// Address and bytes of the variable that contains an address.

@@ -3,10 +3,10 @@
 use super::arguments::{peek, put, require};
 use super::entry::entry;
 use super::function_calls::{check_cache, describe_parameter};
-use super::jit::{self, Options, Use};
+use super::jit::{self, Options, Use, named};
 use super::machine::Machine;
 use super::module::{Library, LibraryKernel, Modules};
-use super::module_calls::{find_variable, named, put_handles};
+use super::module_calls::{find_variable, put_handles};
 use super::sync::{read, write};
 use crate::base::code;
 use crate::program::Program;

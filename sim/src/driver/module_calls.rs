@@ -2,14 +2,14 @@
 
 use super::arguments::{put, require};
 use super::entry::entry;
-use super::jit::{self, Options, Use};
+use super::jit::{self, Options, Use, named};
 use super::kernel::Variables;
 use super::machine::Machine;
 use super::sync::{read, write};
 use crate::base::code;
 use crate::program::Program;
 use cudarc::driver::sys::{CUdeviceptr, CUfunction, CUjit_option, CUmodule, CUmoduleLoadingMode};
-use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
+use std::ffi::{c_char, c_int, c_uint, c_void};
 use std::ptr;
 use std::sync::Arc;
 
@@ -81,15 +81,6 @@ pub(super) unsafe extern "C" fn cuModuleUnload(module: CUmodule) -> c_int {
         drop(removed);
         Ok(())
     })
-}
-
-/// The name that the host passed.
-pub(super) fn named<'a>(name: *const c_char) -> Result<&'a CStr, i32> {
-    require(!name.is_null(), code::INVALID_VALUE)?;
-    // SAFETY: not NULL, and NUL-terminated by the caller's promise.
-    let name = unsafe { CStr::from_ptr(name) };
-    require(!name.is_empty(), code::INVALID_VALUE)?;
-    Ok(name)
 }
 
 #[unsafe(no_mangle)]

@@ -43,6 +43,10 @@ pub struct Variable {
     pub align: usize,
     /// True if other modules can name it.
     pub is_visible: bool,
+    /// True if another module has to define it.
+    pub is_external: bool,
+    /// Its address, if it is placed outside of the module.
+    pub place: Option<u64>,
     /// The first bytes; the others are zero.
     pub values: Vec<u8>,
     /// Words that hold addresses: offset, symbol, bytes to add.

@@ -6,6 +6,7 @@ mod graphs;
 mod ipc;
 mod kernels;
 mod memory;
+mod modules;
 mod pools;
 mod races;
 mod random;
@@ -69,13 +70,18 @@ mod calls {
         cuMemImportFromShareableHandle,
     };
     pub(super) use crate::driver::launch_calls::cuLaunchKernel;
+    pub(super) use crate::driver::library_calls::{
+        cuKernelGetFunction, cuLibraryGetGlobal, cuLibraryGetKernel, cuLibraryGetModule,
+        cuLibraryLoadData, cuLibraryUnload,
+    };
     pub(super) use crate::driver::memory_calls::{
         cuMemAlloc_v2 as cuMemAlloc, cuMemFree_v2 as cuMemFree, cuMemFreeHost,
         cuMemGetInfo_v2 as cuMemGetInfo, cuMemHostAlloc, cuMemHostRegister_v2 as cuMemHostRegister,
         cuMemHostUnregister,
     };
     pub(super) use crate::driver::module_calls::{
-        cuModuleGetFunction, cuModuleLoadData, cuModuleUnload,
+        cuModuleGetFunction, cuModuleGetGlobal_v2 as cuModuleGetGlobal, cuModuleLoadData,
+        cuModuleLoadDataEx, cuModuleUnload,
     };
     pub(super) use crate::driver::occupancy_calls::cuOccupancyMaxActiveBlocksPerMultiprocessor;
     pub(super) use crate::driver::pointer_calls::cuPointerGetAttribute;

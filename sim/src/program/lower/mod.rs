@@ -42,7 +42,10 @@ pub(super) fn program(tree: &tree::Module<'_>) -> Result<Program> {
         if index as usize == functions.len() {
             functions.push((function, Function::default()));
         } else if function.body.is_some() {
-            functions[index as usize].0 = function;
+            let known = &mut functions[index as usize].0;
+            if known.body.is_none() || function.linkage != Linkage::Weak {
+                *known = function;
+            }
         }
         if function.body.is_some() {
             module.defined.insert(index);
@@ -53,21 +56,34 @@ pub(super) fn program(tree: &tree::Module<'_>) -> Result<Program> {
             module.functions.insert(alias, index);
         }
     }
-    for variable in &tree.variables {
-        let index = module.list.len() as u32;
-        if variable.linkage == Linkage::Extern && module.variables.contains_key(variable.name) {
-            continue;
+    // Of weak definitions the first counts, unless there is another, and declarations count only
+    // without one.
+    let mut variables: Vec<_> = tree.variables.iter().collect();
+    variables.sort_by_key(|variable| rank(variable.linkage));
+    variables.retain(|variable| {
+        let is_kept = rank(variable.linkage) == 0 || !module.variables.contains_key(variable.name);
+        if is_kept {
+            module.variables.insert(variable.name, module.list.len() as u32);
+            module.list.push(Variable::of(variable));
         }
-        module.variables.insert(variable.name, index);
-        module.list.push(Variable::of(variable));
-    }
-    for variable in &tree.variables {
+        is_kept
+    });
+    for variable in variables {
         module.set_values(variable)?;
     }
     for (source, made) in &mut functions {
         function(&mut module, source, made)?;
     }
     Ok(finished(tree, module, functions))
+}
+
+/// Which of several variables of a name counts: one of the lowest rank.
+fn rank(linkage: Linkage) -> u32 {
+    match linkage {
+        Linkage::Internal | Linkage::Visible => 0,
+        Linkage::Weak => 1,
+        Linkage::Extern => 2,
+    }
 }
 
 #[inline(never)]
@@ -103,6 +119,8 @@ impl Variable {
             bytes: variable.bytes(),
             align: variable.align,
             is_visible: variable.linkage != Linkage::Internal,
+            is_external: variable.linkage == Linkage::Extern && variable.space != Space::Shared,
+            place: None,
             values: Vec::new(),
             addresses: Vec::new(),
         }
