@@ -149,18 +149,22 @@ static void host_functions_and_events(void)
 
 static void edges_are_added_and_removed(void)
 {
-    CALL(cuGraphAddDependencies, (graph_handle graph, const node_handle *from, const node_handle *to, size_t count));
-    CALL(cuGraphRemoveDependencies, (graph_handle graph, const node_handle *from, const node_handle *to, size_t count));
+    CALL(cuGraphAddDependencies,
+        (graph_handle graph, const node_handle *from, const node_handle *to, size_t count));
+    CALL(cuGraphRemoveDependencies,
+        (graph_handle graph, const node_handle *from, const node_handle *to, size_t count));
     CALL(cuGraphGetNodes, (graph_handle graph, node_handle *nodes, size_t *count));
     CALL(cuGraphGetRootNodes, (graph_handle graph, node_handle *nodes, size_t *count));
     CALL(cuGraphGetEdges, (graph_handle graph, node_handle *from, node_handle *to, size_t *count));
-    CALL(cuGraphGetEdges_v2, (graph_handle graph, node_handle *from, node_handle *to, uint64_t *data, size_t *count));
+    CALL(cuGraphGetEdges_v2,
+        (graph_handle graph, node_handle *from, node_handle *to, uint64_t *data, size_t *count));
     CALL(cuGraphNodeGetDependencies, (node_handle node, void *dependencies, size_t *count));
     CALL(cuGraphNodeGetDependentNodes, (node_handle node, void *dependents, size_t *count));
     CALL(cuGraphNodeGetDependencies_v2,
         (node_handle node, void *dependencies, uint64_t *data, size_t *count));
     CALL(cuGraphAddDependencies_v2,
-        (graph_handle graph, const node_handle *from, const node_handle *to, const uint64_t *data, size_t count));
+        (graph_handle graph, const node_handle *from, const node_handle *to,
+            const uint64_t *data, size_t count));
     CALL(cuGraphDestroyNode, (node_handle node));
     graph_handle graph = NULL, other = NULL;
     node_handle nodes[4], found[4], to[4], stranger;

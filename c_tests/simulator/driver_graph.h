@@ -124,20 +124,27 @@ static struct {
     int (*launch)(exec_handle exec, void *stream);
     int (*destroy_exec)(exec_handle exec);
     int (*add_kernel)(
-        node_handle *node, graph_handle graph, const void *after, size_t count, const struct kernel *kernel);
+        node_handle *node, graph_handle graph, const void *after, size_t count,
+            const struct kernel *kernel);
     int (*add_copy)(node_handle *node, graph_handle graph, const void *after, size_t count,
         const struct copy *copy, void *context);
     int (*add_fill)(node_handle *node, graph_handle graph, const void *after, size_t count,
         const struct fill *fill, void *context);
     int (*add_host)(
-        node_handle *node, graph_handle graph, const void *after, size_t count, const struct host *host);
+        node_handle *node, graph_handle graph, const void *after, size_t count,
+            const struct host *host);
     int (*add_empty)(node_handle *node, graph_handle graph, const void *after, size_t count);
-    int (*add_child)(node_handle *node, graph_handle graph, const void *after, size_t count, graph_handle child);
-    int (*add_record)(node_handle *node, graph_handle graph, const void *after, size_t count, void *event);
-    int (*add_wait)(node_handle *node, graph_handle graph, const void *after, size_t count, void *event);
+    int (*add_child)(node_handle *node, graph_handle graph, const void *after, size_t count,
+        graph_handle child);
+    int (*add_record)(node_handle *node, graph_handle graph, const void *after, size_t count,
+        void *event);
+    int (*add_wait)(node_handle *node, graph_handle graph, const void *after, size_t count,
+        void *event);
     int (*add_allocation)(
-        node_handle *node, graph_handle graph, const void *after, size_t count, struct allocation *allocation);
-    int (*add_free)(node_handle *node, graph_handle graph, const void *after, size_t count, address pointer);
+        node_handle *node, graph_handle graph, const void *after, size_t count,
+            struct allocation *allocation);
+    int (*add_free)(node_handle *node, graph_handle graph, const void *after, size_t count,
+        address pointer);
     int (*add)(node_handle *node, graph_handle graph, const void *after, size_t count,
         struct node_parameters *parameters);
 } driver;
