@@ -44,6 +44,49 @@ static void kernels_keep_their_parameters(void)
     CHECK_EQ(driver.destroy(graph), SUCCESS);
 }
 
+static void kernels_have_attributes(void)
+{
+    /* CUkernelNodeAttrValue */
+    union value {
+        int number;
+        unsigned int sizes[3];
+        char padding[64];
+    } value = { 0 };
+    enum { COOPERATIVE = 2, PRIORITY = 8, UNKNOWN = 99 };
+    CALL(cuGraphKernelNodeGetAttribute, (node_handle node, int attribute, union value *value));
+    CALL(cuGraphKernelNodeSetAttribute,
+        (node_handle node, int attribute, const union value *value));
+    CALL(cuGraphKernelNodeCopyAttributes, (node_handle target, node_handle source));
+    struct values values;
+    struct kernel kernel = put_kernel(&values, memory, 0, 14);
+    graph_handle graph = NULL;
+    node_handle nodes[3];
+    CHECK_EQ(driver.create(&graph, 0), SUCCESS);
+    CHECK_EQ(driver.add_kernel(&nodes[0], graph, NULL, 0, &kernel), SUCCESS);
+    CHECK_EQ(driver.add_kernel(&nodes[1], graph, nodes, 1, &kernel), SUCCESS);
+    CHECK_EQ(driver.add_empty(&nodes[2], graph, NULL, 0), SUCCESS);
+    value.number = 9;
+    CHECK_EQ(cuGraphKernelNodeGetAttribute(nodes[0], COOPERATIVE, &value), SUCCESS);
+    CHECK_EQ(value.number, 0);
+    value.number = 1;
+    CHECK_EQ(cuGraphKernelNodeSetAttribute(nodes[0], COOPERATIVE, &value), SUCCESS);
+    value.number = -1;
+    CHECK_EQ(cuGraphKernelNodeSetAttribute(nodes[0], PRIORITY, &value), SUCCESS);
+    CHECK_EQ(cuGraphKernelNodeCopyAttributes(nodes[1], nodes[0]), SUCCESS);
+    value.number = 9;
+    CHECK_EQ(cuGraphKernelNodeGetAttribute(nodes[1], COOPERATIVE, &value), SUCCESS);
+    CHECK_EQ(value.number, 1);
+    CHECK_EQ(cuGraphKernelNodeGetAttribute(nodes[1], PRIORITY, &value), SUCCESS);
+    CHECK_EQ(value.number, -1);
+    run(graph);
+    CHECK_EQ(read_number(memory, 0), 14);
+    CHECK_EQ(cuGraphKernelNodeGetAttribute(nodes[0], UNKNOWN, &value), INVALID_VALUE);
+    CHECK_EQ(cuGraphKernelNodeSetAttribute(nodes[0], UNKNOWN, &value), INVALID_VALUE);
+    CHECK_EQ(cuGraphKernelNodeGetAttribute(nodes[2], PRIORITY, &value), INVALID_VALUE);
+    CHECK_EQ(cuGraphKernelNodeCopyAttributes(nodes[2], nodes[0]), INVALID_VALUE);
+    CHECK_EQ(driver.destroy(graph), SUCCESS);
+}
+
 static void copies_and_fills_keep_their_parameters(void)
 {
     CALL(cuGraphMemcpyNodeGetParams, (node_handle node, struct copy *copy));
@@ -395,6 +438,7 @@ int main(void)
     begin();
     CHECK_EQ(driver.allocate(&memory, 4096), SUCCESS);
     kernels_keep_their_parameters();
+    kernels_have_attributes();
     copies_and_fills_keep_their_parameters();
     host_functions_and_events();
     edges_are_added_and_removed();

@@ -3,7 +3,7 @@
 
 use super::arguments::require;
 use super::event::{Captured, Event, Recorded};
-use super::graph::{Graph, Graphs, Work};
+use super::graph::{Graph, Graphs, Task, Work};
 use super::queue::{Action, Kind, Stream};
 use super::sync::lock;
 use super::worker;
@@ -12,6 +12,9 @@ use std::cell::Cell;
 use std::ffi::c_uint;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, RwLock};
+
+/// `CU_KERNEL_NODE_ATTRIBUTE_PRIORITY`.
+const PRIORITY: c_uint = 8;
 
 /// Modes of captures and threads.
 pub(super) const GLOBAL: c_uint = 0;
@@ -114,7 +117,13 @@ impl Capture {
         let graph = Arc::clone(&self.graph);
         let member = self.member(stream).ok_or(code::UNKNOWN)?;
         let after = std::mem::take(&mut member.ends);
-        member.ends.push(graph.add(graphs, stream.device, after, work.into()));
+        let mut task = Task::from(work);
+        if let Work::Action(Action::Kernel(_)) = task.work {
+            // A node has the priority of its stream.
+            let priority = stream.priority.cast_unsigned().into();
+            task.attributes.insert(PRIORITY, [priority, 0, 0, 0, 0, 0, 0, 0]);
+        }
+        member.ends.push(graph.add(graphs, stream.device, after, task));
         Ok(())
     }
 

@@ -5,7 +5,7 @@ use super::copy::{Copy, Place, Side};
 use super::entry::entry;
 use super::exec::{Exec, Step};
 use super::exec_calls;
-use super::graph::Work;
+use super::graph::{Task, Work};
 use super::graph_calls::{can_replace, replace};
 use super::machine::Machine;
 use super::node_calls::{any, child_in, kind_of};
@@ -37,12 +37,12 @@ fn set(
     machine: &Machine,
     (exec, node): (CUgraphExec, CUgraphNode),
     kind: c_int,
-    make: impl FnOnce() -> Result<Made, i32>,
+    make: impl FnOnce(&Task) -> Result<Made, i32>,
 ) -> Result<(), i32> {
     let (exec, place) = find(machine, exec, node)?;
     let mut step = exec.steps().get(place).cloned().ok_or(code::INVALID_VALUE)?;
     require(step.task.work.kind() == kind, code::INVALID_VALUE)?;
-    let (device, task) = make()?;
+    let (device, task) = make(&step.task)?;
     require(device == step.device, code::INVALID_VALUE)?;
     require(keeps_shape(&step.task.work, &task.work), code::INVALID_VALUE)?;
     step.task = Arc::new(task);
@@ -77,7 +77,11 @@ pub(super) unsafe extern "C" fn cuGraphExecKernelNodeSetParams_v2(
     node: CUgraphNode,
     params: *const CUDA_KERNEL_NODE_PARAMS,
 ) -> c_int {
-    entry(|machine| set(machine, (exec, node), KERNEL, || tasks::kernel(machine, params)))
+    entry(|machine| {
+        set(machine, (exec, node), KERNEL, |old| {
+            tasks::kernel(machine, params, &tasks::kept_attributes(old))
+        })
+    })
 }
 
 #[unsafe(no_mangle)]
@@ -87,7 +91,7 @@ pub(super) unsafe extern "C" fn cuGraphExecMemcpyNodeSetParams(
     params: *const CUDA_MEMCPY3D,
     context: CUcontext,
 ) -> c_int {
-    entry(|machine| set(machine, (exec, node), COPY, || tasks::copy(machine, params, context)))
+    entry(|machine| set(machine, (exec, node), COPY, |_| tasks::copy(machine, params, context)))
 }
 
 #[unsafe(no_mangle)]
@@ -97,7 +101,7 @@ pub(super) unsafe extern "C" fn cuGraphExecMemsetNodeSetParams(
     params: *const CUDA_MEMSET_NODE_PARAMS,
     context: CUcontext,
 ) -> c_int {
-    entry(|machine| set(machine, (exec, node), FILL, || tasks::fill(machine, params, context)))
+    entry(|machine| set(machine, (exec, node), FILL, |_| tasks::fill(machine, params, context)))
 }
 
 #[unsafe(no_mangle)]
@@ -108,7 +112,7 @@ pub(super) unsafe extern "C" fn cuGraphExecHostNodeSetParams(
 ) -> c_int {
     entry(|machine| {
         let device = device_of(machine, exec, node)?;
-        let make = || tasks::host(machine, params).map(|(_, task)| (device, task));
+        let make = |_: &Task| tasks::host(machine, params).map(|(_, task)| (device, task));
         set(machine, (exec, node), HOST, make)
     })
 }
@@ -125,7 +129,7 @@ pub(super) unsafe extern "C" fn cuGraphExecEventRecordNodeSetEvent(
     node: CUgraphNode,
     event: CUevent,
 ) -> c_int {
-    entry(|machine| set(machine, (exec, node), RECORD, || tasks::record(machine, event)))
+    entry(|machine| set(machine, (exec, node), RECORD, |_| tasks::record(machine, event)))
 }
 
 #[unsafe(no_mangle)]
@@ -134,7 +138,7 @@ pub(super) unsafe extern "C" fn cuGraphExecEventWaitNodeSetEvent(
     node: CUgraphNode,
     event: CUevent,
 ) -> c_int {
-    entry(|machine| set(machine, (exec, node), WAIT, || tasks::wait(machine, event)))
+    entry(|machine| set(machine, (exec, node), WAIT, |_| tasks::wait(machine, event)))
 }
 
 /// Changes the nodes of a child graph in later launches to those of a graph of the same shape.
@@ -181,10 +185,15 @@ pub(super) unsafe extern "C" fn cuGraphExecNodeSetParams(
         CHILD => set_child(machine, exec, node, child_in(params)?),
         HOST => {
             let device = device_of(machine, exec, node)?;
-            let make = || any(machine, None, params).map(|(_, task)| (device, task));
+            let make = |old: &Task| {
+                any(machine, None, params, &tasks::kept_attributes(old))
+                    .map(|(_, task)| (device, task))
+            };
             set(machine, (exec, node), HOST, make)
         }
-        kind => set(machine, (exec, node), kind, || any(machine, None, params)),
+        kind => set(machine, (exec, node), kind, |old| {
+            any(machine, None, params, &tasks::kept_attributes(old))
+        }),
     })
 }
 

@@ -240,6 +240,11 @@ exports! {
         cuGraphEventWaitNodeSetEvent 11010 = cuGraphEventWaitNodeSetEvent(node, event);
         cuGraphMemAllocNodeGetParams 11040 = cuGraphMemAllocNodeGetParams(node, result);
         cuGraphMemFreeNodeGetParams 11040 = cuGraphMemFreeNodeGetParams(node, result);
+        cuGraphKernelNodeGetAttribute 11000 = cuGraphKernelNodeGetAttribute(
+            node, attribute as c_uint, value);
+        cuGraphKernelNodeSetAttribute 11000 = cuGraphKernelNodeSetAttribute(
+            node, attribute as c_uint, value);
+        cuGraphKernelNodeCopyAttributes 11000 = cuGraphKernelNodeCopyAttributes(target, source);
         cuGraphNodeSetParams 12020 = cuGraphNodeSetParams(node, params);
     }
     graph_memory_calls {

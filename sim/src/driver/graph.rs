@@ -9,7 +9,7 @@ use super::user_object::References;
 use crate::base::code;
 use cudarc::driver::sys::{CUDA_MEMCPY3D, CUDA_MEMSET_NODE_PARAMS, CUmemAccessDesc};
 use std::collections::{BTreeMap, BTreeSet};
-use std::ffi::c_int;
+use std::ffi::{c_int, c_uint};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, RwLock, Weak};
 
@@ -59,10 +59,15 @@ pub(super) struct Node {
     pub(super) task: Arc<Task>,
 }
 
+/// Values of `CUkernelNodeAttrValue` by `CUkernelNodeAttrID`.
+pub(super) type NodeAttributes = BTreeMap<c_uint, [u64; 8]>;
+
 /// The work of a node, and what queries of its parameters return.
 pub(super) struct Task {
     pub(super) work: Work,
     pub(super) given: Given,
+    /// The attributes of a kernel that were set.
+    pub(super) attributes: NodeAttributes,
     /// The list of a kernel's parameters that a query returned.
     pub(super) shown: OnceLock<Box<[usize]>>,
 }
@@ -85,7 +90,7 @@ unsafe impl Sync for Given {}
 
 impl Task {
     pub(super) fn new(work: Work, given: Given) -> Task {
-        Task { work, given, shown: OnceLock::new() }
+        Task { work, given, attributes: BTreeMap::new(), shown: OnceLock::new() }
     }
 }
 

@@ -206,7 +206,7 @@ pub struct Launch {
     /// Blocks and threads, and bytes of dynamic shared memory.
     pub(super) shape: Shape,
     /// All blocks are resident at the same time.
-    is_cooperative: bool,
+    pub(super) is_cooperative: bool,
     pub(super) kernel: Arc<Kernel>,
     pub(super) parameters: Vec<u8>,
     /// Present if the kernel's writes are delayed.

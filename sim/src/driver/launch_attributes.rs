@@ -48,9 +48,14 @@ impl Attributes {
     }
 
     fn set(&mut self, attribute: *const CUlaunchAttribute) -> Result<(), i32> {
-        // Read as integers, since a host may pass any value.
+        // Read as an integer, since a host may pass any value.
         let id = peek!(attribute.cast::<c_uint>())?;
         let value = attribute.cast::<u8>().wrapping_add(offset_of!(CUlaunchAttribute, value));
+        self.set_value(id, value)
+    }
+
+    /// Sets the attribute of a number from its `CUlaunchAttributeValue`.
+    pub(super) fn set_value(&mut self, id: c_uint, value: *const u8) -> Result<(), i32> {
         let number = peek!(value.cast::<c_int>())?;
         // In the order of `CUlaunchAttributeID`.
         match id {

@@ -3,7 +3,7 @@
 use super::arguments::{peek, put, require};
 use super::edge_calls::{check_data, member};
 use super::entry::entry;
-use super::graph::Graph;
+use super::graph::{Graph, NodeAttributes};
 use super::machine::Machine;
 use super::node_tasks::{self as tasks, Made};
 use crate::base::code;
@@ -69,7 +69,7 @@ macro_rules! adds {
 
 adds! {
     cuGraphAddKernelNode_v2(params: *const CUDA_KERNEL_NODE_PARAMS) =
-        |machine, _graph| tasks::kernel(machine, params);
+        |machine, _graph| tasks::kernel(machine, params, &NodeAttributes::new());
     cuGraphAddMemcpyNode(params: *const CUDA_MEMCPY3D, context: CUcontext) =
         |machine, _graph| tasks::copy(machine, params, context);
     cuGraphAddMemsetNode(params: *const CUDA_MEMSET_NODE_PARAMS, context: CUcontext) =
@@ -85,7 +85,7 @@ adds! {
     cuGraphAddMemFreeNode(address: CUdeviceptr) =
         |machine, graph| tasks::free(machine, graph, address);
     cuGraphAddNode(params: *mut CUgraphNodeParams) =
-        |machine, graph| any(machine, Some(graph), params);
+        |machine, graph| any(machine, Some(graph), params, &NodeAttributes::new());
 }
 
 #[unsafe(no_mangle)]
@@ -98,7 +98,9 @@ pub(super) unsafe extern "C" fn cuGraphAddNode_v2(
     params: *mut CUgraphNodeParams,
 ) -> c_int {
     let site = Site { node, graph, dependencies, data, count };
-    entry(|machine| add(machine, &site, |graph| any(machine, Some(graph), params)))
+    entry(|machine| {
+        add(machine, &site, |graph| any(machine, Some(graph), params, &NodeAttributes::new()))
+    })
 }
 
 /// Where the parameters of a kind of node begin, after the kind.
@@ -122,11 +124,13 @@ pub(super) fn child_in(params: *const CUgraphNodeParams) -> Result<CUgraph, i32>
     peek!(params.wrapping_byte_add(BODY).cast::<CUgraph>())
 }
 
-/// The task of a node of any kind: a new one of a graph, or a change of an existing one.
+/// The task of a node of any kind: a new one of a graph, or a change of an existing one
+/// with these attributes.
 pub(super) fn any(
     machine: &Machine,
     graph: Option<&Arc<Graph>>,
     params: *mut CUgraphNodeParams,
+    attributes: &NodeAttributes,
 ) -> Result<Made, i32> {
     let kind = kind_of(params)?;
     let reserved = params.wrapping_byte_add(offset_of!(CUgraphNodeParams, reserved0));
@@ -134,7 +138,7 @@ pub(super) fn any(
     let body: *mut c_void = params.wrapping_byte_add(BODY).cast();
     let context = |at: usize| peek!(body.wrapping_byte_add(at).cast::<CUcontext>());
     match (kind, graph) {
-        (0, _) => tasks::kernel(machine, body.cast()),
+        (0, _) => tasks::kernel(machine, body.cast(), attributes),
         (1, _) => {
             let flags = peek!(body.cast::<[c_int; 2]>())?;
             require(flags == [0; 2], code::INVALID_VALUE)?;

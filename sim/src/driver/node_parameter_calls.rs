@@ -1,7 +1,8 @@
 //! The calls that query and change what the nodes of a graph do.
 
-use super::arguments::{put, require};
+use super::arguments::{peek, put, require};
 use super::entry::entry;
+use super::graph::{NodeAttributes, Task};
 use super::machine::Machine;
 use super::node_calls::{any, kind_of};
 use super::node_tasks::{self as tasks, Made};
@@ -9,8 +10,9 @@ use crate::base::code;
 use cudarc::driver::sys::{
     CUDA_HOST_NODE_PARAMS, CUDA_KERNEL_NODE_PARAMS, CUDA_MEM_ALLOC_NODE_PARAMS, CUDA_MEMCPY3D,
     CUDA_MEMSET_NODE_PARAMS, CUdeviceptr, CUevent, CUgraph, CUgraphNode, CUgraphNodeParams,
+    CUkernelNodeAttrValue,
 };
-use std::ffi::c_int;
+use std::ffi::{c_int, c_uint};
 
 /// Kinds of nodes, `CU_GRAPH_NODE_TYPE_...`.
 pub(super) const KERNEL: c_int = 0;
@@ -55,11 +57,11 @@ fn set(
     machine: &Machine,
     node: CUgraphNode,
     kind: c_int,
-    make: impl FnOnce() -> Result<Made, i32>,
+    make: impl FnOnce(&Task) -> Result<Made, i32>,
 ) -> Result<(), i32> {
     let (graph, node) = machine.node(node)?;
     require(node.task.work.kind() == kind, code::INVALID_VALUE)?;
-    let (device, task) = make()?;
+    let (device, task) = make(&node.task)?;
     graph.replace(&machine.graphs, node.number, device, task)
 }
 
@@ -68,7 +70,11 @@ pub(super) unsafe extern "C" fn cuGraphKernelNodeSetParams_v2(
     node: CUgraphNode,
     params: *const CUDA_KERNEL_NODE_PARAMS,
 ) -> c_int {
-    entry(|machine| set(machine, node, KERNEL, || tasks::kernel(machine, params)))
+    entry(|machine| {
+        set(machine, node, KERNEL, |old| {
+            tasks::kernel(machine, params, &tasks::kept_attributes(old))
+        })
+    })
 }
 
 /// The node keeps its context.
@@ -80,7 +86,7 @@ pub(super) unsafe extern "C" fn cuGraphMemcpyNodeSetParams(
     entry(|machine| {
         let (_, known) = machine.node(node)?;
         let context = machine.hardware.devices[known.device].context.handle();
-        set(machine, node, COPY, || tasks::copy(machine, params, context))
+        set(machine, node, COPY, |_| tasks::copy(machine, params, context))
     })
 }
 
@@ -93,7 +99,7 @@ pub(super) unsafe extern "C" fn cuGraphMemsetNodeSetParams(
     entry(|machine| {
         let (_, known) = machine.node(node)?;
         let context = machine.hardware.devices[known.device].context.handle();
-        set(machine, node, FILL, || tasks::fill(machine, params, context))
+        set(machine, node, FILL, |_| tasks::fill(machine, params, context))
     })
 }
 
@@ -102,7 +108,7 @@ pub(super) unsafe extern "C" fn cuGraphHostNodeSetParams(
     node: CUgraphNode,
     params: *const CUDA_HOST_NODE_PARAMS,
 ) -> c_int {
-    entry(|machine| set(machine, node, HOST, || tasks::host(machine, params)))
+    entry(|machine| set(machine, node, HOST, |_| tasks::host(machine, params)))
 }
 
 #[unsafe(no_mangle)]
@@ -110,7 +116,7 @@ pub(super) unsafe extern "C" fn cuGraphEventRecordNodeSetEvent(
     node: CUgraphNode,
     event: CUevent,
 ) -> c_int {
-    entry(|machine| set(machine, node, RECORD, || tasks::record(machine, event)))
+    entry(|machine| set(machine, node, RECORD, |_| tasks::record(machine, event)))
 }
 
 #[unsafe(no_mangle)]
@@ -118,7 +124,7 @@ pub(super) unsafe extern "C" fn cuGraphEventWaitNodeSetEvent(
     node: CUgraphNode,
     event: CUevent,
 ) -> c_int {
-    entry(|machine| set(machine, node, WAIT, || tasks::wait(machine, event)))
+    entry(|machine| set(machine, node, WAIT, |_| tasks::wait(machine, event)))
 }
 
 #[unsafe(no_mangle)]
@@ -126,5 +132,51 @@ pub(super) unsafe extern "C" fn cuGraphNodeSetParams(
     node: CUgraphNode,
     params: *mut CUgraphNodeParams,
 ) -> c_int {
-    entry(|machine| set(machine, node, kind_of(params)?, || any(machine, None, params)))
+    entry(|machine| {
+        set(machine, node, kind_of(params)?, |old| {
+            any(machine, None, params, &tasks::kept_attributes(old))
+        })
+    })
+}
+
+#[unsafe(no_mangle)]
+pub(super) unsafe extern "C" fn cuGraphKernelNodeGetAttribute(
+    node: CUgraphNode,
+    attribute: c_uint,
+    value: *mut CUkernelNodeAttrValue,
+) -> c_int {
+    entry(|machine| {
+        let (_, node) = machine.node(node)?;
+        put!(value.cast::<[u64; 8]>(), tasks::attribute(&node.task, attribute)?)
+    })
+}
+
+#[unsafe(no_mangle)]
+pub(super) unsafe extern "C" fn cuGraphKernelNodeSetAttribute(
+    node: CUgraphNode,
+    attribute: c_uint,
+    value: *const CUkernelNodeAttrValue,
+) -> c_int {
+    entry(|machine| {
+        set(machine, node, KERNEL, |old| {
+            let value = peek!(value.cast::<[u64; 8]>())?;
+            tasks::with_attributes(machine, old, &NodeAttributes::from([(attribute, value)]))
+        })
+    })
+}
+
+const _: () = assert!(size_of::<CUkernelNodeAttrValue>() == size_of::<[u64; 8]>());
+
+#[unsafe(no_mangle)]
+pub(super) unsafe extern "C" fn cuGraphKernelNodeCopyAttributes(
+    target: CUgraphNode,
+    source: CUgraphNode,
+) -> c_int {
+    entry(|machine| {
+        let (_, source) = machine.node(source)?;
+        require(source.task.work.kind() == KERNEL, code::INVALID_VALUE)?;
+        set(machine, target, KERNEL, |old| {
+            tasks::with_attributes(machine, old, &tasks::kept_attributes(&source.task))
+        })
+    })
 }

@@ -3,7 +3,7 @@
 use super::address_space::PoolAccess;
 use super::arguments::{peek, put, require};
 use super::copy::{Copy, Fill, Place, Side};
-use super::graph::{Given, Graph, Task, Work};
+use super::graph::{Given, Graph, NodeAttributes, Task, Work};
 use super::launch_attributes::Attributes;
 use super::launch_calls::{self, Request};
 use super::machine::Machine;
@@ -18,13 +18,18 @@ use cudarc::driver::sys::{
     CUmemAllocationHandleType_enum, CUmemAllocationType, CUmemLocation, CUmemLocationType,
     CUmemPoolProps, CUmemorytype,
 };
-use std::ffi::c_int;
+use std::ffi::{c_int, c_uint};
 use std::ptr::{null, null_mut, without_provenance_mut};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 /// The device of a node, and its task.
 pub(super) type Made = (usize, Task);
+
+/// The `CU_KERNEL_NODE_ATTRIBUTE_...` that nodes have.
+const NODE_ATTRIBUTES: [c_uint; 10] = [1, COOPERATIVE, CLUSTER, 5, 8, 9, 10, 11, 13, 14];
+const COOPERATIVE: c_uint = 2;
+const CLUSTER: c_uint = 4;
 
 /// Keys of a kernel's list of extra parameters.
 const END: usize = 0;
@@ -49,6 +54,7 @@ fn any_device(machine: &Machine) -> usize {
 pub(super) fn kernel(
     machine: &Machine,
     params: *const CUDA_KERNEL_NODE_PARAMS,
+    attributes: &NodeAttributes,
 ) -> Result<Made, i32> {
     let given = peek!(params)?;
     let function = if given.func.is_null() { given.kern.cast() } else { given.func };
@@ -59,11 +65,62 @@ pub(super) fn kernel(
         shared_bytes: given.sharedMemBytes,
         parameters: (given.kernelParams, given.extra),
     };
+    let mut of_launch = Attributes::default();
+    for (id, value) in attributes {
+        of_launch.set_value(*id, value.as_ptr().cast())?;
+    }
+    require(!of_launch.is_updatable, code::NOT_SUPPORTED)?;
     let function = machine.function(function, || device_of(machine, given.ctx))?;
-    let launch = launch_calls::prepare(machine, &function, &request, &Attributes::default())?;
-    let device = function.device;
+    let launch = launch_calls::prepare(machine, &function, &request, &of_launch)?;
     let kept = if given.extra.is_null() { Given::Nothing } else { Given::Buffer };
-    Ok((device, Task::new(Work::Action(Action::Kernel(Box::new(launch))), kept)))
+    let mut task = Task::new(Work::Action(Action::Kernel(Box::new(launch))), kept);
+    task.attributes.clone_from(attributes);
+    Ok((function.device, task))
+}
+
+/// The attribute of a kernel's node; zero if it was not set.
+pub(super) fn attribute(task: &Task, id: c_uint) -> Result<[u64; 8], i32> {
+    let Work::Action(Action::Kernel(launch)) = &task.work else { return Err(code::INVALID_VALUE) };
+    require(NODE_ATTRIBUTES.contains(&id), code::INVALID_VALUE)?;
+    let mut value = task.attributes.get(&id).copied().unwrap_or_default();
+    // Captured launches have these.
+    match (id, launch.shape.cluster) {
+        (COOPERATIVE, _) => value[0] = launch.is_cooperative.into(),
+        (CLUSTER, [x, y, z]) if [x, y, z] != [1; 3] => {
+            value[0] = u64::from(y) << 32 | u64::from(x);
+            value[1] = z.into();
+        }
+        _ => (),
+    }
+    Ok(value)
+}
+
+/// The attributes that a kernel's node keeps when its parameters change.
+pub(super) fn kept_attributes(task: &Task) -> NodeAttributes {
+    let mut kept = task.attributes.clone();
+    if let Ok(value) = attribute(task, COOPERATIVE)
+        && value[0] != 0
+    {
+        kept.insert(COOPERATIVE, value);
+    }
+    kept
+}
+
+/// The node's kernel with other attributes.
+pub(super) fn with_attributes(
+    machine: &Machine,
+    task: &Task,
+    changed: &NodeAttributes,
+) -> Result<Made, i32> {
+    let is_known = changed.keys().all(|id| NODE_ATTRIBUTES.contains(id));
+    require(is_known, code::INVALID_VALUE)?;
+    let mut all = kept_attributes(task);
+    let cluster = attribute(task, CLUSTER)?;
+    if cluster[0] != 0 {
+        all.insert(CLUSTER, cluster);
+    }
+    all.extend(changed);
+    kernel(machine, &kernel_parameters(machine, task)?, &all)
 }
 
 /// The parameters of a kernel's node. The node keeps the list of addresses.
