@@ -268,6 +268,49 @@ static void memory_is_attached_to_streams(void)
     CHECK_EQ(driver.free(memory), SUCCESS);
 }
 
+/* add(value): managed += value, and plain = managed. */
+static const char VARIABLES[] =
+    ".version 7.0\n.target sm_70\n.address_size 64\n"
+    ".visible .global .attribute(.managed) .align 4 .u32 managed = 7;\n"
+    ".visible .global .align 4 .u32 plain = 1;\n"
+    ".visible .entry add(.param .u32 value)\n{\n    .reg .u32 %r<4>;\n"
+    "    ld.param.u32 %r1, [value];\n    ld.global.u32 %r2, [managed];\n"
+    "    add.u32 %r3, %r1, %r2;\n    st.global.u32 [managed], %r3;\n"
+    "    st.global.u32 [plain], %r3;\n    ret;\n}\n";
+
+static void variables_can_be_managed(void)
+{
+    CALL(cuModuleGetGlobal_v2, (address *pointer, size_t *bytes, void *module, const char *name));
+    CALL(cuPointerGetAttribute, (void *data, int attribute, address pointer));
+    CALL(cuLaunchKernel,
+        (void *function, unsigned int grid_x, unsigned int grid_y, unsigned int grid_z,
+            unsigned int block_x, unsigned int block_y, unsigned int block_z,
+            unsigned int shared_bytes, void *stream, void **parameters, void **extra));
+    void *own = NULL, *add = NULL;
+    address managed = 0, plain = 0;
+    size_t bytes = 0;
+    unsigned int value = 5, is_managed = 9;
+    void *parameters[] = { &value };
+    CHECK_EQ(driver.load(&own, VARIABLES), SUCCESS);
+    CHECK_EQ(driver.function(&add, own, "add"), SUCCESS);
+    CHECK_EQ(cuModuleGetGlobal_v2(&managed, &bytes, own, "managed"), SUCCESS);
+    CHECK_EQ(bytes, 4);
+    CHECK_EQ(cuModuleGetGlobal_v2(&plain, NULL, own, "plain"), SUCCESS);
+    CHECK_EQ(cuPointerGetAttribute(&is_managed, IS_MANAGED, managed), SUCCESS);
+    CHECK_EQ(is_managed, 1);
+    CHECK_EQ(cuPointerGetAttribute(&is_managed, IS_MANAGED, plain), SUCCESS);
+    CHECK_EQ(is_managed, 0);
+    CHECK_EQ(host(managed)[0], 7);
+    host(managed)[0] = 100;
+    for (unsigned int round = 1; round <= 3; round++) {
+        CHECK_EQ(cuLaunchKernel(add, 1, 1, 1, 1, 1, 1, 0, stream, parameters, NULL), SUCCESS);
+        CHECK_EQ(driver.synchronize(stream), SUCCESS);
+        CHECK_EQ(host(managed)[0], 100 + 5 * round);
+        CHECK_EQ(read_number(plain, 0), 100 + 5 * round);
+    }
+    CHECK_EQ(driver.unload(own), SUCCESS);
+}
+
 static void calls_are_checked(void)
 {
     CALL(cuMemFree_v2, (address pointer));
@@ -307,6 +350,7 @@ int main(void)
     ranges_have_advice();
     ranges_are_prefetched();
     memory_is_attached_to_streams();
+    variables_can_be_managed();
     calls_are_checked();
     end();
     return EXIT_SUCCESS;

@@ -44,15 +44,14 @@ pub(super) struct Variables {
     memory: Arc<Memory>,
     /// The address of each; 0 for shared memory.
     addresses: Vec<u64>,
-    /// The mapped range; 0 bytes if there are none.
-    start: usize,
-    bytes: usize,
+    /// The mapped ranges.
+    ranges: Vec<(usize, usize)>,
 }
 
 impl Drop for Variables {
     fn drop(&mut self) {
-        if self.bytes > 0 {
-            let _ = self.memory.free_mapped(self.start, self.bytes);
+        for (start, bytes) in &self.ranges {
+            let _ = self.memory.free_mapped(*start, *bytes);
         }
     }
 }
@@ -65,37 +64,54 @@ impl Variables {
         program: &Program,
     ) -> Result<Arc<Variables>, i32> {
         let in_memory =
-            |variable: &&Variable| variable.space != Space::Shared && variable.place.is_none();
-        let mut end = 0usize;
-        let mut offsets = Vec::new();
-        for variable in &program.variables {
-            offsets.push(end.next_multiple_of(variable.align.max(1)));
-            if in_memory(&variable) {
-                end = offsets[offsets.len() - 1] + variable.bytes;
-            }
-        }
+            |variable: &Variable| variable.space != Space::Shared && variable.place.is_none();
         let mut made = Variables {
             memory: Arc::clone(memory),
             addresses: program.variables.iter().map(|it| it.place.unwrap_or(0)).collect(),
-            start: 0,
-            bytes: 0,
+            ranges: Vec::new(),
         };
-        if end == 0 {
-            return Ok(Arc::new(made));
+        for is_managed in [false, true] {
+            let is_here = |it: &&Variable| in_memory(it) && it.is_managed == is_managed;
+            made.place(device, program, is_here, is_managed)?;
         }
-        let (purpose, access) = (Purpose::Module, Access::Peers);
-        made.start = memory.allocate_for_modules(device, end, purpose, access)?;
-        made.bytes = end.next_multiple_of(super::config::GRANULARITY);
-        let placed: Vec<(usize, &Variable)> =
-            program.variables.iter().enumerate().filter(|it| in_memory(&it.1)).collect();
-        for (index, _) in &placed {
-            made.addresses[*index] = (made.start + offsets[*index]) as u64;
-        }
-        for (index, variable) in placed {
-            let bytes = variable.initial_bytes(&made.addresses);
-            made.write(device, made.addresses[index], &bytes)?;
+        for (index, variable) in program.variables.iter().enumerate() {
+            if in_memory(variable) && made.addresses[index] != 0 {
+                let bytes = variable.initial_bytes(&made.addresses);
+                made.write(device, made.addresses[index], &bytes)?;
+            }
         }
         Ok(Arc::new(made))
+    }
+
+    /// Allocates memory for some of the variables.
+    fn place(
+        &mut self,
+        device: usize,
+        program: &Program,
+        is_here: impl Fn(&&Variable) -> bool,
+        is_managed: bool,
+    ) -> Result<(), i32> {
+        let mut end = 0usize;
+        let mut offsets = Vec::new();
+        for (index, variable) in program.variables.iter().enumerate().filter(|it| is_here(&it.1)) {
+            let offset = end.next_multiple_of(variable.align.max(1));
+            offsets.push((index, offset));
+            end = offset + variable.bytes;
+        }
+        if end == 0 {
+            return Ok(());
+        }
+        let start = match is_managed {
+            true => self.memory.allocate_managed(device, end, Purpose::Module)?,
+            false => {
+                self.memory.allocate_for_modules(device, end, Purpose::Module, Access::Peers)?
+            }
+        };
+        self.ranges.push((start, end.next_multiple_of(super::config::GRANULARITY)));
+        for (index, offset) in offsets {
+            self.addresses[index] = (start + offset) as u64;
+        }
+        Ok(())
     }
 
     /// Address and bytes of the variable of a name in global or constant memory.

@@ -30,6 +30,7 @@ fn check(count: c_uint, options: *const CUlibraryOption) -> Result<(), i32> {
 }
 
 fn add(machine: &Machine, library: *mut CUlibrary, program: Arc<Program>) -> Result<(), i32> {
+    machine.share_variables(&program);
     let handle = write(&machine.modules).insert_library(program);
     put!(library, ptr::without_provenance_mut(handle))
 }

@@ -28,6 +28,7 @@ use super::trace::Trace;
 use super::unit::Block;
 use super::user_object::UserObjects;
 use crate::base::code;
+use crate::program::Program;
 use cudarc::driver::sys::{
     CUcontext, CUdevice, CUevent, CUfunction, CUgraph, CUgraphExec, CUgraphNode, CUstream,
 };
@@ -347,6 +348,13 @@ impl Machine {
             graphs: read(&self.graphs).len() + read(&self.execs.table).len(),
             host_allocations: read(&self.memory.host).len(),
             workers: self.schedule.workers(),
+        }
+    }
+
+    /// Notes that the host can read what kernels write to the managed variables of a program.
+    pub(super) fn share_variables(&self, program: &Program) {
+        if program.variables.iter().any(|variable| variable.is_managed) {
+            self.schedule.share_memory();
         }
     }
 

@@ -17,6 +17,7 @@ use std::sync::Arc;
 fn add(machine: &Machine, module: *mut CUmodule, program: Arc<Program>) -> Result<(), i32> {
     let device = machine.current()?.device;
     let variables = Variables::new(&machine.memory, device, &program)?;
+    machine.share_variables(&program);
     let handle = write(&machine.modules).insert(device, program, variables, None);
     put!(module, ptr::without_provenance_mut(handle))
 }

@@ -45,6 +45,8 @@ pub struct Variable {
     pub is_visible: bool,
     /// True if another module has to define it.
     pub is_external: bool,
+    /// True if the host accesses it at the same address.
+    pub is_managed: bool,
     /// Its address, if it is placed outside of the module.
     pub place: Option<u64>,
     /// The first bytes; the others are zero.

@@ -343,6 +343,7 @@ impl<'a> Parser<'a> {
             linkage,
             values: Vec::new(),
             register: None,
+            is_managed: false,
         };
         loop {
             let word = self.word()?;
@@ -356,8 +357,9 @@ impl<'a> Parser<'a> {
                 ".reg" => variable.register = Some(u32::MAX),
                 ".align" => variable.align = self.count()? as usize,
                 ".v2" | ".v4" => variable.count = if word == ".v2" { 2 } else { 4 },
-                ".ptr" | ".managed" | ".volatile" | ".unified" => {}
-                ".attribute" => self.skip_brackets()?,
+                ".ptr" | ".volatile" | ".unified" => {}
+                ".managed" => variable.is_managed = true,
+                ".attribute" => variable.is_managed |= self.skip_brackets(".managed")?,
                 ".texref" | ".samplerref" | ".surfref" => {
                     let message = format!("{word}: textures and surfaces are not executed");
                     return Err(LoadError::unsupported(self.line(), message));
@@ -463,18 +465,20 @@ impl<'a> Parser<'a> {
         }
     }
 
-    fn skip_brackets(&mut self) -> Result<()> {
+    /// Skips brackets and what they contain; true if that includes a word.
+    fn skip_brackets(&mut self, word: &str) -> Result<bool> {
         self.expect(b'(')?;
-        let mut depth = 1usize;
+        let (mut depth, mut is_found) = (1usize, false);
         while depth > 0 {
             match self.next() {
+                Some(Token::Word(found)) => is_found |= found == word,
                 Some(Token::Mark(b'(')) => depth += 1,
                 Some(Token::Mark(b')')) => depth -= 1,
                 Some(_) => {}
                 None => return self.error("')' is expected before the end of the text"),
             }
         }
-        Ok(())
+        Ok(is_found)
     }
 
     fn parameters(&mut self) -> Result<Vec<Variable<'a>>> {
@@ -494,7 +498,7 @@ impl<'a> Parser<'a> {
     fn function(&mut self, is_kernel: bool, linkage: Linkage, line: u32) -> Result<Function<'a>> {
         let mut function = Function { is_kernel, linkage, line, ..Function::default() };
         while self.takes_word(".attribute") {
-            self.skip_brackets()?;
+            self.skip_brackets("")?;
         }
         if self.peek() == Some(Token::Mark(b'(')) {
             function.results = self.parameters()?;

@@ -61,6 +61,8 @@ pub struct Variable<'a> {
     pub values: Vec<Operand<'a>>,
     /// The register of a parameter or result that is one: `.reg`.
     pub register: Option<u32>,
+    /// The host accesses it at the same address: `.attribute(.managed)`.
+    pub is_managed: bool,
 }
 
 impl Variable<'_> {

@@ -120,6 +120,7 @@ impl Variable {
             align: variable.align,
             is_visible: variable.linkage != Linkage::Internal,
             is_external: variable.linkage == Linkage::Extern && variable.space != Space::Shared,
+            is_managed: variable.is_managed,
             place: None,
             values: Vec::new(),
             addresses: Vec::new(),
