@@ -51,7 +51,8 @@ static const char kernels[] =
     "{\n"
     ".reg .b64 %a;\n.reg .b32 %r<2>;\n.shared .align 4 .b8 room[1024];\n"
     "ld.param.u64 %a, [to];\ncvta.to.global.u64 %a, %a;\n"
-    "ld.global.u32 %r0, [%a];\nst.shared.u32 [room], %r0;\nld.shared.u32 %r1, [room];\n"
+    "ld.global.u32 %r0, [%a];\n"
+    "st.volatile.shared.u32 [room], %r0;\nld.volatile.shared.u32 %r1, [room];\n"
     "add.u32 %r1, %r1, %r0;\nst.global.u32 [%a], %r1;\nret;\n"
     "}\n";
 

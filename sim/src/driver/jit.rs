@@ -14,6 +14,7 @@ use cudarc::driver::sys::CUjit_option;
 use std::collections::BTreeMap;
 use std::ffi::{CStr, OsStr, c_char, c_uint, c_void};
 use std::fmt::Write;
+use std::io::ErrorKind;
 use std::os::unix::ffi::OsStrExt;
 use std::ptr;
 use std::sync::Arc;
@@ -252,9 +253,20 @@ pub(super) fn refuse(error: &LoadError) -> i32 {
 }
 
 /// Loads a text for the devices.
-fn load_text(config: &Config, text: &str, options: &Options) -> Result<Arc<Program>, i32> {
+fn load_text(
+    config: &Config,
+    text: Result<String, i32>,
+    options: &Options,
+) -> Result<Arc<Program>, i32> {
     let start = Instant::now();
-    match options.compile(text, config) {
+    let text = match text {
+        Ok(text) => text,
+        Err(code) => {
+            options.report(start, "", "")?;
+            return Err(code);
+        }
+    };
+    match options.compile(&text, config) {
         Ok(program) => {
             options.report(start, &options.describe(&program, config), "")?;
             // Code runs on its own compute capability and on later ones of the same generation.
@@ -275,8 +287,7 @@ pub(super) fn load(
     image: *const c_void,
     options: &Options,
 ) -> Result<Arc<Program>, i32> {
-    let text = image::read(image, options.capability(config))?;
-    load_text(config, &text, options)
+    load_text(config, image::read(image, options.capability(config)), options)
 }
 
 /// Loads the image of a file.
@@ -285,8 +296,8 @@ pub(super) fn load_file(
     path: *const c_char,
     options: &Options,
 ) -> Result<Arc<Program>, i32> {
-    let text = image::parse(&read_file(path)?, options.capability(config))?;
-    load_text(config, &text, options)
+    let text = read_file(path).and_then(|file| image::parse(&file, options.capability(config)));
+    load_text(config, text, options)
 }
 
 /// The name that the host passed.
@@ -301,5 +312,8 @@ pub(super) fn named<'a>(name: *const c_char) -> Result<&'a CStr, i32> {
 /// The contents of a file that the host names.
 pub(super) fn read_file(path: *const c_char) -> Result<Vec<u8>, i32> {
     let path = named(path)?;
-    std::fs::read(OsStr::from_bytes(path.to_bytes())).map_err(|_| code::FILE_NOT_FOUND)
+    std::fs::read(OsStr::from_bytes(path.to_bytes())).map_err(|error| match error.kind() {
+        ErrorKind::OutOfMemory => code::OUT_OF_MEMORY,
+        _ => code::FILE_NOT_FOUND,
+    })
 }
