@@ -55,14 +55,14 @@ impl PoolAccess {
 pub(super) enum Purpose {
     /// `cuMemAddressReserve`.
     Virtual,
-    /// `cuMemAlloc` on a device.
+    /// `cuMemAlloc` in the context of a number.
     Allocation(usize),
     /// A segment of a pool.
     Pool,
     /// Variables of a module.
     Module,
-    /// Memory that `cuIpcOpenMemHandle` imported into a device's context: context device, and first
-    /// address and bytes of the block.
+    /// Memory that `cuIpcOpenMemHandle` imported into a context: its number, and first address and
+    /// bytes of the block.
     Imported(usize, usize, usize),
 }
 
@@ -382,16 +382,16 @@ impl AddressSpace {
         Some(if inside < first.1 { first } else { whole(inside) })
     }
 
-    /// Removes the `cuMemAlloc` allocations of a device; the caller drops their memory outside the
+    /// Removes the `cuMemAlloc` allocations of a context; the caller drops their memory outside the
     /// lock.
-    pub(super) fn remove_allocations(&mut self, device: usize) -> Vec<Mapping> {
+    pub(super) fn remove_allocations(&mut self, context: usize) -> Vec<Mapping> {
         let mut removed = Vec::new();
-        let is_of_device = |_: &usize, found: &mut Reservation| match found.purpose {
-            Purpose::Allocation(owner) | Purpose::Imported(owner, ..) => owner == device,
+        let is_of_context = |_: &usize, found: &mut Reservation| match found.purpose {
+            Purpose::Allocation(owner) | Purpose::Imported(owner, ..) => owner == context,
             Purpose::Virtual | Purpose::Pool | Purpose::Module => false,
         };
-        self.blocks.forget(device);
-        for (start, found) in self.reservations.extract_if(.., is_of_device) {
+        self.blocks.forget(context);
+        for (start, found) in self.reservations.extract_if(.., is_of_context) {
             let range = start..start + found.bytes;
             removed.extend(self.mappings.extract_if(range, |_, _| true).map(|(_, old)| old));
             insert_merged(&mut self.free, start, found.bytes);
@@ -399,9 +399,9 @@ impl AddressSpace {
         removed
     }
 
-    /// Live `cuMemAlloc` allocations of a device.
-    pub(super) fn allocations_of(&self, device: usize) -> usize {
-        let purpose = Purpose::Allocation(device);
+    /// Live `cuMemAlloc` allocations of a context.
+    pub(super) fn allocations_of(&self, context: usize) -> usize {
+        let purpose = Purpose::Allocation(context);
         self.reservations.values().filter(|found| found.purpose == purpose).count()
     }
 

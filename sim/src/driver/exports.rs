@@ -11,7 +11,8 @@ use super::per_thread_calls::FORMS;
 use super::{
     attribute_calls, capture_calls, context_calls, copy_calls, device_calls, error_calls,
     event_calls, exec_calls, fill_calls, graph_calls, ipc_calls, memory_calls, module_calls,
-    pointer_calls, pool_calls, setting_calls, stream_calls, transfer_calls, virtual_memory_calls,
+    own_context_calls, pointer_calls, pool_calls, setting_calls, stream_calls, transfer_calls,
+    virtual_memory_calls,
 };
 use crate::base::code;
 use cudarc::driver::sys::{self, CUdriverProcAddressQueryResult, cuuint64_t};
@@ -94,6 +95,14 @@ exports! {
         cuCtxGetStreamPriorityRange 5050 = cuCtxGetStreamPriorityRange(least, greatest);
         cuProfilerStart 4000 = cuProfilerStart();
         cuProfilerStop 4000 = cuProfilerStop();
+    }
+    own_context_calls {
+        cuCtxCreate 3020 = cuCtxCreate_v2(context, flags, device);
+        cuCtxCreate 11040 = cuCtxCreate_v3(context, affinities, count, flags, device);
+        cuCtxCreate 12050 = cuCtxCreate_v4(context, parameters, flags, device);
+        cuCtxDestroy 4000 = cuCtxDestroy_v2(context);
+        cuCtxAttach 2000 = cuCtxAttach(context, flags);
+        cuCtxDetach 2000 = cuCtxDetach(context);
     }
     setting_calls {
         cuCtxGetApiVersion 3020 = cuCtxGetApiVersion(context, version);

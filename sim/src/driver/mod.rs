@@ -91,6 +91,7 @@ mod graph_calls;
 mod ipc_calls;
 mod memory_calls;
 mod module_calls;
+mod own_context_calls;
 mod per_thread_calls;
 mod pointer_calls;
 mod pool_calls;
@@ -170,8 +171,8 @@ pub fn power_off() {
     drop(on);
     machine.drain();
     leaks::report_machine(&machine);
-    for device in &machine.hardware.devices {
-        device.context.streams().iter().for_each(|stream| stream.close());
+    for context in machine.hardware.contexts() {
+        context.streams().iter().for_each(|stream| stream.close());
     }
     machine.schedule.close();
     hooks::install(Hooks::default());

@@ -7,22 +7,24 @@ use std::sync::Arc;
 
 /// A loaded image.
 pub(super) struct Module {
-    pub(super) device: usize,
+    /// The number of its context.
+    pub(super) owner: usize,
     pub(super) functions: BTreeMap<String, usize>,
 }
 
 /// A kernel of a module.
 #[derive(Clone)]
 pub(super) struct Function {
-    pub(super) device: usize,
+    /// The number of its context.
+    pub(super) owner: usize,
     pub(super) kernel: Arc<Kernel>,
     /// Maximum dynamic shared memory per block of a launch.
     pub(super) most_shared: usize,
 }
 
 impl Function {
-    pub(super) fn new(device: usize, kernel: Arc<Kernel>) -> Function {
-        Function { device, kernel, most_shared: kernel::DEFAULT_SHARED_PER_BLOCK }
+    pub(super) fn new(owner: usize, kernel: Arc<Kernel>) -> Function {
+        Function { owner, kernel, most_shared: kernel::DEFAULT_SHARED_PER_BLOCK }
     }
 }
 
@@ -33,14 +35,14 @@ pub(super) struct Modules {
 }
 
 impl Modules {
-    /// Number of modules of a device.
-    pub(super) fn count_of(&self, device: usize) -> usize {
-        self.modules.iter().filter(|module| module.device == device).count()
+    /// Number of modules of a context.
+    pub(super) fn count_of(&self, owner: usize) -> usize {
+        self.modules.iter().filter(|module| module.owner == owner).count()
     }
 
-    /// Unloads the modules of the devices of which `gone` is true.
+    /// Unloads the modules of the contexts of which `gone` is true.
     pub(super) fn clear(&mut self, gone: impl Fn(usize) -> bool) {
-        self.modules.extract(|module| !gone(module.device));
-        self.functions.extract(|function| !gone(function.device));
+        self.modules.extract(|module| !gone(module.owner));
+        self.functions.extract(|function| !gone(function.owner));
     }
 }

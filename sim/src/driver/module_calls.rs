@@ -29,7 +29,7 @@ pub(super) unsafe extern "C" fn cuModuleLoadData(
     image: *const c_void,
 ) -> c_int {
     entry(|machine| {
-        let device = machine.current()?.device;
+        let context = machine.current()?;
         require(!module.is_null() && !image.is_null(), code::INVALID_VALUE)?;
         // SAFETY: the caller passes a NUL-terminated text; a binary image ends at its first NUL
         // here.
@@ -38,13 +38,13 @@ pub(super) unsafe extern "C" fn cuModuleLoadData(
         let (major, minor) = machine.config.compute_capability;
         let program = Program::load(text, (major * 10 + minor).unsigned_abs());
         let program = Arc::new(program.map_err(|error| refuse(&error))?);
-        let variables = Variables::new(&machine.memory, device, &program)?;
+        let variables = Variables::new(&machine.memory, context.device, &program)?;
         let mut modules = write(&machine.modules);
-        let mut functions = BTreeMap::new();
+        let (owner, mut functions) = (context.number, BTreeMap::new());
         for (name, kernel) in Kernel::all(&program, &variables) {
-            functions.insert(name, modules.functions.insert(Function::new(device, kernel)));
+            functions.insert(name, modules.functions.insert(Function::new(owner, kernel)));
         }
-        let handle = modules.modules.insert(Module { device, functions });
+        let handle = modules.modules.insert(Module { owner, functions });
         put!(module, ptr::without_provenance_mut(handle))
     })
 }
@@ -218,7 +218,7 @@ pub(super) unsafe extern "C" fn cuLaunchKernel(
         machine.usable()?;
         let prepare = || {
             let function = read(&machine.modules).functions.get(function.addr()).cloned();
-            let kernel = function.filter(|found| found.device == stream.device);
+            let kernel = function.filter(|found| found.owner == stream.context);
             let Function { kernel, most_shared, .. } = kernel.ok_or(code::INVALID_HANDLE)?;
             check_shape(grid, block)?;
             require(shared_bytes as usize <= most_shared, code::INVALID_VALUE)?;
