@@ -31,8 +31,8 @@ pub(super) struct Export {
     pub(super) address: fn() -> *mut c_void,
 }
 
-/// `module { name since = symbol(parameters); ... }`. A function with `parameter as number` receives
-/// a value of an enum as a number, since programs may pass any.
+/// `module { name since = symbol(parameters); ... }`. `parameter as number` is a value of an enum
+/// that the function receives as a number, since programs may pass any.
 macro_rules! exports {
     ($($module:tt {
         $($name:ident $since:literal = $symbol:ident(

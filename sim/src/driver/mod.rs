@@ -154,8 +154,8 @@ pub fn power_on(options: &str, hooks: Hooks) -> Result<Started, ConfigError> {
 }
 
 /// Finishes all queued work and frees everything. Afterwards calls return `DEINITIALIZED` until
-/// [`power_on`]; before the first machine they return `NOT_INITIALIZED`. Does nothing when the machine is off, or inside a callback. A machine that other
-/// programs of the process use stays on.
+/// [`power_on`]; before the first machine they return `NOT_INITIALIZED`. Does nothing when the
+/// machine is off, or inside a callback. A machine that other programs of the process use stays on.
 pub fn power_off() {
     if in_callback() {
         return;
