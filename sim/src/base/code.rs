@@ -18,6 +18,7 @@ pub const NO_BINARY_FOR_GPU: i32 = 209;
 pub const ECC_UNCORRECTABLE: i32 = 214;
 pub const UNSUPPORTED_LIMIT: i32 = 215;
 pub const PEER_ACCESS_UNSUPPORTED: i32 = 217;
+pub const UNSUPPORTED_EXEC_AFFINITY: i32 = 224;
 pub const FILE_NOT_FOUND: i32 = 301;
 pub const OPERATING_SYSTEM: i32 = 304;
 pub const INVALID_HANDLE: i32 = 400;

@@ -58,16 +58,16 @@ impl PoolAccess {
 pub(super) enum Purpose {
     /// `cuMemAddressReserve`.
     Virtual,
-    /// `cuMemAlloc` on a device.
+    /// `cuMemAlloc` in the context of a number.
     Allocation(usize),
-    /// `cuMemAllocManaged` on a device, and the requested bytes.
+    /// `cuMemAllocManaged` in the context of a number, and the requested bytes.
     Managed(usize, usize),
     /// A segment of a pool.
     Pool,
     /// Variables of a module.
     Module,
-    /// Memory that `cuIpcOpenMemHandle` imported into a device's context: context device, and first
-    /// address and bytes of the block.
+    /// Memory that `cuIpcOpenMemHandle` imported into a context: its number, and first address and
+    /// bytes of the block.
     Imported(usize, usize, usize),
 }
 
@@ -390,18 +390,18 @@ impl AddressSpace {
         Some(if inside < first.1 { first } else { whole(inside) })
     }
 
-    /// Removes the `cuMemAlloc` allocations of a device; the caller drops their memory outside the
+    /// Removes the `cuMemAlloc` allocations of a context; the caller drops their memory outside the
     /// lock.
-    pub(super) fn remove_allocations(&mut self, device: usize) -> Vec<Mapping> {
+    pub(super) fn remove_allocations(&mut self, context: usize) -> Vec<Mapping> {
         let mut removed = Vec::new();
-        let is_of_device = |_: &usize, found: &mut Reservation| match found.purpose {
+        let is_of_context = |_: &usize, found: &mut Reservation| match found.purpose {
             Purpose::Allocation(owner)
             | Purpose::Managed(owner, _)
-            | Purpose::Imported(owner, ..) => owner == device,
+            | Purpose::Imported(owner, ..) => owner == context,
             Purpose::Virtual | Purpose::Pool | Purpose::Module => false,
         };
-        self.blocks.forget(device);
-        for (start, found) in self.reservations.extract_if(.., is_of_device) {
+        self.blocks.forget(context);
+        for (start, found) in self.reservations.extract_if(.., is_of_context) {
             let range = start..start + found.bytes;
             if self.managed.remove(range.start, range.end) {
                 managed::hide(start, found.bytes);
@@ -412,13 +412,13 @@ impl AddressSpace {
         removed
     }
 
-    /// Live `cuMemAlloc` and `cuMemAllocManaged` allocations of a device.
-    pub(super) fn allocations_of(&self, device: usize) -> usize {
-        let is_of_device = |found: &&Reservation| match found.purpose {
-            Purpose::Allocation(owner) | Purpose::Managed(owner, _) => owner == device,
+    /// Live `cuMemAlloc` and `cuMemAllocManaged` allocations of a context.
+    pub(super) fn allocations_of(&self, context: usize) -> usize {
+        let is_of_context = |found: &&Reservation| match found.purpose {
+            Purpose::Allocation(owner) | Purpose::Managed(owner, _) => owner == context,
             _ => false,
         };
-        self.reservations.values().filter(is_of_device).count()
+        self.reservations.values().filter(is_of_context).count()
     }
 
     /// Live mappings and reservations of virtual memory, and live `cuMemAlloc` and

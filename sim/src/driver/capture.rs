@@ -100,13 +100,13 @@ impl Capture {
     /// True if a participating stream is one that the legacy stream `legacy` waits for.
     fn concerns_legacy(&self, legacy: &Stream) -> bool {
         let waits = |member: &Member| {
-            member.stream.kind == Kind::Blocking && member.stream.device == legacy.device
+            member.stream.kind == Kind::Blocking && member.stream.context == legacy.context
         };
         self.members.iter().any(waits)
     }
 
-    fn uses(&self, device: usize) -> bool {
-        self.members.iter().any(|member| member.stream.device == device)
+    fn uses(&self, context: usize) -> bool {
+        self.members.iter().any(|member| member.stream.context == context)
     }
 
     fn member(&mut self, stream: &Stream) -> Option<&mut Member> {
@@ -218,12 +218,12 @@ impl Captures {
     }
 
     /// Refuses a wait for a context with an active capture.
-    pub(super) fn refuse_wait_for_all(&self, device: usize) -> Result<(), i32> {
+    pub(super) fn refuse_wait_for_all(&self, context: usize) -> Result<(), i32> {
         if !self.any() {
             return Ok(());
         }
         let mut refused = false;
-        for capture in self.list().iter_mut().filter(|capture| capture.uses(device)) {
+        for capture in self.list().iter_mut().filter(|capture| capture.uses(context)) {
             capture.broken = true;
             refused = true;
         }
@@ -408,9 +408,9 @@ impl Captures {
         self.discard(graphs, |capture| capture.began_on(stream));
     }
 
-    /// Ends the captures that use a device whose context is destroyed.
-    pub(super) fn forget_device(&self, graphs: &RwLock<Graphs>, device: usize) {
-        self.discard(graphs, |capture| capture.uses(device));
+    /// Ends the captures that use a context that is destroyed.
+    pub(super) fn forget_context(&self, graphs: &RwLock<Graphs>, context: usize) {
+        self.discard(graphs, |capture| capture.uses(context));
     }
 
     /// Ends captures and destroys their graphs.

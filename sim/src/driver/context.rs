@@ -1,4 +1,4 @@
-//! Primary contexts, and each thread's stack of contexts.
+//! Contexts, and each thread's stack of them.
 
 use super::physical::next_id;
 use super::queue::{Kind, Stream};
@@ -10,18 +10,22 @@ use cudarc::driver::sys::CUcontext;
 use std::cell::{Cell, RefCell};
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, RwLock};
+use std::sync::{Arc, Mutex, OnceLock, RwLock};
 
-/// Handle of the context of device 0; device `n` has `FIRST + n * STRIDE`.
+/// Handle of context 0; context `n` has `FIRST + n * STRIDE`.
 const FIRST: usize = 1 << 36;
 const STRIDE: usize = 64;
 /// Maximum depth of a thread's context stack.
 const MAX_DEPTH: usize = 64;
 
-/// The primary context of a device.
+/// A context: the primary one of a device, or one that the host created beside it.
 pub(super) struct Context {
+    /// Of a primary context it is the number of the device. Never reused.
+    pub(super) number: usize,
     pub(super) device: usize,
+    /// How often a primary context was retained.
     pub(super) retained: Mutex<usize>,
+    /// False for a primary context that is not retained, and for a destroyed context.
     pub(super) active: AtomicBool,
     /// Status of the first failed operation; never cleared.
     pub(super) error: AtomicI32,
@@ -35,15 +39,21 @@ pub(super) struct Context {
 }
 
 impl Context {
+    /// The primary context of a device.
     pub(super) fn new(device: usize) -> Context {
+        Context::numbered(device, device)
+    }
+
+    fn numbered(number: usize, device: usize) -> Context {
         Context {
+            number,
             device,
             retained: Mutex::new(0),
             active: AtomicBool::new(false),
             error: AtomicI32::new(0),
             id: AtomicU64::new(next_id()),
             settings: Mutex::new(Settings::new(0)),
-            legacy: Stream::new(device, Kind::Legacy, 0),
+            legacy: Stream::of(number, device, Kind::Legacy, 0),
             per_thread: Mutex::default(),
             members: RwLock::default(),
         }
@@ -65,14 +75,14 @@ impl Context {
         *settings = Settings::new(settings.flags);
     }
 
-    /// The device of the context with a handle.
-    pub(super) fn device_of(handle: CUcontext) -> Option<usize> {
+    /// The number of the context with a handle.
+    pub(super) fn number_of(handle: CUcontext) -> Option<usize> {
         let distance = handle.addr().checked_sub(FIRST)?;
         (distance % STRIDE == 0).then_some(distance / STRIDE)
     }
 
     pub(super) fn handle(&self) -> CUcontext {
-        ptr::without_provenance_mut(FIRST + self.device * STRIDE)
+        ptr::without_provenance_mut(FIRST + self.number * STRIDE)
     }
 
     pub(super) fn is_active(&self) -> bool {
@@ -87,7 +97,7 @@ impl Context {
             return Arc::clone(stream);
         }
         streams.retain(|(_, stream)| !stream.destroyed.load(Ordering::Relaxed));
-        let stream = Stream::new(self.device, Kind::Blocking, 0);
+        let stream = Stream::of(self.number, self.device, Kind::Blocking, 0);
         self.add_stream(&stream);
         // If this cannot be registered, the stream lives until the machine is powered off.
         let own = Arc::downgrade(&stream);
@@ -102,6 +112,11 @@ impl Context {
         members.push(Arc::clone(stream));
     }
 
+    /// Its number and its device.
+    pub(super) fn place(&self) -> (usize, usize) {
+        (self.number, self.device)
+    }
+
     /// All streams.
     pub(super) fn streams(&self) -> Vec<Arc<Stream>> {
         let mut streams = read(&self.members).clone();
@@ -109,8 +124,52 @@ impl Context {
         streams
     }
 
-    pub(super) fn retain_count(&self) -> usize {
+    /// References of the host: how often a primary context was retained; 1 for another one.
+    pub(super) fn live(&self) -> usize {
         *lock(&self.retained)
+    }
+}
+
+/// Number of created contexts in the first chunk; each chunk is twice as long as that before it.
+const FIRST_CHUNK: usize = 64;
+const CHUNKS: usize = 16;
+
+/// The contexts that the host created, in order of creation. They stay until the machine ends, so
+/// that a handle never means another context.
+#[derive(Default)]
+pub(super) struct Created {
+    chunks: [OnceLock<Box<[OnceLock<Context>]>>; CHUNKS],
+    count: Mutex<usize>,
+}
+
+impl Created {
+    /// The chunk of an index, and the place in it.
+    fn place(index: usize) -> (usize, usize) {
+        let distance = index + FIRST_CHUNK;
+        let chunk = (distance / FIRST_CHUNK).ilog2() as usize;
+        (chunk, distance - (FIRST_CHUNK << chunk))
+    }
+
+    pub(super) fn get(&self, index: usize) -> Option<&Context> {
+        let (chunk, place) = Self::place(index);
+        self.chunks.get(chunk)?.get()?.get(place)?.get()
+    }
+
+    /// Creates a context whose number is its index after `first`.
+    pub(super) fn create(&self, first: usize, device: usize) -> Option<&Context> {
+        let mut count = lock(&self.count);
+        let (chunk, place) = Self::place(*count);
+        let chunk = self
+            .chunks
+            .get(chunk)?
+            .get_or_init(|| (0..FIRST_CHUNK << chunk).map(|_| OnceLock::new()).collect());
+        let created = chunk.get(place)?.get_or_init(|| Context::numbered(first + *count, device));
+        *count += 1;
+        Some(created)
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Context> {
+        (0..*lock(&self.count)).filter_map(|index| self.get(index))
     }
 }
 

@@ -174,7 +174,7 @@ pub(super) unsafe extern "C" fn cuCtxGetDevice(device: *mut CUdevice) -> c_int {
 pub(super) unsafe extern "C" fn cuCtxSynchronize() -> c_int {
     entry(|machine| {
         let context = machine.current()?;
-        machine.captures.refuse_wait_for_all(context.device)?;
+        machine.captures.refuse_wait_for_all(context.number)?;
         machine.schedule.drain([context]);
         context.check()?;
         machine.release_idle_memory();

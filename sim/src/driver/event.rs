@@ -1,5 +1,6 @@
 //! Events: points in streams of this process or, for shared events, of another.
 
+use super::context::Context;
 use super::queue::{Kind, Mark, Point, Stream};
 use super::schedule::Schedule;
 use super::shared_event::SharedEvent;
@@ -12,6 +13,8 @@ use std::time::Duration;
 /// An event: the point of its last record.
 pub(super) struct Event {
     pub(super) device: usize,
+    /// The number of its context.
+    pub(super) context: usize,
     pub(super) is_timed: bool,
     recorded: Mutex<Recorded>,
     /// The part that is shared with other processes.
@@ -35,9 +38,10 @@ pub(super) struct Captured {
 }
 
 impl Event {
-    pub(super) fn new(device: usize, is_timed: bool, shared: Option<SharedEvent>) -> Event {
+    pub(super) fn new(context: &Context, is_timed: bool, shared: Option<SharedEvent>) -> Event {
         let shared = shared.map(|shared| Arc::new(RemoteRecords::of(shared)));
-        Event { device, is_timed, recorded: Mutex::default(), shared }
+        let (device, context) = (context.device, context.number);
+        Event { device, context, is_timed, recorded: Mutex::default(), shared }
     }
 
     /// The last record, of this process or another.

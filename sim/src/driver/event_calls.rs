@@ -51,7 +51,7 @@ pub(super) unsafe extern "C" fn cuEventCreate(event: *mut CUevent, flags: c_uint
             0 => None,
             _ => Some(SharedEvent::create(&machine.memory.physical[context.device])?),
         };
-        let created = Event::new(context.device, flags & DISABLE_TIMING == 0, shared);
+        let created = Event::new(context, flags & DISABLE_TIMING == 0, shared);
         let handle = write(&machine.events).insert(Arc::new(created));
         put!(event, ptr::without_provenance_mut(handle))
     })
@@ -62,7 +62,7 @@ pub(super) unsafe extern "C" fn cuEventDestroy_v2(event: CUevent) -> c_int {
     entry_checked(check_handle(event), |machine| {
         machine.usable()?;
         let mut events = write(&machine.events);
-        machine.hardware.devices[events.find(event.addr())?.device].context.check()?;
+        machine.hardware.owner(events.find(event.addr())?.context).check()?;
         events.remove(event.addr()).map(drop).ok_or(code::INVALID_HANDLE)
     })
 }
@@ -83,7 +83,7 @@ pub(super) unsafe extern "C" fn cuEventRecordWithFlags(
         let stream = machine.stream(stream)?;
         let event = machine.event(event)?;
         require(flags <= 1, code::INVALID_VALUE)?;
-        require(event.device == stream.device, code::INVALID_HANDLE)?;
+        require(event.context == stream.context, code::INVALID_HANDLE)?;
         if flags == 1 {
             // CU_EVENT_RECORD_EXTERNAL is for captures only.
             require(machine.captures.records(&stream)?, code::ILLEGAL_STATE)?;
@@ -102,7 +102,7 @@ pub(super) unsafe extern "C" fn cuEventQuery(event: CUevent) -> c_int {
         machine.spend_query_time();
         let event = machine.event(event)?;
         let waiting = queried_mark(machine, &event)?.filter(|mark| !mark.is_reached());
-        machine.hardware.devices[event.device].context.check()?;
+        machine.hardware.owner(event.context).check()?;
         let Some(mark) = waiting else { return Ok(()) };
         machine.schedule.poll(&mark.point());
         Err(code::NOT_READY)
@@ -115,7 +115,7 @@ pub(super) unsafe extern "C" fn cuEventSynchronize(event: CUevent) -> c_int {
         let event = machine.event(event)?;
         match queried_mark(machine, &event)? {
             Some(mark) => machine.wait(&mark.point()),
-            None => machine.hardware.devices[event.device].context.check(),
+            None => machine.hardware.owner(event.context).check(),
         }
     })
 }
@@ -129,8 +129,8 @@ pub(super) unsafe extern "C" fn cuEventElapsedTime(
     entry_checked(check_handle(start).and(check_handle(end)), |machine| {
         require(!milliseconds.is_null(), code::INVALID_HANDLE)?;
         let (start, end) = (machine.event(start)?, machine.event(end)?);
-        require(start.device == end.device, code::INVALID_HANDLE)?;
-        machine.hardware.devices[start.device].context.check()?;
+        require(start.context == end.context, code::INVALID_HANDLE)?;
+        machine.hardware.owner(start.context).check()?;
         let mark = |event: &Event| match event.recorded(&machine.schedule) {
             Recorded::At(mark) if mark.timed => Ok(mark),
             Recorded::At(_) | Recorded::Never => Err(code::INVALID_HANDLE),

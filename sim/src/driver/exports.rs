@@ -12,9 +12,9 @@ use super::{
     attribute_calls, capture_calls, context_calls, copy_calls, device_calls, edge_calls,
     error_calls, event_calls, exec_calls, exec_node_calls, fill_calls, function_calls, graph_calls,
     graph_memory_calls, ipc_calls, launch_calls, library_calls, link_calls, managed_calls,
-    memory_calls, module_calls, node_calls, node_parameter_calls, occupancy_calls, pointer_calls,
-    pool_calls, setting_calls, stream_calls, transfer_calls, user_object_calls,
-    virtual_memory_calls,
+    memory_calls, module_calls, node_calls, node_parameter_calls, occupancy_calls,
+    own_context_calls, pointer_calls, pool_calls, setting_calls, stream_calls, transfer_calls,
+    user_object_calls, virtual_memory_calls,
 };
 use crate::base::code;
 use cudarc::driver::sys::{self, CUdriverProcAddressQueryResult, cuuint64_t};
@@ -33,8 +33,8 @@ pub(super) struct Export {
     pub(super) address: fn() -> *mut c_void,
 }
 
-/// `module { name since = symbol(parameters); ... }`. A function with `parameter as number` receives
-/// a value of an enum as a number, since programs may pass any.
+/// `module { name since = symbol(parameters); ... }`. `parameter as number` is a value of an enum
+/// that the function receives as a number, since programs may pass any.
 macro_rules! exports {
     ($($module:tt {
         $($name:ident $since:literal = $symbol:ident(
@@ -97,6 +97,14 @@ exports! {
         cuCtxGetStreamPriorityRange 5050 = cuCtxGetStreamPriorityRange(least, greatest);
         cuProfilerStart 4000 = cuProfilerStart();
         cuProfilerStop 4000 = cuProfilerStop();
+    }
+    own_context_calls {
+        cuCtxCreate 3020 = cuCtxCreate_v2(context, flags, device);
+        cuCtxCreate 11040 = cuCtxCreate_v3(context, affinities, count, flags, device);
+        cuCtxCreate 12050 = cuCtxCreate_v4(context, parameters, flags, device);
+        cuCtxDestroy 4000 = cuCtxDestroy_v2(context);
+        cuCtxAttach 2000 = cuCtxAttach(context, flags);
+        cuCtxDetach 2000 = cuCtxDetach(context);
     }
     setting_calls {
         cuCtxGetApiVersion 3020 = cuCtxGetApiVersion(context, version);

@@ -16,7 +16,7 @@ use std::ptr;
 
 /// The function of a handle, for the current context.
 fn find(machine: &Machine, function: CUfunction) -> Result<Function, i32> {
-    let found = machine.function(function, || Ok(machine.current()?.device))?;
+    let found = machine.function(function, || Ok(machine.current()?.place()))?;
     machine.current()?;
     Ok(found)
 }
@@ -40,7 +40,7 @@ pub(super) unsafe extern "C" fn cuFuncSetAttribute(
     value: c_int,
 ) -> c_int {
     entry(|machine| {
-        let handle = machine.function_handle(function, || Ok(machine.current()?.device))?;
+        let handle = machine.function_handle(function, || Ok(machine.current()?.place()))?;
         machine.current()?;
         let mut modules = write(&machine.modules);
         let known = modules.functions.get_mut(handle).ok_or(code::INVALID_HANDLE)?;

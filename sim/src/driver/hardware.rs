@@ -1,7 +1,7 @@
 //! The devices: their contexts, their memory and their load. Runs the operations of streams.
 
 use super::config::{Config, ScheduleKind};
-use super::context::Context;
+use super::context::{Context, Created};
 use super::copy;
 use super::journal::Write;
 use super::kernel::Run;
@@ -55,6 +55,7 @@ pub(super) struct Device {
 /// All devices, and the memory that they share.
 pub(super) struct Hardware {
     pub(super) devices: Vec<Device>,
+    created: Created,
     pub(super) memory: Arc<Memory>,
     /// How kernels run. The seed of an adversarial schedule orders blocks and warps as well.
     options: Options,
@@ -78,7 +79,8 @@ impl Hardware {
             ..Options::default()
         };
         let launches = AtomicU64::new(1);
-        Hardware { devices, memory, options, launches, start: Instant::now() }
+        let created = Created::default();
+        Hardware { devices, created, memory, options, launches, start: Instant::now() }
     }
 
     /// Nanoseconds since the machine was powered on.
@@ -86,9 +88,35 @@ impl Hardware {
         self.start.elapsed().as_nanos() as u64
     }
 
+    /// Creates a context beside the primary one of a device; `None` if there were too many.
+    pub(super) fn create_context(&self, device: usize) -> Option<&Context> {
+        self.created.create(self.devices.len(), device)
+    }
+
+    /// The context of a number.
+    #[inline]
+    pub(super) fn context(&self, number: usize) -> Option<&Context> {
+        match self.devices.get(number) {
+            Some(device) => Some(&device.context),
+            None => self.created.get(number - self.devices.len()),
+        }
+    }
+
+    /// The context of a number, which an object has.
+    #[inline]
+    pub(super) fn owner(&self, number: usize) -> &Context {
+        // Contexts are never removed, so there is one.
+        self.context(number).unwrap_or(&self.devices[0].context)
+    }
+
+    /// All contexts, active or not.
+    pub(super) fn contexts(&self) -> impl Iterator<Item = &Context> {
+        self.devices.iter().map(|device| &device.context).chain(self.created.iter())
+    }
+
     #[inline]
     pub(super) fn context_of(&self, stream: &Stream) -> &Context {
-        &self.devices[stream.device].context
+        self.owner(stream.context)
     }
 
     /// Runs an operation. A failure makes contexts unusable, in which nothing runs afterwards.
@@ -116,7 +144,7 @@ impl Hardware {
             leave(context);
             // Any failure except a device assertion fails the whole process (two GPUs, 580.159).
             if code != code::ASSERT {
-                self.devices.iter().for_each(|device| leave(&device.context));
+                self.contexts().for_each(leave);
             }
         }
     }

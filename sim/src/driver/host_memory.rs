@@ -7,7 +7,8 @@ use std::ptr;
 #[derive(Clone, Copy)]
 pub(super) struct HostRange {
     pub(super) bytes: usize,
-    pub(super) device: usize,
+    /// The number of the context.
+    pub(super) owner: usize,
     /// True if `cuMemHostAlloc` allocated it, false if `cuMemHostRegister` registered it.
     pub(super) owned: bool,
     /// The flags of that call.
@@ -43,14 +44,14 @@ impl HostMemory {
         self.ranges.len()
     }
 
-    /// Number of ranges of a device.
-    pub(super) fn count_of(&self, device: usize) -> usize {
-        self.ranges.values().filter(|range| range.device == device).count()
+    /// Number of ranges of a context.
+    pub(super) fn count_of(&self, owner: usize) -> usize {
+        self.ranges.values().filter(|range| range.owner == owner).count()
     }
 
-    /// Removes the ranges of the devices for which `gone` is true, and frees owned ones.
+    /// Removes the ranges of the contexts for which `gone` is true, and frees owned ones.
     pub(super) fn clear(&mut self, gone: impl Fn(usize) -> bool) {
-        for (address, range) in self.ranges.extract_if(.., |_, range| gone(range.device)) {
+        for (address, range) in self.ranges.extract_if(.., |_, range| gone(range.owner)) {
             if range.owned {
                 free_host(address, range.bytes);
             }

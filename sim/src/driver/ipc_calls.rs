@@ -3,9 +3,9 @@
 
 use super::address_space::{Access, Mapping, Purpose};
 use super::arguments::{put, require};
+use super::context::Context;
 use super::entry::{entry, entry_checked};
 use super::event::Event;
-use super::machine::Machine;
 use super::physical::Physical;
 use super::shared_event::SharedEvent;
 use super::sync::{read, write};
@@ -81,7 +81,7 @@ pub(super) unsafe extern "C" fn cuIpcGetMemHandle(
         require(!handle.is_null(), code::INVALID_VALUE)?;
         let address = ptr as usize;
         let (reservation, block) = machine.block(address).ok_or(code::INVALID_VALUE)?;
-        let Purpose::Allocation(device) = reservation.purpose else {
+        let Purpose::Allocation(owner) = reservation.purpose else {
             return Err(code::INVALID_VALUE);
         };
         let (start, block) = block.ok_or(code::INVALID_VALUE)?;
@@ -95,7 +95,7 @@ pub(super) unsafe extern "C" fn cuIpcGetMemHandle(
             file: allocation.physical.file,
             offset: (allocation.physical.bytes() + slot * slots::SLOT) as u64,
             id: allocation.id,
-            device: device as u64,
+            device: machine.hardware.owner(owner).device as u64,
             start: (start - base) as u64,
             bytes: block.bytes as u64,
             sum: 0,
@@ -111,10 +111,10 @@ pub(super) unsafe extern "C" fn cuIpcOpenMemHandle_v2(
     flags: c_uint,
 ) -> c_int {
     entry(|machine| {
-        let device = machine.current()?.device;
+        let context = machine.current()?;
         require(!ptr.is_null() && flags == LAZY_PEERS, code::INVALID_VALUE)?;
         let words = HandleData::of(handle.reserved, MEMORY, code::INVALID_VALUE)?;
-        require(words.device == device as u64, code::INVALID_VALUE)?;
+        require(words.device == context.device as u64, code::INVALID_VALUE)?;
         let file =
             shared::open_again(words.process, words.file).map_err(|_| code::INVALID_VALUE)?;
         let devices = machine.hardware.devices.len();
@@ -124,8 +124,8 @@ pub(super) unsafe extern "C" fn cuIpcOpenMemHandle_v2(
         let end = start.checked_add(length).ok_or(code::INVALID_VALUE)?;
         require(end <= bytes, code::INVALID_VALUE)?;
         let mut space = write(&machine.memory.space);
-        let base = space.reserve(bytes, 0, 0, Purpose::Imported(device, 0, 0))?;
-        let purpose = Purpose::Imported(device, base + start, length);
+        let base = space.reserve(bytes, 0, 0, Purpose::Imported(context.number, 0, 0))?;
+        let purpose = Purpose::Imported(context.number, base + start, length);
         space.rename(base, purpose);
         space.map(base, Mapping { bytes, allocation, offset: 0, access: Access::Peers })?;
         put!(ptr, (base + start) as CUdeviceptr)
@@ -139,11 +139,11 @@ pub(super) unsafe extern "C" fn cuIpcCloseMemHandle(ptr: CUdeviceptr) -> c_int {
         let address = ptr as usize;
         let found = read(&machine.memory.space).reservation(address);
         let (base, reservation) = found.ok_or(code::INVALID_VALUE)?;
-        let Purpose::Imported(device, start, _) = reservation.purpose else {
+        let Purpose::Imported(owner, start, _) = reservation.purpose else {
             return Err(code::INVALID_VALUE);
         };
         require(start == address, code::INVALID_VALUE)?;
-        let context = &machine.hardware.devices[device].context;
+        let context = machine.hardware.owner(owner);
         context.check()?;
         machine.schedule.drain([context]);
         machine.memory.free_mapped(base, reservation.bytes)
@@ -180,24 +180,24 @@ pub(super) unsafe extern "C" fn cuIpcOpenEventHandle(
     handle: CUipcEventHandle,
 ) -> c_int {
     entry(|machine| {
-        let device = machine.current()?.device;
+        let context = machine.current()?;
         require(!event.is_null(), code::INVALID_VALUE)?;
         let words = HandleData::of(handle.reserved, EVENT, code::MAP_FAILED)?;
-        require(words.device == device as u64, code::INVALID_VALUE)?;
-        let opened = Arc::new(open_shared(machine, device, &words)?);
+        require(words.device == context.device as u64, code::INVALID_VALUE)?;
+        let opened = Arc::new(open_shared(context, &words)?);
         machine.schedule.share_events();
         let created = write(&machine.events).insert(opened);
         put!(event, ptr::without_provenance_mut(created))
     })
 }
 
-fn open_shared(_: &Machine, device: usize, words: &HandleData) -> Result<Event, i32> {
+fn open_shared(context: &Context, words: &HandleData) -> Result<Event, i32> {
     let file = shared::open_again(words.process, words.file).map_err(|_| code::INVALID_VALUE)?;
     let Some(bytes) = shared::memory_of(file) else {
         shared::close(file);
         return Err(code::INVALID_VALUE);
     };
-    let memory = Arc::new(Physical::foreign(device, file, bytes));
+    let memory = Arc::new(Physical::foreign(context.device, file, bytes));
     let offset = words.offset as usize;
     let is_place = offset.is_multiple_of(slots::EVENT) && offset <= slots::META - slots::EVENT;
     require(is_place, code::INVALID_VALUE)?;
@@ -206,7 +206,7 @@ fn open_shared(_: &Machine, device: usize, words: &HandleData) -> Result<Event, 
     require(creator >= 0, code::INVALID_VALUE)?;
     let shared = SharedEvent::at(&memory, offset, Some(creator as c_int))?;
     require(shared.number() == words.id, code::INVALID_VALUE)?;
-    Ok(Event::new(device, false, Some(shared)))
+    Ok(Event::new(context, false, Some(shared)))
 }
 
 #[unsafe(no_mangle)]

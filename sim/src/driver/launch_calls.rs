@@ -39,8 +39,9 @@ fn launch(
     let stream = machine.stream(stream)?;
     machine.usable()?;
     let prepare = || {
-        let function = machine.function(request.function, || Ok(stream.device))?;
-        require(function.device == stream.device, code::INVALID_HANDLE)?;
+        let function =
+            machine.function(request.function, || Ok((stream.context, stream.device)))?;
+        require(function.owner == stream.context, code::INVALID_HANDLE)?;
         let attributes = attributes()?;
         let launch = prepare(machine, &function, request, &attributes)?;
         if attributes.is_updatable {

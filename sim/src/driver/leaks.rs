@@ -52,23 +52,23 @@ pub(super) fn report_context(machine: &Machine, context: &Context) {
     if !reports_leaks_of(machine, context) {
         return;
     }
-    let device = context.device;
-    let streams = read(&machine.streams).iter().filter(|it| it.device == device).count();
-    let events = read(&machine.events).iter().filter(|it| it.device == device).count();
-    let modules = read(&machine.modules).count_of(device);
+    let (device, number) = (context.device, context.number);
+    let streams = read(&machine.streams).iter().filter(|it| it.context == number).count();
+    let events = read(&machine.events).iter().filter(|it| it.context == number).count();
+    let modules = read(&machine.modules).count_of(number);
     let counts = [
         ("streams", forgotten(streams, c"cuStreamDestroy")),
         ("events", forgotten(events, c"cuEventDestroy")),
         ("modules", forgotten(modules, c"cuModuleUnload")),
-        ("allocations", read(&machine.memory.space).allocations_of(device)),
-        ("pinned ranges of the host", read(&machine.memory.host).count_of(device)),
+        ("allocations", read(&machine.memory.space).allocations_of(number)),
+        ("pinned ranges of the host", read(&machine.memory.host).count_of(number)),
     ];
     report(&counts, format_args!("the context of device {device} ended"));
 }
 
 /// Reports the live objects of the machine.
 pub(super) fn report_machine(machine: &Machine) {
-    if !machine.hardware.devices.iter().all(|device| reports_leaks_of(machine, &device.context)) {
+    if !machine.hardware.contexts().all(|context| reports_leaks_of(machine, context)) {
         return;
     }
     let live = machine.live_objects();

@@ -135,8 +135,8 @@ pub(super) unsafe extern "C" fn cuLibraryEnumerateKernels(
 /// The handle of the library's module in the current context.
 fn module(machine: &Machine, library: CUlibrary) -> Result<usize, i32> {
     with_library(machine, library, |_| Ok(()))?;
-    let device = machine.current()?.device;
-    write(&machine.modules).module_of(&machine.memory, library.addr(), device)
+    let place = machine.current()?.place();
+    write(&machine.modules).module_of(&machine.memory, library.addr(), place)
 }
 
 #[unsafe(no_mangle)]
@@ -204,8 +204,8 @@ pub(super) unsafe extern "C" fn cuKernelGetFunction(
     entry(|machine| {
         require(!result.is_null(), code::INVALID_VALUE)?;
         known(&read(&machine.modules), kernel)?;
-        let device = machine.current()?.device;
-        let handle = write(&machine.modules).function_of(&machine.memory, kernel.addr(), device)?;
+        let place = machine.current()?.place();
+        let handle = write(&machine.modules).function_of(&machine.memory, kernel.addr(), place)?;
         put!(result, ptr::without_provenance_mut(handle))
     })
 }

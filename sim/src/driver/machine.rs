@@ -18,7 +18,7 @@ use super::hooks;
 use super::link::Links;
 use super::load::Load;
 use super::memory::Memory;
-use super::module::{Function, Module, Modules};
+use super::module::{Function, Module, Modules, Owner};
 use super::physical::{Allocation, Physical};
 use super::pool::Pools;
 use super::queue::{Action, Point, Stream};
@@ -74,7 +74,7 @@ pub(super) struct Machine {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct LiveObjects {
-    /// Retain counts of the primary contexts, added up.
+    /// Retain counts of the primary contexts, added up, and contexts beside them.
     pub contexts: usize,
     /// Streams, without the default ones.
     pub streams: usize,
@@ -153,17 +153,28 @@ impl Machine {
         })
     }
 
-    /// The context of a handle.
+    /// The context of a handle. A primary context may be inactive, another one not.
     pub(super) fn context(&self, handle: CUcontext) -> Result<&Context, i32> {
-        let device = Context::device_of(handle).and_then(|index| self.hardware.devices.get(index));
-        device.map(|device| &device.context).ok_or(code::INVALID_CONTEXT)
+        let context = self.known_context(handle)?;
+        let is_usable = self.is_primary(context) || context.is_active();
+        if is_usable { Ok(context) } else { Err(code::INVALID_CONTEXT) }
+    }
+
+    pub(super) fn is_primary(&self, context: &Context) -> bool {
+        context.number < self.hardware.devices.len()
+    }
+
+    /// The context of a handle, destroyed or not.
+    fn known_context(&self, handle: CUcontext) -> Result<&Context, i32> {
+        let context = Context::number_of(handle).and_then(|number| self.hardware.context(number));
+        context.ok_or(code::INVALID_CONTEXT)
     }
 
     /// The calling thread's current context, whatever its state.
     pub(super) fn top(&self) -> Result<Option<&Context>, i32> {
         match with_stack(self.generation, |stack| stack.last())? {
             None | Some(0) => Ok(None),
-            Some(handle) => self.context(ptr::without_provenance_mut(handle)).map(Some),
+            Some(handle) => self.known_context(ptr::without_provenance_mut(handle)).map(Some),
         }
     }
 
@@ -219,9 +230,9 @@ impl Machine {
     pub(super) fn function(
         &self,
         function: CUfunction,
-        device: impl FnOnce() -> Result<usize, i32>,
+        place: impl FnOnce() -> Result<Owner, i32>,
     ) -> Result<Function, i32> {
-        let handle = self.function_handle(function, device)?;
+        let handle = self.function_handle(function, place)?;
         read(&self.modules).function(handle).ok_or(code::INVALID_HANDLE)
     }
 
@@ -229,7 +240,7 @@ impl Machine {
     pub(super) fn function_handle(
         &self,
         function: CUfunction,
-        device: impl FnOnce() -> Result<usize, i32>,
+        place: impl FnOnce() -> Result<Owner, i32>,
     ) -> Result<usize, i32> {
         let handle = function.addr();
         let modules = read(&self.modules);
@@ -238,8 +249,8 @@ impl Machine {
         }
         require(modules.kernels.get(handle).is_some(), code::INVALID_HANDLE)?;
         drop(modules);
-        let device = device()?;
-        write(&self.modules).function_of(&self.memory, handle, device)
+        let place = place()?;
+        write(&self.modules).function_of(&self.memory, handle, place)
     }
 
     /// The graph of a handle.
@@ -309,33 +320,30 @@ impl Machine {
 
     /// Waits until every stream of every device is idle.
     pub(super) fn drain(&self) {
-        let contexts = self.hardware.devices.iter().map(|device| &device.context);
-        self.schedule.drain(contexts);
+        self.schedule.drain(self.hardware.contexts());
     }
 
-    /// Destroys the objects of a context whose retain count is 0.
+    /// Destroys the objects of a context that ended.
     pub(super) fn destroy_objects_of(&self, context: &Context) {
-        let device = context.device;
-        self.captures.forget_device(&self.graphs, device);
-        self.execs.forget_device(device);
-        for stream in write(&self.streams).retire(|stream| stream.device != device) {
+        let number = context.number;
+        self.captures.forget_context(&self.graphs, number);
+        for stream in write(&self.streams).retire(|stream| stream.context != number) {
             stream.destroy();
         }
-        write(&self.events).retire(|event| event.device != device);
-        write(&self.modules).clear(|owner| owner == device);
-        self.memory.forget_device(device);
+        write(&self.events).retire(|event| event.context != number);
+        write(&self.modules).clear(|owner| owner == number);
+        self.memory.forget_context(number);
+        if self.is_primary(context) {
+            self.execs.forget_device(context.device);
+            self.memory.forget_device(context.device);
+        }
     }
 
     /// Counts the live objects.
     pub(super) fn live_objects(&self) -> LiveObjects {
         let (mappings, reservations, allocations) = read(&self.memory.space).counts();
         LiveObjects {
-            contexts: self
-                .hardware
-                .devices
-                .iter()
-                .map(|device| device.context.retain_count())
-                .sum(),
+            contexts: self.hardware.contexts().map(Context::live).sum(),
             streams: read(&self.streams).len(),
             events: read(&self.events).len(),
             allocations,

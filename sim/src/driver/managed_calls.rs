@@ -29,12 +29,12 @@ pub(super) unsafe extern "C" fn cuMemAllocManaged(
     flags: c_uint,
 ) -> c_int {
     entry(|machine| {
-        let device = machine.current()?.device;
+        let context = machine.current()?;
         machine.captures.refuse_unsafe()?;
         require(!ptr.is_null() && bytes > 0, code::INVALID_VALUE)?;
         require(matches!(flags, GLOBAL | HOST), code::INVALID_VALUE)?;
-        let purpose = Purpose::Managed(device, bytes);
-        let address = machine.memory.allocate_managed(device, bytes, purpose)?;
+        let purpose = Purpose::Managed(context.number, bytes);
+        let address = machine.memory.allocate_managed(context.device, bytes, purpose)?;
         machine.schedule.share_memory();
         put!(ptr, address as CUdeviceptr)
     })

@@ -67,11 +67,15 @@ impl Memory {
         !read(&self.synchronous).is_empty()
     }
 
-    /// Frees the memory of a device's context.
-    pub(super) fn forget_device(&self, device: usize) {
-        write(&self.host).clear(|owner| owner == device);
-        let memory = write(&self.space).remove_allocations(device);
+    /// Frees the memory of a context.
+    pub(super) fn forget_context(&self, number: usize) {
+        write(&self.host).clear(|owner| owner == number);
+        let memory = write(&self.space).remove_allocations(number);
         drop(memory);
+    }
+
+    /// Ends what a device's primary context has: the heap of kernels, and access to other devices.
+    pub(super) fn forget_device(&self, device: usize) {
         if let Some(heap) = self.heaps[device].get() {
             *lock(heap) = Heap::default();
         }
@@ -204,17 +208,22 @@ impl Memory {
         Some(Window { start: start as u64, end: (start + bytes) as u64, host })
     }
 
-    /// Allocates memory of a device.
-    pub(super) fn allocate_block(&self, device: usize, bytes: usize) -> Result<usize, i32> {
+    /// Allocates memory of a context on its device.
+    pub(super) fn allocate_block(
+        &self,
+        owner: usize,
+        device: usize,
+        bytes: usize,
+    ) -> Result<usize, i32> {
         if bytes <= LARGEST_SHARED
-            && let Some(start) = write(&self.space).blocks.take(device, bytes)
+            && let Some(start) = write(&self.space).blocks.take(owner, bytes)
         {
             return Ok(start);
         }
-        let purpose = Purpose::Allocation(device);
+        let purpose = Purpose::Allocation(owner);
         let start = self.allocate_mapped(device, bytes, purpose, Access::Peers)?;
         let unit = bytes.next_multiple_of(GRANULARITY);
-        write(&self.space).blocks.add(device, start, unit, bytes);
+        write(&self.space).blocks.add(owner, start, unit, bytes);
         Ok(start)
     }
 

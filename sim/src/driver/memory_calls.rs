@@ -2,6 +2,7 @@
 
 use super::address_space::Purpose;
 use super::arguments::{put, require};
+use super::context::Context;
 use super::entry::entry;
 use super::host_memory::{HostMemory, HostRange, free_host};
 use super::machine::Machine;
@@ -38,13 +39,18 @@ pub(super) unsafe extern "C" fn cuMemGetInfo_v2(free: *mut usize, total: *mut us
     })
 }
 
+/// Allocates memory of a context.
+fn allocate(machine: &Machine, context: &Context, bytes: usize) -> Result<usize, i32> {
+    machine.memory.allocate_block(context.number, context.device, bytes)
+}
+
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C" fn cuMemAlloc_v2(ptr: *mut CUdeviceptr, bytes: usize) -> c_int {
     entry(|machine| {
-        let device = machine.current()?.device;
+        let context = machine.current()?;
         machine.captures.refuse_unsafe()?;
         require(!ptr.is_null() && bytes > 0, code::INVALID_VALUE)?;
-        put!(ptr, machine.memory.allocate_block(device, bytes)? as CUdeviceptr)
+        put!(ptr, allocate(machine, context, bytes)? as CUdeviceptr)
     })
 }
 
@@ -57,7 +63,7 @@ pub(super) unsafe extern "C" fn cuMemAllocPitch_v2(
     element: c_uint,
 ) -> c_int {
     entry(|machine| {
-        let device = machine.current()?.device;
+        let context = machine.current()?;
         machine.captures.refuse_unsafe()?;
         require(!ptr.is_null() && !pitch.is_null(), code::INVALID_VALUE)?;
         require(width > 0 && rows > 0, code::INVALID_VALUE)?;
@@ -65,7 +71,7 @@ pub(super) unsafe extern "C" fn cuMemAllocPitch_v2(
         let row = width.checked_next_multiple_of(PITCH_ALIGNMENT);
         let row = row.filter(|row| *row <= MAX_PITCH).ok_or(code::INVALID_VALUE)?;
         let bytes = row.checked_mul(rows).ok_or(code::OUT_OF_MEMORY)?;
-        put!(ptr, machine.memory.allocate_block(device, bytes)? as CUdeviceptr)?;
+        put!(ptr, allocate(machine, context, bytes)? as CUdeviceptr)?;
         put!(pitch, row)
     })
 }
@@ -101,15 +107,17 @@ pub(super) unsafe extern "C" fn cuMemFree_v2(ptr: CUdeviceptr) -> c_int {
         let (reservation, block) = machine.block(address).ok_or(code::INVALID_VALUE)?;
         require(block.is_some_and(|(start, _)| start == address), code::INVALID_VALUE)?;
         let pooled = reservation.purpose == Purpose::Pool;
-        let device = match reservation.purpose {
-            Purpose::Allocation(device) | Purpose::Managed(device, _) => device,
+        let owner = match reservation.purpose {
+            Purpose::Allocation(owner) | Purpose::Managed(owner, _) => owner,
+            // The primary context has the number of its device.
             Purpose::Pool | Purpose::Virtual => pool_calls::device_of(machine, address)?,
             Purpose::Imported(..) | Purpose::Module => return Err(code::INVALID_VALUE),
         };
         // CUDA waits for the device's work first.
-        let context = &machine.hardware.devices[device].context;
+        let context = machine.hardware.owner(owner);
         context.check()?;
-        machine.schedule.drain([context]);
+        let contexts = machine.hardware.contexts();
+        machine.schedule.drain(contexts.filter(|other| other.device == context.device));
         if let Purpose::Managed(..) = reservation.purpose {
             return machine.memory.free_mapped(address, reservation.bytes);
         }
@@ -136,7 +144,7 @@ pub(super) unsafe extern "C" fn cuMemHostAlloc(
     flags: c_uint,
 ) -> c_int {
     entry(|machine| {
-        let device = machine.current()?.device;
+        let context = machine.current()?;
         machine.captures.refuse_unsafe()?;
         require(!ptr.is_null(), code::INVALID_VALUE)?;
         require(flags & !HOST_ALLOC_FLAGS == 0, code::INVALID_VALUE)?;
@@ -160,7 +168,7 @@ pub(super) unsafe extern "C" fn cuMemHostAlloc(
             // SAFETY: the pages are new and writable.
             unsafe { ptr::write_bytes(address.cast::<u8>(), poison, bytes.min(POISONED_BYTES)) };
         }
-        let range = HostRange { bytes, device, owned: true, flags, id: next_id() };
+        let range = HostRange { bytes, owner: context.number, owned: true, flags, id: next_id() };
         write(&machine.memory.host).ranges.insert(address.expose_provenance(), range);
         machine.schedule.share_memory();
         put!(ptr, address)
@@ -227,7 +235,7 @@ pub(super) unsafe extern "C" fn cuMemHostRegister_v2(
     flags: c_uint,
 ) -> c_int {
     entry(|machine| {
-        let device = machine.current()?.device;
+        let context = machine.current()?;
         machine.captures.refuse_unsafe()?;
         let address = ptr.expose_provenance();
         let valid = address != 0 && bytes > 0 && address.checked_add(bytes).is_some();
@@ -238,7 +246,7 @@ pub(super) unsafe extern "C" fn cuMemHostRegister_v2(
         let owned = host.find(address).is_some_and(|(_, range)| range.owned);
         require(!owned, code::INVALID_VALUE)?;
         require(!host.overlaps(address, bytes), code::HOST_MEMORY_ALREADY_REGISTERED)?;
-        let range = HostRange { bytes, device, owned: false, flags, id: next_id() };
+        let range = HostRange { bytes, owner: context.number, owned: false, flags, id: next_id() };
         host.ranges.insert(address, range);
         drop(host);
         machine.schedule.share_memory();

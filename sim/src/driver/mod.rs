@@ -111,6 +111,7 @@ mod node_calls;
 mod node_parameter_calls;
 mod node_tasks;
 mod occupancy_calls;
+mod own_context_calls;
 mod per_thread_calls;
 mod pointer_calls;
 mod pool_calls;
@@ -174,8 +175,8 @@ pub fn power_on(options: &str, hooks: Hooks) -> Result<Started, ConfigError> {
 }
 
 /// Finishes all queued work and frees everything. Afterwards calls return `DEINITIALIZED` until
-/// [`power_on`]; before the first machine they return `NOT_INITIALIZED`. Does nothing when the machine is off, or inside a callback. A machine that other
-/// programs of the process use stays on.
+/// [`power_on`]; before the first machine they return `NOT_INITIALIZED`. Does nothing when the
+/// machine is off, or inside a callback. A machine that other programs of the process use stays on.
 pub fn power_off() {
     if in_callback() {
         return;
@@ -191,8 +192,8 @@ pub fn power_off() {
     drop(on);
     machine.drain();
     leaks::report_machine(&machine);
-    for device in &machine.hardware.devices {
-        device.context.streams().iter().for_each(|stream| stream.close());
+    for context in machine.hardware.contexts() {
+        context.streams().iter().for_each(|stream| stream.close());
     }
     machine.schedule.close();
     hooks::install(Hooks::default());

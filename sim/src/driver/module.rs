@@ -14,7 +14,8 @@ use std::sync::Arc;
 
 /// A loaded image.
 pub(super) struct Module {
-    pub(super) device: usize,
+    /// The number of its context.
+    pub(super) owner: usize,
     pub(super) functions: BTreeMap<String, usize>,
     program: Arc<Program>,
     variables: Arc<Variables>,
@@ -34,9 +35,14 @@ impl Module {
     }
 }
 
+/// The number of a context, and its device.
+pub(super) type Owner = (usize, usize);
+
 /// A kernel of a module.
 #[derive(Clone)]
 pub(super) struct Function {
+    /// The number of its context.
+    pub(super) owner: usize,
     pub(super) device: usize,
     pub(super) kernel: Arc<Kernel>,
     pub(super) name: Arc<CStr>,
@@ -51,7 +57,7 @@ pub(super) struct Function {
 pub(super) struct Library {
     program: Arc<Program>,
     pub(super) kernels: BTreeMap<String, usize>,
-    /// The handle of its module on each device where it is loaded.
+    /// The handle of its module in each context where it is loaded.
     modules: BTreeMap<usize, usize>,
 }
 
@@ -83,9 +89,9 @@ impl Modules {
         }
     }
 
-    /// Number of modules of a device, without those of libraries.
-    pub(super) fn count_of(&self, device: usize) -> usize {
-        self.owned().filter(|module| module.device == device).count()
+    /// Number of modules of a context, without those of libraries.
+    pub(super) fn count_of(&self, owner: usize) -> usize {
+        self.owned().filter(|module| module.owner == owner).count()
     }
 
     /// Number of modules and libraries that the host has to unload.
@@ -109,27 +115,28 @@ impl Modules {
     /// Adds the module of a program, and returns its handle.
     pub(super) fn insert(
         &mut self,
-        device: usize,
+        (owner, device): Owner,
         program: Arc<Program>,
         variables: Arc<Variables>,
         library: Option<usize>,
     ) -> usize {
         let Modules { modules, functions, libraries, .. } = self;
-        let owner = library.and_then(|library| libraries.get(library));
+        let whole = library.and_then(|library| libraries.get(library));
         modules.insert_with(|module| {
             let all = Kernel::all(&program, &variables).into_iter().map(|(name, kernel)| {
                 let function = Function {
+                    owner,
                     device,
                     kernel,
                     name: text(&name),
                     module,
-                    kernel_handle: owner.and_then(|owner| owner.kernels.get(&name)).copied(),
+                    kernel_handle: whole.and_then(|whole| whole.kernels.get(&name)).copied(),
                     settings: Settings::default(),
                 };
                 (name, functions.insert(function))
             });
             let functions = all.collect();
-            Module { device, functions, program, variables, library }
+            Module { owner, functions, program, variables, library }
         })
     }
 
@@ -171,17 +178,17 @@ impl Modules {
         &mut self,
         memory: &Arc<Memory>,
         library: usize,
-        device: usize,
+        place: Owner,
     ) -> Result<usize, i32> {
         let found = self.libraries.get(library).ok_or(code::INVALID_HANDLE)?;
-        if let Some(module) = found.modules.get(&device) {
+        if let Some(module) = found.modules.get(&place.0) {
             return Ok(*module);
         }
         let program = Arc::clone(&found.program);
-        let variables = Variables::new(memory, device, &program)?;
-        let module = self.insert(device, program, variables, Some(library));
+        let variables = Variables::new(memory, place.1, &program)?;
+        let module = self.insert(place, program, variables, Some(library));
         let library = self.libraries.get_mut(library).ok_or(code::INVALID_HANDLE)?;
-        library.modules.insert(device, module);
+        library.modules.insert(place.0, module);
         Ok(module)
     }
 
@@ -190,22 +197,22 @@ impl Modules {
         &mut self,
         memory: &Arc<Memory>,
         kernel: usize,
-        device: usize,
+        place: Owner,
     ) -> Result<usize, i32> {
         let found = self.kernels.get(kernel).ok_or(code::INVALID_HANDLE)?;
         let (library, name) = (found.library, Arc::clone(&found.name));
-        let module = self.module_of(memory, library, device)?;
+        let module = self.module_of(memory, library, place)?;
         let module = self.modules.get(module).ok_or(code::INVALID_HANDLE)?;
         let name = name.to_str().map_err(|_| code::NOT_FOUND)?;
         module.functions.get(name).copied().ok_or(code::NOT_FOUND)
     }
 
-    /// Unloads the modules of the devices of which `gone` is true.
+    /// Unloads the modules of the contexts of which `gone` is true.
     pub(super) fn clear(&mut self, gone: impl Fn(usize) -> bool) {
-        self.modules.extract(|module| !gone(module.device));
-        self.functions.extract(|function| !gone(function.device));
+        self.modules.extract(|module| !gone(module.owner));
+        self.functions.extract(|function| !gone(function.owner));
         for library in self.libraries.iter_mut() {
-            library.modules.retain(|device, _| !gone(*device));
+            library.modules.retain(|owner, _| !gone(*owner));
         }
     }
 }

@@ -15,10 +15,10 @@ use std::sync::Arc;
 
 /// Adds a module of the current device.
 fn add(machine: &Machine, module: *mut CUmodule, program: Arc<Program>) -> Result<(), i32> {
-    let device = machine.current()?.device;
-    let variables = Variables::new(&machine.memory, device, &program)?;
+    let place = machine.current()?.place();
+    let variables = Variables::new(&machine.memory, place.1, &program)?;
     machine.share_variables(&program);
-    let handle = write(&machine.modules).insert(device, program, variables, None);
+    let handle = write(&machine.modules).insert(place, program, variables, None);
     put!(module, ptr::without_provenance_mut(handle))
 }
 

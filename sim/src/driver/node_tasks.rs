@@ -7,6 +7,7 @@ use super::graph::{Given, Graph, NodeAttributes, Task, Work};
 use super::launch_attributes::Attributes;
 use super::launch_calls::{self, Request};
 use super::machine::Machine;
+use super::module::{Function, Owner};
 use super::queue::{Action, HostFunction};
 use super::sync::read;
 use super::transfer_calls;
@@ -36,14 +37,14 @@ const END: usize = 0;
 const BUFFER: usize = 1;
 const SIZE: usize = 2;
 
-/// The device of a context; NULL means the current one.
-fn device_of(machine: &Machine, context: CUcontext) -> Result<usize, i32> {
+/// The number and the device of a context; NULL means the current one.
+fn place_of(machine: &Machine, context: CUcontext) -> Result<Owner, i32> {
     if context.is_null() {
-        return Ok(machine.current()?.device);
+        return Ok(machine.current()?.place());
     }
     let context = machine.context(context)?;
     require(context.is_active(), code::INVALID_CONTEXT)?;
-    Ok(context.device)
+    Ok(context.place())
 }
 
 /// The device of a node without work of a device.
@@ -70,7 +71,7 @@ pub(super) fn kernel(
         of_launch.set_value(*id, value.as_ptr().cast())?;
     }
     require(!of_launch.is_updatable, code::NOT_SUPPORTED)?;
-    let function = machine.function(function, || device_of(machine, given.ctx))?;
+    let function = machine.function(function, || place_of(machine, given.ctx))?;
     let launch = launch_calls::prepare(machine, &function, &request, &of_launch)?;
     let kept = if given.extra.is_null() { Given::Nothing } else { Given::Buffer };
     let mut task = Task::new(Work::Action(Action::Kernel(Box::new(launch))), kept);
@@ -129,7 +130,7 @@ pub(super) fn kernel_parameters(
     task: &Task,
 ) -> Result<CUDA_KERNEL_NODE_PARAMS, i32> {
     let Work::Action(Action::Kernel(launch)) = &task.work else { return Err(code::INVALID_VALUE) };
-    let is_it = |found: &super::module::Function| Arc::ptr_eq(&found.kernel, &launch.kernel);
+    let is_it = |found: &Function| Arc::ptr_eq(&found.kernel, &launch.kernel);
     let function = read(&machine.modules).functions.handle_of(is_it);
     let start = launch.parameters.as_ptr().expose_provenance();
     let is_buffer = matches!(task.given, Given::Buffer);
@@ -164,7 +165,7 @@ pub(super) fn copy(
     context: CUcontext,
 ) -> Result<Made, i32> {
     let given = peek!(params)?;
-    let device = device_of(machine, context)?;
+    let (_, device) = place_of(machine, context)?;
     let copy = transfer_calls::copy_of_node(machine, params)?;
     let work = Work::Action(Action::Copy(Box::new(copy)));
     Ok((device, Task::new(work, Given::Copy(Box::new(given)))))
@@ -223,7 +224,7 @@ pub(super) fn fill(
     context: CUcontext,
 ) -> Result<Made, i32> {
     let given = peek!(params)?;
-    let device = device_of(machine, context)?;
+    let (_, device) = place_of(machine, context)?;
     let (address, width) = (given.dst as usize, given.elementSize as usize);
     require(matches!(width, 1 | 2 | 4), code::INVALID_VALUE)?;
     require(address != 0 && address.is_multiple_of(width), code::INVALID_VALUE)?;

@@ -16,8 +16,8 @@ const FLAGS: c_uint = 1;
 
 /// The function of a handle, for the current context.
 fn find(machine: &Machine, function: CUfunction) -> Result<Function, i32> {
-    let device = machine.current()?.device;
-    machine.function(function, || Ok(device))
+    let place = machine.current()?.place();
+    machine.function(function, || Ok(place))
 }
 
 /// A positive number of the host.
@@ -134,9 +134,10 @@ fn configured(
     config: *const CUlaunchConfig,
 ) -> Result<(CUlaunchConfig, Function, (usize, usize)), i32> {
     let config = peek!(config)?;
-    let device = machine.stream(config.hStream)?.device;
-    let function = machine.function(function, || Ok(device))?;
-    require(function.device == device, code::INVALID_HANDLE)?;
+    let stream = machine.stream(config.hStream)?;
+    let place = (stream.context, stream.device);
+    let function = machine.function(function, || Ok(place))?;
+    require(function.owner == stream.context, code::INVALID_HANDLE)?;
     let sizes = [config.blockDimX, config.blockDimY, config.blockDimZ];
     let threads = sizes.iter().fold(1, |all: usize, size| all.saturating_mul(*size as usize));
     require(threads > 0, code::INVALID_VALUE)?;

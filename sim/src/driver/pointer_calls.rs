@@ -157,7 +157,7 @@ fn of_host(
     let (start, range) = read(&machine.memory.host).find(address).ok_or(code::INVALID_VALUE)?;
     match attribute {
         CU_POINTER_ATTRIBUTE_CONTEXT => {
-            put!(data.cast::<CUcontext>(), machine.hardware.devices[range.device].context.handle())
+            put!(data.cast::<CUcontext>(), machine.hardware.owner(range.owner).handle())
         }
         CU_POINTER_ATTRIBUTE_MEMORY_TYPE => put!(data.cast::<c_uint>(), HOST),
         CU_POINTER_ATTRIBUTE_DEVICE_POINTER | CU_POINTER_ATTRIBUTE_HOST_POINTER => {
@@ -166,7 +166,9 @@ fn of_host(
         CU_POINTER_ATTRIBUTE_IS_MANAGED
         | CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE
         | CU_POINTER_ATTRIBUTE_IS_HW_DECOMPRESS_CAPABLE => put!(data.cast::<c_uint>(), 0),
-        CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL => put!(data.cast::<c_int>(), range.device as c_int),
+        CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL => {
+            put!(data.cast::<c_int>(), machine.hardware.owner(range.owner).device as c_int)
+        }
         CU_POINTER_ATTRIBUTE_RANGE_START_ADDR => put!(data.cast::<usize>(), start),
         CU_POINTER_ATTRIBUTE_RANGE_SIZE => put!(data.cast::<usize>(), range.bytes),
         CU_POINTER_ATTRIBUTE_MAPPED => put!(data.cast::<c_uint>(), 1),
@@ -204,11 +206,9 @@ fn of_device(
         CU_POINTER_ATTRIBUTE_CONTEXT => {
             // Only memory of cuMemAlloc belongs to a context.
             let context = match reservation.purpose {
-                Purpose::Allocation(device)
-                | Purpose::Managed(device, _)
-                | Purpose::Imported(device, ..) => {
-                    machine.hardware.devices[device].context.handle()
-                }
+                Purpose::Allocation(owner)
+                | Purpose::Managed(owner, _)
+                | Purpose::Imported(owner, ..) => machine.hardware.owner(owner).handle(),
                 Purpose::Virtual | Purpose::Pool | Purpose::Module => ptr::null_mut(),
             };
             put!(data.cast::<CUcontext>(), context)

@@ -28,6 +28,8 @@ pub(super) struct Stream {
     /// Never reused, unlike the handle.
     pub(super) id: u64,
     pub(super) device: usize,
+    /// The number of its context.
+    pub(super) context: usize,
     pub(super) kind: Kind,
     pub(super) priority: i32,
     pub(super) attributes: Mutex<Attributes>,
@@ -173,11 +175,18 @@ impl Mark {
 }
 
 impl Stream {
+    /// A stream of a device's primary context.
     pub(super) fn new(device: usize, kind: Kind, priority: i32) -> Arc<Stream> {
+        Stream::of(device, device, kind, priority)
+    }
+
+    /// A stream of a context with a number.
+    pub(super) fn of(context: usize, device: usize, kind: Kind, priority: i32) -> Arc<Stream> {
         static NEXT: atomic::AtomicU64 = atomic::AtomicU64::new(1);
         Arc::new(Stream {
             id: NEXT.fetch_add(1, Ordering::Relaxed),
             device,
+            context,
             kind,
             priority,
             attributes: Mutex::new(Attributes::new()),

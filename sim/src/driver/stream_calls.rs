@@ -31,7 +31,7 @@ pub(super) unsafe extern "C" fn cuStreamCreateWithPriority(
         let kind = if flags == NON_BLOCKING { Kind::NonBlocking } else { Kind::Blocking };
         // CUDA clamps a priority to the valid range.
         let priority = priority.clamp(GREATEST_PRIORITY, LEAST_PRIORITY);
-        let created = Stream::new(context.device, kind, priority);
+        let created = Stream::of(context.number, context.device, kind, priority);
         context.add_stream(&created);
         let handle = write(&machine.streams).insert(created);
         put!(stream, ptr::without_provenance_mut(handle))

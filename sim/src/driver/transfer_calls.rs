@@ -216,30 +216,19 @@ struct Described {
     height: usize,
 }
 
-const FLAT: Described = Described {
-    kind: CUmemorytype::CU_MEMORYTYPE_HOST,
-    host: 0,
-    device: 0,
-    x: 0,
-    y: 0,
-    z: 0,
-    pitch: 0,
-    height: 0,
-};
-
-/// A side of a parameter struct by its fields.
+/// A side of a parameter struct by its fields, and its plane and height.
 macro_rules! described {
-    ($copy:ident: $kind:ident $host:ident $device:ident $x:ident $y:ident $pitch:ident
-        $($z:ident $height:ident)?) => {
+    ($copy:ident: $kind:ident $host:ident $device:ident $x:ident $y:ident $pitch:ident,
+        $z:expr, $height:expr) => {
         Described {
             kind: $copy.$kind,
             host: $copy.$host.expose_provenance(),
             device: $copy.$device,
             x: $copy.$x,
             y: $copy.$y,
+            z: $z,
             pitch: $copy.$pitch,
-            $(z: $copy.$z, height: $copy.$height,)?
-            ..FLAT
+            height: $height,
         }
     };
 }
@@ -276,8 +265,8 @@ fn described(
 /// The copy that `CUDA_MEMCPY2D` describes.
 pub(super) fn copy_2d(copy: *const CUDA_MEMCPY2D) -> Result<Option<Copy>, i32> {
     let copy = peek_copy!(copy: CUDA_MEMCPY2D);
-    let source = described!(copy: srcMemoryType srcHost srcDevice srcXInBytes srcY srcPitch);
-    let target = described!(copy: dstMemoryType dstHost dstDevice dstXInBytes dstY dstPitch);
+    let source = described!(copy: srcMemoryType srcHost srcDevice srcXInBytes srcY srcPitch, 0, 0);
+    let target = described!(copy: dstMemoryType dstHost dstDevice dstXInBytes dstY dstPitch, 0, 0);
     described(&source, &target, [copy.WidthInBytes, copy.Height, 1])
 }
 
@@ -285,9 +274,11 @@ pub(super) fn copy_2d(copy: *const CUDA_MEMCPY2D) -> Result<Option<Copy>, i32> {
 macro_rules! copy_3d {
     ($copy:ident) => {{
         let source = described!(
-            $copy: srcMemoryType srcHost srcDevice srcXInBytes srcY srcPitch srcZ srcHeight);
+            $copy: srcMemoryType srcHost srcDevice srcXInBytes srcY srcPitch,
+            $copy.srcZ, $copy.srcHeight);
         let target = described!(
-            $copy: dstMemoryType dstHost dstDevice dstXInBytes dstY dstPitch dstZ dstHeight);
+            $copy: dstMemoryType dstHost dstDevice dstXInBytes dstY dstPitch,
+            $copy.dstZ, $copy.dstHeight);
         described(&source, &target, [$copy.WidthInBytes, $copy.Height, $copy.Depth])
     }};
 }

@@ -26,7 +26,8 @@ impl Block {
 
 /// A reservation that blocks are cut from.
 struct Unit {
-    device: usize,
+    /// The number of the context.
+    owner: usize,
     bytes: usize,
     free: BTreeMap<usize, usize>,
 }
@@ -53,10 +54,10 @@ impl Blocks {
         (address - start < found.bytes).then_some((*start, *found))
     }
 
-    /// Allocates from the first gap in a device's units that is large enough.
-    pub(super) fn take(&mut self, device: usize, bytes: usize) -> Option<usize> {
+    /// Allocates from the first gap in a context's units that is large enough.
+    pub(super) fn take(&mut self, owner: usize, bytes: usize) -> Option<usize> {
         let size = rounded(bytes)?;
-        let mut units = self.units.values_mut().filter(|unit| unit.device == device);
+        let mut units = self.units.values_mut().filter(|unit| unit.owner == owner);
         let (unit, start) = units.find_map(|unit| {
             let gap = unit.free.iter().find(|(_, room)| **room >= size);
             let start = gap.map(|(start, _)| *start)?;
@@ -71,14 +72,14 @@ impl Blocks {
     }
 
     /// Adds a unit and allocates one block from it.
-    pub(super) fn add(&mut self, device: usize, start: usize, unit: usize, bytes: usize) {
+    pub(super) fn add(&mut self, owner: usize, start: usize, unit: usize, bytes: usize) {
         let size = rounded(bytes).map_or(unit, |size| size.min(unit));
         let mut free = BTreeMap::new();
         // The rest of a large block's unit stays unused.
         if size <= LARGEST_SHARED {
             free.insert(start + size, unit - size);
         }
-        self.units.insert(start, Unit { device, bytes: unit, free });
+        self.units.insert(start, Unit { owner, bytes: unit, free });
         self.live.insert(start, Block::new(bytes));
     }
 
@@ -100,8 +101,8 @@ impl Blocks {
     }
 
     /// Removes the blocks of a device's context.
-    pub(super) fn forget(&mut self, device: usize) {
-        for (start, unit) in self.units.extract_if(.., |_, unit| unit.device == device) {
+    pub(super) fn forget(&mut self, owner: usize) {
+        for (start, unit) in self.units.extract_if(.., |_, unit| unit.owner == owner) {
             self.live.extract_if(start..start + unit.bytes, |_, _| true).for_each(drop);
         }
     }
