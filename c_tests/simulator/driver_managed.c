@@ -286,7 +286,13 @@ static void variables_can_be_managed(void)
         (void *function, unsigned int grid_x, unsigned int grid_y, unsigned int grid_z,
             unsigned int block_x, unsigned int block_y, unsigned int block_z,
             unsigned int shared_bytes, void *stream, void **parameters, void **extra));
-    void *own = NULL, *add = NULL;
+    CALL(cuLibraryLoadData,
+        (void **library, const void *image, void *options, void *values, unsigned int count,
+            void *library_options, void *library_values, unsigned int library_count));
+    CALL(cuLibraryGetManaged,
+        (address *pointer, size_t *bytes, void *library, const char *name));
+    CALL(cuLibraryUnload, (void *library));
+    void *own = NULL, *add = NULL, *of_library = NULL;
     address managed = 0, plain = 0;
     size_t bytes = 0;
     unsigned int value = 5, is_managed = 9;
@@ -309,6 +315,12 @@ static void variables_can_be_managed(void)
         CHECK_EQ(read_number(plain, 0), 100 + 5 * round);
     }
     CHECK_EQ(driver.unload(own), SUCCESS);
+    CHECK_EQ(cuLibraryLoadData(&of_library, VARIABLES, NULL, NULL, 0, NULL, NULL, 0), SUCCESS);
+    CHECK_EQ(cuLibraryGetManaged(&managed, &bytes, of_library, "managed"), SUCCESS);
+    CHECK_EQ(bytes, 4);
+    CHECK_EQ(host(managed)[0], 7);
+    CHECK_EQ(cuLibraryGetManaged(&managed, &bytes, of_library, "plain"), NOT_FOUND);
+    CHECK_EQ(cuLibraryUnload(of_library), SUCCESS);
 }
 
 static void calls_are_checked(void)

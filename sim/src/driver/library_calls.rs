@@ -163,7 +163,7 @@ pub(super) unsafe extern "C" fn cuLibraryGetGlobal(
     })
 }
 
-/// No library has managed memory, since the devices do not.
+/// The managed variable of a name in the current context.
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C" fn cuLibraryGetManaged(
     address: *mut CUdeviceptr,
@@ -174,9 +174,13 @@ pub(super) unsafe extern "C" fn cuLibraryGetManaged(
     entry(|machine| {
         with_library(machine, library, |_| {
             require(!address.is_null() || !bytes.is_null(), code::INVALID_VALUE)?;
-            named(name)?;
-            Err(code::NOT_FOUND)
-        })
+            named(name).map(drop)
+        })?;
+        let (module, mut start) = (module(machine, library)?, 0);
+        find_variable(machine, module, name, (&mut start, ptr::null_mut()))?;
+        let is_managed = read(&machine.memory.space).managed.contains(start as usize);
+        require(is_managed, code::NOT_FOUND)?;
+        find_variable(machine, module, name, (address, bytes))
     })
 }
 
