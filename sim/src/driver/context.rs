@@ -124,6 +124,13 @@ impl Context {
         streams
     }
 
+    /// Ends the streams of a destroyed context, which have no work.
+    pub(super) fn close(&self) {
+        self.streams().iter().for_each(|stream| stream.destroy());
+        lock(&self.per_thread).clear();
+        write(&self.members).clear();
+    }
+
     /// References of the host: how often a primary context was retained; 1 for another one.
     pub(super) fn live(&self) -> usize {
         *lock(&self.retained)

@@ -86,6 +86,7 @@ fn destroy(machine: &Machine, context: &Context) -> Result<(), i32> {
     machine.schedule.drain([context]);
     leaks::report_context(machine, context);
     machine.destroy_objects_of(context);
+    context.close();
     // Other threads of which it is the current one find that it is destroyed.
     with_stack(machine.generation, |stack| {
         if stack.last() == Some(context.handle().addr()) {

@@ -270,7 +270,8 @@ pub(super) fn copy_2d(copy: *const CUDA_MEMCPY2D) -> Result<Option<Copy>, i32> {
     described(&source, &target, [copy.WidthInBytes, copy.Height, 1])
 }
 
-/// The copy that a struct of three dimensions describes, with contexts or without.
+/// The copy that a struct of three dimensions describes, with contexts or without. The driver
+/// ignores levels of detail (580.159).
 macro_rules! copy_3d {
     ($copy:ident) => {{
         let source = described!(
@@ -286,7 +287,6 @@ macro_rules! copy_3d {
 /// The copy that `CUDA_MEMCPY3D` describes.
 pub(super) fn copy_3d(copy: *const CUDA_MEMCPY3D) -> Result<Option<Copy>, i32> {
     let copy = peek_copy!(copy: CUDA_MEMCPY3D);
-    require(copy.srcLOD == 0 && copy.dstLOD == 0, code::INVALID_VALUE)?;
     copy_3d!(copy)
 }
 
@@ -295,7 +295,6 @@ pub(super) fn copy_3d_peer(
     copy: *const CUDA_MEMCPY3D_PEER,
 ) -> Result<(Option<Copy>, [CUcontext; 2]), i32> {
     let copy = peek_copy!(copy: CUDA_MEMCPY3D_PEER);
-    require(copy.srcLOD == 0 && copy.dstLOD == 0, code::INVALID_VALUE)?;
     Ok((copy_3d!(copy)?, [copy.dstContext, copy.srcContext]))
 }
 

@@ -134,3 +134,27 @@ fn peer_access_follows_the_topology() {
     assert_eq!(cu!(bench, cuMemsetD8Async(on_first, 3, 16, stream)), code::INVALID_VALUE);
     ok!(bench, cuStreamSynchronize(stream));
 }
+
+#[test]
+fn contexts_beside_the_primary_one_own_their_objects() {
+    let bench = Bench::new("schedule=threads");
+    let (before, kept) = (live_objects(), bench.stream());
+    let mut handles = Vec::new();
+    for _ in 0..200 {
+        let mut own = ptr::null_mut();
+        ok!(bench, cuCtxCreate(&mut own, 0, 0));
+        assert!(!handles.contains(&own), "a handle never means another context");
+        let (stream, device) = (bench.stream(), bench.allocate(100));
+        ok!(bench, cuMemsetD8Async(device, 1, 100, stream));
+        let live = live_objects();
+        assert_eq!(live.contexts, before.contexts + 1);
+        assert_eq!((live.streams, live.allocations), (before.streams + 2, before.allocations + 1));
+        ok!(bench, cuCtxDestroy(own));
+        assert_eq!(cu!(bench, cuCtxSetCurrent(own)), code::INVALID_CONTEXT);
+        assert_eq!(cu!(bench, cuStreamQuery(stream)), code::CONTEXT_IS_DESTROYED);
+        handles.push(own);
+    }
+    ok!(bench, cuStreamQuery(kept));
+    ok!(bench, cuStreamDestroy(kept));
+    assert_eq!(LiveObjects { workers: 0, ..live_objects() }, LiveObjects { workers: 0, ..before });
+}

@@ -84,6 +84,9 @@ mod calls {
         cuModuleLoadDataEx, cuModuleUnload,
     };
     pub(super) use crate::driver::occupancy_calls::cuOccupancyMaxActiveBlocksPerMultiprocessor;
+    pub(super) use crate::driver::own_context_calls::{
+        cuCtxCreate_v2 as cuCtxCreate, cuCtxDestroy_v2 as cuCtxDestroy,
+    };
     pub(super) use crate::driver::pointer_calls::cuPointerGetAttribute;
     pub(super) use crate::driver::pool_calls::{
         cuDeviceGetDefaultMemPool, cuMemAllocAsync, cuMemAllocFromPoolAsync, cuMemFreeAsync,
