@@ -1,5 +1,6 @@
 /* The simulator as the driver of a program, by a link named libcuda.so.1 as other programs find it,
  * and of tcuda in the same process: both use one machine, which outlives tcuda_shutdown. */
+#include "check.h"
 #include "driver.h"
 
 /* CUdriverProcAddressQueryResult */

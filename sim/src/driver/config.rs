@@ -1,6 +1,7 @@
 //! Options of the simulated machine: "devices=4,memory=16GiB,schedule=threads".
 
 use super::error::{ConfigError, Excerpt};
+use super::model::{self, H100, Model};
 use crate::base::reserve;
 use std::borrow::Cow;
 use std::time::Duration;
@@ -65,6 +66,8 @@ pub struct Config {
     pub leaks: Leaks,
     /// Peer topology.
     pub peers: Peers,
+    /// What the attributes say that no other option changes.
+    pub(super) model: &'static Model,
     /// Multiprocessors of each device.
     pub multiprocessors: i32,
     /// Threads that each of them can hold.
@@ -94,10 +97,11 @@ impl Default for Config {
             trace: None,
             leaks: Leaks::Ignore,
             peers: Peers::Full,
-            multiprocessors: 132,
-            threads_per_multiprocessor: 2048,
+            model: &H100,
+            multiprocessors: H100.multiprocessors,
+            threads_per_multiprocessor: H100.threads_per_multiprocessor,
             name: Cow::Borrowed("Simulated GPU"),
-            compute_capability: (9, 0),
+            compute_capability: H100.compute_capability,
             virtual_memory: true,
             query_time: None,
             kernel_time: Duration::from_secs(60),
@@ -117,18 +121,46 @@ impl Config {
     pub fn parse(options: &str) -> Result<Config, ConfigError> {
         let _reserve = reserve::hold().ok_or(ConfigError::Host(libc::ENOMEM))?;
         let mut config = Config::default();
-        for option in options.split(',').map(str::trim).filter(|option| !option.is_empty()) {
-            let (key, value) =
-                option.split_once('=').ok_or(ConfigError::NotAPair(Excerpt::new(option)))?;
-            config.set(key.trim(), value.trim())?;
+        let pairs = || {
+            let options = options.split(',').map(str::trim).filter(|option| !option.is_empty());
+            options.map(|option| {
+                let pair = option.split_once('=');
+                let (key, value) = pair.ok_or(ConfigError::NotAPair(Excerpt::new(option)))?;
+                Ok((key.trim(), value.trim()))
+            })
+        };
+        // The other options change the model, wherever it stands.
+        for pair in pairs() {
+            if let ("gpu", name) = pair? {
+                config.be(name)?;
+            }
+        }
+        for pair in pairs() {
+            let (key, value) = pair?;
+            config.set(key, value)?;
         }
         Ok(config)
+    }
+
+    /// Takes what a model has.
+    fn be(&mut self, name: &str) -> Result<(), ConfigError> {
+        let accepted = "H100, H200, A100, L40S, T4, B200";
+        let bad = ConfigError::BadValue { key: "gpu", value: Excerpt::new(name), accepted };
+        let model = model::find(name).ok_or(bad)?;
+        self.model = model;
+        self.name = Cow::Borrowed(model.name);
+        self.memory = model.memory << 20;
+        self.multiprocessors = model.multiprocessors;
+        self.threads_per_multiprocessor = model.threads_per_multiprocessor;
+        self.compute_capability = model.compute_capability;
+        Ok(())
     }
 
     fn set(&mut self, key: &str, value: &str) -> Result<(), ConfigError> {
         let bad =
             |key, accepted| ConfigError::BadValue { key, value: Excerpt::new(value), accepted };
         match key {
+            "gpu" => (),
             "devices" => {
                 self.devices = number(value, 1, MAX_DEVICES as u64)
                     .ok_or(bad("devices", "a number from 1 to 16"))?
@@ -310,6 +342,19 @@ mod tests {
     }
 
     #[test]
+    fn a_model_is_changed_by_the_other_options() {
+        let config = Config::parse("multiprocessors=8,gpu=t4").unwrap();
+        assert_eq!((config.name.as_ref(), config.compute_capability), ("Tesla T4", (7, 5)));
+        assert_eq!((config.multiprocessors, config.threads_per_multiprocessor), (8, 1024));
+        assert_eq!(config.memory, 15_094 << 20);
+        for model in &model::MODELS {
+            let config = Config::parse(&format!("gpu={}", model.key)).unwrap();
+            assert_eq!(config.model, model);
+            assert!(config.memory.is_multiple_of(GRANULARITY), "{}", model.key);
+        }
+    }
+
+    #[test]
     fn an_adversary_has_a_seed() {
         let config =
             Config::parse("schedule=adversarial:18446744073709551615, late=17 + 3, trace=a/b");
@@ -343,6 +388,7 @@ mod tests {
         assert!(message("threads_per_multiprocessor=100").contains("multiple of 32"));
         assert!(message("kernel_time=0").contains("1 to 86400"));
         assert!(message("races=yes").contains("ignore, report"));
+        assert!(message("gpu=H1000").contains("A100"));
         assert!(message("leaks=abort").contains("ignore, report"));
         let long = format!("{}é", "x".repeat(39));
         assert!(message(&format!("{long}=1")).contains("..."));

@@ -99,7 +99,7 @@ pub(super) unsafe extern "C" fn cuCtxEnablePeerAccess(peer: CUcontext, flags: c_
         require(flags == 0, code::INVALID_VALUE)?;
         require(peer.is_active(), code::INVALID_CONTEXT)?;
         require(peer.device != context.device, code::PEER_ACCESS_UNSUPPORTED)?;
-        let reachable = machine.config.can_access_peer(context.device, peer.device);
+        let reachable = machine.can_access_peer(context.device, peer.device);
         require(reachable, code::PEER_ACCESS_UNSUPPORTED)?;
         let bit = 1 << peer.device;
         let before = machine.memory.peers[context.device].fetch_or(bit, Ordering::Relaxed);

@@ -1,12 +1,15 @@
-//! The calls for devices and their attributes, with the values of an H100.
+//! The calls for devices and their attributes.
 
 use super::arguments::{put, require};
-use super::config::Config;
 use super::entry::{entry, entry_before_init, guard, machine};
-use super::kernel::{MAX_SHARED_PER_BLOCK, MAX_THREADS_PER_BLOCK};
+use super::hardware::Device;
+use super::kernel::MAX_THREADS_PER_BLOCK;
+use super::machine::{Machine, uuid};
 use crate::base::code;
-use cudarc::driver::sys::{CUdevice, CUdevice_attribute, CUuuid};
-use std::ffi::{c_char, c_int, c_uint};
+use cudarc::driver::sys::{
+    CUdevice, CUdevice_P2PAttribute, CUdevice_attribute, CUdevprop, CUexecAffinityType, CUuuid,
+};
+use std::ffi::{CStr, c_char, c_int, c_uint};
 use std::sync::atomic::Ordering;
 
 /// The CUDA version of the simulated driver.
@@ -16,6 +19,7 @@ pub(super) const VERSION: c_int = 12090;
 pub(super) unsafe extern "C" fn initialize(flags: c_uint) -> c_int {
     entry_before_init(|machine| {
         require(flags == 0, code::INVALID_VALUE)?;
+        machine.refusal?;
         machine.initialised.store(true, Ordering::Release);
         Ok(())
     })
@@ -31,6 +35,7 @@ pub(super) unsafe extern "C" fn cuInit(flags: c_uint) -> c_int {
         return powered;
     }
     entry_before_init(|machine| {
+        machine.refusal?;
         machine.initialised.store(true, Ordering::Release);
         machine.is_shared.store(true, Ordering::Release);
         Ok(())
@@ -70,22 +75,17 @@ pub(super) unsafe extern "C" fn cuDeviceGetName(
         machine.device(device)?;
         let room = usize::try_from(len).map_err(|_| code::INVALID_VALUE)?;
         require(!text.is_null() && room > 0, code::INVALID_VALUE)?;
-        let kept = machine.config.name.bytes().take(room - 1).chain([0]);
-        for (index, byte) in kept.enumerate() {
-            put!(text.wrapping_add(index), byte as c_char)?;
-        }
-        Ok(())
+        put_text(text, room, &machine.config.name)
     })
 }
 
 #[unsafe(no_mangle)]
-pub(super) unsafe extern "C" fn cuDeviceGetUuid_v2(uuid: *mut CUuuid, device: CUdevice) -> c_int {
+pub(super) unsafe extern "C" fn cuDeviceGetUuid_v2(to: *mut CUuuid, device: CUdevice) -> c_int {
     entry(|machine| {
-        require(!uuid.is_null(), code::INVALID_VALUE)?;
-        machine.device(device)?;
-        let mut bytes = *b"simulated GPU \0\0";
-        bytes[15] = device as u8;
-        put!(uuid, CUuuid { bytes: bytes.map(|byte| byte as c_char) })
+        require(!to.is_null(), code::INVALID_VALUE)?;
+        let device = machine.device(device)?;
+        let bytes = uuid(device.ordinal).map(|byte| byte as c_char);
+        put!(to, CUuuid { bytes })
     })
 }
 
@@ -109,7 +109,7 @@ pub(super) unsafe extern "C" fn cuDeviceCanAccessPeer(
         require(!possible.is_null(), code::INVALID_VALUE)?;
         let (device, peer) = (machine.device(device)?, machine.device(peer)?);
         let (device, peer) = (device.context.device, peer.context.device);
-        put!(possible, c_int::from(machine.config.can_access_peer(device, peer)))
+        put!(possible, c_int::from(machine.can_access_peer(device, peer)))
     })
 }
 
@@ -121,14 +121,17 @@ pub(super) unsafe extern "C" fn cuDeviceGetAttribute(
 ) -> c_int {
     entry(|machine| {
         require(!value.is_null(), code::INVALID_VALUE)?;
-        machine.device(device)?;
-        let answer = answer(&machine.config, attribute as c_int, device);
+        let answer = answer(machine, attribute as c_int, machine.device(device)?);
         put!(value, answer.ok_or(code::INVALID_VALUE)?)
     })
 }
 
-/// The value of an attribute, by CUDA's numbers; newer drivers have more.
-fn answer(config: &Config, attribute: c_int, device: CUdevice) -> Option<c_int> {
+/// The value of an attribute, by CUDA's numbers up to those of CUDA 12.9. What the simulator cannot
+/// do is 0, whatever the model can.
+fn answer(machine: &Machine, attribute: c_int, device: &Device) -> Option<c_int> {
+    let config = &machine.config;
+    let (model, capability) = (config.model, config.compute_capability);
+    let since = |major| c_int::from(capability.0 >= major);
     let answer = match attribute {
         // Threads, blocks and grids
         1..=3 => MAX_THREADS_PER_BLOCK as c_int,
@@ -138,30 +141,31 @@ fn answer(config: &Config, attribute: c_int, device: CUdevice) -> Option<c_int> 
         10 => 32,
         16 => config.multiprocessors,
         39 => config.threads_per_multiprocessor,
-        75 => config.compute_capability.0,
-        76 => config.compute_capability.1,
-        106 => 32,
+        75 => capability.0,
+        76 => capability.1,
+        106 => model.blocks_per_multiprocessor,
         // Shared memory and registers
         8 => 49_152,
-        81 => 233_472,
-        97 => MAX_SHARED_PER_BLOCK as c_int,
-        111 => 1024,
+        81 => model.shared_per_multiprocessor,
+        97 => model.shared_per_block,
+        111 => model.shared_reserved,
         12 | 82 => 65_536,
         9 => 65_536,
         // Clocks, buses and caches
         11 => i32::MAX,
-        13 => 1_980_000,
-        36 => 2_619_000,
-        37 => 5120,
-        38 => 52_428_800,
-        108 => 32_768_000,
-        109 => 134_213_632,
-        87 => 2,
-        // PCI: bus, device, domain
-        33 => 1 + device,
+        13 => model.clock,
+        36 => model.memory_clock,
+        37 => model.bus,
+        38 => model.l2,
+        108 => model.persisting_l2,
+        109 => model.access_window,
+        87 => model.double_ratio,
+        40 => model.copy_engines,
+        // PCI: bus, device, domain, identification
+        33 => pci_bus(device.ordinal) as c_int,
         34 | 50 => 0,
-        139 => 0x2330_10de,
-        140 => 0x16c1_10de,
+        139 => model.pci.0 as c_int,
+        140 => model.pci.1 as c_int,
         // Capabilities
         15 => 1, // GPU overlap
         17 => 0, // kernel time limit
@@ -171,13 +175,12 @@ fn answer(config: &Config, attribute: c_int, device: CUdevice) -> Option<c_int> 
         31 => 1, // concurrent kernels
         32 => 1, // ECC
         35 => 0, // TCC
-        40 => 3, // copy engines
         41 => 1, // unified addressing
         78 => 1, // stream priorities
         79 | 80 => 1,
         83 => 0, // managed memory
         84 => 0, // several GPUs on a board
-        85 => device,
+        85 => device.ordinal as c_int,
         86 => 0,
         88 | 89 => 0,
         90 => 1, // compute preemption
@@ -198,7 +201,7 @@ fn answer(config: &Config, attribute: c_int, device: CUdevice) -> Option<c_int> 
         114 => 0,
         115 => 1, // pools
         116..=119 => 0,
-        120 => 1, // clusters
+        120 => since(9), // clusters
         121 => 0,
         122 | 123 => 0,
         124 => 0,
@@ -208,21 +211,174 @@ fn answer(config: &Config, attribute: c_int, device: CUdevice) -> Option<c_int> 
         128..=130 => 0,
         131 => -1,
         132 | 133 => 0,
-        134 => 0,
+        134 => -1, // no NUMA node
         135..=138 | 141..=143 => 0,
         // Textures and surfaces
-        14 => 512,
-        30 => 512,
+        14 | 30 => 512,
         51 => 32,
         44 => 1,
-        21..=23 => 131_072,
-        24..=26 => 16_384,
-        27 | 28 => 32_768,
-        29 | 43 | 54 => 2048,
-        42 | 45 | 46 | 52 | 53 => 32_768,
-        47..=49 => 16_384,
-        55..=74 | 77 => 32_768,
+        21 | 22 | 56 | 70 => 131_072,
+        23 | 57 => 65_536,
+        24..=26 | 58..=60 => 16_384,
+        27 | 28 | 42 | 45 | 46 | 49 | 52 | 53 | 55 | 61 | 63 | 64 | 66 | 67 | 73 | 74 | 77 => {
+            32_768
+        }
+        29 | 43 | 62 | 65 => 2048,
+        47 | 48 => 8192,
+        54 | 68 => 2046,
+        69 => 268_435_456,
+        71 => 65_000,
+        72 => 2_097_120,
         _ => return None,
     };
     Some(answer)
+}
+
+/// The bus of a device; the domain and the number there are 0.
+fn pci_bus(ordinal: usize) -> usize {
+    1 + ordinal
+}
+
+#[unsafe(no_mangle)]
+pub(super) unsafe extern "C" fn cuDeviceGetPCIBusId(
+    text: *mut c_char,
+    len: c_int,
+    device: CUdevice,
+) -> c_int {
+    entry(|machine| {
+        let bus = pci_bus(machine.device(device)?.ordinal);
+        require(!text.is_null(), code::INVALID_VALUE)?;
+        let room = usize::try_from(len).map_err(|_| code::INVALID_VALUE)?;
+        let id = format!("0000:{bus:02x}:00.0");
+        put_text(text, room, &id)?;
+        // What fits is written, as by the driver (580.159).
+        require(id.len() < room, code::INVALID_VALUE)
+    })
+}
+
+/// Writes as much of a text as fits, and a NUL.
+fn put_text(to: *mut c_char, room: usize, text: &str) -> Result<(), i32> {
+    let kept = text.bytes().take(room.saturating_sub(1)).chain([0]).take(room);
+    for (index, byte) in kept.enumerate() {
+        put!(to.wrapping_add(index), byte as c_char)?;
+    }
+    Ok(())
+}
+
+#[unsafe(no_mangle)]
+pub(super) unsafe extern "C" fn cuDeviceGetByPCIBusId(
+    device: *mut CUdevice,
+    id: *const c_char,
+) -> c_int {
+    entry(|machine| {
+        require(!device.is_null() && !id.is_null(), code::INVALID_VALUE)?;
+        // SAFETY: not NULL, and NUL-terminated by the caller's promise.
+        let id = unsafe { CStr::from_ptr(id) }.to_str().map_err(|_| code::INVALID_VALUE)?;
+        let place = pci_place(id).ok_or(code::INVALID_VALUE)?;
+        let is_there = |device: &Device| place == (0, pci_bus(device.ordinal) as u32, 0);
+        let found = machine.hardware.devices.iter().position(is_there);
+        put!(device, found.ok_or(code::INVALID_DEVICE)? as CUdevice)
+    })
+}
+
+/// Domain, bus and device of [domain:]bus:device[.function], in hexadecimal digits.
+fn pci_place(id: &str) -> Option<(u32, u32, u32)> {
+    let number = |text: &str| u32::from_str_radix(text, 16).ok();
+    let mut parts = id.rsplit(':');
+    let (device, bus) = (parts.next()?, parts.next()?);
+    let device = device.split_once('.').map_or(device, |(device, _)| device);
+    let domain = parts.next().map_or(Some(0), number)?;
+    parts.next().is_none().then_some((domain, number(bus)?, number(device)?))
+}
+
+#[unsafe(no_mangle)]
+pub(super) unsafe extern "C" fn cuDeviceGetLuid(
+    _: *mut c_char,
+    _: *mut c_uint,
+    device: CUdevice,
+) -> c_int {
+    // Devices have one under Windows.
+    entry(|machine| machine.device(device).and(Err(code::NOT_SUPPORTED)))
+}
+
+#[unsafe(no_mangle)]
+pub(super) unsafe extern "C" fn cuDeviceGetP2PAttribute(
+    value: *mut c_int,
+    attribute: CUdevice_P2PAttribute,
+    device: CUdevice,
+    peer: CUdevice,
+) -> c_int {
+    use CUdevice_P2PAttribute::*;
+    entry(|machine| {
+        require(!value.is_null(), code::INVALID_VALUE)?;
+        let (device, peer) = (machine.device(device)?, machine.device(peer)?);
+        let (device, peer) = (device.context.device, peer.context.device);
+        require(device != peer, code::INVALID_DEVICE)?;
+        let is_reachable = c_int::from(machine.can_access_peer(device, peer));
+        let answer = match attribute {
+            CU_DEVICE_P2P_ATTRIBUTE_PERFORMANCE_RANK => 0,
+            CU_DEVICE_P2P_ATTRIBUTE_ACCESS_SUPPORTED => is_reachable,
+            CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED => is_reachable,
+            // There are no arrays.
+            CU_DEVICE_P2P_ATTRIBUTE_ACCESS_ACCESS_SUPPORTED => 0,
+            _ => return Err(code::INVALID_VALUE),
+        };
+        put!(value, answer)
+    })
+}
+
+#[unsafe(no_mangle)]
+pub(super) unsafe extern "C" fn cuDeviceComputeCapability(
+    major: *mut c_int,
+    minor: *mut c_int,
+    device: CUdevice,
+) -> c_int {
+    entry(|machine| {
+        require(!major.is_null() && !minor.is_null(), code::INVALID_VALUE)?;
+        machine.device(device)?;
+        put!(major, machine.config.compute_capability.0)?;
+        put!(minor, machine.config.compute_capability.1)
+    })
+}
+
+#[unsafe(no_mangle)]
+pub(super) unsafe extern "C" fn cuDeviceGetProperties(
+    properties: *mut CUdevprop,
+    device: CUdevice,
+) -> c_int {
+    entry(|machine| {
+        require(!properties.is_null(), code::INVALID_VALUE)?;
+        let device = machine.device(device)?;
+        let of = |attribute| answer(machine, attribute, device).unwrap_or(0);
+        put!(
+            properties,
+            CUdevprop {
+                maxThreadsPerBlock: of(1),
+                maxThreadsDim: [of(2), of(3), of(4)],
+                maxGridSize: [of(5), of(6), of(7)],
+                sharedMemPerBlock: of(8),
+                totalConstantMemory: of(9),
+                SIMDWidth: of(10),
+                memPitch: of(11),
+                regsPerBlock: of(12),
+                clockRate: of(13),
+                textureAlign: of(14),
+            }
+        )
+    })
+}
+
+#[unsafe(no_mangle)]
+pub(super) unsafe extern "C" fn cuDeviceGetExecAffinitySupport(
+    supported: *mut c_int,
+    kind: CUexecAffinityType,
+    device: CUdevice,
+) -> c_int {
+    entry(|machine| {
+        require(!supported.is_null(), code::INVALID_VALUE)?;
+        machine.device(device)?;
+        // A part of the multiprocessors is given by MPS, which is not there.
+        let _ = kind;
+        put!(supported, 0)
+    })
 }

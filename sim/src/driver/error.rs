@@ -52,8 +52,8 @@ fn descriptor_hint(errno: i32) -> &'static str {
 pub enum ConfigError {
     /// A key that does not exist.
     #[error(
-        "unknown option \"{0}\" of the simulated machine; accepted are devices, memory, schedule, \
-         late, trace, leaks, races, peers, virtual_memory, question, kernel_time, \
+        "unknown option \"{0}\" of the simulated machine; accepted are gpu, devices, memory, \
+         schedule, late, trace, leaks, races, peers, virtual_memory, question, kernel_time, \
          multiprocessors, threads_per_multiprocessor, compute_capability and name"
     )]
     UnknownKey(Excerpt),

@@ -74,6 +74,14 @@ exports! {
         cuDeviceGetUuid 11040 = cuDeviceGetUuid_v2(uuid, device);
         cuDeviceTotalMem 3020 = cuDeviceTotalMem_v2(bytes, device);
         cuDeviceGetAttribute 2000 = cuDeviceGetAttribute(value, attribute, device);
+        cuDeviceGetPCIBusId 4010 = cuDeviceGetPCIBusId(text, len, device);
+        cuDeviceGetByPCIBusId 4010 = cuDeviceGetByPCIBusId(device, id);
+        cuDeviceGetLuid 10000 = cuDeviceGetLuid(luid, node_mask, device);
+        cuDeviceGetP2PAttribute 8000 = cuDeviceGetP2PAttribute(value, attribute, device, peer);
+        cuDeviceComputeCapability 2000 = cuDeviceComputeCapability(major, minor, device);
+        cuDeviceGetProperties 2000 = cuDeviceGetProperties(properties, device);
+        cuDeviceGetExecAffinitySupport 11040 = cuDeviceGetExecAffinitySupport(
+            supported, kind, device);
         cuDeviceCanAccessPeer 4000 = cuDeviceCanAccessPeer(possible, device, peer);
     }
     error_calls {

@@ -45,6 +45,8 @@ fn call_back(callback: Callback, status: c_int) {
 
 /// A device.
 pub(super) struct Device {
+    /// Its number among all devices of the machine, visible or not.
+    pub(super) ordinal: usize,
     pub(super) context: Context,
     /// Utilisation by kernels.
     pub(super) kernels: Load,

@@ -36,6 +36,7 @@ struct HandleData {
     offset: u64,
     /// Id of the allocation or event.
     id: u64,
+    /// The ordinal of the device.
     device: u64,
     /// Offset of a block in its allocation; `bytes` is its length.
     start: u64,
@@ -88,14 +89,15 @@ pub(super) unsafe extern "C" fn cuIpcGetMemHandle(
         let space = read(&machine.memory.space);
         let (base, mapping) = space.mapping(start).ok_or(code::INVALID_VALUE)?;
         let allocation = &mapping.allocation;
-        let slot = shared::publish(allocation).ok_or(code::OUT_OF_MEMORY)?;
+        let ordinal = machine.hardware.devices[machine.hardware.owner(owner).device].ordinal;
+        let slot = shared::publish(allocation, ordinal).ok_or(code::OUT_OF_MEMORY)?;
         let words = HandleData {
             magic: MEMORY,
             process: std::process::id(),
             file: allocation.physical.file,
             offset: (allocation.physical.bytes() + slot * slots::SLOT) as u64,
             id: allocation.id,
-            device: machine.hardware.owner(owner).device as u64,
+            device: ordinal as u64,
             start: (start - base) as u64,
             bytes: block.bytes as u64,
             sum: 0,
@@ -114,11 +116,11 @@ pub(super) unsafe extern "C" fn cuIpcOpenMemHandle_v2(
         let context = machine.current()?;
         require(!ptr.is_null() && flags == LAZY_PEERS, code::INVALID_VALUE)?;
         let words = HandleData::of(handle.reserved, MEMORY, code::INVALID_VALUE)?;
-        require(words.device == context.device as u64, code::INVALID_VALUE)?;
+        require(machine.device_of(words.device) == Some(context.device), code::INVALID_VALUE)?;
         let file =
             shared::open_again(words.process, words.file).map_err(|_| code::INVALID_VALUE)?;
-        let devices = machine.hardware.devices.len();
-        let found = shared::adopt(file, Some(words.offset as usize), Some(words.id), devices);
+        let device_of = |ordinal| machine.device_of(ordinal);
+        let found = shared::adopt(file, Some(words.offset as usize), Some(words.id), device_of);
         let allocation = found.ok_or(code::INVALID_VALUE)?;
         let (start, length, bytes) = (words.start as usize, words.bytes as usize, allocation.bytes);
         let end = start.checked_add(length).ok_or(code::INVALID_VALUE)?;
@@ -165,7 +167,7 @@ pub(super) unsafe extern "C" fn cuIpcGetEventHandle(
             file: machine.memory.physical[event.device].file,
             offset: shared.event.offset as u64,
             id: shared.event.number(),
-            device: event.device as u64,
+            device: machine.hardware.devices[event.device].ordinal as u64,
             ..HandleData::default()
         };
         // Another process may wait for the event while this one makes no call.
@@ -183,7 +185,7 @@ pub(super) unsafe extern "C" fn cuIpcOpenEventHandle(
         let context = machine.current()?;
         require(!event.is_null(), code::INVALID_VALUE)?;
         let words = HandleData::of(handle.reserved, EVENT, code::MAP_FAILED)?;
-        require(words.device == context.device as u64, code::INVALID_VALUE)?;
+        require(machine.device_of(words.device) == Some(context.device), code::INVALID_VALUE)?;
         let opened = Arc::new(open_shared(context, &words)?);
         machine.schedule.share_events();
         let created = write(&machine.events).insert(opened);
@@ -223,7 +225,8 @@ pub(super) unsafe extern "C" fn cuMemExportToShareableHandle(
         let is_file = kind == CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
         // Memory is exported only as a handle type requested at its creation.
         require(is_file && allocation.handle_types & kind.0 != 0, code::INVALID_VALUE)?;
-        let file = shared::export(&allocation).map_err(|_| code::OPERATING_SYSTEM)?;
+        let ordinal = machine.hardware.devices[allocation.device()].ordinal;
+        let file = shared::export(&allocation, ordinal).map_err(|_| code::OPERATING_SYSTEM)?;
         put!(shareable.cast::<c_int>(), file)
     })
 }
@@ -242,7 +245,7 @@ pub(super) unsafe extern "C" fn cuMemImportFromShareableHandle(
         let is_open = unsafe { libc::fcntl(file, libc::F_GETFD) } >= 0;
         // The status of driver 580.
         require(is_open, code::UNKNOWN)?;
-        let found = shared::import(file, machine.hardware.devices.len());
+        let found = shared::import(file, |ordinal| machine.device_of(ordinal));
         let imported = write(&machine.handles).insert(found.ok_or(code::INVALID_VALUE)?);
         put!(handle, imported as CUmemGenericAllocationHandle)
     })

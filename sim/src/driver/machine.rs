@@ -7,6 +7,7 @@ use super::arguments::require;
 use super::capture::Captures;
 use super::config::{Config, ScheduleKind};
 use super::context::{Context, has_own_default_stream, with_stack};
+use super::environment;
 use super::error::ConfigError;
 use super::event::{Event, Recorded};
 use super::exec::{Exec, Execs};
@@ -27,6 +28,7 @@ use super::sync::{lock, read, write};
 use super::trace::Trace;
 use super::unit::Block;
 use super::user_object::UserObjects;
+use super::visible::{self, Uuid};
 use crate::base::code;
 use crate::program::Program;
 use cudarc::driver::sys::{
@@ -47,6 +49,8 @@ pub(super) struct Machine {
     /// Distinguishes this machine from earlier ones.
     pub(super) generation: u64,
     pub(super) initialised: AtomicBool,
+    /// Why cuInit fails, if it does: no device is visible.
+    pub(super) refusal: Result<(), i32>,
     /// A host that knows the library has powered it on, and not off.
     pub(super) is_hosted: AtomicBool,
     /// Programs use it through the exported functions: it stays on until the process ends.
@@ -112,12 +116,16 @@ impl Machine {
         let trace = config.trace.as_deref().map(Trace::open).transpose();
         let trace = trace.map_err(ConfigError::Trace)?;
         let strategy = Strategy::new(seed.unwrap_or(0));
-        let mut devices = Vec::with_capacity(config.devices);
-        let mut physical = Vec::with_capacity(config.devices);
-        for index in 0..config.devices {
+        let visible = visible_devices(&config);
+        let refusal = visible.as_ref().map(drop).map_err(|code| *code);
+        let visible = visible.unwrap_or_default();
+        let mut devices = Vec::with_capacity(visible.len());
+        let mut physical = Vec::with_capacity(visible.len());
+        for (index, ordinal) in visible.into_iter().enumerate() {
             let memory = Physical::new(index, config.memory, strategy.poison);
             physical.push(Arc::new(memory.map_err(no_memory)?));
             devices.push(Device {
+                ordinal,
                 context: Context::new(index),
                 kernels: Load::default(),
                 memory: Load::default(),
@@ -127,17 +135,19 @@ impl Machine {
         let hardware = Arc::new(Hardware::new(devices, Arc::clone(&memory), &config));
         let (of_adversary, late) = (Arc::clone(&hardware), config.late.clone());
         let adversary = Adversary::new(of_adversary, strategy, late, trace, seed.is_some());
+        let pools = Pools::new(hardware.devices.len());
         let schedule = Schedule::new(config.schedule, Arc::clone(&hardware), adversary);
         Ok(Machine {
             generation: GENERATION.fetch_add(1, Ordering::Relaxed),
             initialised: AtomicBool::new(false),
+            refusal,
             is_hosted: AtomicBool::new(false),
             is_shared: AtomicBool::new(false),
             graph_memory: Arc::new(GraphMemory::new(&memory)),
             memory,
             hardware,
             schedule: Arc::new(schedule),
-            pools: Pools::new(config.devices),
+            pools,
             config,
             // Each table has its own kind of handle; kind 1 is used by contexts.
             streams: RwLock::new(Handles::new(2)),
@@ -202,6 +212,17 @@ impl Machine {
     pub(super) fn device(&self, device: CUdevice) -> Result<&Device, i32> {
         let index = usize::try_from(device).map_err(|_| code::INVALID_DEVICE)?;
         self.hardware.devices.get(index).ok_or(code::INVALID_DEVICE)
+    }
+
+    /// The device with an ordinal, if it is visible.
+    pub(super) fn device_of(&self, ordinal: u64) -> Option<usize> {
+        self.hardware.devices.iter().position(|device| device.ordinal as u64 == ordinal)
+    }
+
+    /// True if a device can access the memory of another.
+    pub(super) fn can_access_peer(&self, device: usize, peer: usize) -> bool {
+        let ordinal = |index: usize| self.hardware.devices[index].ordinal;
+        self.config.can_access_peer(ordinal(device), ordinal(peer))
     }
 
     /// The stream of a handle. The fixed handles mean streams of the current context. Other streams
@@ -418,4 +439,18 @@ impl Machine {
 
 fn no_memory(code: i32) -> ConfigError {
     if code == libc::EFBIG { ConfigError::FileLimit } else { ConfigError::Host(code) }
+}
+
+/// The ordinals of the devices that the environment makes visible.
+fn visible_devices(config: &Config) -> Result<Vec<usize>, i32> {
+    let uuids: Vec<Uuid> = (0..config.devices).map(uuid).collect();
+    visible::devices(environment::text(visible::NAME).as_deref(), &uuids)
+}
+
+/// The UUID of a device.
+pub(super) fn uuid(ordinal: usize) -> Uuid {
+    // The first part tells the devices apart, so that it alone names one.
+    let mut uuid = *b"sim\0ulated GPU\0\0";
+    uuid[3] = ordinal as u8;
+    uuid
 }

@@ -3,8 +3,7 @@
 //! One machine is on at a time. A host that knows the library powers it on and off
 //! (`interface.rs`); for a program that only calls the driver, cuInit does (`exports.rs`). Handles
 //! are numbers that are looked up in tables. Device addresses are PROT_NONE for the host and are
-//! looked up as well. So any
-//! argument returns the CUresult that a GPU would return and never crashes.
+//! looked up as well. So any argument returns the CUresult that a GPU would return and never crashes.
 //!
 //! A file imports files of the groups before its own, and of its own group without a circle
 //! (`tests/layers.rs`):
@@ -21,11 +20,14 @@
 // What all of them use: locks, arguments, options, tables of handles, threads.
 mod arguments;
 mod config;
+mod environment;
 mod error;
 mod handles;
 mod hooks;
 mod load;
+mod model;
 mod sync;
+mod visible;
 mod worker;
 
 // 1. Memory: of each device, the address space over it, and the pinned ranges of the host.
@@ -206,11 +208,7 @@ fn power_on_for_program() -> Result<(), i32> {
         return Ok(());
     }
     let _reserve = reserve::hold().ok_or(code::OUT_OF_MEMORY)?;
-    let options = match is_privileged() {
-        // The caller of a program with raised privileges sets its environment.
-        true => String::new(),
-        false => std::env::var("TCUDA_SIM").unwrap_or_default(),
-    };
+    let options = environment::text("TCUDA_SIM").unwrap_or_default();
     let mut on = write(&MACHINE);
     if on.is_some() {
         return Ok(());
@@ -225,12 +223,6 @@ fn power_on_for_program() -> Result<(), i32> {
     note_power_on();
     *on = Some(Arc::new(new));
     Ok(())
-}
-
-/// True if the program runs with raised privileges.
-fn is_privileged() -> bool {
-    // SAFETY: no preconditions.
-    unsafe { libc::getauxval(libc::AT_SECURE) != 0 }
 }
 
 /// Counts the live objects; all zero when the machine is off.

@@ -299,7 +299,7 @@ pub(super) unsafe extern "C" fn cuMemPoolSetAccess(
                 // The owner's access cannot be revoked.
                 require(*right == 3, code::INVALID_DEVICE)?;
             } else {
-                let reachable = machine.config.can_access_peer(*device, pool.device());
+                let reachable = machine.can_access_peer(*device, pool.device());
                 require(reachable, code::INVALID_DEVICE)?;
             }
         }

@@ -22,6 +22,7 @@ struct Record {
     magic: u64,
     /// Id of the allocation, so that a reused slot is detected.
     id: u64,
+    /// The ordinal of the device; which index it has differs with CUDA_VISIBLE_DEVICES.
     device: u64,
     handle_types: u64,
     count: u64,
@@ -32,7 +33,7 @@ const _: () = assert!(size_of::<Record>() <= SLOT, "it fits");
 
 /// Writes the description of an allocation to a slot of its memory; returns the slot. `None`: no
 /// slot is free, or the allocation has too many pieces.
-pub(super) fn publish(allocation: &Allocation) -> Option<usize> {
+pub(super) fn publish(allocation: &Allocation, ordinal: usize) -> Option<usize> {
     let physical = &allocation.physical;
     let mut slots = lock(&physical.slots);
     if let Some(slot) = allocation.slot.get() {
@@ -43,7 +44,7 @@ pub(super) fn publish(allocation: &Allocation) -> Option<usize> {
     let mut record = Record {
         magic: MAGIC,
         id: allocation.id,
-        device: physical.device as u64,
+        device: ordinal as u64,
         handle_types: allocation.handle_types.into(),
         count: allocation.extents.len() as u64,
         extents: [(0, 0); MOST_EXTENTS],
@@ -67,8 +68,8 @@ pub(super) fn open_again(process: u32, file: i32) -> Result<i32, i32> {
 }
 
 /// Creates a descriptor that identifies an allocation in any process.
-pub(super) fn export(allocation: &Allocation) -> Result<i32, i32> {
-    let slot = publish(allocation).ok_or(libc::ENOSPC)?;
+pub(super) fn export(allocation: &Allocation, ordinal: usize) -> Result<i32, i32> {
+    let slot = publish(allocation, ordinal).ok_or(libc::ENOSPC)?;
     let offset = allocation.physical.bytes() + slot * SLOT;
     let file = open_again(std::process::id(), allocation.physical.file)?;
     // SAFETY: the descriptor is ours.
@@ -102,7 +103,10 @@ pub(super) fn memory_of(file: i32) -> Option<usize> {
 }
 
 /// The allocation that a descriptor identifies; the caller keeps the descriptor.
-pub(super) fn import(file: i32, devices: usize) -> Option<Arc<Allocation>> {
+pub(super) fn import(
+    file: i32,
+    device_of: impl Fn(u64) -> Option<usize>,
+) -> Option<Arc<Allocation>> {
     // SAFETY: fcntl accepts any number.
     let own = unsafe { libc::fcntl(file, libc::F_DUPFD_CLOEXEC, 0) };
     if own < 0 {
@@ -110,7 +114,7 @@ pub(super) fn import(file: i32, devices: usize) -> Option<Arc<Allocation>> {
     }
     // SAFETY: the descriptor is ours.
     let offset = unsafe { libc::lseek(own, 0, libc::SEEK_CUR) };
-    adopt(own, usize::try_from(offset).ok(), None, devices)
+    adopt(own, usize::try_from(offset).ok(), None, device_of)
 }
 
 /// The allocation that the slot at `offset` describes; with `id`, only if the ids are equal. Takes
@@ -119,14 +123,15 @@ pub(super) fn adopt(
     file: i32,
     offset: Option<usize>,
     id: Option<u64>,
-    devices: usize,
+    device_of: impl Fn(u64) -> Option<usize>,
 ) -> Option<Arc<Allocation>> {
     let found = offset.and_then(|offset| read(file, offset, id));
-    let Some((record, bytes)) = found.filter(|(record, _)| record.device < devices as u64) else {
+    let placed = found.and_then(|(record, bytes)| Some((device_of(record.device)?, record, bytes)));
+    let Some((device, record, bytes)) = placed else {
         close(file);
         return None;
     };
-    let physical = Physical::foreign(record.device as usize, file, bytes);
+    let physical = Physical::foreign(device, file, bytes);
     let pieces = record.extents.iter().take(record.count as usize);
     let extents: Vec<Extent> = pieces
         .map(|(start, bytes)| Extent { start: *start as usize, bytes: *bytes as usize })

@@ -260,7 +260,7 @@ pub(super) unsafe extern "C" fn cuMemSetAccess(
     entry(|machine| {
         let address = check_range(ptr, bytes)?;
         let rights = rights(machine, access, count).map_err(|_| code::INVALID_VALUE)?;
-        let reachable = |device, owner| machine.config.can_access_peer(device, owner);
+        let reachable = |device, owner| machine.can_access_peer(device, owner);
         write(&machine.memory.space).set_access(address, bytes, &rights, reachable)
     })
 }
