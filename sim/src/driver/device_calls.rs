@@ -1,14 +1,12 @@
 //! The calls for devices and their attributes.
 
-use super::arguments::{put, require};
+use super::arguments::{enumerator, put, require};
 use super::entry::{entry, entry_before_init, guard, machine};
 use super::hardware::Device;
 use super::kernel::MAX_THREADS_PER_BLOCK;
 use super::machine::{Machine, uuid};
 use crate::base::code;
-use cudarc::driver::sys::{
-    CUdevice, CUdevice_P2PAttribute, CUdevice_attribute, CUdevprop, CUexecAffinityType, CUuuid,
-};
+use cudarc::driver::sys::{CUdevice, CUdevice_P2PAttribute, CUdevprop, CUuuid};
 use std::ffi::{CStr, c_char, c_int, c_uint};
 use std::sync::atomic::Ordering;
 
@@ -116,7 +114,7 @@ pub(super) unsafe extern "C" fn cuDeviceCanAccessPeer(
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C" fn cuDeviceGetAttribute(
     value: *mut c_int,
-    attribute: CUdevice_attribute,
+    attribute: c_uint,
     device: CUdevice,
 ) -> c_int {
     entry(|machine| {
@@ -304,7 +302,7 @@ pub(super) unsafe extern "C" fn cuDeviceGetLuid(
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C" fn cuDeviceGetP2PAttribute(
     value: *mut c_int,
-    attribute: CUdevice_P2PAttribute,
+    attribute: c_uint,
     device: CUdevice,
     peer: CUdevice,
 ) -> c_int {
@@ -315,13 +313,12 @@ pub(super) unsafe extern "C" fn cuDeviceGetP2PAttribute(
         let (device, peer) = (device.context.device, peer.context.device);
         require(device != peer, code::INVALID_DEVICE)?;
         let is_reachable = c_int::from(machine.can_access_peer(device, peer));
-        let answer = match attribute {
+        let answer = match enumerator(attribute)? {
             CU_DEVICE_P2P_ATTRIBUTE_PERFORMANCE_RANK => 0,
             CU_DEVICE_P2P_ATTRIBUTE_ACCESS_SUPPORTED => is_reachable,
             CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED => is_reachable,
             // There are no arrays.
             CU_DEVICE_P2P_ATTRIBUTE_ACCESS_ACCESS_SUPPORTED => 0,
-            _ => return Err(code::INVALID_VALUE),
         };
         put!(value, answer)
     })
@@ -371,14 +368,13 @@ pub(super) unsafe extern "C" fn cuDeviceGetProperties(
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C" fn cuDeviceGetExecAffinitySupport(
     supported: *mut c_int,
-    kind: CUexecAffinityType,
+    _: c_uint,
     device: CUdevice,
 ) -> c_int {
     entry(|machine| {
         require(!supported.is_null(), code::INVALID_VALUE)?;
         machine.device(device)?;
         // A part of the multiprocessors is given by MPS, which is not there.
-        let _ = kind;
         put!(supported, 0)
     })
 }

@@ -73,15 +73,15 @@ exports! {
         cuDeviceGetName 2000 = cuDeviceGetName(name, len, device);
         cuDeviceGetUuid 11040 = cuDeviceGetUuid_v2(uuid, device);
         cuDeviceTotalMem 3020 = cuDeviceTotalMem_v2(bytes, device);
-        cuDeviceGetAttribute 2000 = cuDeviceGetAttribute(value, attribute, device);
+        cuDeviceGetAttribute 2000 = cuDeviceGetAttribute(value, attribute as c_uint, device);
         cuDeviceGetPCIBusId 4010 = cuDeviceGetPCIBusId(text, len, device);
         cuDeviceGetByPCIBusId 4010 = cuDeviceGetByPCIBusId(device, id);
         cuDeviceGetLuid 10000 = cuDeviceGetLuid(luid, node_mask, device);
-        cuDeviceGetP2PAttribute 8000 = cuDeviceGetP2PAttribute(value, attribute, device, peer);
+        cuDeviceGetP2PAttribute 8000 = cuDeviceGetP2PAttribute(value, attribute as c_uint, device, peer);
         cuDeviceComputeCapability 2000 = cuDeviceComputeCapability(major, minor, device);
         cuDeviceGetProperties 2000 = cuDeviceGetProperties(properties, device);
         cuDeviceGetExecAffinitySupport 11040 = cuDeviceGetExecAffinitySupport(
-            supported, kind, device);
+            supported, kind as c_uint, device);
         cuDeviceCanAccessPeer 4000 = cuDeviceCanAccessPeer(possible, device, peer);
     }
     error_calls {
@@ -264,8 +264,8 @@ exports! {
         cuGraphNodeSetParams 12020 = cuGraphNodeSetParams(node, params);
     }
     graph_memory_calls {
-        cuDeviceGetGraphMemAttribute 11040 = cuDeviceGetGraphMemAttribute(device, attribute, value);
-        cuDeviceSetGraphMemAttribute 11040 = cuDeviceSetGraphMemAttribute(device, attribute, value);
+        cuDeviceGetGraphMemAttribute 11040 = cuDeviceGetGraphMemAttribute(device, attribute as c_uint, value);
+        cuDeviceSetGraphMemAttribute 11040 = cuDeviceSetGraphMemAttribute(device, attribute as c_uint, value);
         cuDeviceGraphMemTrim 11040 = cuDeviceGraphMemTrim(device);
     }
     user_object_calls {
@@ -302,9 +302,9 @@ exports! {
         cuMemAllocManaged 6000 = cuMemAllocManaged(ptr, bytes, flags);
         cuMemPrefetchAsync 8000 = cuMemPrefetchAsync(ptr, bytes, device, stream);
         cuMemPrefetchAsync 12020 = cuMemPrefetchAsync_v2(ptr, bytes, location, flags, stream);
-        cuMemAdvise 8000 = cuMemAdvise(ptr, bytes, advice, device);
-        cuMemAdvise 12020 = cuMemAdvise_v2(ptr, bytes, advice, location);
-        cuMemRangeGetAttribute 8000 = cuMemRangeGetAttribute(data, size, which, ptr, bytes);
+        cuMemAdvise 8000 = cuMemAdvise(ptr, bytes, advice as c_uint, device);
+        cuMemAdvise 12020 = cuMemAdvise_v2(ptr, bytes, advice as c_uint, location);
+        cuMemRangeGetAttribute 8000 = cuMemRangeGetAttribute(data, size, which as c_uint, ptr, bytes);
         cuMemRangeGetAttributes 8000 = cuMemRangeGetAttributes(
             data, sizes, which, count, ptr, bytes);
         cuStreamAttachMemAsync 6000 = cuStreamAttachMemAsync(stream, ptr, bytes, flags);
@@ -352,7 +352,7 @@ exports! {
     }
     virtual_memory_calls {
         cuMemGetAllocationGranularity 10020 = cuMemGetAllocationGranularity(
-            granularity, properties, option);
+            granularity, properties, option as c_uint);
         cuMemAddressReserve 10020 = cuMemAddressReserve(ptr, bytes, alignment, address, flags);
         cuMemAddressFree 10020 = cuMemAddressFree(ptr, bytes);
         cuMemCreate 10020 = cuMemCreate(handle, bytes, properties, flags);
@@ -382,8 +382,8 @@ exports! {
         cuDeviceSetMemPool 11020 = cuDeviceSetMemPool(device, pool);
         cuMemPoolCreate 11020 = cuMemPoolCreate(pool, properties);
         cuMemPoolDestroy 11020 = cuMemPoolDestroy(pool);
-        cuMemPoolSetAttribute 11020 = cuMemPoolSetAttribute(pool, attribute, value);
-        cuMemPoolGetAttribute 11020 = cuMemPoolGetAttribute(pool, attribute, value);
+        cuMemPoolSetAttribute 11020 = cuMemPoolSetAttribute(pool, attribute as c_uint, value);
+        cuMemPoolGetAttribute 11020 = cuMemPoolGetAttribute(pool, attribute as c_uint, value);
         cuMemPoolSetAccess 11020 = cuMemPoolSetAccess(pool, access, count);
         cuMemPoolGetAccess 11020 = cuMemPoolGetAccess(flags, pool, location);
         cuMemPoolTrimTo 11020 = cuMemPoolTrimTo(pool, bytes_to_keep);
@@ -422,26 +422,26 @@ exports! {
         cuKernelGetLibrary 12050 = cuKernelGetLibrary(library, kernel);
         cuKernelGetName 12030 = cuKernelGetName(name, kernel);
         cuKernelGetParamInfo 12040 = cuKernelGetParamInfo(kernel, index, offset, size);
-        cuKernelGetAttribute 12000 = cuKernelGetAttribute(value, attribute, kernel, device);
-        cuKernelSetAttribute 12000 = cuKernelSetAttribute(attribute, value, kernel, device);
-        cuKernelSetCacheConfig 12000 = cuKernelSetCacheConfig(kernel, config, device);
+        cuKernelGetAttribute 12000 = cuKernelGetAttribute(value, attribute as c_uint, kernel, device);
+        cuKernelSetAttribute 12000 = cuKernelSetAttribute(attribute as c_uint, value, kernel, device);
+        cuKernelSetCacheConfig 12000 = cuKernelSetCacheConfig(kernel, config as c_uint, device);
     }
     link_calls {
         cuLinkCreate 6050 = cuLinkCreate_v2(count, options, values, state);
         cuLinkAddData 6050 = cuLinkAddData_v2(
-            state, kind, data, size, name, count, options, values);
-        cuLinkAddFile 6050 = cuLinkAddFile_v2(state, kind, path, count, options, values);
+            state, kind as c_uint, data, size, name, count, options, values);
+        cuLinkAddFile 6050 = cuLinkAddFile_v2(state, kind as c_uint, path, count, options, values);
         cuLinkComplete 5050 = cuLinkComplete(state, image, size);
         cuLinkDestroy 5050 = cuLinkDestroy(state);
     }
     function_calls {
-        cuFuncGetAttribute 2020 = cuFuncGetAttribute(value, attribute, function);
-        cuFuncSetAttribute 9000 = cuFuncSetAttribute(function, attribute, value);
+        cuFuncGetAttribute 2020 = cuFuncGetAttribute(value, attribute as c_uint, function);
+        cuFuncSetAttribute 9000 = cuFuncSetAttribute(function, attribute as c_uint, value);
         cuFuncGetParamInfo 12040 = cuFuncGetParamInfo(function, index, offset, size);
         cuFuncGetName 12030 = cuFuncGetName(name, function);
         cuFuncGetModule 11000 = cuFuncGetModule(module, function);
-        cuFuncSetCacheConfig 3000 = cuFuncSetCacheConfig(function, config);
-        cuFuncSetSharedMemConfig 4020 = cuFuncSetSharedMemConfig(function, config);
+        cuFuncSetCacheConfig 3000 = cuFuncSetCacheConfig(function, config as c_uint);
+        cuFuncSetSharedMemConfig 4020 = cuFuncSetSharedMemConfig(function, config as c_uint);
         cuFuncLoad 12040 = cuFuncLoad(function);
         cuFuncIsLoaded 12040 = cuFuncIsLoaded(state, function);
     }

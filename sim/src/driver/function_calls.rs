@@ -1,16 +1,13 @@
 //! The calls that describe functions and set their attributes.
 
-use super::arguments::{put, require};
+use super::arguments::{enumerator, put, require};
 use super::entry::entry;
 use super::machine::Machine;
 use super::module::Function;
 use super::sync::{read, write};
 use crate::base::code;
 use crate::exec;
-use cudarc::driver::sys::{
-    CUfunc_cache, CUfunction, CUfunction_attribute, CUfunctionLoadingState, CUmodule,
-    CUsharedconfig,
-};
+use cudarc::driver::sys::{CUfunction, CUfunctionLoadingState, CUmodule};
 use std::ffi::{c_char, c_int, c_uint};
 use std::ptr;
 
@@ -24,19 +21,22 @@ fn find(machine: &Machine, function: CUfunction) -> Result<Function, i32> {
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C" fn cuFuncGetAttribute(
     value: *mut c_int,
-    attribute: CUfunction_attribute,
+    attribute: c_uint,
     function: CUfunction,
 ) -> c_int {
     entry(|machine| {
         let known = find(machine, function)?;
-        put!(value, known.settings.get(&machine.config, &known.kernel.exec, attribute)?)
+        put!(
+            value,
+            known.settings.get(&machine.config, &known.kernel.exec, enumerator(attribute)?)?
+        )
     })
 }
 
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C" fn cuFuncSetAttribute(
     function: CUfunction,
-    attribute: CUfunction_attribute,
+    attribute: c_uint,
     value: c_int,
 ) -> c_int {
     entry(|machine| {
@@ -44,7 +44,7 @@ pub(super) unsafe extern "C" fn cuFuncSetAttribute(
         machine.current()?;
         let mut modules = write(&machine.modules);
         let known = modules.functions.get_mut(handle).ok_or(code::INVALID_HANDLE)?;
-        known.settings.set(&known.kernel.exec, attribute, value)
+        known.settings.set(&known.kernel.exec, enumerator(attribute)?, value)
     })
 }
 
@@ -105,14 +105,14 @@ pub(super) unsafe extern "C" fn cuFuncGetModule(
 }
 
 /// Checks a preference of caches. The devices have none, so it has no effect.
-pub(super) fn check_cache(config: CUfunc_cache) -> Result<(), i32> {
-    require(config as c_uint <= 3, code::INVALID_VALUE)
+pub(super) fn check_cache(config: c_uint) -> Result<(), i32> {
+    require(config <= 3, code::INVALID_VALUE)
 }
 
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C" fn cuFuncSetCacheConfig(
     function: CUfunction,
-    config: CUfunc_cache,
+    config: c_uint,
 ) -> c_int {
     entry(|machine| {
         find(machine, function)?;
@@ -124,11 +124,11 @@ pub(super) unsafe extern "C" fn cuFuncSetCacheConfig(
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C" fn cuFuncSetSharedMemConfig(
     function: CUfunction,
-    config: CUsharedconfig,
+    config: c_uint,
 ) -> c_int {
     entry(|machine| {
         find(machine, function)?;
-        require(config as c_uint <= 2, code::INVALID_VALUE)
+        require(config <= 2, code::INVALID_VALUE)
     })
 }
 

@@ -3,19 +3,19 @@
 use super::arguments::{peek, put, require};
 use super::entry::entry;
 use crate::base::code;
-use cudarc::driver::sys::{CUdevice, CUgraphMem_attribute, cuuint64_t};
-use std::ffi::{c_int, c_void};
+use cudarc::driver::sys::{CUdevice, cuuint64_t};
+use std::ffi::{c_int, c_uint, c_void};
 
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C" fn cuDeviceGetGraphMemAttribute(
     device: CUdevice,
-    attribute: CUgraphMem_attribute,
+    attribute: c_uint,
     value: *mut c_void,
 ) -> c_int {
     entry(|machine| {
         let device = machine.device(device)?.context.device;
         let usage = machine.graph_memory.usage(device, |usage| *usage);
-        let number = match attribute as usize {
+        let number = match attribute {
             0 | 2 => usage.current,
             1 => usage.high[0],
             3 => usage.high[1],
@@ -29,12 +29,12 @@ pub(super) unsafe extern "C" fn cuDeviceGetGraphMemAttribute(
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C" fn cuDeviceSetGraphMemAttribute(
     device: CUdevice,
-    attribute: CUgraphMem_attribute,
+    attribute: c_uint,
     value: *mut c_void,
 ) -> c_int {
     entry(|machine| {
         let device = machine.device(device)?.context.device;
-        let which = match attribute as usize {
+        let which = match attribute {
             1 => 0,
             3 => 1,
             _ => return Err(code::INVALID_VALUE),

@@ -1,6 +1,6 @@
 //! The calls for libraries: images that are loaded once for all contexts.
 
-use super::arguments::{peek, put, require};
+use super::arguments::{enumerator, peek, put, require};
 use super::entry::entry;
 use super::function_calls::{check_cache, describe_parameter};
 use super::jit::{self, Options, Use, named};
@@ -11,8 +11,7 @@ use super::sync::{read, write};
 use crate::base::code;
 use crate::program::Program;
 use cudarc::driver::sys::{
-    CUdevice, CUdeviceptr, CUfunc_cache, CUfunction, CUfunction_attribute, CUjit_option, CUkernel,
-    CUlibrary, CUlibraryOption, CUmodule,
+    CUdevice, CUdeviceptr, CUfunction, CUjit_option, CUkernel, CUlibrary, CUlibraryOption, CUmodule,
 };
 use std::ffi::{c_char, c_int, c_uint, c_void};
 use std::ptr;
@@ -258,7 +257,7 @@ pub(super) unsafe extern "C" fn cuKernelGetParamInfo(
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C" fn cuKernelGetAttribute(
     value: *mut c_int,
-    attribute: CUfunction_attribute,
+    attribute: c_uint,
     kernel: CUkernel,
     device: CUdevice,
 ) -> c_int {
@@ -267,13 +266,13 @@ pub(super) unsafe extern "C" fn cuKernelGetAttribute(
         let known = known(&modules, kernel)?;
         let device = machine.device(device)?.context.device;
         let settings = known.settings.get(&device).copied().unwrap_or_default();
-        put!(value, settings.get(&machine.config, &known.exec, attribute)?)
+        put!(value, settings.get(&machine.config, &known.exec, enumerator(attribute)?)?)
     })
 }
 
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C" fn cuKernelSetAttribute(
-    attribute: CUfunction_attribute,
+    attribute: c_uint,
     value: c_int,
     kernel: CUkernel,
     device: CUdevice,
@@ -282,14 +281,14 @@ pub(super) unsafe extern "C" fn cuKernelSetAttribute(
         let mut modules = write(&machine.modules);
         let known = modules.kernels.get_mut(kernel.addr()).ok_or(code::INVALID_HANDLE)?;
         let device = machine.device(device)?.context.device;
-        known.settings.entry(device).or_default().set(&known.exec, attribute, value)
+        known.settings.entry(device).or_default().set(&known.exec, enumerator(attribute)?, value)
     })
 }
 
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C" fn cuKernelSetCacheConfig(
     kernel: CUkernel,
-    config: CUfunc_cache,
+    config: c_uint,
     device: CUdevice,
 ) -> c_int {
     entry(|machine| {

@@ -9,7 +9,7 @@ use super::link::Link;
 use super::machine::Machine;
 use super::sync::write;
 use crate::base::code;
-use cudarc::driver::sys::{CUjit_option, CUjitInputType, CUlinkState};
+use cudarc::driver::sys::{CUjit_option, CUlinkState};
 use std::borrow::Cow;
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::ptr;
@@ -41,12 +41,11 @@ pub(super) unsafe extern "C" fn cuLinkCreate_v2(
 fn add(
     machine: &Machine,
     state: CUlinkState,
-    kind: CUjitInputType,
+    kind: c_uint,
     name: *const c_char,
     (count, options, values): (c_uint, *mut CUjit_option, *mut *mut c_void),
     bytes: impl FnOnce() -> Result<Cow<'static, [u8]>, i32>,
 ) -> Result<(), i32> {
-    let kind = kind as c_uint;
     let mut links = write(&machine.links);
     let link = links.get_mut(state.addr()).ok_or(code::INVALID_HANDLE)?;
     require(kind < KINDS, code::INVALID_VALUE)?;
@@ -69,7 +68,7 @@ fn add(
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C" fn cuLinkAddData_v2(
     state: CUlinkState,
-    kind: CUjitInputType,
+    kind: c_uint,
     data: *mut c_void,
     size: usize,
     name: *const c_char,
@@ -89,7 +88,7 @@ pub(super) unsafe extern "C" fn cuLinkAddData_v2(
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C" fn cuLinkAddFile_v2(
     state: CUlinkState,
-    kind: CUjitInputType,
+    kind: c_uint,
     path: *const c_char,
     count: c_uint,
     options: *mut CUjit_option,

@@ -8,9 +8,7 @@ use super::managed::{Advice, HOST_BIT, Location};
 use super::queue::{Action, Kind};
 use super::sync::{read, write};
 use crate::base::code;
-use cudarc::driver::sys::{
-    CUdevice, CUdeviceptr, CUmem_advise, CUmem_range_attribute, CUmemLocation, CUstream,
-};
+use cudarc::driver::sys::{CUdevice, CUdeviceptr, CUmem_range_attribute, CUmemLocation, CUstream};
 use std::ffi::{c_int, c_uint, c_void};
 use std::path::Path;
 
@@ -118,7 +116,7 @@ pub(super) unsafe extern "C" fn cuMemPrefetchAsync_v2(
 fn apply(
     machine: &Machine,
     range: (CUdeviceptr, usize),
-    advice: CUmem_advise,
+    advice: c_uint,
     location: impl FnOnce() -> Result<Location, i32>,
 ) -> Result<(), i32> {
     machine.current()?;
@@ -127,7 +125,7 @@ fn apply(
         Location::Host => Ok(1 << HOST_BIT),
         Location::HostNode(_) => Err(code::INVALID_VALUE),
     };
-    match advice as u32 {
+    match advice {
         1 => advise(machine, range, |advice| advice.is_read_mostly = true),
         2 => advise(machine, range, |advice| advice.is_read_mostly = false),
         3 => {
@@ -151,7 +149,7 @@ fn apply(
 pub(super) unsafe extern "C" fn cuMemAdvise(
     ptr: CUdeviceptr,
     bytes: usize,
-    advice: CUmem_advise,
+    advice: c_uint,
     device: CUdevice,
 ) -> c_int {
     entry(|machine| apply(machine, (ptr, bytes), advice, || location_of(machine, device)))
@@ -161,7 +159,7 @@ pub(super) unsafe extern "C" fn cuMemAdvise(
 pub(super) unsafe extern "C" fn cuMemAdvise_v2(
     ptr: CUdeviceptr,
     bytes: usize,
-    advice: CUmem_advise,
+    advice: c_uint,
     location: CUmemLocation,
 ) -> c_int {
     entry(|machine| apply(machine, (ptr, bytes), advice, || described(machine, &location)))
@@ -233,13 +231,13 @@ fn parts(machine: &Machine, ptr: CUdeviceptr, bytes: usize) -> Result<Vec<Advice
 pub(super) unsafe extern "C" fn cuMemRangeGetAttribute(
     data: *mut c_void,
     size: usize,
-    which: CUmem_range_attribute,
+    which: c_uint,
     ptr: CUdeviceptr,
     bytes: usize,
 ) -> c_int {
     entry(|machine| {
         let parts = parts(machine, ptr, bytes)?;
-        attribute(data, size, which as u32, &parts)
+        attribute(data, size, which, &parts)
     })
 }
 

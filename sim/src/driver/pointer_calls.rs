@@ -1,7 +1,7 @@
 //! The calls for attributes of pointers.
 
 use super::address_space::{Access, AddressSpace, Purpose};
-use super::arguments::{peek, put, require};
+use super::arguments::{enumerator, peek, put, require};
 use super::entry::entry;
 use super::machine::Machine;
 use super::sync::read;
@@ -42,16 +42,6 @@ pub(super) fn range(machine: &Machine, address: usize) -> Option<Piece> {
     }
 }
 
-/// The attribute of a number.
-fn attribute(number: c_uint) -> Result<CUpointer_attribute, i32> {
-    use CUpointer_attribute::*;
-    let last = CU_POINTER_ATTRIBUTE_IS_HW_DECOMPRESS_CAPABLE as c_uint;
-    let first = CU_POINTER_ATTRIBUTE_CONTEXT as c_uint;
-    require((first..=last).contains(&number), code::INVALID_VALUE)?;
-    // SAFETY: each number from the first to the last is an attribute.
-    Ok(unsafe { std::mem::transmute::<c_uint, CUpointer_attribute>(number) })
-}
-
 fn query(
     machine: &Machine,
     data: *mut c_void,
@@ -77,7 +67,7 @@ pub(super) unsafe extern "C" fn cuPointerGetAttribute(
 ) -> c_int {
     entry(|machine| {
         require(!data.is_null() && ptr != 0, code::INVALID_VALUE)?;
-        query(machine, data, attribute(number)?, ptr as usize)
+        query(machine, data, enumerator(number)?, ptr as usize)
     })
 }
 
@@ -108,7 +98,7 @@ pub(super) unsafe extern "C" fn cuPointerGetAttributes(
     entry(|machine| {
         require(count > 0 && !attributes.is_null() && !data.is_null(), code::INVALID_VALUE)?;
         let asked = |index| {
-            let attribute = attribute(peek!(attributes.cast::<c_uint>().wrapping_add(index))?)?;
+            let attribute = enumerator(peek!(attributes.cast::<c_uint>().wrapping_add(index))?)?;
             let data = peek!(data.wrapping_add(index))?;
             require(!data.is_null(), code::INVALID_VALUE)?;
             Ok((attribute, data))
@@ -133,7 +123,7 @@ pub(super) unsafe extern "C" fn cuPointerSetAttribute(
     entry(|machine| {
         require(!value.is_null(), code::INVALID_VALUE)?;
         let is_settable =
-            attribute(number)? == CUpointer_attribute::CU_POINTER_ATTRIBUTE_SYNC_MEMOPS;
+            enumerator(number) == Ok(CUpointer_attribute::CU_POINTER_ATTRIBUTE_SYNC_MEMOPS);
         require(is_settable, code::INVALID_VALUE)?;
         let piece = range(machine, ptr as usize).ok_or(code::INVALID_VALUE)?;
         machine.memory.set_synchronous(piece.id, peek!(value.cast::<c_uint>())? != 0);

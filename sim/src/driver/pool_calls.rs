@@ -15,10 +15,10 @@ use super::sync::{lock, read};
 use super::virtual_memory_calls::{check_handle_types, location, rights};
 use crate::base::code;
 use cudarc::driver::sys::{
-    CUdevice, CUdeviceptr, CUmemAccess_flags, CUmemAccessDesc, CUmemLocation, CUmemPool_attribute,
-    CUmemPoolProps, CUmemoryPool, CUstream, cuuint64_t,
+    CUdevice, CUdeviceptr, CUmemAccess_flags, CUmemAccessDesc, CUmemLocation, CUmemPoolProps,
+    CUmemoryPool, CUstream, cuuint64_t,
 };
-use std::ffi::{c_int, c_void};
+use std::ffi::{c_int, c_uint, c_void};
 use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -231,7 +231,7 @@ pub(super) unsafe extern "C" fn cuMemPoolDestroy(pool: CUmemoryPool) -> c_int {
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C" fn cuMemPoolSetAttribute(
     pool: CUmemoryPool,
-    attribute: CUmemPool_attribute,
+    attribute: c_uint,
     value: *mut c_void,
 ) -> c_int {
     entry(|machine| {
@@ -256,7 +256,7 @@ pub(super) unsafe extern "C" fn cuMemPoolSetAttribute(
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C" fn cuMemPoolGetAttribute(
     pool: CUmemoryPool,
-    attribute: CUmemPool_attribute,
+    attribute: c_uint,
     value: *mut c_void,
 ) -> c_int {
     entry(|machine| {

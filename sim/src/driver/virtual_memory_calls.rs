@@ -8,12 +8,12 @@ use super::machine::Machine;
 use super::sync::{lock, read, write};
 use crate::base::code;
 use cudarc::driver::sys::{
-    CUdeviceptr, CUmemAccessDesc, CUmemAllocationGranularity_flags, CUmemAllocationHandleType,
-    CUmemAllocationProp, CUmemAllocationProp_st__bindgen_ty_1, CUmemAllocationType,
-    CUmemGenericAllocationHandle, CUmemLocation, CUmemLocationType,
+    CUdeviceptr, CUmemAccessDesc, CUmemAllocationHandleType, CUmemAllocationProp,
+    CUmemAllocationProp_st__bindgen_ty_1, CUmemAllocationType, CUmemGenericAllocationHandle,
+    CUmemLocation, CUmemLocationType,
 };
 use std::collections::btree_map::Entry;
-use std::ffi::{c_int, c_ulonglong, c_void};
+use std::ffi::{c_int, c_uint, c_ulonglong, c_void};
 use std::ptr;
 use std::sync::Arc;
 
@@ -78,7 +78,7 @@ fn check_range(address: CUdeviceptr, bytes: usize) -> Result<usize, i32> {
 pub(super) unsafe extern "C" fn cuMemGetAllocationGranularity(
     granularity: *mut usize,
     properties: *const CUmemAllocationProp,
-    _option: CUmemAllocationGranularity_flags,
+    _option: c_uint,
 ) -> c_int {
     entry(|machine| {
         // The driver does not check the properties (580.159).

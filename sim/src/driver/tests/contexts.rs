@@ -29,12 +29,12 @@ fn devices_answer_like_an_h100() {
         ok!(bench, cuDeviceGetAttribute(&mut value, attribute, 0));
         value
     };
-    assert_eq!(attribute(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT), 7);
-    assert_eq!(attribute(CU_DEVICE_ATTRIBUTE_WARP_SIZE), 32);
-    assert_eq!(attribute(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR), 9);
-    assert_eq!(attribute(CU_DEVICE_ATTRIBUTE_VIRTUAL_ADDRESS_MANAGEMENT_SUPPORTED), 1);
+    assert_eq!(attribute(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT as u32), 7);
+    assert_eq!(attribute(CU_DEVICE_ATTRIBUTE_WARP_SIZE as u32), 32);
+    assert_eq!(attribute(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR as u32), 9);
+    assert_eq!(attribute(CU_DEVICE_ATTRIBUTE_VIRTUAL_ADDRESS_MANAGEMENT_SUPPORTED as u32), 1);
     let mut value = 0;
-    let call = cu!(bench, cuDeviceGetAttribute(&mut value, CU_DEVICE_ATTRIBUTE_MAX, 0));
+    let call = cu!(bench, cuDeviceGetAttribute(&mut value, CU_DEVICE_ATTRIBUTE_MAX as u32, 0));
     assert_eq!(call, code::INVALID_VALUE);
 }
 

@@ -58,7 +58,7 @@ fn modules_know_the_kernels_of_their_image() {
     let add_one = function(&bench, module, c"add_one").unwrap();
     let attribute = CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK;
     let mut value = 0;
-    ok!(bench, cuFuncGetAttribute(&mut value, attribute, add_one));
+    ok!(bench, cuFuncGetAttribute(&mut value, attribute as u32, add_one));
     assert_eq!(value, 1024);
     for (threads, shared, blocks) in [(256, 0, 8), (1024, 0, 2), (33, 0, 32), (128, 49_152, 4)] {
         ok!(
@@ -69,7 +69,7 @@ fn modules_know_the_kernels_of_their_image() {
     }
     ok!(bench, cuModuleUnload(module));
     assert_eq!(cu!(bench, cuModuleUnload(module)), code::INVALID_HANDLE);
-    let call = cu!(bench, cuFuncGetAttribute(&mut value, attribute, add_one));
+    let call = cu!(bench, cuFuncGetAttribute(&mut value, attribute as u32, add_one));
     assert_eq!(call, code::INVALID_HANDLE);
 }
 
@@ -149,7 +149,7 @@ fn a_kernel_may_require_clusters_and_blocks() {
         (CUfunction_attribute::CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH, 2),
         (CUfunction_attribute::CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_DEPTH, 1),
     ] {
-        ok!(bench, cuFuncGetAttribute(&mut value, attribute, ranks));
+        ok!(bench, cuFuncGetAttribute(&mut value, attribute as u32, ranks));
         assert_eq!(value, expected);
     }
     let mut data = bench.allocate(16);

@@ -75,7 +75,7 @@ fn options_limit_kernels() {
             CUfunction_attribute::CU_FUNC_ATTRIBUTE_NUM_REGS,
         ];
         for (value, attribute) in values.iter_mut().zip(attributes) {
-            ok!(bench, cuFuncGetAttribute(value, attribute, function));
+            ok!(bench, cuFuncGetAttribute(value, attribute as u32, function));
         }
         Ok(values)
     };

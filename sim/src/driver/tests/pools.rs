@@ -13,12 +13,12 @@ fn pool(bench: &Bench) -> CUmemoryPool {
 
 fn get(bench: &Bench, pool: CUmemoryPool, attribute: CUmemPool_attribute) -> u64 {
     let mut value = 0u64;
-    ok!(bench, cuMemPoolGetAttribute(pool, attribute, ptr::from_mut(&mut value).cast()));
+    ok!(bench, cuMemPoolGetAttribute(pool, attribute as u32, ptr::from_mut(&mut value).cast()));
     value
 }
 
 fn set(bench: &Bench, pool: CUmemoryPool, attribute: CUmemPool_attribute, mut value: u64) -> i32 {
-    cu!(bench, cuMemPoolSetAttribute(pool, attribute, ptr::from_mut(&mut value).cast()))
+    cu!(bench, cuMemPoolSetAttribute(pool, attribute as u32, ptr::from_mut(&mut value).cast()))
 }
 
 fn allocate(bench: &Bench, bytes: usize, stream: CUstream) -> u64 {

@@ -45,9 +45,9 @@ fn arguments_are_checked() {
     let bench = Bench::new("memory=64MiB");
     let (mut address, mut handle, mut granularity) = (0, 0, 0);
     let option = CUmemAllocationGranularity_flags::CU_MEM_ALLOC_GRANULARITY_MINIMUM;
-    ok!(bench, cuMemGetAllocationGranularity(&mut granularity, &properties(0), option));
+    ok!(bench, cuMemGetAllocationGranularity(&mut granularity, &properties(0), option as u32));
     assert_eq!(granularity, G);
-    ok!(bench, cuMemGetAllocationGranularity(&mut granularity, &properties(1), option));
+    ok!(bench, cuMemGetAllocationGranularity(&mut granularity, &properties(1), option as u32));
     let mut reserve =
         |bytes, alignment| cu!(bench, cuMemAddressReserve(&mut address, bytes, alignment, 0, 0));
     assert_eq!(reserve(0, 0), code::INVALID_VALUE);
