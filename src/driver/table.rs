@@ -11,6 +11,7 @@ use crate::driver::sync_debug;
 use cudarc::driver::sys;
 use cudarc::driver::sys::*;
 use std::ffi::{c_char, c_int, c_uchar, c_uint, c_ulonglong, c_ushort, c_void};
+use std::ptr::null_mut;
 
 /// The level of symbols without a level in the table.
 pub const LEVEL: i32 = 12090;
@@ -29,6 +30,7 @@ macro_rules! driver_calls {
         /// Function pointers with the driver's own signatures; a call that is absent is `None`.
         #[derive(Clone, Copy, Default)]
         #[allow(non_snake_case, reason = "CUDA's own names")]
+        #[repr(C)]
         pub struct Table {
             $(#[doc = concat!("`", stringify!($name), "` of the CUDA driver API.")]
             pub $name: Option<unsafe extern "C" fn($($ty),*) -> c_int>,)*
@@ -48,32 +50,9 @@ macro_rules! driver_calls {
         // The signatures equal those of cudarc.
         $(const _: unsafe fn($($ty),*) -> CUresult = sys::$symbol;)*
 
-        impl Table {
-            /// The address of a call, by its index in [`NAMES`].
-            pub fn address(&self, index: usize) -> Option<*mut c_void> {
-                let calls = [$(self.$name.map(|call| call as *mut c_void)),*];
-                calls.get(index).copied().flatten()
-            }
-
-            /// Fills the table: `resolve(name, symbol, level)` returns an address, or NULL.
-            pub fn fill(mut resolve: impl FnMut(&str, &str, i32) -> *mut c_void) -> Table {
-                Table {
-                    $($name: {
-                        let address = resolve(
-                            stringify!($name), stringify!($symbol), level!($($level)?));
-                        if address.is_null() {
-                            None
-                        } else {
-                            // SAFETY: the driver's symbol of this name has this signature.
-                            Some(unsafe {
-                                std::mem::transmute::<*mut c_void,
-                                    unsafe extern "C" fn($($ty),*) -> c_int>(address)
-                            })
-                        }
-                    },)*
-                }
-            }
-        }
+        /// Symbols and levels of the calls, in the same order.
+        const SYMBOLS: [(&str, i32); NAMES.len()] =
+            [$((stringify!($symbol), level!($($level)?))),*];
 
         #[allow(non_snake_case, reason = "CUDA's own names")]
         #[allow(clippy::too_many_arguments, reason = "CUDA's own signatures")]
@@ -129,6 +108,34 @@ macro_rules! driver_calls {
             })*
         }
     };
+}
+
+impl Table {
+    /// The address of a call, by its index in [`NAMES`].
+    pub fn address(&self, index: usize) -> Option<*mut c_void> {
+        let addresses = Addresses { table: *self };
+        // SAFETY: both fields are as many pointers.
+        let addresses = unsafe { addresses.pointers };
+        addresses.get(index).copied().filter(|address| !address.is_null())
+    }
+
+    /// Fills the table: `resolve(name, symbol, level)` returns an address, or NULL.
+    pub fn fill(mut resolve: impl FnMut(&str, &str, i32) -> *mut c_void) -> Table {
+        let mut pointers = [null_mut(); NAMES.len()];
+        for (pointer, (name, (symbol, level))) in pointers.iter_mut().zip(NAMES.iter().zip(SYMBOLS))
+        {
+            *pointer = resolve(name, symbol, level);
+        }
+        // SAFETY: the driver's symbols have the signatures of the fields, and NULL is `None`.
+        unsafe { Addresses { pointers }.table }
+    }
+}
+
+/// The pointers of a table, with their signatures and without.
+#[repr(C)]
+union Addresses {
+    table: Table,
+    pointers: [*mut c_void; NAMES.len()],
 }
 
 driver_calls! {
