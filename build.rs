@@ -2,7 +2,7 @@
 //! images of the kernels, compressed: a tenth of the library instead of half of it, and what all
 //! are built for.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::{env, fs, io};
 
@@ -18,9 +18,20 @@ const IMAGES: [&str; 8] = [
     "bernoulli",
 ];
 
-/// Files of which each kernel is an image of its own, so that a driver compiles none that is not
-/// used.
+/// Files of which each kernel, with its variant for long tables, is an image of its own, so that a
+/// driver compiles none that is not used.
 const SPLIT: [&str; 3] = ["comm_copy", "comm_sum_floats", "comm_sum_integers"];
+
+/// Other texts that are stored like images: the page of a snapshot, and what jit puts before code.
+const TEXTS: [(&str, &str); 7] = [
+    ("memory/trace", "snapshot.html"),
+    ("memory/trace", "snapshot.js"),
+    ("jit/prelude", "base.h"),
+    ("jit/prelude", "complex.h"),
+    ("jit/prelude", "float8.h"),
+    ("jit/prelude", "short.h"),
+    ("jit/prelude", "std.h"),
+];
 
 /// Writes the images to OUT_DIR.
 fn compress() -> io::Result<()> {
@@ -33,11 +44,22 @@ fn compress() -> io::Result<()> {
         let text = fs::read_to_string(format!("kernels/{name}.ptx"))?;
         let mut kernels = text.split(".visible .entry");
         let head = kernels.next().unwrap_or_default();
+        let mut images = BTreeMap::new();
         for kernel in kernels {
             let name = kernel.split('(').next().unwrap_or_default().trim();
+            let name = name.strip_suffix("_many").unwrap_or(name);
+            let image = images.entry(name).or_insert_with(|| head.to_owned());
             // What stands before the next one are comments.
-            store(name, &format!("{head}.visible .entry{kernel}"))?;
+            *image += &format!(".visible .entry{kernel}");
         }
+        for (name, image) in images {
+            store(name, &image)?;
+        }
+    }
+    for (folder, name) in TEXTS {
+        let path = format!("src/{folder}/{name}");
+        println!("cargo::rerun-if-changed={path}");
+        store_bytes(name, fs::read(path)?)?;
     }
     store("fill", &fs::read_to_string("kernels/fill.ptx")?)?;
     for name in SPLIT.iter().chain(&["fill"]) {
@@ -49,8 +71,18 @@ fn compress() -> io::Result<()> {
     Ok(())
 }
 
+/// Writes PTX, without comments and indentation.
 fn store(name: &str, text: &str) -> io::Result<()> {
-    store_bytes(name, text.into())
+    let mut bare = String::new();
+    for line in text.lines() {
+        // The only strings are names of files, which no comment mark is in.
+        let line = line.split("//").next().unwrap_or_default().trim();
+        if !line.is_empty() {
+            bare += line;
+            bare.push('\n');
+        }
+    }
+    store_bytes(name, bare.into())
 }
 
 /// Writes an image and a NUL: their length as 8 bytes, then deflated.

@@ -57,12 +57,32 @@ pub fn load(device: &Device, stored: &[u8]) -> Result<usize> {
     Ok(module as usize)
 }
 
+/// A text that build.rs stored.
+pub(crate) struct StoredText(pub &'static [u8]);
+
+impl StoredText {
+    /// The text.
+    pub(crate) fn text(&self) -> Result<String> {
+        let mut text = inflated(self.0)?;
+        text.pop();
+        String::from_utf8(text).map_err(|_| damaged())
+    }
+}
+
+/// `stored_text!("name")`: a [`StoredText`].
+macro_rules! stored_text {
+    ($name:literal) => {
+        $crate::gpu::image::StoredText(include_bytes!(concat!(env!("OUT_DIR"), "/", $name)))
+    };
+}
+pub(crate) use stored_text;
+
 /// Decompresses an image that build.rs stored.
 pub(crate) fn inflated(stored: &[u8]) -> Result<Vec<u8>> {
     let (length, deflated) = stored.split_first_chunk().ok_or_else(damaged)?;
     let length = u64::from_le_bytes(*length) as usize;
     let mut text = Vec::new();
-    text.try_reserve_exact(length).map_err(|_| Error::OutOfHostMemory("a kernel's image"))?;
+    text.try_reserve_exact(length).map_err(|_| Error::OutOfHostMemory("an image"))?;
     text.resize(length, 0);
     let write = |place: *mut DecompressorOxide| {
         // SAFETY: there is room for it.
@@ -80,5 +100,5 @@ pub(crate) fn inflated(stored: &[u8]) -> Result<Vec<u8>> {
 }
 
 fn damaged() -> Error {
-    Error::Internal(Text::new("the image of a kernel is damaged"))
+    Error::Internal(Text::new("a compressed part of the library is damaged"))
 }

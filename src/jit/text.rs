@@ -5,6 +5,7 @@ use super::kind::Kind;
 use super::rows::rows_of_thread;
 use super::source::Signature;
 use crate::base::error::{Error, Result};
+use crate::gpu::image::{StoredText, stored_text};
 use std::fmt::{self, Write};
 
 /// Threads per block.
@@ -99,11 +100,11 @@ pub struct Variant<'a> {
     pub layout: Layout,
 }
 
-const BASE: &str = include_str!("prelude/base.h");
-const STD: &str = include_str!("prelude/std.h");
-const SHORT: &str = include_str!("prelude/short.h");
-const FLOAT8: &str = include_str!("prelude/float8.h");
-const COMPLEX: &str = include_str!("prelude/complex.h");
+const BASE: StoredText = stored_text!("base.h");
+const STD: StoredText = stored_text!("std.h");
+const SHORT: StoredText = stored_text!("short.h");
+const FLOAT8: StoredText = stored_text!("float8.h");
+const COMPLEX: StoredText = stored_text!("complex.h");
 
 /// A text that grows, and fails if there is no host memory.
 #[derive(Default)]
@@ -123,6 +124,11 @@ impl TextBuffer {
         self.write_str("\0").map_err(no_room)?;
         Ok(self.0)
     }
+}
+
+/// Appends a part of the prelude.
+fn add(to: &mut TextBuffer, part: &StoredText) -> fmt::Result {
+    to.write_str(&part.text().map_err(|_| fmt::Error)?)
 }
 
 pub(super) fn no_room(_: fmt::Error) -> Error {
@@ -177,21 +183,21 @@ impl Variant<'_> {
 
     fn write(&self, to: &mut TextBuffer, code: &str, signature: &Signature<'_>) -> fmt::Result {
         let kinds = || self.inputs.iter().copied().chain([self.common]);
-        to.write_str(BASE)?;
+        add(to, &BASE)?;
         let is_complex =
             kinds().any(Kind::is_complex) || self.scalars.contains(&ScalarKind::Complex);
         // Each part of the prelude takes time to compile, so that unneeded parts are omitted.
         if is_complex || code.contains("std") {
-            to.write_str(STD)?;
+            add(to, &STD)?;
         }
         if kinds().any(Kind::is_short_float) {
-            to.write_str(SHORT)?;
+            add(to, &SHORT)?;
         }
         if kinds().any(Kind::is_float8) {
-            to.write_str(FLOAT8)?;
+            add(to, &FLOAT8)?;
         }
         if is_complex {
-            to.write_str(COMPLEX)?;
+            add(to, &COMPLEX)?;
         }
         write!(to, "#line 1 \"code\"\n{code}\n#line 1 \"tcuda\"\n")?;
         self.write_apply(to, signature)?;

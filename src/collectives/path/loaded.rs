@@ -28,10 +28,10 @@ pub enum Kernel {
     Sum(Number),
 }
 
-/// Names and images of a kernel, for short tables and for long ones.
+/// Names of a kernel, for short tables and for long ones, and the image of both.
 struct Image {
     names: [&'static CStr; 2],
-    stored: [&'static [u8]; 2],
+    stored: &'static [u8],
 }
 
 /// Number of kernels.
@@ -44,10 +44,7 @@ macro_rules! images {
                 name(concat!("tcuda_comm_", $name, "\0")),
                 name(concat!("tcuda_comm_", $name, "_many\0")),
             ],
-            stored: [
-                include_bytes!(concat!(env!("OUT_DIR"), "/tcuda_comm_", $name)),
-                include_bytes!(concat!(env!("OUT_DIR"), "/tcuda_comm_", $name, "_many")),
-            ],
+            stored: include_bytes!(concat!(env!("OUT_DIR"), "/tcuda_comm_", $name)),
         }),*]
     };
 }
@@ -108,7 +105,7 @@ pub struct Loaded {
     /// Modules by file, if there is machine code for the device; otherwise `modules` by kernel.
     /// Loaded while `loading` is held.
     machines: [OnceCell<Option<usize>>; MACHINES.len()],
-    modules: [[OnceCell<usize>; 2]; COUNT],
+    modules: [OnceCell<usize>; COUNT],
     loading: Lock,
     functions: [[OnceCell<usize>; 2]; COUNT],
     /// Bit set of devices that refused peer access.
@@ -135,7 +132,7 @@ impl Loaded {
             driver,
             machines: [const { OnceCell::new() }; MACHINES.len()],
             loading: Lock::new(Rank::ONCE),
-            modules: [const { [const { OnceCell::new() }; 2] }; COUNT],
+            modules: [const { OnceCell::new() }; COUNT],
             functions: [const { [const { OnceCell::new() }; 2] }; COUNT],
             unreachable_peers: AtomicU64::new(0),
         }
@@ -157,8 +154,8 @@ impl Loaded {
             let module = match machine {
                 Some(module) => *module,
                 None => {
-                    let stored = IMAGES[index].stored[long];
-                    *self.modules[index][long].get_or_try_init(|| image::load(device, stored))?
+                    let stored = IMAGES[index].stored;
+                    *self.modules[index].get_or_try_init(|| image::load(device, stored))?
                 }
             };
             let (module, name) = (module as CUmodule, kernel.name(is_long).as_ptr());
@@ -173,7 +170,7 @@ impl Loaded {
     /// Unloads all modules. The device's context must be current, and nothing runs.
     pub(crate) fn close(&self) {
         let machines = self.machines.iter().filter_map(OnceCell::get).flatten();
-        for module in self.modules.iter().flatten().filter_map(OnceCell::get).chain(machines) {
+        for module in self.modules.iter().filter_map(OnceCell::get).chain(machines) {
             // SAFETY: loaded here, and not in use.
             let _ = unsafe { self.driver.cuModuleUnload(*module as CUmodule) };
         }

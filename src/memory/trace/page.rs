@@ -5,20 +5,22 @@ use super::dictionary::Sink;
 use super::json::{quoted, short};
 use super::snapshot::{BlockState, EventRange, Snapshot};
 use crate::base::error::Result;
+use crate::gpu::image::{StoredText, stored_text};
 use crate::memory::config::size::Class;
 
 /// The page, with placeholders for the data and the script.
-const PAGE: &str = include_str!("snapshot.html");
-const SCRIPT: &str = include_str!("snapshot.js");
+const PAGE: StoredText = stored_text!("snapshot.html");
+const SCRIPT: StoredText = stored_text!("snapshot.js");
 
 /// Writes the page.
 pub fn page(snapshot: &Snapshot, sink: &mut Sink<'_>) -> Result<()> {
-    let (before, rest) = PAGE.split_once("@DATA@").unwrap_or((PAGE, ""));
+    let (page, script) = (PAGE.text()?, SCRIPT.text()?);
+    let (before, rest) = page.split_once("@DATA@").unwrap_or((&page, ""));
     let (between, after) = rest.split_once("@SCRIPT@").unwrap_or((rest, ""));
     sink(before.as_bytes())?;
     data(snapshot, sink)?;
     sink(between.as_bytes())?;
-    sink(SCRIPT.as_bytes())?;
+    sink(script.as_bytes())?;
     sink(after.as_bytes())
 }
 
