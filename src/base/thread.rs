@@ -50,6 +50,9 @@ pub struct Block {
     departures: AtomicU16,
     /// Number of NVTX ranges that the thread has open.
     pub(crate) ranges: AtomicU32,
+    /// Number of scopes of statistics that the thread has opened and not closed; some may have been
+    /// closed by a shutdown.
+    pub(crate) scopes: AtomicU32,
     /// The thread's number, and how often it has waited for a device (`waits.rs`).
     pub(crate) waits: AtomicU64,
     /// Shared state that says whether the thread is alive; NULL: it was not needed.

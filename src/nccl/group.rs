@@ -10,7 +10,7 @@ use crate::base::shared::Shared;
 use crate::base::thread::{self, Inside};
 use crate::gpu::gpus::Gpus;
 use crate::sanitizer;
-use std::cell::Cell;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// The open group of a thread.
 struct Group {
@@ -24,11 +24,8 @@ struct Group {
 }
 
 static GROUPS: Mutex<Vec<Group>> = Mutex::new(Rank::LEAF, Vec::new());
-
-thread_local! {
-    /// The runtime generation in which this thread has an open group; 0: none.
-    static OPEN: Cell<u64> = const { Cell::new(0) };
-}
+/// The length of `GROUPS`: a call outside groups takes no lock.
+static COUNT: AtomicUsize = AtomicUsize::new(0);
 
 const NOT_OPEN: Error = Error::InvalidState(
     "no group is open on this thread: call tcuda_communicator_group_begin first",
@@ -36,7 +33,7 @@ const NOT_OPEN: Error = Error::InvalidState(
 
 /// Does this thread have an open group?
 pub(super) fn is_open(gpus: &Gpus) -> bool {
-    OPEN.get() == gpus.generation
+    COUNT.load(Ordering::Relaxed) != 0 && with_own(gpus, |_, _| ()).is_some()
 }
 
 /// Runs `body` on this thread's group, if there is one.
@@ -63,7 +60,7 @@ pub fn begin(gpus: &Gpus) -> Result<()> {
     groups.try_reserve(1).map_err(|_| Error::OutOfHostMemory("a group"))?;
     let operations = Vec::new();
     groups.push(Group { thread, generation, depth: 1, operations, has_failed: false });
-    OPEN.set(generation);
+    COUNT.store(groups.len(), Ordering::Relaxed);
     Ok(())
 }
 
@@ -80,7 +77,7 @@ pub(super) fn add(gpus: &Gpus, operation: Operation) -> Result<()> {
 
 /// Marks this thread's group as failed: nothing of it will be queued.
 pub fn fail() {
-    if OPEN.get() == 0 {
+    if COUNT.load(Ordering::Relaxed) == 0 {
         return;
     }
     let thread = thread::number();
@@ -93,14 +90,15 @@ pub fn fail() {
 pub fn end(inside: &Inside, gpus: &Gpus) -> Result<()> {
     let ended = with_own(gpus, |groups, index| {
         groups[index].depth -= 1;
-        (groups[index].depth == 0).then(|| groups.swap_remove(index))
+        let ended = (groups[index].depth == 0).then(|| groups.swap_remove(index));
+        COUNT.store(groups.len(), Ordering::Relaxed);
+        ended
     });
     let group = match ended {
         None => return Err(NOT_OPEN),
         Some(None) => return Ok(()),
         Some(Some(group)) => group,
     };
-    OPEN.set(0);
     if group.has_failed {
         return Err(Error::InvalidState(
             "a call of this group failed and returned an error: nothing of the group was queued",
@@ -134,7 +132,11 @@ pub fn end(inside: &Inside, gpus: &Gpus) -> Result<()> {
 
 /// Drops the groups of earlier generations.
 pub(crate) fn forget() {
-    let all = std::mem::take(&mut *GROUPS.lock());
+    let all = {
+        let mut groups = GROUPS.lock();
+        COUNT.store(0, Ordering::Relaxed);
+        std::mem::take(&mut *groups)
+    };
     drop(all);
 }
 

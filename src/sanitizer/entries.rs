@@ -36,25 +36,33 @@ impl Clone for Recording {
 /// properties.
 pub type StreamNow = (u64, StreamInfo);
 
+/// Whether the frames of a call were captured, before it took locks.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Captured {
+    No,
+    /// Calls that the host's frame function makes get no frames.
+    Now,
+    Yes,
+}
+
 /// State of a thread for its current and last call.
 struct ThreadState {
-    depth: Cell<u32>,
-    /// The frames of this call were captured, before it took locks.
-    has_captured_frames: Cell<bool>,
-    frames: Cell<u32>,
     /// The frames of the thread's last call, which are pinned, and the library's generation that
     /// knows them.
-    pinned: Cell<(u32, u64)>,
+    frames: Cell<u32>,
+    generation: Cell<u64>,
+    depth: Cell<u16>,
+    captured: Cell<Captured>,
     has_reports: Cell<bool>,
 }
 
 thread_local! {
     static THREAD_STATE: ThreadState = const {
         ThreadState {
-            depth: Cell::new(0),
-            has_captured_frames: Cell::new(false),
             frames: Cell::new(0),
-            pinned: Cell::new((0, 0)),
+            generation: Cell::new(0),
+            depth: Cell::new(0),
+            captured: Cell::new(Captured::No),
             has_reports: Cell::new(false),
         }
     };
@@ -72,8 +80,7 @@ impl ThreadState {
         if depth > 0 {
             return;
         }
-        self.has_captured_frames.set(false);
-        self.frames.set(0);
+        self.captured.set(Captured::No);
         if self.has_reports.replace(false) {
             switch::deliver();
         }
@@ -81,19 +88,27 @@ impl ThreadState {
 
     /// Captures the host's frames, once per call.
     fn capture_frames(&self) {
-        if !self.has_captured_frames.replace(true) {
-            // Calls that the host's frame function makes get no frames.
-            self.frames.set(0);
+        if self.captured.get() == Captured::No {
+            self.captured.set(Captured::Now);
             let pinned = switch::frames();
-            self.frames.set(pinned.0);
-            switch::unpin(self.pinned.replace(pinned));
+            self.replace_pinned(pinned);
+            self.captured.set(Captured::Yes);
         }
+    }
+
+    fn replace_pinned(&self, (frames, generation): (u32, u64)) {
+        switch::unpin((self.frames.replace(frames), self.generation.replace(generation)));
+    }
+
+    /// The frames of this call.
+    fn frames(&self) -> u32 {
+        if self.captured.get() == Captured::Yes { self.frames.get() } else { 0 }
     }
 }
 
 /// Releases the frames of a thread that exits.
 pub(crate) fn leave() {
-    THREAD_STATE.with(|thread| switch::unpin(thread.pinned.replace((0, 0))));
+    THREAD_STATE.with(|thread| thread.replace_pinned((0, 0)));
 }
 
 /// A call that records several operations: reports wait until the outermost call ends.
@@ -141,7 +156,7 @@ fn update<R: Default>(body: impl FnOnce(&mut State) -> Result<R>) -> R {
 fn update_in_call(body: impl FnOnce(&mut State, u32) -> Result<()>) {
     let has_frames = switch::has_frames();
     let call = has_frames.then(Call::begin);
-    let frames = if has_frames { THREAD_STATE.with(|thread| thread.frames.get()) } else { 0 };
+    let frames = if has_frames { THREAD_STATE.with(ThreadState::frames) } else { 0 };
     let ((), has_reports) = change(|state| body(state, frames));
     if has_reports {
         let _call = THREAD_STATE.with(ThreadState::enter);

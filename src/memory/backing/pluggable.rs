@@ -37,10 +37,10 @@ pub struct Hooks {
 }
 
 /// The largest depth of nested calls of allocator functions on one thread.
-const MOST_NESTED: u32 = 8;
+const MOST_NESTED: u8 = 8;
 
 thread_local! {
-    static NESTED: Cell<u32> = const { Cell::new(0) };
+    static NESTED: Cell<u8> = const { Cell::new(0) };
 }
 
 /// A call of an allocator function is active until this is dropped.

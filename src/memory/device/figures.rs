@@ -9,24 +9,27 @@ use crate::gpu::gpus;
 use crate::memory::device::backend::Server;
 use crate::memory::device::{DeviceMemory, DeviceStats};
 use crate::memory::stats::ledger::Statistics;
-use std::cell::Cell;
-
-thread_local! {
-    /// Scopes that this thread has opened and not closed; some may have been closed by a shutdown.
-    static OPEN_SCOPES: Cell<u32> = const { Cell::new(0) };
-}
+use std::sync::atomic::Ordering;
 
 /// Called when this thread ends: closes its open scopes.
 pub(crate) fn leave() {
-    if OPEN_SCOPES.replace(0) == 0 {
+    let scopes = &thread::block().scopes;
+    if scopes.load(Ordering::Relaxed) == 0 {
         return;
     }
+    scopes.store(0, Ordering::Relaxed);
     let Ok(inside) = thread::enter() else { return };
     let Some(gpus) = gpus::existing(&inside) else { return };
     for device in &gpus.devices {
         let forget = |stats: &mut DeviceStats| stats.ledger.forget_scopes(thread::number());
         device.memory().with_ledger(None, forget);
     }
+}
+
+/// Changes the number of this thread's open scopes.
+fn count_scopes(change: impl FnOnce(u32) -> u32) {
+    let scopes = &thread::block().scopes;
+    scopes.store(change(scopes.load(Ordering::Relaxed)), Ordering::Relaxed);
 }
 
 impl DeviceMemory {
@@ -64,7 +67,7 @@ impl DeviceMemory {
             return Err(Error::NotSupported { what, by });
         }
         let opened = self.with_ledger(None, |stats| stats.open_scope(thread::number()));
-        OPEN_SCOPES.set(OPEN_SCOPES.get().saturating_add(u32::from(opened)));
+        count_scopes(|open| open.saturating_add(u32::from(opened)));
         if opened { Ok(()) } else { Err(Error::OutOfHostMemory("a scope of statistics")) }
     }
 
@@ -75,7 +78,7 @@ impl DeviceMemory {
             "this thread has no open scope of statistics on the device; call \
              tcuda_memory_stats_push first",
         ))?;
-        OPEN_SCOPES.set(OPEN_SCOPES.get().saturating_sub(1));
+        count_scopes(|open| open.saturating_sub(1));
         Ok(Statistics { max_split_size: self.policy.max_split_size(), ..statistics })
     }
 

@@ -82,18 +82,14 @@ const HOST: usize = MAX_DEVICES;
 static RINGS: [Mutex<Ring>; MAX_DEVICES + 1] =
     [const { Mutex::new(Rank::LEAF, Ring::new()) }; MAX_DEVICES + 1];
 
-/// The values that a call gathers before it takes a lock.
-#[derive(Clone, Copy)]
-struct Pending {
-    stack: u32,
-    stream: u64,
-}
-
 thread_local! {
-    static PENDING: Cell<Pending> = const { Cell::new(Pending { stack: 0, stream: 0 }) };
+    /// The stream that a call gathers before it takes a lock.
+    static STREAM: Cell<u64> = const { Cell::new(0) };
     /// The stack of the thread's last call, pinned at least until the call has stored its id in a
     /// block or event.
     static PINNED: Cell<ManuallyDrop<Pin>> = const { Cell::new(Pin::UNDROPPED) };
+    /// The pinned stack is that of the present call, which has not taken it yet.
+    static IS_PENDING: Cell<bool> = const { Cell::new(false) };
     /// The host's function is running: allocations that it makes get no frames.
     static IN_SOURCE: Cell<bool> = const { Cell::new(false) };
 }
@@ -131,7 +127,8 @@ pub fn before_free() {
 /// Captures the stack of this thread, if the recorder wants frames for `needed`.
 #[cold]
 fn capture_stack(needed: FramesFor, stream: u64) {
-    PENDING.set(Pending { stack: 0, stream });
+    STREAM.set(stream);
+    IS_PENDING.set(false);
     let Some(recorder) = RECORDER.get() else { return };
     let is_wanted = recorder.frames_for >= needed && (recorder.events || needed != FramesFor::All);
     if !is_wanted || IN_SOURCE.get() {
@@ -150,9 +147,10 @@ fn capture_stack(needed: FramesFor, stream: u64) {
             IN_SOURCE.set(false);
         }
     }
-    // The host's function may have called the library, which overwrites PENDING.
-    PENDING.set(Pending { stack: pin.id(), stream });
     replace_pin(pin);
+    // The host's function may have called the library, which overwrites both.
+    STREAM.set(stream);
+    IS_PENDING.set(true);
     // `try_lock`, because a snapshot may hold the lock; the next call tries again.
     if stacks::are_many()
         && let Some(records) = RECORDS.try_lock()
@@ -202,12 +200,19 @@ fn remove_unreferenced(_records: &Held<'_, ()>) {
 
 /// The gathered stack, for a segment event that comes before the event of its block.
 pub(in crate::memory) fn pending_stack() -> u32 {
-    PENDING.get().stack
+    if !IS_PENDING.get() {
+        return 0;
+    }
+    let pin = PINNED.replace(Pin::UNDROPPED);
+    let stack = pin.id();
+    PINNED.set(pin);
+    stack
 }
 
 /// Takes the gathered stack.
 pub(in crate::memory) fn take_stack() -> u32 {
-    let Pending { stack, .. } = PENDING.replace(Pending { stack: 0, stream: 0 });
+    let stack = pending_stack();
+    IS_PENDING.set(false);
     stack
 }
 
@@ -264,7 +269,7 @@ pub(in crate::memory) fn stack_of_uncached(stack: u32) -> u32 {
 /// lock.
 pub fn out_of_memory(device: i32, bytes: u64, free: u64) {
     if is_on() {
-        let Pending { stack, stream } = PENDING.get();
+        let (stack, stream) = (pending_stack(), STREAM.get());
         let action = Action::OutOfMemory;
         let pool = PoolId::DEFAULT.word();
         let event = Event { address: free, bytes, stream, pool, time_us: 0, stack, action };
