@@ -5,48 +5,10 @@
 #define TCUDA_TEST_DRIVER_H
 
 #include <dlfcn.h>
-#include <stdbool.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/wait.h>
 
-/* The checks of check.h, without what needs tcuda. */
 #ifndef CHECK_H
-
-#define CHECK_SKIPPED 77
-
-static inline void check_failed(const char *file, int line, const char *what, const char *detail)
-{
-    fprintf(stderr, "%s:%d: %s%s\n", file, line, what, detail);
-    exit(EXIT_FAILURE);
-}
-
-#define CHECK(condition) \
-    do { \
-        if (!(condition)) \
-            check_failed(__FILE__, __LINE__, #condition, ""); \
-    } while (0)
-
-#define CHECK_EQ(actual, expected) \
-    do { \
-        int64_t check_actual_ = (int64_t)(actual), check_expected_ = (int64_t)(expected); \
-        if (check_actual_ != check_expected_) { \
-            char check_text_[80]; \
-            snprintf(check_text_, sizeof check_text_, ": %lld, not %lld", \
-                (long long)check_actual_, (long long)check_expected_); \
-            check_failed(__FILE__, __LINE__, #actual " == " #expected, check_text_); \
-        } \
-    } while (0)
-
-#define CHECK_STR(actual, expected) \
-    do { \
-        const char *check_actual_ = (actual), *check_expected_ = (expected); \
-        if (strcmp(check_actual_, check_expected_) != 0) \
-            check_failed(__FILE__, __LINE__, #actual " == " #expected, check_actual_); \
-    } while (0)
-
+#define RECOVERY_NOT_LINKED
+#include "check.h"
 #endif
 
 /* CUdeviceptr */

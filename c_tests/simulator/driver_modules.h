@@ -2,11 +2,6 @@
 #ifndef TCUDA_TEST_DRIVER_MODULES_H
 #define TCUDA_TEST_DRIVER_MODULES_H
 
-/* The programs are not linked with tcuda. */
-#ifndef RECOVERY_NOT_LINKED
-#define RECOVERY_NOT_LINKED
-#endif
-
 #include "driver.h"
 
 /* CUmodule, CUfunction, CUlibrary, CUkernel, CUstream, CUevent */

@@ -56,6 +56,7 @@ impl Settings {
     /// Sets an attribute.
     pub(super) fn set(
         &mut self,
+        config: &Config,
         kernel: &exec::Kernel,
         attribute: CUfunction_attribute,
         value: c_int,
@@ -63,7 +64,7 @@ impl Settings {
         use CUfunction_attribute::*;
         match attribute {
             CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES => {
-                let room = kernel::MAX_SHARED_PER_BLOCK.saturating_sub(kernel.shared_bytes);
+                let room = config.model.shared_per_block.saturating_sub(kernel.shared_bytes);
                 let most = usize::try_from(value).ok().filter(|most| *most <= room);
                 self.most_shared = Some(most.ok_or(code::INVALID_VALUE)?);
             }
@@ -88,7 +89,7 @@ impl Settings {
     }
 
     fn set_cluster(&mut self, kernel: &exec::Kernel, d: usize, size: c_int) -> Result<(), i32> {
-        require(kernel.required_cluster().is_none(), code::NOT_PERMITTED)?;
+        require(kernel.required_cluster().is_none(), code::INVALID_VALUE)?;
         self.cluster[d] = Some(c_uint::try_from(size).map_err(|_| code::INVALID_VALUE)?);
         Ok(())
     }

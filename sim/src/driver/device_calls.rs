@@ -141,12 +141,12 @@ fn answer(machine: &Machine, attribute: c_int, device: &Device) -> Option<c_int>
         39 => config.threads_per_multiprocessor,
         75 => capability.0,
         76 => capability.1,
-        106 => model.blocks_per_multiprocessor,
+        106 => model.blocks_per_multiprocessor as c_int,
         // Shared memory and registers
         8 => 49_152,
-        81 => model.shared_per_multiprocessor,
-        97 => model.shared_per_block,
-        111 => model.shared_reserved,
+        81 => model.shared_per_multiprocessor as c_int,
+        97 => model.shared_per_block as c_int,
+        111 => model.shared_reserved as c_int,
         12 | 82 => 65_536,
         9 => 65_536,
         // Clocks, buses and caches
@@ -176,11 +176,12 @@ fn answer(machine: &Machine, attribute: c_int, device: &Device) -> Option<c_int>
         41 => 1, // unified addressing
         78 => 1, // stream priorities
         79 | 80 => 1,
-        83 => 0, // managed memory
+        83 => 1, // managed memory
         84 => 0, // several GPUs on a board
         85 => device.ordinal as c_int,
         86 => 0,
-        88 | 89 => 0,
+        88 => 0, // pageable memory
+        89 => 1, // managed memory at the same time as the host
         90 => 1, // compute preemption
         91 => 1, // registered memory under the host's address
         92..=94 => 0,

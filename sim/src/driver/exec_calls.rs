@@ -23,6 +23,9 @@ use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+/// `CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY`.
+const USE_NODE_PRIORITY: cuuint64_t = 8;
+
 /// All flags of `cuGraphInstantiateWithFlags`: free at launch, upload, device launch, node
 /// priority.
 const FLAGS: c_ulonglong = 0xf;
@@ -208,7 +211,8 @@ pub(super) unsafe extern "C" fn cuGraphExecGetFlags(
     exec: CUgraphExec,
     flags: *mut cuuint64_t,
 ) -> c_int {
-    entry(|machine| put!(flags, machine.exec(exec)?.flags))
+    // The flag is not told, as with the driver (580.159).
+    entry(|machine| put!(flags, machine.exec(exec)?.flags & !USE_NODE_PRIORITY))
 }
 
 #[unsafe(no_mangle)]

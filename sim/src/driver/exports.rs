@@ -33,7 +33,8 @@ pub(super) struct Export {
     pub(super) address: fn() -> *mut c_void,
 }
 
-/// `module { name since = symbol(parameters); ... }`. `parameter as number` is a value of an enum
+/// `module { name since = symbol(parameters); ... }`. A function with `parameter as number`
+/// receives a value of an enum as a number, since programs may pass any.
 /// that the function receives as a number, since programs may pass any.
 macro_rules! exports {
     ($($module:tt {
@@ -77,7 +78,8 @@ exports! {
         cuDeviceGetPCIBusId 4010 = cuDeviceGetPCIBusId(text, len, device);
         cuDeviceGetByPCIBusId 4010 = cuDeviceGetByPCIBusId(device, id);
         cuDeviceGetLuid 10000 = cuDeviceGetLuid(luid, node_mask, device);
-        cuDeviceGetP2PAttribute 8000 = cuDeviceGetP2PAttribute(value, attribute as c_uint, device, peer);
+        cuDeviceGetP2PAttribute 8000 = cuDeviceGetP2PAttribute(
+            value, attribute as c_uint, device, peer);
         cuDeviceComputeCapability 2000 = cuDeviceComputeCapability(major, minor, device);
         cuDeviceGetProperties 2000 = cuDeviceGetProperties(properties, device);
         cuDeviceGetExecAffinitySupport 11040 = cuDeviceGetExecAffinitySupport(
@@ -264,8 +266,10 @@ exports! {
         cuGraphNodeSetParams 12020 = cuGraphNodeSetParams(node, params);
     }
     graph_memory_calls {
-        cuDeviceGetGraphMemAttribute 11040 = cuDeviceGetGraphMemAttribute(device, attribute as c_uint, value);
-        cuDeviceSetGraphMemAttribute 11040 = cuDeviceSetGraphMemAttribute(device, attribute as c_uint, value);
+        cuDeviceGetGraphMemAttribute 11040 = cuDeviceGetGraphMemAttribute(
+            device, attribute as c_uint, value);
+        cuDeviceSetGraphMemAttribute 11040 = cuDeviceSetGraphMemAttribute(
+            device, attribute as c_uint, value);
         cuDeviceGraphMemTrim 11040 = cuDeviceGraphMemTrim(device);
     }
     user_object_calls {
@@ -304,7 +308,8 @@ exports! {
         cuMemPrefetchAsync 12020 = cuMemPrefetchAsync_v2(ptr, bytes, location, flags, stream);
         cuMemAdvise 8000 = cuMemAdvise(ptr, bytes, advice as c_uint, device);
         cuMemAdvise 12020 = cuMemAdvise_v2(ptr, bytes, advice as c_uint, location);
-        cuMemRangeGetAttribute 8000 = cuMemRangeGetAttribute(data, size, which as c_uint, ptr, bytes);
+        cuMemRangeGetAttribute 8000 = cuMemRangeGetAttribute(
+            data, size, which as c_uint, ptr, bytes);
         cuMemRangeGetAttributes 8000 = cuMemRangeGetAttributes(
             data, sizes, which, count, ptr, bytes);
         cuStreamAttachMemAsync 6000 = cuStreamAttachMemAsync(stream, ptr, bytes, flags);
@@ -422,8 +427,10 @@ exports! {
         cuKernelGetLibrary 12050 = cuKernelGetLibrary(library, kernel);
         cuKernelGetName 12030 = cuKernelGetName(name, kernel);
         cuKernelGetParamInfo 12040 = cuKernelGetParamInfo(kernel, index, offset, size);
-        cuKernelGetAttribute 12000 = cuKernelGetAttribute(value, attribute as c_uint, kernel, device);
-        cuKernelSetAttribute 12000 = cuKernelSetAttribute(attribute as c_uint, value, kernel, device);
+        cuKernelGetAttribute 12000 = cuKernelGetAttribute(
+            value, attribute as c_uint, kernel, device);
+        cuKernelSetAttribute 12000 = cuKernelSetAttribute(
+            attribute as c_uint, value, kernel, device);
         cuKernelSetCacheConfig 12000 = cuKernelSetCacheConfig(kernel, config as c_uint, device);
     }
     link_calls {

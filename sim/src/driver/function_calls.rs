@@ -13,7 +13,9 @@ use std::ptr;
 
 /// The function of a handle, for the current context.
 fn find(machine: &Machine, function: CUfunction) -> Result<Function, i32> {
-    let found = machine.function(function, || Ok(machine.current()?.place()))?;
+    // The kernel of a library is none here, as with the driver (580.159).
+    let found = read(&machine.modules).functions.get(function.addr()).cloned();
+    let found = found.ok_or(code::INVALID_HANDLE)?;
     machine.current()?;
     Ok(found)
 }
@@ -40,11 +42,10 @@ pub(super) unsafe extern "C" fn cuFuncSetAttribute(
     value: c_int,
 ) -> c_int {
     entry(|machine| {
-        let handle = machine.function_handle(function, || Ok(machine.current()?.place()))?;
-        machine.current()?;
         let mut modules = write(&machine.modules);
-        let known = modules.functions.get_mut(handle).ok_or(code::INVALID_HANDLE)?;
-        known.settings.set(&known.kernel.exec, enumerator(attribute)?, value)
+        let known = modules.functions.get_mut(function.addr()).ok_or(code::INVALID_HANDLE)?;
+        machine.current()?;
+        known.settings.set(&machine.config, &known.kernel.exec, enumerator(attribute)?, value)
     })
 }
 

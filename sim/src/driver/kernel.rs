@@ -22,7 +22,6 @@ use std::time::Instant;
 pub(super) const MAX_THREADS_PER_BLOCK: usize = 1024;
 /// Maximum dynamic shared memory of a block, by default and after opting in.
 pub(super) const DEFAULT_SHARED_PER_BLOCK: usize = 49_152;
-pub(super) const MAX_SHARED_PER_BLOCK: usize = 232_448;
 pub(super) const MAX_BLOCK: [c_uint; 3] = [1024, 1024, 64];
 /// The most blocks of a cluster that every device with clusters supports.
 pub(super) const MAX_CLUSTER: c_uint = 8;

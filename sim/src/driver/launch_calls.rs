@@ -71,7 +71,8 @@ fn launch(
 /// Checks an event that is to be recorded with a launch.
 fn check_event(event: &Event, stream: &Stream) -> Result<(), i32> {
     require(event.device == stream.device, code::INVALID_HANDLE)?;
-    require(!event.is_timed && event.shared.is_none(), code::INVALID_VALUE)
+    require(!event.is_timed, code::NOT_SUPPORTED)?;
+    require(event.shared.is_none(), code::INVALID_VALUE)
 }
 
 /// The launch of a function.

@@ -191,9 +191,11 @@ pub(super) unsafe extern "C" fn cuLibraryGetUnifiedFunction(
     symbol: *const c_char,
 ) -> c_int {
     entry(|machine| {
-        with_library(machine, library, |_| {
+        with_library(machine, library, |library| {
             require(!function.is_null(), code::INVALID_VALUE)?;
-            named(symbol)?;
+            let name = named(symbol)?.to_str().unwrap_or_default();
+            // Kernels are not unified functions, and PTX declares none of these.
+            require(!library.kernels.contains_key(name), code::INVALID_VALUE)?;
             Err(code::NOT_FOUND)
         })
     })
@@ -281,7 +283,12 @@ pub(super) unsafe extern "C" fn cuKernelSetAttribute(
         let mut modules = write(&machine.modules);
         let known = modules.kernels.get_mut(kernel.addr()).ok_or(code::INVALID_HANDLE)?;
         let device = machine.device(device)?.context.device;
-        known.settings.entry(device).or_default().set(&known.exec, enumerator(attribute)?, value)
+        known.settings.entry(device).or_default().set(
+            &machine.config,
+            &known.exec,
+            enumerator(attribute)?,
+            value,
+        )
     })
 }
 

@@ -2,8 +2,9 @@
 //!
 //! One machine is on at a time. A host that knows the library powers it on and off
 //! (`interface.rs`); for a program that only calls the driver, cuInit does (`exports.rs`). Handles
-//! are numbers that are looked up in tables. Device addresses are PROT_NONE for the host and are
-//! looked up as well. So any argument returns the CUresult that a GPU would return and never crashes.
+//! are numbers that are looked up in tables. Device addresses, except those of managed memory, are
+//! PROT_NONE for the host and are looked up as well. So any argument returns the CUresult that a
+//! GPU would return and never crashes.
 //!
 //! A file imports files of the groups before its own, and of its own group without a circle
 //! (`tests/layers.rs`):

@@ -13,12 +13,12 @@ pub(super) struct Model {
     pub(super) memory: usize,
     pub(super) multiprocessors: i32,
     pub(super) threads_per_multiprocessor: i32,
-    pub(super) blocks_per_multiprocessor: i32,
-    pub(super) shared_per_multiprocessor: i32,
+    pub(super) blocks_per_multiprocessor: usize,
+    pub(super) shared_per_multiprocessor: usize,
     /// The most that a block can have, which a kernel asks for by an attribute.
-    pub(super) shared_per_block: i32,
+    pub(super) shared_per_block: usize,
     /// What the system takes of a block's shared memory.
-    pub(super) shared_reserved: i32,
+    pub(super) shared_reserved: usize,
     pub(super) clock: i32,
     pub(super) memory_clock: i32,
     /// Bits of the bus of the memory.
@@ -34,7 +34,7 @@ pub(super) struct Model {
     pub(super) pci: (u32, u32),
 }
 
-const KIB: i32 = 1 << 10;
+const KIB: usize = 1 << 10;
 const MIB: i32 = 1 << 20;
 
 /// H100, whose attributes the devices have unless option `gpu` names another model.

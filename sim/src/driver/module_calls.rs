@@ -112,8 +112,9 @@ pub(super) fn find_variable(
     let modules = read(&machine.modules);
     let module = modules.modules.get(module).ok_or(code::INVALID_HANDLE)?;
     require(!address.is_null() || !bytes.is_null(), code::INVALID_VALUE)?;
-    let found = named(name)?.to_str().ok().and_then(|name| module.variable(name));
-    let (start, size) = found.ok_or(code::NOT_FOUND)?;
+    let name = named(name)?.to_str().unwrap_or_default();
+    require(!module.functions.contains_key(name), code::INVALID_VALUE)?;
+    let (start, size) = module.variable(name).ok_or(code::NOT_FOUND)?;
     if !address.is_null() {
         put!(address, start)?;
     }

@@ -5,10 +5,6 @@ use super::kernel;
 use super::module::Function;
 use std::ffi::c_int;
 
-const BLOCKS_PER_MULTIPROCESSOR: usize = 32;
-const SHARED_PER_MULTIPROCESSOR: usize = 233_472;
-/// Bytes of each block's shared memory that the driver reserves.
-const SHARED_RESERVED: usize = 1024;
 /// Blocks take multiples of these bytes of shared memory, and of these threads.
 const SHARED_UNIT: usize = 128;
 const WARP: usize = 32;
@@ -21,20 +17,22 @@ pub(super) fn blocks(
     dynamic: usize,
 ) -> usize {
     let kernel = &function.kernel.exec;
-    if dynamic > function.settings.most_shared(kernel) || threads > kernel.most_threads() {
+    // The kernel's own limit of threads does not count, as with the driver (580.159).
+    if dynamic > function.settings.most_shared(kernel) || threads > kernel::MAX_THREADS_PER_BLOCK {
         return 0;
     }
+    let model = config.model;
     let most_threads = config.threads_per_multiprocessor.unsigned_abs() as usize;
     let by_threads = most_threads / threads.max(1).next_multiple_of(WARP);
     by_threads
-        .min(SHARED_PER_MULTIPROCESSOR / taken(function, dynamic))
-        .min(BLOCKS_PER_MULTIPROCESSOR)
+        .min(model.shared_per_multiprocessor / taken(config, function, dynamic))
+        .min(model.blocks_per_multiprocessor)
 }
 
 /// Bytes of shared memory that a block takes.
-fn taken(function: &Function, dynamic: usize) -> usize {
-    let bytes = function.kernel.exec.shared_bytes + dynamic + SHARED_RESERVED;
-    bytes.next_multiple_of(SHARED_UNIT)
+fn taken(config: &Config, function: &Function, dynamic: usize) -> usize {
+    let bytes = function.kernel.exec.shared_bytes + dynamic + config.model.shared_reserved;
+    bytes.max(1).next_multiple_of(SHARED_UNIT)
 }
 
 /// The most dynamic shared memory of each of so many blocks; `None` if they do not fit.
@@ -47,9 +45,10 @@ pub(super) fn most_shared(
     if number == 0 || blocks(config, function, threads, 0) < number {
         return None;
     }
-    let share = SHARED_PER_MULTIPROCESSOR / number / SHARED_UNIT * SHARED_UNIT;
+    let model = config.model;
+    let share = model.shared_per_multiprocessor / number / SHARED_UNIT * SHARED_UNIT;
     let kernel = &function.kernel.exec;
-    let free = share.saturating_sub(kernel.shared_bytes + SHARED_RESERVED);
+    let free = share.saturating_sub(kernel.shared_bytes + model.shared_reserved);
     Some(free.min(function.settings.most_shared(kernel)))
 }
 

@@ -154,10 +154,7 @@ pub(super) unsafe extern "C" fn cuOccupancyMaxPotentialClusterSize(
         require(!size.is_null(), code::INVALID_VALUE)?;
         let (_, function, (threads, dynamic)) = configured(machine, function, config)?;
         let kernel = &function.kernel.exec;
-        let most = match function.settings.cluster(kernel) {
-            [0, ..] | [_, 0, _] | [.., 0] => function.settings.most_clustered(kernel),
-            set => set.iter().fold(1, |all: c_uint, size| all.saturating_mul(*size)),
-        };
+        let most = function.settings.most_clustered(kernel);
         let fits = occupancy::blocks(&machine.config, &function, threads, dynamic) > 0;
         put!(size, if fits { most as c_int } else { 0 })
     })

@@ -84,6 +84,8 @@ fn put_default(data: *mut c_void, attribute: CUpointer_attribute) -> Result<(), 
         | CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE
         | CU_POINTER_ATTRIBUTE_ACCESS_FLAGS
         | CU_POINTER_ATTRIBUTE_IS_HW_DECOMPRESS_CAPABLE => put!(data.cast::<c_uint>(), 0),
+        // The driver leaves these as they are (580.159).
+        CU_POINTER_ATTRIBUTE_RANGE_START_ADDR | CU_POINTER_ATTRIBUTE_RANGE_SIZE => Ok(()),
         _ => put!(data.cast::<usize>(), 0),
     }
 }

@@ -183,7 +183,7 @@ pub(super) unsafe extern "C" fn cuDeviceGetMemPool(
     device: CUdevice,
 ) -> c_int {
     entry(|machine| {
-        let device = machine.device(device)?.context.device;
+        let device = machine.device(device).map_err(|_| code::INVALID_VALUE)?.context.device;
         put!(pool, ptr::without_provenance_mut(machine.pools.current(device)))
     })
 }
@@ -191,7 +191,7 @@ pub(super) unsafe extern "C" fn cuDeviceGetMemPool(
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C" fn cuDeviceSetMemPool(device: CUdevice, pool: CUmemoryPool) -> c_int {
     entry(|machine| {
-        let device = machine.device(device)?.context.device;
+        let device = machine.device(device).map_err(|_| code::INVALID_VALUE)?.context.device;
         let found = machine.pools.get(pool.addr())?;
         require(found.device() == device, code::INVALID_VALUE)?;
         machine.pools.set_current(device, pool.addr());
