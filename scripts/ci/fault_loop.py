@@ -57,7 +57,7 @@ LEFT_OUT = {"faults", "replay_faults", "denied", "cancel", "reclamation", "plugg
             "ended", "files", "kernel_headers", "many", "sync_debug_calls", "unmapped",
             "wrong_kind", "every_function", "dlopen", "hpp_cc", "compiled_hpp_cc",
             "quickstart_cc", "link_cc", "driver_gone", "driver_poor",
-            "simulator_driver", "simulator_missing", "backend", "backends",
+            "simulator_driver", "simulator_missing", "visible", "backend", "backends",
             "backends_capture", "pluggable", "sandbox", "teardown", "reentry", "capture",
             "limits", "neighbours", "privileges", "settings", "torch_streams",
             "nvtx_suballocations", "nvtx_ranges", "nvml_telemetry", "cublas_handles",

@@ -40,15 +40,24 @@ fn bytes_at<'a>(image: *const u8, bytes: usize) -> &'a [u8] {
     unsafe { slice::from_raw_parts(image, bytes) }
 }
 
+/// The image in what programs have for a fat binary, else the image itself. Only libraries are
+/// loaded from it, as with the driver (580.159).
+pub(super) fn unwrapped(image: *const c_void) -> Result<*const c_void, i32> {
+    require(!image.is_null(), code::INVALID_VALUE)?;
+    let start = image.cast::<u8>();
+    if !begins(start, WRAPPER) {
+        return Ok(image);
+    }
+    let address = number(bytes_at(start, FAT_HEADER), 8, 8).unwrap_or(0);
+    require(address != 0, code::INVALID_IMAGE)?;
+    Ok(std::ptr::with_exposed_provenance(address as usize))
+}
+
 /// The PTX of an image in the memory of the host.
 pub(super) fn read(image: *const c_void, capability: u32) -> Result<String, i32> {
     require(!image.is_null(), code::INVALID_VALUE)?;
-    let mut start = image.cast::<u8>();
-    if begins(start, WRAPPER) {
-        let address = number(bytes_at(start, FAT_HEADER), 8, 8).unwrap_or(0);
-        start = std::ptr::with_exposed_provenance(address as usize);
-        require(!start.is_null() && begins(start, FAT_BINARY), code::INVALID_IMAGE)?;
-    }
+    let start = image.cast::<u8>();
+    require(!begins(start, WRAPPER), code::INVALID_IMAGE)?;
     if begins(start, FAT_BINARY) {
         let bytes = fat_bytes(bytes_at(start, FAT_HEADER)).ok_or(code::INVALID_IMAGE)?;
         return parse(bytes_at(start, bytes), capability);

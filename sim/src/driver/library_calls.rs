@@ -3,6 +3,7 @@
 use super::arguments::{enumerator, peek, put, require};
 use super::entry::entry;
 use super::function_calls::{check_cache, describe_parameter};
+use super::image;
 use super::jit::{self, Options, Use, named};
 use super::machine::Machine;
 use super::module::{Library, LibraryKernel, Modules};
@@ -50,7 +51,7 @@ pub(super) unsafe extern "C" fn cuLibraryLoadData(
         require(!library.is_null(), code::INVALID_VALUE)?;
         check(library_count, library_options)?;
         let options = Options::read(Use::Load, count, options, values)?;
-        add(machine, library, jit::load(&machine.config, image, &options)?)
+        add(machine, library, jit::load(&machine.config, image::unwrapped(image)?, &options)?)
     })
 }
 
