@@ -1,7 +1,11 @@
 /* Fat binaries as nvcc 13.0 writes them (-fatbin -gencode arch=compute_75,code=compute_75), of
  *
  *   extern "C" __device__ int counter = 7;
- *   extern "C" __global__ void store(int *to, int value) { *to = counter + value; counter = value; }
+ *   extern "C" __global__ void store(int *to, int value)
+ *   {
+ *       *to = counter + value;
+ *       counter = value;
+ *   }
  */
 #ifndef TCUDA_TEST_FAT_BINARIES_H
 #define TCUDA_TEST_FAT_BINARIES_H

@@ -15,6 +15,13 @@ mod copy {
     pub struct Fill;
 }
 
+mod host_function {
+    #[derive(Clone, Copy)]
+    pub struct HostFunction;
+    #[derive(Clone, Copy)]
+    pub struct Callback;
+}
+
 mod journal {
     pub struct Write;
 }
@@ -34,6 +41,16 @@ mod shared_event {
 
     impl SharedEvent {
         pub fn reach(&self, _: u64) {}
+    }
+}
+
+mod stream_attributes {
+    pub struct Attributes;
+
+    impl Attributes {
+        pub fn new() -> Attributes {
+            Attributes
+        }
     }
 }
 

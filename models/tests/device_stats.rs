@@ -8,8 +8,8 @@ use tcuda_models::base::retired::Reclaimable;
 use tcuda_models::base::sync::{Bug, UnsafeCell};
 use tcuda_models::explore;
 use tcuda_models::memory::arena::arena_lock::{ArenaLock, HasLock, LockGuard};
-use tcuda_models::memory::config::size::Class;
 use tcuda_models::memory::arena::member::Member;
+use tcuda_models::memory::config::size::Class;
 use tcuda_models::memory::device::device_stats::GuardedStats;
 use tcuda_models::memory::stats::ledger::{
     ALL, ALLOCATED_BYTES, Account, Changes, Split, Statistics, change_of, only,

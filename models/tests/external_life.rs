@@ -5,7 +5,7 @@ use loom::sync::Arc;
 use loom::thread;
 use tcuda_models::base::sync::{Bug, UnsafeCell};
 use tcuda_models::explore;
-use tcuda_models::gpu::external_life::{ExternalStreamLife, EndState};
+use tcuda_models::gpu::external_life::{EndState, ExternalStreamLife};
 use tcuda_models::twin::fails;
 
 /// The number of the event.

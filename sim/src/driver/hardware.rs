@@ -3,11 +3,12 @@
 use super::config::{Config, ScheduleKind};
 use super::context::{Context, Created};
 use super::copy;
+use super::host_function::Callback;
 use super::journal::Write;
 use super::kernel::Run;
 use super::load::Load;
 use super::memory::Memory;
-use super::queue::{Action, Callback, Stream};
+use super::queue::{Action, Stream};
 use crate::base::code;
 use crate::exec::Options;
 use crate::memory::race::Settings;

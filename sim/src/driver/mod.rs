@@ -43,6 +43,7 @@ mod unit;
 
 // 2. Operations, and the streams that queue them.
 mod copy;
+mod host_function;
 mod journal;
 mod kernel;
 mod parameters;

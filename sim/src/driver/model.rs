@@ -42,7 +42,7 @@ pub(super) const H100: Model = Model {
     key: "H100",
     name: "NVIDIA H100 80GB HBM3",
     compute_capability: (9, 0),
-    memory: 81_088,
+    memory: 81_078,
     multiprocessors: 132,
     threads_per_multiprocessor: 2048,
     blocks_per_multiprocessor: 32,
@@ -54,7 +54,7 @@ pub(super) const H100: Model = Model {
     bus: 5120,
     l2: 50 * MIB,
     persisting_l2: 32_768_000,
-    access_window: 134_213_632,
+    access_window: 134_217_728,
     double_ratio: 2,
     copy_engines: 3,
     pci: (0x2330_10de, 0x16c1_10de),
@@ -72,7 +72,6 @@ pub(super) const MODELS: [Model; 6] = [
         bus: 6016,
         l2: 60 * MIB,
         persisting_l2: 39_321_600,
-        access_window: 134_217_728,
         pci: (0x2335_10de, 0x18bf_10de),
         ..H100
     },
@@ -143,7 +142,6 @@ pub(super) const MODELS: [Model; 6] = [
         bus: 7680,
         l2: 132_644_864,
         persisting_l2: 82_903_040,
-        access_window: 134_217_728,
         pci: (0x2901_10de, 0x10de),
         ..H100
     },

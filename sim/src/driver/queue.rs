@@ -1,15 +1,14 @@
 //! The queue of a stream, its points, and its operations.
 
 use super::copy::{Copy, Fill};
+use super::host_function::{Callback, HostFunction};
 use super::journal::Write;
 use super::kernel::Launch;
 use super::shared_event::SharedEvent;
 use super::stream_attributes::Attributes;
 use super::sync::lock;
 use crate::base::sync::{AtomicBool, AtomicU64, AtomicUsize, Condvar, Mutex, MutexGuard, Ordering};
-use cudarc::driver::sys::CUstream;
 use std::collections::VecDeque;
-use std::ffi::{c_int, c_void};
 use std::sync::{Arc, PoisonError, atomic};
 
 /// The relation of a stream to the legacy default stream.
@@ -90,31 +89,6 @@ pub(super) enum Action {
     /// The delayed writes of a kernel that ran in the first step.
     Writes(Vec<Write>),
 }
-
-/// A callback of the host.
-#[derive(Clone, Copy)]
-pub(super) struct HostFunction {
-    pub(super) function: unsafe extern "C" fn(*mut c_void),
-    pub(super) user_data: *mut c_void,
-}
-
-/// A callback of `cuStreamAddCallback`. It runs even if the device failed.
-#[derive(Clone, Copy)]
-pub(super) struct Callback {
-    pub(super) function: unsafe extern "C" fn(CUstream, c_int, *mut c_void),
-    pub(super) stream: CUstream,
-    pub(super) user_data: *mut c_void,
-}
-
-// SAFETY: the host passed the pointers to be used on a thread of the driver's choice.
-unsafe impl Send for Callback {}
-// SAFETY: it is only copied.
-unsafe impl Sync for Callback {}
-
-// SAFETY: the host passed the pointer to be used on a thread of the driver's choice.
-unsafe impl Send for HostFunction {}
-// SAFETY: it is only copied.
-unsafe impl Sync for HostFunction {}
 
 /// An entry of a queue. It may run when the entries before it have finished and `waits` are
 /// reached.

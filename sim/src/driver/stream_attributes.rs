@@ -13,7 +13,7 @@ pub(super) const DOMAIN: c_uint = 10;
 /// `CU_ACCESS_PROPERTY_PERSISTING`, the last property. A miss cannot have it.
 const PERSISTING: c_uint = 2;
 /// `CU_DEVICE_ATTRIBUTE_MAX_ACCESS_POLICY_WINDOW_SIZE`.
-const LARGEST_WINDOW: usize = 134_213_632;
+const LARGEST_WINDOW: usize = 134_217_728;
 /// `CU_SYNC_POLICY_AUTO` and `CU_SYNC_POLICY_BLOCKING_SYNC`.
 const AUTO: c_uint = 1;
 const BLOCKING: c_uint = 4;

@@ -5,8 +5,9 @@ use super::entry::{entry, entry_checked};
 use super::event::Recorded;
 use super::graph::Work;
 use super::hardware::{GREATEST_PRIORITY, LEAST_PRIORITY};
+use super::host_function::{Callback, HostFunction};
 use super::machine::Machine;
-use super::queue::{Action, Callback, HostFunction, Kind, Stream};
+use super::queue::{Action, Kind, Stream};
 use super::sync::{read, write};
 use crate::base::code;
 use cudarc::driver::sys::{

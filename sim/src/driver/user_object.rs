@@ -3,7 +3,8 @@
 
 use super::handles::Handles;
 use super::hardware::Hardware;
-use super::queue::{Action, HostFunction, Kind, Stream};
+use super::host_function::HostFunction;
+use super::queue::{Action, Kind, Stream};
 use super::schedule::Schedule;
 use super::sync::lock;
 use crate::base::code;

@@ -2,7 +2,7 @@
 
 use super::arguments::{put, require};
 use super::entry::entry;
-use super::queue::HostFunction;
+use super::host_function::HostFunction;
 use super::sync::lock;
 use crate::base::code;
 use cudarc::driver::sys::{CUgraph, CUhostFn, CUuserObject};
