@@ -127,6 +127,21 @@ static void a_device_has_attributes(void)
     CHECK_EQ(value, -5);
 }
 
+/* The driver cannot be used in the child of a process that uses it. */
+static void a_child_cannot_use_it(void)
+{
+    fflush(NULL);
+    const pid_t child = fork();
+    CHECK(child >= 0);
+    if (child == 0) {
+        CHECK_EQ(driver.init(0), NOT_INITIALIZED);
+        exit(EXIT_SUCCESS);
+    }
+    int ended = 0;
+    CHECK_EQ(waitpid(child, &ended, 0), child);
+    CHECK_EQ(ended, 0);
+}
+
 /* In a process of its own, since the driver reads the list once. */
 static void with_list(const char *list, int status, int devices)
 {
@@ -208,5 +223,6 @@ int main(void)
     CHECK_EQ(driver.get(&devices, devices), INVALID_DEVICE);
     a_device_has_attributes();
     a_device_has_a_place();
+    a_child_cannot_use_it();
     return EXIT_SUCCESS;
 }

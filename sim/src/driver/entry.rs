@@ -22,14 +22,35 @@ pub(super) fn note_power_on() {
     WAS_ON.store(true, Ordering::Release);
 }
 
-/// The status of calls without a machine.
-fn status_without_machine() -> i32 {
-    if WAS_ON.load(Ordering::Acquire) { code::DEINITIALIZED } else { code::NOT_INITIALIZED }
+/// True in the child of a process with a machine of its programs, whose threads are not there.
+static IS_FORKED: AtomicBool = AtomicBool::new(false);
+
+extern "C" fn in_child() {
+    IS_FORKED.store(true, Ordering::Release);
 }
 
-/// The machine that is on.
+/// From now on, children that are forked have no machine, as with the driver (580.159).
+pub(super) fn refuse_children() {
+    // SAFETY: the handler is async-signal-safe, and the library is never unloaded.
+    unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
+}
+
+/// Fails in a forked child.
+pub(super) fn require_no_fork() -> Result<(), i32> {
+    require(!IS_FORKED.load(Ordering::Acquire), code::NOT_INITIALIZED)
+}
+
+/// The status of calls without a machine.
+fn status_without_machine() -> i32 {
+    let was_on = WAS_ON.load(Ordering::Acquire) && require_no_fork().is_ok();
+    if was_on { code::DEINITIALIZED } else { code::NOT_INITIALIZED }
+}
+
+/// The machine that is on. A forked child does not touch the lock, which another thread of its
+/// parent may have held.
 #[inline]
 pub(super) fn machine() -> Option<Arc<Machine>> {
+    require_no_fork().ok()?;
     read(&MACHINE).as_ref().map(Arc::clone)
 }
 

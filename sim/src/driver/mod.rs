@@ -138,7 +138,7 @@ pub use interface::{Interface, Rates, Started};
 pub use machine::LiveObjects;
 
 use crate::base::{code, reserve};
-use entry::{MACHINE, machine, note_power_on};
+use entry::{MACHINE, machine, note_power_on, refuse_children, require_no_fork};
 use hardware::in_callback;
 use machine::Machine;
 use std::ffi::c_int;
@@ -206,6 +206,7 @@ pub fn power_off() {
 /// Powers a machine on, with the options of the environment, for a program that only calls the
 /// driver.
 fn power_on_for_program() -> Result<(), i32> {
+    require_no_fork()?;
     if machine().is_some() {
         return Ok(());
     }
@@ -223,6 +224,7 @@ fn power_on_for_program() -> Result<(), i32> {
     // Before another thread finds it: a host may join it, and not power it off.
     new.is_shared.store(true, Ordering::Release);
     note_power_on();
+    refuse_children();
     *on = Some(Arc::new(new));
     Ok(())
 }
