@@ -51,6 +51,10 @@ static inline void open_the_driver(void)
     const char *const path = getenv("TCUDA_TEST_DRIVER");
     CHECK(path != NULL);
     library = dlopen(path, RTLD_NOW);
+    if (library == NULL && strchr(path, '/') == NULL) {
+        printf("skipped: no driver: %s\n", dlerror());
+        exit(CHECK_SKIPPED);
+    }
     if (library == NULL)
         check_failed(__FILE__, __LINE__, path, dlerror());
 }
