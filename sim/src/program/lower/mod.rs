@@ -58,8 +58,10 @@ pub(super) fn program(tree: &tree::Module<'_>) -> Result<Program> {
     }
     // Of weak definitions the first counts, unless there is another, and declarations count only
     // without one.
-    let mut variables: Vec<_> = tree.variables.iter().collect();
-    variables.sort_by_key(|variable| rank(variable.linkage));
+    let of =
+        |wanted| tree.variables.iter().filter(move |variable| rank(variable.linkage) == wanted);
+    // Not sorted, because a stable sort takes 4 KiB of the stack.
+    let mut variables: Vec<_> = (0..RANKS).flat_map(of).collect();
     variables.retain(|variable| {
         let is_kept = rank(variable.linkage) == 0 || !module.variables.contains_key(variable.name);
         if is_kept {
@@ -76,6 +78,9 @@ pub(super) fn program(tree: &tree::Module<'_>) -> Result<Program> {
     }
     Ok(finished(tree, module, functions))
 }
+
+/// The number of ranks.
+const RANKS: u32 = 3;
 
 /// Which of several variables of a name counts: one of the lowest rank.
 fn rank(linkage: Linkage) -> u32 {
