@@ -211,7 +211,7 @@ pub(super) unsafe extern "C" fn cuGraphExecGetFlags(
     exec: CUgraphExec,
     flags: *mut cuuint64_t,
 ) -> c_int {
-    // The flag is not told, as with the driver (580.159).
+    // The driver does not return this flag (580.159).
     entry(|machine| put!(flags, machine.exec(exec)?.flags & !USE_NODE_PRIORITY))
 }
 

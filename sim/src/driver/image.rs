@@ -257,7 +257,10 @@ mod tests {
         }
         let wrapper = [0x1_4662_43b1u64.to_le_bytes(), (all.as_ptr().addr() as u64).to_le_bytes()];
         let _ = all.as_ptr().expose_provenance();
-        assert_eq!(read(wrapper.as_ptr().cast(), 60).unwrap(), "fifty-two");
+        let wrapper = wrapper.as_ptr().cast();
+        assert_eq!(unwrapped(wrapper).unwrap(), all.as_ptr().cast());
+        assert_eq!(read(wrapper, 60), Err(code::INVALID_IMAGE), "only libraries take it");
+        assert_eq!(unwrapped(all.as_ptr().cast()).unwrap(), all.as_ptr().cast());
         assert_eq!(read(all.as_ptr().cast(), 60).unwrap(), "fifty-two");
     }
 
