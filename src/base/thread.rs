@@ -236,13 +236,16 @@ fn enter_slow(block: &'static Block) -> Result<Inside> {
 /// Enters, but not while a fork waits for all threads to leave.
 fn enter_unless_forking(block: &'static Block) {
     loop {
-        block.participant.enter(present_fence());
-        // Read inside: a fork that is not seen here sees that this thread is inside. A nested call
-        // continues, because the fork waits for the outer one.
-        if FORKS.load(Ordering::Relaxed) == 0 || block.participant.depth() > 1 {
-            return;
+        // A nested call continues, because the fork waits for the outer one. Another stays outside:
+        // a child that is created while it is inside, if only to look, cannot use the library.
+        if FORKS.load(Ordering::Relaxed) == 0 || block.participant.depth() > 0 {
+            block.participant.enter(present_fence());
+            // Read inside: a fork that is not seen here sees that this thread is inside.
+            if FORKS.load(Ordering::Relaxed) == 0 || block.participant.depth() > 1 {
+                return;
+            }
+            block.participant.leave();
         }
-        block.participant.leave();
         sync::nap();
     }
 }

@@ -1,13 +1,12 @@
 //! The attributes of a launch.
 
 use super::arguments::{peek, require};
+use super::stream_attributes::Window;
 use crate::base::code;
-use cudarc::driver::sys::{CUaccessPolicyWindow_st, CUevent, CUlaunchAttribute, CUlaunchConfig};
+use cudarc::driver::sys::{CUevent, CUlaunchAttribute, CUlaunchConfig};
 use std::ffi::{c_int, c_uint};
 use std::mem::offset_of;
 
-/// The longest window of an access policy, in bytes.
-const MOST_WINDOW: usize = 134_213_632;
 /// Number of domains of memory synchronisation.
 const SYNC_DOMAINS: u8 = 4;
 
@@ -60,7 +59,7 @@ impl Attributes {
         // In the order of `CUlaunchAttributeID`.
         match id {
             0 => (),
-            1 => check_window(value)?,
+            1 => require(peek!(value.cast::<Window>())?.is_valid(), code::INVALID_VALUE)?,
             2 => self.is_cooperative = number != 0,
             // A policy of streams.
             3 => return Err(code::INVALID_VALUE),
@@ -88,16 +87,4 @@ impl Attributes {
         }
         Ok(())
     }
-}
-
-/// Checks a window of an access policy. There are no caches that it concerns.
-fn check_window(value: *const u8) -> Result<(), i32> {
-    let field = |offset| value.wrapping_add(offset);
-    let bytes = peek!(field(offset_of!(CUaccessPolicyWindow_st, num_bytes)).cast::<usize>())?;
-    let ratio = peek!(field(offset_of!(CUaccessPolicyWindow_st, hitRatio)).cast::<f32>())?;
-    let hit = peek!(field(offset_of!(CUaccessPolicyWindow_st, hitProp)).cast::<c_uint>())?;
-    let miss = peek!(field(offset_of!(CUaccessPolicyWindow_st, missProp)).cast::<c_uint>())?;
-    let is_valid = bytes <= MOST_WINDOW && (0.0..=1.0).contains(&ratio);
-    // Missed accesses cannot persist.
-    require(is_valid && hit <= 2 && miss <= 1, code::INVALID_VALUE)
 }

@@ -34,6 +34,16 @@ pub(super) struct Window {
 // SAFETY: the address is only stored.
 unsafe impl Send for Window {}
 
+impl Window {
+    /// True if CUDA defines all values.
+    pub(super) fn is_valid(&self) -> bool {
+        self.bytes <= LARGEST_WINDOW
+            && (0.0..=1.0).contains(&self.hit_ratio)
+            && self.hit <= PERSISTING
+            && self.miss < PERSISTING
+    }
+}
+
 /// The attributes of a stream.
 #[derive(Clone, Copy)]
 pub(super) struct Attributes {
@@ -54,11 +64,7 @@ impl Attributes {
 
     /// True if CUDA defines all values.
     pub(super) fn are_valid(&self) -> bool {
-        let window = &self.window;
-        window.bytes <= LARGEST_WINDOW
-            && (0.0..=1.0).contains(&window.hit_ratio)
-            && window.hit <= PERSISTING
-            && window.miss < PERSISTING
+        self.window.is_valid()
             && (AUTO..=BLOCKING).contains(&self.policy)
             && self.domains.iter().all(|domain| *domain < DOMAIN_COUNT)
             && self.domain < 2
