@@ -25,6 +25,9 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+/// Number of operations that may be delayed at a time, which is the length of a GPU's queue. A host
+/// that never waits would otherwise fill its memory with them.
+const MOST_PENDING: usize = 1024;
 /// Interval between two checks of an unfinished callback.
 const CHECK_INTERVAL: Duration = Duration::from_micros(100);
 /// Time without a call after which the watcher checks again if a thread was still running.
@@ -121,6 +124,8 @@ impl Adversary {
         let operation = Pending { position, due, plan, deviates, waits, action, rest, record };
         let lane = &mut state.lanes[index];
         lane.pending.push_back(operation);
+        state.pending += 1;
+        let lane = &state.lanes[index];
         if lane.pending.len() == 1 {
             state.active.push(index);
             if std::mem::take(&mut state.unwatched) {
@@ -129,6 +134,11 @@ impl Adversary {
         }
         state.current = number;
         while let Some(index) = state.due() {
+            state = self.step(state, index);
+        }
+        while state.pending > MOST_PENDING
+            && let Some(index) = state.any()
+        {
             state = self.step(state, index);
         }
         state.current = 0;

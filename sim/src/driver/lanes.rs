@@ -29,6 +29,8 @@ pub(super) struct ScheduleState {
     pub(super) finished: u64,
     /// Number of operations queued so far.
     pub(super) submitted: u64,
+    /// Number of unfinished operations.
+    pub(super) pending: usize,
     /// The operation that a call is queueing.
     pub(super) current: u64,
     /// Number of streams used so far.
@@ -203,6 +205,7 @@ impl ScheduleState {
         lane.running = false;
         self.finished += 1;
         if let Some(done) = lane.pending.pop_front() {
+            self.pending -= 1;
             lane.stream.complete(done.position);
             if let (Some(trace), Some(record)) = (&mut self.trace, &done.record) {
                 let number = record.number;
