@@ -336,14 +336,20 @@ impl<'t, 'a> SumBatch<'t, 'a> {
         place.assign(Parts { data, byte_offset: 0, place: on, dtype, shape, strides })
     }
 
-    /// Sets `like` to memory with the same layout as the sum. Returns its lowest address.
-    fn place_like(&mut self, device: i32, sum: &Tensor, like: &mut Tensor) -> Result<u64> {
-        let lowest = self.scratch(device, sum)?;
+    /// Copies a source to `lowest` first, with the layout of the sum. Not inlined: a tensor
+    /// takes a KiB of stack.
+    #[inline(never)]
+    fn copy_before(
+        &mut self,
+        (kind, source): (MemoryKind, &Tensor),
+        sum: &Tensor,
+        (device, lowest): (i32, u64),
+    ) -> Result<()> {
+        let mut like = *sum;
         // The first element may not have the lowest address.
-        let address = lowest.wrapping_add(sum.address.wrapping_sub(sum.range()?.0));
-        *like = *sum;
-        (like.address, like.data, like.place) = (address, lowest, Place::Cuda(device));
-        Ok(lowest)
+        like.address = lowest.wrapping_add(sum.address.wrapping_sub(sum.range()?.0));
+        (like.data, like.place) = (lowest, Place::Cuda(device));
+        self.before.add((kind, source), (MemoryKind::Device(device), &like))
     }
 
     /// Adds the sum of two or more tensors of one shape and type.
@@ -364,7 +370,7 @@ impl<'t, 'a> SumBatch<'t, 'a> {
             && is_aligned(out.address)
             && is_dense(out)?
             && !overlaps(sources.clone(), (kind, out))?;
-        let (mut kept, mut like) = (Tensor::none(), Tensor::none());
+        let mut kept = Tensor::none();
         let sum = match is_in_place {
             true => out,
             false => {
@@ -381,8 +387,8 @@ impl<'t, 'a> SumBatch<'t, 'a> {
                 (Some(device), Some(form)) => Part { device, address: form.src },
                 (device, _) => {
                     let device = device.unwrap_or(self.adder);
-                    let address = self.place_like(device, sum, &mut like)?;
-                    self.before.add((kind, source), (MemoryKind::Device(device), &like))?;
+                    let address = self.scratch(device, sum)?;
+                    self.copy_before((kind, source), sum, (device, address))?;
                     Part { device, address }
                 }
             };

@@ -61,7 +61,8 @@ macro_rules! driver_calls {
             ///
             /// # Safety
             /// Pointers and handles must be what the CUDA driver API requires of this call.
-            #[inline]
+            // Inlined, these would be a twentieth of the library.
+            #[inline(never)]
             pub unsafe fn $name(&self, $($arg: $ty),*) -> CudaResult {
                 let Some(function) = self.table.$name else {
                     return Err(super::CudaError::missing(stringify!($name)));

@@ -763,36 +763,7 @@ impl<'a> Parser<'a> {
 
     fn operand_without_operator(&mut self, scopes: &Scopes<'a>) -> Result<Operand<'a>> {
         match self.peek() {
-            Some(Token::Mark(b'!')) => {
-                self.at += 1;
-                Ok(match self.simple_operand(scopes)? {
-                    Operand::Integer(value) => Operand::Integer(i128::from(value == 0)),
-                    other => Operand::Not(Box::new(other)),
-                })
-            }
-            Some(Token::Mark(b'-')) => {
-                self.at += 1;
-                match self.simple_operand(scopes)? {
-                    Operand::Integer(value) => Ok(Operand::Integer(-value)),
-                    Operand::Single(bits) => Ok(Operand::Single(bits ^ 1 << 31)),
-                    Operand::Double(bits) => Ok(Operand::Double(bits ^ 1 << 63)),
-                    part @ (Operand::Register(_) | Operand::Part(..)) => {
-                        Ok(Operand::Negated(Box::new(part)))
-                    }
-                    _ => self.error("only a number can have a sign"),
-                }
-            }
-            Some(Token::Mark(b'+')) => {
-                self.at += 1;
-                self.simple_operand(scopes)
-            }
-            Some(Token::Mark(b'~')) => {
-                self.at += 1;
-                match self.simple_operand(scopes)? {
-                    Operand::Integer(value) => Ok(Operand::Integer(!value)),
-                    _ => self.error("only an integer can be inverted"),
-                }
-            }
+            Some(Token::Mark(sign @ (b'!' | b'-' | b'+' | b'~'))) => self.signed(sign, scopes),
             Some(Token::Mark(b'[')) => {
                 self.at += 1;
                 let address = self.address(scopes)?;
@@ -802,33 +773,9 @@ impl<'a> Parser<'a> {
             Some(Token::Mark(b'('))
                 if let Some(Token::Word(to @ (".s64" | ".u64"))) = self.peek_at(1) =>
             {
-                self.at += 2;
-                self.expect(b')')?;
-                match self.simple_operand(scopes)? {
-                    Operand::Integer(value) if to == ".s64" => {
-                        Ok(Operand::Integer((value as i64).into()))
-                    }
-                    Operand::Integer(value) => Ok(Operand::Integer((value as u64).into())),
-                    _ => self.error("only an integer can be cast"),
-                }
+                self.cast(to, scopes)
             }
-            Some(Token::Mark(open @ (b'{' | b'('))) => {
-                self.at += 1;
-                let close = if open == b'{' { b'}' } else { b')' };
-                let mut list = Vec::new();
-                while !self.takes(close) {
-                    list.push(self.operand(scopes)?);
-                    if !self.takes(b',') {
-                        self.expect(close)?;
-                        break;
-                    }
-                }
-                // An expression of one number in parentheses.
-                match list.as_slice() {
-                    [one] if open == b'(' && is_constant(one) => Ok(one.clone()),
-                    _ => Ok(Operand::Vector(list)),
-                }
-            }
+            Some(Token::Mark(open @ (b'{' | b'('))) => self.list(open, scopes),
             Some(Token::Number(text)) => {
                 self.at += 1;
                 match number(text) {
@@ -847,6 +794,62 @@ impl<'a> Parser<'a> {
         }
     }
 
+    // The next three are not part of the function before, which calls itself: its frame is small.
+
+    /// An operand behind a sign.
+    #[inline(never)]
+    fn signed(&mut self, sign: u8, scopes: &Scopes<'a>) -> Result<Operand<'a>> {
+        self.at += 1;
+        let operand = self.simple_operand(scopes)?;
+        match (sign, operand) {
+            (b'+', operand) => Ok(operand),
+            (b'!', Operand::Integer(value)) => Ok(Operand::Integer(i128::from(value == 0))),
+            (b'!', operand) => Ok(Operand::Not(Box::new(operand))),
+            (b'~', Operand::Integer(value)) => Ok(Operand::Integer(!value)),
+            (b'~', _) => self.error("only an integer can be inverted"),
+            (_, Operand::Integer(value)) => Ok(Operand::Integer(-value)),
+            (_, Operand::Single(bits)) => Ok(Operand::Single(bits ^ 1 << 31)),
+            (_, Operand::Double(bits)) => Ok(Operand::Double(bits ^ 1 << 63)),
+            (_, part @ (Operand::Register(_) | Operand::Part(..))) => {
+                Ok(Operand::Negated(Box::new(part)))
+            }
+            _ => self.error("only a number can have a sign"),
+        }
+    }
+
+    /// An integer behind `(.s64)` or `(.u64)`.
+    #[inline(never)]
+    fn cast(&mut self, to: &str, scopes: &Scopes<'a>) -> Result<Operand<'a>> {
+        self.at += 2;
+        self.expect(b')')?;
+        match self.simple_operand(scopes)? {
+            Operand::Integer(value) if to == ".s64" => Ok(Operand::Integer((value as i64).into())),
+            Operand::Integer(value) => Ok(Operand::Integer((value as u64).into())),
+            _ => self.error("only an integer can be cast"),
+        }
+    }
+
+    /// A list in braces or parentheses.
+    #[inline(never)]
+    fn list(&mut self, open: u8, scopes: &Scopes<'a>) -> Result<Operand<'a>> {
+        self.at += 1;
+        let close = if open == b'{' { b'}' } else { b')' };
+        let mut list = Vec::new();
+        while !self.takes(close) {
+            list.push(self.operand(scopes)?);
+            if !self.takes(b',') {
+                self.expect(close)?;
+                break;
+            }
+        }
+        // An expression of one number in parentheses.
+        match list.as_slice() {
+            [one] if open == b'(' && is_constant(one) => Ok(one.clone()),
+            _ => Ok(Operand::Vector(list)),
+        }
+    }
+
+    #[inline(never)]
     fn named(&mut self, name: &'a str, scopes: &Scopes<'a>) -> Result<Operand<'a>> {
         match scopes.find(name) {
             Some(Name::Register(register)) => return Ok(Operand::Register(register)),
