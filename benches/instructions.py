@@ -20,12 +20,17 @@ import sys
 
 KEPT = pathlib.Path(__file__).with_name("instructions.json")
 FEW, MANY = 20_000, 60_000
-# Of calls that launch: what the simulated machine makes of the launch is left out.
-LAUNCHES = {"jit_call": "tcuda_jit_call", "jit_call_row": "tcuda_jit_call"}
-WITHOUT = "cuLaunchKernel"
-# Collectives take longer, most of that in the simulated machine.
-FEW_COLLECTIVES, MANY_COLLECTIVES = 640, 1_920
+# The simulated machine executes a kernel in the call that launches it, which is left out.
+LAUNCH = "cuLaunchKernel"
+FEW_LAUNCHES, MANY_LAUNCHES = 640, 1_920
 TOLERANCE = 1.05
+
+
+def launching(name):
+    """The function of tcuda whose launches are left out, if it has any."""
+    if name.startswith("comm_"):
+        return "tcuda_" + name.rpartition("_")[0]
+    return "tcuda_jit_call" if name.startswith("jit_call") else None
 
 
 def count(program, name, times):
@@ -33,10 +38,9 @@ def count(program, name, times):
     devices = name.rpartition("_")[2] if name.startswith("comm_") else "1"
     environment = dict(os.environ, TCUDA_BACKEND="sim", TCUDA_SIM=f"memory=4GiB,devices={devices}")
     command = ["valgrind", "--tool=callgrind", "--callgrind-out-file=/dev/null"]
-    if name in LAUNCHES:
-        toggles = [f"--toggle-collect={function}" for function in (LAUNCHES[name], WITHOUT)]
+    if launching(name):
+        toggles = [f"--toggle-collect={function}" for function in (launching(name), LAUNCH)]
         command += ["--demangle=no", *toggles]
-        times //= 20
         # So that all counted runs find the kernel on disk.
         subprocess.run([program, name, "1"], env=environment, check=True)
     command += [program, name, str(times)]
@@ -59,9 +63,9 @@ def main():
     counted, grown = {}, []
     print(f"{'operation':<28}{'instructions':>14}{'kept':>10}")
     for name in names:
-        few, many = (FEW_COLLECTIVES, MANY_COLLECTIVES) if name.startswith("comm_") else (FEW, MANY)
-        times = (many - few) // (20 if name in LAUNCHES else 1)
-        cost = (count(options.program, name, many) - count(options.program, name, few)) / times
+        few, many = (FEW_LAUNCHES, MANY_LAUNCHES) if launching(name) else (FEW, MANY)
+        runs = [count(options.program, name, times) for times in (few, many)]
+        cost = (runs[1] - runs[0]) / (many - few)
         counted[name] = round(cost, 1)
         before = kept.get(name)
         print(f"{name:<28}{cost:>14.1f}{'' if before is None else before:>10}", flush=True)
