@@ -2,12 +2,13 @@
 of the C library, failing, with k = 1, 2, 3 ... until nothing is left to fail.
 
 usage: fault_loop.py DIRECTORY [--all] [--most K] [--seconds N] [--jobs N] [--json FILE]
-                     [PROGRAM [RULE]]
+                     [--schedule NAME] [PROGRAM [RULE]]
 
 DIRECTORY holds the programs that CMake built (build/dev/c_tests). A share takes ever longer steps
 up to k = 400, or --most; --all has more kinds of faults and programs, and leaves no k out but with
---seconds, which ends it and has it take such steps too. PROGRAM is one row of the list that --list
-prints, RULE one run of it: "*@17=2!", or "libc malloc@3=fail".
+--seconds, which ends it and has it take such steps too. --schedule is that of the simulated machine,
+but for the programs of which the list names one. PROGRAM is one row of the list that --list prints,
+RULE one run of it: "*@17=2!", or "libc malloc@3=fail".
 
 A run fails when the program crashes, hangs, or its report (c_tests/recovery.h,
 c_tests/faults/watch.h) names a problem: an output written on failure, a wrong number of live
@@ -94,16 +95,17 @@ class Result:
     problems: list = dataclasses.field(default_factory=list)
 
 
-def programs(directory):
+def programs(directory, schedule):
     """Every program of the loop."""
+    own = f"schedule={schedule},{OPTIONS}"
     found = {path.name.removesuffix("_shared"): path for path in sorted(directory.glob("*_shared"))}
     rows = []
     for name, path in found.items():
         if name not in LEFT_OUT:
-            rows.append(Program(name, [path], OPTIONS))
-    for suffix, names, options in (("threads", LATE, "schedule=threads,devices=2"),
-                                   ("2_devices", TWO, "devices=2")):
-        rows += [Program(f"{name}_{suffix}", [found[name]], f"{options},{OPTIONS}")
+            rows.append(Program(name, [path], own))
+    for suffix, names, options in (("threads", LATE, f"schedule=threads,devices=2,{OPTIONS}"),
+                                   ("2_devices", TWO, f"devices=2,{own}")):
+        rows += [Program(f"{name}_{suffix}", [found[name]], options)
                  for name in names if name in found]
     for path in sorted(directory.glob("race_clean_*")):
         if path.name in LEFT_OUT:
@@ -277,6 +279,7 @@ def main():
     parser.add_argument("--most", type=int)
     parser.add_argument("--seconds", type=float)
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 2)
+    parser.add_argument("--schedule", default="immediate")
     parser.add_argument("--kinds", default="", help="only kinds that contain this text")
     parser.add_argument("--no-libc", action="store_true", help="only faults of the driver")
     parser.add_argument("--json", type=pathlib.Path)
@@ -287,7 +290,8 @@ def main():
         options.most = MOST
     options.takes_all = not is_share and options.seconds is None
 
-    chosen = [row for row in programs(options.directory) if options.program in (None, row.name)]
+    chosen = [row for row in programs(options.directory, options.schedule)
+              if options.program in (None, row.name)]
     if not options.all and options.program is None:
         chosen = [row for row in chosen if row.name not in SLOW]
     if not chosen:

@@ -25,9 +25,9 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Number of operations that may be delayed at a time, which is the length of a GPU's queue. A host
-/// that never waits would otherwise fill its memory with them.
-const MOST_PENDING: usize = 1024;
+/// Number of operations that may be delayed at a time, less than a GPU's queue holds. A host that
+/// never waits would otherwise fill its memory with them.
+const MOST_PENDING: usize = 256;
 /// Interval between two checks of an unfinished callback.
 const CHECK_INTERVAL: Duration = Duration::from_micros(100);
 /// Time without a call after which the watcher checks again if a thread was still running.

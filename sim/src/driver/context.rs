@@ -8,6 +8,7 @@ use super::worker;
 use crate::base::code;
 use cudarc::driver::sys::CUcontext;
 use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, RwLock};
@@ -131,6 +132,14 @@ impl Context {
         write(&self.members).clear();
     }
 
+    /// Makes the record of a destroyed context that of a new one.
+    fn reopen(&self) {
+        self.error.store(code::SUCCESS, Ordering::Relaxed);
+        self.id.store(next_id(), Ordering::Relaxed);
+        *lock(&self.settings) = Settings::new(0);
+        self.legacy.reopen();
+    }
+
     /// References of the host: how often a primary context was retained; 1 for another one.
     pub(super) fn live(&self) -> usize {
         *lock(&self.retained)
@@ -141,12 +150,22 @@ impl Context {
 const FIRST_CHUNK: usize = 64;
 const CHUNKS: usize = 16;
 
-/// The contexts that the host created, in order of creation. They stay until the machine ends, so
-/// that a handle never means another context.
+/// Number of destroyed contexts whose handles mean no other context.
+const MOST_DESTROYED: usize = 1024;
+
+/// The contexts that the host created. The record of a destroyed one is used again, with its
+/// handle, when many others have been destroyed after it.
 #[derive(Default)]
 pub(super) struct Created {
     chunks: [OnceLock<Box<[OnceLock<Context>]>>; CHUNKS],
-    count: Mutex<usize>,
+    places: Mutex<Places>,
+}
+
+/// The records in use, and those of destroyed contexts, the oldest first.
+#[derive(Default)]
+struct Places {
+    count: usize,
+    destroyed: VecDeque<usize>,
 }
 
 impl Created {
@@ -164,19 +183,35 @@ impl Created {
 
     /// Creates a context whose number is its index after `first`.
     pub(super) fn create(&self, first: usize, device: usize) -> Option<&Context> {
-        let mut count = lock(&self.count);
-        let (chunk, place) = Self::place(*count);
+        let mut places = lock(&self.places);
+        if let Some(surplus) = places.destroyed.len().checked_sub(MOST_DESTROYED) {
+            let is_of_device =
+                |index: &usize| self.get(*index).is_some_and(|it| it.device == device);
+            let found = places.destroyed.iter().take(surplus + 1).position(is_of_device);
+            if let Some(index) = found.and_then(|at| places.destroyed.remove(at)) {
+                let context = self.get(index)?;
+                context.reopen();
+                return Some(context);
+            }
+        }
+        let (chunk, place) = Self::place(places.count);
         let chunk = self
             .chunks
             .get(chunk)?
             .get_or_init(|| (0..FIRST_CHUNK << chunk).map(|_| OnceLock::new()).collect());
-        let created = chunk.get(place)?.get_or_init(|| Context::numbered(first + *count, device));
-        *count += 1;
+        let number = first + places.count;
+        let created = chunk.get(place)?.get_or_init(|| Context::numbered(number, device));
+        places.count += 1;
         Some(created)
     }
 
+    /// Notes that a context was destroyed, whose number is its index after `first`.
+    pub(super) fn note_destroyed(&self, first: usize, context: &Context) {
+        lock(&self.places).destroyed.push_back(context.number - first);
+    }
+
     pub(super) fn iter(&self) -> impl Iterator<Item = &Context> {
-        (0..*lock(&self.count)).filter_map(|index| self.get(index))
+        (0..lock(&self.places).count).filter_map(|index| self.get(index))
     }
 }
 

@@ -1,9 +1,12 @@
 //! Opaque handles: integers that are looked up in a table, never dereferenced.
 
 use crate::base::code;
+use std::collections::VecDeque;
 
 /// Distance between the handles of neighbouring slots.
 const STRIDE: usize = 64;
+/// Number of handles of destroyed contexts that are told from invalid ones.
+const MOST_RETIRED: usize = 1 << 16;
 
 /// A table of live objects under recycled handles. As in CUDA, the most recently freed handle is
 /// used first.
@@ -11,14 +14,14 @@ pub(super) struct Handles<T> {
     base: usize,
     slots: Vec<Option<T>>,
     free: Vec<usize>,
-    /// Number of slots that are never reused.
-    retired: usize,
+    /// Slots of objects that ended with their context, the oldest first.
+    retired: VecDeque<usize>,
 }
 
 impl<T> Handles<T> {
     /// `kind` makes the handles of different tables distinct.
     pub(super) const fn new(kind: usize) -> Handles<T> {
-        Handles { base: kind << 36, slots: Vec::new(), free: Vec::new(), retired: 0 }
+        Handles { base: kind << 36, slots: Vec::new(), free: Vec::new(), retired: VecDeque::new() }
     }
 
     pub(super) fn insert(&mut self, object: T) -> usize {
@@ -94,12 +97,18 @@ impl<T> Handles<T> {
         removed
     }
 
-    /// Removes the objects for which `keep` is false, with their context. Their handles are never
-    /// reused.
+    /// Removes the objects for which `keep` is false, with their context. Their handles are reused
+    /// when many others have been removed so.
     pub(super) fn retire(&mut self, keep: impl Fn(&T) -> bool) -> Vec<T> {
-        let gone = |slot: &mut Option<T>| slot.take_if(|object| !keep(object));
-        let removed: Vec<T> = self.slots.iter_mut().filter_map(gone).collect();
-        self.retired += removed.len();
+        let mut removed = Vec::new();
+        for (slot, object) in self.slots.iter_mut().enumerate() {
+            if let Some(object) = object.take_if(|object| !keep(object)) {
+                self.retired.push_back(slot);
+                removed.push(object);
+            }
+        }
+        let surplus = self.retired.len().saturating_sub(MOST_RETIRED);
+        self.free.extend(self.retired.drain(..surplus));
         removed
     }
 
@@ -112,7 +121,7 @@ impl<T> Handles<T> {
     }
 
     pub(super) fn len(&self) -> usize {
-        self.slots.len() - self.free.len() - self.retired
+        self.slots.len() - self.free.len() - self.retired.len()
     }
 }
 

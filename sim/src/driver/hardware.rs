@@ -96,6 +96,11 @@ impl Hardware {
         self.created.create(self.devices.len(), device)
     }
 
+    /// Notes that a context which the host created was destroyed.
+    pub(super) fn note_destroyed(&self, context: &Context) {
+        self.created.note_destroyed(self.devices.len(), context);
+    }
+
     /// The context of a number.
     #[inline]
     pub(super) fn context(&self, number: usize) -> Option<&Context> {

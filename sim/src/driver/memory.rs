@@ -13,7 +13,7 @@ use super::unit::LARGEST_SHARED;
 use crate::base::code;
 use crate::exec::heap::Heap;
 use crate::memory::Window;
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::ptr;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, OnceLock, RwLock};
@@ -31,8 +31,9 @@ pub(super) struct Memory {
     modules: [OnceLock<Arc<Physical>>; MAX_DEVICES],
     /// Managed memory, by device; it is not the device's own, and can be larger.
     managed: [OnceLock<Arc<Physical>>; MAX_DEVICES],
-    /// Ids of the memory with `CU_POINTER_ATTRIBUTE_SYNC_MEMOPS`.
-    synchronous: RwLock<BTreeSet<u64>>,
+    /// Start and id of the memory with `CU_POINTER_ATTRIBUTE_SYNC_MEMOPS`. Freed memory may be among
+    /// it.
+    pub(super) synchronous: RwLock<BTreeMap<usize, u64>>,
 }
 
 /// Bytes for variables of modules.
@@ -46,25 +47,6 @@ impl Memory {
         let (heaps, synchronous) = (Default::default(), RwLock::default());
         let (modules, managed) = (Default::default(), Default::default());
         Memory { physical, space, host, peers, heaps, modules, managed, synchronous }
-    }
-
-    /// Sets whether synchronous calls on memory of an id always wait.
-    pub(super) fn set_synchronous(&self, id: u64, is_set: bool) {
-        let mut ids = write(&self.synchronous);
-        if is_set {
-            ids.insert(id)
-        } else {
-            ids.remove(&id)
-        };
-    }
-
-    pub(super) fn is_synchronous(&self, id: u64) -> bool {
-        read(&self.synchronous).contains(&id)
-    }
-
-    /// True if any memory has the attribute.
-    pub(super) fn has_synchronous(&self) -> bool {
-        !read(&self.synchronous).is_empty()
     }
 
     /// Frees the memory of a context.

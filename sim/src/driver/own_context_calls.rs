@@ -35,7 +35,9 @@ fn create(
     primary.check()?;
     let created = machine.hardware.create_context(primary.device).ok_or(code::OUT_OF_MEMORY)?;
     lock(&created.settings).flags = flags;
-    with_stack(machine.generation, |stack| stack.push(created.handle().addr()))??;
+    with_stack(machine.generation, |stack| stack.push(created.handle().addr()))
+        .flatten()
+        .inspect_err(|_| machine.hardware.note_destroyed(created))?;
     *lock(&created.retained) = 1;
     created.active.store(true, Ordering::Release);
     put!(context, created.handle())
@@ -87,6 +89,7 @@ fn destroy(machine: &Machine, context: &Context) -> Result<(), i32> {
     leaks::report_context(machine, context);
     machine.destroy_objects_of(context);
     context.close();
+    machine.hardware.note_destroyed(context);
     // Other threads of which it is the current one find that it is destroyed.
     with_stack(machine.generation, |stack| {
         if stack.last() == Some(context.handle().addr()) {

@@ -4,7 +4,7 @@ use super::address_space::{Access, AddressSpace, Purpose};
 use super::arguments::{enumerator, peek, put, require};
 use super::entry::entry;
 use super::machine::Machine;
-use super::sync::read;
+use super::sync::{read, write};
 use crate::base::code;
 use cudarc::driver::sys::{CUcontext, CUdeviceptr, CUmemoryPool, CUpointer_attribute};
 use std::ffi::{c_int, c_uint, c_ulonglong, c_void};
@@ -49,8 +49,8 @@ fn query(
     address: usize,
 ) -> Result<(), i32> {
     if attribute == CUpointer_attribute::CU_POINTER_ATTRIBUTE_SYNC_MEMOPS {
-        let piece = range(machine, address).ok_or(code::INVALID_VALUE)?;
-        return put!(data.cast::<c_uint>(), c_uint::from(machine.memory.is_synchronous(piece.id)));
+        range(machine, address).ok_or(code::INVALID_VALUE)?;
+        return put!(data.cast::<c_uint>(), c_uint::from(is_synchronous(machine, address)));
     }
     if read(&machine.memory.space).contains(address) {
         of_device(machine, data, attribute, address)
@@ -128,15 +128,32 @@ pub(super) unsafe extern "C" fn cuPointerSetAttribute(
             enumerator(number) == Ok(CUpointer_attribute::CU_POINTER_ATTRIBUTE_SYNC_MEMOPS);
         require(is_settable, code::INVALID_VALUE)?;
         let piece = range(machine, ptr as usize).ok_or(code::INVALID_VALUE)?;
-        machine.memory.set_synchronous(piece.id, peek!(value.cast::<c_uint>())? != 0);
+        set_synchronous(machine, &piece, peek!(value.cast::<c_uint>())? != 0);
         Ok(())
     })
 }
 
+fn set_synchronous(machine: &Machine, piece: &Piece, is_set: bool) {
+    let mut pieces = write(&machine.memory.synchronous);
+    if !is_set {
+        pieces.remove(&piece.start);
+        return;
+    }
+    // Freed memory is removed each time the number has doubled.
+    if pieces.len().is_power_of_two() {
+        let is_live = |start: &usize, id: &mut u64| {
+            range(machine, *start).is_some_and(|piece| (piece.start, piece.id) == (*start, *id))
+        };
+        pieces.retain(is_live);
+    }
+    pieces.insert(piece.start, piece.id);
+}
+
 /// True if synchronous calls on memory at an address always wait.
 pub(super) fn is_synchronous(machine: &Machine, address: usize) -> bool {
-    let is_set = |piece: Piece| machine.memory.is_synchronous(piece.id);
-    machine.memory.has_synchronous() && range(machine, address).is_some_and(is_set)
+    let pieces = read(&machine.memory.synchronous);
+    !pieces.is_empty()
+        && range(machine, address).is_some_and(|piece| pieces.get(&piece.start) == Some(&piece.id))
 }
 
 fn of_host(

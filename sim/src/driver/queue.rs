@@ -292,6 +292,12 @@ impl Stream {
         self.close();
     }
 
+    /// Makes a destroyed default stream, which is idle, that of a new context.
+    pub(super) fn reopen(&self) {
+        self.destroyed.store(false, Ordering::Relaxed);
+        lock(&self.state).closed = false;
+    }
+
     /// Ends the worker after the queued operations. Another may be started later.
     pub(super) fn close(&self) {
         lock(&self.state).closed = true;

@@ -1,6 +1,7 @@
 //! Devices and contexts.
 
 use super::*;
+use std::collections::HashSet;
 
 #[test]
 fn devices_answer_like_an_h100() {
@@ -157,4 +158,26 @@ fn contexts_beside_the_primary_one_own_their_objects() {
     ok!(bench, cuStreamQuery(kept));
     ok!(bench, cuStreamDestroy(kept));
     assert_eq!(LiveObjects { workers: 0, ..live_objects() }, LiveObjects { workers: 0, ..before });
+}
+
+#[test]
+fn records_of_destroyed_contexts_are_used_again() {
+    let bench = Bench::new("devices=2");
+    let mut handles = Vec::new();
+    for round in 0..3000 {
+        let mut own = ptr::null_mut();
+        ok!(bench, cuCtxCreate(&mut own, 0, round % 2));
+        let mut device = -1;
+        ok!(bench, cuCtxGetDevice(&mut device));
+        assert_eq!(device, round % 2);
+        let stream = bench.stream();
+        ok!(bench, cuStreamSynchronize(ptr::null_mut()));
+        ok!(bench, cuCtxDestroy(own));
+        assert_eq!(cu!(bench, cuStreamQuery(stream)), code::CONTEXT_IS_DESTROYED);
+        handles.push(own);
+    }
+    // A handle comes back after 1,023 others.
+    let distinct = |handles: &[CUcontext]| handles.iter().collect::<HashSet<_>>().len();
+    assert_eq!(distinct(&handles[handles.len() - 1024..]), 1024);
+    assert_eq!(distinct(&handles), 1024);
 }
