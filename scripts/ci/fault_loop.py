@@ -6,9 +6,9 @@ usage: fault_loop.py DIRECTORY [--all] [--most K] [--seconds N] [--jobs N] [--js
 
 DIRECTORY holds the programs that CMake built (build/dev/c_tests). A share takes ever longer steps
 up to k = 400, or --most; --all has more kinds of faults and programs, and leaves no k out but with
---seconds, which ends it and has it take such steps too. --schedule is that of the simulated machine,
-but for the programs of which the list names one. PROGRAM is one row of the list that --list prints,
-RULE one run of it: "*@17=2!", or "libc malloc@3=fail".
+--seconds, which ends it and has it take such steps too. --schedule is that of the simulated machine
+for programs of which the list names none. PROGRAM is one row of the list that --list prints, RULE
+one run of it: "*@17=2!", or "libc malloc@3=fail".
 
 A run fails when the program crashes, hangs, or its report (c_tests/recovery.h,
 c_tests/faults/watch.h) names a problem: an output written on failure, a wrong number of live

@@ -31,8 +31,8 @@ pub(super) struct Memory {
     modules: [OnceLock<Arc<Physical>>; MAX_DEVICES],
     /// Managed memory, by device; it is not the device's own, and can be larger.
     managed: [OnceLock<Arc<Physical>>; MAX_DEVICES],
-    /// Start and id of the memory with `CU_POINTER_ATTRIBUTE_SYNC_MEMOPS`. Freed memory may be among
-    /// it.
+    /// Start and id of the memory with `CU_POINTER_ATTRIBUTE_SYNC_MEMOPS`, and of some that was
+    /// freed.
     pub(super) synchronous: RwLock<BTreeMap<usize, u64>>,
 }
 
