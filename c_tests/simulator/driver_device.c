@@ -11,6 +11,7 @@ static struct {
     int (*get)(int *device, int ordinal);
     int (*name)(char *name, int len, int device);
     int (*uuid)(unsigned char *uuid, int device);
+    int (*first_uuid)(unsigned char *uuid, int device);
     int (*attribute)(int *value, unsigned int attribute, int device);
     int (*bytes)(size_t *bytes, int device);
     int (*pci)(char *id, int len, int device);
@@ -30,6 +31,7 @@ static void find_the_functions(void)
     FIND(driver.get, "cuDeviceGet");
     FIND(driver.name, "cuDeviceGetName");
     FIND(driver.uuid, "cuDeviceGetUuid_v2");
+    FIND(driver.first_uuid, "cuDeviceGetUuid");
     FIND(driver.attribute, "cuDeviceGetAttribute");
     FIND(driver.bytes, "cuDeviceTotalMem_v2");
     FIND(driver.pci, "cuDeviceGetPCIBusId");
@@ -88,7 +90,7 @@ static void a_device_has_attributes(void)
 {
     int value = -5, device = -1, major = 0, minor = 0, properties[10];
     size_t bytes = 0;
-    unsigned char uuid[16] = { 0 };
+    unsigned char uuid[16] = { 0 }, first[16] = { 0 };
     char name[256] = "";
     const int least[]
         = { 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 13, 16, 36, 37, 38, 39, 75, 81, 82, 97 };
@@ -114,6 +116,10 @@ static void a_device_has_attributes(void)
     CHECK_EQ(driver.name(name, sizeof name, 0), SUCCESS);
     CHECK(name[0] != '\0');
     CHECK_EQ(driver.uuid(uuid, 0), SUCCESS);
+    CHECK_EQ(driver.first_uuid(first, 0), SUCCESS);
+    CHECK_EQ(memcmp(first, uuid, sizeof uuid), 0);
+    CHECK_EQ(driver.first_uuid(NULL, 0), INVALID_VALUE);
+    CHECK_EQ(driver.first_uuid(first, 99), INVALID_DEVICE);
     CHECK_EQ(driver.bytes(&bytes, 0), SUCCESS);
     CHECK(bytes >= (size_t)1 << 21);
     CHECK_EQ(driver.affinity(&value, 0, 0), SUCCESS);

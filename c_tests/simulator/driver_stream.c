@@ -1,4 +1,4 @@
-/* Streams: their attributes, callbacks and captures, and the default stream of a thread. */
+/* Streams: their attributes, callbacks, events and captures, and the default stream of a thread. */
 #include <stdatomic.h>
 
 #include "driver.h"
@@ -41,6 +41,18 @@ union attribute {
     F(get, "cuStreamGetAttribute", (void *stream, int id, union attribute *value)) \
     F(set, "cuStreamSetAttribute", (void *stream, int id, const union attribute *value)) \
     F(copy_attributes, "cuStreamCopyAttributes", (void *dst, void *src)) \
+    F(context_of, "cuStreamGetCtx_v2", (void *stream, void **context, void **green)) \
+    F(create_context, "cuCtxCreate_v2", (void **context, unsigned int flags, int device)) \
+    F(destroy_context, "cuCtxDestroy_v2", (void *context)) \
+    F(create_event, "cuEventCreate", (void **event, unsigned int flags)) \
+    F(destroy_event, "cuEventDestroy_v2", (void *event)) \
+    F(record, "cuEventRecord", (void *event, void *stream)) \
+    F(query_event, "cuEventQuery", (void *event)) \
+    F(await_event, "cuEventSynchronize", (void *event)) \
+    F(elapsed, "cuEventElapsedTime_v2", (float *milliseconds, void *start, void *end)) \
+    F(record_all, "cuCtxRecordEvent", (void *context, void *event)) \
+    F(wait_all, "cuCtxWaitEvent", (void *context, void *event)) \
+    F(capturing, "cuStreamIsCapturing", (void *stream, int *status)) \
     F(call_back, "cuStreamAddCallback", \
         (void *stream, void (*function)(void *, int, void *), void *data, unsigned int flags)) \
     F(begin, "cuStreamBeginCapture_v2", (void *stream, int mode)) \
@@ -51,6 +63,9 @@ union attribute {
     F(info, "cuStreamGetCaptureInfo_v2", \
         (void *stream, int *status, uint64_t *id, void **graph, void *const **nodes, \
             size_t *count)) \
+    F(info_with_data, "cuStreamGetCaptureInfo_v3", \
+        (void *stream, int *status, uint64_t *id, void **graph, void *const **nodes, \
+            const uint64_t **data, size_t *count)) \
     F(depend, "cuStreamUpdateCaptureDependencies", \
         (void *stream, void **nodes, size_t count, unsigned int flags)) \
     F(nodes_of, "cuGraphGetNodes", (void *graph, void **nodes, size_t *count)) \
@@ -61,7 +76,13 @@ union attribute {
 
 FUNCTIONS(DECLARE)
 
-enum { ILLEGAL_STATE = 401, BYTES = 256 };
+enum {
+    ILLEGAL_STATE = 401,
+    CAPTURE_UNSUPPORTED = 900,
+    CAPTURE_INVALIDATED = 901,
+    CAPTURED_EVENT = 907,
+    BYTES = 256
+};
 
 static address memory;
 
@@ -186,6 +207,131 @@ static void captures(void)
     CHECK_EQ(destroy(stream), SUCCESS);
 }
 
+static void captures_have_data(void)
+{
+    void *stream = NULL, *graph = NULL, *const none = &graph;
+    void *const *nodes = none;
+    const uint64_t *data = none;
+    uint64_t id = 9;
+    size_t number = 9;
+    int status = 9;
+    CHECK_EQ(create(&stream, 1), SUCCESS);
+    CHECK_EQ(info_with_data(stream, &status, &id, &graph, &nodes, &data, &number), SUCCESS);
+    CHECK(status == 0 && id == 9 && nodes == none && data == none && number == 9);
+    CHECK_EQ(begin(stream, 0), SUCCESS);
+    CHECK_EQ(info_with_data(stream, &status, &id, &graph, &nodes, &data, &number), SUCCESS);
+    CHECK(status == 1 && number == 0);
+    CHECK_EQ(fill(memory, 1, 1, stream), SUCCESS);
+    CHECK_EQ(info_with_data(stream, &status, &id, &graph, &nodes, &data, &number), SUCCESS);
+    CHECK_EQ(number, 1);
+    CHECK(nodes[0] != NULL);
+    CHECK_EQ(data[0], 0);
+    CHECK_EQ(info_with_data(stream, &status, NULL, NULL, NULL, NULL, NULL), SUCCESS);
+    CHECK_EQ(info_with_data(stream, &status, NULL, NULL, NULL, &data, NULL), INVALID_VALUE);
+    CHECK_EQ(info_with_data(stream, NULL, NULL, NULL, NULL, NULL, NULL), INVALID_VALUE);
+    CHECK_EQ(end(stream, &graph), SUCCESS);
+    CHECK_EQ(destroy_graph(graph), SUCCESS);
+    CHECK_EQ(destroy(stream), SUCCESS);
+}
+
+static void contexts_of_streams(void *context)
+{
+    void *stream = NULL, *found = &stream, *green = &stream;
+    CHECK_EQ(create(&stream, 0), SUCCESS);
+    CHECK_EQ(context_of(stream, &found, &green), SUCCESS);
+    CHECK(found == context && green == NULL);
+    found = green = &stream;
+    CHECK_EQ(context_of(NULL, &found, NULL), SUCCESS);
+    CHECK(found == context);
+    CHECK_EQ(context_of(stream, NULL, &green), SUCCESS);
+    CHECK(green == NULL);
+    CHECK_EQ(context_of(stream, NULL, NULL), INVALID_VALUE);
+    CHECK_EQ(destroy(stream), SUCCESS);
+}
+
+static void times(void)
+{
+    void *stream = NULL, *events[3] = {NULL};
+    float milliseconds = -1;
+    CHECK_EQ(create(&stream, 1), SUCCESS);
+    /* The last one has no time. */
+    for (int i = 0; i < 3; i++)
+        CHECK_EQ(create_event(&events[i], i == 2 ? 2 : 0), SUCCESS);
+    CHECK_EQ(elapsed(&milliseconds, events[0], events[1]), INVALID_HANDLE);
+    for (int i = 0; i < 3; i++)
+        CHECK_EQ(record(events[i], stream), SUCCESS);
+    CHECK_EQ(synchronize(stream), SUCCESS);
+    CHECK_EQ(elapsed(&milliseconds, events[0], events[2]), INVALID_HANDLE);
+    CHECK_EQ(elapsed(&milliseconds, NULL, events[1]), INVALID_HANDLE);
+    CHECK_EQ(elapsed(NULL, events[0], events[1]), INVALID_HANDLE);
+    CHECK(milliseconds == -1);
+    CHECK_EQ(elapsed(&milliseconds, events[0], events[1]), SUCCESS);
+    CHECK(milliseconds >= 0 && milliseconds < 10000);
+    for (int i = 0; i < 3; i++)
+        CHECK_EQ(destroy_event(events[i]), SUCCESS);
+    CHECK_EQ(destroy(stream), SUCCESS);
+}
+
+/* During a capture on this stream, a call about its context. */
+static void refuse_captured(void *stream, int (*call)(void *, void *), void *context, void *event)
+{
+    void *graph = &graph;
+    int status = 0;
+    CHECK_EQ(call(context, event), CAPTURE_UNSUPPORTED);
+    CHECK_EQ(capturing(stream, &status), SUCCESS);
+    CHECK_EQ(status, 2);
+    CHECK_EQ(end(stream, &graph), CAPTURE_INVALIDATED);
+    CHECK(graph == NULL);
+}
+
+static void events_of_contexts(void *context)
+{
+    void *stream = NULL, *other = NULL, *graph = NULL;
+    void *event = NULL, *never = NULL, *foreign = NULL;
+    int status = 0;
+    CHECK_EQ(create_context(&other, 0, 0), SUCCESS);
+    CHECK_EQ(create_event(&foreign, 0), SUCCESS);
+    CHECK_EQ(set_current(context), SUCCESS);
+    CHECK_EQ(create(&stream, 1), SUCCESS);
+    CHECK_EQ(create_event(&event, 0), SUCCESS);
+    CHECK_EQ(create_event(&never, 0), SUCCESS);
+    CHECK_EQ(fill(memory, 1, BYTES / 4, stream), SUCCESS);
+    CHECK_EQ(record_all(context, event), SUCCESS);
+    CHECK_EQ(wait_all(context, event), SUCCESS);
+    CHECK_EQ(await_event(event), SUCCESS);
+    CHECK_EQ(query_event(event), SUCCESS);
+    CHECK_EQ(wait_all(context, never), SUCCESS);
+    CHECK_EQ(wait_all(context, foreign), SUCCESS);
+    /* Only an event of the context can be recorded in it, whatever context is current. */
+    CHECK_EQ(record_all(context, foreign), INVALID_HANDLE);
+    CHECK_EQ(record_all(other, event), INVALID_HANDLE);
+    CHECK_EQ(record_all(other, foreign), SUCCESS);
+    CHECK_EQ(wait_all(other, event), SUCCESS);
+    CHECK_EQ(record_all(NULL, event), INVALID_CONTEXT);
+    CHECK_EQ(wait_all(NULL, NULL), INVALID_CONTEXT);
+    CHECK_EQ(record_all(context, NULL), INVALID_HANDLE);
+    CHECK_EQ(wait_all(context, NULL), INVALID_HANDLE);
+    for (int mode = 0; mode < 3; mode++) {
+        CHECK_EQ(begin(stream, mode), SUCCESS);
+        refuse_captured(stream, record_all, context, event);
+        CHECK_EQ(begin(stream, mode), SUCCESS);
+        refuse_captured(stream, wait_all, context, event);
+    }
+    /* Other contexts are not concerned, unless the event is captured. */
+    CHECK_EQ(begin(stream, 0), SUCCESS);
+    CHECK_EQ(record_all(other, foreign), SUCCESS);
+    CHECK_EQ(wait_all(other, foreign), SUCCESS);
+    CHECK_EQ(capturing(stream, &status), SUCCESS);
+    CHECK_EQ(status, 1);
+    CHECK_EQ(record(never, stream), SUCCESS);
+    CHECK_EQ(wait_all(other, never), CAPTURED_EVENT);
+    CHECK_EQ(end(stream, &graph), CAPTURE_INVALIDATED);
+    CHECK_EQ(destroy_event(event), SUCCESS);
+    CHECK_EQ(destroy_event(never), SUCCESS);
+    CHECK_EQ(destroy(stream), SUCCESS);
+    CHECK_EQ(destroy_context(other), SUCCESS);
+}
+
 /* CU_STREAM_LEGACY, CU_STREAM_PER_THREAD */
 static void *const legacy = (void *)1, *const own = (void *)2;
 
@@ -238,6 +384,10 @@ int main(void)
     attributes();
     callbacks();
     captures();
+    captures_have_data();
+    contexts_of_streams(context);
+    times();
+    events_of_contexts(context);
     own_default_streams();
     CHECK_EQ(free_memory(memory), SUCCESS);
     CHECK_EQ(set_current(NULL), SUCCESS);

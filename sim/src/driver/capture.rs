@@ -8,8 +8,10 @@ use super::queue::{Action, Kind, Stream};
 use super::sync::lock;
 use super::worker;
 use crate::base::code;
+use cudarc::driver::sys::CUgraphEdgeData;
 use std::cell::Cell;
 use std::ffi::c_uint;
+use std::ptr::null;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, RwLock};
 
@@ -52,17 +54,22 @@ struct Member {
     stream: Arc<Stream>,
     /// Numbers of the nodes that its next operation depends on.
     ends: Vec<usize>,
-    /// Handles that `cuStreamGetCaptureInfo` returned last.
+    /// Handles that `cuStreamGetCaptureInfo` returned last, and as many zeros: the data of the
+    /// edges from these nodes.
     shown: Vec<usize>,
 }
+
+const _: () = assert!(size_of::<CUgraphEdgeData>() == size_of::<usize>());
 
 /// The results of `cuStreamGetCaptureInfo`.
 pub(super) struct Info {
     pub(super) broken: bool,
     pub(super) id: u64,
     pub(super) graph: usize,
-    /// Pointer to the node handles, and their number.
-    pub(super) dependencies: (*const usize, usize),
+    /// Pointers to the node handles and to the data of the edges from them, NULL if there are none.
+    pub(super) dependencies: *const usize,
+    pub(super) data: *const usize,
+    pub(super) count: usize,
 }
 
 /// Exchanges the calling thread's mode. The driver accepts any number (580.159).
@@ -434,13 +441,17 @@ impl Captures {
         let graph = Arc::clone(&capture.graph);
         let (broken, id) = (capture.broken, capture.id);
         let member = capture.member(stream).ok_or(code::UNKNOWN)?;
-        let shown = graph.handles(&member.ends);
+        let mut shown = graph.handles(&member.ends);
+        let count = shown.len();
+        shown.resize(2 * count, 0);
         // An unchanged list keeps its address.
         if member.shown != shown {
             member.shown = shown;
         }
-        let dependencies = (member.shown.as_ptr(), member.shown.len());
-        Ok(Some(Info { broken, id, graph: graph.handle(), dependencies }))
+        let (handles, data) = member.shown.split_at(count);
+        let start = |list: &[usize]| if list.is_empty() { null() } else { list.as_ptr() };
+        let (dependencies, data) = (start(handles), start(data));
+        Ok(Some(Info { broken, id, graph: graph.handle(), dependencies, data, count }))
     }
 }
 

@@ -130,6 +130,21 @@ pub(super) unsafe extern "C" fn cuStreamGetCaptureInfo_v2(
     dependencies: *mut *const CUgraphNode,
     count: *mut usize,
 ) -> c_int {
+    let data = ptr::null_mut();
+    // SAFETY: the same promise; edges have no data that would be lost.
+    unsafe { cuStreamGetCaptureInfo_v3(stream, status, id, graph, dependencies, data, count) }
+}
+
+#[unsafe(no_mangle)]
+pub(super) unsafe extern "C" fn cuStreamGetCaptureInfo_v3(
+    stream: CUstream,
+    status: *mut CUstreamCaptureStatus,
+    id: *mut cuuint64_t,
+    graph: *mut CUgraph,
+    dependencies: *mut *const CUgraphNode,
+    data: *mut *const CUgraphEdgeData,
+    count: *mut usize,
+) -> c_int {
     entry(|machine| {
         let stream = machine.stream(stream)?;
         let info = machine.captures.info(&stream)?;
@@ -142,11 +157,16 @@ pub(super) unsafe extern "C" fn cuStreamGetCaptureInfo_v2(
         if !graph.is_null() {
             put!(graph, ptr::without_provenance_mut(info.graph))?;
         }
+        // The driver has written the results above by then (580.159).
+        require(data.is_null() || !dependencies.is_null(), code::INVALID_VALUE)?;
         if !dependencies.is_null() {
-            put!(dependencies, info.dependencies.0.cast())?;
+            put!(dependencies, info.dependencies.cast())?;
+        }
+        if !data.is_null() {
+            put!(data, info.data.cast())?;
         }
         if !count.is_null() {
-            put!(count, info.dependencies.1)?;
+            put!(count, info.count)?;
         }
         Ok(())
     })

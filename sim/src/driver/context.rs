@@ -1,7 +1,7 @@
 //! Contexts, and each thread's stack of them.
 
 use super::physical::next_id;
-use super::queue::{Kind, Stream};
+use super::queue::{Kind, Point, Stream};
 use super::settings::Settings;
 use super::sync::{lock, read, write};
 use super::worker;
@@ -35,6 +35,8 @@ pub(super) struct Context {
     pub(super) settings: Mutex<Settings>,
     pub(super) legacy: Arc<Stream>,
     per_thread: Mutex<Vec<(u64, Arc<Stream>)>>,
+    /// What all work that is queued from now on waits for.
+    pub(super) barrier: Barrier,
     /// All streams except `legacy`, including destroyed streams until they are idle.
     pub(super) members: RwLock<Vec<Arc<Stream>>>,
 }
@@ -56,6 +58,7 @@ impl Context {
             settings: Mutex::new(Settings::new(0)),
             legacy: Stream::of(number, device, Kind::Legacy, 0),
             per_thread: Mutex::default(),
+            barrier: Barrier::default(),
             members: RwLock::default(),
         }
     }
@@ -71,7 +74,7 @@ impl Context {
 
     /// Ends a primary context: a later one has no settings but the flags.
     pub(super) fn renew(&self) {
-        self.id.store(next_id(), Ordering::Relaxed);
+        self.begin_anew();
         let mut settings = lock(&self.settings);
         *settings = Settings::new(settings.flags);
     }
@@ -135,14 +138,46 @@ impl Context {
     /// Makes the record of a destroyed context that of a new one.
     fn reopen(&self) {
         self.error.store(code::SUCCESS, Ordering::Relaxed);
-        self.id.store(next_id(), Ordering::Relaxed);
+        self.begin_anew();
         *lock(&self.settings) = Settings::new(0);
         self.legacy.reopen();
+    }
+
+    /// Forgets what an ended context had.
+    fn begin_anew(&self) {
+        self.id.store(next_id(), Ordering::Relaxed);
+        lock(&self.barrier.points).clear();
     }
 
     /// References of the host: how often a primary context was retained; 1 for another one.
     pub(super) fn live(&self) -> usize {
         *lock(&self.retained)
+    }
+}
+
+/// Points for which the later work of a context waits.
+#[derive(Default)]
+pub(super) struct Barrier {
+    /// True if there may be points.
+    is_set: AtomicBool,
+    points: Mutex<Vec<Point>>,
+}
+
+impl Barrier {
+    pub(super) fn add(&self, point: Point) {
+        lock(&self.points).push(point);
+        self.is_set.store(true, Ordering::Release);
+    }
+
+    /// Appends the points that are not reached to the waits of an operation.
+    #[inline]
+    pub(super) fn add_to(&self, waits: &mut Vec<Point>) {
+        if self.is_set.load(Ordering::Acquire) {
+            let mut points = lock(&self.points);
+            points.retain(|point| !point.is_reached());
+            self.is_set.store(!points.is_empty(), Ordering::Release);
+            waits.extend(points.iter().cloned());
+        }
     }
 }
 

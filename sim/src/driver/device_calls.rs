@@ -77,6 +77,13 @@ pub(super) unsafe extern "C" fn cuDeviceGetName(
     })
 }
 
+/// Without parts of devices, it is the same as the newer one.
+#[unsafe(no_mangle)]
+pub(super) unsafe extern "C" fn cuDeviceGetUuid(to: *mut CUuuid, device: CUdevice) -> c_int {
+    // SAFETY: the same promise.
+    unsafe { cuDeviceGetUuid_v2(to, device) }
+}
+
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C" fn cuDeviceGetUuid_v2(to: *mut CUuuid, device: CUdevice) -> c_int {
     entry(|machine| {

@@ -1,15 +1,16 @@
 //! The calls for events.
 
 use super::arguments::{put, require};
+use super::context::Context;
 use super::entry::{entry, entry_checked};
 use super::event::{Event, Recorded};
 use super::graph::Work;
 use super::machine::Machine;
-use super::queue::Mark;
+use super::queue::{Kind, Mark, Stream};
 use super::shared_event::SharedEvent;
 use super::sync::write;
 use crate::base::code;
-use cudarc::driver::sys::{CUevent, CUstream};
+use cudarc::driver::sys::{CUcontext, CUevent, CUstream};
 use std::ffi::{c_int, c_uint};
 use std::ptr;
 use std::sync::Arc;
@@ -140,5 +141,60 @@ pub(super) unsafe extern "C" fn cuEventElapsedTime(
         require(start.is_reached() && end.is_reached(), code::NOT_READY)?;
         let time = |mark: &Mark| mark.time.load(Ordering::Relaxed) as f64;
         put!(milliseconds, ((time(&end) - time(&start)) / 1e6) as f32)
+    })
+}
+
+#[unsafe(no_mangle)]
+pub(super) unsafe extern "C" fn cuEventElapsedTime_v2(
+    milliseconds: *mut f32,
+    start: CUevent,
+    end: CUevent,
+) -> c_int {
+    // SAFETY: the same promise.
+    unsafe { cuEventElapsedTime(milliseconds, start, end) }
+}
+
+/// The context of a handle. It need not be current.
+fn usable(machine: &Machine, context: CUcontext) -> Result<&Context, i32> {
+    let context = machine.context(context)?;
+    require(context.is_active(), code::INVALID_CONTEXT)?;
+    context.check()?;
+    Ok(context)
+}
+
+/// Records an event after all work of a context.
+#[unsafe(no_mangle)]
+pub(super) unsafe extern "C" fn cuCtxRecordEvent(context: CUcontext, event: CUevent) -> c_int {
+    entry(|machine| {
+        let context = usable(machine, context)?;
+        let event = machine.event(event)?;
+        require(event.context == context.number, code::INVALID_HANDLE)?;
+        machine.captures.refuse_wait_for_all(context.number)?;
+        let streams = context.streams();
+        let before = streams.iter().filter(|stream| !stream.is_idle()).map(Stream::tail).collect();
+        let own = Stream::of(context.number, context.device, Kind::NonBlocking, 0);
+        context.add_stream(&own);
+        let recorded = machine.record(&event, &own, before).map(drop);
+        // It ends after the record.
+        own.destroy();
+        recorded
+    })
+}
+
+/// All later work of a context waits for an event.
+#[unsafe(no_mangle)]
+pub(super) unsafe extern "C" fn cuCtxWaitEvent(context: CUcontext, event: CUevent) -> c_int {
+    entry(|machine| {
+        let context = usable(machine, context)?;
+        let event = machine.event(event)?;
+        machine.captures.refuse_wait_for_all(context.number)?;
+        match event.recorded(&machine.schedule) {
+            Recorded::Never => {}
+            Recorded::At(mark) => context.barrier.add(mark.point()),
+            Recorded::Captured(captured) => {
+                return Err(machine.captures.refuse_event(&captured, true));
+            }
+        }
+        Ok(())
     })
 }

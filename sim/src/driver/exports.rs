@@ -72,6 +72,7 @@ exports! {
         cuDeviceGetCount 2000 = cuDeviceGetCount(count);
         cuDeviceGet 2000 = cuDeviceGet(device, ordinal);
         cuDeviceGetName 2000 = cuDeviceGetName(name, len, device);
+        cuDeviceGetUuid 9020 = cuDeviceGetUuid(uuid, device);
         cuDeviceGetUuid 11040 = cuDeviceGetUuid_v2(uuid, device);
         cuDeviceTotalMem 3020 = cuDeviceTotalMem_v2(bytes, device);
         cuDeviceGetAttribute 2000 = cuDeviceGetAttribute(value, attribute as c_uint, device);
@@ -139,6 +140,7 @@ exports! {
         cuStreamGetPriority 5050 = cuStreamGetPriority(stream, priority);
         cuStreamGetFlags 5050 = cuStreamGetFlags(stream, flags);
         cuStreamGetCtx 9020 = cuStreamGetCtx(stream, context);
+        cuStreamGetCtx 12050 = cuStreamGetCtx_v2(stream, context, green);
         cuStreamGetId 12000 = cuStreamGetId(stream, id);
         cuStreamGetDevice 12080 = cuStreamGetDevice(stream, device);
         cuStreamAddCallback 5000 = cuStreamAddCallback(stream, function, user_data, flags);
@@ -153,6 +155,8 @@ exports! {
         cuStreamIsCapturing 10000 = cuStreamIsCapturing(stream, status);
         cuStreamGetCaptureInfo 11030 = cuStreamGetCaptureInfo_v2(
             stream, status, id, graph, dependencies, count);
+        cuStreamGetCaptureInfo 12030 = cuStreamGetCaptureInfo_v3(
+            stream, status, id, graph, dependencies, data, count);
         cuThreadExchangeStreamCaptureMode 10010 = cuThreadExchangeStreamCaptureMode(mode);
         cuStreamBeginCapture 10010 = cuStreamBeginCapture_v2(stream, mode as c_uint);
         cuStreamBeginCaptureToGraph 12030 = cuStreamBeginCaptureToGraph(
@@ -287,6 +291,9 @@ exports! {
         cuEventQuery 2000 = cuEventQuery(event);
         cuEventSynchronize 2000 = cuEventSynchronize(event);
         cuEventElapsedTime 2000 = cuEventElapsedTime(milliseconds, start, end);
+        cuEventElapsedTime 12080 = cuEventElapsedTime_v2(milliseconds, start, end);
+        cuCtxRecordEvent 12050 = cuCtxRecordEvent(context, event);
+        cuCtxWaitEvent 12050 = cuCtxWaitEvent(context, event);
     }
     memory_calls {
         cuMemGetInfo 3020 = cuMemGetInfo_v2(free, total);

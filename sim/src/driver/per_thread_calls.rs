@@ -9,8 +9,8 @@ use super::{
 use cudarc::driver::sys::{
     CUDA_GRAPH_INSTANTIATE_PARAMS, CUDA_MEMCPY2D, CUDA_MEMCPY3D, CUDA_MEMCPY3D_PEER, CUcontext,
     CUdevice, CUdeviceptr, CUevent, CUfunction, CUgraph, CUgraphEdgeData, CUgraphExec, CUgraphNode,
-    CUhostFn, CUmemLocation, CUmemoryPool, CUstream, CUstreamAttrValue, CUstreamCallback,
-    CUstreamCaptureStatus, cuuint64_t,
+    CUgreenCtx, CUhostFn, CUmemLocation, CUmemoryPool, CUstream, CUstreamAttrValue,
+    CUstreamCallback, CUstreamCaptureStatus, cuuint64_t,
 };
 use std::ffi::{c_int, c_uchar, c_uint, c_ulonglong, c_ushort, c_void};
 
@@ -67,6 +67,10 @@ forms! {
         cuStreamGetCaptureInfo_v2_ptsz = cuStreamGetCaptureInfo_v2(
             stream: CUstream, status: *mut CUstreamCaptureStatus, id: *mut cuuint64_t, graph: *mut
             CUgraph, dependencies: *mut *const CUgraphNode, count: *mut usize);
+        cuStreamGetCaptureInfo_v3_ptsz = cuStreamGetCaptureInfo_v3(
+            stream: CUstream, status: *mut CUstreamCaptureStatus, id: *mut cuuint64_t, graph: *mut
+            CUgraph, dependencies: *mut *const CUgraphNode, data: *mut *const CUgraphEdgeData,
+            count: *mut usize);
         cuStreamUpdateCaptureDependencies_ptsz = cuStreamUpdateCaptureDependencies(
             stream: CUstream, dependencies: *mut CUgraphNode, count: usize, flags: c_uint);
         cuStreamUpdateCaptureDependencies_v2_ptsz = cuStreamUpdateCaptureDependencies_v2(
@@ -151,6 +155,8 @@ forms! {
         cuStreamGetFlags_ptsz = cuStreamGetFlags(stream: CUstream, flags: *mut c_uint);
         cuStreamGetDevice_ptsz = cuStreamGetDevice(stream: CUstream, device: *mut CUdevice);
         cuStreamGetCtx_ptsz = cuStreamGetCtx(stream: CUstream, context: *mut CUcontext);
+        cuStreamGetCtx_v2_ptsz = cuStreamGetCtx_v2(
+            stream: CUstream, context: *mut CUcontext, green: *mut CUgreenCtx);
         cuStreamWaitEvent_ptsz = cuStreamWaitEvent(stream: CUstream, event: CUevent, flags: c_uint);
         cuStreamAddCallback_ptsz = cuStreamAddCallback(
             handle: CUstream, function: CUstreamCallback, user_data: *mut c_void, flags: c_uint);

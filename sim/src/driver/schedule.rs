@@ -54,7 +54,7 @@ impl Schedule {
         mut waits: Vec<Point>,
         action: Action,
     ) -> Result<Point, i32> {
-        self.add_default_stream_waits(stream, &mut waits);
+        self.add_waits_of_context(stream, &mut waits);
         let position = match self.kind {
             ScheduleKind::Immediate => {
                 waits.iter().for_each(Point::wait);
@@ -124,9 +124,11 @@ impl Schedule {
         self.reach(&tails);
     }
 
-    /// The legacy default stream and the blocking streams of its context wait for each other.
-    fn add_default_stream_waits(&self, stream: &Arc<Stream>, waits: &mut Vec<Point>) {
+    /// All streams wait for the barrier of their context. The legacy default stream and the
+    /// blocking streams of its context wait for each other.
+    fn add_waits_of_context(&self, stream: &Arc<Stream>, waits: &mut Vec<Point>) {
         let context = self.hardware.context_of(stream);
+        context.barrier.add_to(waits);
         match stream.kind {
             Kind::NonBlocking => {}
             Kind::Blocking => {

@@ -11,7 +11,7 @@ use super::queue::{Action, Kind, Stream};
 use super::sync::{read, write};
 use crate::base::code;
 use cudarc::driver::sys::{
-    CUcontext, CUdevice, CUevent, CUhostFn, CUresult, CUstream, CUstreamCallback,
+    CUcontext, CUdevice, CUevent, CUgreenCtx, CUhostFn, CUresult, CUstream, CUstreamCallback,
 };
 use std::ffi::{c_int, c_uint, c_ulonglong, c_void};
 use std::sync::Arc;
@@ -161,6 +161,27 @@ pub(super) unsafe extern "C" fn cuStreamGetCtx(stream: CUstream, context: *mut C
         let stream = machine.stream(stream)?;
         machine.captures.records(&stream)?;
         put!(context, machine.hardware.context_of(&stream).handle())
+    })
+}
+
+#[unsafe(no_mangle)]
+pub(super) unsafe extern "C" fn cuStreamGetCtx_v2(
+    stream: CUstream,
+    context: *mut CUcontext,
+    green: *mut CUgreenCtx,
+) -> c_int {
+    entry(|machine| {
+        let stream = machine.stream(stream)?;
+        machine.captures.records(&stream)?;
+        require(!context.is_null() || !green.is_null(), code::INVALID_VALUE)?;
+        if !context.is_null() {
+            put!(context, machine.hardware.context_of(&stream).handle())?;
+        }
+        // No stream is of a part of a device.
+        if !green.is_null() {
+            put!(green, ptr::null_mut())?;
+        }
+        Ok(())
     })
 }
 
