@@ -133,11 +133,11 @@ impl Adversary {
             }
         }
         state.current = number;
-        while let Some(index) = state.due() {
+        while let Some(index) = state.due(&self.hardware) {
             state = self.step(state, index);
         }
         while state.pending > MOST_PENDING
-            && let Some(index) = state.any()
+            && let Some(index) = state.any(&self.hardware)
         {
             state = self.step(state, index);
         }
@@ -152,9 +152,14 @@ impl Adversary {
         }
         let mut state = self.enter();
         while !points.iter().all(Point::is_reached) {
-            state = match state.needed(points) {
+            let mut next = state.needed(&self.hardware, points);
+            if next.is_none() && state.lacks_value {
+                // Any operation may write the value.
+                next = state.any(&self.hardware);
+            }
+            state = match next {
                 Some(index) => self.step(state, index),
-                // The missing operation is running on another thread.
+                // The missing operation is running on another thread, or the host writes the value.
                 None => self.await_progress(state),
             };
         }
@@ -186,8 +191,8 @@ impl Adversary {
     /// sleeping callback, runs any other one, since the callback may wait for it.
     pub(super) fn poll(self: &Arc<Self>, point: &Point) {
         let mut state = self.enter();
-        let needed = state.needed(std::slice::from_ref(point));
-        let Some(index) = needed.or_else(|| state.any()) else { return };
+        let needed = state.needed(&self.hardware, std::slice::from_ref(point));
+        let Some(index) = needed.or_else(|| state.any(&self.hardware)) else { return };
         let Some(front) = state.lanes[index].pending.front_mut() else { return };
         match front.plan.patience.checked_sub(1) {
             Some(patience) => front.plan.patience = patience,
@@ -386,7 +391,7 @@ impl Adversary {
                 (calls, quiet_time) = (state.calls, self.helpers.quiet_time());
             } else if timed_out && !is_quiet {
                 quiet_time = quiet_time.min(RECHECK_TIME);
-            } else if timed_out && let Some(index) = state.any() {
+            } else if timed_out && let Some(index) = state.any(&self.hardware) {
                 quiet_time = STEP_INTERVAL;
                 state = self.step(state, index);
                 self.scheduler.note_activity();

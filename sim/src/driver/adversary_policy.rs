@@ -177,6 +177,6 @@ fn kind_of(action: &Action) -> u8 {
         Action::HostFunction(_) | Action::Callback(_) => 0,
         Action::Copy(_) => 1,
         Action::Kernel(_) | Action::Writes(_) | Action::Fill(_) => 2,
-        Action::Record(_) | Action::Nothing => 3,
+        Action::Record(_) | Action::Value(_) | Action::Nothing => 3,
     }
 }

@@ -35,6 +35,9 @@ pub(super) struct Context {
     pub(super) settings: Mutex<Settings>,
     pub(super) legacy: Arc<Stream>,
     per_thread: Mutex<Vec<(u64, Arc<Stream>)>>,
+    /// When waits for values are given up, by the clock of the machine: `u64::MAX`, unless the
+    /// context is ending.
+    pub(super) gives_up: AtomicU64,
     /// What all work that is queued from now on waits for.
     pub(super) barrier: Barrier,
     /// All streams except `legacy`, including destroyed streams until they are idle.
@@ -58,6 +61,7 @@ impl Context {
             settings: Mutex::new(Settings::new(0)),
             legacy: Stream::of(number, device, Kind::Legacy, 0),
             per_thread: Mutex::default(),
+            gives_up: AtomicU64::new(u64::MAX),
             barrier: Barrier::default(),
             members: RwLock::default(),
         }
@@ -70,6 +74,11 @@ impl Context {
             code::SUCCESS => Ok(()),
             error => Err(error),
         }
+    }
+
+    /// Makes the context unusable, unless it is already.
+    pub(super) fn fail(&self, code: i32) {
+        let _ = self.error.compare_exchange(0, code, Ordering::Relaxed, Ordering::Relaxed);
     }
 
     /// Ends a primary context: a later one has no settings but the flags.
@@ -146,6 +155,7 @@ impl Context {
     /// Forgets what an ended context had.
     fn begin_anew(&self) {
         self.id.store(next_id(), Ordering::Relaxed);
+        self.gives_up.store(u64::MAX, Ordering::Relaxed);
         lock(&self.barrier.points).clear();
     }
 

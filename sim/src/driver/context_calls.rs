@@ -40,7 +40,7 @@ pub(super) unsafe extern "C" fn cuDevicePrimaryCtxRelease_v2(device: CUdevice) -
         *retained = retained.checked_sub(1).ok_or(code::INVALID_CONTEXT)?;
         if *retained == 0 {
             context.active.store(false, Ordering::Release);
-            machine.schedule.drain([context]);
+            machine.schedule.drain_at_end(&[context], machine.config.kernel_time);
             leaks::report_context(machine, context);
             machine.destroy_objects_of(context);
             context.renew();
@@ -56,7 +56,7 @@ pub(super) unsafe extern "C" fn cuDevicePrimaryCtxReset_v2(device: CUdevice) -> 
         let context = &machine.device(device)?.context;
         let _retained = lock(&context.retained);
         if context.active.swap(false, Ordering::AcqRel) {
-            machine.schedule.drain([context]);
+            machine.schedule.drain_at_end(&[context], machine.config.kernel_time);
             machine.destroy_objects_of(context);
             context.renew();
         }

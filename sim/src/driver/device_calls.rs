@@ -209,7 +209,7 @@ fn answer(machine: &Machine, attribute: c_int, device: &Device) -> Option<c_int>
         116..=119 => 0,
         120 => since(9), // clusters
         121 => 0,
-        122 | 123 => 0,
+        122 | 123 => 1, // streams wait for values of 64 bits, and for missing bits
         124 => 0,
         125 => 1, // interprocess events
         126 => 4,

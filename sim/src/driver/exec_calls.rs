@@ -99,6 +99,16 @@ fn queue(
             Action::Nothing
         }
         Work::Allocate(_) | Work::Child(_) => Action::Nothing,
+        Work::Values(batch) => match batch.operations.split_last() {
+            Some((last, others)) => {
+                for value in others {
+                    let waits = std::mem::take(&mut waits);
+                    machine.submit(stream, waits, Action::Value(*value))?;
+                }
+                Action::Value(*last)
+            }
+            None => Action::Nothing,
+        },
         // If the schedule poisons memory, freed memory is overwritten.
         Work::Free(block) => match machine.schedule.poison() {
             0 => Action::Nothing,

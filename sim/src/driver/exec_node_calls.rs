@@ -9,13 +9,15 @@ use super::graph::{Task, Work};
 use super::graph_calls::{can_replace, replace};
 use super::machine::Machine;
 use super::node_calls::{any, child_in, kind_of};
-use super::node_parameter_calls::{CHILD, COPY, FILL, HOST, KERNEL, RECORD, WAIT};
+use super::node_parameter_calls::{CHILD, COPY, FILL, HOST, KERNEL, RECORD, VALUES, WAIT};
 use super::node_tasks::{self as tasks, Made};
 use super::queue::Action;
+use super::value_calls;
 use crate::base::code;
 use cudarc::driver::sys::{
-    CUDA_HOST_NODE_PARAMS, CUDA_KERNEL_NODE_PARAMS, CUDA_MEMCPY3D, CUDA_MEMSET_NODE_PARAMS,
-    CUcontext, CUevent, CUgraph, CUgraphExec, CUgraphNode, CUgraphNodeParams,
+    CUDA_BATCH_MEM_OP_NODE_PARAMS, CUDA_HOST_NODE_PARAMS, CUDA_KERNEL_NODE_PARAMS, CUDA_MEMCPY3D,
+    CUDA_MEMSET_NODE_PARAMS, CUcontext, CUevent, CUgraph, CUgraphExec, CUgraphNode,
+    CUgraphNodeParams,
 };
 use std::ffi::{c_int, c_uint};
 use std::sync::Arc;
@@ -52,7 +54,7 @@ fn set(
 }
 
 /// True if a change keeps what was determined when the graph was instantiated: the dimensions of
-/// copies and fills, and the kinds of a copy's memory.
+/// copies and fills, the kinds of a copy's memory, and the kinds of operations on values.
 fn keeps_shape(old: &Work, new: &Work) -> bool {
     match (old, new) {
         (Work::Action(Action::Copy(old)), Work::Action(Action::Copy(new))) => {
@@ -67,6 +69,7 @@ fn keeps_shape(old: &Work, new: &Work) -> bool {
             let shape = |fill: &super::copy::Fill| (fill.width, fill.count, fill.pitch);
             old.rows == new.rows && (old.rows == 1 || shape(old) == shape(new))
         }
+        (Work::Values(old), Work::Values(new)) => new.has_shape_of(old),
         _ => true,
     }
 }
@@ -121,6 +124,15 @@ pub(super) unsafe extern "C" fn cuGraphExecHostNodeSetParams(
 fn device_of(machine: &Machine, exec: CUgraphExec, node: CUgraphNode) -> Result<usize, i32> {
     let (exec, place) = find(machine, exec, node)?;
     Ok(exec.steps()[place].device)
+}
+
+#[unsafe(no_mangle)]
+pub(super) unsafe extern "C" fn cuGraphExecBatchMemOpNodeSetParams(
+    exec: CUgraphExec,
+    node: CUgraphNode,
+    params: *const CUDA_BATCH_MEM_OP_NODE_PARAMS,
+) -> c_int {
+    entry(|machine| set(machine, (exec, node), VALUES, |_| value_calls::task(machine, params)))
 }
 
 #[unsafe(no_mangle)]

@@ -14,7 +14,7 @@ use super::{
     graph_memory_calls, ipc_calls, launch_calls, library_calls, link_calls, managed_calls,
     memory_calls, module_calls, node_calls, node_parameter_calls, occupancy_calls,
     own_context_calls, pointer_calls, pool_calls, setting_calls, stream_calls, transfer_calls,
-    user_object_calls, virtual_memory_calls,
+    user_object_calls, value_calls, virtual_memory_calls,
 };
 use crate::base::code;
 use cudarc::driver::sys::{self, CUdriverProcAddressQueryResult, cuuint64_t};
@@ -146,6 +146,13 @@ exports! {
         cuStreamAddCallback 5000 = cuStreamAddCallback(stream, function, user_data, flags);
         cuLaunchHostFunc 10000 = cuLaunchHostFunc(stream, function, user_data);
     }
+    value_calls {
+        cuStreamWaitValue32 11070 = cuStreamWaitValue32_v2(stream, address, value, flags);
+        cuStreamWriteValue32 11070 = cuStreamWriteValue32_v2(stream, address, value, flags);
+        cuStreamWaitValue64 11070 = cuStreamWaitValue64_v2(stream, address, value, flags);
+        cuStreamWriteValue64 11070 = cuStreamWriteValue64_v2(stream, address, value, flags);
+        cuStreamBatchMemOp 11070 = cuStreamBatchMemOp_v2(stream, count, operations, flags);
+    }
     attribute_calls {
         cuStreamGetAttribute 11000 = cuStreamGetAttribute(stream, attribute as c_uint, value);
         cuStreamSetAttribute 11000 = cuStreamSetAttribute(stream, attribute as c_uint, value);
@@ -217,6 +224,8 @@ exports! {
             exec, node, event);
         cuGraphExecEventWaitNodeSetEvent 11010 = cuGraphExecEventWaitNodeSetEvent(
             exec, node, event);
+        cuGraphExecBatchMemOpNodeSetParams 11070 = cuGraphExecBatchMemOpNodeSetParams(
+            exec, node, params);
         cuGraphExecNodeSetParams 12020 = cuGraphExecNodeSetParams(exec, node, params);
         cuGraphNodeSetEnabled 11060 = cuGraphNodeSetEnabled(exec, node, is_enabled);
         cuGraphNodeGetEnabled 11060 = cuGraphNodeGetEnabled(exec, node, is_enabled);
@@ -242,6 +251,8 @@ exports! {
             node, graph, dependencies, count, params);
         cuGraphAddMemFreeNode 11040 = cuGraphAddMemFreeNode(
             node, graph, dependencies, count, address);
+        cuGraphAddBatchMemOpNode 11070 = cuGraphAddBatchMemOpNode(
+            node, graph, dependencies, count, params);
         cuGraphAddNode 12020 = cuGraphAddNode(
             node, graph, dependencies, count, params);
         cuGraphAddNode 12030 = cuGraphAddNode_v2(node, graph, dependencies, data, count, params);
@@ -262,6 +273,8 @@ exports! {
         cuGraphEventWaitNodeSetEvent 11010 = cuGraphEventWaitNodeSetEvent(node, event);
         cuGraphMemAllocNodeGetParams 11040 = cuGraphMemAllocNodeGetParams(node, result);
         cuGraphMemFreeNodeGetParams 11040 = cuGraphMemFreeNodeGetParams(node, result);
+        cuGraphBatchMemOpNodeGetParams 11070 = cuGraphBatchMemOpNodeGetParams(node, result);
+        cuGraphBatchMemOpNodeSetParams 11070 = cuGraphBatchMemOpNodeSetParams(node, params);
         cuGraphKernelNodeGetAttribute 11000 = cuGraphKernelNodeGetAttribute(
             node, attribute as c_uint, value);
         cuGraphKernelNodeSetAttribute 11000 = cuGraphKernelNodeSetAttribute(

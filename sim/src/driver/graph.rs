@@ -6,6 +6,7 @@ use super::handles::Handles;
 use super::queue::Action;
 use super::sync::{lock, read, write};
 use super::user_object::References;
+use super::value::Batch;
 use crate::base::code;
 use cudarc::driver::sys::{CUDA_MEMCPY3D, CUDA_MEMSET_NODE_PARAMS, CUmemAccessDesc};
 use std::collections::{BTreeMap, BTreeSet};
@@ -109,6 +110,8 @@ pub(super) enum Work {
     Wait(Arc<Event>),
     Allocate(Arc<Block>),
     Free(Arc<Block>),
+    /// Waits for values and writes values.
+    Values(Batch),
     /// Runs the nodes of another graph.
     Child(Arc<Graph>),
 }
@@ -123,12 +126,17 @@ impl Work {
             Work::Action(Action::HostFunction(_)) => 3,
             Work::Child(_) => 4,
             Work::Action(
-                Action::Nothing | Action::Record(_) | Action::Writes(_) | Action::Callback(_),
+                Action::Nothing
+                | Action::Record(_)
+                | Action::Writes(_)
+                | Action::Callback(_)
+                | Action::Value(_),
             ) => 5,
             Work::Wait(_) => 6,
             Work::Record(_) => 7,
             Work::Allocate(_) => 10,
             Work::Free(_) => 11,
+            Work::Values(_) => 12,
         }
     }
 

@@ -181,7 +181,7 @@ fn compare(old: &[Step], new: &[Step]) -> (c_uint, usize) {
             NODE_TYPE_CHANGED
         } else if of_memory(new) {
             NOT_SUPPORTED
-        } else if old.device != new.device {
+        } else if old.device != new.device || !have_same_values(&old.task.work, &new.task.work) {
             PARAMETERS_CHANGED
         } else {
             SUCCESS
@@ -191,6 +191,14 @@ fn compare(old: &[Step], new: &[Step]) -> (c_uint, usize) {
         }
     }
     (SUCCESS, 0)
+}
+
+/// True unless both are operations on values, of different kinds.
+fn have_same_values(old: &Work, new: &Work) -> bool {
+    match (old, new) {
+        (Work::Values(old), Work::Values(new)) => new.has_shape_of(old),
+        _ => true,
+    }
 }
 
 /// True if operations can replace others.
@@ -250,8 +258,13 @@ fn label(work: &Work) -> (&'static str, String) {
         }
         Work::Action(Action::HostFunction(_)) => ("HOST", String::new()),
         Work::Action(
-            Action::Nothing | Action::Record(_) | Action::Writes(_) | Action::Callback(_),
+            Action::Nothing
+            | Action::Record(_)
+            | Action::Writes(_)
+            | Action::Callback(_)
+            | Action::Value(_),
         ) => ("EMPTY", String::new()),
+        Work::Values(batch) => ("BATCH_MEM_OP", format!("{} operations", batch.operations.len())),
         Work::Wait(_) => ("EVENT_WAIT", String::new()),
         Work::Record(_) => ("EVENT_RECORD", String::new()),
         Work::Allocate(block) => ("MEM_ALLOC", format!("{} bytes", block.bytes)),

@@ -9,6 +9,7 @@ use super::kernel::Run;
 use super::load::Load;
 use super::memory::Memory;
 use super::queue::{Action, Stream};
+use super::value::ValueOperation;
 use crate::base::code;
 use crate::exec::Options;
 use crate::memory::race::Settings;
@@ -17,7 +18,8 @@ use std::ffi::c_int;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Instant;
+use std::thread;
+use std::time::{Duration, Instant};
 
 /// The lowest and the highest priority of a stream.
 pub(super) const LEAST_PRIORITY: c_int = 0;
@@ -25,6 +27,10 @@ pub(super) const GREATEST_PRIORITY: c_int = -5;
 
 /// Minimum bytes of copies and fills whose time is measured; smaller ones are too short.
 const MEASURED: usize = 64 << 10;
+
+/// Interval between two looks at a value that a worker waits for. The host may store it without a
+/// call.
+const POLL_INTERVAL: Duration = Duration::from_micros(100);
 
 thread_local! {
     static IN_CALLBACK: Cell<bool> = const { Cell::new(false) };
@@ -145,15 +151,40 @@ impl Hardware {
         let outcome = catch_unwind(perform).unwrap_or(Err(code::LAUNCH_FAILED));
         IN_CALLBACK.set(false);
         if let Err(code) = outcome {
-            let leave = |context: &Context| {
-                let _ =
-                    context.error.compare_exchange(0, code, Ordering::Relaxed, Ordering::Relaxed);
-            };
-            leave(context);
+            context.fail(code);
             // Any failure except a device assertion fails the whole process (two GPUs, 580.159).
             if code != code::ASSERT {
-                self.contexts().for_each(leave);
+                self.contexts().for_each(|context| context.fail(code));
             }
+        }
+    }
+
+    /// True if an operation at the front of its queue can run: it does not wait for a value, or no
+    /// longer. A wait that lasts until the context gives up fails the context.
+    #[inline]
+    pub(super) fn can_run(&self, stream: &Stream, action: &Action) -> bool {
+        match action {
+            Action::Value(value) => self.is_over(stream, value),
+            _ => true,
+        }
+    }
+
+    fn is_over(&self, stream: &Stream, value: &ValueOperation) -> bool {
+        let context = self.context_of(stream);
+        // Where the value cannot be read, the operation fails when it runs.
+        let is_over = context.check().is_err()
+            || value.is_satisfied(&self.memory, stream.device).unwrap_or(true);
+        if is_over || self.now() < context.gives_up.load(Ordering::Relaxed) {
+            return is_over;
+        }
+        context.fail(code::LAUNCH_TIMEOUT);
+        true
+    }
+
+    /// Waits on the thread of a stream until an operation can run.
+    pub(super) fn wait_for_value(&self, stream: &Stream, action: &Action) {
+        while !self.can_run(stream, action) {
+            thread::sleep(POLL_INTERVAL);
         }
     }
 
@@ -175,6 +206,7 @@ impl Hardware {
                     _ => work()?,
                 }
             }
+            Action::Value(value) => value.run(&self.memory, stream.device)?,
             Action::Copy(copy) => {
                 let work = || copy::copy(&self.memory, stream.device, &copy);
                 match copy.width.saturating_mul(copy.rows).saturating_mul(copy.depth) {

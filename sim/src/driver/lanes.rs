@@ -2,6 +2,7 @@
 //! operation to run.
 
 use super::adversary_policy::Plan;
+use super::hardware::Hardware;
 use super::helper::Helper;
 use super::queue::{Action, Point, Stream};
 use super::trace::{Record, Trace};
@@ -44,6 +45,8 @@ pub(super) struct ScheduleState {
     search: u64,
     /// Lanes that the current search has yet to visit.
     to_visit: Vec<usize>,
+    /// True if the last search for what points need found a wait for a value.
+    pub(super) lacks_value: bool,
 }
 
 /// A callback that may run.
@@ -123,7 +126,7 @@ impl ScheduleState {
     }
 
     /// The first of the runnable operations that are due.
-    pub(super) fn due(&mut self) -> Option<usize> {
+    pub(super) fn due(&mut self, hardware: &Hardware) -> Option<usize> {
         let mut best = None;
         for index in &self.active {
             let lane = &mut self.lanes[*index];
@@ -131,7 +134,7 @@ impl ScheduleState {
             if lane.running {
                 continue;
             }
-            if front.due <= self.submitted && front.is_ready() {
+            if front.due <= self.submitted && front.is_ready(hardware, &lane.stream) {
                 best = lower(best, (front.plan.key, front.position, *index));
             }
         }
@@ -140,8 +143,9 @@ impl ScheduleState {
 
     /// The first of the runnable operations that the points wait for. Operations without a delay
     /// come first.
-    pub(super) fn needed(&mut self, points: &[Point]) -> Option<usize> {
+    pub(super) fn needed(&mut self, hardware: &Hardware, points: &[Point]) -> Option<usize> {
         self.search += 1;
+        self.lacks_value = false;
         let lane_of = |point: &Point| point.stream.lane.load(Ordering::Relaxed);
         self.to_visit.clear();
         self.to_visit.extend(points.iter().filter(|point| !point.is_reached()).map(lane_of));
@@ -153,10 +157,11 @@ impl ScheduleState {
             }
             lane.searched = self.search;
             let Some(front) = lane.pending.front_mut() else { continue };
-            if front.is_ready() {
+            if front.is_ready(hardware, &lane.stream) {
                 let late = u64::from(front.due > self.submitted);
                 best = lower(best, (late << 63 | front.plan.key >> 1, front.position, index));
             } else {
+                self.lacks_value |= front.waits.is_empty();
                 self.to_visit.extend(front.waits.iter().map(lane_of));
             }
         }
@@ -169,12 +174,12 @@ impl ScheduleState {
     }
 
     /// Any runnable operation, due or not.
-    pub(super) fn any(&mut self) -> Option<usize> {
+    pub(super) fn any(&mut self, hardware: &Hardware) -> Option<usize> {
         let mut best = None;
         for index in &self.active {
             let lane = &mut self.lanes[*index];
             let Some(front) = lane.pending.front_mut() else { continue };
-            if !lane.running && front.is_ready() {
+            if !lane.running && front.is_ready(hardware, &lane.stream) {
                 best = lower(best, (front.plan.key, front.position, *index));
             }
         }
@@ -227,10 +232,10 @@ impl Pending {
         self.plan.key = !self.plan.key;
     }
 
-    /// True if all points that it waits for are reached.
-    fn is_ready(&mut self) -> bool {
+    /// True if all points that it waits for are reached, and its wait for a value is over.
+    fn is_ready(&mut self, hardware: &Hardware, stream: &Stream) -> bool {
         self.waits.retain(|point| !point.is_reached());
-        self.waits.is_empty()
+        self.waits.is_empty() && hardware.can_run(stream, &self.action)
     }
 }
 

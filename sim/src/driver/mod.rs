@@ -50,6 +50,7 @@ mod parameters;
 mod queue;
 mod shared_event;
 mod stream_attributes;
+mod value;
 
 // 3. Devices: their contexts, and how they run an operation.
 mod context;
@@ -123,6 +124,7 @@ mod setting_calls;
 mod stream_calls;
 mod transfer_calls;
 mod user_object_calls;
+mod value_calls;
 mod virtual_memory_calls;
 
 // 8. The interface beside them.
@@ -138,6 +140,7 @@ pub use interface::{Interface, Rates, Started};
 pub use machine::LiveObjects;
 
 use crate::base::{code, reserve};
+use context::Context;
 use entry::{MACHINE, machine, note_power_on, refuse_children, require_no_fork};
 use hardware::in_callback;
 use machine::Machine;
@@ -145,7 +148,11 @@ use std::ffi::c_int;
 use std::panic::catch_unwind;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 use sync::{read, write};
+
+/// How long a machine that is powered off waits for values.
+const LAST_PATIENCE: Duration = Duration::from_secs(1);
 
 /// Powers a machine on with options such as "devices=4,memory=16GiB,schedule=threads". If other
 /// programs of the process use a machine already, the same options, or none, join it.
@@ -194,7 +201,8 @@ pub fn power_off() {
     }
     let Some(machine) = on.take() else { return };
     drop(on);
-    machine.drain();
+    let contexts: Vec<&Context> = machine.hardware.contexts().collect();
+    machine.schedule.drain_at_end(&contexts, LAST_PATIENCE);
     leaks::report_machine(&machine);
     for context in machine.hardware.contexts() {
         context.streams().iter().for_each(|stream| stream.close());

@@ -6,12 +6,14 @@ use super::entry::entry;
 use super::graph::{Graph, NodeAttributes};
 use super::machine::Machine;
 use super::node_tasks::{self as tasks, Made};
+use super::value_calls;
 use crate::base::code;
 use cudarc::driver::sys::{
-    CUDA_CHILD_GRAPH_NODE_PARAMS, CUDA_HOST_NODE_PARAMS, CUDA_KERNEL_NODE_PARAMS,
-    CUDA_KERNEL_NODE_PARAMS_v3, CUDA_MEM_ALLOC_NODE_PARAMS, CUDA_MEM_ALLOC_NODE_PARAMS_v2,
-    CUDA_MEMCPY_NODE_PARAMS, CUDA_MEMCPY3D, CUDA_MEMSET_NODE_PARAMS, CUDA_MEMSET_NODE_PARAMS_v2,
-    CUcontext, CUdeviceptr, CUevent, CUgraph, CUgraphEdgeData, CUgraphNode, CUgraphNodeParams,
+    CUDA_BATCH_MEM_OP_NODE_PARAMS, CUDA_CHILD_GRAPH_NODE_PARAMS, CUDA_HOST_NODE_PARAMS,
+    CUDA_KERNEL_NODE_PARAMS, CUDA_KERNEL_NODE_PARAMS_v3, CUDA_MEM_ALLOC_NODE_PARAMS,
+    CUDA_MEM_ALLOC_NODE_PARAMS_v2, CUDA_MEMCPY_NODE_PARAMS, CUDA_MEMCPY3D, CUDA_MEMSET_NODE_PARAMS,
+    CUDA_MEMSET_NODE_PARAMS_v2, CUcontext, CUdeviceptr, CUevent, CUgraph, CUgraphEdgeData,
+    CUgraphNode, CUgraphNodeParams,
 };
 use std::ffi::{c_int, c_void};
 use std::mem::offset_of;
@@ -84,6 +86,8 @@ adds! {
         |machine, graph| tasks::allocate(machine, graph, params);
     cuGraphAddMemFreeNode(address: CUdeviceptr) =
         |machine, graph| tasks::free(machine, graph, address);
+    cuGraphAddBatchMemOpNode(params: *const CUDA_BATCH_MEM_OP_NODE_PARAMS) =
+        |machine, _graph| value_calls::task(machine, params);
     cuGraphAddNode(params: *mut CUgraphNodeParams) =
         |machine, graph| any(machine, Some(graph), params, &NodeAttributes::new());
 }
@@ -170,6 +174,7 @@ pub(super) fn any(
         (7, _) => tasks::record(machine, peek!(body.cast::<CUevent>())?),
         (10, Some(graph)) => tasks::allocate(machine, graph, body.cast()),
         (11, Some(graph)) => tasks::free(machine, graph, peek!(body.cast::<CUdeviceptr>())?),
+        (12, _) => value_calls::task(machine, body.cast()),
         (0..=13, _) => Err(code::NOT_SUPPORTED),
         _ => Err(code::INVALID_VALUE),
     }

@@ -6,11 +6,12 @@ use super::graph::{NodeAttributes, Task};
 use super::machine::Machine;
 use super::node_calls::{any, kind_of};
 use super::node_tasks::{self as tasks, Made};
+use super::value_calls;
 use crate::base::code;
 use cudarc::driver::sys::{
-    CUDA_HOST_NODE_PARAMS, CUDA_KERNEL_NODE_PARAMS, CUDA_MEM_ALLOC_NODE_PARAMS, CUDA_MEMCPY3D,
-    CUDA_MEMSET_NODE_PARAMS, CUdeviceptr, CUevent, CUgraph, CUgraphNode, CUgraphNodeParams,
-    CUkernelNodeAttrValue,
+    CUDA_BATCH_MEM_OP_NODE_PARAMS, CUDA_HOST_NODE_PARAMS, CUDA_KERNEL_NODE_PARAMS,
+    CUDA_MEM_ALLOC_NODE_PARAMS, CUDA_MEMCPY3D, CUDA_MEMSET_NODE_PARAMS, CUdeviceptr, CUevent,
+    CUgraph, CUgraphNode, CUgraphNodeParams, CUkernelNodeAttrValue,
 };
 use std::ffi::{c_int, c_uint};
 
@@ -22,6 +23,7 @@ pub(super) const HOST: c_int = 3;
 pub(super) const CHILD: c_int = 4;
 pub(super) const WAIT: c_int = 6;
 pub(super) const RECORD: c_int = 7;
+pub(super) const VALUES: c_int = 12;
 
 /// `cuGraph...NodeGet...(node, result)`
 macro_rules! queries {
@@ -50,6 +52,8 @@ queries! {
     cuGraphMemAllocNodeGetParams: CUDA_MEM_ALLOC_NODE_PARAMS =
         |machine, task| tasks::allocation_parameters(task);
     cuGraphMemFreeNodeGetParams: CUdeviceptr = |machine, task| tasks::freed(task);
+    cuGraphBatchMemOpNodeGetParams: CUDA_BATCH_MEM_OP_NODE_PARAMS =
+        |machine, task| value_calls::parameters(machine, task);
 }
 
 /// Changes what a node of this kind does.
@@ -125,6 +129,14 @@ pub(super) unsafe extern "C" fn cuGraphEventWaitNodeSetEvent(
     event: CUevent,
 ) -> c_int {
     entry(|machine| set(machine, node, WAIT, |_| tasks::wait(machine, event)))
+}
+
+#[unsafe(no_mangle)]
+pub(super) unsafe extern "C" fn cuGraphBatchMemOpNodeSetParams(
+    node: CUgraphNode,
+    params: *const CUDA_BATCH_MEM_OP_NODE_PARAMS,
+) -> c_int {
+    entry(|machine| set(machine, node, VALUES, |_| value_calls::task(machine, params)))
 }
 
 #[unsafe(no_mangle)]

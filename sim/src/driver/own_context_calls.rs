@@ -85,7 +85,7 @@ pub(super) unsafe extern "C" fn cuCtxCreate_v4(
 fn destroy(machine: &Machine, context: &Context) -> Result<(), i32> {
     require(context.active.swap(false, Ordering::AcqRel), code::INVALID_CONTEXT)?;
     *lock(&context.retained) = 0;
-    machine.schedule.drain([context]);
+    machine.schedule.drain_at_end(&[context], machine.config.kernel_time);
     leaks::report_context(machine, context);
     machine.destroy_objects_of(context);
     context.close();

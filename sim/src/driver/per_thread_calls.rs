@@ -4,13 +4,13 @@
 use super::context::with_own_default_stream;
 use super::{
     attribute_calls, capture_calls, copy_calls, event_calls, exec_calls, fill_calls, launch_calls,
-    managed_calls, pool_calls, stream_calls, transfer_calls,
+    managed_calls, pool_calls, stream_calls, transfer_calls, value_calls,
 };
 use cudarc::driver::sys::{
     CUDA_GRAPH_INSTANTIATE_PARAMS, CUDA_MEMCPY2D, CUDA_MEMCPY3D, CUDA_MEMCPY3D_PEER, CUcontext,
     CUdevice, CUdeviceptr, CUevent, CUfunction, CUgraph, CUgraphEdgeData, CUgraphExec, CUgraphNode,
     CUgreenCtx, CUhostFn, CUmemLocation, CUmemoryPool, CUstream, CUstreamAttrValue,
-    CUstreamCallback, CUstreamCaptureStatus, cuuint64_t,
+    CUstreamBatchMemOpParams, CUstreamCallback, CUstreamCaptureStatus, cuuint32_t, cuuint64_t,
 };
 use std::ffi::{c_int, c_uchar, c_uint, c_ulonglong, c_ushort, c_void};
 
@@ -164,6 +164,19 @@ forms! {
         cuStreamSynchronize_ptsz = cuStreamSynchronize(stream: CUstream);
         cuLaunchHostFunc_ptsz = cuLaunchHostFunc(
             stream: CUstream, function: CUhostFn, user_data: *mut c_void);
+    }
+    value_calls {
+        cuStreamWaitValue32_v2_ptsz = cuStreamWaitValue32_v2(
+            stream: CUstream, address: CUdeviceptr, value: cuuint32_t, flags: c_uint);
+        cuStreamWriteValue32_v2_ptsz = cuStreamWriteValue32_v2(
+            stream: CUstream, address: CUdeviceptr, value: cuuint32_t, flags: c_uint);
+        cuStreamWaitValue64_v2_ptsz = cuStreamWaitValue64_v2(
+            stream: CUstream, address: CUdeviceptr, value: cuuint64_t, flags: c_uint);
+        cuStreamWriteValue64_v2_ptsz = cuStreamWriteValue64_v2(
+            stream: CUstream, address: CUdeviceptr, value: cuuint64_t, flags: c_uint);
+        cuStreamBatchMemOp_v2_ptsz = cuStreamBatchMemOp_v2(
+            stream: CUstream, count: c_uint, operations: *mut CUstreamBatchMemOpParams, flags:
+            c_uint);
     }
     transfer_calls {
         cuMemcpyAsync_ptsz = cuMemcpyAsync(

@@ -7,6 +7,7 @@ use super::kernel::Launch;
 use super::shared_event::SharedEvent;
 use super::stream_attributes::Attributes;
 use super::sync::lock;
+use super::value::ValueOperation;
 use crate::base::sync::{AtomicBool, AtomicU64, AtomicUsize, Condvar, Mutex, MutexGuard, Ordering};
 use std::collections::VecDeque;
 use std::sync::{Arc, PoisonError, atomic};
@@ -83,6 +84,8 @@ pub(super) enum Action {
     Record(Arc<Mark>),
     Copy(Box<Copy>),
     Fill(Fill),
+    /// Waits for a value or writes one.
+    Value(ValueOperation),
     HostFunction(HostFunction),
     Callback(Callback),
     Kernel(Box<Launch>),
@@ -109,6 +112,7 @@ impl Action {
         match self {
             Action::Copy(copy) => Action::Copy(copy.clone()),
             Action::Fill(fill) => Action::Fill(*fill),
+            Action::Value(value) => Action::Value(*value),
             Action::HostFunction(host) => Action::HostFunction(*host),
             Action::Kernel(launch) => Action::Kernel(Box::new(launch.for_next_launch())),
             // These are created while others run, and are never recorded in a graph.
@@ -127,6 +131,12 @@ impl Point {
 
     pub(super) fn wait(&self) {
         self.stream.wait_until(self.position);
+    }
+
+    /// Waits while a thread runs the operation that it queued. Returns false if a worker is to run
+    /// the operation.
+    pub(super) fn wait_unless_deferred(&self) -> bool {
+        self.is_reached() || self.stream.wait_unless_deferred(self.position)
     }
 }
 
@@ -198,6 +208,15 @@ impl Stream {
         }
     }
 
+    /// See [`Point::wait_unless_deferred`].
+    fn wait_unless_deferred(&self, position: u64) -> bool {
+        let mut state = lock(&self.state);
+        while state.running && self.completed() < position {
+            state = self.await_progress(state, position);
+        }
+        self.completed() >= position
+    }
+
     /// Waits for progress, at most until the operation at `position` has finished.
     fn await_progress<'a>(
         &'a self,
@@ -218,15 +237,24 @@ impl Stream {
         position
     }
 
-    /// Waits until one operation can run on this thread, and begins it; ends with
-    /// [`finish`](Self::finish).
-    pub(super) fn begin(&self, action: &Action) -> u64 {
+    /// Waits until no other operation runs on the thread that queued it.
+    fn lock_when_not_running(&self) -> MutexGuard<'_, StreamState> {
         let mut state = lock(&self.state);
         while state.running {
             state = self.await_progress(state, 0);
         }
+        state
+    }
+
+    /// Begins an operation on this thread; ends with [`finish`](Self::finish). Returns `None` if
+    /// the worker has operations that come first, or if it cannot run now.
+    pub(super) fn begin(&self, action: &Action, can_run: impl FnOnce() -> bool) -> Option<u64> {
+        let mut state = self.lock_when_not_running();
+        if !self.is_idle() || !can_run() {
+            return None;
+        }
         state.running = true;
-        self.next_position(action)
+        Some(self.next_position(action))
     }
 
     /// Marks the operation at `position` finished, for a queue of the adversarial schedule.
@@ -254,7 +282,7 @@ impl Stream {
         action: Action,
         spawn: impl FnOnce() -> Result<(), i32>,
     ) -> Result<u64, i32> {
-        let mut state = lock(&self.state);
+        let mut state = self.lock_when_not_running();
         if !state.worker {
             spawn()?;
             state.worker = true;

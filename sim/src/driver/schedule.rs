@@ -11,7 +11,9 @@ use super::queue::{Action, Kind, Point, Stream};
 use super::sync::{lock, read};
 use super::worker::{self, Worker};
 use crate::base::code;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 /// The schedule of a machine.
 pub(super) struct Schedule {
@@ -57,16 +59,22 @@ impl Schedule {
         self.add_waits_of_context(stream, &mut waits);
         let position = match self.kind {
             ScheduleKind::Immediate => {
-                waits.iter().for_each(Point::wait);
-                let position = stream.begin(&action);
-                self.hardware.run(stream, action);
-                stream.finish(position);
-                position
+                let can_run = || self.hardware.can_run(stream, &action);
+                let begun = match waits.iter().all(Point::wait_unless_deferred) {
+                    true => stream.begin(&action, can_run),
+                    false => None,
+                };
+                match begun {
+                    Some(position) => {
+                        self.hardware.run(stream, action);
+                        stream.finish(position);
+                        position
+                    }
+                    // It comes after a wait for a value, or is one.
+                    None => self.push(stream, waits, action)?,
+                }
             }
-            ScheduleKind::Threads => {
-                waits.retain(|point| !point.is_reached());
-                stream.push(waits, action, || self.spawn(stream))?
-            }
+            ScheduleKind::Threads => self.push(stream, waits, action)?,
             ScheduleKind::Adversarial(_) => {
                 if action.is_of_host() {
                     self.adversary.require_helper()?;
@@ -75,6 +83,27 @@ impl Schedule {
             }
         };
         Ok(Point { stream: Arc::clone(stream), position })
+    }
+
+    /// Queues an operation for the thread of a stream.
+    fn push(
+        &self,
+        stream: &Arc<Stream>,
+        mut waits: Vec<Point>,
+        action: Action,
+    ) -> Result<u64, i32> {
+        waits.retain(|point| !point.is_reached());
+        stream.push(waits, action, || self.spawn(stream))
+    }
+
+    /// True if an operation may run after the call that queues it.
+    pub(super) fn may_defer(&self, stream: &Arc<Stream>) -> bool {
+        if self.kind != ScheduleKind::Immediate || !stream.is_idle() {
+            return true;
+        }
+        let mut waits = Vec::new();
+        self.add_waits_of_context(stream, &mut waits);
+        !waits.is_empty()
     }
 
     /// Waits on the host until some points are reached.
@@ -124,6 +153,16 @@ impl Schedule {
         self.reach(&tails);
     }
 
+    /// Waits until every stream of contexts that end is idle. A wait for a value that lasts longer
+    /// than `patience` fails its context, so that its other work is dropped.
+    pub(super) fn drain_at_end(&self, contexts: &[&Context], patience: Duration) {
+        let gives_up = self.hardware.now().saturating_add(patience.as_nanos() as u64);
+        for context in contexts {
+            context.gives_up.store(gives_up, Ordering::Relaxed);
+        }
+        self.drain(contexts.iter().copied());
+    }
+
     /// All streams wait for the barrier of their context. The legacy default stream and the
     /// blocking streams of its context wait for each other.
     fn add_waits_of_context(&self, stream: &Arc<Stream>, waits: &mut Vec<Point>) {
@@ -151,6 +190,7 @@ impl Schedule {
         let worker = Worker::start(format!("sim stream {}", stream.id), move || {
             while let Some(operation) = stream.pop() {
                 operation.waits.iter().for_each(Point::wait);
+                hardware.wait_for_value(&stream, &operation.action);
                 hardware.run(&stream, operation.action);
                 stream.finish(operation.position);
             }

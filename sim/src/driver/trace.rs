@@ -149,6 +149,7 @@ fn describe(action: &Action) -> (&'static str, Option<Range>, Option<Range>) {
     match action {
         Action::Nothing => ("wait", None, None),
         Action::Record(_) => ("record", None, None),
+        Action::Value(_) => ("value", None, None),
         Action::Copy(copy) => ("copy", range(copy, &copy.source), range(copy, &copy.target)),
         Action::Fill(fill) => {
             let (start, bytes) = (fill.address, fill.extent().unwrap_or(0));

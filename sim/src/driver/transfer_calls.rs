@@ -2,7 +2,6 @@
 
 use super::address_space::{Accessor, Purpose};
 use super::arguments::{peek, require};
-use super::config::ScheduleKind;
 use super::context::Context;
 use super::copy::{Copy, Place, Side, stage};
 use super::entry::entry;
@@ -53,17 +52,22 @@ pub(super) fn queue(machine: &Machine, stream: &Arc<Stream>, mut copy: Copy) -> 
     }
     copy.source.place = source;
     copy.target.place = target;
-    if machine.config.schedule != ScheduleKind::Immediate
-        && pageable_source.1
+    if pageable_source.1
         && !records
+        && machine.schedule.may_defer(stream)
         && let Place::Host(start) = copy.source.place
     {
         let staged = stage(&copy, start)?;
         let plane = copy.width * copy.rows;
         copy.source = Side { place: Place::Staged(staged), pitch: copy.width, plane };
     }
+    let reads_later = pageable_source.1 && matches!(copy.source.place, Place::Host(_));
     let point = machine.submit(stream, Vec::new(), Action::Copy(Box::new(copy)))?;
-    if pageable_target.1 { machine.wait(&point) } else { Ok(()) }
+    // Another thread may have deferred it, although the source was not read.
+    if pageable_target.1 || (reads_later && !point.is_reached()) {
+        machine.wait(&point)?;
+    }
+    Ok(())
 }
 
 /// True if the whole range of the call is mapped. If not, the driver refuses the call without side

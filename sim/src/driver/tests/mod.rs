@@ -14,6 +14,7 @@ mod speed;
 mod streams;
 mod transfers;
 mod turns;
+mod values;
 mod virtual_memory;
 
 use super::config::GRANULARITY;
@@ -101,6 +102,10 @@ mod calls {
     pub(super) use crate::driver::transfer_calls::{
         cuMemcpy2DAsync_v2 as cuMemcpy2DAsync, cuMemcpy3DPeerAsync, cuMemcpyAsync,
         cuMemcpyPeerAsync,
+    };
+    pub(super) use crate::driver::value_calls::{
+        cuStreamWaitValue32_v2 as cuStreamWaitValue32,
+        cuStreamWriteValue32_v2 as cuStreamWriteValue32,
     };
     pub(super) use crate::driver::virtual_memory_calls::{
         cuMemAddressFree, cuMemAddressReserve, cuMemCreate, cuMemGetAccess,
