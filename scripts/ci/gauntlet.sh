@@ -67,7 +67,19 @@ c_faults() {
     local share=()
     [ -n "$quick" ] || share=(--all --seconds 600)
     configure_and_build dev &&
-        python3 scripts/ci/fault_loop.py build/dev/c_tests "${share[@]}" --json target/c_faults.json
+        python3 scripts/ci/fault_loop.py build/dev/c_tests "${share[@]}" \
+            --json target/c_faults.json &&
+        scheduled_faults build/dev/c_tests
+}
+
+# The same on late machines. Seeds 2 and 20 do not fill fresh memory, which takes minutes where a
+# program allocates all of it.
+scheduled_faults() {
+    local schedule
+    for schedule in threads adversarial:2 adversarial:20; do
+        python3 scripts/ci/fault_loop.py "$1" --schedule "$schedule" --seconds "$(full 300 30)" ||
+            return
+    done
 }
 
 # Leaks of host memory on the way of each fault: the leak checker looks at every process.
@@ -80,14 +92,20 @@ sanitized_faults() {
         python3 scripts/ci/fault_loop.py build/asan/c_tests "${share[@]}" --no-libc
 }
 
-# Each kind of thing made and ended so often, on the simulated machine.
+# Each kind of object created and destroyed so often, on the simulated machine. On a late machine
+# growth ends after more rounds, when as many operations are delayed as can be.
 soak() {
-    local build=$root/build/release
-    configure_and_build release &&
-        env TCUDA_BACKEND=sim TCUDA_KERNEL_CACHE_PATH="$build/kernels" \
+    local build=$root/build/release schedule rounds
+    configure_and_build release || return
+    for schedule in immediate threads adversarial:1; do
+        [ "$schedule" = immediate ] && rounds=$(full 100000 2000) || rounds=$(full 400000 100000)
+        env TCUDA_BACKEND=sim TCUDA_SIM="schedule=$schedule" \
+            TCUDA_KERNEL_CACHE_PATH="$build/kernels" \
             TCUDA_NCCL_PATH="$build/c_tests/libfake_nccl.so" \
             TCUDA_CUBLAS_PATH="$build/c_tests/libcublas_stand_in.so" \
-            "$build/c_tests/soak" --rounds "$(full 100000 2000)" --json "$root/target/soak.json"
+            "$build/c_tests/soak" --rounds "$rounds" \
+            --json "$root/target/soak_${schedule%%:*}.json" || return
+    done
 }
 
 # Random calls of all functions, on one thread, on several, and beside shutdowns and forks.

@@ -175,7 +175,9 @@ pub(super) struct Barrier {
 
 impl Barrier {
     pub(super) fn add(&self, point: Point) {
-        lock(&self.points).push(point);
+        let mut points = lock(&self.points);
+        points.retain(|point| !point.is_reached());
+        points.push(point);
         self.is_set.store(true, Ordering::Release);
     }
 
