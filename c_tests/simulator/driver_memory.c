@@ -265,6 +265,47 @@ static void pools(void)
     CHECK_EQ(set_pool(0, NULL), INVALID_VALUE);
 }
 
+/* Numbers that no enumeration of CUDA has, in the fields of structures. */
+static void unknown_numbers(void)
+{
+    enum { UNKNOWN = 77 };
+    const struct properties plain = { .type = 1, .location = { .type = 1 } };
+    const struct pool_properties of_pool = { .type = 1, .location = { .type = 1 } };
+    uint64_t handle = 0, made = 7;
+    address ptr = 0;
+    void *pool = &ptr;
+    int flags = 7;
+    struct properties properties = plain;
+    properties.type = UNKNOWN;
+    CHECK_EQ(create(&made, 2 << 20, &properties, 0), INVALID_VALUE);
+    properties = plain;
+    properties.location.type = UNKNOWN;
+    CHECK_EQ(create(&made, 2 << 20, &properties, 0), INVALID_VALUE);
+    CHECK_EQ(made, 7);
+    struct pool_properties wrong = of_pool;
+    wrong.type = UNKNOWN;
+    CHECK_EQ(create_pool(&pool, &wrong), INVALID_VALUE);
+    wrong = of_pool;
+    wrong.location.type = UNKNOWN;
+    CHECK_EQ(create_pool(&pool, &wrong), INVALID_VALUE);
+    CHECK(pool == &ptr);
+    CHECK_EQ(create_pool(&pool, &of_pool), SUCCESS);
+    struct location nowhere = { .type = UNKNOWN };
+    CHECK_EQ(pool_access(&flags, pool, &nowhere), INVALID_VALUE);
+    CHECK_EQ(destroy_pool(pool), SUCCESS);
+    CHECK_EQ(create(&handle, 2 << 20, &plain, 0), SUCCESS);
+    CHECK_EQ(reserve(&ptr, 2 << 20, 0, 0, 0), SUCCESS);
+    CHECK_EQ(map(ptr, 2 << 20, 0, handle, 0), SUCCESS);
+    for (int i = 0; i < 3; i++) {
+        const struct access odd[] = { { { 1, 0 }, 2 }, { { 1, 0 }, UNKNOWN },
+            { { UNKNOWN, 0 }, 3 } };
+        CHECK_EQ(set_access(ptr, 2 << 20, &odd[i], 1), INVALID_VALUE);
+    }
+    CHECK_EQ(unmap(ptr, 2 << 20), SUCCESS);
+    CHECK_EQ(unreserve(ptr, 2 << 20), SUCCESS);
+    CHECK_EQ(release_handle(handle), SUCCESS);
+}
+
 int main(void)
 {
     address ptr = 0;
@@ -282,6 +323,7 @@ int main(void)
     many_attributes();
     handles();
     pools();
+    unknown_numbers();
     CHECK_EQ(set_current(NULL), SUCCESS);
     CHECK_EQ(release(0), SUCCESS);
     return EXIT_SUCCESS;

@@ -181,20 +181,25 @@ pub(super) unsafe extern "C" fn cuGraphInstantiateWithParams(
     params: *mut CUDA_GRAPH_INSTANTIATE_PARAMS,
 ) -> c_int {
     entry(|machine| {
-        let given = peek!(params)?;
-        let upload = given.flags & UPLOAD != 0;
-        let stream = if upload { Some(machine.stream(given.hUploadStream)?) } else { None };
-        let outcome = instantiate(machine, exec, graph, given.flags);
-        let (result, node) = match outcome {
+        // The flags and the stream; the rest is results.
+        let [flags, stream] = peek!(params.cast::<[u64; 2]>())?;
+        let upload_to_stream: CUstream = ptr::with_exposed_provenance_mut(stream as usize);
+        let upload = flags & UPLOAD != 0;
+        let stream = if upload { Some(machine.stream(upload_to_stream)?) } else { None };
+        let outcome = instantiate(machine, exec, graph, flags);
+        let (result_out, node) = match outcome {
             Ok(()) => (CUgraphInstantiateResult::CUDA_GRAPH_INSTANTIATE_SUCCESS, 0),
             Err((_, 0)) => (CUgraphInstantiateResult::CUDA_GRAPH_INSTANTIATE_ERROR, 0),
             Err((_, node)) => {
                 (CUgraphInstantiateResult::CUDA_GRAPH_INSTANTIATE_INVALID_STRUCTURE, node)
             }
         };
-        let blamed = ptr::without_provenance_mut(node);
-        let results =
-            CUDA_GRAPH_INSTANTIATE_PARAMS { hErrNode_out: blamed, result_out: result, ..given };
+        let results = CUDA_GRAPH_INSTANTIATE_PARAMS {
+            flags,
+            hUploadStream: upload_to_stream,
+            hErrNode_out: ptr::without_provenance_mut(node),
+            result_out,
+        };
         put!(params, results)?;
         outcome.map_err(|(code, _)| code)?;
         stream.map_or(Ok(()), |stream| upload_to(machine, &stream))

@@ -1,7 +1,7 @@
 //! What nodes of graphs do: from the parameters that the host gives, and back.
 
 use super::address_space::PoolAccess;
-use super::arguments::{peek, put, require};
+use super::arguments::{peek, peek_checked, put, require};
 use super::copy::{Copy, Fill, Place, Side};
 use super::graph::{Given, Graph, NodeAttributes, Task, Work};
 use super::host_function::HostFunction;
@@ -165,7 +165,7 @@ pub(super) fn copy(
     params: *const CUDA_MEMCPY3D,
     context: CUcontext,
 ) -> Result<Made, i32> {
-    let given = peek!(params)?;
+    let given = peek_checked!(params, srcMemoryType, dstMemoryType)?;
     let (_, device) = place_of(machine, context)?;
     let copy = transfer_calls::copy_of_node(machine, params)?;
     let work = Work::Action(Action::Copy(Box::new(copy)));
@@ -327,7 +327,7 @@ pub(super) fn allocate(
     graph: &Graph,
     params: *mut CUDA_MEM_ALLOC_NODE_PARAMS,
 ) -> Result<Made, i32> {
-    let given = peek!(params)?;
+    let given = peek_checked!(params, poolProps.allocType, poolProps.location.type_)?;
     // A child graph cannot get memory of its own.
     let is_owned = graph.is_owned.load(Ordering::Relaxed);
     require(!is_owned && given.bytesize > 0, code::INVALID_VALUE)?;
@@ -345,6 +345,7 @@ pub(super) fn allocate(
             mask |= 1 << peer;
         }
         for index in 0..given.accessDescCount {
+            // Their numbers were checked.
             descriptors.push(peek!(given.accessDescs.wrapping_add(index))?);
         }
     }

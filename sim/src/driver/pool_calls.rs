@@ -1,7 +1,7 @@
 //! The calls for stream-ordered pools.
 
 use super::address_space::{Access, PoolAccess, Purpose};
-use super::arguments::{peek, put, require};
+use super::arguments::{peek, peek_checked, put, require};
 use super::config::GRANULARITY;
 use super::copy::Fill;
 use super::entry::entry;
@@ -207,7 +207,7 @@ pub(super) unsafe extern "C" fn cuMemPoolCreate(
     entry(|machine| {
         machine.captures.refuse_unsafe()?;
         require(!pool.is_null(), code::INVALID_VALUE)?;
-        let properties = peek!(properties)?;
+        let properties = peek_checked!(properties, allocType, location.type_)?;
         require(properties.allocType as u32 == 1, code::INVALID_VALUE)?;
         check_handle_types(properties.handleTypes.0)?;
         let device = location(machine, &properties.location).map_err(|_| code::INVALID_VALUE)?;
@@ -323,7 +323,7 @@ pub(super) unsafe extern "C" fn cuMemPoolGetAccess(
     entry(|machine| {
         require(!flags.is_null(), code::INVALID_VALUE)?;
         let pool = machine.pools.get(pool.addr())?;
-        let device = location(machine, &peek!(at)?)?;
+        let device = location(machine, &peek_checked!(at, type_)?)?;
         let access = match pool.access.is_reached_by(device) {
             true => CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
             false => CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_NONE,

@@ -1,7 +1,7 @@
 //! The calls that queue copies.
 
 use super::address_space::{Accessor, Purpose};
-use super::arguments::{peek, require};
+use super::arguments::{peek_checked, require};
 use super::context::Context;
 use super::copy::{Copy, Place, Side, stage};
 use super::entry::entry;
@@ -13,9 +13,7 @@ use cudarc::driver::sys::{
     CUDA_MEMCPY2D, CUDA_MEMCPY3D, CUDA_MEMCPY3D_PEER, CUcontext, CUdeviceptr, CUmemorytype,
     CUstream,
 };
-use std::ffi::{c_int, c_uint, c_void};
-use std::mem::offset_of;
-use std::ops::RangeInclusive;
+use std::ffi::{c_int, c_void};
 use std::sync::Arc;
 
 fn side(address: CUdeviceptr, pitch: usize, plane: usize) -> Side {
@@ -237,21 +235,6 @@ macro_rules! described {
     };
 }
 
-/// Reads a parameter struct. A memory type that is no value of the enum is refused first.
-macro_rules! peek_copy {
-    ($copy:ident: $struct:ty) => {{
-        require(!$copy.is_null(), code::INVALID_VALUE)?;
-        for offset in [offset_of!($struct, srcMemoryType), offset_of!($struct, dstMemoryType)] {
-            let kind = peek!($copy.wrapping_byte_add(offset).cast::<c_uint>())?;
-            require(MEMORY_TYPES.contains(&kind), code::INVALID_VALUE)?;
-        }
-        peek!($copy)?
-    }};
-}
-
-/// `CU_MEMORYTYPE_...`.
-const MEMORY_TYPES: RangeInclusive<c_uint> = 1..=4;
-
 /// The copy of two sides; `None` without bytes.
 fn described(
     source: &Described,
@@ -268,7 +251,7 @@ fn described(
 
 /// The copy that `CUDA_MEMCPY2D` describes.
 pub(super) fn copy_2d(copy: *const CUDA_MEMCPY2D) -> Result<Option<Copy>, i32> {
-    let copy = peek_copy!(copy: CUDA_MEMCPY2D);
+    let copy = peek_checked!(copy, srcMemoryType, dstMemoryType)?;
     let source = described!(copy: srcMemoryType srcHost srcDevice srcXInBytes srcY srcPitch, 0, 0);
     let target = described!(copy: dstMemoryType dstHost dstDevice dstXInBytes dstY dstPitch, 0, 0);
     described(&source, &target, [copy.WidthInBytes, copy.Height, 1])
@@ -290,7 +273,7 @@ macro_rules! copy_3d {
 
 /// The copy that `CUDA_MEMCPY3D` describes.
 pub(super) fn copy_3d(copy: *const CUDA_MEMCPY3D) -> Result<Option<Copy>, i32> {
-    let copy = peek_copy!(copy: CUDA_MEMCPY3D);
+    let copy = peek_checked!(copy, srcMemoryType, dstMemoryType)?;
     copy_3d!(copy)
 }
 
@@ -298,7 +281,7 @@ pub(super) fn copy_3d(copy: *const CUDA_MEMCPY3D) -> Result<Option<Copy>, i32> {
 pub(super) fn copy_3d_peer(
     copy: *const CUDA_MEMCPY3D_PEER,
 ) -> Result<(Option<Copy>, [CUcontext; 2]), i32> {
-    let copy = peek_copy!(copy: CUDA_MEMCPY3D_PEER);
+    let copy = peek_checked!(copy, srcMemoryType, dstMemoryType)?;
     Ok((copy_3d!(copy)?, [copy.dstContext, copy.srcContext]))
 }
 

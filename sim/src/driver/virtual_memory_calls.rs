@@ -1,7 +1,7 @@
 //! Virtual memory: the calls to reserve, create, map, set access, and undo these.
 
 use super::address_space::{Access, AddressSpace, Mapping, Purpose};
-use super::arguments::{peek, put, require};
+use super::arguments::{peek_checked, put, require};
 use super::config::{GRANULARITY, MAX_DEVICES};
 use super::entry::entry;
 use super::machine::Machine;
@@ -58,10 +58,8 @@ pub(super) fn rights(
     // More descriptors than devices are useless, but the driver accepts them.
     require(count <= MAX_DEVICES * 16, code::INVALID_VALUE)?;
     let right = |index| {
-        let descriptor = peek!(access.wrapping_add(index))?;
-        let flags = descriptor.flags as u32;
-        require(matches!(flags, 0 | 1 | 3), code::INVALID_VALUE)?;
-        Ok((location(machine, &descriptor.location)?, flags as u8))
+        let descriptor = peek_checked!(access.wrapping_add(index), flags, location.type_)?;
+        Ok((location(machine, &descriptor.location)?, descriptor.flags as u8))
     };
     (0..count).map(right).collect()
 }
@@ -80,9 +78,9 @@ pub(super) unsafe extern "C" fn cuMemGetAllocationGranularity(
     properties: *const CUmemAllocationProp,
     _option: c_uint,
 ) -> c_int {
-    entry(|machine| {
+    entry(|_| {
         // The driver does not check the properties (580.159).
-        let _ = (machine, peek!(properties)?);
+        require(!properties.is_null(), code::INVALID_VALUE)?;
         put!(granularity, GRANULARITY)
     })
 }
@@ -128,7 +126,7 @@ pub(super) unsafe extern "C" fn cuMemCreate(
     entry(|machine| {
         require(machine.config.virtual_memory, code::NOT_SUPPORTED)?;
         require(!handle.is_null() && flags == 0, code::INVALID_VALUE)?;
-        let properties = peek!(properties)?;
+        let properties = peek_checked!(properties, type_, location.type_)?;
         let device = owner(machine, &properties)?;
         require(bytes > 0 && bytes.is_multiple_of(GRANULARITY), code::INVALID_VALUE)?;
         let physical = &machine.memory.physical[device];
@@ -274,7 +272,9 @@ pub(super) unsafe extern "C" fn cuMemGetAccess(
     entry(|machine| {
         // The driver writes 0 on failure (580.159).
         put!(flags, 0)?;
-        let device = location(machine, &peek!(at)?).map_err(|_| code::INVALID_DEVICE)?;
+        require(!at.is_null(), code::INVALID_VALUE)?;
+        let device = peek_checked!(at, type_).and_then(|at| location(machine, &at));
+        let device = device.map_err(|_| code::INVALID_DEVICE)?;
         let space = read(&machine.memory.space);
         let (_, mapping) = space.mapping(ptr as usize).ok_or(code::INVALID_VALUE)?;
         let protection = AddressSpace::protection(mapping, device, &machine.memory.peers);
