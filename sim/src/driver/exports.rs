@@ -9,10 +9,10 @@ use super::device_calls::VERSION;
 use super::entry::guard;
 use super::per_thread_calls::FORMS;
 use super::{
-    attribute_calls, capture_calls, context_calls, copy_calls, device_calls, edge_calls,
-    error_calls, event_calls, exec_calls, exec_node_calls, fill_calls, function_calls, graph_calls,
-    graph_memory_calls, ipc_calls, launch_calls, library_calls, link_calls, managed_calls,
-    memory_calls, module_calls, node_calls, node_parameter_calls, occupancy_calls,
+    attribute_calls, batch_calls, capture_calls, context_calls, copy_calls, device_calls,
+    edge_calls, error_calls, event_calls, exec_calls, exec_node_calls, fill_calls, function_calls,
+    graph_calls, graph_memory_calls, ipc_calls, launch_calls, library_calls, link_calls,
+    managed_calls, memory_calls, module_calls, node_calls, node_parameter_calls, occupancy_calls,
     own_context_calls, pointer_calls, pool_calls, setting_calls, stream_calls, transfer_calls,
     user_object_calls, value_calls, virtual_memory_calls,
 };
@@ -349,6 +349,12 @@ exports! {
         cuMemcpyDtoHAsync 3020 = cuMemcpyDtoHAsync_v2(dst, src, bytes, stream);
         cuMemcpyDtoDAsync 3020 = cuMemcpyDtoDAsync_v2(dst, src, bytes, stream);
         cuMemcpy3DAsync 3020 = cuMemcpy3DAsync_v2(copy, stream);
+    }
+    batch_calls {
+        cuMemcpyBatchAsync 12080 = cuMemcpyBatchAsync(
+            dsts, srcs, sizes, count, attributes, starts, num_attributes, refused, stream);
+        cuMemcpy3DBatchAsync 12080 = cuMemcpy3DBatchAsync(
+            count, operations, refused, flags, stream);
     }
     copy_calls {
         cuMemcpy 4000 = cuMemcpy(dst, src, bytes);

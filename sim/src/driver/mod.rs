@@ -90,6 +90,7 @@ mod machine;
 
 // 7. The calls of the driver, and their exports.
 mod attribute_calls;
+mod batch_calls;
 mod capture_calls;
 mod context_calls;
 mod copy_calls;

@@ -3,14 +3,15 @@
 
 use super::context::with_own_default_stream;
 use super::{
-    attribute_calls, capture_calls, copy_calls, event_calls, exec_calls, fill_calls, launch_calls,
-    managed_calls, pool_calls, stream_calls, transfer_calls, value_calls,
+    attribute_calls, batch_calls, capture_calls, copy_calls, event_calls, exec_calls, fill_calls,
+    launch_calls, managed_calls, pool_calls, stream_calls, transfer_calls, value_calls,
 };
 use cudarc::driver::sys::{
-    CUDA_GRAPH_INSTANTIATE_PARAMS, CUDA_MEMCPY2D, CUDA_MEMCPY3D, CUDA_MEMCPY3D_PEER, CUcontext,
-    CUdevice, CUdeviceptr, CUevent, CUfunction, CUgraph, CUgraphEdgeData, CUgraphExec, CUgraphNode,
-    CUgreenCtx, CUhostFn, CUmemLocation, CUmemoryPool, CUstream, CUstreamAttrValue,
-    CUstreamBatchMemOpParams, CUstreamCallback, CUstreamCaptureStatus, cuuint32_t, cuuint64_t,
+    CUDA_GRAPH_INSTANTIATE_PARAMS, CUDA_MEMCPY2D, CUDA_MEMCPY3D, CUDA_MEMCPY3D_BATCH_OP,
+    CUDA_MEMCPY3D_PEER, CUcontext, CUdevice, CUdeviceptr, CUevent, CUfunction, CUgraph,
+    CUgraphEdgeData, CUgraphExec, CUgraphNode, CUgreenCtx, CUhostFn, CUmemLocation,
+    CUmemcpyAttributes, CUmemoryPool, CUstream, CUstreamAttrValue, CUstreamBatchMemOpParams,
+    CUstreamCallback, CUstreamCaptureStatus, cuuint32_t, cuuint64_t,
 };
 use std::ffi::{c_int, c_uchar, c_uint, c_ulonglong, c_ushort, c_void};
 
@@ -194,5 +195,14 @@ forms! {
         cuMemcpy3DAsync_v2_ptsz = cuMemcpy3DAsync_v2(copy: *const CUDA_MEMCPY3D, stream: CUstream);
         cuMemcpy3DPeerAsync_ptsz = cuMemcpy3DPeerAsync(
             copy: *const CUDA_MEMCPY3D_PEER, stream: CUstream);
+    }
+    batch_calls {
+        cuMemcpyBatchAsync_ptsz = cuMemcpyBatchAsync(
+            dsts: *mut CUdeviceptr, srcs: *mut CUdeviceptr, sizes: *mut usize, count: usize,
+            attributes: *mut CUmemcpyAttributes, starts: *mut usize, num_attributes: usize,
+            refused: *mut usize, stream: CUstream);
+        cuMemcpy3DBatchAsync_ptsz = cuMemcpy3DBatchAsync(
+            count: usize, operations: *mut CUDA_MEMCPY3D_BATCH_OP, refused: *mut usize,
+            flags: c_ulonglong, stream: CUstream);
     }
 }
