@@ -294,6 +294,9 @@ def main():
               if options.program in (None, row.name)]
     if not options.all and options.program is None:
         chosen = [row for row in chosen if row.name not in SLOW]
+    for library in ("libwatch.so", "liblibc_faults.so"):
+        if not (options.directory / library).exists():
+            sys.exit(f"{options.directory} has no {library}, without which no fault is seen")
     if not chosen:
         sys.exit(f"no such programs in {options.directory}; build them first, or see --list")
     if options.list:
