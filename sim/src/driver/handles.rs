@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 
 /// Distance between the handles of neighbouring slots.
 const STRIDE: usize = 64;
-/// Number of handles of destroyed contexts that are told from invalid ones.
+/// Number of handles of destroyed contexts that are distinguished from invalid ones.
 const MOST_RETIRED: usize = 1 << 16;
 
 /// A table of live objects under recycled handles. As in CUDA, the most recently freed handle is
