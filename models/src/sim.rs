@@ -54,6 +54,11 @@ mod stream_attributes {
     }
 }
 
+mod value {
+    #[derive(Clone, Copy)]
+    pub struct ValueOperation;
+}
+
 mod sync {
     use crate::base::sync::{Mutex, MutexGuard};
 
@@ -86,10 +91,10 @@ impl Queue {
         Queue(Stream::new(0, Kind::NonBlocking, 0))
     }
 
-    /// Runs an operation on this thread, as the immediate schedule does.
+    /// Runs an operation on this thread, as the immediate schedule does where no worker has one.
     pub fn runs(&self, waits: &[Place], operation: impl FnOnce()) {
         waits.iter().for_each(Place::wait);
-        let position = self.0.begin(&Action::Nothing);
+        let position = self.0.begin(&Action::Nothing, || true).expect("no worker has operations");
         operation();
         self.0.finish(position);
     }
