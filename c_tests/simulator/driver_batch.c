@@ -2,6 +2,7 @@
 #include "driver.h"
 
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 /* CUmemLocation, CUmemcpyAttributes, CUmemcpy3DOperand with a pointer, CUDA_MEMCPY3D_BATCH_OP */
@@ -240,7 +241,8 @@ static void captures(void)
 
 static void store_nine(void *memory)
 {
-    usleep(20000);
+    const struct timespec a_while = { .tv_nsec = 20000000 };
+    nanosleep(&a_while, NULL);
     memset(memory, 9, 64);
 }
 
