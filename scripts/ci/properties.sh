@@ -13,8 +13,8 @@ filters=("$@")
         memory::tests::{scopes,segments,settings,starts})
 
 export CARGO_TARGET_DIR=$root/target/properties CARGO_PROFILE_RELEASE_DEBUG_ASSERTIONS=true
-# What cargo says last is the program that it built.
-program=$(cargo test --locked --release --lib --no-run 2>&1 |
+# Cargo says which program it built.
+program=$(cargo test --locked --release -p tcuda --lib --no-run 2>&1 |
     sed -n 's/.*Executable .*(\(.*\))/\1/p')
 [ -x "$program" ] || { echo "the tests were not built"; exit 1; }
 
