@@ -1,5 +1,5 @@
-//! The calls that queue several copies. They are queued in their order, up to the first that is
-//! refused (580.159).
+//! The calls that queue several copies, in their order, up to the first that is refused. The driver
+//! does so with contiguous copies (580.159).
 
 use super::arguments::{peek, peek_checked, put, require};
 use super::context::has_own_default_stream;
@@ -7,8 +7,7 @@ use super::copy::{Copy, Place, Side};
 use super::entry::entry;
 use super::machine::Machine;
 use super::queue::{Kind, Stream};
-use super::sync::read;
-use super::transfer_calls::{both_within_reach, flat, queue};
+use super::transfer_calls::{both_within_reach, classify, flat, queue};
 use crate::base::code;
 use cudarc::driver::sys::{
     CUDA_MEMCPY3D_BATCH_OP, CUdeviceptr, CUmemLocation, CUmemLocationType, CUmemcpy3DOperand,
@@ -54,14 +53,7 @@ fn queue_ordered(
 ) -> Result<(), i32> {
     use CUmemcpySrcAccessOrder::*;
     both_within_reach(machine, &copy, machine.current()?.device)?;
-    let bytes = copy.extent(&copy.source).ok_or(code::INVALID_VALUE)?;
-    let is_pageable = match copy.source.place {
-        Place::Host(address) => {
-            !read(&machine.memory.space).contains(address)
-                && !machine.memory.is_pinned(address, bytes)
-        }
-        Place::Device(_) | Place::Staged(_) => false,
-    };
+    let (_, is_pageable) = classify(machine, &copy, false)?;
     // Pageable memory is read in the call: in the order of the stream after its earlier work.
     if is_pageable && order == CU_MEMCPY_SRC_ACCESS_ORDER_STREAM {
         machine.wait(&stream.tail())?;

@@ -86,7 +86,7 @@ pub(super) fn is_mapped(
 }
 
 /// The kind of address of one side, and whether it is pageable host memory.
-fn classify(machine: &Machine, copy: &Copy, target: bool) -> Result<(Place, bool), i32> {
+pub(super) fn classify(machine: &Machine, copy: &Copy, target: bool) -> Result<(Place, bool), i32> {
     let side = if target { &copy.target } else { &copy.source };
     let Place::Host(address) = side.place else { return Err(code::INVALID_VALUE) };
     let bytes = copy.extent(side).ok_or(code::INVALID_VALUE)?;
