@@ -254,6 +254,8 @@ driver_calls! {
         handle: *mut CUmemGenericAllocationHandle, bytes: usize,
         properties: *const CUmemAllocationProp, flags: c_ulonglong);
     cuMemRelease = cuMemRelease(handle: CUmemGenericAllocationHandle);
+    cuMemGetAllocationPropertiesFromHandle = cuMemGetAllocationPropertiesFromHandle(
+        properties: *mut CUmemAllocationProp, handle: CUmemGenericAllocationHandle);
     cuMemMap = cuMemMap(
         ptr: CUdeviceptr, bytes: usize, offset: usize, handle: CUmemGenericAllocationHandle,
         flags: c_ulonglong);

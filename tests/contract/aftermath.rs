@@ -174,6 +174,9 @@ fn virtual_memory(bench: &Bench) {
     cu!(bench, cuMemAddressReserve(&mut address, UNIT, 0, 0, 0) => 0);
     cu!(bench, cuMemAddressFree(address, UNIT) => 0);
     cu!(bench, cuMemCreate(&mut created, UNIT, &properties(0), 0) => 0);
+    let mut found = properties(77);
+    cu!(bench, cuMemGetAllocationPropertiesFromHandle(&mut found, kept) => 0);
+    bench.is("device", found.location.id, 0);
     cu!(bench, cuMemMap(start, UNIT, 0, kept, 0) => 0);
     cu!(bench, cuMemSetAccess(start, UNIT, &access(0, 3), 1) => 0);
     cu!(bench, cuMemGetAccess(&mut flags, &location(0), mapped) => 0);

@@ -127,6 +127,7 @@ fn calls(bench: &Bench) -> Vec<Call<'_>> {
         Safe cuMemAddressFree(spare, UNIT);
         Safe cuMemCreate(out(0).cast(), UNIT, &properties(0), 0);
         Safe cuMemRelease(released);
+        Safe cuMemGetAllocationPropertiesFromHandle(out(0).cast(), mapped);
         Safe cuMemMap(range, UNIT, 0, mapped, 0);
         Safe cuMemSetAccess(whole, UNIT, &access(0, 3), 1);
         Safe cuMemGetAccess(out(0).cast(), &crate::bench::location(0), whole);

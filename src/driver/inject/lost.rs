@@ -3,18 +3,19 @@
 //! work.
 //!
 //! The device of a call is determined by its stream, event, handle or address, else by the current
-//! context. Drivers cannot be queried for the device of an event or handle, so these are recorded
-//! when a call binds them to a device.
+//! context. Drivers cannot be queried for the device of an event, so it is recorded when the event
+//! is.
 
 use crate::base::ordinal::MAX_DEVICES;
 use crate::driver::sys::{CUDA_MEMCPY3D_PEER, CUcontext, CUmemAllocationProp, CUpointer_attribute};
 use crate::driver::{Call, Table, code};
 use std::ffi::c_void;
+use std::mem::MaybeUninit;
 
 /// Handles up to this denote a stream of the current context.
 const PER_THREAD: u64 = 2;
 
-/// Lost devices, and the devices of events and handles.
+/// Lost devices, and the devices of events.
 pub(super) struct Lost {
     /// By device: the code that its calls return; 0: not lost.
     codes: [i32; MAX_DEVICES],
@@ -49,25 +50,25 @@ impl Lost {
         lost.find(|(device, code)| devices >> device & 1 == 1 && **code != 0).map(|(_, code)| *code)
     }
 
-    /// The devices that a call works with, as bits; records the objects that it binds to them.
+    /// The devices that a call works with, as bits; records the event that it binds to them.
     pub(super) fn devices(&mut self, call: Call, seen: &CallDevices) -> u64 {
         if seen.bound != 0 && seen.devices.count_ones() == 1 {
             let device = seen.devices.trailing_zeros() as u8;
-            if let Some(known) = self.owners.iter_mut().find(|(object, _)| *object == seen.bound) {
+            if let Some(known) = self.owners.iter_mut().find(|(event, _)| *event == seen.bound) {
                 known.1 = device;
             } else if self.owners.try_reserve(1).is_ok() {
                 self.owners.push((seen.bound, device));
             }
         }
         let mut devices = seen.devices;
-        for object in seen.objects.into_iter().filter(|object| *object != 0) {
-            let known = self.owners.iter().position(|(known, _)| *known == object);
+        for event in seen.events.into_iter().filter(|event| *event != 0) {
+            let known = self.owners.iter().position(|(known, _)| *known == event);
             devices |= match known {
                 Some(index) => 1 << self.owners[index].1,
                 None => seen.current,
             };
             if let Some(index) = known
-                && matches!(call, Call::cuEventDestroy | Call::cuMemRelease)
+                && call == Call::cuEventDestroy
             {
                 self.owners.swap_remove(index);
             }
@@ -76,16 +77,16 @@ impl Lost {
     }
 }
 
-/// The devices and objects in the arguments of a call.
+/// The devices and events in the arguments of a call.
 #[derive(Default)]
 pub(super) struct CallDevices {
     /// Known devices, as bits.
     devices: u64,
-    /// The device of the current context, for unknown objects.
+    /// The device of the current context, for unknown events.
     current: u64,
-    /// Events or a handle whose device is to be looked up.
-    objects: [u64; 2],
-    /// An event or handle that the call binds to the one known device.
+    /// Events whose device is to be looked up.
+    events: [u64; 2],
+    /// An event that the call binds to the one known device.
     bound: u64,
 }
 
@@ -130,16 +131,14 @@ impl CallDevices {
             }
             cuStreamWaitEvent => {
                 seen.devices = of_stream(table, argument("stream"), current);
-                seen.objects[0] = argument("event");
+                seen.events[0] = argument("event");
             }
             cuEventQuery | cuEventSynchronize | cuEventDestroy | cuIpcGetEventHandle => {
-                seen.objects[0] = argument("event");
+                seen.events[0] = argument("event");
             }
-            cuEventElapsedTime => seen.objects = [argument("start"), argument("end")],
-            cuMemRelease | cuMemExportToShareableHandle => seen.objects[0] = argument("handle"),
-            cuMemMap => {
-                seen.devices = current;
-                seen.bound = argument("handle");
+            cuEventElapsedTime => seen.events = [argument("start"), argument("end")],
+            cuMemMap | cuMemRelease | cuMemExportToShareableHandle => {
+                seen.devices = of_handle(table, argument("handle"), current);
             }
             cuMemUnmap | cuMemSetAccess | cuMemGetAccess | cuMemFree | cuIpcGetMemHandle
             | cuIpcCloseMemHandle => {
@@ -244,6 +243,18 @@ fn of_address(table: &Table, address: u64, current: u64) -> u64 {
         }
     }
     current
+}
+
+fn of_handle(table: &Table, handle: u64, current: u64) -> u64 {
+    let mut properties = MaybeUninit::<CUmemAllocationProp>::zeroed();
+    match table.cuMemGetAllocationPropertiesFromHandle {
+        // SAFETY: `properties` is writable; the driver looks the handle up.
+        Some(get) if unsafe { get(properties.as_mut_ptr(), handle) } == code::SUCCESS => {
+            // SAFETY: the driver has written it.
+            bit(unsafe { properties.assume_init() }.location.id)
+        }
+        _ => current,
+    }
 }
 
 fn of_properties(properties: u64) -> u64 {

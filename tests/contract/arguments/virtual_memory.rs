@@ -7,7 +7,8 @@ use tcuda::driver::sys::*;
 
 pub const ROWS: &[Row] = crate::rows!["arguments":
     cuMemGetAllocationGranularity, cuMemAddressReserve, cuMemAddressFree, cuMemCreate, cuMemRelease,
-    cuMemMap, cuMemUnmap, cuMemSetAccess, cuMemGetAccess, cuDeviceGetDefaultMemPool,
+    cuMemGetAllocationPropertiesFromHandle, cuMemMap, cuMemUnmap, cuMemSetAccess, cuMemGetAccess,
+    cuDeviceGetDefaultMemPool,
     cuMemPoolCreate, cuMemPoolDestroy, cuMemPoolSetAttribute, cuMemPoolGetAttribute,
     cuMemPoolSetAccess, cuMemPoolTrimTo, cuMemAllocAsync, cuMemAllocFromPoolAsync, cuMemFreeAsync,
 ];
@@ -95,6 +96,22 @@ fn cuMemRelease(bench: &Bench) {
     cu!(bench, cuMemRelease(0) => 3);
     bench.start();
     cu!(bench, cuMemRelease(0) => 1);
+}
+
+fn cuMemGetAllocationPropertiesFromHandle(bench: &Bench) {
+    let mut found = properties(77);
+    cu!(bench, cuMemGetAllocationPropertiesFromHandle(&mut found, 1) => 3);
+    bench.start();
+    let handle = bench.create(UNIT);
+    cu!(bench, cuMemGetAllocationPropertiesFromHandle(null_mut(), handle) => 1);
+    cu!(bench, cuMemGetAllocationPropertiesFromHandle(&mut found, 0) => 1);
+    bench.is("untouched", found.location.id, 77);
+    cu!(bench, cuMemGetAllocationPropertiesFromHandle(&mut found, handle) => 0);
+    bench.is("device", found.location.id, 0);
+    bench.is("type of location", found.location.type_, properties(0).location.type_);
+    bench.is("type", found.type_, properties(0).type_);
+    bench.is("handle types", found.requestedHandleTypes, properties(0).requestedHandleTypes);
+    cu!(bench, cuMemRelease(handle) => 0);
 }
 
 fn cuMemMap(bench: &Bench) {
