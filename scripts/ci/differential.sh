@@ -25,6 +25,8 @@ command -v g++ >/dev/null || { echo "skipped: g++ is not installed"; exit 0; }
 include=$(dirname "$(find "$c10/rt" -name cuda_runtime_api.h | head -1)")
 
 cargo build --locked --quiet --release --lib
+cargo build --locked --quiet --release --package tcuda_sim_library
+export TCUDA_SIM_PATH=$CARGO_TARGET_DIR/release/libtcuda_sim.so
 out=$root/target/differential
 mkdir -p "$out"
 library=$CARGO_TARGET_DIR/release/libtcuda.so
