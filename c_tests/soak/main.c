@@ -48,7 +48,11 @@ _Noreturn void leave_out(const char *why)
 /* What of a kind grew, or NULL. */
 static const char *growth_of(const kind *of, const result *found)
 {
-    if (found->grown.objects > allowed.objects)
+    /* Threads that run late leave more that is destroyed later: in runs of 50,000 to 200,000 rounds
+     * between 48 events less and 196 more, however long they are. */
+    const char *const machine = getenv("TCUDA_SIM");
+    const bool has_threads = machine != NULL && strstr(machine, "schedule=threads") != NULL;
+    if (found->grown.objects > allowed.objects + (has_threads ? 512 : 0))
         return "driver objects";
     if (found->grown.descriptors > allowed.descriptors)
         return "descriptors";
@@ -56,13 +60,11 @@ static const char *growth_of(const kind *of, const result *found)
     if (UNDER_ADDRESS_SANITIZER)
         return NULL;
     /* A simulated stream with a thread: two mappings of a stack, which the C library may keep. */
-    const char *const machine = getenv("TCUDA_SIM");
-    const bool has_threads = machine != NULL && strstr(machine, "schedule=threads") != NULL;
     if (found->grown.maps > allowed.maps + (has_threads ? 128 : 0))
         return "maps";
     /* What is destroyed goes some hundred at a time, which many rounds meet at its most and at its
      * least. */
-    const int64_t more_kib = of->heap_kib + (found->rounds < 10000 ? 0 : 448);
+    const int64_t more_kib = of->heap_kib + (has_threads ? 1024 : found->rounds < 10000 ? 0 : 448);
     if (found->grown.heap_bytes > allowed.heap_bytes + more_kib * KIB)
         return "heap";
     if (found->grown.resident_kib > allowed.resident_kib + more_kib)
