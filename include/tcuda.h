@@ -153,6 +153,8 @@ typedef enum tcuda_status {
     TCUDA_STATUS_INTERNAL = 99             /**< A fault of the library. */
 } tcuda_status;
 
+typedef struct tcuda_observer tcuda_observer; /**< A registered callback. */
+
 /** Severity of a log line: TCUDA_LOG_... */
 typedef int32_t tcuda_log_level;
 #define TCUDA_LOG_OFF 0     /**< Nothing. */
@@ -309,6 +311,15 @@ tcuda_status tcuda_backend_fault_count(uint64_t *fired);
  */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_shutdown(size_t *live_handles);
+
+/**
+ * Removes an observer. Its user_data is destroyed before this returns; if threads are in the
+ * callback, perhaps this one, it is destroyed when the last of them has returned from it. (+)
+ *
+ * @param observer  may be NULL: no-op
+ */
+TCUDA_API
+tcuda_status tcuda_observer_destroy(tcuda_observer *observer);
 
 /* ===================================== Devices ================================================ */
 
@@ -679,7 +690,7 @@ TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_stream_add_callback(tcuda_stream *stream, tcuda_host_fn callback,
     void *user_data, tcuda_destroy_fn destroy);
 
-/** Ordinal of a stream's device. (torch.cuda.Stream.device) */
+/** Ordinal of a stream's device. (torch.cuda.Stream.device, device_index) */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_stream_device(tcuda_stream *stream, int32_t *device);
 
@@ -1079,8 +1090,6 @@ tcuda_status tcuda_memory_process_list(int32_t device, tcuda_process *processes,
 
 /* ---- Limits and settings ---- */
 
-typedef struct tcuda_observer tcuda_observer; /**< A registered callback. */
-
 /**
  * Called before an allocation fails: it may free memory, of any device and stream, and returns
  * nonzero if it did: then the allocation is tried once more. Runs on the thread whose allocation
@@ -1134,15 +1143,6 @@ tcuda_status tcuda_memory_fraction_set(int32_t device, double fraction);
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_memory_on_out_of_memory(tcuda_out_of_memory_fn callback, void *user_data,
     tcuda_destroy_fn destroy, tcuda_observer **observer);
-
-/**
- * Removes an observer. Its user_data is destroyed before this returns; if threads are in the
- * callback, perhaps this one, it is destroyed when the last of them has returned from it. (+)
- *
- * @param observer  may be NULL: no-op
- */
-TCUDA_API
-tcuda_status tcuda_observer_destroy(tcuda_observer *observer);
 
 /**
  * The allocator's present settings, in the grammar of TCUDA_ALLOC_CONF: passing the text to
@@ -2271,6 +2271,37 @@ typedef int32_t tcuda_capture_mode;
 #define TCUDA_CAPTURE_THREAD_LOCAL 1 /**< Those of the thread that captures. */
 #define TCUDA_CAPTURE_RELAXED 2      /**< None. */
 
+/** Steps of a graph's life: TCUDA_GRAPH_..., which can be combined. */
+typedef uint32_t tcuda_graph_event;
+/**
+ * The capture has begun. Work that the hook queues on the captured streams is captured, and calls
+ * that are unsafe during captures invalidate it.
+ */
+#define TCUDA_GRAPH_CAPTURE_BEGUN 1
+/** The capture has ended, and the graph is not executable yet; the template exists, kept or not. */
+#define TCUDA_GRAPH_CAPTURE_ENDED 2
+/** The graph was made executable, perhaps again; the template exists, kept or not. */
+#define TCUDA_GRAPH_INSTANTIATED 4
+#define TCUDA_GRAPH_REPLAY_BEGINS 8 /**< A replay is about to be queued; the graph is executable. */
+/** A replay was queued, or failed; its work need not have run. */
+#define TCUDA_GRAPH_REPLAY_QUEUED 16
+/**
+ * What was captured is about to be destroyed, by tcuda_graph_reset or tcuda_graph_destroy. Replays
+ * may still be running.
+ */
+#define TCUDA_GRAPH_DESTROYED 32
+
+/**
+ * Called at a step of a graph's life, on the thread that takes it. It may look at the graph, and
+ * call the library as the thread could before. In a replay of a graphed callable, calls that wait
+ * give TCUDA_STATUS_INVALID_STATE.
+ *
+ * event is one of TCUDA_GRAPH_...; graph is NULL for those of a graphed callable; cu_graph, the
+ * template, and cu_graph_exec are NULL where there is none at that step.
+ */
+typedef void (*tcuda_graph_hook_fn)(void *user_data, tcuda_graph_event event, tcuda_graph *graph,
+    struct CUgraph_st *cu_graph, struct CUgraphExec_st *cu_graph_exec);
+
 /**
  * Queues the work that computes outputs from inputs on a stream, which is also the current one,
  * and describes the outputs; their shape and strides are copied. It runs several times: see
@@ -2307,7 +2338,7 @@ typedef struct tcuda_graphed_callable_options {
 } tcuda_graphed_callable_options;
 
 /**
- * An empty graph. (torch.cuda.CUDAGraph)
+ * An empty graph. (torch.cuda.CUDAGraph, enable_debug_mode)
  *
  * @param keep        1: the template stays after the capture, for tcuda_graph_update,
  * tcuda_graph_debug_dump and changes by the host, and the graph becomes
@@ -2352,7 +2383,8 @@ tcuda_status tcuda_graph_capture_begin(tcuda_graph *graph, tcuda_stream *stream,
  * Ends the capture, on the thread that began it unless the mode was TCUDA_CAPTURE_RELAXED. If it
  * fails, or the capture was invalidated (TCUDA_STATUS_CAPTURE_INVALIDATED), the graph is empty and
  * the stream is usable again. A graph without work is logged as a warning.
- * (torch.cuda.CUDAGraph.capture_end)
+ * Hooks run between its two parts. (torch.cuda.CUDAGraph.capture_end, capture_end_pre,
+ * capture_end_post)
  */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_graph_capture_end(tcuda_graph *graph);
@@ -2430,7 +2462,7 @@ tcuda_status tcuda_graph_reset(tcuda_graph *graph);
 /**
  * The stream of a device for captures: one of its pooled streams, the same each time; borrowed.
  * Memory of a pool is reused in stream order: capture graphs that share a pool on one stream.
- * (what torch.cuda.graph takes by default)
+ * (torch.cuda.graph.default_capture_stream)
  */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_graph_stream(int32_t device, tcuda_stream **stream);
@@ -2453,7 +2485,8 @@ tcuda_status tcuda_graph_pool_handle(tcuda_mem_pool **pool);
 
 /**
  * Writes a kept template to a file in the DOT language, with all details that CUDA has.
- * (torch.cuda.CUDAGraph.debug_dump)
+ * (torch.cuda.CUDAGraph.debug_dump; torch.cuda.export_dot, which a hook of
+ * TCUDA_GRAPH_CAPTURE_ENDED does)
  */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_graph_debug_dump(tcuda_graph *graph, const char *path);
@@ -2486,6 +2519,45 @@ tcuda_status tcuda_graph_native(tcuda_graph *graph, struct CUgraph_st **cu_graph
  */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_stream_is_capturing(tcuda_stream *stream, bool *capturing);
+
+/**
+ * Registers a function that is called at steps of a graph's life, or of every graph's, those of
+ * graphed callables included. Hooks of all graphs run before those of the graph, both in the order
+ * of their registration. tcuda_graph_reset keeps the hooks of a graph, tcuda_graph_destroy removes
+ * them, tcuda_shutdown removes all. A replay costs a load and a branch as long as there is no hook.
+ * (torch.cuda.graphs.register_graph_capture_start_hook, register_graph_capture_end_hook,
+ * register_graph_instantiate_hook, register_graph_replay_start_hook,
+ * register_graph_replay_end_hook, register_graph_destroy_hook; of a CUDAGraph:
+ * register_capture_start_hook, register_capture_end_hook, register_post_instantiate_hook,
+ * register_replay_start_hook, register_replay_end_hook, register_destroy_callback)
+ *
+ * @param graph          NULL: all graphs, present and future
+ * @param events         TCUDA_GRAPH_..., at least one
+ * @param hook           not NULL
+ * @param user_data      the caller's, passed to the hook; may be NULL
+ * @param destroy        called with user_data once no thread is in the hook; may be NULL
+ * @param[out] observer  the caller's, to be destroyed, which removes the hook; may be NULL:
+ * registered as long as the graph, or until tcuda_shutdown
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_graph_on_event(tcuda_graph *graph, tcuda_graph_event events,
+    tcuda_graph_hook_fn hook, void *user_data, tcuda_destroy_fn destroy, tcuda_observer **observer);
+
+/**
+ * Keeps an object of the host as long as what a graph captures: `destroy` is called when the graph
+ * is reset or destroyed, or at tcuda_shutdown. An executable that tcuda_graph_update changed keeps
+ * the objects of its source, too. (torch.cuda.CUDAGraph.retain_object)
+ *
+ * @param user_data    passed to destroy; may be NULL
+ * @param destroy      not NULL
+ * @param synchronize  1: destroy is called after all replays are complete, which the host waits
+ * for; while a stream of them is captured, by a later tcuda_graph_reset or
+ * tcuda_memory_empty_cache. 0: at once, so that it must not free what replays
+ * may still use
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_graph_retain(tcuda_graph *graph, void *user_data, tcuda_destroy_fn destroy,
+    int32_t synchronize);
 
 /**
  * Warms up and captures callables, which will be called in this order. Each runs warmup_iterations

@@ -61,6 +61,19 @@ static inline int32_t no_help(void *user_data, int32_t device, size_t bytes, siz
     return 0;
 }
 
+static inline void on_graph(void *user_data, tcuda_graph_event event, tcuda_graph *graph,
+    struct CUgraph_st *cu_graph, struct CUgraphExec_st *cu_graph_exec)
+{
+    (void)user_data, (void)event, (void)graph, (void)cu_graph, (void)cu_graph_exec;
+    here();
+}
+
+static inline void no_graph(void *user_data, tcuda_graph_event event, tcuda_graph *graph,
+    struct CUgraph_st *cu_graph, struct CUgraphExec_st *cu_graph_exec)
+{
+    (void)user_data, (void)event, (void)graph, (void)cu_graph, (void)cu_graph_exec;
+}
+
 static inline size_t on_frames(void *user_data, tcuda_frame *frames, size_t capacity)
 {
     (void)user_data, (void)frames, (void)capacity;
@@ -279,6 +292,52 @@ static inline void reach_observer(void)
 static inline void reach_end_of_observer(void)
 {
     run_short(no_help, on_data);
+}
+
+/* A graph from its capture to its end, with a hook and an object that it keeps. */
+static inline void live_once(tcuda_graph_event event, tcuda_graph_hook_fn hook,
+    tcuda_destroy_fn destroy, tcuda_destroy_fn end_of_object)
+{
+    tcuda_graph *graph = NULL;
+    CHECK_OK(tcuda_graph_create(1, &graph));
+    CHECK_OK(tcuda_graph_on_event(graph, event, hook, NULL, destroy, NULL));
+    CHECK_OK(tcuda_graph_retain(graph, NULL, end_of_object, 1));
+    if (tcuda_graph_capture_begin(graph, others[0], NULL, TCUDA_CAPTURE_RELAXED)
+        == TCUDA_STATUS_OK) {
+        (void)!tcuda_graph_capture_end(graph);
+        (void)!tcuda_graph_replay(graph, others[1]);
+    }
+    (void)!tcuda_graph_destroy(graph);
+}
+
+static inline void reach_capture_hook(void)
+{
+    live_once(TCUDA_GRAPH_CAPTURE_BEGUN, on_graph, NULL, nothing_with_data);
+}
+
+static inline void reach_capture_end_hook(void)
+{
+    live_once(TCUDA_GRAPH_CAPTURE_ENDED, on_graph, NULL, nothing_with_data);
+}
+
+static inline void reach_replay_hook(void)
+{
+    live_once(TCUDA_GRAPH_REPLAY_BEGINS, on_graph, NULL, nothing_with_data);
+}
+
+static inline void reach_destroy_hook(void)
+{
+    live_once(TCUDA_GRAPH_DESTROYED, on_graph, NULL, nothing_with_data);
+}
+
+static inline void reach_end_of_hook(void)
+{
+    live_once(TCUDA_GRAPH_DESTROYED, no_graph, on_data, nothing_with_data);
+}
+
+static inline void reach_end_of_object(void)
+{
+    live_once(TCUDA_GRAPH_DESTROYED, no_graph, NULL, on_data);
 }
 
 static inline void allocate_once(void)
@@ -515,6 +574,12 @@ static const struct hook_place {
     { "the end of the log", nothing, reach_end_of_log, 0, 0 },
     { "an observer", nothing, reach_observer, 0, 0 },
     { "the end of an observer", nothing, reach_end_of_observer, 0, 0 },
+    { "a hook of a capture", streams, reach_capture_hook, 0, 0 },
+    { "a hook of a capture's end", streams, reach_capture_end_hook, 0, 0 },
+    { "a hook of a replay", streams, reach_replay_hook, 0, 0 },
+    { "a hook of a graph's end", streams, reach_destroy_hook, 0, 0 },
+    { "the end of a hook", streams, reach_end_of_hook, 0, 0 },
+    { "the end of a graph's object", streams, reach_end_of_object, 0, 0 },
     { "frames", nothing, reach_frames, 0, 0 },
     { "the end of frames", nothing, reach_end_of_history, 0, 0 },
     { "a report", streams, reach_report, 0, 0 },

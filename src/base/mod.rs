@@ -15,6 +15,7 @@ pub mod inline_vec;
 pub mod lifecycle;
 pub mod lock;
 pub mod log;
+pub mod observers;
 pub mod once;
 pub mod ordinal;
 pub mod pin_outermost;

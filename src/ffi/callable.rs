@@ -8,6 +8,7 @@ use super::mem_pool::{MEM_POOLS, tcuda_mem_pool};
 use super::status::tcuda_status;
 use super::stream::{borrow, optional, tcuda_stream};
 use super::tensor::{EMPTY, lent, tcuda_tensor, view};
+use super::user_data::UserData;
 use crate::base::error::{Error, Result};
 use crate::base::thread;
 use crate::base::waiting;
@@ -18,7 +19,6 @@ use crate::graph::callable::{self, Callable, Function, Options, Pass, Plan};
 use crate::graph::static_buffers::StaticTensor;
 use crate::tensor::{Place, Tensor};
 use std::ffi::c_void;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 /// A host function that was captured, forward and perhaps backward.
 pub struct tcuda_graphed_callable {
@@ -101,16 +101,8 @@ struct HostFunction {
         usize,
     ) -> i32,
     backward: tcuda_callable_fn,
-    user_data: *mut c_void,
-    destroy: tcuda_destroy_fn,
-    /// Set after the last step that can fail: a failed registration does not take ownership.
-    registered: AtomicBool,
+    user_data: UserData,
 }
-
-// SAFETY: the host promises that its functions may run on any thread.
-unsafe impl Send for HostFunction {}
-// SAFETY: as above.
-unsafe impl Sync for HostFunction {}
 
 const NO_ROOM: Error = Error::OutOfHostMemory("the tensors of a callable");
 
@@ -154,7 +146,7 @@ impl Function for HostFunction {
         // SAFETY: the host's own function with its own data; the lists have the lengths that are
         // passed.
         let code = unsafe {
-            function(self.user_data, inputs.0, inputs.1, stream, to.as_mut_ptr(), to.len())
+            function(self.user_data.ptr(), inputs.0, inputs.1, stream, to.as_mut_ptr(), to.len())
         };
         drop(waiting);
         if code != 0 {
@@ -169,19 +161,7 @@ impl Function for HostFunction {
     }
 
     fn commit(&self) {
-        self.registered.store(true, Ordering::Relaxed);
-    }
-}
-
-impl Drop for HostFunction {
-    fn drop(&mut self) {
-        if let Some(destroy) = self.destroy
-            && self.registered.load(Ordering::Relaxed)
-        {
-            let _waiting = waiting::in_host_function();
-            // SAFETY: the host's own function, called once.
-            unsafe { destroy(self.user_data) };
-        }
+        self.user_data.take();
     }
 }
 
@@ -241,9 +221,7 @@ fn plan_of(raw: &tcuda_callable, device: &mut Option<i32>) -> Result<Plan> {
     let function = HostFunction {
         forward,
         backward: raw.backward,
-        user_data: raw.user_data,
-        destroy: raw.destroy,
-        registered: AtomicBool::new(false),
+        user_data: UserData::new(raw.user_data, raw.destroy),
     };
     let function = thread::try_box(function, "a graphed callable")?;
     Ok(Plan { function, samples, num_outputs: raw.num_outputs })

@@ -35,7 +35,7 @@ pub const TCUDA_CAPTURE_RELAXED: i32 = 2;
 
 pub(super) static GRAPHS: Table<Graph> = Table::new(8, "graph");
 
-/// An empty graph. (torch.cuda.CUDAGraph)
+/// An empty graph. (torch.cuda.CUDAGraph, enable_debug_mode)
 ///
 /// @param keep        1: the template stays after the capture, for tcuda_graph_update,
 ///                    tcuda_graph_debug_dump and changes by the host, and the graph becomes
@@ -48,10 +48,14 @@ pub unsafe extern "C" fn tcuda_graph_create(
     keep: i32,
     graph: *mut *mut tcuda_graph,
 ) -> tcuda_status {
-    boundary(|_| {
+    boundary(|call| {
         let graph = out(graph, "graph")?;
         let keep = flag(keep, "keep")?;
-        graph.set(GRAPHS.insert(Graph::new(keep))? as *mut tcuda_graph);
+        let handle = GRAPHS.insert(Graph::new(keep))?;
+        if let Some(made) = GRAPHS.known(handle, call.inside()) {
+            made.set_handle(handle);
+        }
+        graph.set(handle as *mut tcuda_graph);
         Ok(())
     })
 }
@@ -73,6 +77,7 @@ pub unsafe extern "C" fn tcuda_graph_destroy(graph: *mut tcuda_graph) -> tcuda_s
         if let Some(gpus) = gpus::existing(call.inside()) {
             found.reset(gpus);
         }
+        found.detach_hooks();
         GRAPHS.remove(graph as usize, "graph")
     })
 }
@@ -116,7 +121,8 @@ fn shared_pool(pool: *mut tcuda_mem_pool, call: &Call) -> Result<Option<Pool>> {
 /// Ends the capture, on the thread that began it unless the mode was TCUDA_CAPTURE_RELAXED. If it
 /// fails, or the capture was invalidated (TCUDA_STATUS_CAPTURE_INVALIDATED), the graph is empty and
 /// the stream is usable again. A graph without work is logged as a warning.
-/// (torch.cuda.CUDAGraph.capture_end)
+/// Hooks run between its two parts. (torch.cuda.CUDAGraph.capture_end, capture_end_pre,
+/// capture_end_post)
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_graph_capture_end(graph: *mut tcuda_graph) -> tcuda_status {
@@ -281,7 +287,7 @@ pub unsafe extern "C" fn tcuda_graph_reset(graph: *mut tcuda_graph) -> tcuda_sta
 
 /// The stream of a device for captures: one of its pooled streams, the same each time; borrowed.
 /// Memory of a pool is reused in stream order: capture graphs that share a pool on one stream.
-/// (what torch.cuda.graph takes by default)
+/// (torch.cuda.graph.default_capture_stream)
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_graph_stream(
@@ -327,7 +333,8 @@ pub unsafe extern "C" fn tcuda_graph_pool_handle(pool: *mut *mut tcuda_mem_pool)
 }
 
 /// Writes a kept template to a file in the DOT language, with all details that CUDA has.
-/// (torch.cuda.CUDAGraph.debug_dump)
+/// (torch.cuda.CUDAGraph.debug_dump; torch.cuda.export_dot, which a hook of
+/// TCUDA_GRAPH_CAPTURE_ENDED does)
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_graph_debug_dump(

@@ -3,15 +3,14 @@
 use super::boundary::{Sized_, boundary, optional_text, struct_in};
 use super::library::tcuda_destroy_fn;
 use super::status::tcuda_status;
+use super::user_data::UserData;
 use crate::base::error::{Error, Result};
 use crate::base::frames::{MAX_DEPTH, Named, Source};
 use crate::base::text::Text;
 use crate::base::thread::try_box;
-use crate::base::waiting;
 use crate::memory::trace::history::{self, DEFAULT_EVENTS, FramesFor, MOST_EVENTS, Recorder};
 use crate::memory::trace::ring::Action;
 use std::ffi::{CStr, c_char, c_void};
-use std::sync::atomic::{AtomicBool, Ordering};
 
 /// What is recorded: TCUDA_HISTORY_...
 pub type tcuda_history_mode = i32;
@@ -89,16 +88,8 @@ pub struct tcuda_history_options {
 /// The host's function as a source of frames.
 struct HostSource {
     function: tcuda_frames_fn,
-    user_data: *mut c_void,
-    destroy: tcuda_destroy_fn,
-    /// Set after the last step that can fail: a failed registration does not take ownership.
-    is_taken: AtomicBool,
+    user_data: UserData,
 }
-
-// SAFETY: the host promises that its function may run on any thread.
-unsafe impl Send for HostSource {}
-// SAFETY: as above.
-unsafe impl Sync for HostSource {}
 
 /// The bytes of a host's text; none for NULL.
 fn bytes_of<'a>(text: *const c_char) -> &'a [u8] {
@@ -131,23 +122,11 @@ pub(super) fn capture_by(
 
 impl Source for HostSource {
     fn capture(&self, take: &mut dyn FnMut(&mut dyn Iterator<Item = Named<'_>>)) {
-        capture_by(self.function, self.user_data, take);
+        capture_by(self.function, self.user_data.ptr(), take);
     }
 
     fn is_taken(&self) {
-        self.is_taken.store(true, Ordering::Relaxed);
-    }
-}
-
-impl Drop for HostSource {
-    fn drop(&mut self) {
-        if let Some(destroy) = self.destroy
-            && self.is_taken.load(Ordering::Relaxed)
-        {
-            let _waiting = waiting::in_host_function();
-            // SAFETY: the host's own function, called once.
-            unsafe { destroy(self.user_data) };
-        }
+        self.user_data.take();
     }
 }
 
@@ -226,9 +205,7 @@ pub unsafe extern "C" fn tcuda_memory_record_history(
         let clear = options.flags & TCUDA_RECORD_CLEAR != 0;
         let source = HostSource {
             function: options.frames,
-            user_data: options.user_data,
-            destroy: options.destroy,
-            is_taken: AtomicBool::new(false),
+            user_data: UserData::new(options.user_data, options.destroy),
         };
         if mode == TCUDA_HISTORY_OFF {
             history::record(None, clear)?;
@@ -236,7 +213,7 @@ pub unsafe extern "C" fn tcuda_memory_record_history(
             source.is_taken();
             return Ok(());
         }
-        let has_source = source.function.is_some() || source.destroy.is_some();
+        let has_source = source.function.is_some() || source.user_data.has_destroy();
         let source: Option<Box<dyn Source>> =
             if has_source { Some(try_box(source, "the recording")?) } else { None };
         let recorder = Recorder {

@@ -8,13 +8,14 @@ use super::generator::GENERATORS;
 use super::graph::GRAPHS;
 use super::jit::JITS;
 use super::kernel::KERNELS;
-use super::limits::OBSERVERS;
 use super::mem_pool::MEM_POOLS;
 use super::memory::ALLOCATIONS;
+use super::observer::OBSERVERS;
 use super::pluggable::ALLOCATORS;
 use super::snapshot::SNAPSHOTS;
 use super::status::{last_message, last_native, name_of, tcuda_status};
 use super::stream::STREAMS;
+use super::user_data::UserData;
 use crate::base::error::{Error, Result};
 use crate::base::log::{self, Level};
 use crate::base::text::Text;
@@ -28,7 +29,6 @@ use crate::runtime::{self, selection};
 use std::cell::Cell;
 use std::ffi::{CStr, c_char, c_void};
 use std::fmt;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Any device parameter: this thread's current device.
 pub const TCUDA_CURRENT_DEVICE: i32 = -1;
@@ -120,16 +120,8 @@ const LINE: usize = 1024;
 /// The host's function as a log sink.
 struct HostSink {
     callback: unsafe extern "C" fn(*mut c_void, tcuda_log_level, *const c_char),
-    user_data: *mut c_void,
-    destroy: tcuda_destroy_fn,
-    /// Set after the last step that can fail: a failed registration does not take ownership.
-    registered: AtomicBool,
+    user_data: UserData,
 }
-
-// SAFETY: the host promises that its function may run on any thread.
-unsafe impl Send for HostSink {}
-// SAFETY: as above.
-unsafe impl Sync for HostSink {}
 
 thread_local! {
     static IS_WRITING: Cell<bool> = const { Cell::new(false) };
@@ -158,19 +150,7 @@ impl log::LogSink for HostSink {
         text::write(&mut buffer, line);
         let _waiting = waiting::in_host_function();
         // SAFETY: the host's own function with its own data.
-        unsafe { (self.callback)(self.user_data, level as i32, buffer.as_ptr().cast()) };
-    }
-}
-
-impl Drop for HostSink {
-    fn drop(&mut self) {
-        if let Some(destroy) = self.destroy
-            && self.registered.load(Ordering::Relaxed)
-        {
-            let _waiting = waiting::in_host_function();
-            // SAFETY: the host's own function, called once.
-            unsafe { destroy(self.user_data) };
-        }
+        unsafe { (self.callback)(self.user_data.ptr(), level as i32, buffer.as_ptr().cast()) };
     }
 }
 
@@ -198,27 +178,23 @@ pub unsafe extern "C" fn tcuda_set_log_callback(
                 allowed: "use TCUDA_LOG_OFF to TCUDA_LOG_DEBUG",
             });
         }
+        let user_data = UserData::new(user_data, destroy);
         let listener = match callback {
-            None => None,
+            None => {
+                // Nothing keeps its data, so that it is destroyed now.
+                user_data.take();
+                None
+            }
             Some(callback) => {
-                let registered = AtomicBool::new(false);
-                let host = HostSink { callback, user_data, destroy, registered };
-                let host = try_box(host, "the log callback")?;
+                let host = try_box(HostSink { callback, user_data }, "the log callback")?;
                 let address: *const HostSink = &*host;
                 let listener = log::Listener { level, sink: host };
                 let listener = thread::reclaimable(listener, "the log callback")?;
                 // SAFETY: boxed, so that its address has not changed.
-                unsafe { &*address }.registered.store(true, Ordering::Relaxed);
+                unsafe { &*address }.user_data.take();
                 Some(listener)
             }
         };
-        if callback.is_none()
-            && let Some(destroy) = destroy
-        {
-            let _waiting = waiting::in_host_function();
-            // SAFETY: the host's own function: nothing keeps its data.
-            unsafe { destroy(user_data) };
-        }
         log::set_listener(listener);
         thread::collect();
         Ok(())

@@ -1,24 +1,19 @@
 //! Section "Memory" of the header: limits, observers and settings of the allocator.
 
 use super::boundary::{boundary, flag, out, text, text_out};
-use super::handle::Table;
 use super::library::tcuda_destroy_fn;
+use super::observer::{Registration, register, tcuda_observer};
 use super::status::tcuda_status;
+use super::user_data::UserData;
 use crate::base::error::Error;
+use crate::base::observers::next_number;
 use crate::base::thread::try_box;
-use crate::base::waiting;
 use crate::gpu::gpus;
 use crate::memory::config::settings;
 use crate::memory::device::backend;
 use crate::memory::fallback::observers::{self, Observes, Shortage};
 use crate::runtime;
 use std::ffi::{c_char, c_void};
-use std::sync::atomic::{AtomicBool, Ordering};
-
-/// A registered callback.
-pub struct tcuda_observer {
-    _private: [u8; 0],
-}
 
 /// Called before an allocation fails: it may free memory, of any device and stream, and returns
 /// nonzero if it did: then the allocation is tried once more. Runs on the thread whose allocation
@@ -40,47 +35,22 @@ pub type tcuda_out_of_memory_fn = Option<
 /// The host's function as an observer.
 struct HostObserver {
     callback: unsafe extern "C" fn(*mut c_void, i32, usize, usize, usize) -> i32,
-    user_data: *mut c_void,
-    destroy: tcuda_destroy_fn,
-    /// Set after the last step that can fail: a failed registration does not take ownership.
-    registered: AtomicBool,
+    user_data: UserData,
 }
-
-// SAFETY: the host promises that its function may run on any thread.
-unsafe impl Send for HostObserver {}
-// SAFETY: as above.
-unsafe impl Sync for HostObserver {}
 
 impl Observes for HostObserver {
     fn freed_memory(&self, shortage: &Shortage) -> bool {
         let Shortage { device, wanted, limit, free } = *shortage;
         let (wanted, limit, free) = (wanted as usize, limit as usize, free as usize);
         // SAFETY: the host's own function with its own data.
-        let answer = unsafe { (self.callback)(self.user_data, device, wanted, limit, free) };
+        let answer = unsafe { (self.callback)(self.user_data.ptr(), device, wanted, limit, free) };
         answer != 0
     }
 
     fn attached(&self) {
-        self.registered.store(true, Ordering::Relaxed);
+        self.user_data.take();
     }
 }
-
-impl Drop for HostObserver {
-    fn drop(&mut self) {
-        if let Some(destroy) = self.destroy
-            && self.registered.load(Ordering::Relaxed)
-        {
-            let _waiting = waiting::in_host_function();
-            // SAFETY: the host's own function, called once.
-            unsafe { destroy(self.user_data) };
-        }
-    }
-}
-
-/// The id of an observer, as an object of the handle table.
-pub struct Registration(u64);
-
-pub(super) static OBSERVERS: Table<Registration> = Table::new(6, "observer");
 
 /// Share of a device's memory that the cache may reserve; 1 where none is set.
 /// (torch.cuda.get_per_process_memory_fraction)
@@ -140,45 +110,10 @@ pub unsafe extern "C" fn tcuda_memory_on_out_of_memory(
         let callback = callback.ok_or(Error::Null { name: "callback" })?;
         // Initialise: a registration ends at shutdown.
         call.gpus()?;
-        let place = match observer.is_null() {
-            true => None,
-            false => Some(out(observer, "observer")?),
-        };
-        let registered = AtomicBool::new(false);
-        let host =
-            try_box(HostObserver { callback, user_data, destroy, registered }, "an observer")?;
-        let number = observers::next_number();
-        let handle = match place {
-            Some(_) => Some(OBSERVERS.insert(Registration(number))?),
-            None => None,
-        };
-        if let Err(error) = observers::attach(number, host) {
-            if let Some(handle) = handle {
-                OBSERVERS.remove(handle, "observer")?;
-            }
-            return Err(error);
-        }
-        if let (Some(place), Some(handle)) = (place, handle) {
-            place.set(handle as *mut tcuda_observer);
-        }
-        Ok(())
-    })
-}
-
-/// Removes an observer. Its user_data is destroyed before this returns; if threads are in the
-/// callback, perhaps this one, it is destroyed when the last of them has returned from it. (+)
-///
-/// @param observer  may be NULL: no-op
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn tcuda_observer_destroy(observer: *mut tcuda_observer) -> tcuda_status {
-    boundary(|call| {
-        if observer.is_null() {
-            return Ok(());
-        }
-        let number = OBSERVERS.get(observer as usize, "observer", call)?.0;
-        OBSERVERS.remove(observer as usize, "observer")?;
-        observers::detach(number);
-        Ok(())
+        let user_data = UserData::new(user_data, destroy);
+        let host = try_box(HostObserver { callback, user_data }, "an observer")?;
+        let number = next_number();
+        register(observer, Registration::OutOfMemory(number), || observers::attach(number, host))
     })
 }
 

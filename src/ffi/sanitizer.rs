@@ -6,15 +6,14 @@ use super::kernel::{TCUDA_ACCESS_READ, TCUDA_ACCESS_READ_WRITE, TCUDA_ACCESS_WRI
 use super::library::tcuda_destroy_fn;
 use super::status::tcuda_status;
 use super::stream::{or_current, tcuda_stream};
+use super::user_data::UserData;
 use crate::base::error::{Error, Result};
 use crate::base::frames::Named;
 use crate::base::frames::Source;
 use crate::base::thread::try_box;
-use crate::base::waiting;
 use crate::gpu::sanitizer_reports;
 use crate::sanitizer::{self, Access, Listener, Mode, Report, Touch};
 use std::ffi::{c_char, c_void};
-use std::sync::atomic::{AtomicBool, Ordering};
 
 /// An access to memory by one operation.
 #[repr(C)]
@@ -91,24 +90,16 @@ unsafe impl Sized_ for tcuda_sanitizer_report {}
 struct Host {
     report: tcuda_report_fn,
     frames: tcuda_frames_fn,
-    user_data: *mut c_void,
-    destroy: tcuda_destroy_fn,
-    /// Set after the last step that can fail: a failed call does not take ownership.
-    is_taken: AtomicBool,
+    user_data: UserData,
 }
-
-// SAFETY: the host promises that its functions may run on any thread.
-unsafe impl Send for Host {}
-// SAFETY: as above.
-unsafe impl Sync for Host {}
 
 impl Source for Host {
     fn capture(&self, take: &mut dyn FnMut(&mut dyn Iterator<Item = Named<'_>>)) {
-        capture_by(self.frames, self.user_data, take);
+        capture_by(self.frames, self.user_data.ptr(), take);
     }
 
     fn is_taken(&self) {
-        self.is_taken.store(true, Ordering::Relaxed);
+        self.user_data.take();
     }
 }
 
@@ -125,19 +116,7 @@ impl Listener for Host {
         let report = report_of(report);
         if let Some(function) = self.report {
             // SAFETY: the host's own function with its own data.
-            unsafe { function(self.user_data, &report) };
-        }
-    }
-}
-
-impl Drop for Host {
-    fn drop(&mut self) {
-        if let Some(destroy) = self.destroy
-            && self.is_taken.load(Ordering::Relaxed)
-        {
-            let _waiting = waiting::in_host_function();
-            // SAFETY: the host's own function, called once.
-            unsafe { destroy(self.user_data) };
+            unsafe { function(self.user_data.ptr(), &report) };
         }
     }
 }
@@ -202,9 +181,8 @@ pub unsafe extern "C" fn tcuda_sanitizer_enable(
     boundary(|_| {
         let tcuda_sanitizer_options { max_reports, report, frames, user_data, destroy, .. } =
             read(options)?;
-        let is_taken = AtomicBool::new(false);
-        let host = Host { report, frames, user_data, destroy, is_taken };
-        if host.report.is_none() && host.frames.is_none() && host.destroy.is_none() {
+        let host = Host { report, frames, user_data: UserData::new(user_data, destroy) };
+        if host.report.is_none() && host.frames.is_none() && !host.user_data.has_destroy() {
             return sanitizer::enable(None, max_reports);
         }
         let host: Box<dyn Listener> = try_box(host, "the stream sanitizer")?;

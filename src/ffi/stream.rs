@@ -430,7 +430,7 @@ pub unsafe extern "C" fn tcuda_stream_add_callback(
     })
 }
 
-/// Ordinal of a stream's device. (torch.cuda.Stream.device)
+/// Ordinal of a stream's device. (torch.cuda.Stream.device, device_index)
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_stream_device(

@@ -2,11 +2,11 @@
 //! graphs with tensors at fixed addresses. A call copies its arguments into these tensors and
 //! replays the graph. (`torch.cuda.make_graphed_callables`)
 
-use super::Graph;
+use super::{Graph, hooks};
 use crate::base::error::{Error, Result};
 use crate::base::lock::Mutex;
 use crate::base::rank::Rank;
-use crate::base::waiting;
+use crate::base::waiting::{self, InCallback};
 use crate::gpu::device::Device;
 use crate::gpu::external_registry::HeldStream;
 use crate::gpu::gpus::Gpus;
@@ -428,7 +428,11 @@ impl Callable {
         for (input, argument) in inputs.iter().zip(arguments) {
             input.take(gpus, argument, stream, pass.operation())?;
         }
-        graph.replay(gpus, Some(stream))?;
+        {
+            // Hooks run with this lock held, as captured host functions do.
+            let _callback = hooks::are_any().then(InCallback::begin);
+            graph.replay_now(gpus, Some(stream))?;
+        }
         let used_on = stream.on_this_thread(gpus)?;
         if !tensors.streams.iter().any(|known| known.is(used_on)) {
             tensors.streams.try_reserve(1).map_err(|_| NO_ROOM)?;

@@ -1,7 +1,7 @@
 //! How captures begin and end, in the order of PyTorch's steps.
 
 use super::{
-    Graph, GraphState, NOT_CAPTURED, Phase, Registered, TEMPLATES, destroy_graph, num_nodes,
+    Graph, GraphState, NOT_CAPTURED, Phase, Registered, TEMPLATES, destroy_graph, hooks, num_nodes,
 };
 use crate::base::error::{Error, Result};
 use crate::base::{thread, waiting};
@@ -88,16 +88,37 @@ impl Graph {
             pool => pool,
         };
         let failed = self.state.lock().begin(gpus, own, pool, (mode, cu_mode))?;
-        let Some((error, unused)) = failed else { return Ok(()) };
+        let Some((error, unused)) = failed else {
+            self.notify(hooks::CAPTURE_BEGUN);
+            return Ok(());
+        };
         // The host's functions are freed with no lock held.
         unused.release(gpus);
         Err(error)
     }
 
     /// Ends the capture, and instantiates the graph unless the template is kept. True if the graph
-    /// is empty. On failure the graph is reset.
+    /// is empty. On failure the graph is reset. Hooks run between the steps.
     pub fn capture_end(&self, gpus: &Gpus) -> Result<bool> {
         waiting::refuse_in_callback()?;
+        let (template, is_empty) = self.stop(gpus)?;
+        self.notify(hooks::CAPTURE_ENDED);
+        if !self.keeps {
+            self.step(gpus, template, |state| match state.exec {
+                0 => state.instantiate(gpus.driver(), gpus.device(state.device)?),
+                _ => Ok(()),
+            })?;
+            self.notify(hooks::INSTANTIATED);
+            self.step(gpus, template, |state| {
+                destroy_graph(gpus.driver(), std::mem::take(&mut state.template));
+                Ok(())
+            })?;
+        }
+        Ok(is_empty)
+    }
+
+    /// Ends the capture, and stores the template. True if it is empty.
+    fn stop(&self, gpus: &Gpus) -> Result<(usize, bool)> {
         let (outcome, resources) = {
             let _templates = TEMPLATES.lock();
             let mut state = self.state.lock();
@@ -113,8 +134,31 @@ impl Graph {
                 ));
             }
             let ended = state.stop_capture(Some(gpus));
-            match ended.and_then(|graph| state.take_over(gpus, graph, self.keeps)) {
-                Ok(is_empty) => return Ok(is_empty),
+            match ended.and_then(|graph| state.take_over(gpus, graph)) {
+                Ok(found) => return Ok(found),
+                Err(error) => (error, state.clear()),
+            }
+        };
+        resources.release(gpus);
+        Err(outcome)
+    }
+
+    /// A step after the end of a capture, unless a hook or another thread has emptied the graph
+    /// since. On failure the graph is reset.
+    fn step(
+        &self,
+        gpus: &Gpus,
+        template: usize,
+        body: impl FnOnce(&mut GraphState) -> Result<()>,
+    ) -> Result<()> {
+        let (outcome, resources) = {
+            let _templates = TEMPLATES.lock();
+            let mut state = self.state.lock();
+            if !matches!(state.phase, Phase::Captured) || state.template != template {
+                return Err(Error::InvalidState("the graph was emptied while its capture ended"));
+            }
+            match body(&mut state) {
+                Ok(()) => return Ok(()),
                 Err(error) => (error, state.clear()),
             }
         };
@@ -276,16 +320,12 @@ impl GraphState {
         Ok(graph)
     }
 
-    /// Stores the captured template, and instantiates it unless it is kept. True if it is empty.
-    fn take_over(&mut self, gpus: &Gpus, graph: CUgraph, keeps: bool) -> Result<bool> {
+    /// Stores the captured template. True if it is empty.
+    fn take_over(&mut self, gpus: &Gpus, graph: CUgraph) -> Result<(usize, bool)> {
         self.template = graph as usize;
         let is_empty = num_nodes(gpus.driver(), graph)? == 0;
-        if !keeps {
-            self.instantiate(gpus.driver(), gpus.device(self.device)?)?;
-            destroy_graph(gpus.driver(), std::mem::take(&mut self.template));
-        }
         self.phase = Phase::Captured;
-        Ok(is_empty)
+        Ok((self.template, is_empty))
     }
 }
 

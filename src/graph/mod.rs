@@ -17,12 +17,15 @@
 //! stream or records an event on it. A capture of this library takes the same lock to begin, so
 //! neither sees the other halfway.
 //!
+//! **Hooks** of the host run at the steps of a graph's life, with no lock held: [`hooks`].
+//!
 //! **Host functions** are counted by the captures, templates and executables that contain them, and
 //! by the calls that launches will make. The driver gets numbers, so a launch that the library does
 //! not know of finds its function or nothing.
 
 pub mod callable;
 mod capture;
+pub mod hooks;
 mod reclamation;
 pub mod static_buffers;
 pub(crate) mod unreleased;
@@ -30,6 +33,7 @@ pub(crate) mod unreleased;
 use crate::base::error::{Error, Result};
 use crate::base::lock::Mutex;
 use crate::base::rank::Rank;
+use crate::base::shared::Shared;
 use crate::base::waiting;
 use crate::driver::Driver;
 use crate::driver::sys::{
@@ -40,6 +44,7 @@ use crate::gpu::device::Device;
 use crate::gpu::gpus::Gpus;
 use crate::gpu::sanitizer_reports;
 use crate::gpu::stream::Stream;
+pub use crate::graph::reclamation::Retained;
 use crate::graph::reclamation::{Content, GraphResources};
 use crate::memory::arena::pool::Pool;
 use crate::memory::pools::mem_pool::MemPool;
@@ -47,8 +52,10 @@ use crate::random::capture::Registration;
 use crate::random::generator::Generator;
 use crate::sanitizer;
 use capture::Capture;
+use hooks::Hooks;
 use std::ffi::CStr;
 use std::ptr::null_mut;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// `CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH` and `_USE_NODE_PRIORITY`, as in PyTorch.
 const INSTANTIATE_FLAGS: u64 = 1 | 8;
@@ -84,6 +91,10 @@ struct GraphState {
     generators: Vec<Registered>,
     /// The resources of a graph that is not empty.
     held: GraphResources,
+    /// Hooks run before it is reset.
+    is_ending: bool,
+    /// The host's hooks; `None`: there were none yet.
+    hooks: Option<Shared<Hooks>>,
 }
 
 impl GraphState {
@@ -152,6 +163,7 @@ impl GraphState {
     /// caller releases when it holds no lock.
     fn clear(&mut self) -> GraphResources {
         self.phase = Phase::Empty;
+        self.is_ending = false;
         let (exec, template) = (std::mem::take(&mut self.exec), std::mem::take(&mut self.template));
         if let Some(driver) = self.driver.take() {
             let _relaxed = Relaxed::enter(driver);
@@ -196,6 +208,8 @@ fn num_nodes(driver: &Driver, graph: CUgraph) -> Result<usize> {
 /// Captured work that can be launched.
 pub struct Graph {
     keeps: bool,
+    /// The host's handle; 0: it has none.
+    handle: AtomicUsize,
     state: Mutex<GraphState>,
 }
 
@@ -213,8 +227,15 @@ impl Graph {
             driver: None,
             generators: Vec::new(),
             held: GraphResources::default(),
+            is_ending: false,
+            hooks: None,
         };
-        Graph { keeps, state: Mutex::new(Rank::GRAPH, state) }
+        Graph { keeps, handle: AtomicUsize::new(0), state: Mutex::new(Rank::GRAPH, state) }
+    }
+
+    /// Sets the host's handle, before the host has it.
+    pub fn set_handle(&self, handle: usize) {
+        self.handle.store(handle, Ordering::Relaxed);
     }
 
     /// Registers a generator, so that replays advance it.
@@ -227,6 +248,13 @@ impl Graph {
             ));
         }
         state.register(gpus, generator)
+    }
+
+    /// Keeps an object of the host until the graph is reset; `waits`: also until its launches are
+    /// complete.
+    pub fn retain(&self, object: Box<dyn Retained>, waits: bool) -> Result<()> {
+        waiting::refuse_in_callback()?;
+        self.state.lock().held.retain(object, waits)
     }
 
     /// Instantiates the template, again if it was.
@@ -246,6 +274,7 @@ impl Graph {
         };
         // Dropping it may call the host's `destroy`, so that no lock is held.
         drop(superseded);
+        self.notify(hooks::INSTANTIATED);
         Ok(())
     }
 
@@ -253,6 +282,42 @@ impl Graph {
     #[inline]
     pub fn replay(&self, gpus: &Gpus, stream: Option<&Stream>) -> Result<()> {
         waiting::refuse_in_callback()?;
+        self.replay_now(gpus, stream)
+    }
+
+    /// [`Graph::replay`] without the check that this thread may wait.
+    #[inline]
+    pub(super) fn replay_now(&self, gpus: &Gpus, stream: Option<&Stream>) -> Result<()> {
+        match hooks::are_any() {
+            true => self.replay_with_hooks(gpus, stream),
+            false => self.replay_without_hooks(gpus, stream),
+        }
+    }
+
+    /// Runs the hooks before and after the launch, also of one that fails.
+    #[cold]
+    fn replay_with_hooks(&self, gpus: &Gpus, stream: Option<&Stream>) -> Result<()> {
+        let is_new = {
+            let mut state = self.state.lock();
+            state.require_captured(NOT_CAPTURED)?;
+            let is_new = state.exec == 0;
+            if is_new {
+                let device = gpus.device(state.device)?;
+                state.instantiate(gpus.driver(), device)?;
+            }
+            is_new
+        };
+        if is_new {
+            self.notify(hooks::INSTANTIATED);
+        }
+        self.notify(hooks::REPLAY_BEGINS);
+        let launched = self.replay_without_hooks(gpus, stream);
+        self.notify(hooks::REPLAY_QUEUED);
+        launched
+    }
+
+    #[inline]
+    fn replay_without_hooks(&self, gpus: &Gpus, stream: Option<&Stream>) -> Result<()> {
         if sanitizer::is_on() {
             // Before the lock: under it no other host function may be called.
             let _call = sanitizer::call();
@@ -368,8 +433,18 @@ impl Graph {
         (outcome, unneeded)
     }
 
+    /// True for the first of the resets of a captured graph: a hook may reset it, too.
+    fn begins_to_end(&self) -> bool {
+        let mut state = self.state.lock();
+        let is_captured = matches!(state.phase, Phase::Captured);
+        is_captured && !std::mem::replace(&mut state.is_ending, true)
+    }
+
     /// Resets the graph; aborts its capture if it is active.
     pub fn reset(&self, gpus: &Gpus) {
+        if self.begins_to_end() {
+            self.notify(hooks::DESTROYED);
+        }
         let resources = {
             let _templates = TEMPLATES.lock();
             let mut state = self.state.lock();

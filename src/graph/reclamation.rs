@@ -3,6 +3,7 @@
 
 use super::Registered;
 use crate::base::error::{Error, Result};
+use crate::base::shared::Shared;
 use crate::driver::sync_debug;
 use crate::gpu::capture_mode::Relaxed;
 use crate::gpu::device::Device;
@@ -24,6 +25,12 @@ pub(super) struct Content {
     pub(super) recording: Option<Recording>,
 }
 
+/// An object of the host that a graph keeps; dropping it destroys it.
+pub trait Retained: Send + Sync {
+    /// Called once the graph keeps it; before, dropping it does not destroy it.
+    fn taken(&self);
+}
+
 /// The resources of a graph. Its own pool is the first.
 #[derive(Default)]
 pub(super) struct GraphResources {
@@ -35,6 +42,10 @@ pub(super) struct GraphResources {
     pub(super) updated: Option<Content>,
     /// Dropped with no lock held.
     pub(super) generators: Vec<Registered>,
+    /// Objects of the host; an updated graph shares those of its source.
+    retained: Vec<Shared<Box<dyn Retained>>>,
+    /// The launches must be complete before they are destroyed.
+    waits: bool,
     /// Streams on which it was launched.
     streams: Vec<HeldStream>,
 }
@@ -70,6 +81,16 @@ impl GraphResources {
         }
     }
 
+    /// Keeps an object of the host.
+    pub(super) fn retain(&mut self, object: Box<dyn Retained>, waits: bool) -> Result<()> {
+        let object = Shared::new(object, "what a graph holds")?;
+        self.retained.try_reserve(1).map_err(|_| NO_ROOM)?;
+        object.taken();
+        self.waits |= waits;
+        self.retained.push(object);
+        Ok(())
+    }
+
     /// Records that it is launched on a stream.
     #[inline]
     pub(super) fn add_stream(&mut self, stream: &Stream) -> Result<()> {
@@ -93,6 +114,9 @@ impl GraphResources {
         other.pinned.try_reserve(self.pinned.len()).map_err(|_| NO_ROOM)?;
         let Content { functions, recording } = &self.own;
         other.own = Content { functions: functions.share()?, recording: recording.clone() };
+        other.retained.try_reserve(self.retained.len()).map_err(|_| NO_ROOM)?;
+        other.retained.extend(self.retained.iter().map(Shared::share));
+        other.waits = self.waits;
         other.pools.extend(self.pools.iter().map(Pool::share));
         other.pinned.extend(&self.pinned);
         gpus.pinned().add_graph_to_pinned(&other.pinned);
@@ -102,6 +126,7 @@ impl GraphResources {
     /// Reserves space for the resources of another.
     pub(super) fn make_room(&mut self, other: &GraphResources) -> Result<()> {
         self.make_room_for_pools(other.pools.len())?;
+        self.retained.try_reserve(other.retained.len()).map_err(|_| NO_ROOM)?;
         self.pinned.try_reserve(other.pinned.len()).map_err(|_| NO_ROOM)
     }
 
@@ -115,6 +140,15 @@ impl GraphResources {
                 self.pools.push(other.pools.swap_remove(index));
             }
         }
+        let mut index = 0;
+        while let Some(object) = other.retained.get(index) {
+            if self.retained.iter().any(|own| own.is(object)) {
+                index += 1;
+            } else {
+                self.retained.push(other.retained.swap_remove(index));
+            }
+        }
+        self.waits |= other.waits;
         other.pinned.retain(|address| match self.pinned.binary_search(address) {
             Ok(_) => true,
             Err(place) => {
@@ -132,7 +166,7 @@ impl GraphResources {
         // Generators know where they were used.
         drop(std::mem::take(&mut self.generators));
         drop((std::mem::take(&mut self.own), self.updated.take()));
-        if self.pools.is_empty() && self.pinned.is_empty() {
+        if self.pools.is_empty() && self.pinned.is_empty() && !self.waits {
             return;
         }
         let _relaxed = Relaxed::enter(gpus.driver());
@@ -146,6 +180,10 @@ impl GraphResources {
         let streams = || self.streams.iter().map(|stream| &**stream);
         if streams().any(|stream| stream.is_capturing(gpus).unwrap_or(false)) {
             return false;
+        }
+        for stream in streams().filter(|_| self.waits) {
+            let _required = sync_debug::required();
+            let _ = memory::wait_for(gpus, stream);
         }
         for stream in streams() {
             // The host waits if the streams cannot be ordered on the device.

@@ -15,6 +15,7 @@ use crate::driver::{Driver, code, cuda, inject, sim};
 use crate::gpu::device::{Device, MAX_DEVICES};
 use crate::gpu::external_registry::{self, MarkStreams};
 use crate::gpu::gpus::{self, Gpus};
+use crate::graph::hooks;
 use crate::graph::unreleased::{self, Unreleased};
 use crate::interop::torch::Pools;
 use crate::ipc::Ipc;
@@ -303,6 +304,7 @@ pub fn shutdown(inside: &Inside, destroy_handles: impl FnOnce(&Inside) -> usize)
     own::set(false);
     let destroy = || {
         observers::detach_all();
+        hooks::detach_all();
         destroy_handles(inside)
     };
     let others = thread::wait_for_others;

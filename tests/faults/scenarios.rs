@@ -78,6 +78,8 @@ pub const SCENARIOS: &[Scenario] = &[
     on(LATE, "late_graphs", graphs::graphs),
     on(UNMAPPED, "graphs_in_segments", graphs::graphs),
     on(ONE, "pinned_in_graphs", graphs::pinned),
+    on(ONE, "hooks_of_graphs", graphs::hooks),
+    on(LATE, "late_hooks_of_graphs", graphs::hooks),
     on(ONE, "functions_in_graphs", graphs::functions),
     on(LATE, "late_functions_in_graphs", graphs::functions),
     on(ONE, "random_in_graphs", graphs::random),

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 /// cbindgen prints all types of one run before all functions, hence one run per entry; a file that
 /// uses the types of a later one shares its entry. A title that starts with `-` is a subsection.
 const SECTIONS: &[(&str, &[&str])] = &[
-    ("Library", &["status", "library"]),
+    ("Library", &["status", "library", "observer"]),
     ("Devices", &["device"]),
     ("Streams and events", &["stream", "event", "copy"]),
     ("Memory", &["memory"]),
@@ -28,7 +28,7 @@ const SECTIONS: &[(&str, &[&str])] = &[
     ("- Sharing with other processes", &["ipc"]),
     ("Tensors", &["tensor"]),
     ("Random numbers", &["generator", "random"]),
-    ("Graphs", &["graph", "callable"]),
+    ("Graphs", &["graph", "graph_hooks", "callable"]),
     ("Collectives", &["comm"]),
     ("Communicators", &["communicator"]),
     ("NVTX and telemetry", &["nvtx", "monitor"]),

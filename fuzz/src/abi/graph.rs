@@ -9,8 +9,12 @@ use crate::world::{CALLS, Mode, World, captured_function, destructor};
 use std::ffi::c_void;
 use std::ptr::null_mut;
 use std::sync::atomic::Ordering;
+use tcuda::driver::sys::{CUgraph_st, CUgraphExec_st};
 use tcuda::ffi::graph::*;
+use tcuda::ffi::graph_hooks::*;
+use tcuda::ffi::library::tcuda_destroy_fn;
 use tcuda::ffi::mem_pool::tcuda_mem_pool;
+use tcuda::ffi::observer::tcuda_observer;
 use tcuda::ffi::stream::{tcuda_stream, tcuda_stream_add_callback};
 
 pub(super) fn create(w: &mut World, i: &mut Input) {
@@ -253,4 +257,66 @@ pub(super) fn stream(w: &mut World, i: &mut Input) {
     let mut out = Out::<*mut tcuda_stream>::required(i, &mut e);
     let status = status_of!(tcuda_graph_stream(device, out.ptr()));
     out.check(w.judge(status, &e));
+}
+
+unsafe extern "C" fn hook(
+    _: *mut c_void,
+    event: tcuda_graph_event,
+    graph: *mut tcuda_graph,
+    _: *mut CUgraph_st,
+    _: *mut CUgraphExec_st,
+) {
+    assert!(event.is_power_of_two() && event <= TCUDA_GRAPH_DESTROYED);
+    let (mut template, mut exec) = (null_mut(), null_mut());
+    // The graph of a callable has no handle.
+    let _ = status_of!(tcuda_graph_native(graph, &mut template, &mut exec));
+}
+
+pub(super) fn on_event(w: &mut World, i: &mut Input) {
+    let mut e = Expect::default();
+    let graph = if i.rarely(4) { 0 } else { w.graph(i, &mut e) };
+    if graph == 0 {
+        e = Expect::default();
+    }
+    let events = i.one_of(&[1, 2, 4, 8, 16, 32, 63, 9, 0, 64]);
+    if !(1..=63).contains(&events) {
+        e.wrong(status::INVALID_ARGUMENT);
+    }
+    let function: tcuda_graph_hook_fn = if i.rarely(8) { None } else { Some(hook) };
+    if function.is_none() {
+        e.wrong(status::INVALID_ARGUMENT);
+    }
+    let mut out = Out::<*mut tcuda_observer>::optional(i);
+    let data = std::ptr::from_ref(&CALLS).cast_mut().cast();
+    let status = status_of!(tcuda_graph_on_event(
+        graph as *mut _,
+        events,
+        function,
+        data,
+        Some(destructor),
+        out.ptr()
+    ));
+    let ok = w.judge(status, &e);
+    if ok {
+        CALLS.owed.fetch_add(1, Ordering::Relaxed);
+    }
+    if let Some(observer) = out.check(ok) {
+        w.observers.push(observer as usize);
+        w.counted += 1;
+    }
+}
+
+pub(super) fn retain(w: &mut World, i: &mut Input) {
+    let mut e = Expect::default();
+    let graph = w.graph(i, &mut e);
+    let synchronize = w.flag(i, &mut e);
+    let destroy: tcuda_destroy_fn = if i.rarely(8) { None } else { Some(destructor) };
+    if destroy.is_none() {
+        e.wrong(status::INVALID_ARGUMENT);
+    }
+    let data = std::ptr::from_ref(&CALLS).cast_mut().cast();
+    let status = status_of!(tcuda_graph_retain(graph as *mut _, data, destroy, synchronize));
+    if w.judge(status, &e) {
+        CALLS.owed.fetch_add(1, Ordering::Relaxed);
+    }
 }

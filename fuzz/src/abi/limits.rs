@@ -10,6 +10,7 @@ use std::ffi::c_void;
 use std::sync::atomic::Ordering;
 use tcuda::ffi::limits::*;
 use tcuda::ffi::memory::tcuda_malloc;
+use tcuda::ffi::observer::*;
 use tcuda::ffi::statistics::*;
 
 pub(super) fn fraction_get(w: &mut World, i: &mut Input) {

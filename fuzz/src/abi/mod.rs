@@ -229,6 +229,8 @@ pub const FUNCTIONS: &[(&str, Step)] = &[
     ("tcuda_stream_is_capturing", graph::is_capturing),
     ("tcuda_graph_stream", graph::stream),
     ("tcuda_graph_register_generator", graph::register_generator),
+    ("tcuda_graph_on_event", graph::on_event),
+    ("tcuda_graph_retain", graph::retain),
     ("tcuda_graphed_callable_create", callable::create),
     ("tcuda_graphed_callable_destroy", callable::destroy),
     ("tcuda_graphed_callable_call", callable::call),

@@ -236,7 +236,7 @@ fn observers_run_last_and_may_free() {
             let block = AtomicUsize::new(block as usize);
             let bench = (gpus, device);
             let frees = Frees { asked: Arc::clone(&asked), order, answer, block, bench };
-            let number = observers::next_number();
+            let number = crate::base::observers::next_number();
             observers::attach(number, Box::new(frees)).unwrap();
             number
         };

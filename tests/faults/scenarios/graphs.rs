@@ -4,12 +4,15 @@ use super::{on_call, on_destroy, take};
 use crate::host::{Done, Failed, Memory, Stream, call, expect, fill, problem};
 use std::ffi::c_void;
 use std::ptr::{null, null_mut};
+use tcuda::driver::sys::{CUgraph_st, CUgraphExec_st};
 use tcuda::ffi::callable::*;
 use tcuda::ffi::generator::tcuda_random_manual_seed;
 use tcuda::ffi::graph::*;
+use tcuda::ffi::graph_hooks::*;
 use tcuda::ffi::host::{tcuda_host_free, tcuda_host_malloc};
 use tcuda::ffi::mem_pool::{tcuda_mem_pool, tcuda_mem_pool_destroy};
 use tcuda::ffi::memory::*;
+use tcuda::ffi::observer::tcuda_observer_destroy;
 use tcuda::ffi::random::tcuda_random_uniform;
 use tcuda::ffi::stream::{tcuda_stream, tcuda_stream_add_callback, tcuda_stream_wait_stream};
 use tcuda::ffi::tensor::*;
@@ -100,6 +103,46 @@ pub fn functions() -> Done {
     call!(tcuda_graph_instantiate(graph.0))?;
     call!(tcuda_graph_replay(graph.0, null_mut()))?;
     drop(graph);
+    stream.synchronize()
+}
+
+unsafe extern "C" fn on_step(
+    _: *mut c_void,
+    _: tcuda_graph_event,
+    graph: *mut tcuda_graph,
+    _: *mut CUgraph_st,
+    _: *mut CUgraphExec_st,
+) {
+    let (mut template, mut exec) = (null_mut(), null_mut());
+    let _ = call!(tcuda_graph_native(graph, &mut template, &mut exec));
+}
+
+/// Hooks, and objects that graphs keep.
+pub fn hooks() -> Done {
+    let stream = Stream::new(0, 0)?;
+    let memory = Memory::new(64, 0, stream.0)?;
+    let (graph, source) = (Graph::new(0)?, Graph::new(1)?);
+    let destroy = Some(on_destroy as _);
+    let mut observer = null_mut();
+    let hook = |graph, observer| {
+        let (hook, data) = (Some(on_step as _), null_mut());
+        take(call!(tcuda_graph_on_event(graph, 63, hook, data, destroy, observer)))
+    };
+    hook(null_mut(), &mut observer)?;
+    let done = (|| {
+        hook(graph.0, null_mut())?;
+        for graph in [&graph, &source] {
+            take(call!(tcuda_graph_retain(graph.0, null_mut(), destroy, 1)))?;
+            capture(graph, &stream, null_mut(), || fill(memory.0, &[1], 64, stream.0))?;
+            call!(tcuda_graph_replay(graph.0, stream.0))?;
+        }
+        call!(tcuda_graph_update(graph.0, source.0))?;
+        call!(tcuda_graph_replay(graph.0, stream.0))?;
+        call!(tcuda_graph_reset(graph.0))
+    })();
+    let removed = call!(tcuda_observer_destroy(observer));
+    drop((graph, source));
+    done.and(removed)?;
     stream.synchronize()
 }
 

@@ -6,6 +6,7 @@ use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 use tcuda::ffi::limits::*;
 use tcuda::ffi::memory::*;
+use tcuda::ffi::observer::*;
 use tcuda::ffi::statistics::*;
 use tcuda::ffi::status::tcuda_status;
 
