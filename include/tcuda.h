@@ -2524,7 +2524,7 @@ tcuda_status tcuda_stream_is_capturing(tcuda_stream *stream, bool *capturing);
  * Registers a function that is called at steps of a graph's life, or of every graph's, those of
  * graphed callables included. Hooks of all graphs run before those of the graph, both in the order
  * of their registration. tcuda_graph_reset keeps the hooks of a graph, tcuda_graph_destroy removes
- * them, tcuda_shutdown removes all. A replay costs a load and a branch as long as there is no hook.
+ * them, tcuda_shutdown removes all. Without any hook a replay costs a load and a branch more.
  * (torch.cuda.graphs.register_graph_capture_start_hook, register_graph_capture_end_hook,
  * register_graph_instantiate_hook, register_graph_replay_start_hook,
  * register_graph_replay_end_hook, register_graph_destroy_hook; of a CUDAGraph:

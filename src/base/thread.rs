@@ -8,8 +8,10 @@ use crate::base::{descriptor, sync, waiting};
 use crate::observe::flags::{self, Watcher};
 use crate::observe::table::Table;
 use crate::observe::turn;
+use std::alloc::Layout;
 use std::cell::Cell;
 use std::ffi::{CStr, c_void};
+use std::ptr::NonNull;
 use std::sync::atomic::{
     AtomicI32, AtomicPtr, AtomicU16, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence,
 };
@@ -542,12 +544,27 @@ pub fn is_over(visit: &Visit) -> bool {
 
 /// A box; an allocation failure is an error, not an abort.
 pub fn try_box<T>(value: T, what: &'static str) -> Result<Box<T>> {
-    let mut room: Vec<T> = Vec::new();
-    room.try_reserve_exact(1).map_err(|_| Error::OutOfHostMemory(what))?;
-    room.push(value);
-    let slice = Box::into_raw(room.into_boxed_slice());
-    // SAFETY: a slice of one element is that element, with the same layout.
-    Ok(unsafe { Box::from_raw(slice.cast::<T>()) })
+    if size_of::<T>() == 0 {
+        return Ok(Box::new(value));
+    }
+    // SAFETY: its size is not 0.
+    let room = unsafe { allocate(Layout::new::<T>()) };
+    let room = room.ok_or(Error::OutOfHostMemory(what))?.cast::<T>();
+    // SAFETY: room for it.
+    unsafe { room.write(value) };
+    // SAFETY: allocated by the global allocator with its layout, and initialised.
+    Ok(unsafe { Box::from_raw(room.as_ptr()) })
+}
+
+/// Memory of a layout; `None`: there is none. One copy for all types, which makes the library
+/// smaller.
+///
+/// # Safety
+/// The size of the layout is not 0.
+#[inline(never)]
+unsafe fn allocate(layout: Layout) -> Option<NonNull<u8>> {
+    // SAFETY: the caller's promise.
+    NonNull::new(unsafe { std::alloc::alloc(layout) })
 }
 
 const BATCH: usize = 64;

@@ -77,7 +77,7 @@ impl Form {
             }
             found.push(Bits { size, src: from, dst: to })?;
         }
-        found.sort_by_key(|dim| dim.dst);
+        found.sort_unstable_by_key(|dim| (dim.dst, dim.src));
         let (mut width, mut kept) = (element, 0);
         for index in 0..found.len() {
             let dim = found[index];

@@ -38,6 +38,30 @@ fn place(index: usize) -> (usize, usize) {
     (chunk, index - FIRST_CHUNK * ((1 << chunk) - 1))
 }
 
+const NO_MEMORY: Error = Error::OutOfHostMemory("a handle");
+
+/// Takes a vacant index, or adds one. One copy for all tables, which makes the library smaller.
+#[inline(never)]
+fn take_index(
+    vacant: &Mutex<(Vec<u32>, usize)>,
+    add_chunk: &dyn Fn(usize) -> Result<()>,
+) -> Result<usize> {
+    let mut vacant = vacant.lock();
+    if let Some(index) = vacant.0.pop() {
+        return Ok(index as usize);
+    }
+    let index = vacant.1;
+    let (chunk, offset) = place(index);
+    if offset == 0 {
+        // Reserve space for every index, so that a removal cannot fail.
+        let more = index + (FIRST_CHUNK << chunk) - vacant.0.len();
+        vacant.0.try_reserve(more).map_err(|_| NO_MEMORY)?;
+        add_chunk(chunk)?;
+    }
+    vacant.1 += 1;
+    Ok(index)
+}
+
 impl<T: Send + Sync + 'static> Table<T> {
     sync::constant! {
         /// A table without handles; `kind`, below 0x10, distinguishes its handles from those of
@@ -71,31 +95,23 @@ impl<T: Send + Sync + 'static> Table<T> {
     }
 
     fn vacant_slot(&self) -> Result<(usize, &Slot<T>)> {
-        const NO_MEMORY: Error = Error::OutOfHostMemory("a handle");
-        let mut vacant = self.vacant.lock();
-        let index = match vacant.0.pop() {
-            Some(index) => index as usize,
-            None => {
-                let index = vacant.1;
-                let (chunk, _) = place(index);
-                let Some(pointer) = self.chunks.get(chunk) else { return Err(NO_MEMORY) };
-                if pointer.load(Ordering::Relaxed).is_null() {
-                    let count = FIRST_CHUNK << chunk;
-                    // Reserve space for every index, so that a removal cannot fail.
-                    let more = index + count - vacant.0.len();
-                    vacant.0.try_reserve(more).map_err(|_| NO_MEMORY)?;
-                    let mut slots: Vec<Slot<T>> = Vec::new();
-                    slots.try_reserve_exact(count).map_err(|_| NO_MEMORY)?;
-                    slots.resize_with(count, Slot::new);
-                    let slots = Box::into_raw(slots.into_boxed_slice());
-                    pointer.store(slots.cast(), Ordering::Release);
-                }
-                vacant.1 += 1;
-                index
-            }
-        };
-        drop(vacant);
+        let index = take_index(&self.vacant, &|chunk| self.add_chunk(chunk))?;
         self.slot(index).map(|slot| (index, slot)).ok_or(NO_MEMORY)
+    }
+
+    /// Allocates the slots of a chunk, unless it has them.
+    #[cold]
+    fn add_chunk(&self, chunk: usize) -> Result<()> {
+        let pointer = self.chunks.get(chunk).ok_or(NO_MEMORY)?;
+        if pointer.load(Ordering::Relaxed).is_null() {
+            let count = FIRST_CHUNK << chunk;
+            let mut slots: Vec<Slot<T>> = Vec::new();
+            slots.try_reserve_exact(count).map_err(|_| NO_MEMORY)?;
+            slots.resize_with(count, Slot::new);
+            let slots = Box::into_raw(slots.into_boxed_slice());
+            pointer.store(slots.cast(), Ordering::Release);
+        }
+        Ok(())
     }
 
     #[inline]

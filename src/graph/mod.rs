@@ -285,18 +285,30 @@ impl Graph {
         self.replay_now(gpus, stream)
     }
 
-    /// [`Graph::replay`] without the check that this thread may wait.
+    /// [`Graph::replay`] without the check that this thread may wait. Hooks run before and after
+    /// the launch, also of one that fails.
     #[inline]
     pub(super) fn replay_now(&self, gpus: &Gpus, stream: Option<&Stream>) -> Result<()> {
-        match hooks::are_any() {
-            true => self.replay_with_hooks(gpus, stream),
-            false => self.replay_without_hooks(gpus, stream),
+        let has_hooks = hooks::are_any();
+        if has_hooks {
+            self.announce_replay(gpus)?;
         }
+        let launched = if sanitizer::is_on() {
+            // Before the lock: under it no other host function may be called.
+            let _call = sanitizer::call();
+            self.launch::<true>(gpus, stream)
+        } else {
+            self.launch::<false>(gpus, stream)
+        };
+        if has_hooks {
+            self.notify(hooks::REPLAY_QUEUED);
+        }
+        launched
     }
 
-    /// Runs the hooks before and after the launch, also of one that fails.
+    /// Makes the graph executable, and runs the hooks before a replay.
     #[cold]
-    fn replay_with_hooks(&self, gpus: &Gpus, stream: Option<&Stream>) -> Result<()> {
+    fn announce_replay(&self, gpus: &Gpus) -> Result<()> {
         let is_new = {
             let mut state = self.state.lock();
             state.require_captured(NOT_CAPTURED)?;
@@ -311,19 +323,7 @@ impl Graph {
             self.notify(hooks::INSTANTIATED);
         }
         self.notify(hooks::REPLAY_BEGINS);
-        let launched = self.replay_without_hooks(gpus, stream);
-        self.notify(hooks::REPLAY_QUEUED);
-        launched
-    }
-
-    #[inline]
-    fn replay_without_hooks(&self, gpus: &Gpus, stream: Option<&Stream>) -> Result<()> {
-        if sanitizer::is_on() {
-            // Before the lock: under it no other host function may be called.
-            let _call = sanitizer::call();
-            return self.launch::<true>(gpus, stream);
-        }
-        self.launch::<false>(gpus, stream)
+        Ok(())
     }
 
     fn launch<const WATCHED: bool>(&self, gpus: &Gpus, stream: Option<&Stream>) -> Result<()> {
