@@ -175,21 +175,20 @@ impl GraphResources {
         }
     }
 
-    /// False: not released, because a stream on which it was launched is captured now.
+    /// False: not released, because a stream on which it was launched is captured now, or because
+    /// the driver can neither order nor complete its launches, which still use its memory.
     fn try_release(&self, gpus: &Gpus) -> bool {
         let streams = || self.streams.iter().map(|stream| &**stream);
         if streams().any(|stream| stream.is_capturing(gpus).unwrap_or(false)) {
             return false;
         }
-        for stream in streams().filter(|_| self.waits) {
-            let _required = sync_debug::required();
-            let _ = memory::wait_for(gpus, stream);
-        }
         for stream in streams() {
             // The host waits if the streams cannot be ordered on the device.
-            if self.order_pools_after(gpus, stream).is_err() {
+            if self.waits || self.order_pools_after(gpus, stream).is_err() {
                 let _required = sync_debug::required();
-                let _ = memory::wait_for(gpus, stream);
+                if memory::wait_for(gpus, stream).is_err() {
+                    return false;
+                }
             }
         }
         gpus.pinned().remove_graph_from_pinned(gpus, &self.pinned, streams());

@@ -1,6 +1,6 @@
 //! The end of the work that a stream holds: events that are recorded there, and waits for it.
 
-use crate::base::error::Result;
+use crate::base::error::{Error, Result};
 use crate::driver::sync_debug;
 use crate::driver::sys::CUevent;
 use crate::gpu::device::Device;
@@ -37,7 +37,17 @@ pub(crate) fn wait_for(gpus: &Gpus, stream: &Stream) -> Result<()> {
     let device = gpus.device_of(stream)?;
     let _context = device.enter()?;
     let event = match stream.end_state() {
-        EndState::Alive(_named) => record_end(gpus, device, stream)?,
+        EndState::Alive(_named) => match record_end(gpus, device, stream) {
+            // There is no room for an event.
+            Err(Error::OutOfHostMemory(_)) => {
+                let stream = ordering_stream(device, stream);
+                return match stream.is_capturing(gpus)? {
+                    true => Ok(()),
+                    false => stream.synchronize(gpus),
+                };
+            }
+            recorded => recorded?,
+        },
         EndState::Gone(None) => return Ok(()),
         EndState::Gone(Some(external_life)) => {
             // SAFETY: our event, recorded.
