@@ -39,7 +39,7 @@ skip() { summary+=("skipped  $1: $2"); }
 explain() {
     printf '\n---- %s failed:\n' "$1"
     grep -nE -A12 'panicked at|\*\*\*(Failed|Exception|Timeout)|^error|^FAILED|FAILED$' \
-        "$(log_of "$1")" | head -80
+        "$(log_of "$1")" | head -80 || true
     echo "..."
     tail -12 "$(log_of "$1")"
 }

@@ -15,24 +15,36 @@ case ${1:---share} in
 --share) names=("${share[@]}") ;;
 --all)
     # All but the races, which are about bytes, what opens the library by hand, teardown, whose
-    # hundreds of processes have alarms, and limits, which would leave valgrind without memory.
+    # hundreds of processes have alarms, and limits and denied, which would leave valgrind without
+    # memory.
     mapfile -t names < <(cd "$programs" && find . -maxdepth 1 -type f -perm -u+x -name '*_shared' \
-        ! -name 'driver_*' ! -name 'teardown*' ! -name 'limits*' -printf '%f\n' | sort)
+        ! -name 'driver_*' ! -name 'teardown*' ! -name 'limits*' ! -name 'denied*' \
+        -printf '%f\n' | sort)
     names+=(driver_gone_shared driver_poor_shared library_static memory_static)
     ;;
 *) names=("$@") ;;
 esac
 
+# What the programs get from ctest: stand-ins for libraries, and a driver.
+mkdir -p build/valgrind
+"$ctest" --preset dev --show-only=json-v1 >build/valgrind/tests.json
+environment_of() {
+    python3 - "$1" <<'END'
+import json, sys
+for test in json.load(open("build/valgrind/tests.json"))["tests"]:
+    if test["name"] == sys.argv[1]:
+        for row in test.get("properties", []):
+            if row["name"] == "ENVIRONMENT":
+                print("\n".join(row["value"]))
+END
+}
+
 # one NAME: runs it; what it printed is shown if it failed.
 one() {
-    local log=build/valgrind/$1.log
-    export TCUDA_BACKEND=sim TCUDA_SIM=memory=1GiB,devices=1
-    # As the tests of the preset: what they have compiled need not be compiled again.
-    export TCUDA_KERNEL_CACHE_PATH=$PWD/build/dev/kernels
-    if [[ $1 == driver_* ]]; then
-        export TCUDA_BACKEND=cuda TCUDA_CUDA_DRIVER_PATH=$PWD/$programs/libcuda_fake.so
-    fi
-    if timeout 900 valgrind --quiet --error-exitcode=9 --leak-check=full \
+    local log=build/valgrind/$1.log own
+    mapfile -t own < <(environment_of "$1")
+    if timeout 900 env TCUDA_BACKEND=sim "${own[@]}" TCUDA_SIM=memory=1GiB,devices=1 \
+        valgrind --quiet --error-exitcode=9 --leak-check=full \
         --errors-for-leak-kinds=definite --fair-sched=yes --suppressions=c_tests/valgrind.supp \
         "$programs/$1" >"$log" 2>&1; then
         echo "passed $1"
@@ -42,9 +54,8 @@ one() {
         return 1
     fi
 }
-export -f one
+export -f one environment_of
 export programs
-mkdir -p build/valgrind
 printf '%s\n' "${names[@]}" | xargs -P "$(jobs)" -I{} bash -c 'one {}' || failed=1
 echo "figure: programs under valgrind = ${#names[@]}"
 exit "${failed:-0}"
