@@ -15,11 +15,11 @@ case ${1:---share} in
 --share) names=("${share[@]}") ;;
 --all)
     # All but the races, which are about bytes, what opens the library by hand, teardown, whose
-    # hundreds of processes have alarms, and limits and denied, which would leave valgrind without
-    # memory.
+    # hundreds of processes have alarms, as those of communicator_failures, and limits and denied,
+    # which would leave valgrind without memory.
     mapfile -t names < <(cd "$programs" && find . -maxdepth 1 -type f -perm -u+x -name '*_shared' \
         ! -name 'driver_*' ! -name 'teardown*' ! -name 'limits*' ! -name 'denied*' \
-        -printf '%f\n' | sort)
+        ! -name 'communicator_failures*' -printf '%f\n' | sort)
     names+=(driver_gone_shared driver_poor_shared library_static memory_static)
     ;;
 *) names=("$@") ;;
