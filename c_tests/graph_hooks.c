@@ -221,6 +221,40 @@ static void hooks_may_call_the_library(void)
     CHECK_OK(tcuda_stream_destroy(stream));
 }
 
+/* Replays the graph when its capture has ended, and counts instantiations. */
+static void replay_early(void *user_data, tcuda_graph_event event, tcuda_graph *graph,
+    template *native, executable *exec)
+{
+    int *const instantiations = (int *)user_data;
+    (void)exec;
+    CHECK(native != NULL);
+    if (event == TCUDA_GRAPH_INSTANTIATED) {
+        ++*instantiations;
+        return;
+    }
+    CHECK_OK(tcuda_graph_debug_dump(graph, "graph_hooks.dot"));
+    CHECK_EQ(remove("graph_hooks.dot"), 0);
+    replay(graph, NULL);
+}
+
+/* It is executable then, and is made so once. */
+static void a_hook_may_replay_what_was_captured(void)
+{
+    tcuda_stream *const stream = create_stream(TCUDA_CURRENT_DEVICE);
+    unsigned char *const bytes = allocate(PAGE, TCUDA_CURRENT_DEVICE, stream);
+    tcuda_graph *const graph = create_graph(0);
+    int instantiations = 0;
+    CHECK_OK(tcuda_graph_on_event(graph, TCUDA_GRAPH_CAPTURE_ENDED | TCUDA_GRAPH_INSTANTIATED,
+        replay_early, &instantiations, NULL, NULL));
+    fill_bytes(bytes, 9, PAGE, NULL);
+    capture_a_fill(graph, stream, bytes);
+    CHECK_EQ(instantiations, 1);
+    CHECK_EQ(count_other_bytes(bytes, 1, PAGE, NULL), 0);
+    CHECK_OK(tcuda_graph_destroy(graph));
+    CHECK_OK(tcuda_free(bytes));
+    CHECK_OK(tcuda_stream_destroy(stream));
+}
+
 static void bad_arguments(void)
 {
     tcuda_graph *const graph = create_graph(0);
@@ -379,6 +413,7 @@ int main(void)
     steps_come_in_order(1);
     hooks_run_in_order();
     hooks_may_call_the_library();
+    a_hook_may_replay_what_was_captured();
     graphs_retain_objects();
     callables_have_graphs();
     everything_ends_with_the_library();

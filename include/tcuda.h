@@ -2278,7 +2278,10 @@ typedef uint32_t tcuda_graph_event;
  * that are unsafe during captures invalidate it.
  */
 #define TCUDA_GRAPH_CAPTURE_BEGUN 1
-/** The capture has ended, and the graph is not executable yet; the template exists, kept or not. */
+/**
+ * The capture has ended, neither aborted nor failed, and the graph is not executable yet; the
+ * template exists, kept or not.
+ */
 #define TCUDA_GRAPH_CAPTURE_ENDED 2
 /** The graph was made executable, perhaps again; the template exists, kept or not. */
 #define TCUDA_GRAPH_INSTANTIATED 4
@@ -2292,9 +2295,10 @@ typedef uint32_t tcuda_graph_event;
 #define TCUDA_GRAPH_DESTROYED 32
 
 /**
- * Called at a step of a graph's life, on the thread that takes it. It may look at the graph, and
- * call the library as the thread could before. In a replay of a graphed callable, calls that wait
- * give TCUDA_STATUS_INVALID_STATE.
+ * Called at a step of a graph's life, on the thread that takes it, perhaps on several threads at
+ * once. It cannot stop the step. It may look at the graph, and call the library as the thread
+ * could before. In a replay of a graphed callable, calls that wait give
+ * TCUDA_STATUS_INVALID_STATE.
  *
  * event is one of TCUDA_GRAPH_...; graph is NULL for those of a graphed callable; cu_graph, the
  * template, and cu_graph_exec are NULL where there is none at that step.
@@ -2484,7 +2488,8 @@ TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_graph_pool_handle(tcuda_mem_pool **pool);
 
 /**
- * Writes a kept template to a file in the DOT language, with all details that CUDA has.
+ * Writes a template that is kept, or that a hook sees, to a file in the DOT language, with all
+ * details that CUDA has.
  * (torch.cuda.CUDAGraph.debug_dump; torch.cuda.export_dot, which a hook of
  * TCUDA_GRAPH_CAPTURE_ENDED does)
  */
@@ -2506,7 +2511,7 @@ tcuda_status tcuda_graph_register_generator(tcuda_graph *graph, tcuda_generator 
  * The driver's handles of a captured graph; borrowed, until it is reset or destroyed.
  * (torch.cuda.CUDAGraph.raw_cuda_graph, raw_cuda_graph_exec)
  *
- * @param[out] cu_graph       the template, NULL unless it is kept; may be NULL
+ * @param[out] cu_graph       the template, NULL unless it is kept or a hook sees it; may be NULL
  * @param[out] cu_graph_exec  what is launched, NULL before a kept one is executable; may be NULL
  */
 TCUDA_NODISCARD TCUDA_API

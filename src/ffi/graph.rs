@@ -332,7 +332,8 @@ pub unsafe extern "C" fn tcuda_graph_pool_handle(pool: *mut *mut tcuda_mem_pool)
     })
 }
 
-/// Writes a kept template to a file in the DOT language, with all details that CUDA has.
+/// Writes a template that is kept, or that a hook sees, to a file in the DOT language, with all
+/// details that CUDA has.
 /// (torch.cuda.CUDAGraph.debug_dump; torch.cuda.export_dot, which a hook of
 /// TCUDA_GRAPH_CAPTURE_ENDED does)
 #[unsafe(no_mangle)]
@@ -368,7 +369,7 @@ pub unsafe extern "C" fn tcuda_graph_register_generator(
 /// The driver's handles of a captured graph; borrowed, until it is reset or destroyed.
 /// (torch.cuda.CUDAGraph.raw_cuda_graph, raw_cuda_graph_exec)
 ///
-/// @param[out] cu_graph       the template, NULL unless it is kept; may be NULL
+/// @param[out] cu_graph       the template, NULL unless it is kept or a hook sees it; may be NULL
 /// @param[out] cu_graph_exec  what is launched, NULL before a kept one is executable; may be NULL
 #[unsafe(no_mangle)]
 #[must_use]

@@ -18,7 +18,8 @@ pub type tcuda_graph_event = u32;
 /// The capture has begun. Work that the hook queues on the captured streams is captured, and calls
 /// that are unsafe during captures invalidate it.
 pub const TCUDA_GRAPH_CAPTURE_BEGUN: u32 = 1;
-/// The capture has ended, and the graph is not executable yet; the template exists, kept or not.
+/// The capture has ended, neither aborted nor failed, and the graph is not executable yet; the
+/// template exists, kept or not.
 pub const TCUDA_GRAPH_CAPTURE_ENDED: u32 = 2;
 /// The graph was made executable, perhaps again; the template exists, kept or not.
 pub const TCUDA_GRAPH_INSTANTIATED: u32 = 4;
@@ -40,9 +41,10 @@ const _: () = assert!(
         && TCUDA_GRAPH_DESTROYED == hooks::DESTROYED
 );
 
-/// Called at a step of a graph's life, on the thread that takes it. It may look at the graph, and
-/// call the library as the thread could before. In a replay of a graphed callable, calls that wait
-/// give TCUDA_STATUS_INVALID_STATE.
+/// Called at a step of a graph's life, on the thread that takes it, perhaps on several threads at
+/// once. It cannot stop the step. It may look at the graph, and call the library as the thread
+/// could before. In a replay of a graphed callable, calls that wait give
+/// TCUDA_STATUS_INVALID_STATE.
 ///
 /// event is one of TCUDA_GRAPH_...; graph is NULL for those of a graphed callable; cu_graph, the
 /// template, and cu_graph_exec are NULL where there is none at that step.

@@ -101,15 +101,18 @@ impl Graph {
     /// is empty. On failure the graph is reset. Hooks run between the steps.
     pub fn capture_end(&self, gpus: &Gpus) -> Result<bool> {
         waiting::refuse_in_callback()?;
-        let (template, is_empty) = self.stop(gpus)?;
+        let (template, is_empty) = self.take_template(gpus)?;
         self.notify(hooks::CAPTURE_ENDED);
         if !self.keeps {
-            self.step(gpus, template, |state| match state.exec {
-                0 => state.instantiate(gpus.driver(), gpus.device(state.device)?),
-                _ => Ok(()),
+            let is_new = self.with_template(gpus, template, |state| match state.exec {
+                0 => state.instantiate(gpus.driver(), gpus.device(state.device)?).map(|()| true),
+                // A hook has replayed it.
+                _ => Ok(false),
             })?;
-            self.notify(hooks::INSTANTIATED);
-            self.step(gpus, template, |state| {
+            if is_new {
+                self.notify(hooks::INSTANTIATED);
+            }
+            self.with_template(gpus, template, |state| {
                 destroy_graph(gpus.driver(), std::mem::take(&mut state.template));
                 Ok(())
             })?;
@@ -118,7 +121,7 @@ impl Graph {
     }
 
     /// Ends the capture, and stores the template. True if it is empty.
-    fn stop(&self, gpus: &Gpus) -> Result<(usize, bool)> {
+    fn take_template(&self, gpus: &Gpus) -> Result<(usize, bool)> {
         let (outcome, resources) = {
             let _templates = TEMPLATES.lock();
             let mut state = self.state.lock();
@@ -143,14 +146,14 @@ impl Graph {
         Err(outcome)
     }
 
-    /// A step after the end of a capture, unless a hook or another thread has emptied the graph
-    /// since. On failure the graph is reset.
-    fn step(
+    /// Runs a step after the end of a capture, unless a hook or another thread has emptied the
+    /// graph since. On failure the graph is reset.
+    fn with_template<R>(
         &self,
         gpus: &Gpus,
         template: usize,
-        body: impl FnOnce(&mut GraphState) -> Result<()>,
-    ) -> Result<()> {
+        body: impl FnOnce(&mut GraphState) -> Result<R>,
+    ) -> Result<R> {
         let (outcome, resources) = {
             let _templates = TEMPLATES.lock();
             let mut state = self.state.lock();
@@ -158,7 +161,7 @@ impl Graph {
                 return Err(Error::InvalidState("the graph was emptied while its capture ended"));
             }
             match body(&mut state) {
-                Ok(()) => return Ok(()),
+                Ok(found) => return Ok(found),
                 Err(error) => (error, state.clear()),
             }
         };

@@ -91,7 +91,7 @@ struct GraphState {
     generators: Vec<Registered>,
     /// The resources of a graph that is not empty.
     held: GraphResources,
-    /// Hooks run before it is reset.
+    /// The hooks of its end run, or have run.
     is_ending: bool,
     /// The host's hooks; `None`: there were none yet.
     hooks: Option<Shared<Hooks>>,
