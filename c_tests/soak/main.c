@@ -70,8 +70,8 @@ static const char *growth_of(const kind *of, const result *found)
     if (found->grown.resident_kib > allowed.resident_kib + more_kib)
         return "resident memory";
     /* Half as much again, and more than what caches and other processes make of it; where a part is
-     * a few rounds, or threads are woken, these may make three times as much. */
-    const bool varies = found->rounds < 10000 || has_threads;
+     * a few rounds, or threads are made or woken, these may make three times as much. */
+    const bool varies = found->rounds <= 10000 || has_threads;
     if (found->last_us > (varies ? 3 : 1.5) * found->first_us + (varies ? 20 : 5))
         return "time";
     return NULL;

@@ -95,7 +95,7 @@ sanitized_faults() {
 # Each kind of object created and destroyed so often, on the simulated machine. On a late machine
 # growth ends after more rounds, when as many operations are delayed as can be.
 soak() {
-    local build=$root/build/release schedule rounds
+    local build=$root/build/release schedule rounds status=0
     configure_and_build release || return
     for schedule in immediate threads adversarial:1; do
         [ "$schedule" = immediate ] && rounds=$(full 100000 2000) || rounds=$(full 400000 100000)
@@ -104,8 +104,9 @@ soak() {
             TCUDA_NCCL_PATH="$build/c_tests/libfake_nccl.so" \
             TCUDA_CUBLAS_PATH="$build/c_tests/libcublas_stand_in.so" \
             "$build/c_tests/soak" --rounds "$rounds" \
-            --json "$root/target/soak_${schedule%%:*}.json" || return
+            --json "$root/target/soak_${schedule%%:*}.json" || status=1
     done
+    return "$status"
 }
 
 # Random calls of all functions, on one thread, on several, and beside shutdowns and forks.
