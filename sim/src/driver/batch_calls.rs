@@ -164,7 +164,7 @@ fn copy_of(
     require(is_valid, code::INVALID_VALUE)?;
     let source = side(&given.src, [width, rows])?;
     let target = side(&given.dst, [width, rows])?;
-    Ok((Copy { source, target, width, rows, depth }, given.srcAccessOrder))
+    Ok((Copy { source, target, width, rows, depth, is_unified: false }, given.srcAccessOrder))
 }
 
 #[unsafe(no_mangle)]

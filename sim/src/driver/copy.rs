@@ -40,6 +40,8 @@ pub(super) struct Copy {
     pub(super) width: usize,
     pub(super) rows: usize,
     pub(super) depth: usize,
+    /// The call did not tell which side is of the host: queries return unified addresses.
+    pub(super) is_unified: bool,
 }
 
 /// `rows` rows of `count` elements of `width` bytes, each set to the low bytes of `value`.

@@ -56,6 +56,7 @@ impl Execs {
 
 /// An executable graph.
 pub(super) struct Exec {
+    pub(super) id: u32,
     pub(super) flags: c_ulonglong,
     /// Changed by updates; the order stays the same.
     steps: RwLock<Arc<Vec<Step>>>,
@@ -141,7 +142,12 @@ fn append(steps: &mut Vec<Step>, child: Vec<Step>, after: Vec<usize>) -> Vec<usi
 }
 
 impl Exec {
-    pub(super) fn new(steps: Vec<Step>, flags: c_ulonglong, objects: Vec<Arc<UserObject>>) -> Exec {
+    pub(super) fn new(
+        id: u32,
+        steps: Vec<Step>,
+        flags: c_ulonglong,
+        objects: Vec<Arc<UserObject>>,
+    ) -> Exec {
         let (mut chain_of, mut chains, mut ends) = (Vec::new(), Vec::new(), Vec::new());
         for (number, step) in steps.iter().enumerate() {
             // A step extends a chain whose last step it depends on, or begins a chain.
@@ -160,7 +166,7 @@ impl Exec {
         let streams = vec![None; chains.len()];
         let launched = Mutex::new(Launched { streams, last: None });
         let steps = RwLock::new(Arc::new(steps));
-        Exec { flags, steps, _objects: objects, chain_of, chains, launched }
+        Exec { id, flags, steps, _objects: objects, chain_of, chains, launched }
     }
 
     /// The operations of the next launch.

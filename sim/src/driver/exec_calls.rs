@@ -160,7 +160,8 @@ fn instantiate(
     let steps = Step::all(&graph).map_err(|node| (code::INVALID_VALUE, node.handle))?;
     can_run(machine, &steps).map_err(|code| (code, 0))?;
     let objects = lock(&graph.objects).objects();
-    let made = Arc::new(Exec::new(steps, flags & !UPLOAD, objects));
+    let id = write(&machine.graphs).next_id();
+    let made = Arc::new(Exec::new(id, steps, flags & !UPLOAD, objects));
     let handle = write(&machine.execs.table).insert(made);
     put!(exec, ptr::without_provenance_mut(handle)).map_err(|code| (code, 0))
 }

@@ -11,13 +11,13 @@ use super::per_thread_calls::FORMS;
 use super::{
     attribute_calls, batch_calls, capture_calls, context_calls, copy_calls, device_calls,
     edge_calls, error_calls, event_calls, exec_calls, exec_node_calls, fill_calls, function_calls,
-    graph_calls, graph_memory_calls, ipc_calls, launch_calls, library_calls, link_calls,
-    managed_calls, memory_calls, module_calls, node_calls, node_parameter_calls, occupancy_calls,
-    own_context_calls, pointer_calls, pool_calls, setting_calls, stream_calls, transfer_calls,
-    user_object_calls, value_calls, virtual_memory_calls,
+    graph_calls, graph_id_calls, graph_memory_calls, ipc_calls, launch_calls, library_calls,
+    link_calls, managed_calls, memory_calls, module_calls, node_calls, node_parameter_calls,
+    occupancy_calls, own_context_calls, pointer_calls, pool_calls, setting_calls, stream_calls,
+    transfer_calls, user_object_calls, value_calls, virtual_memory_calls,
 };
 use crate::base::code;
-use cudarc::driver::sys::{self, CUdriverProcAddressQueryResult, cuuint64_t};
+use cudarc::driver::sys::{CUdriverProcAddressQueryResult, cuuint64_t};
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::ptr::null_mut;
 
@@ -54,12 +54,18 @@ macro_rules! exports {
         $($(const _: () = {
             let _ = |$($parameter),*| {
                 // SAFETY: not called.
-                let _ = unsafe { sys::$symbol($($parameter),*) };
+                let _ = unsafe { prototypes::$symbol($($parameter),*) };
                 // SAFETY: not called.
                 let _ = unsafe { $module::$symbol($($parameter $(as $number)?),*) };
             };
         };)*)*
     };
+}
+
+/// cudarc's prototypes and ours.
+mod prototypes {
+    pub(super) use super::super::newer::*;
+    pub(super) use cudarc::driver::sys::*;
 }
 
 exports! {
@@ -185,6 +191,13 @@ exports! {
         cuGraphNodeGetType 10000 = cuGraphNodeGetType(node, kind);
         cuGraphExecUpdate 12000 = cuGraphExecUpdate_v2(exec, graph, info);
         cuGraphDebugDotPrint 11030 = cuGraphDebugDotPrint(graph, path, flags);
+    }
+    graph_id_calls {
+        cuGraphNodeGetContainingGraph 13010 = cuGraphNodeGetContainingGraph(node, graph);
+        cuGraphNodeGetLocalId 13010 = cuGraphNodeGetLocalId(node, id);
+        cuGraphNodeGetToolsId 13010 = cuGraphNodeGetToolsId(node, id);
+        cuGraphGetId 13010 = cuGraphGetId(graph, id);
+        cuGraphExecGetId 13010 = cuGraphExecGetId(exec, id);
     }
     edge_calls {
         cuGraphGetEdges 10000 = cuGraphGetEdges(graph, from, to, count);

@@ -18,6 +18,8 @@ use std::sync::{Arc, Mutex, OnceLock, RwLock, Weak};
 pub(super) struct Graphs {
     pub(super) graphs: Handles<Arc<Graph>>,
     pub(super) nodes: Handles<Place>,
+    /// The last ID of a graph or an executable one.
+    last_id: u32,
 }
 
 /// Where a node is: its graph, and its number there.
@@ -29,6 +31,8 @@ pub(super) struct Place {
 
 /// A graph.
 pub(super) struct Graph {
+    /// Never reused, unlike the handle.
+    pub(super) id: u32,
     handle: AtomicUsize,
     /// A node of another graph owns it: it is destroyed with that node.
     pub(super) is_owned: AtomicBool,
@@ -151,7 +155,7 @@ impl Work {
 
 impl Graphs {
     pub(super) fn new() -> Graphs {
-        Graphs { graphs: Handles::new(8), nodes: Handles::new(9) }
+        Graphs { graphs: Handles::new(8), nodes: Handles::new(9), last_id: 0 }
     }
 
     /// The graph of a node's handle, and the node.
@@ -160,6 +164,12 @@ impl Graphs {
         let graph = place.graph.upgrade()?;
         let node = lock(&graph.nodes).all.get(&place.number).map(Arc::clone)?;
         Some((graph, node))
+    }
+
+    /// An ID for a graph or an executable one.
+    pub(super) fn next_id(&mut self) -> u32 {
+        self.last_id = self.last_id.wrapping_add(1);
+        self.last_id
     }
 
     /// Number of graphs that no node owns.
@@ -171,13 +181,15 @@ impl Graphs {
 impl Graph {
     /// Creates a graph in a table.
     pub(super) fn insert(graphs: &RwLock<Graphs>) -> Arc<Graph> {
+        let mut table = write(graphs);
         let graph = Arc::new(Graph {
+            id: table.next_id(),
             handle: AtomicUsize::new(0),
             is_owned: AtomicBool::new(false),
             nodes: Mutex::default(),
             objects: Mutex::default(),
         });
-        let handle = write(graphs).graphs.insert(Arc::clone(&graph));
+        let handle = table.graphs.insert(Arc::clone(&graph));
         graph.handle.store(handle, Ordering::Relaxed);
         graph
     }

@@ -73,6 +73,7 @@ mod capture;
 mod event;
 mod exec;
 mod graph;
+mod graph_id_calls;
 mod graph_memory;
 mod image;
 mod jit;
@@ -130,6 +131,7 @@ mod virtual_memory_calls;
 
 // 8. The interface beside them.
 mod interface;
+mod newer;
 
 #[cfg(test)]
 mod tests;

@@ -183,10 +183,17 @@ pub(super) fn copy_parameters(task: &Task) -> Result<CUDA_MEMCPY3D, i32> {
 
 /// A copy that was captured, as CUDA describes it.
 fn describe(copy: &Copy) -> CUDA_MEMCPY3D {
-    let start = |side: &Side| match &side.place {
-        Place::Device(address) => (CUmemorytype::CU_MEMORYTYPE_DEVICE, 0, *address),
-        Place::Host(address) => (CUmemorytype::CU_MEMORYTYPE_HOST, *address, 0),
-        Place::Staged(bytes) => (CUmemorytype::CU_MEMORYTYPE_HOST, bytes.as_ptr().addr(), 0),
+    let start = |side: &Side| {
+        let (kind, address) = match &side.place {
+            Place::Device(address) => (CUmemorytype::CU_MEMORYTYPE_DEVICE, *address),
+            Place::Host(address) => (CUmemorytype::CU_MEMORYTYPE_HOST, *address),
+            Place::Staged(bytes) => (CUmemorytype::CU_MEMORYTYPE_HOST, bytes.as_ptr().addr()),
+        };
+        match kind {
+            _ if copy.is_unified => (CUmemorytype::CU_MEMORYTYPE_UNIFIED, 0, address),
+            CUmemorytype::CU_MEMORYTYPE_HOST => (kind, address, 0),
+            _ => (kind, 0, address),
+        }
     };
     let height = |side: &Side| side.plane.checked_div(side.pitch).unwrap_or(0);
     let (source, target) = (start(&copy.source), start(&copy.target));

@@ -100,7 +100,7 @@ pub(super) fn classify(machine: &Machine, copy: &Copy, target: bool) -> Result<(
 /// A copy of contiguous bytes.
 pub(super) fn flat(dst: CUdeviceptr, src: CUdeviceptr, bytes: usize) -> Copy {
     let (source, target) = (side(src, 0, 0), side(dst, 0, 0));
-    Copy { source, target, width: bytes, rows: 1, depth: 1 }
+    Copy { source, target, width: bytes, rows: 1, depth: 1, is_unified: false }
 }
 
 /// Checks that an address which a call takes for a device's can be accessed by a device.
@@ -126,7 +126,8 @@ fn queue_flat(
                 devices.iter().try_for_each(|address| check_device_address(machine, *address))?;
             }
         }
-        queue(machine, &stream, flat(dst, src, bytes))
+        let is_unified = devices.is_empty();
+        queue(machine, &stream, Copy { is_unified, ..flat(dst, src, bytes) })
     })
 }
 
@@ -246,7 +247,7 @@ fn described(
     }
     let source = source.side(width, rows, depth)?;
     let target = target.side(width, rows, depth)?;
-    Ok(Some(Copy { source, target, width, rows, depth }))
+    Ok(Some(Copy { source, target, width, rows, depth, is_unified: false }))
 }
 
 /// The copy that `CUDA_MEMCPY2D` describes.
