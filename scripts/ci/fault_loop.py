@@ -63,10 +63,10 @@ LEFT_OUT = {"faults", "replay_faults", "denied", "cancel", "reclamation", "plugg
             "limits", "neighbours", "privileges", "settings", "torch_streams",
             "nvtx_suballocations", "nvtx_ranges", "nvml_telemetry", "cublas_handles",
             "race_clean_shutdown", "generator", "graph",
-            "graph_calls", "graph_functions", "graph_hooks", "graph_hpp_cc", "graph_memory",
-            "graph_random", "graphed_callable", "random_order", "tensor", "comm_capture",
-            "comm_hammer",
-            "communicator_failures", "communicator_library", "jit_cases", "compiler", "kernel",
+            "graph_calls", "graph_data", "graph_functions", "graph_hooks", "graph_hpp_cc",
+            "graph_memory", "graph_random", "graphed_callable", "random_order", "tensor",
+            "comm_capture", "comm_hammer", "communicator_failures", "communicator_library",
+            "jit_cases", "compiler", "kernel",
             "ipc", "ipc_death", "ipc_event", "ipc_hostile"}
 # Only with --all: a run that comes to its end takes seconds.
 SLOW = {"handles", "process", "statistics", "threads", "copy", "copy_threads", "comm",

@@ -131,6 +131,7 @@ reclamation() {
 step clippy scripts/ci/lint.sh
 step deny scripts/ci/deny.sh
 step abi scripts/ci/abi.sh
+step prototypes scripts/ci/prototypes.py
 step tests cargo test --locked --no-fail-fast
 step properties scripts/ci/properties.sh "$(full 300 5)"
 step contract cargo test --locked --test contract

@@ -9,6 +9,7 @@ pub mod library;
 #[cfg(debug_assertions)]
 mod lock_rules;
 pub mod nccl;
+pub mod newer;
 pub mod nvml;
 pub mod nvrtc;
 pub mod sim;
@@ -124,7 +125,26 @@ const fn waits(call: Call) -> bool {
             | cuEventQuery
             | cuPointerGetAttribute
             | cuFuncGetAttribute
+            | cuFuncGetName
             | cuFuncGetParamInfo
+            | cuGraphGetNodes
+            | cuGraphGetEdges
+            | cuGraphGetEdges_v2
+            | cuGraphGetRootNodes
+            | cuGraphNodeGetDependentNodes
+            | cuGraphNodeGetDependentNodes_v2
+            | cuGraphNodeGetType
+            | cuGraphNodeGetToolsId
+            | cuGraphExecGetId
+            | cuGraphKernelNodeGetParams
+            | cuGraphMemcpyNodeGetParams
+            | cuGraphMemsetNodeGetParams
+            | cuGraphHostNodeGetParams
+            | cuGraphEventRecordNodeGetEvent
+            | cuGraphEventWaitNodeGetEvent
+            | cuGraphMemAllocNodeGetParams
+            | cuGraphMemFreeNodeGetParams
+            | cuGraphChildGraphNodeGetGraph
             // Where they may wait for host memory, the caller marks the wait.
             | cuMemcpyAsync
             | cuMemcpyPeerAsync

@@ -2,10 +2,10 @@
 //!
 //! A line is `name = symbol @ level (parameters)`. `name` is looked up by cuGetProcAddress_v2 at
 //! `level`: the CUDA version that introduced this signature, if later versions changed it; else
-//! 12.9. `symbol` is looked up by dlsym, and is the name of cudarc's prototype, which is compared
-//! at compile time.
+//! 12.9. `symbol` is looked up by dlsym, and is the name of cudarc's prototype, or of that in
+//! [`newer`], which is compared at compile time.
 
-use super::{CudaResult, Driver, inject};
+use super::{CudaResult, Driver, inject, newer};
 use crate::base::{progress, thread, waiting};
 use crate::driver::sync_debug;
 use cudarc::driver::sys;
@@ -23,6 +23,12 @@ macro_rules! level {
     ($level:literal) => {
         $level
     };
+}
+
+/// cudarc's prototypes and ours.
+mod prototypes {
+    pub use super::newer::*;
+    pub use super::sys::*;
 }
 
 macro_rules! driver_calls {
@@ -47,8 +53,8 @@ macro_rules! driver_calls {
         /// Names of the calls, in the order of [`Call`].
         pub const NAMES: &[&str] = &[$(stringify!($name)),*];
 
-        // The signatures equal those of cudarc.
-        $(const _: unsafe fn($($ty),*) -> CUresult = sys::$symbol;)*
+        // The signatures equal the prototypes.
+        $(const _: unsafe fn($($ty),*) -> CUresult = prototypes::$symbol;)*
 
         /// Symbols and levels of the calls, in the same order.
         const SYMBOLS: [(&str, i32); NAMES.len()] =
@@ -196,7 +202,38 @@ driver_calls! {
         graph: CUgraph, nodes: *mut CUgraphNode, count: *mut usize);
     cuGraphGetEdges = cuGraphGetEdges @ 10000 (
         graph: CUgraph, from: *mut CUgraphNode, to: *mut CUgraphNode, count: *mut usize);
+    cuGraphGetEdges_v2 = cuGraphGetEdges_v2 @ 12030 (
+        graph: CUgraph, from: *mut CUgraphNode, to: *mut CUgraphNode, data: *mut CUgraphEdgeData,
+        count: *mut usize);
+    cuGraphGetRootNodes = cuGraphGetRootNodes(
+        graph: CUgraph, nodes: *mut CUgraphNode, count: *mut usize);
+    cuGraphNodeGetDependentNodes = cuGraphNodeGetDependentNodes @ 10000 (
+        node: CUgraphNode, nodes: *mut CUgraphNode, count: *mut usize);
+    cuGraphNodeGetDependentNodes_v2 = cuGraphNodeGetDependentNodes_v2 @ 12030 (
+        node: CUgraphNode, nodes: *mut CUgraphNode, data: *mut CUgraphEdgeData,
+        count: *mut usize);
     cuGraphNodeGetType = cuGraphNodeGetType(node: CUgraphNode, kind: *mut CUgraphNodeType);
+    cuGraphNodeGetToolsId = cuGraphNodeGetToolsId @ 13010 (
+        node: CUgraphNode, id: *mut c_ulonglong);
+    cuGraphExecGetId = cuGraphExecGetId @ 13010 (exec: CUgraphExec, id: *mut c_uint);
+    cuGraphKernelNodeGetParams = cuGraphKernelNodeGetParams_v2 @ 12000 (
+        node: CUgraphNode, params: *mut CUDA_KERNEL_NODE_PARAMS);
+    cuGraphMemcpyNodeGetParams = cuGraphMemcpyNodeGetParams(
+        node: CUgraphNode, params: *mut CUDA_MEMCPY3D);
+    cuGraphMemsetNodeGetParams = cuGraphMemsetNodeGetParams(
+        node: CUgraphNode, params: *mut CUDA_MEMSET_NODE_PARAMS);
+    cuGraphHostNodeGetParams = cuGraphHostNodeGetParams(
+        node: CUgraphNode, params: *mut CUDA_HOST_NODE_PARAMS);
+    cuGraphEventRecordNodeGetEvent = cuGraphEventRecordNodeGetEvent(
+        node: CUgraphNode, event: *mut CUevent);
+    cuGraphEventWaitNodeGetEvent = cuGraphEventWaitNodeGetEvent(
+        node: CUgraphNode, event: *mut CUevent);
+    cuGraphMemAllocNodeGetParams = cuGraphMemAllocNodeGetParams(
+        node: CUgraphNode, params: *mut CUDA_MEM_ALLOC_NODE_PARAMS);
+    cuGraphMemFreeNodeGetParams = cuGraphMemFreeNodeGetParams(
+        node: CUgraphNode, ptr: *mut CUdeviceptr);
+    cuGraphChildGraphNodeGetGraph = cuGraphChildGraphNodeGetGraph(
+        node: CUgraphNode, graph: *mut CUgraph);
     cuGraphInstantiateWithFlags = cuGraphInstantiateWithFlags(
         exec: *mut CUgraphExec, graph: CUgraph, flags: c_ulonglong);
     cuGraphExecUpdate = cuGraphExecUpdate_v2(
@@ -310,6 +347,8 @@ driver_calls! {
         value: *mut c_int, attribute: CUfunction_attribute, function: CUfunction);
     cuFuncSetAttribute = cuFuncSetAttribute(
         function: CUfunction, attribute: CUfunction_attribute, value: c_int);
+    cuFuncGetName = cuFuncGetName(name: *mut *const c_char, function: CUfunction);
+    cuKernelGetFunction = cuKernelGetFunction(function: *mut CUfunction, kernel: CUkernel);
     cuFuncGetParamInfo = cuFuncGetParamInfo(
         function: CUfunction, index: usize, offset: *mut usize, size: *mut usize);
     cuOccupancyMaxActiveBlocksPerMultiprocessor = cuOccupancyMaxActiveBlocksPerMultiprocessor(

@@ -6,7 +6,7 @@ use super::handle::Table;
 use super::mem_pool::{MEM_POOLS, tcuda_mem_pool};
 use super::status::tcuda_status;
 use super::stream::{borrow, make_current, optional, or_current, tcuda_stream};
-use crate::base::error::Result;
+use crate::base::error::{Error, Result};
 use crate::base::log::{self, Level};
 use crate::base::waiting;
 use crate::driver::sync_debug;
@@ -315,6 +315,51 @@ pub unsafe extern "C" fn tcuda_graph_pool(
         let pool = out(pool, "pool")?;
         let found = GRAPHS.get(graph as usize, "graph", call)?.pool()?;
         pool.set(MEM_POOLS.insert(found)? as *mut tcuda_mem_pool);
+        Ok(())
+    })
+}
+
+/// The pools that hold a captured graph's memory, tcuda_graph_pool's first. On failure none is
+/// made. (torch.cuda.CUDAGraph.pools)
+///
+/// @param[out] pools     the first `capacity` of them, the caller's, to be destroyed; may be NULL
+///                       when `capacity` is 0
+/// @param      capacity  length of the list
+/// @param[out] count     number of pools
+#[unsafe(no_mangle)]
+#[must_use]
+pub unsafe extern "C" fn tcuda_graph_pools(
+    graph: *mut tcuda_graph,
+    pools: *mut *mut tcuda_mem_pool,
+    capacity: usize,
+    count: *mut usize,
+) -> tcuda_status {
+    boundary(|call| {
+        let count = out(count, "count")?;
+        if capacity > 0 {
+            out(pools, "pools")?;
+        }
+        let found = GRAPHS.get(graph as usize, "graph", call)?.pools()?;
+        let all = found.len();
+        let no_room = |_| Error::OutOfHostMemory("the pools of a graph");
+        let mut made: Vec<usize> = Vec::new();
+        made.try_reserve_exact(all.min(capacity)).map_err(no_room)?;
+        for pool in found.into_iter().take(capacity) {
+            match MEM_POOLS.insert(pool) {
+                Ok(handle) => made.push(handle),
+                Err(error) => {
+                    made.iter().for_each(|handle| drop(MEM_POOLS.remove(*handle, "pool")));
+                    return Err(error);
+                }
+            }
+        }
+        for (index, handle) in made.into_iter().enumerate() {
+            // SAFETY: the caller has room for `capacity`.
+            let place = unsafe { pools.add(index) };
+            // SAFETY: as above.
+            unsafe { place.write_unaligned(handle as *mut tcuda_mem_pool) };
+        }
+        count.set(all);
         Ok(())
     })
 }

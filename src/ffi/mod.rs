@@ -13,6 +13,7 @@ pub mod device;
 pub mod event;
 pub mod generator;
 pub mod graph;
+pub mod graph_data;
 pub mod graph_hooks;
 mod handle;
 pub mod history;

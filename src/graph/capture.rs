@@ -1,7 +1,8 @@
 //! How captures begin and end, in the order of PyTorch's steps.
 
 use super::{
-    Graph, GraphState, NOT_CAPTURED, Phase, Registered, TEMPLATES, destroy_graph, hooks, num_nodes,
+    Graph, GraphState, NOT_CAPTURED, Phase, Registered, TEMPLATES, annotations, destroy_graph,
+    hooks, num_nodes,
 };
 use crate::base::error::{Error, Result};
 use crate::base::{thread, waiting};
@@ -18,6 +19,7 @@ use crate::memory::device::backend::Server;
 use crate::memory::pools::active_captures::Uses;
 use crate::sanitizer;
 use std::ptr::null_mut;
+use std::sync::atomic::Ordering;
 
 /// An active capture of a graph.
 pub(super) struct Capture {
@@ -87,7 +89,8 @@ impl Graph {
             None if has_pools => Some(Pool::of_graph()?),
             pool => pool,
         };
-        let failed = self.state.lock().begin(gpus, own, pool, (mode, cu_mode))?;
+        let handle = self.handle.load(Ordering::Relaxed);
+        let failed = self.state.lock().begin(gpus, own, pool, (mode, cu_mode), handle)?;
         let Some((error, unused)) = failed else {
             self.notify(hooks::CAPTURE_BEGUN);
             return Ok(());
@@ -202,6 +205,7 @@ impl GraphState {
         own: &Stream,
         pool: Option<Pool>,
         (mode, cu_mode): (i32, CUstreamCaptureMode),
+        handle: usize,
     ) -> Result<Option<(Error, GraphResources)>> {
         match self.phase {
             Phase::Empty => (),
@@ -222,7 +226,10 @@ impl GraphState {
         self.register(gpus, gpus.device_of(own)?.generator())?;
         self.driver = Some(gpus.driver());
         let number = gpus.captures().begin(gpus, own, pool.as_ref().map(Pool::share))?;
-        if let Err(error) = self.begin_capture(gpus, own, cu_mode, number) {
+        let listed = annotations::capture_begins(number, handle);
+        let begun = listed.and_then(|()| self.begin_capture(gpus, own, cu_mode, number));
+        if let Err(error) = begun {
+            annotations::capture_ended(number);
             let mut unused = GraphResources::default();
             unused.take(gpus.captures().end(gpus, number));
             return Ok(Some((error, unused)));
@@ -305,6 +312,7 @@ impl GraphState {
         let captured = gpus.and_then(|gpus| sanitizer_reports::capture_of(gpus, stream));
         let ended = end_capture(driver, stream);
         let recording = sanitizer::capture_ended(captured);
+        self.annotations = annotations::capture_ended(capture.number);
         if let Some(gpus) = gpus {
             if ended.is_err() {
                 // The failed call may have left the stream captured.
@@ -327,6 +335,7 @@ impl GraphState {
     fn take_over(&mut self, gpus: &Gpus, graph: CUgraph) -> Result<(usize, bool)> {
         self.template = graph as usize;
         let is_empty = num_nodes(gpus.driver(), graph)? == 0;
+        self.annotations.end_all(gpus.driver(), graph)?;
         self.phase = Phase::Captured;
         Ok((self.template, is_empty))
     }

@@ -17,14 +17,18 @@
 //! stream or records an event on it. A capture of this library takes the same lock to begin, so
 //! neither sees the other halfway.
 //!
+//! **Annotations** are texts on captured nodes; [`data`] shows them with the nodes and edges.
+//!
 //! **Hooks** of the host run at the steps of a graph's life, with no lock held: [`hooks`].
 //!
 //! **Host functions** are counted by the captures, templates and executables that contain them, and
 //! by the calls that launches will make. The driver gets numbers, so a launch that the library does
 //! not know of finds its function or nothing.
 
+pub mod annotations;
 pub mod callable;
 mod capture;
+pub mod data;
 pub mod hooks;
 mod reclamation;
 pub mod static_buffers;
@@ -35,10 +39,10 @@ use crate::base::lock::Mutex;
 use crate::base::rank::Rank;
 use crate::base::shared::Shared;
 use crate::base::waiting;
-use crate::driver::Driver;
 use crate::driver::sys::{
     CUgraph, CUgraphExec, CUgraphExecUpdateResultInfo, CUgraphNode, CUstreamCaptureStatus,
 };
+use crate::driver::{CudaError, Driver};
 use crate::gpu::capture_mode::Relaxed;
 use crate::gpu::device::Device;
 use crate::gpu::gpus::Gpus;
@@ -51,7 +55,9 @@ use crate::memory::pools::mem_pool::MemPool;
 use crate::random::capture::Registration;
 use crate::random::generator::Generator;
 use crate::sanitizer;
+use annotations::Annotations;
 use capture::Capture;
+use data::Format;
 use hooks::Hooks;
 use std::ffi::CStr;
 use std::ptr::null_mut;
@@ -89,6 +95,8 @@ struct GraphState {
     /// The driver that made both.
     driver: Option<&'static Driver>,
     generators: Vec<Registered>,
+    /// Texts on the nodes of the template.
+    annotations: Annotations,
     /// The resources of a graph that is not empty.
     held: GraphResources,
     /// The hooks of its end run, or have run.
@@ -164,6 +172,7 @@ impl GraphState {
     fn clear(&mut self) -> GraphResources {
         self.phase = Phase::Empty;
         self.is_ending = false;
+        self.annotations = Annotations::default();
         let (exec, template) = (std::mem::take(&mut self.exec), std::mem::take(&mut self.template));
         if let Some(driver) = self.driver.take() {
             let _relaxed = Relaxed::enter(driver);
@@ -198,7 +207,7 @@ fn destroy_graph(driver: &Driver, graph: usize) {
 }
 
 /// Number of nodes of a `CUgraph`.
-fn num_nodes(driver: &Driver, graph: CUgraph) -> Result<usize> {
+fn num_nodes(driver: &Driver, graph: CUgraph) -> Result<usize, CudaError> {
     let mut count = 0;
     // SAFETY: the graph is alive; with a NULL list only `count` is written.
     unsafe { driver.cuGraphGetNodes(graph, null_mut::<CUgraphNode>(), &mut count) }?;
@@ -226,6 +235,7 @@ impl Graph {
             exec: 0,
             driver: None,
             generators: Vec::new(),
+            annotations: Annotations::default(),
             held: GraphResources::default(),
             is_ending: false,
             hooks: None,
@@ -469,6 +479,19 @@ impl Graph {
         }
     }
 
+    /// The pools that hold its memory, its own first.
+    pub fn pools(&self) -> Result<Vec<MemPool>> {
+        waiting::refuse_in_callback()?;
+        let state = self.state.lock();
+        state.require_captured(NOT_CAPTURED)?;
+        let pools = &state.held.pools;
+        let mut list = Vec::new();
+        let no_room = |_| Error::OutOfHostMemory("the pools of a graph");
+        list.try_reserve_exact(pools.len()).map_err(no_room)?;
+        list.extend(pools.iter().map(|pool| MemPool::of(pool.share_for_host())));
+        Ok(list)
+    }
+
     /// Writes the template to a file, in DOT.
     pub fn dump(&self, gpus: &Gpus, path: &CStr) -> Result<()> {
         waiting::refuse_in_callback()?;
@@ -482,6 +505,18 @@ impl Graph {
             unsafe { gpus.driver().cuGraphDebugDotPrint(state.graph(), path.as_ptr(), VERBOSE) }?;
             Ok(())
         })
+    }
+
+    /// The nodes and edges of the template, as a text.
+    pub fn data(&self, gpus: &Gpus, format: Format) -> Result<Vec<u8>> {
+        waiting::refuse_in_callback()?;
+        let _templates = TEMPLATES.lock();
+        let state = self.state.lock();
+        state.require_template()?;
+        let _relaxed = Relaxed::enter(gpus.driver());
+        let _context = gpus.device(state.device)?.enter()?;
+        let annotations = &state.annotations.ended;
+        data::write(gpus.driver(), state.graph(), state.executable(), annotations, format)
     }
 
     /// The driver's handles of the template and the executable; NULL: none.

@@ -231,6 +231,12 @@ unsafe extern "C" fn call(number: *mut c_void) {
     over.iter().for_each(Callback::finish);
 }
 
+/// The host's function behind what the driver was given for one of this library's.
+pub(crate) fn host_function(function: usize, argument: *mut c_void) -> Option<usize> {
+    let found = TABLE.lock().find(argument.addr()).map(|known| known.callback.function as usize);
+    found.filter(|_| function == call as *const () as usize)
+}
+
 /// Frees all functions. Pending calls will never run, because the device is idle or lost.
 pub(crate) fn free_all() {
     let mut table = TABLE.lock();

@@ -20,6 +20,7 @@ mod contexts;
 mod copies;
 mod errors;
 mod events;
+mod graph_data;
 mod graph_updates;
 mod graphs;
 mod ipc;
@@ -83,6 +84,7 @@ pub const TOPICS: &[&[Row]] = &[
     capture_forks::ROWS,
     capture_nodes::ROWS,
     graphs::ROWS,
+    graph_data::ROWS,
     graph_updates::ROWS,
     ipc::ROWS,
     arguments::ipc::ROWS,

@@ -80,6 +80,8 @@ pub const SCENARIOS: &[Scenario] = &[
     on(ONE, "pinned_in_graphs", graphs::pinned),
     on(ONE, "hooks_of_graphs", graphs::hooks),
     on(LATE, "late_hooks_of_graphs", graphs::hooks),
+    on(ONE, "data_of_graphs", graphs::data),
+    on(LATE, "late_data_of_graphs", graphs::data),
     on(ONE, "functions_in_graphs", graphs::functions),
     on(LATE, "late_functions_in_graphs", graphs::functions),
     on(ONE, "random_in_graphs", graphs::random),

@@ -28,7 +28,7 @@ const SECTIONS: &[(&str, &[&str])] = &[
     ("- Sharing with other processes", &["ipc"]),
     ("Tensors", &["tensor"]),
     ("Random numbers", &["generator", "random"]),
-    ("Graphs", &["graph", "graph_hooks", "callable"]),
+    ("Graphs", &["graph", "graph_hooks", "graph_data", "callable"]),
     ("Collectives", &["comm"]),
     ("Communicators", &["communicator"]),
     ("NVTX and telemetry", &["nvtx", "monitor"]),

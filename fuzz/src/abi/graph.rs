@@ -3,18 +3,21 @@
 
 use crate::expect::{Expect, status};
 use crate::input::Input;
-use crate::outputs::Out;
+use crate::outputs::{Out, TextOut};
 use crate::status_of;
+use crate::text::text_argument;
 use crate::world::{CALLS, Mode, World, captured_function, destructor};
-use std::ffi::c_void;
-use std::ptr::null_mut;
+use std::ffi::{c_char, c_void};
+use std::ptr::{null, null_mut};
 use std::sync::atomic::Ordering;
 use tcuda::driver::sys::{CUgraph_st, CUgraphExec_st};
 use tcuda::ffi::graph::*;
+use tcuda::ffi::graph_data::*;
 use tcuda::ffi::graph_hooks::*;
 use tcuda::ffi::library::tcuda_destroy_fn;
 use tcuda::ffi::mem_pool::tcuda_mem_pool;
 use tcuda::ffi::observer::tcuda_observer;
+use tcuda::ffi::status::tcuda_status;
 use tcuda::ffi::stream::{tcuda_stream, tcuda_stream_add_callback};
 
 pub(super) fn create(w: &mut World, i: &mut Input) {
@@ -79,6 +82,10 @@ pub(super) fn capture_begin(w: &mut World, i: &mut Input) {
     assert!(asked != status::OK || capturing);
     if mode == 1 {
         add_function(w, stream);
+        let begun = status_of!(tcuda_graph_annotation_push(stream, c"a".as_ptr()));
+        if w.judge(begun, &Expect::default()) && i.rarely(2) {
+            w.judge(status_of!(tcuda_graph_annotation_pop(stream)), &Expect::default());
+        }
     }
     let status = match i.rarely(3) {
         true => status_of!(tcuda_graph_capture_abort(graph as *mut _)),
@@ -318,5 +325,75 @@ pub(super) fn retain(w: &mut World, i: &mut Input) {
     let status = status_of!(tcuda_graph_retain(graph as *mut _, data, destroy, synchronize));
     if w.judge(status, &e) {
         CALLS.owed.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// A function that writes the data of a graph.
+type Data = unsafe extern "C" fn(*mut tcuda_graph, *mut c_char, usize, *mut usize) -> tcuda_status;
+
+fn data(w: &mut World, i: &mut Input, function: Data, end: &str) {
+    let mut e = Expect::default();
+    let graph = w.graph(i, &mut e);
+    let mut out = TextOut::new(i, &mut e);
+    let (buf, len) = (out.buf(), out.len);
+    e.also(NOT_NOW);
+    let status = status_of!(function(graph as *mut _, buf, len, out.needed.ptr()));
+    if let Some(text) = out.check(w.judge(status, &e)) {
+        assert!(text.ends_with(end), "{text}");
+    }
+}
+
+pub(super) fn data_json(w: &mut World, i: &mut Input) {
+    data(w, i, tcuda_graph_data_json, "]}");
+}
+
+pub(super) fn data_dot(w: &mut World, i: &mut Input) {
+    data(w, i, tcuda_graph_data_dot, "}\n");
+}
+
+/// No stream is captured.
+pub(super) fn annotation_push(w: &mut World, i: &mut Input) {
+    let mut e = Expect::default();
+    let stream = w.stream(i, &mut e);
+    let (text, is_right) = text_argument(i, &[b"name", b"", b"\xff"], 2);
+    match is_right {
+        Some(false) if text.is_none() => e.wrong(status::INVALID_ARGUMENT),
+        Some(true) => (),
+        _ => e.also(&[status::INVALID_ARGUMENT]),
+    }
+    let text = text.as_ref().map_or(null(), |text| text.as_ptr());
+    w.judge(status_of!(tcuda_graph_annotation_push(stream, text)), &e);
+}
+
+pub(super) fn annotation_pop(w: &mut World, i: &mut Input) {
+    let mut e = Expect::default();
+    let stream = w.stream(i, &mut e);
+    w.judge(status_of!(tcuda_graph_annotation_pop(stream)), &e);
+}
+
+pub(super) fn capturing(w: &mut World, i: &mut Input) {
+    let mut e = Expect::default();
+    let stream = w.stream(i, &mut e);
+    let mut graph = Out::<*mut tcuda_graph>::required(i, &mut e);
+    let status = status_of!(tcuda_graph_capturing(stream, graph.ptr()));
+    if let Some(graph) = graph.check(w.judge(status, &e)) {
+        assert!(graph.is_null() || w.mode != Mode::Strict);
+    }
+}
+
+pub(super) fn pools(w: &mut World, i: &mut Input) {
+    let mut e = Expect::default();
+    let graph = w.graph(i, &mut e);
+    let mut pool = null_mut::<tcuda_mem_pool>();
+    let capacity = i.below(2);
+    let mut count = Out::<usize>::required(i, &mut e);
+    e.also(NOT_NOW);
+    let status = status_of!(tcuda_graph_pools(graph as *mut _, &mut pool, capacity, count.ptr()));
+    let found = count.check(w.judge(status, &e));
+    assert_eq!(!pool.is_null(), capacity > 0 && found.is_some_and(|count| count > 0));
+    if !pool.is_null() {
+        w.pools.push(pool as usize);
+        w.pools_of_graphs.push(pool as usize);
+        w.counted += 1;
     }
 }

@@ -7,9 +7,9 @@ use std::ptr::{null, null_mut};
 use tcuda::driver::sys::*;
 
 pub const ROWS: &[Row] = crate::rows!["arguments":
-    cuModuleLoadData, cuModuleUnload, cuModuleGetFunction, cuFuncGetAttribute,
-    cuFuncSetAttribute, cuFuncGetParamInfo, cuOccupancyMaxActiveBlocksPerMultiprocessor,
-    cuLaunchKernel,
+    cuModuleLoadData, cuModuleUnload, cuModuleGetFunction, cuFuncGetAttribute, cuFuncSetAttribute,
+    cuFuncGetName, cuKernelGetFunction, cuFuncGetParamInfo,
+    cuOccupancyMaxActiveBlocksPerMultiprocessor, cuLaunchKernel,
 ];
 
 fn cuModuleLoadData(bench: &Bench) {
@@ -47,6 +47,22 @@ fn cuFuncGetAttribute(bench: &Bench) {
     cu!(bench, cuFuncGetAttribute(&mut value, CU_FUNC_ATTRIBUTE_MAX, function) => 1);
     cu!(bench, cuFuncGetAttribute(&mut value, CU_FUNC_ATTRIBUTE_NUM_REGS, null_mut()) => 400);
     bench.is("untouched", value, 77);
+}
+
+fn cuFuncGetName(bench: &Bench) {
+    bench.start();
+    let (function, mut name) = (bench.function(bench.module(), c"contract_write"), null());
+    cu!(bench, cuFuncGetName(null_mut(), function) => 1);
+    cu!(bench, cuFuncGetName(&mut name, null_mut()) => 1);
+    bench.is("untouched", name.is_null(), true);
+}
+
+fn cuKernelGetFunction(bench: &Bench) {
+    bench.start();
+    let mut function = handle(77);
+    cu!(bench, cuKernelGetFunction(&mut function, null_mut()) => 400);
+    cu!(bench, cuKernelGetFunction(null_mut(), null_mut()) => 1);
+    bench.is("untouched", function.addr(), 77);
 }
 
 fn cuFuncSetAttribute(bench: &Bench) {

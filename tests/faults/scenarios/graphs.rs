@@ -8,6 +8,7 @@ use tcuda::driver::sys::{CUgraph_st, CUgraphExec_st};
 use tcuda::ffi::callable::*;
 use tcuda::ffi::generator::tcuda_random_manual_seed;
 use tcuda::ffi::graph::*;
+use tcuda::ffi::graph_data::*;
 use tcuda::ffi::graph_hooks::*;
 use tcuda::ffi::host::{tcuda_host_free, tcuda_host_malloc};
 use tcuda::ffi::mem_pool::{tcuda_mem_pool, tcuda_mem_pool_destroy};
@@ -143,6 +144,46 @@ pub fn hooks() -> Done {
     let removed = call!(tcuda_observer_destroy(observer));
     drop((graph, source));
     done.and(removed)?;
+    stream.synchronize()
+}
+
+/// Annotations, and nodes and edges as data.
+pub fn data() -> Done {
+    let (stream, branch) = (Stream::new(0, 0)?, Stream::new(0, 0)?);
+    let memory = Memory::new(64, 0, stream.0)?;
+    let graph = Graph::new(1)?;
+    capture(&graph, &stream, null_mut(), || {
+        call!(tcuda_graph_annotation_push(stream.0, c"outer".as_ptr()))?;
+        fill(memory.0, &[1], 64, stream.0)?;
+        call!(tcuda_stream_wait_stream(branch.0, stream.0))?;
+        call!(tcuda_graph_annotation_push(stream.0, c"inner".as_ptr()))?;
+        fill(memory.0, &[1, 2, 3], 20, stream.0)?;
+        let (function, destroy) = (Some(on_call as _), Some(on_destroy as _));
+        take(call!(tcuda_stream_add_callback(stream.0, function, null_mut(), destroy)))?;
+        call!(tcuda_graph_annotation_pop(stream.0))?;
+        fill(memory.0, &[2], 64, branch.0)?;
+        let mut captured = null_mut();
+        call!(tcuda_graph_capturing(branch.0, &mut captured))?;
+        if captured != graph.0 {
+            problem("the stream is captured into another graph".to_owned());
+        }
+        call!(tcuda_stream_wait_stream(stream.0, branch.0))
+    })?;
+    let (mut needed, mut count) = (0, 0);
+    call!(tcuda_graph_data_json(graph.0, null_mut(), 0, &mut needed))?;
+    let mut json = vec![0u8; 1 << 14];
+    call!(tcuda_graph_data_json(graph.0, json.as_mut_ptr().cast(), json.len(), null_mut()))?;
+    let json = String::from_utf8_lossy(&json);
+    let inner = json.matches("[\"inner\", \"outer\"]").count();
+    if (inner, json.matches("[\"outer\"]").count()) != (2, 2) {
+        problem(format!("nodes have the wrong annotations: {json}"));
+    }
+    call!(tcuda_graph_data_dot(graph.0, null_mut(), 0, &mut needed))?;
+    let mut pool = null_mut();
+    call!(tcuda_graph_pools(graph.0, &mut pool, 1, &mut count))?;
+    call!(tcuda_mem_pool_destroy(pool))?;
+    call!(tcuda_graph_replay(graph.0, stream.0))?;
+    drop(graph);
     stream.synchronize()
 }
 
