@@ -103,7 +103,8 @@ static void nodes_have_their_kinds_and_values(void)
     has(kernel, part);
     snprintf(part, sizeof part, "\"host_fn_addr\": %zu", (size_t)a_host_function);
     has(kernel, part);
-    has(json, "\"edges\": [{\"from\": 0, \"to\": 1, \"from_port\": 0, \"to_port\": 0, \"type\": 0}");
+    has(json, "\"edges\": [{\"from\": 0, \"to\": 1, \"from_port\": 0, \"to_port\": 0, "
+        "\"type\": 0}");
     CHECK_EQ(count_of(json, "\"from\": "), 3);
     CHECK_EQ(count_of(json, "\"annotations\": []"), 4);
     free(json);

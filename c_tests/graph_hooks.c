@@ -232,8 +232,11 @@ static void replay_early(void *user_data, tcuda_graph_event event, tcuda_graph *
         ++*instantiations;
         return;
     }
-    CHECK_OK(tcuda_graph_debug_dump(graph, "graph_hooks.dot"));
-    CHECK_EQ(remove("graph_hooks.dot"), 0);
+    /* Both linkages run at the same time. */
+    char path[64];
+    snprintf(path, sizeof path, "graph_hooks_%ld.dot", (long)getpid());
+    CHECK_OK(tcuda_graph_debug_dump(graph, path));
+    CHECK_EQ(remove(path), 0);
     replay(graph, NULL);
 }
 

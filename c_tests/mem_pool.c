@@ -422,6 +422,37 @@ static void a_destroyed_pool_serves_those_who_are_routed_there(void)
     CHECK_OK(tcuda_free(after));
 }
 
+static uint32_t uses_of(tcuda_mem_pool *pool)
+{
+    uint32_t count = 0;
+    CHECK_OK(tcuda_mem_pool_use_count(pool, &count));
+    return count;
+}
+
+/* Its handle, each route of a thread, and each graph. */
+static void uses_are_counted(void)
+{
+    tcuda_stream *const stream = create_stream(0);
+    tcuda_mem_pool *const pool = create_pool(0);
+    tcuda_graph *graph = NULL;
+    CHECK_EQ(uses_of(pool), 1);
+    CHECK_OK(tcuda_mem_pool_begin(pool, 0));
+    CHECK_OK(tcuda_mem_pool_begin(pool, 0));
+    CHECK_EQ(uses_of(pool), 3);
+    CHECK_OK(tcuda_mem_pool_end(pool, 0));
+    CHECK_OK(tcuda_mem_pool_end(pool, 0));
+    CHECK_OK(tcuda_graph_create(0, &graph));
+    CHECK_OK(tcuda_graph_capture_begin(graph, stream, pool, TCUDA_CAPTURE_GLOBAL));
+    CHECK(uses_of(pool) > 1);
+    CHECK_OK(tcuda_graph_capture_end(graph));
+    CHECK_EQ(uses_of(pool), 2);
+    CHECK_OK(tcuda_graph_destroy(graph));
+    CHECK_EQ(uses_of(pool), 1);
+    CHECK_STATUS(TCUDA_STATUS_INVALID_ARGUMENT, tcuda_mem_pool_use_count(pool, NULL));
+    CHECK_OK(tcuda_mem_pool_destroy(pool));
+    CHECK_OK(tcuda_stream_destroy(stream));
+}
+
 static void wrong_arguments_are_refused(void)
 {
     tcuda_mem_pool *pool = NULL;
@@ -458,6 +489,7 @@ int main(void)
     memory_goes_when_nobody_needs_it();
     pools_that_come_and_go_leave_nothing();
     there_may_be_many_pools();
+    uses_are_counted();
     a_pool_lends_when_it_was_asked_to();
     if (!in_segments()) { /* which cannot sleep: segment_pools.c */
         a_pool_that_slept_has_what_it_had();

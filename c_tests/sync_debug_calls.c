@@ -141,6 +141,13 @@ CALL(host_memory_empty_cache)
     CHECK_OK(tcuda_host_free(made));
     return tcuda_host_memory_empty_cache();
 }
+static _Alignas(4096) unsigned char page[4096];
+CALL(host_register)
+{
+    const tcuda_status status = tcuda_host_register(page, sizeof page, 0);
+    return status == TCUDA_STATUS_OK ? status : tcuda_host_unregister(page);
+}
+CALL(host_unregister) { return tcuda_host_unregister(page); }
 CALL(ipc_export)
 {
     tcuda_ipc_handle handle;
@@ -343,7 +350,8 @@ static const struct {
     ROW(record_stream, NEVER), ROW(allocation_create, NEVER), ROW(memory_empty_cache, FREE),
     ROW(mem_pool_sleep, REFUSED), ROW(mem_pool_wake, REFUSED), ROW(mem_pool_destroy, WAITS),
     ROW(torch_malloc, NEVER), ROW(host_malloc, NEVER), ROW(host_record, NEVER),
-    ROW(host_memory_empty_cache, WAITS), ROW(ipc_export, FREE), ROW(ipc_collect, FREE),
+    ROW(host_memory_empty_cache, WAITS), ROW(host_register, NEVER), ROW(host_unregister, WAITS),
+    ROW(ipc_export, FREE), ROW(ipc_collect, FREE),
     ROW(random_uniform, NEVER), ROW(random_normal, NEVER), ROW(random_integers, NEVER),
     ROW(random_integers_from, NEVER), ROW(random_integers_all, NEVER),
     ROW(random_bernoulli, NEVER), ROW(random_bernoulli_tensor, NEVER),

@@ -97,11 +97,12 @@ extern "C" {
 #endif
 
 /* CUDA's own types. */
-struct CUstream_st;    /* CUstream, cudaStream_t */
-struct CUevent_st;     /* CUevent, cudaEvent_t */
-struct CUgraph_st;     /* CUgraph, cudaGraph_t */
-struct CUgraphExec_st; /* CUgraphExec, cudaGraphExec_t */
-struct cublasContext;  /* cublasHandle_t */
+struct CUstream_st;       /* CUstream, cudaStream_t */
+struct CUevent_st;        /* CUevent, cudaEvent_t */
+struct CUgraph_st;        /* CUgraph, cudaGraph_t */
+struct CUgraphExec_st;    /* CUgraphExec, cudaGraphExec_t */
+struct cublasContext;     /* cublasHandle_t */
+struct cusolverDnContext; /* cusolverDnHandle_t */
 struct DLManagedTensorVersioned;
 
 /* ===================================== Library ================================================ */
@@ -145,7 +146,7 @@ typedef enum tcuda_status {
     TCUDA_STATUS_COMPILE_ERROR = 43, /**< The caller's source; the message is the compiler's log. */
     TCUDA_STATUS_NVML_ERROR = 44,    /**< NVML failed. */
     TCUDA_STATUS_NCCL_ERROR = 45,    /**< NCCL failed. */
-    TCUDA_STATUS_CUBLAS_ERROR = 46,  /**< cuBLAS failed. */
+    TCUDA_STATUS_CUBLAS_ERROR = 46,  /**< cuBLAS or cuSOLVER failed. */
     TCUDA_STATUS_CALLBACK_FAILED = 47, /**< A callback of the host returned failure. */
     TCUDA_STATUS_PEER_GONE = 48, /**< The other process of an IPC handle or communicator died. */
     TCUDA_STATUS_CAPTURING = 60, /**< Not legal while the stream captures. */
@@ -537,6 +538,17 @@ tcuda_status tcuda_gencode_flags(char *buf, size_t len, size_t *needed);
  */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_blas_handle(int32_t device, struct cublasContext **cublas_handle);
+
+/**
+ * A cusolverDnHandle_t of this thread and device, set to the thread's current stream of the
+ * device: tcuda_blas_handle for cuSOLVER, which takes its workspaces as arguments.
+ * TCUDA_STATUS_NO_LIBRARY without cuSOLVER; TCUDA_STATUS_NOT_SUPPORTED on the simulated machine,
+ * where TCUDA_CUSOLVER_PATH may name a stand-in for tests. (torch.cuda.current_solver_handle)
+ *
+ * @param[out] cusolver_handle  borrowed
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_solver_handle(int32_t device, struct cusolverDnContext **cusolver_handle);
 
 /* ===================================== Streams and events ===================================== */
 
@@ -1183,7 +1195,8 @@ const char *tcuda_allocator_backend(void);
  * which waits for the device. Earlier blocks are freed as they were allocated. With
  * TCUDA_NO_MEMORY_CACHING or PYTORCH_NO_CUDA_MEMORY_CACHING set to exactly 1 at initialisation it
  * is off, whatever is set here. tcuda_shutdown turns it on again.
- * (torch.cuda.caching_allocator_enable)
+ * (torch.cuda.caching_allocator_enable; torch.cuda.caching_allocator_disabled, with
+ * tcuda_memory_caching_is_enabled)
  *
  * @param enabled  1 or 0; other backends ignore it
  */
@@ -1590,6 +1603,13 @@ tcuda_status tcuda_mem_pool_snapshot(tcuda_mem_pool *pool, int32_t with_history,
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_mem_pool_id(tcuda_mem_pool *pool, uint64_t *id0, uint64_t *id1);
 
+/**
+ * Number of references to a pool: of its handles, of each tcuda_mem_pool_begin, and of captures
+ * and graphs. The pool ends with the last. (torch.cuda.MemPool.use_count)
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_mem_pool_use_count(tcuda_mem_pool *pool, uint32_t *count);
+
 /* ---- Memory for PyTorch ---- */
 
 /**
@@ -1695,6 +1715,18 @@ void tcuda_torch_release_pool(int32_t device, uint64_t id0, uint64_t id1);
 
 /* ---- Pinned host memory ---- */
 
+/** How memory is registered: TCUDA_HOST_REGISTER_..., CUDA's numbers, which can be combined. */
+typedef uint32_t tcuda_host_register_flags;
+#define TCUDA_HOST_REGISTER_PORTABLE 1 /**< Page-locked for all devices. */
+/** Kernels may use it at its own address. On systems with unified addressing it always is. */
+#define TCUDA_HOST_REGISTER_MAPPED 2
+/**
+ * Memory of a device, as of a PCIe card, which is not cached; its address and size are those of
+ * whole pages.
+ */
+#define TCUDA_HOST_REGISTER_IO_MEMORY 4
+#define TCUDA_HOST_REGISTER_READ_ONLY 8 /**< Kernels only read it. */
+
 /**
  * Durations of calls, in microseconds. Longest and shortest are since the peaks were reset, the
  * others since the totals were.
@@ -1757,6 +1789,30 @@ tcuda_status tcuda_host_free(void *ptr);
  */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_host_record(void *ptr, tcuda_stream *stream);
+
+/**
+ * Page-locks memory of the host where it is, so that copies of it are as fast, and as independent
+ * of the host, as those of tcuda_host_malloc. The caller unregisters it before it frees it;
+ * tcuda_shutdown unregisters what is left. It does not appear in tcuda_host_memory_stats.
+ * TCUDA_STATUS_INVALID_POINTER if a part of it is page-locked already;
+ * TCUDA_STATUS_OUT_OF_HOST_MEMORY at the system's limit of locked memory.
+ * (torch.cuda.cudart().cudaHostRegister)
+ *
+ * @param ptr    not NULL; the system locks the whole pages that the range touches
+ * @param bytes  at least 1
+ * @param flags  TCUDA_HOST_REGISTER_..., or 0
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_host_register(void *ptr, size_t bytes, tcuda_host_register_flags flags);
+
+/**
+ * Ends the registration of memory. Waits for the work of the devices.
+ * (torch.cuda.cudart().cudaHostUnregister)
+ *
+ * @param ptr  as it was given to tcuda_host_register; may be NULL: no-op
+ */
+TCUDA_API
+tcuda_status tcuda_host_unregister(void *ptr);
 
 /**
  * All statistics of pinned memory; zeros before initialisation. Each number is exact; while other

@@ -478,6 +478,13 @@ inline outcome<cublasContext *> blas_handle(std::int32_t device = TCUDA_CURRENT_
     return detail::answered(status, handle);
 }
 
+// A cusolverDnHandle_t of this thread, for its current stream; the library's own.
+inline outcome<cusolverDnContext *> solver_handle(std::int32_t device = TCUDA_CURRENT_DEVICE) {
+    cusolverDnContext *handle = nullptr;
+    const tcuda_status status = tcuda_solver_handle(device, &handle);
+    return detail::answered(status, handle);
+}
+
 // Checks the status of any function of tcuda.h: throws, or returns it as a result.
 inline result check(tcuda_status status) { return detail::acted(status); }
 

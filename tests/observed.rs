@@ -34,10 +34,10 @@ const NOT_RECORDED: &str = "
     pluggable_allocator_load pluggable_allocator_create pluggable_allocator_destroy
     pluggable_allocator_set_hooks allocator_set_current
     mem_pool_create mem_pool_destroy mem_pool_begin mem_pool_end mem_pool_wake mem_pool_snapshot
-    mem_pool_id
+    mem_pool_id mem_pool_use_count
     torch_init torch_memory_fraction torch_base_alloc torch_begin_allocate_to_pool
     torch_end_allocate_to_pool torch_release_pool
-    host_memory_stats host_memory_reset_peak host_memory_reset_accumulated
+    host_register host_memory_stats host_memory_reset_peak host_memory_reset_accumulated
     tensor_from_dlpack tensor_to_dlpack
     random_manual_seed random_manual_seed_all random_seed random_seed_all random_initial_seed
     random_state_get random_state_set random_state_get_all random_state_set_all
@@ -87,12 +87,12 @@ const RECORDED_ELSEWHERE: [(&str, &str); 21] = [
 ];
 
 /// Further functions, for the reasons of the list above.
-const RECORDED_LIKE_THEM: &str = "ipc_withdraw ipc_collect";
+const RECORDED_LIKE_THEM: &str = "ipc_withdraw ipc_collect solver_handle host_unregister";
 
 /// Functions that may wait and have no row in c_tests/sync_debug_calls.c, and why.
 const WITHOUT_GATE: &str = "
     shutdown: ends the library
-    blas_handle: whether it waits is up to cuBLAS
+    blas_handle solver_handle: whether they wait is up to cuBLAS and cuSOLVER
     event_from_ipc_handle ipc_import ipc_close: need two processes
     graphed_callable_create graphed_callable_destroy graphed_callable_call
     graphed_callable_call_backward: graphs and copies, which have rows

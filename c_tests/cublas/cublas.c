@@ -1,4 +1,5 @@
-/* A libcublas without a GPU, for the simulated machine: it keeps what it is given. */
+/* A libcublas and libcusolver without a GPU, for the simulated machine: it keeps what it is
+ * given. */
 #include "cublas.h"
 
 #define API __attribute__((visibility("default")))
@@ -6,10 +7,12 @@
 enum { OK = 0, NOT_INITIALIZED = 1, INVALID_VALUE = 7, MOST = 64 };
 
 static struct cublasContext handles[MOST];
+static struct cusolverDnContext solvers[MOST];
 static atomic_int alive, failures, failure_code;
 
 #ifndef WITHOUT_MARK
 API const int tcuda_cublas_stand_in = 1;
+API const int tcuda_cusolver_stand_in = 1;
 #endif
 
 /* For the test. */
@@ -78,4 +81,40 @@ API int cublasSetPointerMode_v2(struct cublasContext *handle, int mode)
 API int cublasSetAtomicsMode(struct cublasContext *handle, int mode)
 {
     return handle->atomics_mode = mode, OK;
+}
+
+API int cusolverGetProperty(int which, int *value)
+{
+    return *value = which == 0 ? 11 : 0, OK;
+}
+
+API int cusolverDnCreate(struct cusolverDnContext **handle)
+{
+    for (int i = 0; i < MOST; i++) {
+        if (atomic_exchange(&solvers[i].is_alive, 1))
+            continue;
+        atomic_fetch_add(&alive, 1);
+        solvers[i].determinism = 1;
+        return *handle = &solvers[i], OK;
+    }
+    return NOT_INITIALIZED;
+}
+
+API int cusolverDnDestroy(struct cusolverDnContext *handle)
+{
+    if (!atomic_exchange(&handle->is_alive, 0))
+        return INVALID_VALUE;
+    atomic_fetch_sub(&alive, 1);
+    return OK;
+}
+
+API int cusolverDnSetStream(struct cusolverDnContext *handle, void *stream)
+{
+    handle->stream = stream;
+    return handle->is_alive ? OK : INVALID_VALUE;
+}
+
+API int cusolverDnSetDeterministicMode(struct cusolverDnContext *handle, int mode)
+{
+    return handle->determinism = mode, OK;
 }

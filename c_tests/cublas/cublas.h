@@ -1,4 +1,4 @@
-/* What a handle of the stand-in for cuBLAS knows. */
+/* What a handle of the stand-in for cuBLAS and cuSOLVER knows. */
 #ifndef CUBLAS_H
 #define CUBLAS_H
 
@@ -10,6 +10,12 @@ struct cublasContext {
     void *stream, *workspace;
     size_t workspace_bytes;
     int math_mode, pointer_mode, atomics_mode;
+};
+
+struct cusolverDnContext {
+    atomic_int is_alive;
+    void *stream;
+    int determinism;
 };
 
 typedef int (*stand_in_count_fn)(void);

@@ -190,6 +190,48 @@ static void *fail_to_find_memory(void *unused)
     return NULL;
 }
 
+static struct cusolverDnContext *solver_of(int32_t device)
+{
+    struct cusolverDnContext *handle = NULL;
+    CHECK_OK(tcuda_solver_handle(device, &handle));
+    CHECK(handle != NULL && handle->is_alive);
+    return handle;
+}
+
+static void *use_a_solver(void *handle)
+{
+    struct cusolverDnContext *const own = solver_of(0);
+    CHECK_EQ(own->determinism, 1);
+    own->determinism = 2;
+    *(struct cusolverDnContext **)handle = own;
+    return NULL;
+}
+
+/* As those of cuBLAS, without workspaces: one for each thread, which follows the stream, and goes
+ * to the next thread with its mode reset. */
+static void solvers_have_handles_too(void)
+{
+    tcuda_stream *previous = NULL, *stream = create_stream(0);
+    int32_t device = -1;
+    struct cusolverDnContext *handle = NULL;
+    CHECK_STATUS(TCUDA_STATUS_NOT_SUPPORTED, tcuda_solver_handle(0, &handle));
+    CHECK(strstr(tcuda_last_error(), "TCUDA_CUSOLVER_PATH") != NULL && handle == NULL);
+    CHECK_EQ(setenv("TCUDA_CUSOLVER_PATH", getenv("TCUDA_CUBLAS_PATH"), 1), 0);
+    CHECK_STATUS(TCUDA_STATUS_INVALID_ARGUMENT, tcuda_solver_handle(0, NULL));
+    CHECK_STATUS(TCUDA_STATUS_INVALID_DEVICE, tcuda_solver_handle(num_devices(), &handle));
+    handle = solver_of(0);
+    CHECK((void *)handle != (void *)handle_of(0) && solver_of(0) == handle);
+    CHECK_OK(tcuda_stream_exchange(stream, &previous, &device));
+    CHECK(solver_of(TCUDA_CURRENT_DEVICE) == handle && handle->stream == native_of(stream));
+    CHECK_OK(tcuda_stream_set_current(previous));
+    CHECK(solver_of(0)->stream == native_of(previous));
+    struct cusolverDnContext *others[2] = { NULL, NULL };
+    run_on_thread(use_a_solver, &others[0]);
+    run_on_thread(use_a_solver, &others[1]);
+    CHECK(others[0] != handle && others[1] == others[0]);
+    CHECK_OK(tcuda_stream_destroy(stream));
+}
+
 static void shut_down(void)
 {
     CHECK(alive() > 0);
@@ -253,6 +295,7 @@ int main(void)
     streams_that_go_leave_nothing();
     threads_hand_their_handles_on();
     captures_have_workspaces_of_their_own();
+    solvers_have_handles_too();
     run_on_thread(fail_to_find_memory, NULL);
     shut_down();
     run_on_thread(fail_to_make_one, NULL);

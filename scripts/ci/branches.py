@@ -21,7 +21,7 @@ CODE = 0
 def group_of(path):
     """The part of the house to which a file belongs; None: it is not measured."""
     parts = path.parts
-    if "tests" in parts or path.stem in ("tests", "host_faults"):
+    if "tests" in parts or path.stem.endswith("tests") or path.stem == "host_faults":
         return None
     if parts[0] == "sim":
         return "simulator"

@@ -71,7 +71,7 @@ LEFT_OUT = {"faults", "replay_faults", "denied", "cancel", "reclamation", "plugg
 # Only with --all: a run that comes to its end takes seconds.
 SLOW = {"handles", "process", "statistics", "threads", "copy", "copy_threads", "comm",
         "comm_2_devices", "comm_parts", "comm_parts_2_devices", "communicator", "monitor",
-        "nvtx", "blas", "sync_debug", "jit", "jit_torch"}
+        "nvtx", "blas", "solver", "sync_debug", "jit", "jit_torch"}
 # The same programs on other machines.
 LATE = ["stream", "event", "copy", "host", "host_cache", "host_crowd", "snapshot"]
 TWO = ["device", "memory", "comm", "comm_parts"]

@@ -3,12 +3,12 @@
 
 pub mod compiler;
 mod config;
-pub mod cublas;
 pub mod cuda;
 mod details;
 mod driver;
 pub mod faults;
 pub mod library;
+pub mod math_library;
 pub mod nccl;
 pub mod nvml;
 mod out_of_memory;
@@ -383,9 +383,9 @@ pub enum Error {
     /// NCCL is missing, or failed.
     #[error("{0}")]
     Nccl(#[from] nccl::Failure),
-    /// cuBLAS is missing, or failed.
+    /// cuBLAS or cuSOLVER is missing, or failed.
     #[error("{0}")]
-    Cublas(#[from] cublas::Failure),
+    MathLibrary(#[from] math_library::Failure),
     /// A kernel could not be compiled.
     #[error("{0}")]
     Compiler(compiler::Failure),
@@ -470,7 +470,7 @@ impl Error {
             Error::Nvml(nvml::Failure::Call(error) | nvml::Failure::NotSupported(error)) => {
                 error.code
             }
-            Error::Cublas(cublas::Failure::Call(error)) => error.code,
+            Error::MathLibrary(math_library::Failure::Call(error)) => error.code,
             Error::Compiler(compiler::Failure::Call(error)) => error.code,
             Error::File { code, .. } => *code,
             Error::DriverOutOfMemory { .. }

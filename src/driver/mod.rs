@@ -2,12 +2,12 @@
 //! libcuda ([`cuda`]) or by the simulated machine ([`sim`]); nothing above this module knows which.
 
 pub mod compiler;
-pub mod cublas;
 pub mod cuda;
 pub mod inject;
 pub mod library;
 #[cfg(debug_assertions)]
 mod lock_rules;
+pub mod math_library;
 pub mod nccl;
 pub mod newer;
 pub mod nvml;

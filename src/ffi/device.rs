@@ -4,12 +4,12 @@ use super::boundary::{Sized_, boundary, boundary_with_forked, out, struct_out, t
 use super::status::tcuda_status;
 use crate::base::error::Result;
 use crate::base::text;
-use crate::driver::cublas::cublasContext;
+use crate::driver::math_library::{CUBLAS, CUSOLVER, cublasContext, cusolverDnContext};
 use crate::driver::sync_debug;
 use crate::driver::sys::CUdevice_attribute as Attribute;
 use crate::gpu::device::{CURRENT, Device};
 use crate::gpu::gpus;
-use crate::interop::blas;
+use crate::interop::math_handles;
 use crate::ops::{copy, kernels};
 use crate::runtime;
 use std::ffi::{c_char, c_void};
@@ -451,8 +451,29 @@ pub unsafe extern "C" fn tcuda_blas_handle(
     boundary(|call| {
         let cublas_handle = out(cublas_handle, "cublas_handle")?;
         let gpus = call.gpus()?;
-        let handle = blas::handle(gpus, gpus.device(device)?)?;
+        let handle = math_handles::handle(gpus, gpus.device(device)?, &CUBLAS)?;
         cublas_handle.set(handle as *mut cublasContext);
+        Ok(())
+    })
+}
+
+/// A cusolverDnHandle_t of this thread and device, set to the thread's current stream of the
+/// device: tcuda_blas_handle for cuSOLVER, which takes its workspaces as arguments.
+/// TCUDA_STATUS_NO_LIBRARY without cuSOLVER; TCUDA_STATUS_NOT_SUPPORTED on the simulated machine,
+/// where TCUDA_CUSOLVER_PATH may name a stand-in for tests. (torch.cuda.current_solver_handle)
+///
+/// @param[out] cusolver_handle  borrowed
+#[unsafe(no_mangle)]
+#[must_use]
+pub unsafe extern "C" fn tcuda_solver_handle(
+    device: i32,
+    cusolver_handle: *mut *mut cusolverDnContext,
+) -> tcuda_status {
+    boundary(|call| {
+        let cusolver_handle = out(cusolver_handle, "cusolver_handle")?;
+        let gpus = call.gpus()?;
+        let handle = math_handles::handle(gpus, gpus.device(device)?, &CUSOLVER)?;
+        cusolver_handle.set(handle as *mut cusolverDnContext);
         Ok(())
     })
 }

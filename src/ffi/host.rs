@@ -4,8 +4,10 @@ use super::boundary::{Sized_, boundary, out, struct_out};
 use super::statistics::{stat, tcuda_stat};
 use super::status::tcuda_status;
 use super::stream::{optional, tcuda_stream};
+use crate::base::error::Error;
 use crate::gpu::device::CURRENT;
 use crate::memory::pinned;
+use crate::memory::pinned::registered;
 use crate::memory::pinned::stats::{HostStatistics, Times};
 use crate::runtime::pointer_kind::{Kind, name_kind};
 use std::ffi::c_void;
@@ -133,6 +135,84 @@ pub unsafe extern "C" fn tcuda_host_record(
         };
         (gpus.pinned().record(gpus, ptr as usize, stream.on_this_thread(gpus)?))
             .map_err(|error| name_kind(gpus, Kind::Pinned, error))
+    })
+}
+
+/// How memory is registered: TCUDA_HOST_REGISTER_..., CUDA's numbers, which can be combined.
+pub type tcuda_host_register_flags = u32;
+/// Page-locked for all devices.
+pub const TCUDA_HOST_REGISTER_PORTABLE: u32 = 1;
+/// Kernels may use it at its own address. On systems with unified addressing it always is.
+pub const TCUDA_HOST_REGISTER_MAPPED: u32 = 2;
+/// Memory of a device, as of a PCIe card, which is not cached; its address and size are those of
+/// whole pages.
+pub const TCUDA_HOST_REGISTER_IO_MEMORY: u32 = 4;
+/// Kernels only read it.
+pub const TCUDA_HOST_REGISTER_READ_ONLY: u32 = 8;
+
+// The layer below accepts the same flags.
+const _: () = assert!(
+    registered::FLAGS
+        == TCUDA_HOST_REGISTER_PORTABLE
+            | TCUDA_HOST_REGISTER_MAPPED
+            | TCUDA_HOST_REGISTER_IO_MEMORY
+            | TCUDA_HOST_REGISTER_READ_ONLY
+);
+
+/// Page-locks memory of the host where it is, so that copies of it are as fast, and as independent
+/// of the host, as those of tcuda_host_malloc. The caller unregisters it before it frees it;
+/// tcuda_shutdown unregisters what is left. It does not appear in tcuda_host_memory_stats.
+/// TCUDA_STATUS_INVALID_POINTER if a part of it is page-locked already;
+/// TCUDA_STATUS_OUT_OF_HOST_MEMORY at the system's limit of locked memory.
+/// (torch.cuda.cudart().cudaHostRegister)
+///
+/// @param ptr    not NULL; the system locks the whole pages that the range touches
+/// @param bytes  at least 1
+/// @param flags  TCUDA_HOST_REGISTER_..., or 0
+#[unsafe(no_mangle)]
+#[must_use]
+pub unsafe extern "C" fn tcuda_host_register(
+    ptr: *mut c_void,
+    bytes: usize,
+    flags: tcuda_host_register_flags,
+) -> tcuda_status {
+    boundary(|call| {
+        if ptr.is_null() {
+            return Err(Error::Null { name: "ptr" });
+        }
+        if bytes == 0 || (ptr as usize).checked_add(bytes).is_none() {
+            return Err(Error::OutOfRange {
+                name: "bytes",
+                value: bytes as i64,
+                allowed: "use 1 to the end of the address space",
+            });
+        }
+        if flags & !registered::FLAGS != 0 {
+            return Err(Error::OutOfRange {
+                name: "flags",
+                value: flags.into(),
+                allowed: "combine TCUDA_HOST_REGISTER_PORTABLE, _MAPPED, _IO_MEMORY and _READ_ONLY",
+            });
+        }
+        let gpus = call.gpus()?;
+        gpus.pinned().register(gpus, ptr as usize, bytes, flags)
+    })
+}
+
+/// Ends the registration of memory. Waits for the work of the devices.
+/// (torch.cuda.cudart().cudaHostUnregister)
+///
+/// @param ptr  as it was given to tcuda_host_register; may be NULL: no-op
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tcuda_host_unregister(ptr: *mut c_void) -> tcuda_status {
+    boundary(|call| {
+        if ptr.is_null() {
+            return Ok(());
+        }
+        match crate::gpu::gpus::existing(call.inside()) {
+            Some(gpus) => gpus.pinned().unregister(gpus, ptr as usize),
+            None => Err(registered::not_registered(ptr as usize)),
+        }
     })
 }
 

@@ -162,7 +162,8 @@ pub extern "C" fn tcuda_allocator_backend() -> *const c_char {
 /// which waits for the device. Earlier blocks are freed as they were allocated. With
 /// TCUDA_NO_MEMORY_CACHING or PYTORCH_NO_CUDA_MEMORY_CACHING set to exactly 1 at initialisation it
 /// is off, whatever is set here. tcuda_shutdown turns it on again.
-/// (torch.cuda.caching_allocator_enable)
+/// (torch.cuda.caching_allocator_enable; torch.cuda.caching_allocator_disabled, with
+/// tcuda_memory_caching_is_enabled)
 ///
 /// @param enabled  1 or 0; other backends ignore it
 #[unsafe(no_mangle)]

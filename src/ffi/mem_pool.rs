@@ -195,3 +195,18 @@ pub unsafe extern "C" fn tcuda_mem_pool_id(
         Ok(())
     })
 }
+
+/// Number of references to a pool: of its handles, of each tcuda_mem_pool_begin, and of captures
+/// and graphs. The pool ends with the last. (torch.cuda.MemPool.use_count)
+#[unsafe(no_mangle)]
+#[must_use]
+pub unsafe extern "C" fn tcuda_mem_pool_use_count(
+    pool: *mut tcuda_mem_pool,
+    count: *mut u32,
+) -> tcuda_status {
+    boundary(|call| {
+        let count = out(count, "count")?;
+        count.set(MEM_POOLS.get(pool as usize, "pool", call)?.id().references());
+        Ok(())
+    })
+}

@@ -4,7 +4,7 @@ use crate::base::error::{self, Error, SimulatorError};
 use crate::base::{text, thread};
 use crate::driver::compiler;
 use crate::driver::nvml::Failure;
-use crate::driver::{cublas, nccl};
+use crate::driver::{math_library, nccl};
 use std::ffi::{CStr, c_char};
 use std::sync::atomic::Ordering;
 
@@ -60,7 +60,7 @@ pub enum tcuda_status {
     NvmlError = 44,
     /// NCCL failed.
     NcclError = 45,
-    /// cuBLAS failed.
+    /// cuBLAS or cuSOLVER failed.
     CublasError = 46,
     /// A callback of the host returned failure.
     CallbackFailed = 47,
@@ -120,9 +120,9 @@ pub(super) fn status_of(error: &Error) -> tcuda_status {
         }
         Error::Nccl(nccl::Failure::Call(_)) => S::NcclError,
         Error::Nccl(_) => S::NoLibrary,
-        Error::Cublas(cublas::Failure::Library(_)) => S::NoLibrary,
-        Error::Cublas(cublas::Failure::Call(_)) => S::CublasError,
-        Error::Cublas(_) => S::NotSupported,
+        Error::MathLibrary(math_library::Failure::Library(_)) => S::NoLibrary,
+        Error::MathLibrary(math_library::Failure::Call(_)) => S::CublasError,
+        Error::MathLibrary(_) => S::NotSupported,
         Error::Compiler(failure) => status_of_compiler(failure),
         Error::Undeclared { .. } | Error::Count { .. } => S::InvalidArgument,
         Error::Cuda(error) if error.is_sticky() => S::DeviceLost,

@@ -1,5 +1,5 @@
 //! Integration with other libraries: PyTorch's allocator entry points (`torch.rs`), cuBLAS and
-//! cuSOLVER handles (`blas.rs`).
+//! cuSOLVER handles (`math_handles.rs`).
 
-pub mod blas;
+pub mod math_handles;
 pub mod torch;

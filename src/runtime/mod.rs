@@ -332,7 +332,7 @@ fn close(gpus: &Gpus) {
     // All devices settle before any of them frees memory, which another one may still use.
     gpus.devices.iter().for_each(Device::settle);
     gpus.ipc().end(gpus);
-    crate::interop::blas::close(gpus);
+    crate::interop::math_handles::close(gpus);
     uncached::close(gpus);
     gpus.devices.iter().for_each(close_device);
     gpus.pinned().close(&gpus.devices);

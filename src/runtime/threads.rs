@@ -3,7 +3,7 @@
 use crate::base::error::Result;
 use crate::base::thread::{self, Hooks, Inside};
 use crate::gpu::{current, gpus};
-use crate::interop::blas;
+use crate::interop::math_handles;
 use crate::memory::device::figures;
 use crate::memory::pools::route;
 use crate::memory::trace::history;
@@ -12,7 +12,7 @@ use crate::sanitizer;
 static HOOKS: Hooks = Hooks {
     thread_ends: |block| {
         route::forget(block);
-        blas::leave(std::ptr::from_ref(block) as usize);
+        math_handles::leave(std::ptr::from_ref(block) as usize);
         figures::leave();
         history::end_thread();
         sanitizer::leave();

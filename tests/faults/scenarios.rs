@@ -78,6 +78,7 @@ pub const SCENARIOS: &[Scenario] = &[
     on(LATE, "late_graphs", graphs::graphs),
     on(UNMAPPED, "graphs_in_segments", graphs::graphs),
     on(ONE, "pinned_in_graphs", graphs::pinned),
+    on(ONE, "registered", work::registered),
     on(ONE, "hooks_of_graphs", graphs::hooks),
     on(LATE, "late_hooks_of_graphs", graphs::hooks),
     on(ONE, "data_of_graphs", graphs::data),

@@ -97,9 +97,10 @@ extern "C" {
 #endif
 
 /* CUDA's own types. */
-struct CUstream_st;    /* CUstream, cudaStream_t */
-struct CUevent_st;     /* CUevent, cudaEvent_t */
-struct CUgraph_st;     /* CUgraph, cudaGraph_t */
-struct CUgraphExec_st; /* CUgraphExec, cudaGraphExec_t */
-struct cublasContext;  /* cublasHandle_t */
+struct CUstream_st;       /* CUstream, cudaStream_t */
+struct CUevent_st;        /* CUevent, cudaEvent_t */
+struct CUgraph_st;        /* CUgraph, cudaGraph_t */
+struct CUgraphExec_st;    /* CUgraphExec, cudaGraphExec_t */
+struct cublasContext;     /* cublasHandle_t */
+struct cusolverDnContext; /* cusolverDnHandle_t */
 struct DLManagedTensorVersioned;

@@ -6,7 +6,7 @@ use crate::outputs::{Out, StructOut, TextOut};
 use crate::status_of;
 use crate::world::{Mode, World};
 use std::ffi::c_void;
-use tcuda::driver::cublas::cublasContext;
+use tcuda::driver::math_library::{cublasContext, cusolverDnContext};
 use tcuda::ffi::device::*;
 use tcuda::ffi::stream::tcuda_stream_synchronize;
 
@@ -190,5 +190,15 @@ pub(super) fn blas_handle(w: &mut World, i: &mut Input) {
     let mut out = Out::<*mut cublasContext>::required(i, &mut e);
     e.also(&[status::NOT_SUPPORTED]);
     let status = status_of!(tcuda_blas_handle(device, out.ptr()));
+    out.check(w.judge(status, &e));
+}
+
+/// Nor is there a cuSOLVER.
+pub(super) fn solver_handle(w: &mut World, i: &mut Input) {
+    let mut e = Expect::default();
+    let device = w.device(i, &mut e);
+    let mut out = Out::<*mut cusolverDnContext>::required(i, &mut e);
+    e.also(&[status::NOT_SUPPORTED]);
+    let status = status_of!(tcuda_solver_handle(device, out.ptr()));
     out.check(w.judge(status, &e));
 }

@@ -7,6 +7,7 @@ use crate::pinned::Pinned;
 use crate::world::World;
 use crate::{status_of, tell};
 use std::ffi::c_void;
+use std::sync::OnceLock;
 use tcuda::ffi::host::*;
 
 const SIZES: [usize; 16] = [
@@ -55,6 +56,40 @@ pub(super) fn free(w: &mut World, i: &mut Input) {
     if status != status::INVALID_POINTER && !ptr.is_null() {
         w.remove_pinned(ptr as usize, ok);
     }
+}
+
+/// Pages to register, each alone or with others.
+fn page(i: &mut Input) -> usize {
+    static PAGES: OnceLock<usize> = OnceLock::new();
+    let first = PAGES.get_or_init(|| {
+        let bytes = Box::leak(vec![0u8; 7 * PAGE].into_boxed_slice());
+        bytes.as_ptr().addr().next_multiple_of(PAGE)
+    });
+    first + i.below(4) * PAGE
+}
+
+const PAGE: usize = 4096;
+
+/// What may be registered already, or not be.
+const REFUSED: &[i32] = &[status::INVALID_POINTER, status::INVALID_STATE, status::CUDA_ERROR];
+
+pub(super) fn register(w: &mut World, i: &mut Input) {
+    let mut e = Expect::default();
+    let ptr = if i.rarely(8) { 0 } else { page(i) };
+    let bytes = i.one_of(&[PAGE, 1, 2 * PAGE, 0, usize::MAX]);
+    let flags = i.one_of(&[0, 1, 2, 3, 16]);
+    if ptr == 0 || bytes == 0 || bytes == usize::MAX || flags == 16 {
+        e.wrong(status::INVALID_ARGUMENT);
+    }
+    e.also(REFUSED);
+    w.judge(status_of!(tcuda_host_register(ptr as *mut _, bytes, flags)), &e);
+}
+
+pub(super) fn unregister(w: &mut World, i: &mut Input) {
+    let mut e = Expect::default();
+    let ptr = if i.rarely(8) { 0 } else { page(i) };
+    e.also(REFUSED);
+    w.judge(status_of!(tcuda_host_unregister(ptr as *mut _)), &e);
 }
 
 pub(super) fn record(w: &mut World, i: &mut Input) {

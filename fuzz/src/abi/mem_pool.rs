@@ -134,6 +134,16 @@ pub(super) fn id(w: &mut World, i: &mut Input) {
     }
 }
 
+pub(super) fn use_count(w: &mut World, i: &mut Input) {
+    let mut e = Expect::default();
+    let handle = w.pool(i, &mut e);
+    let mut count = Out::<u32>::required(i, &mut e);
+    let status = status_of!(tcuda_mem_pool_use_count(handle as *mut _, count.ptr()));
+    if let Some(count) = count.check(w.judge(status, &e)) {
+        assert!(count > 0);
+    }
+}
+
 pub(super) fn snapshot(w: &mut World, i: &mut Input) {
     let mut e = Expect::default();
     let (handle, with_history) = (w.pool(i, &mut e), w.flag(i, &mut e));

@@ -115,6 +115,11 @@ impl PoolId {
             && place.references.load(Ordering::Acquire) > 0
     }
 
+    /// Number of references; 0: it is dead.
+    pub fn references(self) -> u32 {
+        if self.is_alive() { self.place().references.load(Ordering::Acquire) } else { 0 }
+    }
+
     /// May other allocations use its free blocks before they fail?
     pub fn serves_on_oom(self) -> bool {
         self.is_alive() && self.flags() & (USE_ON_OOM | ASLEEP) == USE_ON_OOM

@@ -11,6 +11,7 @@ mod events;
 mod grow_ahead;
 mod heap;
 mod kept;
+pub mod registered;
 mod settle;
 mod source;
 pub mod stats;
@@ -66,6 +67,8 @@ pub struct HostMemory {
     directory: Directory,
     source: Source,
     active: Active,
+    /// Addresses of the ranges that the host registered.
+    registered: Mutex<Vec<usize>>,
     /// None: the default.
     settings: Published<HostSettings>,
     /// The index of the next new thread's heaps.
@@ -100,6 +103,7 @@ impl HostMemory {
             directory: Directory::new(),
             source: Source::new(driver),
             active: Active::default(),
+            registered: Mutex::new(Rank::LEAF, Vec::new()),
             settings: Published::new(),
             next_shard: AtomicU32::new(0),
             helper: AtomicUsize::new(0),

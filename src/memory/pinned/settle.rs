@@ -101,5 +101,6 @@ impl HostMemory {
             segments.iter().flatten().for_each(|segment| self.source.close_segment(segment.memory));
         }
         self.source.close();
+        self.unregister_all();
     }
 }

@@ -71,7 +71,7 @@ fn no_reserve() -> Error {
 
 /// Enters a context in which memory can be pinned: an existing one if possible, so that no context
 /// is created on a device that the host does not use.
-fn enter(gpus: &Gpus) -> Result<ContextGuard> {
+pub fn enter(gpus: &Gpus) -> Result<ContextGuard> {
     let current = gpus.device(CURRENT)?;
     if current.has_context() {
         return current.enter();

@@ -1,9 +1,12 @@
 //! Copies, fills, and threads.
 
 use crate::host::{CURRENT, Done, Failed, Memory, Stream, call, copy, expect, fill, problem};
+use std::cell::UnsafeCell;
+use std::ffi::c_void;
 use std::ptr::null_mut;
 use tcuda::ffi::copy::*;
 use tcuda::ffi::device::*;
+use tcuda::ffi::host::{tcuda_host_register, tcuda_host_unregister};
 use tcuda::ffi::memory::tcuda_record_stream;
 use tcuda::ffi::status::tcuda_status;
 
@@ -125,3 +128,29 @@ pub fn threads_at_once() -> Done {
     }
     Ok(())
 }
+
+/// Memory of the host that is registered; the last is left to the shutdown.
+pub fn registered() -> Done {
+    static PAGES: [Page; 3] = [const { Page(UnsafeCell::new([0; 4096])) }; 3];
+    let stream = Stream::new(0, 0)?;
+    let memory = Memory::new(4096, 0, stream.0)?;
+    let address = |index: usize| PAGES[index].0.get().cast::<c_void>();
+    call!(tcuda_host_register(address(0), 4096, 0))?;
+    let done = (|| {
+        call!(tcuda_host_register(address(1), 4096, 1))?;
+        let copied = call!(tcuda_copy(memory.0, address(1), 4096, stream.0));
+        call!(tcuda_host_unregister(address(1)))?;
+        copied
+    })();
+    call!(tcuda_host_unregister(address(0)))?;
+    done?;
+    // Whether it is registered from an earlier round depends on what failed there.
+    let _ = call!(tcuda_host_register(address(2), 4096, 0));
+    stream.synchronize()
+}
+
+#[repr(align(4096))]
+struct Page(UnsafeCell<[u8; 4096]>);
+
+// SAFETY: only copies of the driver touch it.
+unsafe impl Sync for Page {}

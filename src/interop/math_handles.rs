@@ -1,5 +1,6 @@
-//! cuBLAS handles, one for each thread and device, as in PyTorch. When a thread ends, other threads
-//! reuse its handles. Workspaces, one for each handle and stream, come from the library's cache.
+//! Handles of cuBLAS and cuSOLVER, one for each thread and device, as in PyTorch. When a thread
+//! ends, other threads reuse its handles. Workspaces of cuBLAS, one for each handle and stream,
+//! come from the library's cache.
 //!
 //! While a stream is captured by tcuda, the workspace is the capture's own, from the graph's
 //! memory: work inside and outside the graph never shares a workspace.
@@ -11,7 +12,7 @@ use crate::base::log::{self, Level};
 use crate::base::rank::Rank;
 use crate::base::text::Text;
 use crate::base::thread::{self, try_box};
-use crate::driver::cublas::{self, Cublas};
+use crate::driver::math_library::{Kind, MathLibrary};
 use crate::gpu::capture_mode::Relaxed;
 use crate::gpu::device::Device;
 use crate::gpu::external_registry::HeldStream;
@@ -30,8 +31,9 @@ struct Space {
     bytes: u64,
 }
 
-/// A cuBLAS handle.
+/// A handle of cuBLAS or cuSOLVER.
 struct Handle {
+    library: &'static MathLibrary,
     device: i32,
     native: usize,
     /// The thread that uses it; 0: none.
@@ -51,31 +53,37 @@ static IN_USE: AtomicBool = AtomicBool::new(false);
 
 const MIB: u64 = 1 << 20;
 
-/// This thread's handle of a device, set to its current stream.
-pub fn handle(gpus: &Gpus, device: &Device) -> Result<usize> {
+/// This thread's handle of a library and device, set to its current stream.
+pub fn handle(gpus: &Gpus, device: &Device, kind: &'static Kind) -> Result<usize> {
     let mut version = 0;
     // SAFETY: `version` is writable.
     unsafe { gpus.driver().cuDriverGetVersion(&mut version) }?;
-    let cublas = cublas::get(device.is_simulated(), version)?;
+    let library = kind.get(device.is_simulated(), version)?;
     let stream = device.streams.current();
     let _context = device.enter()?;
-    let handle = own(gpus, device, cublas)?;
+    let handle = own(gpus, device, library)?;
     // SAFETY: handles stay until shutdown, which waits for this call.
     let handle = unsafe { &*handle };
-    let space = match cublas.takes_workspaces() {
+    let space = match library.takes_workspaces() {
         true => Some(handle.space(gpus, device, stream.on_this_thread(gpus)?)?),
         false => None,
     };
-    cublas.use_on(handle.native, stream.native() as usize, space)?;
+    library.use_on(handle.native, stream.native() as usize, space)?;
     Ok(handle.native)
 }
 
 /// This thread's handle, an unowned one, or a new one; the device's context is current.
-fn own(gpus: &Gpus, device: &Device, cublas: &Cublas) -> Result<*const Handle> {
+fn own(gpus: &Gpus, device: &Device, library: &'static MathLibrary) -> Result<*const Handle> {
     let (me, ordinal) = (thread::address(), device.ordinal());
     let left = {
         let mut handles = HANDLES.lock();
-        let of = |owner| move |known: &Handle| known.device == ordinal && known.owner == owner;
+        let of = |owner| {
+            move |known: &Handle| {
+                known.device == ordinal
+                    && known.owner == owner
+                    && std::ptr::eq(known.library, library)
+            }
+        };
         if let Some(index) = handles.iter().position(|known| of(me)(known)) {
             return Ok(&raw const *handles[index]);
         }
@@ -84,9 +92,9 @@ fn own(gpus: &Gpus, device: &Device, cublas: &Cublas) -> Result<*const Handle> {
             &raw const *handles[index]
         })
     };
-    let Some(left) = left else { return make(gpus, device, cublas, me) };
+    let Some(left) = left else { return make(gpus, device, library, me) };
     // SAFETY: as in `handle`.
-    if let Err(failure) = cublas.reset_modes(unsafe { &*left }.native) {
+    if let Err(failure) = library.reset_modes(unsafe { &*left }.native) {
         // It stays unowned.
         let mut handles = HANDLES.lock();
         if let Some(index) = handles.iter().position(|known| std::ptr::eq(&raw const **known, left))
@@ -99,18 +107,23 @@ fn own(gpus: &Gpus, device: &Device, cublas: &Cublas) -> Result<*const Handle> {
 }
 
 #[cold]
-fn make(gpus: &Gpus, device: &Device, cublas: &Cublas, owner: usize) -> Result<*const Handle> {
-    const NO_ROOM: &str = "a cuBLAS handle";
+fn make(
+    gpus: &Gpus,
+    device: &Device,
+    library: &'static MathLibrary,
+    owner: usize,
+) -> Result<*const Handle> {
+    const NO_ROOM: &str = "a handle of cuBLAS or cuSOLVER";
     let spaces = UnsafeCell::new(Vec::new());
     let mut handle =
-        try_box(Handle { device: device.ordinal(), native: 0, owner, spaces }, NO_ROOM)?;
+        try_box(Handle { library, device: device.ordinal(), native: 0, owner, spaces }, NO_ROOM)?;
     // It allocates, which must not invalidate a capture that is under way.
     let _relaxed = Relaxed::enter(gpus.driver());
-    handle.native = match cublas.create() {
-        // cuBLAS cannot use memory that the cache holds.
+    handle.native = match library.create() {
+        // It cannot use memory that the cache holds.
         Err(failure) if failure.is_out_of_memory() => {
             memory::empty_cache(gpus)?;
-            cublas.create()?
+            library.create()?
         }
         other => other?,
     };
@@ -118,7 +131,7 @@ fn make(gpus: &Gpus, device: &Device, cublas: &Cublas, owner: usize) -> Result<*
     let mut handles = HANDLES.lock();
     if handles.try_reserve(1).is_err() {
         drop(handles);
-        cublas.destroy(native);
+        library.destroy(native);
         return Err(Error::OutOfHostMemory(NO_ROOM));
     }
     handles.push(handle);
@@ -203,9 +216,7 @@ pub(crate) fn close(gpus: &Gpus) {
         let Ok(device) = gpus.device(handle.device) else { continue };
         // Also of a lost device: the handle's host memory is freed.
         let _context = device.enter();
-        if let Ok(cublas) = cublas::get(device.is_simulated(), i32::MAX) {
-            cublas.destroy(handle.native);
-        }
+        handle.library.destroy(handle.native);
         for space in handle.spaces.into_inner() {
             free(gpus, space.address);
         }
