@@ -217,8 +217,10 @@ fn frontier_of(driver: &'static Driver, stream: &Stream) -> Result<Option<(CUgra
     }
     let mut frontier = Vec::new();
     for index in 0..count {
-        // SAFETY: the driver's list, which is valid until the next call for this stream.
-        let node = unsafe { nodes.add(index).read() };
+        // SAFETY: the driver's list has `count` elements.
+        let node = unsafe { nodes.add(index) };
+        // SAFETY: as above; it is valid until the next call for this stream.
+        let node = unsafe { node.read() };
         push_to(&mut frontier, node as usize)?;
     }
     Ok(Some((graph, frontier)))

@@ -190,15 +190,37 @@ struct Memory {
     bytes: usize,
 }
 
-/// A value that a call of the driver writes. `None`: the driver does not tell, as it is too old for
-/// the call, or for this kind of node.
+/// What a call of the driver may write: numbers and pointers, for which any bytes are right.
 ///
 /// # Safety
-/// `T` consists of numbers and pointers, and `read` writes one if it succeeds.
-unsafe fn read<T>(read: impl FnOnce(*mut T) -> CudaResult) -> Result<Option<T>, CudaError> {
+/// All bits zero are a value.
+unsafe trait Answer {}
+
+// SAFETY: a number.
+unsafe impl Answer for u32 {}
+// SAFETY: a number.
+unsafe impl Answer for u64 {}
+// SAFETY: a pointer.
+unsafe impl<T> Answer for *mut T {}
+// SAFETY: a pointer.
+unsafe impl<T> Answer for *const T {}
+// SAFETY: pointers, of which one is optional.
+unsafe impl Answer for CUDA_HOST_NODE_PARAMS {}
+// SAFETY: numbers and pointers.
+unsafe impl Answer for CUDA_KERNEL_NODE_PARAMS {}
+// SAFETY: numbers.
+unsafe impl Answer for CUDA_MEMSET_NODE_PARAMS {}
+// SAFETY: numbers.
+unsafe impl Answer for CopyParameters {}
+// SAFETY: numbers.
+unsafe impl Answer for AllocationParameters {}
+
+/// What a call of the driver writes. `None`: the driver does not tell, as it is too old for the
+/// call, or for this kind of node.
+fn read<T: Answer>(read: impl FnOnce(*mut T) -> CudaResult) -> Result<Option<T>, CudaError> {
     let mut value = MaybeUninit::<T>::zeroed();
     match read(value.as_mut_ptr()) {
-        // SAFETY: the caller's promise.
+        // SAFETY: zeros are a value, and the driver has written another.
         Ok(()) => Ok(Some(unsafe { value.assume_init() })),
         Err(error) if UNKNOWN.contains(&error.code) => Ok(None),
         Err(error) => Err(error),
@@ -212,8 +234,8 @@ impl Node {
         unsafe { driver.cuGraphNodeGetType(node, std::ptr::from_mut(&mut kind).cast()) }?;
         let mut found = Node {
             kind,
-            // SAFETY: the node is alive; a number is written.
-            tools_id: unsafe { read(|id| driver.cuGraphNodeGetToolsId(node, id)) }?,
+            // SAFETY: the node is alive, and the number is writable.
+            tools_id: read(|id| unsafe { driver.cuGraphNodeGetToolsId(node, id) })?,
             kernel: None,
             event: 0,
             host_function: 0,
@@ -252,10 +274,8 @@ impl Node {
 
     /// Of a node that this library queued, the function is that of its caller.
     fn read_host_function(&mut self, driver: &Driver, node: CUgraphNode) -> CudaResult {
-        // SAFETY: the node is alive; the parameters are pointers.
-        let params = unsafe {
-            read(|params: *mut CUDA_HOST_NODE_PARAMS| driver.cuGraphHostNodeGetParams(node, params))
-        };
+        // SAFETY: the node is alive, and the parameters are writable.
+        let params = read(|params| unsafe { driver.cuGraphHostNodeGetParams(node, params) });
         let Some(params) = params? else { return Ok(()) };
         let given = params.fn_.map_or(0, |function| function as usize);
         let own = captured_callback::host_function(given, params.userData);
@@ -272,23 +292,19 @@ impl Node {
 
 impl Kernel {
     fn read(driver: &Driver, node: CUgraphNode) -> Result<Option<Kernel>, CudaError> {
-        // SAFETY: the node is alive; the parameters are numbers and pointers.
-        let params = unsafe {
-            read(|params: *mut CUDA_KERNEL_NODE_PARAMS| {
-                driver.cuGraphKernelNodeGetParams(node, params)
-            })
-        };
+        // SAFETY: the node is alive, and the parameters are writable.
+        let params = read(|params| unsafe { driver.cuGraphKernelNodeGetParams(node, params) });
         let Some(params) = params? else { return Ok(None) };
         let mut function = params.func;
         if function.is_null() && !params.kern.is_null() {
-            // SAFETY: the kernel of the node is loaded; a pointer is written.
-            let known = unsafe { read(|known| driver.cuKernelGetFunction(known, params.kern)) };
+            // SAFETY: the kernel of the node is loaded, and the pointer is writable.
+            let known = read(|known| unsafe { driver.cuKernelGetFunction(known, params.kern) });
             function = known?.unwrap_or(function);
         }
         let mut name = None;
         if !function.is_null() {
-            // SAFETY: the kernel of the node is loaded; a pointer is written.
-            name = unsafe { read(|name| driver.cuFuncGetName(name, function)) }?;
+            // SAFETY: the kernel of the node is loaded, and the pointer is writable.
+            name = read(|name| unsafe { driver.cuFuncGetName(name, function) })?;
         }
         Ok(Some(Kernel {
             function,
@@ -305,12 +321,10 @@ impl Memory {
         let none = Memory { ptr: 0, src: 0, value: 0, element_bytes: 0, bytes: 0 };
         Ok(match kind {
             "memcpy" => {
-                // SAFETY: the node is alive; the parameters have this layout.
-                let found = unsafe {
-                    read(|params: *mut CopyParameters| {
-                        driver.cuGraphMemcpyNodeGetParams(node, params.cast())
-                    })
-                };
+                let found = read(|params: *mut CopyParameters| {
+                    // SAFETY: the node is alive; the parameters have this layout.
+                    unsafe { driver.cuGraphMemcpyNodeGetParams(node, params.cast()) }
+                });
                 found?.map(|copy| Memory {
                     ptr: copy.dst.address(),
                     src: copy.src.address(),
@@ -319,12 +333,10 @@ impl Memory {
                 })
             }
             "memset" => {
-                // SAFETY: the node is alive; the parameters are numbers.
-                let found = unsafe {
-                    read(|params: *mut CUDA_MEMSET_NODE_PARAMS| {
-                        driver.cuGraphMemsetNodeGetParams(node, params)
-                    })
-                };
+                let found = read(|params: *mut CUDA_MEMSET_NODE_PARAMS| {
+                    // SAFETY: the node is alive, and the parameters are writable.
+                    unsafe { driver.cuGraphMemsetNodeGetParams(node, params) }
+                });
                 found?.map(|fill| Memory {
                     ptr: fill.dst,
                     value: fill.value,
@@ -334,17 +346,15 @@ impl Memory {
                 })
             }
             "mem_alloc" => {
-                // SAFETY: the node is alive; the parameters have this layout.
-                let found = unsafe {
-                    read(|params: *mut AllocationParameters| {
-                        driver.cuGraphMemAllocNodeGetParams(node, params.cast())
-                    })
-                };
+                let found = read(|params: *mut AllocationParameters| {
+                    // SAFETY: the node is alive; the parameters have this layout.
+                    unsafe { driver.cuGraphMemAllocNodeGetParams(node, params.cast()) }
+                });
                 found?.map(|found| Memory { ptr: found.ptr, bytes: found.bytes, ..none })
             }
             "mem_free" => {
-                // SAFETY: the node is alive; an address is written.
-                let found = unsafe { read(|ptr| driver.cuGraphMemFreeNodeGetParams(node, ptr)) };
+                // SAFETY: the node is alive, and the address is writable.
+                let found = read(|ptr| unsafe { driver.cuGraphMemFreeNodeGetParams(node, ptr) });
                 found?.map(|ptr| Memory { ptr, ..none })
             }
             _ => None,
@@ -481,8 +491,8 @@ impl Write for Writer<'_> {
 impl Writer<'_> {
     fn json(&mut self, graph: CUgraph, exec: CUgraphExec) -> Done {
         if !exec.is_null() {
-            // SAFETY: the executable is alive; a number is written.
-            self.exec_id = unsafe { read(|id| self.driver.cuGraphExecGetId(exec, id)) }?;
+            // SAFETY: the executable is alive, and the number is writable.
+            self.exec_id = read(|id| unsafe { self.driver.cuGraphExecGetId(exec, id) })?;
         }
         self.write_str("{\"exec_graph_id\": ")?;
         self.number(self.exec_id.map(u64::from))?;
@@ -640,7 +650,7 @@ impl Writer<'_> {
             }
             self.write_str("\"];\n")?;
             if !node.child.is_null() && depth < MAX_DEPTH {
-                write!(self, "subgraph cluster_{} {{\n", first + index)?;
+                writeln!(self, "subgraph cluster_{} {{", first + index)?;
                 self.dot_body(node.child, depth + 1)?;
                 self.write_str("}\n")?;
             }

@@ -42,6 +42,7 @@ fn kernel_parameters(bench: &Bench) {
     let node = bench.node(graph, KERNEL);
     let mut found = MaybeUninit::<CUDA_KERNEL_NODE_PARAMS>::zeroed();
     cu!(bench, cuGraphKernelNodeGetParams(node, found.as_mut_ptr()) => 0);
+    // SAFETY: numbers and pointers, which were zeroed and written.
     let found = unsafe { found.assume_init() };
     bench.is("the function", found.func == writer, true);
     let grid = [found.gridDimX, found.gridDimY, found.gridDimZ];
@@ -56,6 +57,7 @@ fn names_and_parameters(bench: &Bench) {
     let writer = bench.writer();
     let (mut name, mut offset, mut bytes) = (null(), 77, 77);
     cu!(bench, cuFuncGetName(&mut name, writer) => 0);
+    // SAFETY: the driver's text, which ends with a NUL.
     let name = unsafe { CStr::from_ptr(name) };
     bench.is("name", name.to_bytes(), b"contract_write");
     cu!(bench, cuFuncGetParamInfo(writer, 0, &mut offset, &mut bytes) => 0);
@@ -100,6 +102,7 @@ fn fill_parameters(bench: &Bench) {
     let mut found = MaybeUninit::<CUDA_MEMSET_NODE_PARAMS>::zeroed();
     let node = bench.node(graph, FILL);
     cu!(bench, cuGraphMemsetNodeGetParams(node, found.as_mut_ptr()) => 0);
+    // SAFETY: numbers, which were zeroed and written.
     let bytes = unsafe { found.assume_init() };
     bench.is("bytes", (bytes.dst == address, bytes.value, bytes.height), (true, 7, 1));
     bench.is("of bytes", bytes.elementSize as usize * bytes.width, 33);
@@ -110,6 +113,7 @@ fn fill_parameters(bench: &Bench) {
     let graph = bench.end(stream);
     let node = bench.node(graph, FILL);
     cu!(bench, cuGraphMemsetNodeGetParams(node, found.as_mut_ptr()) => 0);
+    // SAFETY: as above.
     let words = unsafe { found.assume_init() };
     let seen = (words.value, words.elementSize, words.width, words.height);
     bench.is("words", seen, (0x0102_0304, 4, 9, 1));
@@ -127,6 +131,7 @@ fn callback_parameters(bench: &Bench) {
     let node = bench.node(graph, CALLBACK);
     let mut found = MaybeUninit::<CUDA_HOST_NODE_PARAMS>::zeroed();
     cu!(bench, cuGraphHostNodeGetParams(node, found.as_mut_ptr()) => 0);
+    // SAFETY: numbers and pointers, which were zeroed and written.
     let found = unsafe { found.assume_init() };
     let function = found.fn_.map(|function| function as usize);
     bench.is("function", function, Some(count as *const () as usize));
@@ -315,6 +320,7 @@ fn ids(bench: &Bench) {
     let graph = forked(bench);
     let (mut exec, mut id, mut tools_id) = (null_mut(), 0, 0);
     let node = bench.node(graph, FILL);
+    // SAFETY: the node is alive, and the number is writable.
     let asked = unsafe { bench.driver.cuGraphNodeGetToolsId(node, &mut tools_id) };
     if asked.is_err_and(|error| error.code == CudaError::MISSING) {
         bench.skip("the driver is older than CUDA 13.1");
