@@ -329,6 +329,16 @@ tcuda_status tcuda_observer_destroy(tcuda_observer *observer);
 #define TCUDA_SYNC_DEBUG_WARN 1
 #define TCUDA_SYNC_DEBUG_ERROR 2 /**< TCUDA_STATUS_WOULD_SYNCHRONIZE, and no wait. */
 
+/**
+ * What tcuda_device_set does if a device other than the chosen one has a primary context in this
+ * process: TCUDA_CONTEXT_CHECK_...
+ */
+typedef int32_t tcuda_context_check_mode;
+#define TCUDA_CONTEXT_CHECK_DEFAULT 0 /**< Nothing. */
+#define TCUDA_CONTEXT_CHECK_WARN 1    /**< It logs a warning. */
+/** It fails with TCUDA_STATUS_INVALID_STATE, and changes nothing. */
+#define TCUDA_CONTEXT_CHECK_ERROR 2
+
 /** Everything fixed about a device. Flags are 0 or 1. */
 typedef struct tcuda_device_info {
     size_t struct_size;          /**< From TCUDA_INIT. */
@@ -413,6 +423,35 @@ tcuda_status tcuda_device_current(int32_t *device);
  */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_device_set(int32_t device);
+
+/**
+ * The devices on which this process has a primary context, whichever library created it. Creates
+ * none. (torch.cuda._primary_context_devices)
+ *
+ * @param[out] devices   ordinals, the first `capacity` of them; may be NULL when `capacity` is 0
+ * @param      capacity  length of the list
+ * @param[out] count     number of such devices
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_device_primary_contexts(int32_t *devices, size_t capacity, size_t *count);
+
+/**
+ * The mode that tcuda_context_check_mode_set set; without it that of TCUDA_CHECK_STRAY_CONTEXT, or
+ * TORCH_CUDA_CHECK_STRAY_CONTEXT: "warn" or "error". (torch.cuda: TORCH_CUDA_CHECK_STRAY_CONTEXT)
+ *
+ * @param[out] mode  TCUDA_CONTEXT_CHECK_...
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_context_check_mode_get(tcuda_context_check_mode *mode);
+
+/**
+ * Sets the mode of the whole process, until tcuda_shutdown.
+ * (torch.cuda: TORCH_CUDA_CHECK_STRAY_CONTEXT)
+ *
+ * @param mode  TCUDA_CONTEXT_CHECK_...
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_context_check_mode_set(tcuda_context_check_mode mode);
 
 /**
  * tcuda_device_set that also returns the device that was current before; undo it with

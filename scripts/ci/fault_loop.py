@@ -60,7 +60,7 @@ LEFT_OUT = {"faults", "replay_faults", "denied", "cancel", "reclamation", "plugg
             "quickstart_cc", "link_cc", "driver_gone", "driver_poor",
             "simulator_driver", "simulator_missing", "visible", "backend", "backends",
             "backends_capture", "pluggable", "sandbox", "teardown", "reentry", "capture",
-            "limits", "neighbours", "privileges", "settings", "torch_streams",
+            "contexts", "limits", "neighbours", "privileges", "settings", "torch_streams",
             "nvtx_suballocations", "nvtx_ranges", "nvml_telemetry", "cublas_handles",
             "race_clean_shutdown", "generator", "graph",
             "graph_calls", "graph_data", "graph_functions", "graph_hooks", "graph_hpp_cc",

@@ -154,6 +154,18 @@ pub enum Error {
     /// The right call at the wrong time.
     #[error("{0}")]
     InvalidState(&'static str),
+    /// A device has a primary context that the host did not want.
+    #[error(
+        "device {chosen} is chosen, but device {stray} has a primary context already, which takes \
+         memory there: choose the device before anything uses another one, or set \
+         CUDA_VISIBLE_DEVICES"
+    )]
+    StrayContext {
+        /// The device that the host chooses.
+        chosen: i32,
+        /// The device with the context.
+        stray: i32,
+    },
     /// A call that CUDA does not allow in a host function of a stream.
     #[error(
         "{} was called by a host function of a stream, where CUDA can be neither called nor \

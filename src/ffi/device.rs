@@ -9,6 +9,7 @@ use crate::driver::sync_debug;
 use crate::driver::sys::CUdevice_attribute as Attribute;
 use crate::gpu::device::{CURRENT, Device};
 use crate::gpu::gpus;
+use crate::gpu::stray_contexts;
 use crate::interop::math_handles;
 use crate::ops::{copy, kernels};
 use crate::runtime;
@@ -231,7 +232,91 @@ pub unsafe extern "C" fn tcuda_device_current(device: *mut i32) -> tcuda_status 
 #[unsafe(no_mangle)]
 #[must_use]
 pub extern "C" fn tcuda_device_set(device: i32) -> tcuda_status {
-    boundary(|call| if device < 0 { Ok(()) } else { call.gpus()?.set_current_device(device) })
+    boundary(|call| {
+        if device < 0 {
+            return Ok(());
+        }
+        let gpus = call.gpus()?;
+        gpus.check_primary_contexts(device)?;
+        gpus.set_current_device(device)
+    })
+}
+
+/// The devices on which this process has a primary context, whichever library created it. Creates
+/// none. (torch.cuda._primary_context_devices)
+///
+/// @param[out] devices   ordinals, the first `capacity` of them; may be NULL when `capacity` is 0
+/// @param      capacity  length of the list
+/// @param[out] count     number of such devices
+#[unsafe(no_mangle)]
+#[must_use]
+pub unsafe extern "C" fn tcuda_device_primary_contexts(
+    devices: *mut i32,
+    capacity: usize,
+    count: *mut usize,
+) -> tcuda_status {
+    boundary(|call| {
+        let count = out(count, "count")?;
+        if capacity > 0 {
+            out(devices, "devices")?;
+        }
+        let gpus = call.gpus()?;
+        // Everything is asked first, so that a failure leaves the list alone.
+        let found =
+            gpus.with_primary_context().try_fold(0, |sum, device| device.map(|_| sum + 1))?;
+        let ordinals = gpus.with_primary_context().flatten().map(Device::ordinal);
+        for (index, ordinal) in ordinals.take(capacity).enumerate() {
+            // SAFETY: the caller has room for `capacity`.
+            let place = unsafe { devices.add(index) };
+            // SAFETY: as above.
+            unsafe { place.write_unaligned(ordinal) };
+        }
+        count.set(found);
+        Ok(())
+    })
+}
+
+/// What tcuda_device_set does if a device other than the chosen one has a primary context in this
+/// process: TCUDA_CONTEXT_CHECK_...
+pub type tcuda_context_check_mode = i32;
+/// Nothing.
+pub const TCUDA_CONTEXT_CHECK_DEFAULT: i32 = 0;
+/// It logs a warning.
+pub const TCUDA_CONTEXT_CHECK_WARN: i32 = 1;
+/// It fails with TCUDA_STATUS_INVALID_STATE, and changes nothing.
+pub const TCUDA_CONTEXT_CHECK_ERROR: i32 = 2;
+
+// The layers below have the same numbers.
+const _: () = assert!(
+    TCUDA_CONTEXT_CHECK_DEFAULT == stray_contexts::DEFAULT
+        && TCUDA_CONTEXT_CHECK_WARN == stray_contexts::WARN
+        && TCUDA_CONTEXT_CHECK_ERROR == stray_contexts::ERROR
+);
+
+/// The mode that tcuda_context_check_mode_set set; without it that of TCUDA_CHECK_STRAY_CONTEXT, or
+/// TORCH_CUDA_CHECK_STRAY_CONTEXT: "warn" or "error". (torch.cuda: TORCH_CUDA_CHECK_STRAY_CONTEXT)
+///
+/// @param[out] mode  TCUDA_CONTEXT_CHECK_...
+#[unsafe(no_mangle)]
+#[must_use]
+pub unsafe extern "C" fn tcuda_context_check_mode_get(
+    mode: *mut tcuda_context_check_mode,
+) -> tcuda_status {
+    boundary(|_| {
+        let mode = out(mode, "mode")?;
+        mode.set(stray_contexts::mode()?);
+        Ok(())
+    })
+}
+
+/// Sets the mode of the whole process, until tcuda_shutdown.
+/// (torch.cuda: TORCH_CUDA_CHECK_STRAY_CONTEXT)
+///
+/// @param mode  TCUDA_CONTEXT_CHECK_...
+#[unsafe(no_mangle)]
+#[must_use]
+pub extern "C" fn tcuda_context_check_mode_set(mode: tcuda_context_check_mode) -> tcuda_status {
+    boundary(|_| stray_contexts::set_mode(mode))
 }
 
 /// tcuda_device_set that also returns the device that was current before; undo it with

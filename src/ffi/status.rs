@@ -97,7 +97,10 @@ pub(super) fn status_of(error: &Error) -> tcuda_status {
         Error::InvalidPointer { .. } | Error::InvalidHostPointer { .. } => S::InvalidPointer,
         Error::InvalidDevice { .. } | Error::ImpossibleDevice(_) => S::InvalidDevice,
         Error::SeededDevice { .. } => S::InvalidDevice,
-        Error::InvalidState(_) | Error::InCallback(_) | Error::BlockInUse { .. } => S::InvalidState,
+        Error::InvalidState(_)
+        | Error::InCallback(_)
+        | Error::BlockInUse { .. }
+        | Error::StrayContext { .. } => S::InvalidState,
         Error::Capturing { .. } => S::Capturing,
         Error::WouldSynchronize(_) => S::WouldSynchronize,
         Error::Callback { .. } => S::CallbackFailed,

@@ -150,11 +150,15 @@ impl Device {
         if known != 0 {
             return known == context as usize;
         }
+        self.has_active_context().unwrap_or(false) && self.context().is_ok_and(|own| own == context)
+    }
+
+    /// Does its primary context exist, also one that another library created?
+    pub fn has_active_context(&self) -> Result<bool> {
         let (mut flags, mut active) = (0, 0);
         // SAFETY: both are writable, the device exists.
-        let state =
-            unsafe { self.driver.cuDevicePrimaryCtxGetState(self.handle, &mut flags, &mut active) };
-        state.is_ok() && active != 0 && self.context().is_ok_and(|own| own == context)
+        unsafe { self.driver.cuDevicePrimaryCtxGetState(self.handle, &mut flags, &mut active) }?;
+        Ok(active != 0)
     }
 
     /// Makes its context current until the guard is dropped, which restores the caller's.

@@ -16,6 +16,7 @@ pub mod gpus;
 pub(crate) mod image;
 pub(crate) mod internal_streams;
 pub mod sanitizer_reports;
+pub mod stray_contexts;
 pub mod stream;
 pub mod subsystem;
 pub mod waits;

@@ -321,6 +321,7 @@ pub fn shutdown(inside: &Inside, destroy_handles: impl FnOnce(&Inside) -> usize)
     memory::forget_settings();
     backend::forget();
     crate::driver::sync_debug::forget();
+    crate::gpu::stray_contexts::forget();
     history::forget();
     crate::sanitizer::forget();
     crate::gpu::current::forget(thread::block());

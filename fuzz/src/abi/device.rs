@@ -202,3 +202,32 @@ pub(super) fn solver_handle(w: &mut World, i: &mut Input) {
     let status = status_of!(tcuda_solver_handle(device, out.ptr()));
     out.check(w.judge(status, &e));
 }
+
+pub(super) fn primary_contexts(w: &mut World, i: &mut Input) {
+    let mut e = Expect::default();
+    let mut device = -7;
+    let capacity = i.below(2);
+    let mut count = Out::<usize>::required(i, &mut e);
+    let status = status_of!(tcuda_device_primary_contexts(&mut device, capacity, count.ptr()));
+    let found = count.check(w.judge(status, &e));
+    assert_eq!(device != -7, capacity > 0 && found.is_some_and(|count| count > 0));
+}
+
+pub(super) fn context_check_mode_get(w: &mut World, i: &mut Input) {
+    let mut e = Expect::default();
+    let mut out = Out::<i32>::required(i, &mut e);
+    let status = status_of!(tcuda_context_check_mode_get(out.ptr()));
+    if let Some(mode) = out.check(w.judge(status, &e)) {
+        assert!((0..=2).contains(&mode));
+    }
+}
+
+/// The other steps choose devices as they like.
+pub(super) fn context_check_mode_set(w: &mut World, i: &mut Input) {
+    let mut e = Expect::default();
+    let mode = i.one_of(&[0, 0, 0, 3, -1]);
+    if mode != 0 {
+        e.wrong(status::INVALID_ARGUMENT);
+    }
+    w.judge(status_of!(tcuda_context_check_mode_set(mode)), &e);
+}
