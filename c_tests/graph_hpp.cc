@@ -1,6 +1,8 @@
 // tcuda.hpp: captures of graphs, with exceptions and without.
 
 #include <cstdio>
+#include <cstring>
+#include <memory>
 #include <tcuda.hpp>
 #include <type_traits>
 #include <utility>
@@ -129,6 +131,54 @@ static void test_abandoned() {
     TOOK(graph.replay());
 }
 
+// Hooks of one graph and of all, and annotations in a scope.
+static void test_hooks() {
+    tcuda::allocation memory(4096);
+    tcuda::graph graph(true);
+    int of_one = 0;
+    const auto count = std::make_shared<int>(0);
+    char json[4096] = "";
+    {
+        tcuda::graph_hook one(TCUDA_GRAPH_CAPTURE_ENDED | TCUDA_GRAPH_DESTROYED,
+            [&](tcuda_graph_event, tcuda_graph *seen, CUgraph_st *, CUgraphExec_st *) {
+                expect(seen == graph.get(), "a hook sees its graph");
+                of_one++;
+            },
+            &graph);
+        const tcuda::graph_hook all(TCUDA_GRAPH_CAPTURE_BEGUN | TCUDA_GRAPH_CAPTURE_ENDED,
+            [count](auto...) { ++*count; });
+        expect(one && all && count.use_count() == 2, "both are registered");
+        tcuda::graph_capture capture(graph);
+        {
+            const tcuda::graph_annotation annotation("a scope", capture.stream());
+            expect(annotation.status() == TCUDA_STATUS_OK, "it begins");
+            TOOK(tcuda::fill<unsigned char>(memory.get(), 2, 4096));
+        }
+        TOOK(tcuda::fill<unsigned char>(memory.get(), 3, 4096));
+        TOOK(capture.end());
+        expect(of_one == 1 && *count == 2, "they were called");
+        TOOK(tcuda::check(tcuda_graph_data_json(graph.get(), json, sizeof json, nullptr)));
+        const char *const found = std::strstr(json, "\"a scope\"");
+        expect(found != nullptr && std::strstr(found + 1, "\"a scope\"") == nullptr,
+            "the annotation is on one node");
+        one = tcuda::graph_hook(TCUDA_GRAPH_DESTROYED, [](auto...) {}, &graph);
+        TOOK(graph.clear());
+    }
+    expect(of_one == 1 && count.use_count() == 1, "hooks that ended are not called");
+#ifdef TCUDA_NO_EXCEPTIONS
+    const tcuda::graph_hook none(0, [count](auto...) {});
+    expect(none.status() == TCUDA_STATUS_INVALID_ARGUMENT && !none, "no event");
+#else
+    try {
+        const tcuda::graph_hook none(0, [count](auto...) {});
+        expect(false, "no event throws");
+    } catch (const tcuda::error &error) {
+        expect(error.status() == TCUDA_STATUS_INVALID_ARGUMENT, error.what());
+    }
+#endif
+    expect(count.use_count() == 1, "a hook that was refused is destroyed");
+}
+
 int main() {
     const tcuda_status status = tcuda_init();
     if (status == TCUDA_STATUS_NO_DRIVER || status == TCUDA_STATUS_NO_DEVICE) {
@@ -138,6 +188,7 @@ int main() {
     expect(status == TCUDA_STATUS_OK, "tcuda_init");
     test_capture();
     test_abandoned();
+    test_hooks();
     std::size_t live = 0;
     expect(tcuda_shutdown(&live) == TCUDA_STATUS_OK && live == 0, "no handle is left");
     return failures == 0 ? 0 : 1;

@@ -16,6 +16,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <initializer_list>
+#include <memory>
+#include <new>
 #include <type_traits>
 #include <utility>
 
@@ -323,6 +325,50 @@ public:
     }
     // Drops what was captured; reset() destroys the object.
     result clear() const { return detail::acted(tcuda_graph_reset(handle_)); }
+};
+
+// Calls a function object at steps of a graph, or of all graphs: hook(event, graph, cu_graph,
+// cu_graph_exec), which must not throw. The end of this object ends the calls; the hook itself is
+// destroyed once no thread is in it.
+class graph_hook : public unique_handle<tcuda_observer, tcuda_observer_destroy> {
+public:
+    template <class Hook>
+    graph_hook(tcuda_graph_event events, Hook hook, const graph *of = nullptr) {
+        std::unique_ptr<Hook> held(new (std::nothrow) Hook(std::move(hook)));
+        const tcuda_status status = held == nullptr ? TCUDA_STATUS_OUT_OF_HOST_MEMORY
+            : tcuda_graph_on_event(of != nullptr ? of->get() : nullptr, events, &call<Hook>,
+                held.get(), &destroy<Hook>, &handle_);
+        if (status == TCUDA_STATUS_OK) (void)held.release();
+        status_ = detail::created(status);
+    }
+
+private:
+    template <class Hook>
+    static void call(void *hook, tcuda_graph_event event, tcuda_graph *graph, CUgraph_st *cu_graph,
+        CUgraphExec_st *cu_graph_exec) noexcept {
+        (*static_cast<Hook *>(hook))(event, graph, cu_graph, cu_graph_exec);
+    }
+    template <class Hook> static void destroy(void *hook) noexcept {
+        delete static_cast<Hook *>(hook);
+    }
+};
+
+// Annotates what is captured on a stream in a scope, as tcuda_graph_annotation_push does.
+class [[nodiscard]] graph_annotation {
+public:
+    explicit graph_annotation(const char *annotation, stream_view stream = {})
+        : stream_(stream),
+          status_(detail::created(tcuda_graph_annotation_push(stream.get(), annotation))) {}
+    graph_annotation(const graph_annotation &) = delete;
+    graph_annotation &operator=(const graph_annotation &) = delete;
+    ~graph_annotation() {
+        if (status_ == TCUDA_STATUS_OK) detail::ignore(tcuda_graph_annotation_pop(stream_.get()));
+    }
+    tcuda_status status() const noexcept { return status_; }
+
+private:
+    stream_view stream_;
+    tcuda_status status_;
 };
 
 // Captures what this thread queues, as tcuda_graph_begin does. end() is tcuda_graph_end; a scope
