@@ -164,9 +164,37 @@ static void threads_meet_a_search(void)
     record(TCUDA_HISTORY_OFF, TCUDA_RECORD_CLEAR);
 }
 
+/* The frames of a block are found by its address, whatever left the ring. */
+static void blocks_have_their_frames(void)
+{
+    char json[1024] = "", expected[600];
+    size_t needed = 3;
+    void *other = NULL;
+    CHECK_OK(tcuda_malloc(1000, 0, NULL, &other));
+    record(TCUDA_HISTORY_STATE, TCUDA_RECORD_CLEAR);
+    char *const held = take("held", 11);
+    snprintf(expected, sizeof expected, "[{\"name\":\"%s\",\"filename\":\"request.c\","
+        "\"line\":11},{\"name\":\"main\",\"filename\":\"request.c\",\"line\":1}]", here.name);
+    CHECK_OK(tcuda_memory_frames_of(held, json, sizeof json, &needed));
+    CHECK_EQ(strcmp(json, expected), 0);
+    CHECK_EQ(needed, strlen(expected));
+    CHECK_OK(tcuda_memory_frames_of(held, json, 4, NULL));
+    CHECK_EQ(strcmp(json, "[{\""), 0);
+    CHECK_OK(tcuda_memory_frames_of(other, json, sizeof json, &needed));
+    CHECK_EQ(strcmp(json, "[]"), 0);
+    CHECK_STATUS(TCUDA_STATUS_INVALID_ARGUMENT, tcuda_memory_frames_of(NULL, NULL, 0, &needed));
+    CHECK_STATUS(TCUDA_STATUS_INVALID_POINTER, tcuda_memory_frames_of(held + 1, NULL, 0, &needed));
+    CHECK_OK(tcuda_free(held));
+    CHECK_STATUS(TCUDA_STATUS_INVALID_POINTER, tcuda_memory_frames_of(held, NULL, 0, &needed));
+    CHECK_EQ(needed, 2);
+    record(TCUDA_HISTORY_OFF, TCUDA_RECORD_CLEAR);
+    CHECK_OK(tcuda_free(other));
+}
+
 int main(void)
 {
     SKIP_WITHOUT_GPU();
+    blocks_have_their_frames();
     a_small_ring_stays_small();
     clear_and_off_keep_the_frames_of_live_blocks();
     threads_meet_a_search();

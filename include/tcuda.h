@@ -1308,6 +1308,18 @@ TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_memory_record_history(tcuda_history_mode mode,
     const tcuda_history_options *options);
 
+/**
+ * The frames with which a live block was allocated, innermost first, as JSON (ASCII): a list of
+ * {"name", "filename", "line"}, empty if none were recorded. TCUDA_STATUS_INVALID_POINTER for what
+ * is no live block. (torch.cuda.memory._allocation_traceback)
+ *
+ * @param ptr     what tcuda_malloc gave
+ * @param buf     may be NULL if len is 0; cut to `len` - 1 bytes and a NUL
+ * @param needed  length without the NUL; may be NULL
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_memory_frames_of(const void *ptr, char *buf, size_t len, size_t *needed);
+
 /* ---- Snapshots ---- */
 
 /** Segments and blocks of all devices at one moment. */

@@ -1,6 +1,6 @@
 //! Section "Memory" of the header: recording what the allocator does.
 
-use super::boundary::{Sized_, boundary, optional_text, struct_in};
+use super::boundary::{Sized_, boundary, optional_text, struct_in, text_out};
 use super::library::tcuda_destroy_fn;
 use super::status::tcuda_status;
 use super::user_data::UserData;
@@ -8,8 +8,11 @@ use crate::base::error::{Error, Result};
 use crate::base::frames::{MAX_DEPTH, Named, Source};
 use crate::base::text::Text;
 use crate::base::thread::try_box;
+use crate::gpu::gpus;
+use crate::memory;
 use crate::memory::trace::history::{self, DEFAULT_EVENTS, FramesFor, MOST_EVENTS, Recorder};
 use crate::memory::trace::ring::Action;
+use crate::runtime::pointer_kind::{Kind, name_kind};
 use std::ffi::{CStr, c_char, c_void};
 
 /// What is recorded: TCUDA_HISTORY_...
@@ -230,5 +233,33 @@ pub unsafe extern "C" fn tcuda_memory_record_history(
             source,
         };
         history::record(Some(recorder), clear)
+    })
+}
+
+/// The frames with which a live block was allocated, innermost first, as JSON (ASCII): a list of
+/// {"name", "filename", "line"}, empty if none were recorded. TCUDA_STATUS_INVALID_POINTER for what
+/// is no live block. (torch.cuda.memory._allocation_traceback)
+///
+/// @param ptr     what tcuda_malloc gave
+/// @param buf     may be NULL if len is 0; cut to `len` - 1 bytes and a NUL
+/// @param needed  length without the NUL; may be NULL
+#[unsafe(no_mangle)]
+#[must_use]
+pub unsafe extern "C" fn tcuda_memory_frames_of(
+    ptr: *const c_void,
+    buf: *mut c_char,
+    len: usize,
+    needed: *mut usize,
+) -> tcuda_status {
+    boundary(|call| {
+        let out = text_out(buf, len, needed)?;
+        if ptr.is_null() {
+            return Err(Error::Null { name: "ptr" });
+        }
+        let Some(gpus) = gpus::existing(call.inside()) else {
+            return Err(memory::unknown_pointer(ptr as u64));
+        };
+        out.fill(|sink| memory::write_frames(ptr as u64, sink))
+            .map_err(|error| name_kind(gpus, Kind::Device, error))
     })
 }

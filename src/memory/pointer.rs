@@ -12,7 +12,8 @@ use crate::memory::config::size::UNIT;
 use crate::memory::device::lookup::{Found, Locked, lock_mapped};
 use crate::memory::device::{DeviceMemory, lookup, segments, uncached};
 use crate::memory::stats::ledger::change_of;
-use crate::memory::trace::history;
+use crate::memory::trace::dictionary::Sink;
+use crate::memory::trace::{history, json, stacks};
 use crate::observe::flags::{self, Watcher};
 use crate::sanitizer;
 
@@ -167,6 +168,27 @@ pub fn find(address: u64) -> Result<Found> {
     };
     let found = &state.blocks[id];
     Ok(Found { requested: found.requested, bytes: found.bytes() as u64 })
+}
+
+/// Id of the stack that allocated a live block; 0: none was recorded.
+fn stack_of(address: u64) -> Result<u32> {
+    let Locked { state, id } = match addresses::arena_of(address) {
+        Some(found) => lock_mapped(found, address)?,
+        None if uncached::has(address) => return uncached::stack_of(address),
+        None => lookup::lock_block(address)?,
+    };
+    Ok(state.blocks[id].stack())
+}
+
+/// Writes the frames of the allocation of a live block, as JSON.
+pub fn write_frames(address: u64, sink: &mut Sink<'_>) -> Result<()> {
+    let (stacks, stack) = {
+        // No stack is removed meanwhile.
+        let _records = history::lock_records();
+        let stack = stack_of(address)?;
+        (stacks::copy()?, stack)
+    };
+    json::stack(&stacks, stack, sink)
 }
 
 /// Start and requested bytes of the block that contains an address. `None`: it is not in tcuda's

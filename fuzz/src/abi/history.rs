@@ -128,3 +128,17 @@ pub(super) fn save(w: &mut World, i: &mut Input) {
     let status = status_of!(tcuda_memory_snapshot_save(handle as *mut _, path));
     w.judge(status, &e);
 }
+
+pub(super) fn frames_of(w: &mut World, i: &mut Input) {
+    let mut e = Expect::default();
+    let ptr = w.address(i, &mut e);
+    if ptr.is_null() {
+        e.wrong(status::INVALID_ARGUMENT);
+    }
+    let mut out = TextOut::new(i, &mut e);
+    let (buf, len) = (out.buf(), out.len);
+    let status = status_of!(tcuda_memory_frames_of(ptr, buf, len, out.needed.ptr()));
+    if let Some(json) = out.check(w.judge(status, &e)) {
+        assert!(json.starts_with('[') && json.ends_with(']'), "{json}");
+    }
+}

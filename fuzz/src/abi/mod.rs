@@ -154,6 +154,7 @@ pub const FUNCTIONS: &[(&str, Step)] = &[
     ("tcuda_mem_pool_id", mem_pool::id),
     ("tcuda_mem_pool_use_count", mem_pool::use_count),
     ("tcuda_memory_record_history", history::record_history),
+    ("tcuda_memory_frames_of", history::frames_of),
     ("tcuda_memory_snapshot_pickle", history::pickle),
     ("tcuda_memory_snapshot_json", history::json),
     ("tcuda_memory_snapshot_html", history::html),

@@ -141,6 +141,11 @@ pub(in crate::memory) fn find(address: u64) -> Result<Found> {
     with(address, |block| Ok(Found { requested: block.bytes, bytes: block.bytes }))
 }
 
+/// Id of the stack that allocated a live block; 0: none was recorded.
+pub(in crate::memory) fn stack_of(address: u64) -> Result<u32> {
+    with(address, |block| Ok(block.stack.id()))
+}
+
 /// The source's allocation that contains a block, and its length, if known.
 pub(in crate::memory) fn segment_of(address: u64) -> Result<(u64, u64)> {
     let (bytes, allocator) = with(address, |block| {

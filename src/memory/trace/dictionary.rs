@@ -175,7 +175,8 @@ fn write_event(snapshot: &Snapshot, event: &Event, to: &mut dyn Notation) -> Res
     to.end_dictionary()
 }
 
-fn write_stack(stacks: &Stacks, stack: u32, to: &mut dyn Notation) -> Result<()> {
+/// Writes the frames of a stack.
+pub fn write_stack(stacks: &Stacks, stack: u32, to: &mut dyn Notation) -> Result<()> {
     if to.again(Shared::Stack(stack))? {
         return Ok(());
     }

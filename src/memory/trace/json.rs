@@ -1,13 +1,19 @@
 //! The dictionary as JSON, and helpers for other JSON output. All output is ASCII.
 
-use super::dictionary::{Notation, Shared, Sink, write};
+use super::dictionary::{Notation, Shared, Sink, write, write_stack};
 use super::snapshot::Snapshot;
 use crate::base::error::Result;
+use crate::base::frames::Stacks;
 use std::fmt::{self, Write};
 
 /// Writes a snapshot.
 pub fn json(snapshot: &Snapshot, sink: &mut Sink<'_>) -> Result<()> {
     write(snapshot, &mut Json { sink, wants_comma: false })
+}
+
+/// Writes the frames of a stack.
+pub fn stack(stacks: &Stacks, stack: u32, sink: &mut Sink<'_>) -> Result<()> {
+    write_stack(stacks, stack, &mut Json { sink, wants_comma: false })
 }
 
 /// A short text in a fixed buffer.
