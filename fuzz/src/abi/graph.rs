@@ -5,9 +5,8 @@ use crate::expect::{Expect, status};
 use crate::input::Input;
 use crate::outputs::{Out, TextOut};
 use crate::status_of;
-use crate::text::text_argument;
 use crate::world::{CALLS, Mode, World, captured_function, destructor};
-use std::ffi::{c_char, c_void};
+use std::ffi::{CStr, c_void};
 use std::ptr::{null, null_mut};
 use std::sync::atomic::Ordering;
 use tcuda::driver::sys::{CUgraph_st, CUgraphExec_st};
@@ -17,7 +16,6 @@ use tcuda::ffi::graph_hooks::*;
 use tcuda::ffi::library::tcuda_destroy_fn;
 use tcuda::ffi::mem_pool::tcuda_mem_pool;
 use tcuda::ffi::observer::tcuda_observer;
-use tcuda::ffi::status::tcuda_status;
 use tcuda::ffi::stream::{tcuda_stream, tcuda_stream_add_callback};
 
 pub(super) fn create(w: &mut World, i: &mut Input) {
@@ -328,40 +326,44 @@ pub(super) fn retain(w: &mut World, i: &mut Input) {
     }
 }
 
-/// A function that writes the data of a graph.
-type Data = unsafe extern "C" fn(*mut tcuda_graph, *mut c_char, usize, *mut usize) -> tcuda_status;
-
-fn data(w: &mut World, i: &mut Input, function: Data, end: &str) {
+pub(super) fn data_json(w: &mut World, i: &mut Input) {
     let mut e = Expect::default();
     let graph = w.graph(i, &mut e);
     let mut out = TextOut::new(i, &mut e);
     let (buf, len) = (out.buf(), out.len);
     e.also(NOT_NOW);
-    let status = status_of!(function(graph as *mut _, buf, len, out.needed.ptr()));
-    if let Some(text) = out.check(w.judge(status, &e)) {
-        assert!(text.ends_with(end), "{text}");
+    let status = status_of!(tcuda_graph_data_json(graph as *mut _, buf, len, out.needed.ptr()));
+    if let Some(json) = out.check(w.judge(status, &e)) {
+        assert!(json.starts_with('{') && json.ends_with("]}"), "{json}");
     }
 }
 
-pub(super) fn data_json(w: &mut World, i: &mut Input) {
-    data(w, i, tcuda_graph_data_json, "]}");
-}
-
 pub(super) fn data_dot(w: &mut World, i: &mut Input) {
-    data(w, i, tcuda_graph_data_dot, "}\n");
+    let mut e = Expect::default();
+    let graph = w.graph(i, &mut e);
+    let mut out = TextOut::new(i, &mut e);
+    let (buf, len) = (out.buf(), out.len);
+    e.also(NOT_NOW);
+    let status = status_of!(tcuda_graph_data_dot(graph as *mut _, buf, len, out.needed.ptr()));
+    if let Some(dot) = out.check(w.judge(status, &e)) {
+        assert!(dot.starts_with("digraph") && dot.ends_with("}\n"), "{dot}");
+    }
 }
 
 /// No stream is captured.
 pub(super) fn annotation_push(w: &mut World, i: &mut Input) {
     let mut e = Expect::default();
     let stream = w.stream(i, &mut e);
-    let (text, is_right) = text_argument(i, &[b"name", b"", b"\xff"], 2);
-    match is_right {
-        Some(false) if text.is_none() => e.wrong(status::INVALID_ARGUMENT),
-        Some(true) => (),
-        _ => e.also(&[status::INVALID_ARGUMENT]),
+    let text = match i.below(5) {
+        0..=1 => c"name".as_ptr(),
+        2 => c"".as_ptr(),
+        3 => c"\xff".as_ptr(),
+        _ => null(),
+    };
+    // SAFETY: one of those above.
+    if text.is_null() || unsafe { CStr::from_ptr(text) }.to_str().is_err() {
+        e.wrong(status::INVALID_ARGUMENT);
     }
-    let text = text.as_ref().map_or(null(), |text| text.as_ptr());
     w.judge(status_of!(tcuda_graph_annotation_push(stream, text)), &e);
 }
 
