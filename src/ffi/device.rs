@@ -7,7 +7,7 @@ use crate::base::text;
 use crate::driver::math_library::{CUBLAS, CUSOLVER, cublasContext, cusolverDnContext};
 use crate::driver::sync_debug;
 use crate::driver::sys::CUdevice_attribute as Attribute;
-use crate::gpu::device::{CURRENT, Device};
+use crate::gpu::device::{CURRENT, Device, MAX_DEVICES};
 use crate::gpu::gpus;
 use crate::gpu::stray_contexts;
 use crate::interop::math_handles;
@@ -261,17 +261,19 @@ pub unsafe extern "C" fn tcuda_device_primary_contexts(
             out(devices, "devices")?;
         }
         let gpus = call.gpus()?;
-        // Everything is asked first, so that a failure leaves the list alone.
-        let found =
-            gpus.with_primary_context().try_fold(0, |sum, device| device.map(|_| sum + 1))?;
-        let ordinals = gpus.with_primary_context().flatten().map(Device::ordinal);
-        for (index, ordinal) in ordinals.take(capacity).enumerate() {
+        // All are asked first, once: a failure leaves the list alone, and so does another thread.
+        let (mut found, mut len) = ([0; MAX_DEVICES], 0);
+        for device in gpus.with_primary_context() {
+            found[len] = device?.ordinal();
+            len += 1;
+        }
+        for (index, ordinal) in found.iter().take(len.min(capacity)).enumerate() {
             // SAFETY: the caller has room for `capacity`.
             let place = unsafe { devices.add(index) };
             // SAFETY: as above.
-            unsafe { place.write_unaligned(ordinal) };
+            unsafe { place.write_unaligned(*ordinal) };
         }
-        count.set(found);
+        count.set(len);
         Ok(())
     })
 }
