@@ -44,10 +44,11 @@ static void contexts_are_listed(void)
     CHECK_EQ(count, 7);
 }
 
-/* Device 0 is chosen while another one has a context. */
+/* Device 0 is chosen for the first time while another one has a context. */
 static void stray_ones_are_found(void)
 {
     const int32_t last = num_devices() - 1;
+    CHECK_OK(tcuda_shutdown(NULL));
     CHECK_EQ(mode(), TCUDA_CONTEXT_CHECK_DEFAULT);
     CHECK_STATUS(TCUDA_STATUS_INVALID_ARGUMENT, tcuda_context_check_mode_set(3));
     CHECK_STATUS(TCUDA_STATUS_INVALID_ARGUMENT, tcuda_context_check_mode_set(-1));
@@ -55,19 +56,28 @@ static void stray_ones_are_found(void)
     CHECK_OK(tcuda_set_log_callback(TCUDA_LOG_WARNING, count_line, NULL, NULL));
     CHECK_OK(tcuda_context_check_mode_set(TCUDA_CONTEXT_CHECK_WARN));
     CHECK_OK(tcuda_device_set(last));
+    CHECK_EQ(lines, 0);
     CHECK_OK(tcuda_device_set(0));
-    CHECK_EQ(lines, last > 0 ? 2 : 0);
+    CHECK_EQ(lines, last > 0 ? 1 : 0);
+    /* Back to a device that is in use. */
+    CHECK_OK(tcuda_device_set(last));
+    CHECK_EQ(lines, last > 0 ? 1 : 0);
+
+    CHECK_OK(tcuda_shutdown(NULL));
     CHECK_OK(tcuda_context_check_mode_set(TCUDA_CONTEXT_CHECK_ERROR));
     CHECK_EQ(mode(), TCUDA_CONTEXT_CHECK_ERROR);
+    CHECK_OK(tcuda_device_set(last));
     if (last > 0) {
-        CHECK_STATUS(TCUDA_STATUS_INVALID_STATE, tcuda_device_set(last));
-        CHECK(strstr(tcuda_last_error(), "device 0 has a primary context") != NULL);
+        CHECK_STATUS(TCUDA_STATUS_INVALID_STATE, tcuda_device_set(0));
+        CHECK(strstr(tcuda_last_error(), "has a primary context already") != NULL);
     }
-    CHECK_EQ(current_device(), 0);
-    /* Guards are not checked. */
+    CHECK_EQ(current_device(), last);
+    /* Guards are not checked, and their end sets the previous device. */
     int32_t previous = -1;
-    CHECK_OK(tcuda_device_exchange(last, &previous));
-    CHECK_EQ(previous, 0);
+    CHECK_OK(tcuda_device_exchange(0, &previous));
+    CHECK_EQ(previous, last);
+    CHECK_OK(tcuda_device_set(previous));
+    CHECK_EQ(current_device(), last);
     CHECK_OK(tcuda_set_log_callback(TCUDA_LOG_OFF, NULL, NULL, NULL));
 }
 

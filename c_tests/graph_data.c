@@ -217,6 +217,31 @@ static void annotations_are_on_what_was_captured(void)
     CHECK_OK(tcuda_stream_destroy(stream));
 }
 
+/* What another stream added behind the same node before the annotation began is not its own. */
+static void earlier_branches_are_not_annotated(void)
+{
+    tcuda_stream *const stream = create_stream(TCUDA_CURRENT_DEVICE);
+    tcuda_stream *const side = create_stream(TCUDA_CURRENT_DEVICE);
+    unsigned char *const bytes = allocate(PAGE, TCUDA_CURRENT_DEVICE, stream);
+    tcuda_graph *const graph = create_graph(1);
+    begin(graph, stream);
+    fill_bytes(bytes, 1, 16, stream);
+    CHECK_OK(tcuda_stream_wait_stream(side, stream));
+    fill_bytes(bytes + 16, 2, 16, side);
+    CHECK_OK(tcuda_graph_annotation_push(stream, "late"));
+    fill_bytes(bytes, 3, 16, stream);
+    CHECK_OK(tcuda_graph_annotation_pop(stream));
+    CHECK_OK(tcuda_stream_wait_stream(stream, side));
+    end(graph);
+    char *const json = text_of(graph, tcuda_graph_data_json);
+    annotated(json, 3, (const char *const[]){ "", "", "\"late\"" });
+    free(json);
+    CHECK_OK(tcuda_graph_destroy(graph));
+    CHECK_OK(tcuda_free(bytes));
+    CHECK_OK(tcuda_stream_destroy(side));
+    CHECK_OK(tcuda_stream_destroy(stream));
+}
+
 static void export_data(void *user_data, tcuda_graph_event event, tcuda_graph *graph,
     template *native, executable *exec)
 {
@@ -328,6 +353,7 @@ int main(void)
     CHECK_OK(tcuda_device_set(0));
     nodes_have_their_kinds_and_values();
     annotations_are_on_what_was_captured();
+    earlier_branches_are_not_annotated();
     hooks_see_the_data();
     captured_streams_have_graphs();
     graphs_list_their_pools();

@@ -330,8 +330,8 @@ tcuda_status tcuda_observer_destroy(tcuda_observer *observer);
 #define TCUDA_SYNC_DEBUG_ERROR 2 /**< TCUDA_STATUS_WOULD_SYNCHRONIZE, and no wait. */
 
 /**
- * What tcuda_device_set does if a device other than the chosen one has a primary context in this
- * process: TCUDA_CONTEXT_CHECK_...
+ * What tcuda_device_set does, where it chooses a device that tcuda does not use yet, if another
+ * device has a primary context in this process: TCUDA_CONTEXT_CHECK_...
  */
 typedef int32_t tcuda_context_check_mode;
 #define TCUDA_CONTEXT_CHECK_DEFAULT 0 /**< Nothing. */
@@ -417,7 +417,9 @@ TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_device_current(int32_t *device);
 
 /**
- * Makes a device current for this thread, here and in the CUDA driver. (torch.cuda.set_device)
+ * Makes a device current for this thread, here and in the CUDA driver.
+ * TCUDA_STATUS_INVALID_STATE if tcuda_context_check_mode_set wants that, and nothing changes.
+ * (torch.cuda.set_device)
  *
  * @param device  ordinal below tcuda_device_count(); negative: no-op, also without a driver
  */
@@ -425,8 +427,8 @@ TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_device_set(int32_t device);
 
 /**
- * The devices on which this process has a primary context, whichever library created it. Creates
- * none. (torch.cuda._primary_context_devices)
+ * The devices on which this process has a primary context, whichever library created it.
+ * Initialises the library, and creates no context. (torch.cuda._primary_context_devices)
  *
  * @param[out] devices   ordinals, the first `capacity` of them; may be NULL when `capacity` is 0
  * @param      capacity  length of the list
@@ -436,8 +438,9 @@ TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_device_primary_contexts(int32_t *devices, size_t capacity, size_t *count);
 
 /**
- * The mode that tcuda_context_check_mode_set set; without it that of TCUDA_CHECK_STRAY_CONTEXT, or
- * TORCH_CUDA_CHECK_STRAY_CONTEXT: "warn" or "error". (torch.cuda: TORCH_CUDA_CHECK_STRAY_CONTEXT)
+ * The mode that tcuda_context_check_mode_set set; without it that of TCUDA_CHECK_STRAY_CONTEXT in
+ * the environment, or TORCH_CUDA_CHECK_STRAY_CONTEXT: "warn", "error", or anything else for
+ * TCUDA_CONTEXT_CHECK_DEFAULT. (torch.cuda: TORCH_CUDA_CHECK_STRAY_CONTEXT)
  *
  * @param[out] mode  TCUDA_CONTEXT_CHECK_...
  */
@@ -1311,9 +1314,10 @@ tcuda_status tcuda_memory_record_history(tcuda_history_mode mode,
 /**
  * The frames with which a live block was allocated, innermost first, as JSON (ASCII): a list of
  * {"name", "filename", "line"}, empty if none were recorded. TCUDA_STATUS_INVALID_POINTER for what
- * is no live block. (torch.cuda.memory._allocation_traceback)
+ * is no live block. As a snapshot it copies all recorded stacks: not for each allocation.
+ * (torch.cuda.memory._allocation_traceback)
  *
- * @param ptr     what tcuda_malloc gave
+ * @param ptr     what tcuda_malloc gave; not NULL
  * @param buf     may be NULL if len is 0; cut to `len` - 1 bytes and a NUL
  * @param needed  length without the NUL; may be NULL
  */
@@ -1657,6 +1661,8 @@ tcuda_status tcuda_mem_pool_id(tcuda_mem_pool *pool, uint64_t *id0, uint64_t *id
 /**
  * Number of references to a pool: of its handles, of each tcuda_mem_pool_begin, and of captures
  * and graphs. The pool ends with the last. (torch.cuda.MemPool.use_count)
+ *
+ * @param[out] count  1 or more
  */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_mem_pool_use_count(tcuda_mem_pool *pool, uint32_t *count);
@@ -2590,8 +2596,7 @@ tcuda_status tcuda_graph_pool(tcuda_graph *graph, tcuda_mem_pool **pool);
  * The pools that hold a captured graph's memory, tcuda_graph_pool's first. On failure none is
  * made. (torch.cuda.CUDAGraph.pools)
  *
- * @param[out] pools     the first `capacity` of them, the caller's, to be destroyed; may be NULL
- * when `capacity` is 0
+ * @param[out] pools     the first `capacity`, the caller's, to be destroyed; NULL if that is 0
  * @param      capacity  length of the list
  * @param[out] count     number of pools
  */
@@ -2727,11 +2732,11 @@ tcuda_status tcuda_graph_data_dot(tcuda_graph *graph, char *buf, size_t len, siz
  * Begins an annotation: nodes that are captured behind this point of the stream, also on streams
  * that join there, have its text in tcuda_graph_data_json and tcuda_graph_data_dot. No-op unless
  * tcuda captures the stream. An annotation that is open when the capture ends, ends there.
- * (torch.cuda.graph_annotations.mark_kernels; a stack, as get_kernel_py_stacks and
- * dump_kernel_py_stacks have them, is a text, too; clear_kernel_annotations is tcuda_graph_reset)
+ * (torch.cuda.graph_annotations.mark_kernels; clear_kernel_annotations is tcuda_graph_reset. The
+ * host may push stacks as texts, for get_kernel_py_stacks and dump_kernel_py_stacks)
  *
  * @param stream      NULL is the current one
- * @param annotation  UTF-8, copied
+ * @param annotation  UTF-8, copied; not NULL
  */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_graph_annotation_push(tcuda_stream *stream, const char *annotation);

@@ -127,7 +127,7 @@ impl Kind {
         code == 0 && (self.release)(major) <= driver_version / 1000
     }
 
-    fn failure(&'static self, call: &'static CStr, code: c_int) -> Result<(), Failure> {
+    fn check(&'static self, call: &'static CStr, code: c_int) -> Result<(), Failure> {
         if code == 0 {
             return Ok(());
         }
@@ -177,7 +177,7 @@ impl MathLibrary {
         let mut handle = std::ptr::null_mut();
         // SAFETY: `handle` is writable; a context is current.
         let code = unsafe { (self.create)(&mut handle) };
-        self.kind.failure(self.kind.create, code)?;
+        self.kind.check(self.kind.create, code)?;
         Ok(handle as usize)
     }
 
@@ -202,12 +202,12 @@ impl MathLibrary {
     ) -> Result<(), Failure> {
         // SAFETY: a live handle and stream of one device.
         let code = unsafe { (self.set_stream)(handle as Handle, stream as Handle) };
-        self.kind.failure(self.kind.set_stream, code)?;
+        self.kind.check(self.kind.set_stream, code)?;
         if let (Some(set), Some((address, bytes))) = (self.set_workspace, workspace) {
             // After the stream: setting the stream resets the workspace.
             // SAFETY: memory of the stream's device that is kept for this handle and stream.
             let code = unsafe { set(handle as Handle, address as *mut c_void, bytes as usize) };
-            self.kind.failure(self.kind.set_workspace.unwrap_or_default(), code)?;
+            self.kind.check(self.kind.set_workspace.unwrap_or_default(), code)?;
         }
         Ok(())
     }
@@ -218,7 +218,7 @@ impl MathLibrary {
             if let (Some(set), Some((name, default))) = (set, mode) {
                 // SAFETY: a live handle, and a mode that it has.
                 let code = unsafe { set(handle as Handle, default) };
-                self.kind.failure(name, code)?;
+                self.kind.check(name, code)?;
             }
         }
         Ok(())

@@ -226,7 +226,9 @@ pub unsafe extern "C" fn tcuda_device_current(device: *mut i32) -> tcuda_status 
     })
 }
 
-/// Makes a device current for this thread, here and in the CUDA driver. (torch.cuda.set_device)
+/// Makes a device current for this thread, here and in the CUDA driver.
+/// TCUDA_STATUS_INVALID_STATE if tcuda_context_check_mode_set wants that, and nothing changes.
+/// (torch.cuda.set_device)
 ///
 /// @param device  ordinal below tcuda_device_count(); negative: no-op, also without a driver
 #[unsafe(no_mangle)]
@@ -242,8 +244,8 @@ pub extern "C" fn tcuda_device_set(device: i32) -> tcuda_status {
     })
 }
 
-/// The devices on which this process has a primary context, whichever library created it. Creates
-/// none. (torch.cuda._primary_context_devices)
+/// The devices on which this process has a primary context, whichever library created it.
+/// Initialises the library, and creates no context. (torch.cuda._primary_context_devices)
 ///
 /// @param[out] devices   ordinals, the first `capacity` of them; may be NULL when `capacity` is 0
 /// @param      capacity  length of the list
@@ -278,8 +280,8 @@ pub unsafe extern "C" fn tcuda_device_primary_contexts(
     })
 }
 
-/// What tcuda_device_set does if a device other than the chosen one has a primary context in this
-/// process: TCUDA_CONTEXT_CHECK_...
+/// What tcuda_device_set does, where it chooses a device that tcuda does not use yet, if another
+/// device has a primary context in this process: TCUDA_CONTEXT_CHECK_...
 pub type tcuda_context_check_mode = i32;
 /// Nothing.
 pub const TCUDA_CONTEXT_CHECK_DEFAULT: i32 = 0;
@@ -295,8 +297,9 @@ const _: () = assert!(
         && TCUDA_CONTEXT_CHECK_ERROR == stray_contexts::ERROR
 );
 
-/// The mode that tcuda_context_check_mode_set set; without it that of TCUDA_CHECK_STRAY_CONTEXT, or
-/// TORCH_CUDA_CHECK_STRAY_CONTEXT: "warn" or "error". (torch.cuda: TORCH_CUDA_CHECK_STRAY_CONTEXT)
+/// The mode that tcuda_context_check_mode_set set; without it that of TCUDA_CHECK_STRAY_CONTEXT in
+/// the environment, or TORCH_CUDA_CHECK_STRAY_CONTEXT: "warn", "error", or anything else for
+/// TCUDA_CONTEXT_CHECK_DEFAULT. (torch.cuda: TORCH_CUDA_CHECK_STRAY_CONTEXT)
 ///
 /// @param[out] mode  TCUDA_CONTEXT_CHECK_...
 #[unsafe(no_mangle)]

@@ -322,8 +322,7 @@ pub unsafe extern "C" fn tcuda_graph_pool(
 /// The pools that hold a captured graph's memory, tcuda_graph_pool's first. On failure none is
 /// made. (torch.cuda.CUDAGraph.pools)
 ///
-/// @param[out] pools     the first `capacity` of them, the caller's, to be destroyed; may be NULL
-///                       when `capacity` is 0
+/// @param[out] pools     the first `capacity`, the caller's, to be destroyed; NULL if that is 0
 /// @param      capacity  length of the list
 /// @param[out] count     number of pools
 #[unsafe(no_mangle)]

@@ -68,11 +68,11 @@ pub unsafe extern "C" fn tcuda_graph_data_dot(
 /// Begins an annotation: nodes that are captured behind this point of the stream, also on streams
 /// that join there, have its text in tcuda_graph_data_json and tcuda_graph_data_dot. No-op unless
 /// tcuda captures the stream. An annotation that is open when the capture ends, ends there.
-/// (torch.cuda.graph_annotations.mark_kernels; a stack, as get_kernel_py_stacks and
-/// dump_kernel_py_stacks have them, is a text, too; clear_kernel_annotations is tcuda_graph_reset)
+/// (torch.cuda.graph_annotations.mark_kernels; clear_kernel_annotations is tcuda_graph_reset. The
+/// host may push stacks as texts, for get_kernel_py_stacks and dump_kernel_py_stacks)
 ///
 /// @param stream      NULL is the current one
-/// @param annotation  UTF-8, copied
+/// @param annotation  UTF-8, copied; not NULL
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_graph_annotation_push(

@@ -238,9 +238,10 @@ pub unsafe extern "C" fn tcuda_memory_record_history(
 
 /// The frames with which a live block was allocated, innermost first, as JSON (ASCII): a list of
 /// {"name", "filename", "line"}, empty if none were recorded. TCUDA_STATUS_INVALID_POINTER for what
-/// is no live block. (torch.cuda.memory._allocation_traceback)
+/// is no live block. As a snapshot it copies all recorded stacks: not for each allocation.
+/// (torch.cuda.memory._allocation_traceback)
 ///
-/// @param ptr     what tcuda_malloc gave
+/// @param ptr     what tcuda_malloc gave; not NULL
 /// @param buf     may be NULL if len is 0; cut to `len` - 1 bytes and a NUL
 /// @param needed  length without the NUL; may be NULL
 #[unsafe(no_mangle)]

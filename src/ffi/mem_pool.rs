@@ -198,6 +198,8 @@ pub unsafe extern "C" fn tcuda_mem_pool_id(
 
 /// Number of references to a pool: of its handles, of each tcuda_mem_pool_begin, and of captures
 /// and graphs. The pool ends with the last. (torch.cuda.MemPool.use_count)
+///
+/// @param[out] count  1 or more
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_mem_pool_use_count(

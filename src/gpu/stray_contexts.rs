@@ -69,13 +69,15 @@ impl Gpus {
         })
     }
 
-    /// Checks that no other device than the chosen one has a primary context, as the mode wants.
+    /// Checks, before a device is used for the first time, that no other one has a primary context.
+    /// A device that the library uses already was chosen on purpose, and may be chosen again.
     pub fn check_primary_contexts(&self, chosen: i32) -> Result<()> {
         let mode = mode()?;
-        if mode == DEFAULT {
+        let device = self.device(chosen)?;
+        if mode == DEFAULT || device.has_context() {
             return Ok(());
         }
-        let chosen = self.device(chosen)?.ordinal();
+        let chosen = device.ordinal();
         for device in self.with_primary_context() {
             let stray = device?.ordinal();
             if stray == chosen {

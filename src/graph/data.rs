@@ -390,12 +390,11 @@ impl Body {
             nodes.truncate(count);
         }
         query_edges(driver, graph, &mut count, null_mut(), null_mut(), null_mut())?;
-        let (mut from, mut to) = (filled(count, 0usize)?, filled(count, 0usize)?);
-        let mut data = filled(count, EdgeData::default())?;
+        let (mut starts, mut ends) = (filled(count, 0usize)?, filled(count, 0usize)?);
+        let mut all = filled(count, EdgeData::default())?;
         if count > 0 {
-            let (from, to) = (from.as_mut_ptr().cast(), to.as_mut_ptr().cast());
-            query_edges(driver, graph, &mut count, from, to, data.as_mut_ptr().cast())?;
-            data.truncate(count);
+            let (starts, ends) = (starts.as_mut_ptr().cast(), ends.as_mut_ptr().cast());
+            query_edges(driver, graph, &mut count, starts, ends, all.as_mut_ptr().cast())?;
         }
         let mut sorted = filled(nodes.len(), 0usize)?;
         sorted.copy_from_slice(&nodes);
@@ -406,14 +405,20 @@ impl Body {
                 index_of[place] = index as u32;
             }
         }
-        let indices = |ends: &[usize]| -> Done<Vec<u32>> {
-            let mut list = filled(count, 0)?;
-            for (index, end) in list.iter_mut().zip(ends) {
-                *index = sorted.binary_search(end).map_or(0, |place| index_of[place]);
+        let find = |node: &usize| sorted.binary_search(node).ok().map(|place| index_of[place]);
+        let (mut from, mut to, mut data) = (Vec::new(), Vec::new(), Vec::new());
+        from.try_reserve_exact(count)?;
+        to.try_reserve_exact(count)?;
+        data.try_reserve_exact(count)?;
+        for ((start, end), edge) in starts.iter().zip(&ends).zip(all).take(count) {
+            // Of nodes that the host has added since, no edge is shown.
+            if let (Some(start), Some(end)) = (find(start), find(end)) {
+                from.push(start);
+                to.push(end);
+                data.push(edge);
             }
-            Ok(list)
-        };
-        Ok(Body { from: indices(&from)?, to: indices(&to)?, data, nodes })
+        }
+        Ok(Body { nodes, from, to, data })
     }
 }
 

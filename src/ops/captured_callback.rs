@@ -231,10 +231,13 @@ unsafe extern "C" fn call(number: *mut c_void) {
     over.iter().for_each(Callback::finish);
 }
 
-/// The host's function behind what the driver was given for one of this library's.
+/// The host's function that a node calls through this library. `None`: the node is not of this
+/// library. `function` and `argument` are those that the driver has.
 pub(crate) fn host_function(function: usize, argument: *mut c_void) -> Option<usize> {
-    let found = TABLE.lock().find(argument.addr()).map(|known| known.callback.function as usize);
-    found.filter(|_| function == call as *const () as usize)
+    if function != call as *const () as usize {
+        return None;
+    }
+    TABLE.lock().find(argument.addr()).map(|known| known.callback.function as usize)
 }
 
 /// Frees all functions. Pending calls will never run, because the device is idle or lost.

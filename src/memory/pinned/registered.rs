@@ -3,7 +3,7 @@
 use super::{HostMemory, source};
 use crate::base::error::{Error, Result};
 use crate::base::waiting;
-use crate::driver::code;
+use crate::driver::{CudaResult, code};
 use crate::gpu::capture_mode::Relaxed;
 use crate::gpu::gpus::Gpus;
 use std::ffi::c_void;
@@ -44,25 +44,24 @@ impl HostMemory {
         Ok(())
     }
 
-    /// Ends a registration, by the address of its range. The driver waits for the devices.
+    /// Ends a registration, by the address of its range. The driver waits for the devices, and
+    /// decides which of two threads that end the same one does. On failure it stays.
     pub fn unregister(&self, gpus: &Gpus, address: usize) -> Result<()> {
         waiting::refuse_in_callback()?;
-        {
-            let mut registered = self.registered.lock();
-            let index = registered.iter().position(|known| *known == address);
-            registered.swap_remove(index.ok_or(not_registered(address))?);
+        if !self.registered.lock().contains(&address) {
+            return Err(not_registered(address));
         }
         let _relaxed = Relaxed::enter(self.driver);
-        let context = source::enter(gpus);
-        let ended = context.and_then(|_context| self.unregister_now(address));
-        if ended.is_err() {
-            let mut registered = self.registered.lock();
-            // There was room for it before.
-            if registered.try_reserve(1).is_ok() {
-                registered.push(address);
-            }
+        let _context = source::enter(gpus)?;
+        self.unregister_now(address).map_err(|error| match error.code {
+            code::HOST_MEMORY_NOT_REGISTERED => not_registered(address),
+            _ => error.into(),
+        })?;
+        let mut registered = self.registered.lock();
+        if let Some(index) = registered.iter().position(|known| *known == address) {
+            registered.swap_remove(index);
         }
-        ended
+        Ok(())
     }
 
     /// Ends all registrations; a context is current.
@@ -78,10 +77,9 @@ impl HostMemory {
         let _ = self.unregister_now(address).or_else(|_| self.unregister_now(address));
     }
 
-    fn unregister_now(&self, address: usize) -> Result<()> {
-        // SAFETY: registered, and unregistered once.
-        unsafe { self.driver.cuMemHostUnregister(address as *mut c_void) }?;
-        Ok(())
+    fn unregister_now(&self, address: usize) -> CudaResult {
+        // SAFETY: the driver checks that a range is registered there.
+        unsafe { self.driver.cuMemHostUnregister(address as *mut c_void) }
     }
 }
 
