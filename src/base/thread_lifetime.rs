@@ -83,5 +83,7 @@ mod tests {
         });
         let there = there.join().unwrap();
         assert!(!there.is_own() && there.has_ended() && !here.has_ended());
+        end(block());
+        assert!(here.has_ended());
     }
 }

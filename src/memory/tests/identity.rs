@@ -11,6 +11,7 @@ use crate::gpu::stream::Stream;
 use crate::ops::callback::{self, Callback};
 use crate::runtime;
 use std::ffi::{c_ulonglong, c_void};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 const NON_BLOCKING: u32 = 1;
@@ -198,10 +199,10 @@ fn a_context_that_cannot_be_released_is_popped() {
 }
 
 /// Becomes true after the present work of a stream and a slow operation after it.
-fn end_of(bench: Bench, stream: &Stream) -> &'static AtomicBool {
-    let done: &AtomicBool = Box::leak(Box::default());
-    let user_data = std::ptr::from_ref(done).cast_mut().cast();
-    let callback = Callback { function: finish_late, user_data, destroy: None };
+fn end_of(bench: Bench, stream: &Stream) -> Arc<AtomicBool> {
+    let done = Arc::new(AtomicBool::new(false));
+    let user_data = Arc::into_raw(Arc::clone(&done)).cast_mut().cast();
+    let callback = Callback { function: finish_late, user_data, destroy: Some(drop_flag) };
     callback::add(bench.gpus, stream, callback).unwrap();
     done
 }
@@ -309,6 +310,11 @@ fn a_stream_whose_end_is_unknown_ends_with_its_context() {
 
 unsafe extern "C" fn finish_late(done: *mut c_void) {
     std::thread::sleep(std::time::Duration::from_millis(50));
-    // SAFETY: leaked by the test.
+    // SAFETY: of `end_of`, until `drop_flag`.
     unsafe { &*done.cast::<AtomicBool>() }.store(true, Ordering::Release);
+}
+
+unsafe extern "C" fn drop_flag(done: *mut c_void) {
+    // SAFETY: from Arc::into_raw in `end_of`.
+    drop(unsafe { Arc::from_raw(done.cast::<AtomicBool>()) });
 }
