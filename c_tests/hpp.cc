@@ -140,6 +140,23 @@ static void test_events() {
     expect(!end && moved, "events move");
 }
 
+static void test_green_contexts() {
+    tcuda_sm_partition *found = nullptr;
+    const tcuda_status status = tcuda_sm_partition_from_device(TCUDA_CURRENT_DEVICE, &found);
+    if (status == TCUDA_STATUS_NOT_SUPPORTED) return; // the driver is older
+    const tcuda::sm_partition given = tcuda::sm_partition::adopt(found), whole;
+    const std::uint32_t total = value_of(whole.info()).sm_count;
+    expect(value_of(given.info()).sm_count == total, "a partition has all multiprocessors");
+    const tcuda::green_context all(whole), some(8u);
+    expect(value_of(all.info()).sm_count == total, "a context has those of its partition");
+    const std::uint32_t count = value_of(some.info()).sm_count;
+    expect(count >= 8 && value_of(some.partition().info()).sm_count == count, "or a number");
+    const tcuda::stream stream = some.create_stream();
+    const tcuda::allocation block(4096, stream);
+    TOOK(tcuda::fill<unsigned char>(block.get(), 1, 4096, stream));
+    TOOK(stream.synchronize());
+}
+
 static void test_guards() {
     const std::int64_t outside = current_id();
     const std::int32_t device = current_device();
@@ -228,6 +245,7 @@ int main() {
     test_allocation();
     test_fill_and_copy();
     test_events();
+    test_green_contexts();
     test_guards();
     test_errors();
     std::size_t live = 0;

@@ -101,6 +101,8 @@ struct CUstream_st;       /* CUstream, cudaStream_t */
 struct CUevent_st;        /* CUevent, cudaEvent_t */
 struct CUgraph_st;        /* CUgraph, cudaGraph_t */
 struct CUgraphExec_st;    /* CUgraphExec, cudaGraphExec_t */
+struct CUctx_st;          /* CUcontext */
+struct CUgreenCtx_st;     /* CUgreenCtx */
 struct cublasContext;     /* cublasHandle_t */
 struct cusolverDnContext; /* cusolverDnHandle_t */
 struct DLManagedTensorVersioned;
@@ -878,6 +880,261 @@ tcuda_status tcuda_copy_2d(void *dst, size_t dst_pitch_bytes, const void *src,
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_fill(void *ptr, const void *value, size_t value_bytes, size_t count,
     tcuda_stream *stream);
+
+/* ===================================== Green contexts ========================================= */
+
+/**
+ * Flag of tcuda_sm_partition_split: multiprocessors one by one, so that parts may be smaller, but
+ * hold no larger clusters.
+ */
+#define TCUDA_SM_SPLIT_IGNORE_COSCHEDULING 1
+/** Flag of tcuda_sm_partition_split: parts that hold the largest clusters. */
+#define TCUDA_SM_SPLIT_MAX_CLUSTER 2
+/** Flag of a group: multiprocessors that do not meet its other conditions fill it up. */
+#define TCUDA_SM_GROUP_BACKFILL 1
+/** Flag of a group: all of one locality domain. CUDA 13.4. */
+#define TCUDA_SM_GROUP_LOCALITY_DOMAIN 2
+
+#define TCUDA_WORKQUEUE_DEFAULT 0 /**< Work queues as the driver chooses. */
+/** Work queues that all contexts of the device share. (torch: "device_ctx") */
+#define TCUDA_WORKQUEUE_DEVICE 1
+/** If possible, work queues that no other balanced green context uses. (torch: "balanced") */
+#define TCUDA_WORKQUEUE_BALANCED 2
+
+/** A context with a part of a device's multiprocessors. */
+typedef struct tcuda_green_context tcuda_green_context;
+/** A set of multiprocessors of a device. It describes them and does not reserve them. */
+typedef struct tcuda_sm_partition tcuda_sm_partition;
+
+/** A group of tcuda_sm_partition_split_groups; zero is the default of each field. */
+typedef struct tcuda_sm_group {
+    /**
+     * Number of multiprocessors, a multiple of 2 and of coscheduled_sm_count; 0: as many as are
+     * left.
+     */
+    uint32_t sm_count;
+    /** How many are scheduled together, for clusters: 2 to 32; 0: the driver's default. */
+    uint32_t coscheduled_sm_count;
+    uint32_t preferred_coscheduled_sm_count; /**< How many if possible; 0: the driver's default. */
+    uint32_t flags;                          /**< TCUDA_SM_GROUP_... combined, or 0. */
+    /** With TCUDA_SM_GROUP_LOCALITY_DOMAIN: 0 to tcuda_device_locality_domains - 1. */
+    uint32_t locality_domain;
+} tcuda_sm_group;
+
+/** What a partition or a green context consists of. */
+typedef struct tcuda_sm_partition_info {
+    size_t struct_size; /**< From TCUDA_INIT. */
+    int32_t device;     /**< Ordinal. */
+    uint32_t sm_count;  /**< Number of multiprocessors. */
+    /** The smallest part of a split; 0: not known, as of parts of a split. */
+    uint32_t min_part_sm_count;
+    /**
+     * How many multiprocessors are scheduled together, which sizes of parts are multiples of; 0:
+     * not known.
+     */
+    uint32_t coscheduled_sm_count;
+    int32_t locality_domain; /**< The locality domain of all; -1: none, or not known. */
+} tcuda_sm_partition_info;
+
+/** Options of tcuda_green_context_create. */
+typedef struct tcuda_green_context_options {
+    size_t struct_size; /**< From TCUDA_INIT. */
+    /**
+     * Without a partition: at least so many multiprocessors, rounded up as by
+     * tcuda_sm_partition_split; 0: all.
+     */
+    uint32_t sm_count;
+    int32_t workqueue_scope; /**< TCUDA_WORKQUEUE_...; others than DEFAULT need CUDA 13.1. */
+    /**
+     * With a scope: the number of streams whose work is expected to run at a time, up to
+     * tcuda_device_workqueue_concurrency; 0: the driver's default.
+     */
+    uint32_t workqueue_concurrency;
+} tcuda_green_context_options;
+
+/**
+ * Number of locality domains of a device: parts of its multiprocessors with memory nearby. 1 where
+ * the driver is older than CUDA 13.4, or the device has no parts.
+ * (torch.cuda.green_contexts.get_num_locality_domains; torch.cuda.green_contexts.
+ * is_localization_supported is whether there are more than 1)
+ *
+ * @param device      ordinal, or TCUDA_CURRENT_DEVICE
+ * @param[out] count  1 or more
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_device_locality_domains(int32_t device, int32_t *count);
+
+/**
+ * The greatest concurrency of work queues: streams whose work the driver can submit side by side.
+ * TCUDA_STATUS_NOT_SUPPORTED before CUDA 13.1.
+ * (torch.cuda.green_contexts.GreenContext.max_workqueue_concurrency)
+ *
+ * @param device      ordinal, or TCUDA_CURRENT_DEVICE
+ * @param[out] count  1 or more
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_device_workqueue_concurrency(int32_t device, uint32_t *count);
+
+/**
+ * All multiprocessors of a device. TCUDA_STATUS_NOT_SUPPORTED before CUDA 12.4.
+ * (torch.cuda.green_contexts.SMPartition.from_device)
+ *
+ * @param device          ordinal, or TCUDA_CURRENT_DEVICE
+ * @param[out] partition  the caller's, to be destroyed
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_sm_partition_from_device(int32_t device, tcuda_sm_partition **partition);
+
+/**
+ * Divides a partition into disjoint parts of one size: min_sm_count, or the next larger number that
+ * the device can schedule together (on compute capability 9.0 a multiple of 8, without coscheduling
+ * of 2). TCUDA_STATUS_INVALID_STATE for a part of a split: create a green context with it, and
+ * split tcuda_green_context_partition. (torch.cuda.green_contexts.SMPartition.split, of one group;
+ * torch.cuda.green_contexts.GreenContext.split)
+ *
+ * @param min_sm_count     0 to the partition's sm_count; 0: the smallest part
+ * @param flags            a TCUDA_SM_SPLIT_... flag, or 0
+ * @param capacity         the length of `partitions`, at least 1
+ * @param[out] partitions  the caller's, each to be destroyed
+ * @param[out] count       number of parts, at most `capacity`
+ * @param[out] remainder   what is left, the caller's; NULL if nothing is; may be NULL
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_sm_partition_split(tcuda_sm_partition *partition, uint32_t min_sm_count,
+    uint32_t flags, uint32_t capacity, tcuda_sm_partition **partitions, uint32_t *count,
+    tcuda_sm_partition **remainder);
+
+/**
+ * Divides a partition into disjoint parts with conditions of their own, in the order of `groups`.
+ * TCUDA_STATUS_NOT_SUPPORTED before CUDA 13.1; TCUDA_STATUS_INVALID_STATE for a part of a split, as
+ * for tcuda_sm_partition_split. (torch.cuda.green_contexts.SMPartition.split)
+ *
+ * @param groups           `count` groups
+ * @param count            at least 1
+ * @param[out] partitions  `count` parts, the caller's, each to be destroyed
+ * @param[out] remainder   what is left, the caller's; NULL if nothing is; may be NULL
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_sm_partition_split_groups(tcuda_sm_partition *partition,
+    const tcuda_sm_group *groups, uint32_t count, tcuda_sm_partition **partitions,
+    tcuda_sm_partition **remainder);
+
+/**
+ * What a partition consists of. (torch.cuda.green_contexts.SMPartition.sm_count, .device_id,
+ * .coscheduled_sm_count, .locality_domain_id)
+ *
+ * @param[in,out] info  start from TCUDA_INIT(tcuda_sm_partition_info)
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_sm_partition_properties(tcuda_sm_partition *partition,
+    tcuda_sm_partition_info *info);
+
+/**
+ * The driver's description of a partition, for cuDevResourceGenerateDesc. (+)
+ *
+ * @param[out] resource  a CUdevResource, of 144 bytes
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_sm_partition_native(tcuda_sm_partition *partition, void *resource);
+
+/**
+ * Destroys a partition; green contexts of it stay.
+ * (the end of a torch.cuda.green_contexts.SMPartition)
+ *
+ * @param partition  may be NULL: no-op
+ */
+TCUDA_API
+tcuda_status tcuda_sm_partition_destroy(tcuda_sm_partition *partition);
+
+/**
+ * Creates a green context: its streams run kernels on the multiprocessors of a partition and
+ * nowhere else. Memory, events, kernels and graphs are those of the device; work that is captured
+ * on its streams runs on its multiprocessors at each replay, on whatever stream. Contexts of one
+ * partition share its multiprocessors. Makes the device's primary context.
+ * TCUDA_STATUS_NOT_SUPPORTED before CUDA 12.4.
+ * (torch.cuda.green_contexts.GreenContext, torch.cuda.green_contexts.GreenContext.create)
+ *
+ * @param device        ordinal, or TCUDA_CURRENT_DEVICE; with a partition it is that of the
+ * partition, or TCUDA_CURRENT_DEVICE
+ * @param partition     may be NULL: options->sm_count, or all multiprocessors
+ * @param options       may be NULL: defaults; without a partition it has sm_count or a
+ * workqueue_scope
+ * @param[out] context  the caller's, to be destroyed
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_green_context_create(int32_t device, tcuda_sm_partition *partition,
+    const tcuda_green_context_options *options, tcuda_green_context **context);
+
+/**
+ * What a green context consists of. (torch.cuda.green_contexts.GreenContext.sm_count, .device_id,
+ * .locality_domain_id)
+ *
+ * @param[in,out] info  start from TCUDA_INIT(tcuda_sm_partition_info)
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_green_context_properties(tcuda_green_context *context,
+    tcuda_sm_partition_info *info);
+
+/**
+ * The multiprocessors of a green context, which can be split further. The driver's context lives
+ * as long as this partition and its parts. (torch.cuda.green_contexts.GreenContext.sm_partition)
+ *
+ * @param[out] partition  the caller's, to be destroyed
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_green_context_partition(tcuda_green_context *context,
+    tcuda_sm_partition **partition);
+
+/**
+ * One of 32 streams of a green context, round robin: the 33rd is the first again. It is not ordered
+ * relative to the default stream. (torch.cuda.green_contexts.GreenContext.Stream)
+ *
+ * @param[out] stream  the caller's, to be destroyed; it may outlive the green context's handle
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_green_context_stream_create(tcuda_green_context *context, tcuda_stream **stream);
+
+/**
+ * Makes the green context the current context of this thread, in the driver as well, its device
+ * the current one, and one of its streams the current stream, which waits for the one that was
+ * current. CUDA calls of the host, also on the NULL stream, then run on its multiprocessors; calls
+ * of tcuda do on the current stream. tcuda_stream_default stays the primary context's.
+ * TCUDA_STATUS_INVALID_STATE if it is set already, here or on another thread.
+ * (torch.cuda.green_contexts.GreenContext.set_context)
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_green_context_set(tcuda_green_context *context);
+
+/**
+ * Undoes tcuda_green_context_set on the same thread: the stream that was current then waits for the
+ * current one, and is current again. TCUDA_STATUS_INVALID_STATE, and nothing changes, if it is not
+ * set on this thread or another context is current.
+ * (torch.cuda.green_contexts.GreenContext.pop_context)
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_green_context_pop(tcuda_green_context *context);
+
+/**
+ * The driver's green context, and the CUcontext that stands for it. (+)
+ *
+ * @param[out] green       borrowed; may be NULL
+ * @param[out] cu_context  borrowed; may be NULL
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_green_context_native(tcuda_green_context *context, struct CUgreenCtx_st **green,
+    struct CUctx_st **cu_context);
+
+/**
+ * Destroys a green context; queued work continues. If it is set on this thread, it is popped first;
+ * TCUDA_STATUS_INVALID_STATE if another thread has set it. The driver's context ends when its
+ * streams have no handles, no thread's current stream is one of them, and no allocated or cached
+ * memory belongs to them: not before the next tcuda_green_context_create or _destroy, or
+ * tcuda_shutdown. (the end of a torch.cuda.green_contexts.GreenContext)
+ *
+ * @param context  may be NULL: no-op
+ */
+TCUDA_API
+tcuda_status tcuda_green_context_destroy(tcuda_green_context *context);
 
 /* ===================================== Memory ================================================= */
 

@@ -183,6 +183,10 @@ public:
     outcome<bool> query() const { return stream_view(*this).query(); }
     result wait(const event &event) const { return stream_view(*this).wait(event); }
     result wait(stream_view other) const { return stream_view(*this).wait(other); }
+
+private:
+    friend class green_context;
+    explicit stream(std::nullptr_t) noexcept {}
 };
 
 // A point in a stream; flags as of tcuda_event_create.
@@ -222,6 +226,65 @@ public:
 inline result stream_view::wait(const event &event) const {
     return detail::acted(tcuda_stream_wait_event(handle_, event.get()));
 }
+
+// A set of multiprocessors of a device: all, or what a split gives.
+class sm_partition : public unique_handle<tcuda_sm_partition, tcuda_sm_partition_destroy> {
+public:
+    // All of a device.
+    explicit sm_partition(std::int32_t device = TCUDA_CURRENT_DEVICE) {
+        status_ = detail::created(tcuda_sm_partition_from_device(device, &handle_));
+    }
+    // Owns a handle of the C interface.
+    static sm_partition adopt(tcuda_sm_partition *handle) {
+        sm_partition made(nullptr);
+        made.handle_ = handle;
+        return made;
+    }
+
+    outcome<tcuda_sm_partition_info> info() const {
+        tcuda_sm_partition_info info = TCUDA_INIT(tcuda_sm_partition_info);
+        const tcuda_status status = tcuda_sm_partition_properties(handle_, &info);
+        return detail::answered(status, info);
+    }
+
+private:
+    friend class green_context;
+    explicit sm_partition(std::nullptr_t) noexcept {}
+};
+
+// A context whose streams run kernels on a part of a device's multiprocessors.
+class green_context : public unique_handle<tcuda_green_context, tcuda_green_context_destroy> {
+public:
+    explicit green_context(const sm_partition &partition,
+        const tcuda_green_context_options *options = nullptr) {
+        status_ = detail::created(tcuda_green_context_create(
+            TCUDA_CURRENT_DEVICE, partition.get(), options, &handle_));
+    }
+    // Of at least so many multiprocessors of a device.
+    explicit green_context(std::uint32_t sm_count, std::int32_t device = TCUDA_CURRENT_DEVICE) {
+        tcuda_green_context_options options = TCUDA_INIT(tcuda_green_context_options);
+        options.sm_count = sm_count;
+        status_ = detail::created(tcuda_green_context_create(device, nullptr, &options, &handle_));
+    }
+
+    outcome<tcuda_sm_partition_info> info() const {
+        tcuda_sm_partition_info info = TCUDA_INIT(tcuda_sm_partition_info);
+        const tcuda_status status = tcuda_green_context_properties(handle_, &info);
+        return detail::answered(status, info);
+    }
+    // Its multiprocessors, which can be split.
+    sm_partition partition() const {
+        sm_partition made(nullptr);
+        made.status_ = detail::created(tcuda_green_context_partition(handle_, &made.handle_));
+        return made;
+    }
+    // One of its streams, round robin.
+    stream create_stream() const {
+        stream made(nullptr);
+        made.status_ = detail::created(tcuda_green_context_stream_create(handle_, &made.handle_));
+        return made;
+    }
+};
 
 // Device memory, given back in the order of its stream.
 class allocation : public unique_handle<void, tcuda_free> {

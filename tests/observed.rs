@@ -20,6 +20,10 @@ const NOT_RECORDED: &str = "
     stream_exchange stream_device tensor_device_of stream_priority stream_id stream_native
     stream_priority_range
     stream_is_capturing
+    device_locality_domains device_workqueue_concurrency sm_partition_from_device
+    sm_partition_split sm_partition_split_groups sm_partition_properties sm_partition_native
+    sm_partition_destroy green_context_create green_context_properties green_context_partition
+    green_context_stream_create green_context_native green_context_destroy
     event_create event_device event_native
     allocation_pointer allocation_bytes allocation_device allocation_stream
     memory_info memory_stats memory_stat memory_stat_keys memory_stats_json memory_allocated
@@ -60,7 +64,7 @@ const NOT_RECORDED: &str = "
 ";
 
 /// Functions that another row shows, or that one process and one device cannot show.
-const RECORDED_ELSEWHERE: [(&str, &str); 21] = [
+const RECORDED_ELSEWHERE: [(&str, &str); 23] = [
     (
         "blas_handle",
         "the workspace is as memory of tcuda_malloc; the work of cuBLAS is not visible",
@@ -82,6 +86,8 @@ const RECORDED_ELSEWHERE: [(&str, &str); 21] = [
     ("tensor_release", "as tcuda_free or tcuda_host_free"),
     ("event_ipc_handle", "a wait for such an event counts as a wait for everything"),
     ("event_from_ipc_handle", "as tcuda_event_ipc_handle"),
+    ("green_context_set", "as tcuda_stream_wait_stream, which c_tests/green_context.c shows"),
+    ("green_context_pop", "as tcuda_green_context_set"),
     ("ipc_export", "its wait is not guaranteed; the memory does not change"),
     ("ipc_import", "adds a block; its stream comes after everything"),
     ("ipc_close", "waits for the stream and removes the block"),
@@ -95,6 +101,7 @@ const WITHOUT_GATE: &str = "
     shutdown: ends the library
     blas_handle solver_handle: whether they wait is up to cuBLAS and cuSOLVER
     event_from_ipc_handle ipc_import ipc_close: need two processes
+    green_context_set green_context_pop: as stream_wait_stream
     graphed_callable_create graphed_callable_destroy graphed_callable_call
     graphed_callable_call_backward: graphs and copies, which have rows
     communicator_destroy communicator_abort communicator_group_end communicator_all_reduce

@@ -132,6 +132,24 @@ impl World {
         handle
     }
 
+    /// A partition of multiprocessors; NULL is wrong.
+    pub fn partition(&self, input: &mut Input, expect: &mut Expect) -> usize {
+        let handle = self.handle(input, &self.partitions, &self.greens);
+        if !self.partitions.contains(&handle) {
+            expect.wrong(status::INVALID_HANDLE);
+        }
+        handle
+    }
+
+    /// A green context; NULL is wrong.
+    pub fn green(&self, input: &mut Input, expect: &mut Expect) -> usize {
+        let handle = self.handle(input, &self.greens, &self.partitions);
+        if !self.greens.contains(&handle) {
+            expect.wrong(status::INVALID_HANDLE);
+        }
+        handle
+    }
+
     /// An allocator of another library; NULL is wrong.
     pub fn allocator(&self, input: &mut Input, expect: &mut Expect) -> usize {
         let handle = self.handle(input, &self.allocators, &self.pools);

@@ -139,6 +139,10 @@ pub struct World {
     pub graphs: Vec<usize>,
     /// Live private pools.
     pub pools: Vec<usize>,
+    /// Live partitions of multiprocessors.
+    pub partitions: Vec<usize>,
+    /// Live green contexts.
+    pub greens: Vec<usize>,
     /// Live allocators of other libraries.
     pub allocators: Vec<usize>,
     /// Is the cache off?
@@ -188,6 +192,8 @@ impl World {
             callables: Vec::new(),
             graphs: Vec::new(),
             pools: Vec::new(),
+            partitions: Vec::new(),
+            greens: Vec::new(),
             allocators: Vec::new(),
             is_plain: false,
             has_whole: false,
@@ -217,6 +223,8 @@ impl World {
             callables: self.callables.clone(),
             graphs: self.graphs.clone(),
             pools: self.pools.clone(),
+            partitions: self.partitions.clone(),
+            greens: self.greens.clone(),
             allocators: self.allocators.clone(),
             is_plain: self.is_plain,
             has_whole: self.has_whole,
@@ -362,6 +370,8 @@ impl World {
         self.dead.append(&mut self.callables);
         self.dead.append(&mut self.graphs);
         self.dead.append(&mut self.pools);
+        self.dead.append(&mut self.partitions);
+        self.dead.append(&mut self.greens);
         self.dead.append(&mut self.allocators);
         (self.is_plain, self.has_whole) = (false, false);
         self.routes.clear();

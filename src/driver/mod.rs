@@ -111,6 +111,9 @@ const fn waits(call: Call) -> bool {
             | cuCtxPushCurrent
             | cuCtxPopCurrent
             | cuCtxGetDevice
+            | cuCtxFromGreenCtx
+            | cuGreenCtxGetDevResource
+            | cuStreamGetGreenCtx
             | cuStreamQuery
             | cuStreamWaitEvent
             | cuStreamGetPriority

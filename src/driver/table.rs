@@ -5,6 +5,9 @@
 //! 12.9. `symbol` is looked up by dlsym, and is the name of cudarc's prototype, or of that in
 //! [`newer`], which is compared at compile time.
 
+use super::newer::{
+    CU_DEV_SM_RESOURCE_GROUP_PARAMS, CUdevResource, CUdevResourceType, CUdevice_attribute,
+};
 use super::{CudaResult, Driver, inject, newer};
 use crate::base::{progress, thread, waiting};
 use crate::driver::sync_debug;
@@ -25,9 +28,13 @@ macro_rules! level {
     };
 }
 
-/// cudarc's prototypes and ours.
+/// cudarc's prototypes, and ours in their place.
 mod prototypes {
-    pub use super::newer::*;
+    pub use super::newer::{
+        cuDevResourceGenerateDesc, cuDevSmResourceSplit, cuDevSmResourceSplitByCount,
+        cuDeviceGetAttribute, cuDeviceGetDevResource, cuGraphExecGetId, cuGraphNodeGetToolsId,
+        cuGreenCtxGetDevResource,
+    };
     pub use super::sys::*;
 }
 
@@ -172,6 +179,28 @@ driver_calls! {
     cuCtxSynchronize = cuCtxSynchronize();
     cuCtxGetStreamPriorityRange = cuCtxGetStreamPriorityRange(
         least: *mut c_int, greatest: *mut c_int);
+
+    // Green contexts
+    cuDeviceGetDevResource = cuDeviceGetDevResource(
+        device: CUdevice, resource: *mut CUdevResource, kind: CUdevResourceType);
+    cuDevSmResourceSplitByCount = cuDevSmResourceSplitByCount(
+        result: *mut CUdevResource, count: *mut c_uint, input: *const CUdevResource,
+        remainder: *mut CUdevResource, flags: c_uint, minimum: c_uint);
+    cuDevSmResourceSplit = cuDevSmResourceSplit @ 13010 (
+        result: *mut CUdevResource, count: c_uint, input: *const CUdevResource,
+        remainder: *mut CUdevResource, flags: c_uint,
+        groups: *mut CU_DEV_SM_RESOURCE_GROUP_PARAMS);
+    cuDevResourceGenerateDesc = cuDevResourceGenerateDesc(
+        descriptor: *mut CUdevResourceDesc, resources: *mut CUdevResource, count: c_uint);
+    cuGreenCtxCreate = cuGreenCtxCreate(
+        green: *mut CUgreenCtx, descriptor: CUdevResourceDesc, device: CUdevice, flags: c_uint);
+    cuGreenCtxDestroy = cuGreenCtxDestroy(green: CUgreenCtx);
+    cuGreenCtxGetDevResource = cuGreenCtxGetDevResource(
+        green: CUgreenCtx, resource: *mut CUdevResource, kind: CUdevResourceType);
+    cuGreenCtxStreamCreate = cuGreenCtxStreamCreate(
+        stream: *mut CUstream, green: CUgreenCtx, flags: c_uint, priority: c_int);
+    cuCtxFromGreenCtx = cuCtxFromGreenCtx(context: *mut CUcontext, green: CUgreenCtx);
+    cuStreamGetGreenCtx = cuStreamGetGreenCtx(stream: CUstream, green: *mut CUgreenCtx);
 
     // Streams
     cuStreamCreateWithPriority = cuStreamCreateWithPriority(

@@ -6,6 +6,7 @@ use super::communicator::COMMUNICATORS;
 use super::event::EVENTS;
 use super::generator::GENERATORS;
 use super::graph::GRAPHS;
+use super::green_context::{GREEN_CONTEXTS, SM_PARTITIONS};
 use super::jit::JITS;
 use super::kernel::KERNELS;
 use super::mem_pool::MEM_POOLS;
@@ -401,6 +402,8 @@ fn destroy_all_handles(_call: &Call) -> usize {
         + destroy_handles(&MEM_POOLS, |_| true)
         + destroy_handles(&ALLOCATORS, |_| true)
         + destroy_handles(&EVENTS, |_| true)
+        + destroy_handles(&SM_PARTITIONS, |_| true)
+        + destroy_handles(&GREEN_CONTEXTS, |_| true)
         + destroy_handles(&GENERATORS, |generator| !generator.is_borrowed())
         + destroy_handles(&STREAMS, |stream| !stream.is_borrowed())
 }

@@ -15,6 +15,7 @@ pub mod generator;
 pub mod graph;
 pub mod graph_data;
 pub mod graph_hooks;
+pub mod green_context;
 mod handle;
 pub mod history;
 pub mod host;

@@ -88,7 +88,7 @@ pub(super) fn or_current(stream: *mut tcuda_stream, call: &Call) -> Result<&Stre
     }
 }
 
-fn own(stream: &Stream) -> Result<*mut tcuda_stream> {
+pub(super) fn own(stream: &Stream) -> Result<*mut tcuda_stream> {
     let handle = STREAMS.insert(StreamRef { stream, borrowed: false })?;
     stream.add_handle();
     Ok(handle as *mut tcuda_stream)

@@ -6,7 +6,7 @@ use crate::base::place::write_fields;
 use crate::base::rank::Rank;
 use crate::driver::sync_debug;
 use crate::driver::sys::{CUcontext, CUdevice, CUdevice_attribute, CUuuid};
-use crate::driver::{CudaError, Driver, code};
+use crate::driver::{CudaError, Driver, code, newer};
 use crate::gpu::capture_mode::Relaxed;
 use crate::gpu::event::EventPool;
 use crate::gpu::stream::Streams;
@@ -178,6 +178,10 @@ impl Device {
 
     /// One attribute.
     pub fn attribute(&self, attribute: CUdevice_attribute) -> Result<i32> {
+        self.attribute_by_number(attribute as i32)
+    }
+
+    fn attribute_by_number(&self, attribute: i32) -> Result<i32> {
         let mut value = 0;
         // SAFETY: `value` is writable, the device exists.
         unsafe { self.driver.cuDeviceGetAttribute(&mut value, attribute, self.handle) }?;
@@ -186,10 +190,12 @@ impl Device {
 
     /// One attribute, or `unknown` where this driver does not have it.
     pub fn attribute_or(&self, attribute: CUdevice_attribute, unknown: i32) -> Result<i32> {
-        match self.attribute(attribute) {
-            Err(Error::Cuda(CudaError { code: code::INVALID_VALUE, .. })) => Ok(unknown),
-            other => other,
-        }
+        or_unknown(self.attribute(attribute), unknown)
+    }
+
+    /// The number of its locality domains; 1 where the driver knows none.
+    pub fn locality_domains(&self) -> Result<i32> {
+        or_unknown(self.attribute_by_number(newer::ATTRIBUTE_LOCALITY_DOMAIN_COUNT), 1)
     }
 
     /// Its memory in bytes.
@@ -314,6 +320,14 @@ impl Device {
             // SAFETY: retained once, by `context`.
             let _ = unsafe { self.driver.cuDevicePrimaryCtxRelease(self.handle) };
         }
+    }
+}
+
+/// The value of an attribute, or `unknown` where the driver does not have it.
+fn or_unknown(value: Result<i32>, unknown: i32) -> Result<i32> {
+    match value {
+        Err(Error::Cuda(CudaError { code: code::INVALID_VALUE, .. })) => Ok(unknown),
+        other => other,
     }
 }
 

@@ -10,8 +10,9 @@ use crate::base::thread_lifetime::Lifetime;
 use crate::base::{thread, waiting};
 use crate::driver::CudaError;
 use crate::driver::sys::{CUcontext, CUstream};
-use crate::gpu::device::Device;
+use crate::gpu::device::{Device, leave};
 use crate::gpu::external_registry::Holders;
+use crate::gpu::green_context::GreenStream;
 use crate::gpu::stream::{LEGACY, PER_THREAD, Stream, Streams, is_capturing};
 use std::sync::atomic::Ordering;
 
@@ -104,7 +105,13 @@ impl Streams {
                 });
             }
         };
-        self.add(native, driver_id)
+        self.add(native, driver_id, None)
+    }
+
+    /// Adds a stream that was just created in a green context.
+    pub(crate) fn add_green(&self, green: GreenStream) -> Result<&Stream> {
+        let native = green.native();
+        self.add(native, self.driver_id(native)?, Some(green))
     }
 
     /// The newest stream of this address: with this id; without an id, one with a handle, or any if
@@ -130,7 +137,7 @@ impl Streams {
         Some(self.extend(found))
     }
 
-    fn add(&self, native: CUstream, driver_id: u64) -> Result<&Stream> {
+    fn add(&self, native: CUstream, driver_id: u64, green: Option<GreenStream>) -> Result<&Stream> {
         let mut priority = 0;
         // SAFETY: the caller's promise that the stream is alive; `priority` is writable.
         unsafe { self.driver.cuStreamGetPriority(native, &mut priority) }?;
@@ -138,6 +145,7 @@ impl Streams {
             Stream::new(self.ordinal, native as usize, native as i64, priority, driver_id);
         stream.external = true;
         stream.driver = Some(self.driver);
+        stream.green = green;
         stream.holders = Holders::new()?;
         if stream.is_per_thread() {
             stream.thread = Some(Lifetime::own()?);
@@ -166,14 +174,35 @@ impl Streams {
     }
 
     fn check_context(&self, device: &Device, native: CUstream) -> Result<()> {
-        if self.context_of(native)? == device.context()? {
+        let context = self.context_of(native)?;
+        if context == device.context()? || self.is_green(device, native, context)? {
             Ok(())
         } else {
             Err(Error::Invalid(
-                "cu_stream belongs to another device or is not of its primary context; name the \
-                 stream's own device",
+                "cu_stream belongs to another device, or to a context that is neither the primary \
+                 one nor a green one; name the stream's own device",
             ))
         }
+    }
+
+    /// Is the context of a stream a green one of the device?
+    fn is_green(&self, device: &Device, native: CUstream, context: CUcontext) -> Result<bool> {
+        let mut green = std::ptr::null_mut();
+        // SAFETY: the caller's promise that the stream is alive; `green` is writable.
+        match unsafe { self.driver.cuStreamGetGreenCtx(native, &mut green) } {
+            Ok(()) if !green.is_null() => {}
+            Ok(()) => return Ok(false),
+            Err(error) if error.code == CudaError::MISSING => return Ok(false),
+            Err(error) => return Err(error.into()),
+        }
+        let mut found = -1;
+        // SAFETY: the context of a live stream.
+        unsafe { self.driver.cuCtxPushCurrent(context) }?;
+        // SAFETY: `found` is writable.
+        let queried = unsafe { self.driver.cuCtxGetDevice(&mut found) };
+        leave(self.driver, context);
+        queried?;
+        Ok(found == device.handle())
     }
 
     /// The context of a stream that is not one of CUDA's fixed handles.

@@ -169,8 +169,28 @@ impl Gpus {
         {
             return Ok(device.ordinal());
         }
+        if !context.is_null()
+            && let Some(device) = self.device_of_green_context()?
+        {
+            return Ok(device.ordinal());
+        }
         let device = thread::block().device.load(Ordering::Relaxed) as i32;
         Ok(if (device as usize) < self.devices.len() { device } else { 0 })
+    }
+
+    /// The device of the thread's current context if that is a green one.
+    fn device_of_green_context(&self) -> Result<Option<&Device>> {
+        let mut green = std::ptr::null_mut();
+        // SAFETY: NULL is the default stream of the current context; `green` is writable.
+        let queried = unsafe { self.driver.cuStreamGetGreenCtx(std::ptr::null_mut(), &mut green) };
+        // Drivers before 12.4 have none; a context that has ended has no device.
+        if queried.is_err() || green.is_null() {
+            return Ok(None);
+        }
+        let mut device = 0;
+        // SAFETY: `device` is writable.
+        unsafe { self.driver.cuCtxGetDevice(&mut device) }?;
+        Ok(self.devices.iter().find(|known| known.handle() == device))
     }
 
     /// The thread's current context, perhaps NULL.

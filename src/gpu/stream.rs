@@ -12,6 +12,7 @@ use crate::gpu::device::{ContextGuard, Device};
 use crate::gpu::external_life::{ENDED, EndState, ExternalStreamLife, UNKNOWN};
 use crate::gpu::external_registry::{ExternalStreams, Holders};
 use crate::gpu::gpus::Gpus;
+use crate::gpu::green_context::GreenStream;
 use crate::gpu::internal_streams::InternalStreams;
 use crate::gpu::waits::LastSync;
 use std::ffi::c_void;
@@ -60,6 +61,8 @@ pub struct Stream {
     pub(crate) served: AtomicU64,
     /// Of an external stream: the driver that destroys its event.
     pub(crate) driver: Option<&'static Driver>,
+    /// Its end, if the library has created it in a green context.
+    pub(crate) green: Option<GreenStream>,
     /// The number of holders, and the state of searches (`external_registry.rs`).
     pub(crate) holders: Holders,
     pub(crate) was_unused: AtomicBool,
@@ -107,6 +110,7 @@ impl Stream {
             serial: next_serial(),
             served: AtomicU64::new(next_serial()),
             driver: None,
+            green: None,
             holders: Holders::NONE,
             was_unused: AtomicBool::new(false),
             mark: AtomicU64::new(0),
@@ -493,6 +497,8 @@ impl Streams {
             // SAFETY: the library's, and at its end.
             let _ = unsafe { self.driver.cuStreamDestroy(stream.native()) };
         }
-        *self.external.lock() = ExternalStreams::new();
+        // Dropped without the lock: streams of green contexts end with calls of the driver.
+        let ended = std::mem::replace(&mut *self.external.lock(), ExternalStreams::new());
+        drop(ended);
     }
 }

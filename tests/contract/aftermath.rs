@@ -26,7 +26,7 @@ fn devices(bench: &Bench) {
     cu!(bench, cuDeviceGetUuid(&mut CUuuid { bytes: [0; 16] }, 0) => 0);
     cu!(bench, cuDeviceTotalMem(&mut bytes, 0) => 0);
     let warp = CUdevice_attribute::CU_DEVICE_ATTRIBUTE_WARP_SIZE;
-    cu!(bench, cuDeviceGetAttribute(&mut number, warp, 0) => 0);
+    cu!(bench, cuDeviceGetAttribute(&mut number, warp as i32, 0) => 0);
     cu!(bench, cuDeviceCanAccessPeer(&mut number, 0, 0) => 0);
     cu!(bench, cuDeviceGetDefaultMemPool(&mut null_mut(), 0) => 0);
 }

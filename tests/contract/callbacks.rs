@@ -224,7 +224,7 @@ unsafe extern "C" fn calls(argument: *mut c_void) {
     cu!(bench, cuDeviceGet(&mut number, 0) => 800);
     cu!(bench, cuDeviceTotalMem(&mut bytes, 0) => 800);
     let warp = CUdevice_attribute::CU_DEVICE_ATTRIBUTE_WARP_SIZE;
-    cu!(bench, cuDeviceGetAttribute(&mut number, warp, 0) => 800);
+    cu!(bench, cuDeviceGetAttribute(&mut number, warp as i32, 0) => 800);
     cu!(bench, cuDevicePrimaryCtxGetState(0, &mut flags, &mut active) => 800);
     cu!(bench, cuCtxGetCurrent(&mut context) => 800);
     cu!(bench, cuCtxGetDevice(&mut number) => 800);

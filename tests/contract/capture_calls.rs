@@ -156,7 +156,7 @@ fn calls(bench: &Bench) -> Vec<Call<'_>> {
         Safe cuDevicePrimaryCtxRetain(out(0).cast(), 0);
         Safe cuDevicePrimaryCtxRelease(0);
         Safe cuDeviceGetAttribute(
-            out(0).cast(), CUdevice_attribute::CU_DEVICE_ATTRIBUTE_WARP_SIZE, 0);
+            out(0).cast(), CUdevice_attribute::CU_DEVICE_ATTRIBUTE_WARP_SIZE as i32, 0);
         Unsafe cuGraphInstantiateWithFlags(out(0).cast(), graphs[0], 0);
         Safe cuGraphLaunch(execs[0], stream());
         Unsafe cuGraphExecDestroy(execs[1]);

@@ -101,11 +101,11 @@ fn attributes_of_devices(bench: &Bench) {
         (CU_DEVICE_ATTRIBUTE_TEXTURE_ALIGNMENT, 512),
         (CU_DEVICE_ATTRIBUTE_RESERVED_SHARED_MEMORY_PER_BLOCK, 1024),
     ] {
-        cu!(bench, cuDeviceGetAttribute(&mut value, attribute, 0) => 0);
+        cu!(bench, cuDeviceGetAttribute(&mut value, attribute as i32, 0) => 0);
         bench.is(&format!("{attribute:?}"), value, expected);
     }
-    cu!(bench, cuDeviceGetAttribute(null_mut(), CU_DEVICE_ATTRIBUTE_WARP_SIZE, 0) => 1);
-    cu!(bench, cuDeviceGetAttribute(&mut value, CU_DEVICE_ATTRIBUTE_WARP_SIZE, -1) => 101);
+    cu!(bench, cuDeviceGetAttribute(null_mut(), CU_DEVICE_ATTRIBUTE_WARP_SIZE as i32, 0) => 1);
+    cu!(bench, cuDeviceGetAttribute(&mut value, CU_DEVICE_ATTRIBUTE_WARP_SIZE as i32, -1) => 101);
 }
 
 fn no_current_context(bench: &Bench) {

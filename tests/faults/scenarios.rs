@@ -5,6 +5,7 @@ mod comm;
 mod communicators;
 mod direct;
 mod graphs;
+mod green;
 mod history;
 mod ipc;
 mod jit;
@@ -79,6 +80,8 @@ pub const SCENARIOS: &[Scenario] = &[
     on(UNMAPPED, "graphs_in_segments", graphs::graphs),
     on(ONE, "pinned_in_graphs", graphs::pinned),
     on(ONE, "registered", work::registered),
+    on(ONE, "green_contexts", green::contexts),
+    on(TWO_LATE, "late_green_contexts", green::contexts),
     on(ONE, "hooks_of_graphs", graphs::hooks),
     on(LATE, "late_hooks_of_graphs", graphs::hooks),
     on(ONE, "data_of_graphs", graphs::data),

@@ -101,6 +101,8 @@ struct CUstream_st;       /* CUstream, cudaStream_t */
 struct CUevent_st;        /* CUevent, cudaEvent_t */
 struct CUgraph_st;        /* CUgraph, cudaGraph_t */
 struct CUgraphExec_st;    /* CUgraphExec, cudaGraphExec_t */
+struct CUctx_st;          /* CUcontext */
+struct CUgreenCtx_st;     /* CUgreenCtx */
 struct cublasContext;     /* cublasHandle_t */
 struct cusolverDnContext; /* cusolverDnHandle_t */
 struct DLManagedTensorVersioned;

@@ -16,6 +16,7 @@ const SECTIONS: &[(&str, &[&str])] = &[
     ("Library", &["status", "library", "observer"]),
     ("Devices", &["device"]),
     ("Streams and events", &["stream", "event", "copy"]),
+    ("Green contexts", &["green_context"]),
     ("Memory", &["memory"]),
     ("- Statistics", &["statistics"]),
     ("- Limits and settings", &["limits"]),

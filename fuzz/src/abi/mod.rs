@@ -8,6 +8,7 @@ mod device;
 mod event;
 mod generator;
 mod graph;
+mod green_context;
 mod history;
 mod host;
 mod ipc;
@@ -318,6 +319,22 @@ pub const FUNCTIONS: &[(&str, Step)] = &[
     ("tcuda_tensor_device_of", tensor::device_of),
     ("tcuda_graph_begin", graph::begin),
     ("tcuda_graph_end", graph::end),
+    ("tcuda_device_locality_domains", green_context::locality_domains),
+    ("tcuda_device_workqueue_concurrency", green_context::workqueue_concurrency),
+    ("tcuda_sm_partition_from_device", green_context::from_device),
+    ("tcuda_sm_partition_split", green_context::split),
+    ("tcuda_sm_partition_split_groups", green_context::split_groups),
+    ("tcuda_sm_partition_properties", green_context::partition_properties),
+    ("tcuda_sm_partition_native", green_context::partition_native),
+    ("tcuda_sm_partition_destroy", green_context::partition_destroy),
+    ("tcuda_green_context_create", green_context::create),
+    ("tcuda_green_context_properties", green_context::properties),
+    ("tcuda_green_context_partition", green_context::partition),
+    ("tcuda_green_context_stream_create", green_context::stream_create),
+    ("tcuda_green_context_set", green_context::set),
+    ("tcuda_green_context_pop", green_context::pop),
+    ("tcuda_green_context_native", green_context::native),
+    ("tcuda_green_context_destroy", green_context::destroy),
 ];
 
 /// More calls than this make an input slow, not better.

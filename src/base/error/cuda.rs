@@ -54,6 +54,8 @@ pub mod code {
     pub const STREAM_CAPTURE_WRONG_THREAD: i32 = 908;
     pub const GRAPH_EXEC_UPDATE_FAILURE: i32 = 910;
     pub const INVALID_CLUSTER_SIZE: i32 = 912;
+    pub const INVALID_RESOURCE_TYPE: i32 = 914;
+    pub const INVALID_RESOURCE_CONFIGURATION: i32 = 915;
     pub const MAP_FAILED: i32 = 205;
     pub const UNKNOWN: i32 = 999;
 }

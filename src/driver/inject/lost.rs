@@ -7,7 +7,9 @@
 //! is.
 
 use crate::base::ordinal::MAX_DEVICES;
-use crate::driver::sys::{CUDA_MEMCPY3D_PEER, CUcontext, CUmemAllocationProp, CUpointer_attribute};
+use crate::driver::sys::{
+    CUDA_MEMCPY3D_PEER, CUcontext, CUgreenCtx, CUmemAllocationProp, CUpointer_attribute,
+};
 use crate::driver::{Call, Table, code};
 use std::ffi::c_void;
 use std::mem::MaybeUninit;
@@ -110,6 +112,10 @@ impl CallDevices {
             | cuDeviceGetUuid
             | cuDeviceTotalMem
             | cuDeviceGetAttribute
+            | cuDeviceGetDevResource
+            | cuDevSmResourceSplitByCount
+            | cuDevSmResourceSplit
+            | cuDevResourceGenerateDesc
             | cuDevicePrimaryCtxGetState
             | cuDeviceCanAccessPeer
             | cuCtxGetCurrent
@@ -121,7 +127,10 @@ impl CallDevices {
             | cuMemGetAllocationGranularity
             | cuMemAddressReserve
             | cuMemAddressFree => {}
-            cuDevicePrimaryCtxRetain | cuDevicePrimaryCtxRelease | cuDeviceGetDefaultMemPool => {
+            cuDevicePrimaryCtxRetain
+            | cuDevicePrimaryCtxRelease
+            | cuDeviceGetDefaultMemPool
+            | cuGreenCtxCreate => {
                 seen.devices = bit(argument("device") as i32);
             }
             cuCtxEnablePeerAccess => seen.devices = current | of_context(table, argument("peer")),
@@ -155,6 +164,12 @@ impl CallDevices {
                     | of_copy(table, argument("copy"));
             }
             cuStreamCreateWithPriority => seen.devices = current,
+            cuGreenCtxDestroy
+            | cuGreenCtxStreamCreate
+            | cuGreenCtxGetDevResource
+            | cuCtxFromGreenCtx => {
+                seen.devices = of_green(table, argument("green"), current);
+            }
             _ if arguments.iter().any(|(name, _)| *name == "stream") => {
                 seen.devices = of_stream(table, argument("stream"), current);
             }
@@ -164,18 +179,26 @@ impl CallDevices {
     }
 }
 
-/// Releases a lost device's context in fact, although the call returns an error: objects that the
-/// library can no longer destroy end with it.
+/// Ends a lost device's context in fact, although the call returns an error: objects that the
+/// library can no longer destroy end with it. A green context keeps the primary one.
 pub(super) fn finish(table: &Table, call: Call, arguments: &[(&str, u64)], has_lost: bool) {
     #[cfg(any(test, feature = "host_faults"))]
     let _in_driver = crate::base::host_faults::in_driver();
-    if has_lost
-        && matches!(call, Call::cuDevicePrimaryCtxRelease)
-        && let (Some(release), Some((_, device))) =
-            (table.cuDevicePrimaryCtxRelease, arguments.first())
-    {
-        // SAFETY: the same call as the caller's.
-        unsafe { release(*device as i32) };
+    let Some((_, argument)) = arguments.first().filter(|_| has_lost) else { return };
+    match call {
+        Call::cuDevicePrimaryCtxRelease => {
+            if let Some(release) = table.cuDevicePrimaryCtxRelease {
+                // SAFETY: the same call as the caller's.
+                unsafe { release(*argument as i32) };
+            }
+        }
+        Call::cuGreenCtxDestroy => {
+            if let Some(destroy) = table.cuGreenCtxDestroy {
+                // SAFETY: the same call as the caller's.
+                unsafe { destroy(*argument as CUgreenCtx) };
+            }
+        }
+        _ => {}
     }
 }
 
@@ -227,6 +250,17 @@ fn of_stream(table: &Table, stream: u64, current: u64) -> u64 {
                 code::SUCCESS => of_context(table, context as u64),
                 _ => current,
             }
+        }
+        _ => current,
+    }
+}
+
+fn of_green(table: &Table, green: u64, current: u64) -> u64 {
+    let mut context = std::ptr::null_mut();
+    match table.cuCtxFromGreenCtx {
+        // SAFETY: `context` is writable; the green context is the caller's.
+        Some(get) if unsafe { get(&mut context, green as CUgreenCtx) } == code::SUCCESS => {
+            of_context(table, context as u64)
         }
         _ => current,
     }

@@ -71,7 +71,8 @@ impl VirtualMemory {
     fn attribute(&self, attribute: CUdevice_attribute) -> Result<bool> {
         let mut value = 0;
         // SAFETY: `value` is writable, the device exists.
-        match unsafe { self.driver.cuDeviceGetAttribute(&mut value, attribute, self.device) } {
+        match unsafe { self.driver.cuDeviceGetAttribute(&mut value, attribute as i32, self.device) }
+        {
             Ok(()) => Ok(value != 0),
             Err(error) if error.code == code::INVALID_VALUE => Ok(false),
             Err(error) => Err(error.into()),

@@ -85,11 +85,12 @@ fn cuDeviceGetAttribute(bench: &Bench) {
     bench.start();
     let mut value = 77;
     for device in ABSENT {
-        cu!(bench, cuDeviceGetAttribute(&mut value, CU_DEVICE_ATTRIBUTE_WARP_SIZE, device) => 101);
+        let attribute = CU_DEVICE_ATTRIBUTE_WARP_SIZE as i32;
+        cu!(bench, cuDeviceGetAttribute(&mut value, attribute, device) => 101);
     }
     bench.is("untouched", value, 77);
-    cu!(bench, cuDeviceGetAttribute(null_mut(), CU_DEVICE_ATTRIBUTE_WARP_SIZE, 0) => 1);
-    cu!(bench, cuDeviceGetAttribute(null_mut(), CU_DEVICE_ATTRIBUTE_WARP_SIZE, -1) => 1);
+    cu!(bench, cuDeviceGetAttribute(null_mut(), CU_DEVICE_ATTRIBUTE_WARP_SIZE as i32, 0) => 1);
+    cu!(bench, cuDeviceGetAttribute(null_mut(), CU_DEVICE_ATTRIBUTE_WARP_SIZE as i32, -1) => 1);
 }
 
 fn cuDevicePrimaryCtxRetain(bench: &Bench) {
