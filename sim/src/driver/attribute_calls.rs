@@ -59,7 +59,7 @@ pub(super) unsafe extern "C" fn cuStreamCopyAttributes(dst: CUstream, src: CUstr
         let (dst, src) = (machine.stream(dst)?, machine.stream(src)?);
         machine.captures.records(&dst)?;
         machine.captures.records(&src)?;
-        require(dst.context == src.context, code::INVALID_VALUE)?;
+        require(dst.is_beside(&src), code::INVALID_VALUE)?;
         let attributes = *lock(&src.attributes);
         *lock(&dst.attributes) = attributes;
         Ok(())

@@ -112,8 +112,8 @@ impl Capture {
         self.members.iter().any(waits)
     }
 
-    fn uses(&self, context: usize) -> bool {
-        self.members.iter().any(|member| member.stream.context == context)
+    fn uses(&self, is_meant: impl Fn(&Stream) -> bool) -> bool {
+        self.members.iter().any(|member| is_meant(&member.stream))
     }
 
     fn member(&mut self, stream: &Stream) -> Option<&mut Member> {
@@ -224,13 +224,16 @@ impl Captures {
         self.refuse_unsafe()
     }
 
-    /// Refuses a wait for a context with an active capture.
-    pub(super) fn refuse_wait_for_all(&self, context: usize) -> Result<(), i32> {
+    /// Refuses a wait for streams of which one takes part in a capture.
+    pub(super) fn refuse_wait_for_all(
+        &self,
+        is_meant: impl Fn(&Stream) -> bool,
+    ) -> Result<(), i32> {
         if !self.any() {
             return Ok(());
         }
         let mut refused = false;
-        for capture in self.list().iter_mut().filter(|capture| capture.uses(context)) {
+        for capture in self.list().iter_mut().filter(|capture| capture.uses(&is_meant)) {
             capture.broken = true;
             refused = true;
         }
@@ -417,7 +420,14 @@ impl Captures {
 
     /// Ends the captures that use a context that is destroyed.
     pub(super) fn forget_context(&self, graphs: &RwLock<Graphs>, context: usize) {
-        self.discard(graphs, |capture| capture.uses(context));
+        self.discard(graphs, |capture| capture.uses(|stream| stream.context == context));
+    }
+
+    /// Ends the captures that began on streams which end with their green context.
+    pub(super) fn forget_streams(&self, graphs: &RwLock<Graphs>, ends: impl Fn(&Stream) -> bool) {
+        self.discard(graphs, |capture| {
+            capture.members.first().is_some_and(|member| ends(&member.stream))
+        });
     }
 
     /// Ends captures and destroys their graphs.

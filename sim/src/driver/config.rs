@@ -72,6 +72,8 @@ pub struct Config {
     pub multiprocessors: i32,
     /// Threads that each of them can hold.
     pub threads_per_multiprocessor: i32,
+    /// Locality domains of each device.
+    pub locality_domains: u32,
     /// Name of each device.
     pub name: Cow<'static, str>,
     /// Compute capability, major and minor.
@@ -100,6 +102,7 @@ impl Default for Config {
             model: &H100,
             multiprocessors: H100.multiprocessors,
             threads_per_multiprocessor: H100.threads_per_multiprocessor,
+            locality_domains: 1,
             name: Cow::Borrowed("Simulated GPU"),
             compute_capability: H100.compute_capability,
             virtual_memory: true,
@@ -244,6 +247,11 @@ impl Config {
                     .ok_or(bad("multiprocessors", "a number from 1 to 1024"))?
                     as i32;
             }
+            "locality_domains" => {
+                self.locality_domains = number(value, 1, 8)
+                    .ok_or(bad("locality_domains", "a number from 1 to 8"))?
+                    as u32;
+            }
             "threads_per_multiprocessor" => {
                 let accepted = "a multiple of 32 from 32 to 2048";
                 let value = number(value, 32, 2048).filter(|value| value.is_multiple_of(32));
@@ -322,7 +330,7 @@ mod tests {
             " devices = 4 , \
              memory=5MiB,schedule=threads,peers=pairs,leaks=report,multiprocessors=8,\
              threads_per_multiprocessor=1536,compute_capability=8.6,virtual_memory=none,\
-             question=200,kernel_time=2,races=report,\
+             question=200,kernel_time=2,races=report,locality_domains=2,\
              name=Test GPU,",
         )
         .unwrap();
@@ -332,6 +340,7 @@ mod tests {
         assert_eq!(config.leaks, Leaks::Report);
         assert_eq!(config.multiprocessors, 8);
         assert_eq!(config.threads_per_multiprocessor, 1536);
+        assert_eq!(config.locality_domains, 2);
         assert_eq!(config.compute_capability, (8, 6));
         assert_eq!(config.name, "Test GPU");
         assert!(!config.virtual_memory && Config::default().virtual_memory);
@@ -385,6 +394,7 @@ mod tests {
         assert!(message("trace=").contains("path"));
         assert!(message("virtual_memory=off").contains("full, none"));
         assert!(message("question=long").contains("nanoseconds"));
+        assert!(message("locality_domains=9").contains("from 1 to 8"));
         assert!(message("threads_per_multiprocessor=100").contains("multiple of 32"));
         assert!(message("kernel_time=0").contains("1 to 86400"));
         assert!(message("races=yes").contains("ignore, report"));

@@ -165,30 +165,33 @@ impl Context {
     }
 }
 
-/// Points for which the later work of a context waits.
+/// Points for which the later work of a context waits, or that of one of its green contexts, whose
+/// ID is beside the point.
 #[derive(Default)]
 pub(super) struct Barrier {
     /// True if there may be points.
     is_set: AtomicBool,
-    points: Mutex<Vec<Point>>,
+    points: Mutex<Vec<(Option<u64>, Point)>>,
 }
 
 impl Barrier {
-    pub(super) fn add(&self, point: Point) {
+    pub(super) fn add(&self, green: Option<u64>, point: Point) {
         let mut points = lock(&self.points);
-        points.retain(|point| !point.is_reached());
-        points.push(point);
+        points.retain(|(_, point)| !point.is_reached());
+        points.push((green, point));
         self.is_set.store(true, Ordering::Release);
     }
 
-    /// Appends the points that are not reached to the waits of an operation.
+    /// Appends the points that are not reached to the waits of an operation of a stream.
     #[inline]
-    pub(super) fn add_to(&self, waits: &mut Vec<Point>) {
+    pub(super) fn add_to(&self, waits: &mut Vec<Point>, stream: &Stream) {
         if self.is_set.load(Ordering::Acquire) {
             let mut points = lock(&self.points);
-            points.retain(|point| !point.is_reached());
+            points.retain(|(_, point)| !point.is_reached());
             self.is_set.store(!points.is_empty(), Ordering::Release);
-            waits.extend(points.iter().cloned());
+            let concerns = |green: &Option<u64>| green.is_none() || *green == stream.green_id();
+            let own = points.iter().filter(|(green, _)| concerns(green));
+            waits.extend(own.map(|(_, point)| point.clone()));
         }
     }
 }

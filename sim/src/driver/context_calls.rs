@@ -1,10 +1,12 @@
 //! The calls for primary contexts and for the calling thread's stack of contexts.
 
 use super::arguments::{put, require};
-use super::context::{Stack, with_stack};
+use super::context::{Context, Stack, with_stack};
 use super::entry::entry;
 use super::hardware::{GREATEST_PRIORITY, LEAST_PRIORITY};
 use super::leaks;
+use super::machine::Machine;
+use super::queue::{Point, Stream};
 use super::settings::check_flags;
 use super::sync::lock;
 use crate::base::code;
@@ -12,6 +14,36 @@ use cudarc::driver::sys::{CUcontext, CUdevice};
 use std::ffi::{c_int, c_uint};
 use std::ptr;
 use std::sync::atomic::Ordering;
+
+/// Retains a primary context.
+pub(super) fn retain(context: &Context) -> Result<(), i32> {
+    let mut retained = lock(&context.retained);
+    // A process whose context failed cannot retain it again (580.159).
+    if !context.is_active() {
+        context.check()?;
+    }
+    *retained += 1;
+    context.active.store(true, Ordering::Release);
+    Ok(())
+}
+
+/// Releases a primary context, which ends with the last one.
+pub(super) fn release(machine: &Machine, context: &Context) -> Result<(), i32> {
+    let mut retained = lock(&context.retained);
+    *retained = retained.checked_sub(1).ok_or(code::INVALID_CONTEXT)?;
+    if *retained == 0 {
+        context.active.store(false, Ordering::Release);
+        machine.schedule.drain_at_end(&[context], machine.config.kernel_time);
+        leaks::report_context(machine, context);
+        // There are some if the host released the context too often.
+        for green in machine.greens.of_device(context.device) {
+            machine.end_green(&green);
+        }
+        machine.destroy_objects_of(context);
+        context.renew();
+    }
+    Ok(())
+}
 
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C" fn cuDevicePrimaryCtxRetain(
@@ -21,32 +53,14 @@ pub(super) unsafe extern "C" fn cuDevicePrimaryCtxRetain(
     entry(|machine| {
         let found = &machine.device(device)?.context;
         require(!context.is_null(), code::INVALID_VALUE)?;
-        let mut retained = lock(&found.retained);
-        // A process whose context failed cannot retain it again (580.159).
-        if !found.is_active() {
-            found.check()?;
-        }
-        *retained += 1;
-        found.active.store(true, Ordering::Release);
+        retain(found)?;
         put!(context, found.handle())
     })
 }
 
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C" fn cuDevicePrimaryCtxRelease_v2(device: CUdevice) -> c_int {
-    entry(|machine| {
-        let context = &machine.device(device)?.context;
-        let mut retained = lock(&context.retained);
-        *retained = retained.checked_sub(1).ok_or(code::INVALID_CONTEXT)?;
-        if *retained == 0 {
-            context.active.store(false, Ordering::Release);
-            machine.schedule.drain_at_end(&[context], machine.config.kernel_time);
-            leaks::report_context(machine, context);
-            machine.destroy_objects_of(context);
-            context.renew();
-        }
-        Ok(())
-    })
+    entry(|machine| release(machine, &machine.device(device)?.context))
 }
 
 /// Destroys a context regardless of its retain count. Each retain must still be released.
@@ -55,6 +69,8 @@ pub(super) unsafe extern "C" fn cuDevicePrimaryCtxReset_v2(device: CUdevice) -> 
     entry(|machine| {
         let context = &machine.device(device)?.context;
         let _retained = lock(&context.retained);
+        // Its green contexts would have nothing left (580.159).
+        require(machine.greens.of_device(context.device).is_empty(), code::NOT_PERMITTED)?;
         if context.active.swap(false, Ordering::AcqRel) {
             machine.schedule.drain_at_end(&[context], machine.config.kernel_time);
             machine.destroy_objects_of(context);
@@ -173,10 +189,11 @@ pub(super) unsafe extern "C" fn cuCtxGetDevice(device: *mut CUdevice) -> c_int {
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C" fn cuCtxSynchronize() -> c_int {
     entry(|machine| {
-        let context = machine.current()?;
-        machine.captures.refuse_wait_for_all(context.number)?;
-        machine.schedule.drain([context]);
-        context.check()?;
+        let scope = machine.current_scope()?;
+        machine.captures.refuse_wait_for_all(|stream| scope.owns(stream))?;
+        let tails: Vec<Point> = scope.streams().iter().map(Stream::tail).collect();
+        machine.schedule.reach(&tails);
+        scope.context.check()?;
         machine.release_idle_memory();
         Ok(())
     })

@@ -5,6 +5,7 @@ use super::entry::{entry, entry_before_init, guard, machine};
 use super::hardware::Device;
 use super::kernel::MAX_THREADS_PER_BLOCK;
 use super::machine::{Machine, uuid};
+use super::multiprocessors::Domains;
 use crate::base::code;
 use cudarc::driver::sys::{CUdevice, CUdevice_P2PAttribute, CUdevprop, CUuuid};
 use std::ffi::{CStr, c_char, c_int, c_uint};
@@ -131,8 +132,8 @@ pub(super) unsafe extern "C" fn cuDeviceGetAttribute(
     })
 }
 
-/// The value of an attribute, by CUDA's numbers up to those of CUDA 12.9. What the simulator cannot
-/// do is 0, whatever the model can.
+/// The value of an attribute, by CUDA's numbers up to those of CUDA 12.9, and some newer ones.
+/// What the simulator cannot do is 0, whatever the model can.
 fn answer(machine: &Machine, attribute: c_int, device: &Device) -> Option<c_int> {
     let config = &machine.config;
     let (model, capability) = (config.model, config.compute_capability);
@@ -219,6 +220,12 @@ fn answer(machine: &Machine, attribute: c_int, device: &Device) -> Option<c_int>
         132 | 133 => 0,
         134 => -1, // no NUMA node
         135..=138 | 141..=143 => 0,
+        // Locality domains (CUDA 13.4)
+        149 => config.locality_domains as c_int,
+        157 => {
+            let all = config.multiprocessors.unsigned_abs();
+            Domains::new(config.locality_domains, all).multiprocessors() as c_int
+        }
         // Textures and surfaces
         14 | 30 => 512,
         51 => 32,

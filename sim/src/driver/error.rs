@@ -54,7 +54,8 @@ pub enum ConfigError {
     #[error(
         "unknown option \"{0}\" of the simulated machine; accepted are gpu, devices, memory, \
          schedule, late, trace, leaks, races, peers, virtual_memory, question, kernel_time, \
-         multiprocessors, threads_per_multiprocessor, compute_capability and name"
+         multiprocessors, threads_per_multiprocessor, locality_domains, compute_capability and \
+         name"
     )]
     UnknownKey(Excerpt),
     /// Not of the form key=value.

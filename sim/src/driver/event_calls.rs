@@ -1,10 +1,10 @@
 //! The calls for events.
 
 use super::arguments::{put, require};
-use super::context::Context;
 use super::entry::{entry, entry_checked};
 use super::event::{Event, Recorded};
 use super::graph::Work;
+use super::green::Scope;
 use super::machine::Machine;
 use super::queue::{Kind, Mark, Stream};
 use super::shared_event::SharedEvent;
@@ -155,46 +155,52 @@ pub(super) unsafe extern "C" fn cuEventElapsedTime_v2(
 }
 
 /// The context of a handle. It need not be current.
-fn usable(machine: &Machine, context: CUcontext) -> Result<&Context, i32> {
-    let context = machine.context(context)?;
-    require(context.is_active(), code::INVALID_CONTEXT)?;
-    context.check()?;
-    Ok(context)
+fn usable(machine: &Machine, context: CUcontext) -> Result<Scope<'_>, i32> {
+    require(machine.context(context)?.is_active(), code::INVALID_CONTEXT)?;
+    machine.scope(context)
+}
+
+/// Records an event after all work of a context, green or not.
+pub(super) fn record_after(
+    machine: &Machine,
+    scope: &Scope<'_>,
+    event: CUevent,
+) -> Result<(), i32> {
+    let event = machine.event(event)?;
+    let context = scope.context;
+    require(event.context == context.number, code::INVALID_HANDLE)?;
+    machine.captures.refuse_wait_for_all(|stream| scope.owns(stream))?;
+    let streams = scope.streams();
+    let before = streams.iter().filter(|stream| !stream.is_idle()).map(Stream::tail).collect();
+    let own = scope.stream(Kind::NonBlocking, 0);
+    let recorded = machine.record(&event, &own, before).map(drop);
+    // It ends after the record.
+    own.destroy();
+    recorded
+}
+
+/// All later work of a context, green or not, waits for an event.
+pub(super) fn wait_before(machine: &Machine, scope: &Scope<'_>, event: CUevent) -> Result<(), i32> {
+    let event = machine.event(event)?;
+    machine.captures.refuse_wait_for_all(|stream| scope.owns(stream))?;
+    match event.recorded(&machine.schedule) {
+        Recorded::Never => {}
+        Recorded::At(mark) => scope.context.barrier.add(scope.green_id(), mark.point()),
+        Recorded::Captured(captured) => {
+            return Err(machine.captures.refuse_event(&captured, true));
+        }
+    }
+    Ok(())
 }
 
 /// Records an event after all work of a context.
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C" fn cuCtxRecordEvent(context: CUcontext, event: CUevent) -> c_int {
-    entry(|machine| {
-        let context = usable(machine, context)?;
-        let event = machine.event(event)?;
-        require(event.context == context.number, code::INVALID_HANDLE)?;
-        machine.captures.refuse_wait_for_all(context.number)?;
-        let streams = context.streams();
-        let before = streams.iter().filter(|stream| !stream.is_idle()).map(Stream::tail).collect();
-        let own = Stream::of(context.number, context.device, Kind::NonBlocking, 0);
-        context.add_stream(&own);
-        let recorded = machine.record(&event, &own, before).map(drop);
-        // It ends after the record.
-        own.destroy();
-        recorded
-    })
+    entry(|machine| record_after(machine, &usable(machine, context)?, event))
 }
 
 /// All later work of a context waits for an event.
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C" fn cuCtxWaitEvent(context: CUcontext, event: CUevent) -> c_int {
-    entry(|machine| {
-        let context = usable(machine, context)?;
-        let event = machine.event(event)?;
-        machine.captures.refuse_wait_for_all(context.number)?;
-        match event.recorded(&machine.schedule) {
-            Recorded::Never => {}
-            Recorded::At(mark) => context.barrier.add(mark.point()),
-            Recorded::Captured(captured) => {
-                return Err(machine.captures.refuse_event(&captured, true));
-            }
-        }
-        Ok(())
-    })
+    entry(|machine| wait_before(machine, &usable(machine, context)?, event))
 }

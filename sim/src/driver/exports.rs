@@ -11,10 +11,11 @@ use super::per_thread_calls::FORMS;
 use super::{
     attribute_calls, batch_calls, capture_calls, context_calls, copy_calls, device_calls,
     edge_calls, error_calls, event_calls, exec_calls, exec_node_calls, fill_calls, function_calls,
-    graph_calls, graph_id_calls, graph_memory_calls, ipc_calls, launch_calls, library_calls,
-    link_calls, managed_calls, memory_calls, module_calls, node_calls, node_parameter_calls,
-    occupancy_calls, own_context_calls, pointer_calls, pool_calls, setting_calls, stream_calls,
-    transfer_calls, user_object_calls, value_calls, virtual_memory_calls,
+    graph_calls, graph_id_calls, graph_memory_calls, green_calls, ipc_calls, launch_calls,
+    library_calls, link_calls, managed_calls, memory_calls, module_calls, node_calls,
+    node_parameter_calls, occupancy_calls, own_context_calls, pointer_calls, pool_calls,
+    resource_calls, setting_calls, stream_calls, transfer_calls, user_object_calls, value_calls,
+    virtual_memory_calls,
 };
 use crate::base::code;
 use cudarc::driver::sys::{CUdriverProcAddressQueryResult, cuuint64_t};
@@ -122,6 +123,28 @@ exports! {
         cuCtxDestroy 4000 = cuCtxDestroy_v2(context);
         cuCtxAttach 2000 = cuCtxAttach(context, flags);
         cuCtxDetach 2000 = cuCtxDetach(context);
+    }
+    green_calls {
+        cuGreenCtxCreate 12040 = cuGreenCtxCreate(green, description, device, flags);
+        cuGreenCtxDestroy 12040 = cuGreenCtxDestroy(green);
+        cuCtxFromGreenCtx 12040 = cuCtxFromGreenCtx(context, green);
+        cuGreenCtxGetId 12090 = cuGreenCtxGetId(green, id);
+        cuGreenCtxStreamCreate 12050 = cuGreenCtxStreamCreate(stream, green, flags, priority);
+        cuStreamGetGreenCtx 12040 = cuStreamGetGreenCtx(stream, green);
+        cuGreenCtxRecordEvent 12040 = cuGreenCtxRecordEvent(green, event);
+        cuGreenCtxWaitEvent 12040 = cuGreenCtxWaitEvent(green, event);
+    }
+    resource_calls {
+        cuDeviceGetDevResource 12040 = cuDeviceGetDevResource(device, resource, kind as c_uint);
+        cuCtxGetDevResource 12040 = cuCtxGetDevResource(context, resource, kind as c_uint);
+        cuGreenCtxGetDevResource 12040 = cuGreenCtxGetDevResource(green, resource, kind as c_uint);
+        cuStreamGetDevResource 13010 = cuStreamGetDevResource(stream, resource, kind as c_uint);
+        cuDevSmResourceSplitByCount 12040 = cuDevSmResourceSplitByCount(
+            result, groups, input, remainder, flags, minimum);
+        cuDevSmResourceSplit 13010 = cuDevSmResourceSplit(
+            result, number, input, remainder, flags, parameters);
+        cuDevResourceGenerateDesc 12040 = cuDevResourceGenerateDesc(
+            description, resources, number);
     }
     setting_calls {
         cuCtxGetApiVersion 3020 = cuCtxGetApiVersion(context, version);

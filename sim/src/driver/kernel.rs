@@ -4,6 +4,7 @@ use super::address_space::{Access, Accessor, Chunk, Purpose};
 use super::hooks;
 use super::journal::Journal;
 use super::memory::Memory;
+use super::partition::Partition;
 use super::sync::lock;
 use crate::base::code;
 use crate::exec::heap::Heap;
@@ -224,6 +225,8 @@ pub struct Launch {
     pub(super) is_cooperative: bool,
     pub(super) kernel: Arc<Kernel>,
     pub(super) parameters: Vec<u8>,
+    /// The multiprocessors on which it runs; `None`: all.
+    pub(super) partition: Option<Arc<Partition>>,
     /// Present if the kernel's writes are delayed.
     journal: Option<Arc<Journal>>,
 }
@@ -231,7 +234,12 @@ pub struct Launch {
 impl Launch {
     /// A launch of a kernel with these values of its parameters.
     pub(super) fn new(kernel: Arc<Kernel>, shape: Shape, parameters: Vec<u8>) -> Launch {
-        Launch { shape, is_cooperative: false, kernel, parameters, journal: None }
+        Launch { shape, is_cooperative: false, kernel, parameters, partition: None, journal: None }
+    }
+
+    /// The same launch on these multiprocessors.
+    pub(super) fn within(self, partition: Option<Arc<Partition>>) -> Launch {
+        Launch { partition, ..self }
     }
 
     /// The same launch with all its blocks resident at the same time.
@@ -243,7 +251,8 @@ impl Launch {
     pub(super) fn for_next_launch(&self) -> Launch {
         let (kernel, parameters) = (Arc::clone(&self.kernel), self.parameters.clone());
         let (shape, is_cooperative) = (self.shape, self.is_cooperative);
-        Launch { kernel, parameters, journal: None, shape, is_cooperative }
+        let partition = self.partition.clone();
+        Launch { kernel, parameters, partition, journal: None, shape, is_cooperative }
     }
 
     /// Starts a journal of the kernel's writes. `None` if it has atomic operations: kernels of
@@ -262,6 +271,7 @@ impl Launch {
             memory: run.memory,
             device: run.device,
             journal: self.journal.as_deref(),
+            partition: self.partition.as_deref(),
             start: run.start,
         };
         let options = Options { cooperative: self.is_cooperative, ..run.options };
@@ -302,6 +312,7 @@ struct Reach<'a> {
     memory: &'a Memory,
     device: usize,
     journal: Option<&'a Journal>,
+    partition: Option<&'a Partition>,
     start: Instant,
 }
 
@@ -352,6 +363,11 @@ unsafe impl crate::memory::Machine for Reach<'_> {
 
     fn is_cancelled(&self) -> bool {
         false
+    }
+
+    fn multiprocessor(&self, block: u32) -> Option<u32> {
+        let numbers = &self.partition?.numbers;
+        numbers.get(block as usize % numbers.len().max(1)).copied()
     }
 
     fn report_race(&self, race: &Race) {

@@ -9,6 +9,7 @@ use super::machine::Machine;
 use super::module::Function;
 use super::occupancy;
 use super::parameters;
+use super::partition::Partition;
 use super::queue::{Action, Stream};
 use crate::base::code;
 use crate::exec::Shape;
@@ -43,7 +44,8 @@ fn launch(
             machine.function(request.function, || Ok((stream.context, stream.device)))?;
         require(function.owner == stream.context, code::INVALID_HANDLE)?;
         let attributes = attributes()?;
-        let launch = prepare(machine, &function, request, &attributes)?;
+        let partition = stream.partition.as_ref();
+        let launch = prepare(machine, &function, request, &attributes, partition)?;
         if attributes.is_updatable {
             // Nodes that kernels change are not supported, and only captures have nodes.
             let is_captured = machine.captures.records(&stream)?;
@@ -75,12 +77,13 @@ fn check_event(event: &Event, stream: &Stream) -> Result<(), i32> {
     require(event.shared.is_none(), code::INVALID_VALUE)
 }
 
-/// The launch of a function.
+/// The launch of a function, on the multiprocessors of a green context if there is one.
 pub(super) fn prepare(
     machine: &Machine,
     function: &Function,
     request: &Request,
     attributes: &Attributes,
+    partition: Option<&Arc<Partition>>,
 ) -> Result<Launch, i32> {
     let Request { grid, block, shared_bytes, parameters, .. } = *request;
     let kernel = &function.kernel.exec;
@@ -95,10 +98,12 @@ pub(super) fn prepare(
     check_cluster(cluster, grid, function.settings.most_clustered(kernel))?;
     let shape = Shape { grid, block, cluster, dynamic_shared: shared_bytes };
     let launch = Launch::new(Arc::clone(&function.kernel), shape, parameters);
+    let launch = launch.within(partition.cloned());
     if !attributes.is_cooperative {
         return Ok(launch);
     }
-    let most = occupancy::clusters(&machine.config, function, (threads, dynamic), 1);
+    let partition = partition.map(Arc::as_ref);
+    let most = occupancy::clusters(&machine.config, function, partition, (threads, dynamic), 1);
     let blocks = grid.iter().fold(1u64, |blocks, size| blocks.saturating_mul((*size).into()));
     require(blocks <= most as u64, code::COOPERATIVE_LAUNCH_TOO_LARGE)?;
     Ok(launch.cooperative())

@@ -5,6 +5,7 @@
 
 use super::config::Leaks;
 use super::context::Context;
+use super::green::Green;
 use super::hooks;
 use super::machine::Machine;
 use super::sync::read;
@@ -66,14 +67,29 @@ pub(super) fn report_context(machine: &Machine, context: &Context) {
     report(&counts, format_args!("the context of device {device} ended"));
 }
 
+/// Reports the streams of a green context that is destroyed: nothing destroys them afterwards.
+pub(super) fn report_green(machine: &Machine, green: &Green) {
+    let device = green.partition.part.device;
+    if !reports_leaks_of(machine, &machine.hardware.devices[device].context) {
+        return;
+    }
+    let streams = read(&machine.streams).iter().filter(|stream| green.owns(stream)).count();
+    let counts = [("streams", forgotten(streams, c"cuStreamDestroy"))];
+    report(&counts, format_args!("a green context of device {device} ended"));
+}
+
 /// Reports the live objects of the machine.
 pub(super) fn report_machine(machine: &Machine) {
     if !machine.hardware.contexts().all(|context| reports_leaks_of(machine, context)) {
         return;
     }
     let live = machine.live_objects();
+    // Each retains its primary context.
+    let greens = forgotten(machine.greens.len(), c"cuGreenCtxDestroy");
+    let contexts = live.contexts.saturating_sub(machine.greens.len());
     let counts = [
-        ("contexts", forgotten(live.contexts, c"cuDevicePrimaryCtxRelease")),
+        ("contexts", forgotten(contexts, c"cuDevicePrimaryCtxRelease")),
+        ("green contexts", greens),
         ("memory handles", live.handles),
         ("mappings", live.mappings),
         ("reservations", live.reservations),

@@ -13,6 +13,7 @@ use super::event::{Event, Recorded};
 use super::exec::{Exec, Execs};
 use super::graph::{Graph, Graphs, Node};
 use super::graph_memory::GraphMemory;
+use super::green::{Green, Greens, Scope};
 use super::handles::Handles;
 use super::hardware::{Device, Hardware};
 use super::hooks;
@@ -66,6 +67,7 @@ pub(super) struct Machine {
     pub(super) pools: Pools,
     pub(super) streams: RwLock<Handles<Arc<Stream>>>,
     pub(super) events: RwLock<Handles<Arc<Event>>>,
+    pub(super) greens: Greens,
     pub(super) modules: RwLock<Modules>,
     pub(super) links: RwLock<Links>,
     pub(super) captures: Captures,
@@ -78,7 +80,8 @@ pub(super) struct Machine {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct LiveObjects {
-    /// Retain counts of the primary contexts, added up, and contexts beside them.
+    /// Retain counts of the primary contexts, added up, and contexts beside them. A green context
+    /// counts as one retain.
     pub contexts: usize,
     /// Streams, without the default ones.
     pub streams: usize,
@@ -152,6 +155,7 @@ impl Machine {
             // Each table has its own kind of handle; kind 1 is used by contexts.
             streams: RwLock::new(Handles::new(2)),
             events: RwLock::new(Handles::new(3)),
+            greens: Greens::new(),
             handles: RwLock::new(Handles::new(4)),
             retained: Mutex::default(),
             modules: RwLock::new(Modules::new()),
@@ -163,7 +167,8 @@ impl Machine {
         })
     }
 
-    /// The context of a handle. A primary context may be inactive, another one not.
+    /// The context of a handle. A primary context may be inactive, another one not. The handle of a
+    /// green context, destroyed or not, means the primary context.
     pub(super) fn context(&self, handle: CUcontext) -> Result<&Context, i32> {
         let context = self.known_context(handle)?;
         let is_usable = self.is_primary(context) || context.is_active();
@@ -176,34 +181,58 @@ impl Machine {
 
     /// The context of a handle, destroyed or not.
     fn known_context(&self, handle: CUcontext) -> Result<&Context, i32> {
+        Ok(self.known_scope(handle)?.context)
+    }
+
+    /// What the handle of a context means, destroyed or not.
+    pub(super) fn known_scope(&self, handle: CUcontext) -> Result<Scope<'_>, i32> {
         let context = Context::number_of(handle).and_then(|number| self.hardware.context(number));
-        context.ok_or(code::INVALID_CONTEXT)
+        if let Some(context) = context {
+            return Ok(Scope { context, green: None });
+        }
+        let green = self.greens.of_context(handle.addr()).ok_or(code::INVALID_CONTEXT)?;
+        let context = &self.hardware.devices[green.partition.part.device].context;
+        Ok(Scope { context, green: Some(green) })
+    }
+
+    /// What the handle of a context means; an error if it is unusable.
+    #[inline]
+    pub(super) fn scope(&self, handle: CUcontext) -> Result<Scope<'_>, i32> {
+        let scope = self.known_scope(handle)?;
+        scope.check()?;
+        require(scope.context.is_active(), code::CONTEXT_IS_DESTROYED)?;
+        scope.context.check()?;
+        Ok(scope)
+    }
+
+    /// The handle of the calling thread's current context.
+    fn top_handle(&self) -> Result<Option<CUcontext>, i32> {
+        let top = with_stack(self.generation, |stack| stack.last())?;
+        Ok(top.filter(|handle| *handle != 0).map(ptr::without_provenance_mut))
     }
 
     /// The calling thread's current context, whatever its state.
     pub(super) fn top(&self) -> Result<Option<&Context>, i32> {
-        match with_stack(self.generation, |stack| stack.last())? {
-            None | Some(0) => Ok(None),
-            Some(handle) => self.known_context(ptr::without_provenance_mut(handle)).map(Some),
-        }
+        self.top_handle()?.map(|handle| self.known_context(handle)).transpose()
     }
 
     /// The calling thread's current context; an error if it is unusable.
     #[inline]
+    pub(super) fn current_scope(&self) -> Result<Scope<'_>, i32> {
+        self.scope(self.top_handle()?.ok_or(code::INVALID_CONTEXT)?)
+    }
+
+    /// The calling thread's current context, the primary one if it is green; an error if it is
+    /// unusable.
+    #[inline]
     pub(super) fn current(&self) -> Result<&Context, i32> {
-        let context = self.top()?.ok_or(code::INVALID_CONTEXT)?;
-        if !context.is_active() {
-            return Err(code::CONTEXT_IS_DESTROYED);
-        }
-        context.check()?;
-        Ok(context)
+        Ok(self.current_scope()?.context)
     }
 
     /// Checks that the current context, if there is one, is usable.
     pub(super) fn usable(&self) -> Result<(), i32> {
-        match self.top()? {
-            Some(context) if !context.is_active() => Err(code::CONTEXT_IS_DESTROYED),
-            Some(context) => context.check(),
+        match self.top_handle()? {
+            Some(handle) => self.scope(handle).map(drop),
             None => Ok(()),
         }
     }
@@ -230,9 +259,9 @@ impl Machine {
     #[inline]
     pub(super) fn stream(&self, stream: CUstream) -> Result<Arc<Stream>, i32> {
         match stream.addr() {
-            0 if has_own_default_stream() => Ok(self.current()?.per_thread()),
-            0 | LEGACY => Ok(Arc::clone(&self.current()?.legacy)),
-            PER_THREAD => Ok(self.current()?.per_thread()),
+            0 if has_own_default_stream() => self.current_scope()?.per_thread(),
+            0 | LEGACY => Ok(Arc::clone(self.current_scope()?.default_stream())),
+            PER_THREAD => self.current_scope()?.per_thread(),
             handle => {
                 let stream = read(&self.streams).find(handle).map(Arc::clone)?;
                 self.hardware.context_of(&stream).check()?;
@@ -342,6 +371,20 @@ impl Machine {
     /// Waits until every stream of every device is idle.
     pub(super) fn drain(&self) {
         self.schedule.drain(self.hardware.contexts());
+    }
+
+    /// Ends a green context. Its queued work still runs, and its streams cannot be used any more.
+    /// False if it was destroyed before.
+    pub(super) fn end_green(&self, green: &Green) -> bool {
+        if !self.greens.note_destroyed(green) {
+            return false;
+        }
+        self.captures.forget_streams(&self.graphs, |stream| green.owns(stream));
+        for stream in write(&self.streams).retire(|stream| !green.owns(stream)) {
+            stream.destroy();
+        }
+        green.default.destroy();
+        true
     }
 
     /// Destroys the objects of a context that ended.

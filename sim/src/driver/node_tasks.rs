@@ -4,11 +4,13 @@ use super::address_space::PoolAccess;
 use super::arguments::{peek, peek_checked, put, require};
 use super::copy::{Copy, Fill, Place, Side};
 use super::graph::{Given, Graph, NodeAttributes, Task, Work};
+use super::green;
 use super::host_function::HostFunction;
 use super::launch_attributes::Attributes;
 use super::launch_calls::{self, Request};
 use super::machine::Machine;
 use super::module::{Function, Owner};
+use super::partition::Partition;
 use super::queue::Action;
 use super::sync::read;
 use super::transfer_calls;
@@ -53,10 +55,25 @@ fn any_device(machine: &Machine) -> usize {
     machine.current().map_or(0, |context| context.device)
 }
 
+/// The partition on which a new kernel's node runs: that of the current context, though the
+/// parameters name another one (580.159).
+fn current_partition(machine: &Machine) -> Option<Arc<Partition>> {
+    machine.current_scope().ok()?.partition()
+}
+
 pub(super) fn kernel(
     machine: &Machine,
     params: *const CUDA_KERNEL_NODE_PARAMS,
     attributes: &NodeAttributes,
+) -> Result<Made, i32> {
+    kernel_within(machine, params, attributes, current_partition(machine).as_ref())
+}
+
+fn kernel_within(
+    machine: &Machine,
+    params: *const CUDA_KERNEL_NODE_PARAMS,
+    attributes: &NodeAttributes,
+    partition: Option<&Arc<Partition>>,
 ) -> Result<Made, i32> {
     let given = peek!(params)?;
     let function = if given.func.is_null() { given.kern.cast() } else { given.func };
@@ -73,7 +90,7 @@ pub(super) fn kernel(
     }
     require(!of_launch.is_updatable, code::NOT_SUPPORTED)?;
     let function = machine.function(function, || place_of(machine, given.ctx))?;
-    let launch = launch_calls::prepare(machine, &function, &request, &of_launch)?;
+    let launch = launch_calls::prepare(machine, &function, &request, &of_launch, partition)?;
     let kept = if given.extra.is_null() { Given::Nothing } else { Given::Buffer };
     let mut task = Task::new(Work::Action(Action::Kernel(Box::new(launch))), kept);
     task.attributes.clone_from(attributes);
@@ -122,7 +139,9 @@ pub(super) fn with_attributes(
         all.insert(CLUSTER, cluster);
     }
     all.extend(changed);
-    kernel(machine, &kernel_parameters(machine, task)?, &all)
+    let Work::Action(Action::Kernel(launch)) = &task.work else { return Err(code::INVALID_VALUE) };
+    let partition = launch.partition.as_ref();
+    kernel_within(machine, &kernel_parameters(machine, task)?, &all, partition)
 }
 
 /// The parameters of a kernel's node. The node keeps the list of addresses.
@@ -132,7 +151,11 @@ pub(super) fn kernel_parameters(
 ) -> Result<CUDA_KERNEL_NODE_PARAMS, i32> {
     let Work::Action(Action::Kernel(launch)) = &task.work else { return Err(code::INVALID_VALUE) };
     let is_it = |found: &Function| Arc::ptr_eq(&found.kernel, &launch.kernel);
-    let function = read(&machine.modules).functions.handle_of(is_it);
+    let functions = &read(&machine.modules).functions;
+    let function = functions.handle_of(is_it);
+    let owner = function.and_then(|handle| Some(functions.get(handle)?.owner));
+    let context = owner.map(|number| machine.hardware.owner(number).handle());
+    let green = launch.partition.as_ref().map(|partition| green::context_of(partition.green));
     let start = launch.parameters.as_ptr().expose_provenance();
     let is_buffer = matches!(task.given, Given::Buffer);
     let list = task.shown.get_or_init(|| match is_buffer {
@@ -156,7 +179,7 @@ pub(super) fn kernel_parameters(
         kernelParams: kernel_params,
         extra,
         kern: null_mut(),
-        ctx: null_mut(),
+        ctx: green.or(context).unwrap_or(null_mut()),
     })
 }
 

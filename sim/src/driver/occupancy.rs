@@ -3,6 +3,7 @@
 use super::config::Config;
 use super::kernel;
 use super::module::Function;
+use super::partition::Partition;
 use std::ffi::c_int;
 
 /// Blocks take multiples of these bytes of shared memory, and of these threads.
@@ -52,11 +53,13 @@ pub(super) fn most_shared(
     Some(free.min(function.settings.most_shared(kernel)))
 }
 
-/// The blocks of the device, and the threads of a block, with which most threads run: the largest
-/// blocks of those. `shared_of` tells the dynamic shared memory for a number of threads.
+/// The blocks of the device or the green context, and the threads of a block, with which most
+/// threads run: the largest blocks of those. `shared_of` tells the dynamic shared memory for a
+/// number of threads.
 pub(super) fn best(
     config: &Config,
     function: &Function,
+    partition: Option<&Partition>,
     limit: usize,
     shared_of: impl Fn(usize) -> usize,
 ) -> (usize, usize) {
@@ -69,22 +72,25 @@ pub(super) fn best(
             (threads, number) = (size, found);
         }
     }
-    (number * multiprocessors(config), threads)
+    (number * multiprocessors(config, partition), threads)
 }
 
-/// The most clusters of so many blocks on the device.
+/// The most clusters of so many blocks on the device, or in the green context.
 pub(super) fn clusters(
     config: &Config,
     function: &Function,
+    partition: Option<&Partition>,
     (threads, dynamic): (usize, usize),
     size: usize,
 ) -> usize {
-    blocks(config, function, threads, dynamic) * multiprocessors(config) / size.max(1)
+    let all = blocks(config, function, threads, dynamic) * multiprocessors(config, partition);
+    all / size.max(1)
 }
 
-/// Multiprocessors of the device.
-fn multiprocessors(config: &Config) -> usize {
-    config.multiprocessors.unsigned_abs() as usize
+/// Multiprocessors of the device, or of a green context.
+fn multiprocessors(config: &Config, partition: Option<&Partition>) -> usize {
+    let of_device = config.multiprocessors.unsigned_abs() as usize;
+    partition.map_or(of_device, |partition| partition.numbers.len())
 }
 
 /// A number for the host.

@@ -106,7 +106,9 @@ pub(super) unsafe extern "C" fn cuOccupancyMaxPotentialBlockSizeWithFlags(
             Some(shared_of) => unsafe { shared_of(number(threads)) },
             None => shared_bytes,
         };
-        let (blocks, threads) = occupancy::best(&machine.config, &function, limit, shared);
+        let partition = machine.current_scope()?.partition();
+        let (blocks, threads) =
+            occupancy::best(&machine.config, &function, partition.as_deref(), limit, shared);
         put!(grid_size, number(blocks))?;
         put!(block_size, number(threads))
     })
@@ -177,9 +179,10 @@ pub(super) unsafe extern "C" fn cuOccupancyMaxActiveClusters(
         let size = size.iter().fold(1, |all: c_uint, size| all.saturating_mul(*size));
         let most = function.settings.most_clustered(kernel);
         require((1..=most).contains(&size), code::INVALID_CLUSTER_SIZE)?;
-        put!(
-            clusters,
-            number(occupancy::clusters(&machine.config, &function, block, size as usize))
-        )
+        let stream = machine.stream(config.hStream)?;
+        let partition = stream.partition.as_deref();
+        let size = size as usize;
+        let found = occupancy::clusters(&machine.config, &function, partition, block, size);
+        put!(clusters, number(found))
     })
 }

@@ -4,12 +4,13 @@
 use super::context::with_own_default_stream;
 use super::{
     attribute_calls, batch_calls, capture_calls, copy_calls, event_calls, exec_calls, fill_calls,
-    launch_calls, managed_calls, pool_calls, stream_calls, transfer_calls, value_calls,
+    launch_calls, managed_calls, pool_calls, resource_calls, stream_calls, transfer_calls,
+    value_calls,
 };
 use cudarc::driver::sys::{
     CUDA_GRAPH_INSTANTIATE_PARAMS, CUDA_MEMCPY2D, CUDA_MEMCPY3D, CUDA_MEMCPY3D_BATCH_OP,
-    CUDA_MEMCPY3D_PEER, CUcontext, CUdevice, CUdeviceptr, CUevent, CUfunction, CUgraph,
-    CUgraphEdgeData, CUgraphExec, CUgraphNode, CUgreenCtx, CUhostFn, CUmemLocation,
+    CUDA_MEMCPY3D_PEER, CUcontext, CUdevResource, CUdevice, CUdeviceptr, CUevent, CUfunction,
+    CUgraph, CUgraphEdgeData, CUgraphExec, CUgraphNode, CUgreenCtx, CUhostFn, CUmemLocation,
     CUmemcpyAttributes, CUmemoryPool, CUstream, CUstreamAttrValue, CUstreamBatchMemOpParams,
     CUstreamCallback, CUstreamCaptureStatus, cuuint32_t, cuuint64_t,
 };
@@ -149,6 +150,10 @@ forms! {
         cuMemAllocFromPoolAsync_ptsz = cuMemAllocFromPoolAsync(
             ptr: *mut CUdeviceptr, bytes: usize, pool: CUmemoryPool, stream: CUstream);
         cuMemFreeAsync_ptsz = cuMemFreeAsync(ptr: CUdeviceptr, stream: CUstream);
+    }
+    resource_calls {
+        cuStreamGetDevResource_ptsz = cuStreamGetDevResource(
+            stream: CUstream, resource: *mut CUdevResource, kind: c_uint);
     }
     stream_calls {
         cuStreamGetPriority_ptsz = cuStreamGetPriority(stream: CUstream, priority: *mut c_int);

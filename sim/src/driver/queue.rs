@@ -4,12 +4,15 @@ use super::copy::{Copy, Fill};
 use super::host_function::{Callback, HostFunction};
 use super::journal::Write;
 use super::kernel::Launch;
+use super::partition::Partition;
 use super::shared_event::SharedEvent;
 use super::stream_attributes::Attributes;
 use super::sync::lock;
 use super::value::ValueOperation;
 use crate::base::sync::{AtomicBool, AtomicU64, AtomicUsize, Condvar, Mutex, MutexGuard, Ordering};
+use cudarc::driver::sys::CUgreenCtx;
 use std::collections::VecDeque;
+use std::ptr;
 use std::sync::{Arc, PoisonError, atomic};
 
 /// The relation of a stream to the legacy default stream.
@@ -30,6 +33,8 @@ pub(super) struct Stream {
     pub(super) device: usize,
     /// The number of its context.
     pub(super) context: usize,
+    /// Where its kernels run, if it is a stream of a green context.
+    pub(super) partition: Option<Arc<Partition>>,
     pub(super) kind: Kind,
     pub(super) priority: i32,
     pub(super) attributes: Mutex<Attributes>,
@@ -166,11 +171,22 @@ impl Stream {
 
     /// A stream of a context with a number.
     pub(super) fn of(context: usize, device: usize, kind: Kind, priority: i32) -> Arc<Stream> {
+        Stream::within((context, device), None, kind, priority)
+    }
+
+    /// A stream of a context and a device, perhaps of a green context.
+    pub(super) fn within(
+        (context, device): (usize, usize),
+        partition: Option<Arc<Partition>>,
+        kind: Kind,
+        priority: i32,
+    ) -> Arc<Stream> {
         static NEXT: atomic::AtomicU64 = atomic::AtomicU64::new(1);
         Arc::new(Stream {
             id: NEXT.fetch_add(1, Ordering::Relaxed),
             device,
             context,
+            partition,
             kind,
             priority,
             attributes: Mutex::new(Attributes::new()),
@@ -182,6 +198,23 @@ impl Stream {
             progress: Condvar::new(),
             work: Condvar::new(),
         })
+    }
+
+    /// The handle of its green context, or NULL.
+    pub(super) fn green(&self) -> CUgreenCtx {
+        let handle = self.partition.as_ref().map_or(0, |partition| partition.green);
+        ptr::without_provenance_mut(handle)
+    }
+
+    /// The ID of its green context.
+    #[inline]
+    pub(super) fn green_id(&self) -> Option<u64> {
+        self.partition.as_ref().map(|partition| partition.id)
+    }
+
+    /// True if both are streams of one context, green or not.
+    pub(super) fn is_beside(&self, other: &Stream) -> bool {
+        self.context == other.context && self.green_id() == other.green_id()
     }
 
     #[inline]

@@ -167,7 +167,7 @@ impl Schedule {
     /// blocking streams of its context wait for each other.
     fn add_waits_of_context(&self, stream: &Arc<Stream>, waits: &mut Vec<Point>) {
         let context = self.hardware.context_of(stream);
-        context.barrier.add_to(waits);
+        context.barrier.add_to(waits, stream);
         match stream.kind {
             Kind::NonBlocking => {}
             Kind::Blocking => {

@@ -1,8 +1,8 @@
 //! The calls for the settings of contexts.
 
 use super::arguments::{put, require};
-use super::context::Context;
 use super::entry::entry;
+use super::green::Scope;
 use super::machine::Machine;
 use super::settings::{HEAP, check_flags};
 use super::sync::lock;
@@ -22,13 +22,14 @@ const FOUR_BYTES: c_uint = 1;
 const LAST_BANKS: c_uint = 2;
 
 /// The context of a handle; NULL means the current one.
-fn named(machine: &Machine, context: CUcontext) -> Result<&Context, i32> {
+fn named(machine: &Machine, context: CUcontext) -> Result<Scope<'_>, i32> {
     if context.is_null() {
-        return machine.current();
+        return machine.current_scope();
     }
-    let context = machine.context(context)?;
-    require(context.is_active(), code::CONTEXT_IS_DESTROYED)?;
-    Ok(context)
+    require(machine.context(context)?.is_active(), code::CONTEXT_IS_DESTROYED)?;
+    let scope = machine.known_scope(context)?;
+    scope.check()?;
+    Ok(scope)
 }
 
 #[unsafe(no_mangle)]
@@ -45,8 +46,9 @@ pub(super) unsafe extern "C" fn cuCtxGetApiVersion(
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C" fn cuCtxGetId(context: CUcontext, id: *mut c_ulonglong) -> c_int {
     entry(|machine| {
-        let context = named(machine, context)?;
-        put!(id, context.id.load(Ordering::Relaxed))
+        let scope = named(machine, context)?;
+        let of_context = || scope.context.id.load(Ordering::Relaxed);
+        put!(id, scope.green_id().unwrap_or_else(of_context))
     })
 }
 

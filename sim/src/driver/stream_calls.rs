@@ -4,6 +4,8 @@ use super::arguments::{put, require};
 use super::entry::{entry, entry_checked};
 use super::event::Recorded;
 use super::graph::Work;
+use super::green::context_of;
+use super::green_calls::create_stream;
 use super::hardware::{GREATEST_PRIORITY, LEAST_PRIORITY};
 use super::host_function::{Callback, HostFunction};
 use super::machine::Machine;
@@ -14,8 +16,8 @@ use cudarc::driver::sys::{
     CUcontext, CUdevice, CUevent, CUgreenCtx, CUhostFn, CUresult, CUstream, CUstreamCallback,
 };
 use std::ffi::{c_int, c_uint, c_ulonglong, c_void};
+use std::mem;
 use std::sync::Arc;
-use std::{mem, ptr};
 
 /// `CU_STREAM_NON_BLOCKING`.
 const NON_BLOCKING: c_uint = 1;
@@ -27,15 +29,12 @@ pub(super) unsafe extern "C" fn cuStreamCreateWithPriority(
     priority: c_int,
 ) -> c_int {
     entry(|machine| {
-        let context = machine.current()?;
+        let scope = machine.current_scope()?;
         require(!stream.is_null() && flags <= NON_BLOCKING, code::INVALID_VALUE)?;
         let kind = if flags == NON_BLOCKING { Kind::NonBlocking } else { Kind::Blocking };
         // CUDA clamps a priority to the valid range.
         let priority = priority.clamp(GREATEST_PRIORITY, LEAST_PRIORITY);
-        let created = Stream::of(context.number, context.device, kind, priority);
-        context.add_stream(&created);
-        let handle = write(&machine.streams).insert(created);
-        put!(stream, ptr::without_provenance_mut(handle))
+        put!(stream, create_stream(machine, &scope, kind, priority)?)
     })
 }
 
@@ -160,7 +159,8 @@ pub(super) unsafe extern "C" fn cuStreamGetCtx(stream: CUstream, context: *mut C
     entry(|machine| {
         let stream = machine.stream(stream)?;
         machine.captures.records(&stream)?;
-        put!(context, machine.hardware.context_of(&stream).handle())
+        let green = stream.partition.as_ref().map(|partition| context_of(partition.green));
+        put!(context, green.unwrap_or_else(|| machine.hardware.context_of(&stream).handle()))
     })
 }
 
@@ -177,9 +177,8 @@ pub(super) unsafe extern "C" fn cuStreamGetCtx_v2(
         if !context.is_null() {
             put!(context, machine.hardware.context_of(&stream).handle())?;
         }
-        // No stream is of a part of a device.
         if !green.is_null() {
-            put!(green, ptr::null_mut())?;
+            put!(green, stream.green())?;
         }
         Ok(())
     })

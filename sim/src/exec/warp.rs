@@ -1074,7 +1074,8 @@ fn set_special(
         Special::SmId => {
             let [x, y, z] = block.place;
             let index = (z * shape.grid[1] + y).wrapping_mul(shape.grid[0]).wrapping_add(x);
-            index % grid.options.multiprocessors.max(1)
+            let of_device = index % grid.options.multiprocessors.max(1);
+            grid.machine.multiprocessor(index).unwrap_or(of_device)
         }
         Special::NsmId => grid.options.multiprocessors,
         Special::GridId => return fill(registers, slot, grid.options.launch),

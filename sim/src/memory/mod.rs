@@ -71,6 +71,10 @@ pub unsafe trait Machine: Sync {
     fn nanoseconds(&self) -> u64;
     /// True if the kernel is to end with a fault.
     fn is_cancelled(&self) -> bool;
+    /// The multiprocessor of the block with a number; `None`: those of the device take turns.
+    fn multiprocessor(&self, _block: u32) -> Option<u32> {
+        None
+    }
     /// Takes a race of a kernel, as soon as it is found.
     fn report_race(&self, race: &Race) {
         self.print_error(format!("{race}\n").as_bytes());
