@@ -986,10 +986,11 @@ TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_sm_partition_from_device(int32_t device, tcuda_sm_partition **partition);
 
 /**
- * Divides a partition into disjoint parts of one size: min_sm_count, or the next larger number that
- * the device can schedule together (on compute capability 9.0 a multiple of 8, without coscheduling
- * of 2). TCUDA_STATUS_INVALID_STATE for a part of a split: create a green context with it, and
- * split tcuda_green_context_partition. (torch.cuda.green_contexts.SMPartition.split, of one group;
+ * Divides a partition into disjoint parts of one size: min_sm_count, or the next larger number
+ * that the device can schedule together (on compute capability 9.0 a multiple of 8, without
+ * coscheduling of 2). TCUDA_STATUS_INVALID_STATE for a part of a split: create a green context
+ * with it, and split tcuda_green_context_partition.
+ * (torch.cuda.green_contexts.SMPartition.split, of one group;
  * torch.cuda.green_contexts.GreenContext.split)
  *
  * @param min_sm_count     0 to the partition's sm_count; 0: the smallest part
@@ -1006,8 +1007,8 @@ tcuda_status tcuda_sm_partition_split(tcuda_sm_partition *partition, uint32_t mi
 
 /**
  * Divides a partition into disjoint parts with conditions of their own, in the order of `groups`.
- * TCUDA_STATUS_NOT_SUPPORTED before CUDA 13.1; TCUDA_STATUS_INVALID_STATE for a part of a split, as
- * for tcuda_sm_partition_split. (torch.cuda.green_contexts.SMPartition.split)
+ * TCUDA_STATUS_NOT_SUPPORTED before CUDA 13.1; TCUDA_STATUS_INVALID_STATE for a part of a split,
+ * as for tcuda_sm_partition_split. (torch.cuda.green_contexts.SMPartition.split)
  *
  * @param groups           `count` groups
  * @param count            at least 1
@@ -1086,8 +1087,8 @@ tcuda_status tcuda_green_context_partition(tcuda_green_context *context,
     tcuda_sm_partition **partition);
 
 /**
- * One of 32 streams of a green context, round robin: the 33rd is the first again. It is not ordered
- * relative to the default stream. (torch.cuda.green_contexts.GreenContext.Stream)
+ * One of 32 streams of a green context, round robin: the 33rd is the first again. It is not
+ * ordered relative to the default stream. (torch.cuda.green_contexts.GreenContext.Stream)
  *
  * @param[out] stream  the caller's, to be destroyed; it may outlive the green context's handle
  */
@@ -1106,9 +1107,9 @@ TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_green_context_set(tcuda_green_context *context);
 
 /**
- * Undoes tcuda_green_context_set on the same thread: the stream that was current then waits for the
- * current one, and is current again. TCUDA_STATUS_INVALID_STATE, and nothing changes, if it is not
- * set on this thread or another context is current.
+ * Undoes tcuda_green_context_set on the same thread: the stream that was current then waits for
+ * the current one, and is current again. TCUDA_STATUS_INVALID_STATE, and nothing changes, if it is
+ * not set on this thread or another context is current.
  * (torch.cuda.green_contexts.GreenContext.pop_context)
  */
 TCUDA_NODISCARD TCUDA_API
@@ -1125,10 +1126,10 @@ tcuda_status tcuda_green_context_native(tcuda_green_context *context, struct CUg
     struct CUctx_st **cu_context);
 
 /**
- * Destroys a green context; queued work continues. If it is set on this thread, it is popped first;
- * TCUDA_STATUS_INVALID_STATE if another thread has set it. The driver's context ends when its
- * streams have no handles, no thread's current stream is one of them, and no allocated or cached
- * memory belongs to them: not before the next tcuda_green_context_create or _destroy, or
+ * Destroys a green context; queued work continues. If it is set on this thread, it is popped
+ * first; TCUDA_STATUS_INVALID_STATE if another thread has set it. The driver's context ends when
+ * its streams have no handles, no thread's current stream is one of them, and no allocated or
+ * cached memory belongs to them: not before the next tcuda_green_context_create or _destroy, or
  * tcuda_shutdown. (the end of a torch.cuda.green_contexts.GreenContext)
  *
  * @param context  may be NULL: no-op
@@ -1923,6 +1924,125 @@ tcuda_status tcuda_mem_pool_id(tcuda_mem_pool *pool, uint64_t *id0, uint64_t *id
  */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_mem_pool_use_count(tcuda_mem_pool *pool, uint32_t *count);
+
+/* ---- Managed memory ---- */
+
+/**
+ * Flag: no advice to the driver. Without it the device is the preferred location, and accesses the
+ * memory, as in PyTorch.
+ */
+#define TCUDA_MANAGED_NO_ADVICE 1
+/** Flag: the memory is moved to the device once it is allocated, in the order of the stream. */
+#define TCUDA_MANAGED_PREFETCH 2
+/** Flag: only the host uses the memory, until tcuda_memory_attach. */
+#define TCUDA_MANAGED_ATTACH_HOST 4
+
+/** Advice: mostly read, so that each reader gets a copy of the pages. Ignores the device. */
+#define TCUDA_ADVISE_SET_READ_MOSTLY 1
+#define TCUDA_ADVISE_UNSET_READ_MOSTLY 2 /**< Undoes TCUDA_ADVISE_SET_READ_MOSTLY. */
+/** Advice: the pages are to be on the device, or the host. */
+#define TCUDA_ADVISE_SET_PREFERRED_LOCATION 3
+/** Undoes TCUDA_ADVISE_SET_PREFERRED_LOCATION. Ignores the device. */
+#define TCUDA_ADVISE_UNSET_PREFERRED_LOCATION 4
+/** Advice: the device, or the host, accesses the pages, wherever they are. */
+#define TCUDA_ADVISE_SET_ACCESSED_BY 5
+#define TCUDA_ADVISE_UNSET_ACCESSED_BY 6 /**< Undoes TCUDA_ADVISE_SET_ACCESSED_BY. */
+
+#define TCUDA_ATTACH_GLOBAL 1 /**< All streams use the memory. */
+#define TCUDA_ATTACH_HOST 2   /**< Only the host uses it. */
+#define TCUDA_ATTACH_SINGLE 4 /**< Only the stream, and the host while the stream has no work. */
+
+/**
+ * What the driver knows about a range of managed memory. Devices are ordinals, TCUDA_CPU_DEVICE,
+ * or -1: none, or not the same for all of the range.
+ */
+typedef struct tcuda_memory_range_info {
+    size_t struct_size;          /**< From TCUDA_INIT. */
+    uint64_t accessed_by;        /**< Devices that were advised to access it, as bits. */
+    int32_t is_accessed_by_host; /**< 1: the host was advised to access it. */
+    int32_t is_read_mostly;      /**< 1: advised to be mostly read. */
+    int32_t preferred_device;    /**< Where it was advised to be. */
+    int32_t prefetched_device;   /**< Where tcuda_memory_prefetch moved it last. */
+} tcuda_memory_range_info;
+
+/**
+ * Allocates managed memory: the host and all devices use it at the same address, and the driver
+ * moves its pages to where they are used. More can be allocated than a device has. It is counted
+ * in the statistics of the device, and freed by tcuda_free, which waits for the device. It is not
+ * cached; that of tcuda_pluggable_allocator_managed is. Where the device has no
+ * has_concurrent_managed_access, the host must not touch it while work runs. (+)
+ *
+ * @param bytes     any size; 0: NULL and OK
+ * @param device    ordinal, TCUDA_CURRENT_DEVICE: the stream's, else this thread's current one
+ * @param stream    of the first use; NULL: the current stream of the device
+ * @param flags     TCUDA_MANAGED_... combined, or 0
+ * @param[out] ptr  the block, the caller's, to be freed
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_managed_malloc(size_t bytes, int32_t device, tcuda_stream *stream,
+    uint32_t flags, void **ptr);
+
+/**
+ * An allocator of managed memory, for tcuda_mem_pool_create: blocks of such a pool are managed,
+ * cached and counted as others; or for tcuda_allocator_set_current.
+ * (torch.cuda._use_uvm, with tcuda_mem_pool_begin)
+ *
+ * @param flags           TCUDA_MANAGED_... combined, or 0; of each segment
+ * @param[out] allocator  the caller's, to be destroyed
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_pluggable_allocator_managed(uint32_t flags,
+    tcuda_pluggable_allocator **allocator);
+
+/**
+ * Advises the driver how a range of managed memory is used; results of work never depend on it.
+ * TCUDA_STATUS_INVALID_POINTER for other memory. (+)
+ *
+ * @param ptr     a managed address
+ * @param bytes   1 or more; the driver rounds to pages
+ * @param advice  TCUDA_ADVISE_...
+ * @param device  ordinal, TCUDA_CURRENT_DEVICE or TCUDA_CPU_DEVICE
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_memory_advise(const void *ptr, size_t bytes, int32_t advice, int32_t device);
+
+/**
+ * Moves a range of managed memory to a device or the host, in the order of a stream; the host
+ * does not wait. TCUDA_STATUS_INVALID_POINTER for other memory. (+)
+ *
+ * @param ptr     a managed address
+ * @param bytes   1 or more; the driver rounds to pages
+ * @param device  ordinal, TCUDA_CURRENT_DEVICE or TCUDA_CPU_DEVICE
+ * @param stream  of any device; NULL: the current stream of the current device
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_memory_prefetch(const void *ptr, size_t bytes, int32_t device,
+    tcuda_stream *stream);
+
+/**
+ * Says which streams use managed memory from the present end of `stream` on. On devices without
+ * has_concurrent_managed_access the host may use the memory while other streams run.
+ * TCUDA_STATUS_INVALID_POINTER for other memory. (+)
+ *
+ * @param ptr     as allocated
+ * @param bytes   as allocated
+ * @param flags   a TCUDA_ATTACH_... constant
+ * @param stream  not a default stream for TCUDA_ATTACH_SINGLE; NULL: the current one
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_memory_attach(const void *ptr, size_t bytes, uint32_t flags,
+    tcuda_stream *stream);
+
+/**
+ * What the driver knows about a range of managed memory. TCUDA_STATUS_INVALID_POINTER for other
+ * memory. (+)
+ *
+ * @param ptr           a managed address
+ * @param bytes         1 or more
+ * @param[in,out] info  start from TCUDA_INIT(tcuda_memory_range_info)
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_memory_range(const void *ptr, size_t bytes, tcuda_memory_range_info *info);
 
 /* ---- Memory for PyTorch ---- */
 

@@ -37,7 +37,8 @@ const NOT_RECORDED: &str = "
     memory_snapshot_block memory_snapshot_pickle memory_snapshot_json memory_snapshot_html
     memory_snapshot_save
     pluggable_allocator_load pluggable_allocator_create pluggable_allocator_destroy
-    pluggable_allocator_set_hooks allocator_set_current
+    pluggable_allocator_set_hooks pluggable_allocator_managed allocator_set_current
+    memory_advise memory_prefetch memory_attach memory_range
     mem_pool_create mem_pool_destroy mem_pool_begin mem_pool_end mem_pool_wake mem_pool_snapshot
     mem_pool_id mem_pool_use_count
     torch_init torch_memory_fraction torch_base_alloc torch_begin_allocate_to_pool
@@ -94,7 +95,8 @@ const RECORDED_ELSEWHERE: [(&str, &str); 23] = [
 ];
 
 /// Further functions, for the reasons of the list above.
-const RECORDED_LIKE_THEM: &str = "ipc_withdraw ipc_collect solver_handle host_unregister";
+const RECORDED_LIKE_THEM: &str =
+    "ipc_withdraw ipc_collect solver_handle host_unregister managed_malloc";
 
 /// Functions that may wait and have no row in c_tests/sync_debug_calls.c, and why.
 const WITHOUT_GATE: &str = "
@@ -102,6 +104,7 @@ const WITHOUT_GATE: &str = "
     blas_handle solver_handle: whether they wait is up to cuBLAS and cuSOLVER
     event_from_ipc_handle ipc_import ipc_close: need two processes
     green_context_set green_context_pop: as stream_wait_stream
+    managed_malloc: as the driver's allocation of a segment
     graphed_callable_create graphed_callable_destroy graphed_callable_call
     graphed_callable_call_backward: graphs and copies, which have rows
     communicator_destroy communicator_abort communicator_group_end communicator_all_reduce

@@ -127,6 +127,7 @@ const fn waits(call: Call) -> bool {
             | cuEventRecordWithFlags
             | cuEventQuery
             | cuPointerGetAttribute
+            | cuMemRangeGetAttribute
             | cuFuncGetAttribute
             | cuFuncGetName
             | cuFuncGetParamInfo

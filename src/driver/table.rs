@@ -287,6 +287,16 @@ driver_calls! {
     cuMemGetInfo = cuMemGetInfo_v2(free: *mut usize, total: *mut usize);
     cuMemAlloc = cuMemAlloc_v2(ptr: *mut CUdeviceptr, bytes: usize);
     cuMemFree = cuMemFree_v2(ptr: CUdeviceptr);
+    cuMemAllocManaged = cuMemAllocManaged(ptr: *mut CUdeviceptr, bytes: usize, flags: c_uint);
+    cuMemAdvise = cuMemAdvise @ 8000 (
+        ptr: CUdeviceptr, bytes: usize, advice: CUmem_advise, device: CUdevice);
+    cuMemPrefetchAsync = cuMemPrefetchAsync @ 8000 (
+        ptr: CUdeviceptr, bytes: usize, device: CUdevice, stream: CUstream);
+    cuStreamAttachMemAsync = cuStreamAttachMemAsync(
+        stream: CUstream, ptr: CUdeviceptr, bytes: usize, flags: c_uint);
+    cuMemRangeGetAttribute = cuMemRangeGetAttribute(
+        data: *mut c_void, size: usize, attribute: CUmem_range_attribute, ptr: CUdeviceptr,
+        bytes: usize);
     cuMemHostAlloc = cuMemHostAlloc(ptr: *mut *mut c_void, bytes: usize, flags: c_uint);
     cuMemFreeHost = cuMemFreeHost(ptr: *mut c_void);
     cuMemHostRegister = cuMemHostRegister_v2(ptr: *mut c_void, bytes: usize, flags: c_uint);

@@ -203,10 +203,11 @@ fn hand_out(
     Ok(())
 }
 
-/// Divides a partition into disjoint parts of one size: min_sm_count, or the next larger number that
-/// the device can schedule together (on compute capability 9.0 a multiple of 8, without coscheduling
-/// of 2). TCUDA_STATUS_INVALID_STATE for a part of a split: create a green context with it, and
-/// split tcuda_green_context_partition. (torch.cuda.green_contexts.SMPartition.split, of one group;
+/// Divides a partition into disjoint parts of one size: min_sm_count, or the next larger number
+/// that the device can schedule together (on compute capability 9.0 a multiple of 8, without
+/// coscheduling of 2). TCUDA_STATUS_INVALID_STATE for a part of a split: create a green context
+/// with it, and split tcuda_green_context_partition.
+/// (torch.cuda.green_contexts.SMPartition.split, of one group;
 /// torch.cuda.green_contexts.GreenContext.split)
 ///
 /// @param min_sm_count     0 to the partition's sm_count; 0: the smallest part
@@ -240,8 +241,8 @@ pub unsafe extern "C" fn tcuda_sm_partition_split(
 }
 
 /// Divides a partition into disjoint parts with conditions of their own, in the order of `groups`.
-/// TCUDA_STATUS_NOT_SUPPORTED before CUDA 13.1; TCUDA_STATUS_INVALID_STATE for a part of a split, as
-/// for tcuda_sm_partition_split. (torch.cuda.green_contexts.SMPartition.split)
+/// TCUDA_STATUS_NOT_SUPPORTED before CUDA 13.1; TCUDA_STATUS_INVALID_STATE for a part of a split,
+/// as for tcuda_sm_partition_split. (torch.cuda.green_contexts.SMPartition.split)
 ///
 /// @param groups           `count` groups
 /// @param count            at least 1
@@ -491,8 +492,8 @@ pub unsafe extern "C" fn tcuda_green_context_partition(
     })
 }
 
-/// One of 32 streams of a green context, round robin: the 33rd is the first again. It is not ordered
-/// relative to the default stream. (torch.cuda.green_contexts.GreenContext.Stream)
+/// One of 32 streams of a green context, round robin: the 33rd is the first again. It is not
+/// ordered relative to the default stream. (torch.cuda.green_contexts.GreenContext.Stream)
 ///
 /// @param[out] stream  the caller's, to be destroyed; it may outlive the green context's handle
 #[unsafe(no_mangle)]
@@ -529,9 +530,9 @@ pub unsafe extern "C" fn tcuda_green_context_set(
     })
 }
 
-/// Undoes tcuda_green_context_set on the same thread: the stream that was current then waits for the
-/// current one, and is current again. TCUDA_STATUS_INVALID_STATE, and nothing changes, if it is not
-/// set on this thread or another context is current.
+/// Undoes tcuda_green_context_set on the same thread: the stream that was current then waits for
+/// the current one, and is current again. TCUDA_STATUS_INVALID_STATE, and nothing changes, if it is
+/// not set on this thread or another context is current.
 /// (torch.cuda.green_contexts.GreenContext.pop_context)
 #[unsafe(no_mangle)]
 #[must_use]
@@ -567,10 +568,10 @@ pub unsafe extern "C" fn tcuda_green_context_native(
     })
 }
 
-/// Destroys a green context; queued work continues. If it is set on this thread, it is popped first;
-/// TCUDA_STATUS_INVALID_STATE if another thread has set it. The driver's context ends when its
-/// streams have no handles, no thread's current stream is one of them, and no allocated or cached
-/// memory belongs to them: not before the next tcuda_green_context_create or _destroy, or
+/// Destroys a green context; queued work continues. If it is set on this thread, it is popped
+/// first; TCUDA_STATUS_INVALID_STATE if another thread has set it. The driver's context ends when
+/// its streams have no handles, no thread's current stream is one of them, and no allocated or
+/// cached memory belongs to them: not before the next tcuda_green_context_create or _destroy, or
 /// tcuda_shutdown. (the end of a torch.cuda.green_contexts.GreenContext)
 ///
 /// @param context  may be NULL: no-op

@@ -34,7 +34,7 @@ pub(super) static ALLOCATIONS: Table<Allocation> = Table::new(3, "allocation");
 
 /// The stream and device of an allocation: a stream that is not NULL determines the device as well.
 #[inline(always)]
-fn place_of(
+pub(super) fn place_of(
     call: &Call,
     device: i32,
     stream: *mut tcuda_stream,

@@ -24,6 +24,7 @@ pub mod jit;
 pub mod kernel;
 pub mod library;
 pub mod limits;
+pub mod managed;
 pub mod mem_pool;
 pub mod memory;
 pub mod monitor;

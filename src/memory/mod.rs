@@ -13,6 +13,7 @@ pub mod config;
 pub mod device;
 pub mod fallback;
 pub mod fast;
+pub mod managed;
 pub mod pinned;
 mod pointer;
 pub mod pools;

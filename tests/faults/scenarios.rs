@@ -80,6 +80,8 @@ pub const SCENARIOS: &[Scenario] = &[
     on(UNMAPPED, "graphs_in_segments", graphs::graphs),
     on(ONE, "pinned_in_graphs", graphs::pinned),
     on(ONE, "registered", work::registered),
+    on(ONE, "managed", work::managed),
+    on(LATE, "late_managed", work::managed),
     on(ONE, "green_contexts", green::contexts),
     on(TWO_LATE, "late_green_contexts", green::contexts),
     on(ONE, "hooks_of_graphs", graphs::hooks),

@@ -24,6 +24,7 @@ const SECTIONS: &[(&str, &[&str])] = &[
     ("- Snapshots", &["snapshot"]),
     ("- Allocators of other libraries", &["pluggable"]),
     ("- Private pools", &["mem_pool"]),
+    ("- Managed memory", &["managed"]),
     ("- Memory for PyTorch", &["torch"]),
     ("- Pinned host memory", &["host"]),
     ("- Sharing with other processes", &["ipc"]),

@@ -15,6 +15,7 @@ mod ipc;
 mod jit;
 mod library;
 mod limits;
+mod managed;
 mod mem_pool;
 mod memory;
 mod monitor;
@@ -335,6 +336,12 @@ pub const FUNCTIONS: &[(&str, Step)] = &[
     ("tcuda_green_context_pop", green_context::pop),
     ("tcuda_green_context_native", green_context::native),
     ("tcuda_green_context_destroy", green_context::destroy),
+    ("tcuda_managed_malloc", managed::malloc),
+    ("tcuda_pluggable_allocator_managed", managed::allocator),
+    ("tcuda_memory_advise", managed::advise),
+    ("tcuda_memory_prefetch", managed::prefetch),
+    ("tcuda_memory_attach", managed::attach),
+    ("tcuda_memory_range", managed::range),
 ];
 
 /// More calls than this make an input slow, not better.

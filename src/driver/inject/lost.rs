@@ -149,8 +149,14 @@ impl CallDevices {
             cuMemMap | cuMemRelease | cuMemExportToShareableHandle => {
                 seen.devices = of_handle(table, argument("handle"), current);
             }
-            cuMemUnmap | cuMemSetAccess | cuMemGetAccess | cuMemFree | cuIpcGetMemHandle
-            | cuIpcCloseMemHandle => {
+            cuMemUnmap
+            | cuMemSetAccess
+            | cuMemGetAccess
+            | cuMemFree
+            | cuIpcGetMemHandle
+            | cuIpcCloseMemHandle
+            | cuMemAdvise
+            | cuMemRangeGetAttribute => {
                 seen.devices = of_address(table, argument("ptr"), current);
             }
             cuMemCreate => seen.devices = of_properties(argument("properties")),

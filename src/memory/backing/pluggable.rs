@@ -4,6 +4,7 @@
 //! it. Dropping the last reference closes its library. Its functions are code of the host: they are
 //! called with no lock held, and with the device's context current.
 
+use super::managed::ManagedSource;
 use super::source::Source;
 use crate::base::error::{Error, Result};
 use crate::base::lock::Mutex;
@@ -115,10 +116,15 @@ impl Drop for Library {
     }
 }
 
+/// What allocates and frees.
+enum Functions {
+    Host { malloc: MallocFn, free: FreeFn },
+    Managed(ManagedSource),
+}
+
 struct Allocator {
     references: AtomicUsize,
-    malloc: MallocFn,
-    free: FreeFn,
+    functions: Functions,
     hooks: Mutex<Hooks>,
     is_used: AtomicBool,
     /// The last field, so that it is dropped last.
@@ -138,7 +144,12 @@ unsafe impl Sync for Pluggable {}
 impl Pluggable {
     /// An allocator of two functions of this process.
     pub fn new(malloc: MallocFn, free: FreeFn) -> Result<Pluggable> {
-        Pluggable::with(malloc, free, None)
+        Pluggable::with(Functions::Host { malloc, free }, None)
+    }
+
+    /// An allocator of managed memory.
+    pub fn managed(source: ManagedSource) -> Result<Pluggable> {
+        Pluggable::with(Functions::Managed(source), None)
     }
 
     /// Loads a library and makes an allocator of two of its functions.
@@ -150,14 +161,13 @@ impl Pluggable {
         let malloc = unsafe { std::mem::transmute::<*mut c_void, MallocFn>(malloc) };
         // SAFETY: as above.
         let free = unsafe { std::mem::transmute::<*mut c_void, FreeFn>(free) };
-        Pluggable::with(malloc, free, Some(library))
+        Pluggable::with(Functions::Host { malloc, free }, Some(library))
     }
 
-    fn with(malloc: MallocFn, free: FreeFn, library: Option<Library>) -> Result<Pluggable> {
+    fn with(functions: Functions, library: Option<Library>) -> Result<Pluggable> {
         let allocator = Allocator {
             references: AtomicUsize::new(1),
-            malloc,
-            free,
+            functions,
             hooks: Mutex::new(Rank::LEAF, Hooks::default()),
             is_used: AtomicBool::new(false),
             _library: library,
@@ -176,6 +186,11 @@ impl Pluggable {
     pub fn share(&self) -> Pluggable {
         self.allocator().references.fetch_add(1, Ordering::Relaxed);
         Pluggable(self.0)
+    }
+
+    /// Is its memory managed, so that the library frees it as the driver's?
+    pub fn is_managed(&self) -> bool {
+        matches!(self.allocator().functions, Functions::Managed(_))
     }
 
     /// Is it the same allocator?
@@ -273,10 +288,14 @@ impl Source for Pluggable {
         if !self.allocator().is_used.load(Ordering::Relaxed) {
             self.begin_use();
         }
+        let malloc = match &self.allocator().functions {
+            Functions::Host { malloc, .. } => malloc,
+            Functions::Managed(source) => return source.allocate(device, stream, bytes),
+        };
         let (bytes, device, stream) = (bytes as isize, device.ordinal(), stream.native());
         let _nested = Nested::begin()?;
         // SAFETY: the host's own function.
-        let block = unsafe { (self.allocator().malloc)(bytes, device, stream) };
+        let block = unsafe { malloc(bytes, device, stream) };
         if block.is_null() {
             return Err(Error::DriverOutOfMemory { call: "the pluggable allocator" });
         }
@@ -284,16 +303,23 @@ impl Source for Pluggable {
     }
 
     fn free(&self, device: &Device, stream: &Stream, address: u64, bytes: u64) -> Result<()> {
+        let free = match &self.allocator().functions {
+            Functions::Host { free, .. } => free,
+            Functions::Managed(source) => return source.free(device, stream, address, bytes),
+        };
         let _context = device.enter()?;
         let (block, bytes) = (address as *mut c_void, bytes as isize);
         let (device, stream) = (device.ordinal(), stream.native());
         let _nested = Nested::begin()?;
         // SAFETY: the host's own function, with a block that it allocated.
-        unsafe { (self.allocator().free)(block, bytes, device, stream) };
+        unsafe { free(block, bytes, device, stream) };
         Ok(())
     }
 
     fn name(&self) -> &'static str {
-        "the pluggable allocator"
+        match &self.allocator().functions {
+            Functions::Host { .. } => "the pluggable allocator",
+            Functions::Managed(source) => source.name(),
+        }
     }
 }

@@ -179,13 +179,17 @@ pub(in crate::memory) fn record_stream(address: u64, stream: &Stream) -> Result<
     let mut is_own = false;
     let hook_owner = with(address, |block| {
         match &block.origin {
-            Origin::Pluggable(allocator) => return Ok(Some(allocator.share())),
+            Origin::Pluggable(allocator) if !allocator.is_managed() => {
+                return Ok(Some(allocator.share()));
+            }
             Origin::DriverPool { .. } if block.stream.is(stream) => {
                 is_own = true;
                 return Ok(None);
             }
             // Before the driver frees a block, it waits for all work of the block's device.
-            Origin::Driver if stream.device() == block.device => return Ok(None),
+            Origin::Driver | Origin::Pluggable(_) if stream.device() == block.device => {
+                return Ok(None);
+            }
             _ => (),
         }
         if !block.uses.iter().any(|known| known.is(stream)) {
@@ -381,21 +385,18 @@ impl DeviceMemory {
         block: &Block,
     ) -> Result<()> {
         let _relaxed = Relaxed::enter(self.driver);
-        match &block.origin {
-            Origin::Driver => {
-                // cuMemFree waits for the work of its own device only.
-                block.uses().try_for_each(|stream| match stream_end::wait_for(gpus, stream) {
-                    // Freeing must not need host memory.
-                    Err(Error::OutOfHostMemory(_)) => gpus.device(stream.device())?.synchronize(),
-                    other => other,
-                })?;
-                DriverSource.free(device, block.stream(), address, block.bytes)
-            }
-            Origin::DriverPool { .. } => self.free_in_pool(gpus, device, address, block),
-            Origin::Pluggable(allocator) => {
-                allocator.free(device, block.stream(), address, block.bytes)
-            }
-        }
+        let source: &dyn Source = match &block.origin {
+            Origin::Driver => &DriverSource,
+            Origin::DriverPool { .. } => return self.free_in_pool(gpus, device, address, block),
+            Origin::Pluggable(allocator) => allocator,
+        };
+        // cuMemFree waits for the work of its own device only.
+        block.uses().try_for_each(|stream| match stream_end::wait_for(gpus, stream) {
+            // Freeing must not need host memory.
+            Err(Error::OutOfHostMemory(_)) => gpus.device(stream.device())?.synchronize(),
+            other => other,
+        })?;
+        source.free(device, block.stream(), address, block.bytes)
     }
 
     /// Frees a block that was removed from the table; on failure, puts it back.

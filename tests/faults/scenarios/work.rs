@@ -7,7 +7,10 @@ use std::ptr::null_mut;
 use tcuda::ffi::copy::*;
 use tcuda::ffi::device::*;
 use tcuda::ffi::host::{tcuda_host_register, tcuda_host_unregister};
+use tcuda::ffi::managed::*;
+use tcuda::ffi::mem_pool::*;
 use tcuda::ffi::memory::tcuda_record_stream;
+use tcuda::ffi::pluggable::tcuda_pluggable_allocator_destroy;
 use tcuda::ffi::status::tcuda_status;
 
 pub fn copies() -> Done {
@@ -127,6 +130,32 @@ pub fn threads_at_once() -> Done {
         }
     }
     Ok(())
+}
+
+/// Managed memory: a block, and a pool.
+pub fn managed() -> Done {
+    const BYTES: usize = 1 << 20;
+    let stream = Stream::new(0, 0)?;
+    let mut block = Memory(null_mut());
+    call!(tcuda_managed_malloc(BYTES, 0, stream.0, TCUDA_MANAGED_PREFETCH, &mut block.0))?;
+    fill(block.0, &[1, 2], BYTES / 2, stream.0)?;
+    call!(tcuda_memory_advise(block.0, BYTES, TCUDA_ADVISE_SET_READ_MOSTLY, 0))?;
+    call!(tcuda_memory_prefetch(block.0, BYTES, -2, stream.0))?;
+    expect(block.0, &[1, 2], BYTES / 2, stream.0)?;
+    let mut allocator = null_mut();
+    call!(tcuda_pluggable_allocator_managed(0, &mut allocator))?;
+    let mut pool = null_mut();
+    let made = call!(tcuda_mem_pool_create(allocator, 0, &mut pool));
+    let _ = call!(tcuda_pluggable_allocator_destroy(allocator));
+    made?;
+    let used = call!(tcuda_mem_pool_begin(pool, 0)).and_then(|()| {
+        let outcome = Memory::new(BYTES, 0, stream.0)
+            .and_then(|memory| fill(memory.0, &[3], BYTES, stream.0));
+        call!(tcuda_mem_pool_end(pool, 0))?;
+        outcome
+    });
+    let _ = call!(tcuda_mem_pool_destroy(pool));
+    used
 }
 
 /// Memory of the host that is registered; the last is left to the shutdown.
