@@ -84,6 +84,12 @@ impl Bench {
         seen
     }
 
+    /// Notes the status of a call that is not in the library's table.
+    pub fn status(&self, line: &str, what: &str, expected: i32, seen: i32) -> i32 {
+        self.note(line, what, &expected.to_string(), &seen.to_string());
+        seen
+    }
+
     /// Notes a value.
     #[track_caller]
     pub fn is<V: Debug>(&self, what: &str, seen: V, expected: V) {

@@ -19,7 +19,7 @@ pub const ROWS: &[Row] = crate::rows!["graphs":
 
 impl Bench {
     /// The first node of a kind.
-    fn node(&self, graph: CUgraph, kind: i32) -> CUgraphNode {
+    pub fn node(&self, graph: CUgraph, kind: i32) -> CUgraphNode {
         let mut nodes = [null_mut(); 16];
         let mut number = nodes.len();
         cu!(self, cuGraphGetNodes(graph, nodes.as_mut_ptr(), &mut number) => 0);

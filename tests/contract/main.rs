@@ -23,6 +23,8 @@ mod events;
 mod graph_data;
 mod graph_updates;
 mod graphs;
+mod green;
+mod green_calls;
 mod ipc;
 mod kernels;
 mod launches;
@@ -86,6 +88,8 @@ pub const TOPICS: &[&[Row]] = &[
     graphs::ROWS,
     graph_data::ROWS,
     graph_updates::ROWS,
+    green::ROWS,
+    arguments::green::ROWS,
     ipc::ROWS,
     arguments::ipc::ROWS,
 ];

@@ -4,6 +4,7 @@
 #![allow(non_snake_case, reason = "CUDA's own names")]
 
 pub mod devices;
+pub mod green;
 pub mod ipc;
 pub mod memory;
 pub mod modules;
