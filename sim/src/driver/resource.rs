@@ -9,7 +9,7 @@ use std::array;
 use std::ffi::c_uint;
 
 /// `CU_DEV_RESOURCE_TYPE_...`.
-const NONE: c_uint = 0;
+pub(super) const NONE: c_uint = 0;
 pub(super) const MULTIPROCESSORS: c_uint = 1;
 pub(super) const WORKQUEUE_CONFIG: c_uint = 1000;
 pub(super) const WORKQUEUE: c_uint = 10_000;
@@ -67,6 +67,11 @@ pub(super) enum Kind {
 }
 
 impl Resource {
+    #[cfg(test)]
+    pub(super) fn has_type(&self, kind: c_uint) -> bool {
+        self.kind == kind
+    }
+
     /// The resource of type 0.
     pub(super) fn none() -> Resource {
         Resource {

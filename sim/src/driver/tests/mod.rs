@@ -3,6 +3,7 @@
 mod contexts;
 mod events;
 mod graphs;
+mod green;
 mod ipc;
 mod kernels;
 mod memory;
@@ -65,6 +66,10 @@ mod calls {
         cuGraphDebugDotPrint, cuGraphDestroy, cuGraphExecUpdate_v2 as cuGraphExecUpdate,
         cuGraphGetNodes, cuGraphNodeGetType,
     };
+    pub(super) use crate::driver::green_calls::{
+        cuCtxFromGreenCtx, cuGreenCtxCreate, cuGreenCtxDestroy, cuGreenCtxGetId,
+        cuGreenCtxRecordEvent, cuGreenCtxStreamCreate,
+    };
     pub(super) use crate::driver::ipc_calls::{
         cuIpcCloseMemHandle, cuIpcGetEventHandle, cuIpcGetMemHandle, cuIpcOpenEventHandle,
         cuIpcOpenMemHandle_v2 as cuIpcOpenMemHandle, cuMemExportToShareableHandle,
@@ -93,6 +98,10 @@ mod calls {
         cuDeviceGetDefaultMemPool, cuMemAllocAsync, cuMemAllocFromPoolAsync, cuMemFreeAsync,
         cuMemPoolCreate, cuMemPoolDestroy, cuMemPoolGetAttribute, cuMemPoolSetAccess,
         cuMemPoolSetAttribute, cuMemPoolTrimTo,
+    };
+    pub(super) use crate::driver::resource_calls::{
+        cuDevResourceGenerateDesc, cuDevSmResourceSplitByCount, cuDeviceGetDevResource,
+        cuGreenCtxGetDevResource,
     };
     pub(super) use crate::driver::stream_calls::{
         cuLaunchHostFunc, cuStreamCreateWithPriority, cuStreamDestroy_v2 as cuStreamDestroy,
