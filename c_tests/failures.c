@@ -16,7 +16,8 @@ static void every_status_has_its_name(void)
         { 26, "FORKED" }, { 27, "FILE_ERROR" }, { 40, "CUDA_ERROR" }, { 41, "DEVICE_LOST" },
         { 42, "NVRTC_ERROR" }, { 43, "COMPILE_ERROR" }, { 44, "NVML_ERROR" }, { 45, "NCCL_ERROR" },
         { 46, "CUBLAS_ERROR" }, { 47, "CALLBACK_FAILED" }, { 48, "PEER_GONE" },
-        { 60, "CAPTURING" }, { 61, "CAPTURE_INVALIDATED" }, { 99, "INTERNAL" },
+        { 49, "CUFILE_ERROR" }, { 60, "CAPTURING" }, { 61, "CAPTURE_INVALIDATED" },
+        { 99, "INTERNAL" },
     };
     size_t next = 0;
     for (int32_t number = -10; number < 200; number++) {

@@ -138,11 +138,11 @@ typedef enum tcuda_status {
     TCUDA_STATUS_OUT_OF_HOST_MEMORY = 21, /**< Host memory, pinned or not. */
     TCUDA_STATUS_NO_DRIVER = 22,          /**< libcuda is absent or too old. */
     TCUDA_STATUS_NO_DEVICE = 23,          /**< Driver without a usable GPU. */
-    TCUDA_STATUS_NO_LIBRARY = 24,         /**< NVRTC, NVML, NCCL, cuBLAS or a plug-in is absent. */
-    TCUDA_STATUS_NOT_SUPPORTED = 25,      /**< Missing symbol or feature, named in the message. */
-    TCUDA_STATUS_FORKED = 26,             /**< Child of an initialised process: use spawn. */
-    TCUDA_STATUS_FILE_ERROR = 27,         /**< A path that cannot be read or written. */
-    TCUDA_STATUS_CUDA_ERROR = 40,         /**< A driver call failed. */
+    TCUDA_STATUS_NO_LIBRARY = 24, /**< NVRTC, NVML, NCCL, cuBLAS, cuFile or a plug-in is absent. */
+    TCUDA_STATUS_NOT_SUPPORTED = 25, /**< Missing symbol or feature, named in the message. */
+    TCUDA_STATUS_FORKED = 26,        /**< Child of an initialised process: use spawn. */
+    TCUDA_STATUS_FILE_ERROR = 27,    /**< A path that cannot be read or written. */
+    TCUDA_STATUS_CUDA_ERROR = 40,    /**< A driver call failed. */
     TCUDA_STATUS_DEVICE_LOST = 41,   /**< A kernel crashed: its context is unusable for ever. */
     TCUDA_STATUS_NVRTC_ERROR = 42,   /**< NVRTC failed. */
     TCUDA_STATUS_COMPILE_ERROR = 43, /**< The caller's source; the message is the compiler's log. */
@@ -150,8 +150,9 @@ typedef enum tcuda_status {
     TCUDA_STATUS_NCCL_ERROR = 45,    /**< NCCL failed. */
     TCUDA_STATUS_CUBLAS_ERROR = 46,  /**< cuBLAS or cuSOLVER failed. */
     TCUDA_STATUS_CALLBACK_FAILED = 47, /**< A callback of the host returned failure. */
-    TCUDA_STATUS_PEER_GONE = 48, /**< The other process of an IPC handle or communicator died. */
-    TCUDA_STATUS_CAPTURING = 60, /**< Not legal while the stream captures. */
+    TCUDA_STATUS_PEER_GONE = 48,    /**< The other process of an IPC handle or communicator died. */
+    TCUDA_STATUS_CUFILE_ERROR = 49, /**< cuFile failed. */
+    TCUDA_STATUS_CAPTURING = 60,    /**< Not legal while the stream captures. */
     TCUDA_STATUS_CAPTURE_INVALIDATED = 61, /**< Invalidated by an illegal call: abort it. */
     TCUDA_STATUS_INTERNAL = 99             /**< A fault of the library. */
 } tcuda_status;

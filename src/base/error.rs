@@ -4,6 +4,7 @@
 pub mod compiler;
 mod config;
 pub mod cuda;
+pub mod cufile;
 mod details;
 mod driver;
 pub mod faults;
@@ -15,7 +16,7 @@ mod out_of_memory;
 mod simulator;
 
 pub use config::{ConfigError, Problem};
-pub use details::{OTHER_WAITS, OutOfMemory, Trait, Users, Wait, Which};
+pub use details::{Access, OTHER_WAITS, OutOfMemory, Trait, Users, Wait, Which};
 use details::{PlaceName, Present};
 pub use driver::{CudaErrorText, CudaLoadError};
 pub(crate) use driver::{forget_refused, note_refused};
@@ -372,6 +373,16 @@ pub enum Error {
         /// The system's number.
         code: i32,
     },
+    /// A file of the host could not be opened, read or written.
+    #[error("{path} cannot be {} (errno {code}); {}", .access, crate::base::file::remedy(*.code))]
+    FileAccess {
+        /// What was passed, perhaps shortened.
+        path: Text,
+        /// What failed.
+        access: Access,
+        /// The system's number.
+        code: i32,
+    },
     /// A library of the host could not be opened.
     #[error("{path} cannot be opened: {reason}; name the path of a shared library")]
     Library {
@@ -398,6 +409,9 @@ pub enum Error {
     /// cuBLAS or cuSOLVER is missing, or failed.
     #[error("{0}")]
     MathLibrary(#[from] math_library::Failure),
+    /// cuFile is missing, or failed.
+    #[error("{0}")]
+    Cufile(#[from] cufile::Failure),
     /// A kernel could not be compiled.
     #[error("{0}")]
     Compiler(compiler::Failure),
@@ -484,7 +498,9 @@ impl Error {
             }
             Error::MathLibrary(math_library::Failure::Call(error)) => error.code,
             Error::Compiler(compiler::Failure::Call(error)) => error.code,
-            Error::File { code, .. } => *code,
+            Error::Cufile(cufile::Failure::Call(error)) => error.code,
+            Error::Cufile(cufile::Failure::System(_, code)) => *code,
+            Error::File { code, .. } | Error::FileAccess { code, .. } => *code,
             Error::DriverOutOfMemory { .. }
             | Error::OutOfMemory(_)
             | Error::PoolOutOfMemory(_)

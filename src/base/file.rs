@@ -48,6 +48,23 @@ pub fn advice(code: i32) -> &'static str {
     }
 }
 
+/// Advice for an error of the system with a file of the host, as the end of a sentence.
+pub fn remedy(code: i32) -> &'static str {
+    match code {
+        libc::ENOENT => "name a file that exists, or a new one in a directory that exists",
+        libc::EACCES | libc::EPERM | libc::EROFS => "name a file that this user may use so",
+        libc::ENOTDIR => "a part of the path is not a directory",
+        libc::ELOOP => "its symbolic links lead in a circle",
+        libc::ESPIPE | libc::ENXIO => "a pipe or socket has no offsets: name a file or a device",
+        libc::ENOSPC | libc::EDQUOT => "make room on its file system",
+        libc::EFBIG => "raise the limit of the size of a file (ulimit -f)",
+        libc::ETXTBSY => "it is a program that runs",
+        libc::EIO => "its device failed",
+        libc::EISDIR | libc::ENAMETOOLONG | libc::EMFILE | libc::ENFILE => advice(code),
+        _ => "see errno(3)",
+    }
+}
+
 fn failed_with(path: &CStr, code: i32) -> Error {
     Error::File { path: Text::new(shown(path)), code }
 }

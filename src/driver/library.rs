@@ -1,4 +1,5 @@
-//! The loader of shared libraries: libcuda, NVML, NVRTC, NCCL, cuBLAS and cuSOLVER.
+//! The loader of shared libraries: libcuda, NVML, NVRTC, NCCL, cuBLAS, cuSOLVER and
+//! cuFile.
 //!
 //! Search order: the environment's path, alone, when it is set; a copy that the process has loaded
 //! already, so that the library is shared with PyTorch or the host; the folder of this library, for

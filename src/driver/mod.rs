@@ -3,6 +3,7 @@
 
 pub mod compiler;
 pub mod cuda;
+pub mod cufile;
 pub mod inject;
 pub mod library;
 #[cfg(debug_assertions)]

@@ -4,7 +4,7 @@ use crate::base::error::{self, Error, SimulatorError};
 use crate::base::{text, thread};
 use crate::driver::compiler;
 use crate::driver::nvml::Failure;
-use crate::driver::{math_library, nccl};
+use crate::driver::{cufile, math_library, nccl};
 use std::ffi::{CStr, c_char};
 use std::sync::atomic::Ordering;
 
@@ -40,7 +40,7 @@ pub enum tcuda_status {
     NoDriver = 22,
     /// Driver without a usable GPU.
     NoDevice = 23,
-    /// NVRTC, NVML, NCCL, cuBLAS or a plug-in is absent.
+    /// NVRTC, NVML, NCCL, cuBLAS, cuFile or a plug-in is absent.
     NoLibrary = 24,
     /// Missing symbol or feature, named in the message.
     NotSupported = 25,
@@ -66,6 +66,8 @@ pub enum tcuda_status {
     CallbackFailed = 47,
     /// The other process of an IPC handle or communicator died.
     PeerGone = 48,
+    /// cuFile failed.
+    CufileError = 49,
     /// Not legal while the stream captures.
     Capturing = 60,
     /// Invalidated by an illegal call: abort it.
@@ -114,7 +116,7 @@ pub(super) fn status_of(error: &Error) -> tcuda_status {
         Error::Library { .. } => S::NoLibrary,
         Error::Forked => S::Forked,
         Error::PeerGone(_) => S::PeerGone,
-        Error::File { .. } => S::FileError,
+        Error::File { .. } | Error::FileAccess { .. } => S::FileError,
         Error::Nvml(Failure::Library(_)) => S::NoLibrary,
         Error::Nvml(Failure::Missing(_) | Failure::NotSupported(_)) => S::NotSupported,
         Error::Nvml(_) => S::NvmlError,
@@ -126,6 +128,10 @@ pub(super) fn status_of(error: &Error) -> tcuda_status {
         Error::MathLibrary(math_library::Failure::Library(_)) => S::NoLibrary,
         Error::MathLibrary(math_library::Failure::Call(_)) => S::CublasError,
         Error::MathLibrary(_) => S::NotSupported,
+        Error::Cufile(cufile::Failure::Library(_)) => S::NoLibrary,
+        Error::Cufile(failure) if failure.is_not_supported() => S::NotSupported,
+        Error::Cufile(cufile::Failure::System(..)) => S::FileError,
+        Error::Cufile(_) => S::CufileError,
         Error::Compiler(failure) => status_of_compiler(failure),
         Error::Undeclared { .. } | Error::Count { .. } => S::InvalidArgument,
         Error::Cuda(error) if error.is_sticky() => S::DeviceLost,
@@ -176,6 +182,7 @@ pub(super) fn name_of(status: i32) -> &'static CStr {
         46 => c"TCUDA_STATUS_CUBLAS_ERROR",
         47 => c"TCUDA_STATUS_CALLBACK_FAILED",
         48 => c"TCUDA_STATUS_PEER_GONE",
+        49 => c"TCUDA_STATUS_CUFILE_ERROR",
         60 => c"TCUDA_STATUS_CAPTURING",
         61 => c"TCUDA_STATUS_CAPTURE_INVALIDATED",
         99 => c"TCUDA_STATUS_INTERNAL",

@@ -18,6 +18,27 @@ use crate::base::ordinal::CPU;
 use crate::base::text::Text;
 use std::fmt;
 
+/// What a file could not be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// Opened.
+    Open,
+    /// Read at this byte.
+    Read(u64),
+    /// Written at this byte.
+    Write(u64),
+}
+
+impl fmt::Display for Access {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Access::Open => f.write_str("opened"),
+            Access::Read(at) => write!(f, "read at byte {at}"),
+            Access::Write(at) => write!(f, "written at byte {at}"),
+        }
+    }
+}
+
 /// The numbers of an allocation that ran out of memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OutOfMemory {
