@@ -51,6 +51,40 @@ static void copy_2d_reads(bool call)
     if (call) CHECK_OK(tcuda_copy_2d(dst, 64, src, 32, 16, 2, own));
 }
 
+/* A file that reads as zeros and takes everything. */
+static tcuda_file *zeros;
+
+static void file_read_writes(bool call)
+{
+    size_t done = 0;
+    access_all(far, dst, READS);
+    if (call) CHECK_OK(tcuda_file_read(zeros, dst, BYTES, 0, own, &done));
+}
+
+static void file_write_reads(bool call)
+{
+    size_t done = 0;
+    access_all(far, src, WRITES);
+    if (call) CHECK_OK(tcuda_file_write(zeros, src, BYTES, 0, own, &done));
+}
+
+/* Both return when the stream's work is over. */
+static void file_read_waits(bool call)
+{
+    size_t done = 0;
+    access_all(far, dst, WRITES);
+    if (call) CHECK_OK(tcuda_file_read(zeros, src, BYTES, 0, far, &done));
+    access_all(own, dst, WRITES);
+}
+
+static void file_write_waits(bool call)
+{
+    size_t done = 0;
+    access_all(far, dst, WRITES);
+    if (call) CHECK_OK(tcuda_file_write(zeros, src, BYTES, 0, far, &done));
+    access_all(own, dst, WRITES);
+}
+
 static void fill_writes(bool call)
 {
     const int32_t value = 1;
@@ -123,6 +157,10 @@ static const struct row WORK[] = {
     ORDERS(tcuda_copy, copy_waits),
     RACES(tcuda_copy_2d, copy_2d_writes),
     RACES(tcuda_copy_2d, copy_2d_reads),
+    RACES(tcuda_file_read, file_read_writes),
+    RACES(tcuda_file_write, file_write_reads),
+    ORDERS(tcuda_file_read, file_read_waits),
+    ORDERS(tcuda_file_write, file_write_waits),
     RACES(tcuda_fill, fill_writes),
     RACES(tcuda_random_uniform, uniform),
     RACES(tcuda_random_normal, normal),
@@ -390,11 +428,14 @@ int main(void)
     CHECK_OK(tcuda_jit_create(code, NULL, &jit));
     const char *const source = "extern \"C\" __global__ void one(float *to) { *to = 1; }";
     CHECK_OK(tcuda_kernel_compile(source, "one", NULL, &kernel));
+    CHECK_OK(tcuda_file_open("/dev/zero",
+        TCUDA_FILE_READ | TCUDA_FILE_WRITE | TCUDA_FILE_STAGING, &zeros));
     RUN(WORK);
     RUN(ORDER);
     RUN(MEMORY);
     if (!in_segments())
         RUN(SLEEP);
+    CHECK_OK(tcuda_file_close(zeros));
     CHECK_OK(tcuda_kernel_destroy(kernel));
     CHECK_OK(tcuda_jit_destroy(jit));
     end();

@@ -148,6 +148,9 @@ CALL(host_register)
     return status == TCUDA_STATUS_OK ? status : tcuda_host_unregister(page);
 }
 CALL(host_unregister) { return tcuda_host_unregister(page); }
+static tcuda_file *zeros;
+CALL(file_read) { size_t done; return tcuda_file_read(zeros, a, BYTES, 0, held, &done); }
+CALL(file_write) { size_t done; return tcuda_file_write(zeros, a, BYTES, 0, held, &done); }
 CALL(ipc_export)
 {
     tcuda_ipc_handle handle;
@@ -351,6 +354,7 @@ static const struct {
     ROW(mem_pool_sleep, REFUSED), ROW(mem_pool_wake, REFUSED), ROW(mem_pool_destroy, WAITS),
     ROW(torch_malloc, NEVER), ROW(host_malloc, NEVER), ROW(host_record, NEVER),
     ROW(host_memory_empty_cache, WAITS), ROW(host_register, NEVER), ROW(host_unregister, WAITS),
+    ROW(file_read, REFUSED), ROW(file_write, REFUSED),
     ROW(ipc_export, FREE), ROW(ipc_collect, FREE),
     ROW(random_uniform, NEVER), ROW(random_normal, NEVER), ROW(random_integers, NEVER),
     ROW(random_integers_from, NEVER), ROW(random_integers_all, NEVER),
@@ -436,6 +440,8 @@ int main(void)
     CHECK_OK(tcuda_jit_create("template <typename T> T f(T x) { return x; }", NULL, &jit));
     CHECK_OK(tcuda_kernel_compile("extern \"C\" __global__ void one(float *to) { *to = 1; }", "one",
         NULL, &kernel));
+    CHECK_OK(tcuda_file_open("/dev/zero",
+        TCUDA_FILE_READ | TCUDA_FILE_WRITE | TCUDA_FILE_STAGING, &zeros));
     CHECK_OK(tcuda_mem_pool_create(NULL, 0, &pool));
     CHECK_OK(tcuda_graph_create(0, &ready));
     CHECK_OK(tcuda_graph_create(1, &kept));
@@ -452,6 +458,7 @@ int main(void)
     }
     for (size_t i = 0; runs_late() && i < sizeof rows / sizeof *rows; i++)
         judge(i);
+    CHECK_OK(tcuda_file_close(zeros));
     CHECK_OK(tcuda_graph_destroy(kept));
     CHECK_OK(tcuda_graph_destroy(ready));
     CHECK_OK(tcuda_mem_pool_destroy(pool));

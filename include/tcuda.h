@@ -2350,6 +2350,122 @@ tcuda_status tcuda_ipc_withdraw(const tcuda_ipc_handle *handle);
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_ipc_collect(void);
 
+/* ===================================== Files ================================================== */
+
+/** A file that is read into device memory and written from it. */
+typedef struct tcuda_file tcuda_file;
+
+/** How a file is opened: TCUDA_FILE_..., which can be combined. READ or WRITE is one of them. */
+typedef uint32_t tcuda_file_flags;
+#define TCUDA_FILE_READ 1     /**< For tcuda_file_read. */
+#define TCUDA_FILE_WRITE 2    /**< For tcuda_file_write. */
+#define TCUDA_FILE_CREATE 4   /**< Created if there is none; needs WRITE. */
+#define TCUDA_FILE_TRUNCATE 8 /**< Emptied; needs WRITE. */
+/**
+ * Transferred through pinned memory by the system's own calls: without cuFile, on every machine.
+ */
+#define TCUDA_FILE_STAGING 16
+
+/**
+ * Can files be opened without TCUDA_FILE_STAGING? That takes NVIDIA's cuFile, of GPUDirect
+ * Storage: the one that TCUDA_CUFILE_PATH names, else libcufile.so.0. False on the simulated
+ * machine, where the variable may name a stand-in for tests. Does not initialise the library.
+ * (torch.cuda.gds.is_available)
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_file_is_supported(bool *supported);
+
+/**
+ * Opens a file and registers it with cuFile, with direct access (O_DIRECT) where its file system
+ * has that. On failure a file that exists is as it was. TCUDA_STATUS_FILE_ERROR if the system
+ * refuses it, or it is a directory, pipe or socket; TCUDA_STATUS_NO_LIBRARY without cuFile,
+ * TCUDA_STATUS_NOT_SUPPORTED on the simulated machine, and where the platform or the file system
+ * has no GPUDirect Storage: TCUDA_FILE_STAGING needs neither. (torch.cuda.gds.GdsFile,
+ * torch.cuda.gds.GdsFile.register_handle)
+ *
+ * @param path       any bytes, ending in a NUL
+ * @param flags      TCUDA_FILE_...
+ * @param[out] file  the caller's, to be closed
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_file_open(const char *path, tcuda_file_flags flags, tcuda_file **file);
+
+/**
+ * Closes a file, and ends its registration. Calls of other threads that use it end first: the last
+ * of them closes it. (torch.cuda.gds.GdsFile.deregister_handle)
+ *
+ * @param file  may be NULL: no-op
+ */
+TCUDA_API
+tcuda_status tcuda_file_close(tcuda_file *file);
+
+/**
+ * Reads from a file into device memory. Waits for the work that `stream` holds, and returns when
+ * the bytes are in memory: all streams may use them. Work of other streams with that memory must
+ * be over. At the end of the file fewer bytes are read, beyond it none. Short transfers of the
+ * system, and signals, do not end it. TCUDA_STATUS_FILE_ERROR if the system fails;
+ * TCUDA_STATUS_CUFILE_ERROR if cuFile does; TCUDA_STATUS_CAPTURING on a captured stream;
+ * TCUDA_STATUS_INVALID_POINTER for memory of the host. Parts of the memory may be written on
+ * failure. (torch.cuda.gds.GdsFile.load_storage)
+ *
+ * @param ptr              device memory, of any alignment; may be NULL if bytes is 0
+ * @param bytes            not beyond the end of the block or allocation
+ * @param file_offset      from the beginning of the file, of any alignment; not negative
+ * @param stream           NULL: the current stream of ptr's device
+ * @param[out] bytes_done  less than bytes only at the end of the file
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_file_read(tcuda_file *file, void *ptr, size_t bytes, int64_t file_offset,
+    tcuda_stream *stream, size_t *bytes_done);
+
+/**
+ * Writes device memory to a file, which grows if necessary. Waits for the work that `stream`
+ * holds, and returns when the bytes are in the file, though the system may still have to write
+ * them to a disk. Statuses are those of tcuda_file_read; TCUDA_STATUS_FILE_ERROR also on a full
+ * disk: then a part may be written. (torch.cuda.gds.GdsFile.save_storage)
+ *
+ * @param ptr              device memory, of any alignment; may be NULL if bytes is 0
+ * @param bytes            not beyond the end of the block or allocation
+ * @param file_offset      from the beginning of the file, of any alignment; not negative
+ * @param stream           NULL: the current stream of ptr's device
+ * @param[out] bytes_done  always bytes
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_file_write(tcuda_file *file, const void *ptr, size_t bytes, int64_t file_offset,
+    tcuda_stream *stream, size_t *bytes_done);
+
+/**
+ * Registers device memory with cuFile, so that its transfers need no copy through memory of the
+ * host where the machine has GPUDirect Storage. Transfers of memory that is not registered have
+ * the same results. The caller unregisters it before it frees it. tcuda_memory_empty_cache
+ * unregisters what was freed, and tcuda_shutdown what is left. TCUDA_STATUS_INVALID_POINTER if a
+ * part of it is registered; without cuFile statuses are those of tcuda_file_open.
+ * (torch.cuda.gds.gds_register_buffer)
+ *
+ * @param ptr    device memory
+ * @param bytes  at least 1, and not beyond the end of the block or allocation
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_file_register_buffer(void *ptr, size_t bytes);
+
+/**
+ * Ends the registration of device memory. (torch.cuda.gds.gds_deregister_buffer)
+ *
+ * @param ptr  as it was given to tcuda_file_register_buffer; may be NULL: no-op
+ */
+TCUDA_API
+tcuda_status tcuda_file_unregister_buffer(void *ptr);
+
+/**
+ * The file's descriptor and cuFile's handle (CUfileHandle_t), for calls of the system and of
+ * cuFile itself. (+)
+ *
+ * @param[out] descriptor     borrowed: valid until the file is closed; may be NULL
+ * @param[out] cufile_handle  borrowed; NULL for a file with TCUDA_FILE_STAGING; may be NULL
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_file_native(tcuda_file *file, int32_t *descriptor, void **cufile_handle);
+
 /* ===================================== Tensors ================================================ */
 
 /** tcuda_tensor.device.device_type, as DLPack: plain memory of the host. */

@@ -8,6 +8,7 @@ pub mod base;
 pub mod collectives;
 pub mod driver;
 pub mod ffi;
+pub mod file;
 pub mod gpu;
 pub mod graph;
 pub mod interop;

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 /// The folders of `src/`, lowest first. Folders inside `memory/` stand in their own order; `memory`
 /// itself is the facade over them.
-const LAYERS: [&str; 28] = [
+const LAYERS: [&str; 29] = [
     "observe",
     "base",
     "sanitizer",
@@ -34,6 +34,7 @@ const LAYERS: [&str; 28] = [
     "jit",
     "graph",
     "ipc",
+    "file",
     "nccl",
     "collectives",
     "interop",

@@ -44,6 +44,7 @@ const NOT_RECORDED: &str = "
     torch_init torch_memory_fraction torch_base_alloc torch_begin_allocate_to_pool
     torch_end_allocate_to_pool torch_release_pool
     host_register host_memory_stats host_memory_reset_peak host_memory_reset_accumulated
+    file_is_supported file_open file_close file_native
     tensor_from_dlpack tensor_to_dlpack
     random_manual_seed random_manual_seed_all random_seed random_seed_all random_initial_seed
     random_state_get random_state_set random_state_get_all random_state_set_all
@@ -95,8 +96,8 @@ const RECORDED_ELSEWHERE: [(&str, &str); 23] = [
 ];
 
 /// Further functions, for the reasons of the list above.
-const RECORDED_LIKE_THEM: &str =
-    "ipc_withdraw ipc_collect solver_handle host_unregister managed_malloc";
+const RECORDED_LIKE_THEM: &str = "ipc_withdraw ipc_collect solver_handle host_unregister
+    managed_malloc file_register_buffer file_unregister_buffer";
 
 /// Functions that may wait and have no row in c_tests/sync_debug_calls.c, and why.
 const WITHOUT_GATE: &str = "
@@ -105,6 +106,7 @@ const WITHOUT_GATE: &str = "
     event_from_ipc_handle ipc_import ipc_close: need two processes
     green_context_set green_context_pop: as stream_wait_stream
     managed_malloc: as the driver's allocation of a segment
+    file_register_buffer file_unregister_buffer: whether they wait is up to cuFile
     graphed_callable_create graphed_callable_destroy graphed_callable_call
     graphed_callable_call_backward: graphs and copies, which have rows
     communicator_destroy communicator_abort communicator_group_end communicator_all_reduce

@@ -30,8 +30,15 @@ TEXTS = {
 # Where that depends on the function.
 TEXTS_OF = {
     ("tcuda_kernel_compile", "name"): "nothing",
+    ("tcuda_file_open", "path"): "/dev/zero",
     ("tcuda_jit_create_multi", "code"): "template <typename T> void f(T x, T &y) { y = x; }",
 }
+# Numbers that depend on the function.
+NUMBERS_OF = {
+    ("tcuda_file_open", "flags"): "TCUDA_FILE_READ | TCUDA_FILE_WRITE | TCUDA_FILE_STAGING",
+}
+# What ends the handles of a type, where it is not _destroy.
+ENDS = {"tcuda_file": "tcuda_file_close"}
 # Parameters that may be NULL in every function (front page, "NULL").
 NULL_TYPES = {"tcuda_stream", "tcuda_generator"}
 NULL_NAMES = {"options", "destroy", "user_data", "needed"}
@@ -61,7 +68,7 @@ WITHOUT_DRIVER = {
     "INVALID_HANDLE": """communicator_send communicator_recv communicator_broadcast
         communicator_all_reduce communicator_reduce communicator_all_gather
         communicator_reduce_scatter graphed_callable_call graphed_callable_call_backward
-        kernel_launch""",
+        kernel_launch file_read file_write""",
     "INVALID_ARGUMENT": "sanitizer_access",  # its mode is none
 }
 # Neither, but what they are asked about is never on a device then.
@@ -83,8 +90,12 @@ class Generator:
         self.makers = {}  # by type: in the order in which C must see them
         for type in sorted(header.opaque):
             maker = self.maker(type)
-            if maker and f"{type}_destroy" in self.by_name:
+            if maker and self.end_of(type) in self.by_name:
                 self.makers[type] = maker
+
+    def end_of(self, type):
+        """The function that ends a handle."""
+        return ENDS.get(type, f"{type}_destroy")
 
     def maker(self, type):
         """The function that makes a handle: _create, else the first that gives an owned one."""
@@ -136,7 +147,7 @@ class Generator:
         if p.type in self.header.callbacks:
             value = f"callback_{p.type}"
         elif not p.is_pointer:
-            return NUMBERS.get(p.name, "0")
+            return NUMBERS_OF.get((function.name, p.name), NUMBERS.get(p.name, "0"))
         elif p.pointee == "char" and p.is_const:
             text = TEXTS_OF.get((function.name, p.name), TEXTS.get(p.name, "x"))
             value = f'"{text}"'
@@ -239,7 +250,7 @@ class Generator:
         arguments = [self.valid(maker, i, spoil=False) for i in range(len(maker.parameters) - 1)]
         return [
             f"static void drop_{type}(void *handle)", "{",
-            f"    (void)!{type}_destroy(({type} *)handle);", "}", "",
+            f"    (void)!{self.end_of(type)}(({type} *)handle);", "}", "",
             f"static {type} *make_{type}(void)", "{",
             f"    {type} *handle = NULL;",
             f"    if ({maker.name}({', '.join(arguments + ['&handle'])}) == TCUDA_STATUS_OK)",

@@ -269,6 +269,21 @@ static void external_watched_round(int64_t number)
         CHECK_OK(tcuda_memory_empty_cache());
 }
 
+/* Written and read through pinned memory. */
+static void file_round(int64_t number)
+{
+    size_t done = 0;
+    tcuda_file *file = NULL;
+    (void)number;
+    CHECK_OK(tcuda_file_open("/dev/zero",
+        TCUDA_FILE_READ | TCUDA_FILE_WRITE | TCUDA_FILE_STAGING, &file));
+    void *const block = allocate(4096, 0, NULL);
+    CHECK_OK(tcuda_file_write(file, block, 4096, 0, NULL, &done));
+    CHECK_OK(tcuda_file_read(file, block, 4096, 0, NULL, &done));
+    CHECK_OK(tcuda_free(block));
+    CHECK_OK(tcuda_file_close(file));
+}
+
 static void watching_round(int64_t number)
 {
     (void)number;
@@ -287,6 +302,7 @@ const kind memory_kinds[] = {
     { "blocks of all sizes", size_round, .end = end_sizes },
     { "blocks without cache", uncached_round, .begin = start_uncached },
     { "pinned memory", pinned_round, .share = 1 },
+    { "files", file_round, .share = 4 },
     { "history", history_round, .begin = start_history, .end = stop_history,
         .heap_kib = 512 },
     { "snapshots", snapshot_round, .share = 4, .heap_kib = 512 },

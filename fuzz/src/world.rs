@@ -137,6 +137,8 @@ pub struct World {
     pub callables: Vec<usize>,
     /// Live graphs.
     pub graphs: Vec<usize>,
+    /// Open files, and their flags.
+    pub files: Vec<(usize, u32)>,
     /// Live private pools.
     pub pools: Vec<usize>,
     /// Live partitions of multiprocessors.
@@ -191,6 +193,7 @@ impl World {
             observers: Vec::new(),
             callables: Vec::new(),
             graphs: Vec::new(),
+            files: Vec::new(),
             pools: Vec::new(),
             partitions: Vec::new(),
             greens: Vec::new(),
@@ -222,6 +225,7 @@ impl World {
             observers: self.observers.clone(),
             callables: self.callables.clone(),
             graphs: self.graphs.clone(),
+            files: self.files.clone(),
             pools: self.pools.clone(),
             partitions: self.partitions.clone(),
             greens: self.greens.clone(),
@@ -369,6 +373,7 @@ impl World {
         self.dead.extend(self.snapshots.drain(..).map(|snapshot| snapshot.handle));
         self.dead.append(&mut self.callables);
         self.dead.append(&mut self.graphs);
+        self.dead.extend(self.files.drain(..).map(|file| file.0));
         self.dead.append(&mut self.pools);
         self.dead.append(&mut self.partitions);
         self.dead.append(&mut self.greens);

@@ -62,6 +62,7 @@ LEFT_OUT = {"faults", "replay_faults", "denied", "cancel", "reclamation", "plugg
             "backends_capture", "pluggable", "sandbox", "teardown", "reentry", "capture",
             "contexts", "limits", "neighbours", "privileges", "settings", "torch_streams",
             "nvtx_suballocations", "nvtx_ranges", "nvml_telemetry", "cublas_handles",
+            "cufile_transfers", "file_failures",
             "race_clean_shutdown", "generator", "graph",
             "graph_calls", "graph_data", "graph_functions", "graph_hooks", "graph_hpp_cc",
             "graph_memory", "graph_random", "graphed_callable", "random_order", "tensor",

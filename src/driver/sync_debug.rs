@@ -43,6 +43,10 @@ pub const HOST_RESULT: Wait = Wait {
 pub const POOL_SLEEP: Wait =
     Wait { what: "tcuda_mem_pool_sleep or _wake", instead: "call it where the program may wait" };
 
+/// A transfer between a file and device memory.
+pub const FILE_TRANSFER: Wait =
+    Wait { what: "tcuda_file_read or _write", instead: "call it where the program may wait" };
+
 pub use crate::base::error::{OTHER_WAITS as OTHERS, Wait};
 
 /// How the waits of a thread are handled.

@@ -4,6 +4,7 @@ use super::boundary::{Call, boundary, boundary_outside, flag, optional_text, out
 use super::callable::CALLABLES;
 use super::communicator::COMMUNICATORS;
 use super::event::EVENTS;
+use super::file::FILES;
 use super::generator::GENERATORS;
 use super::graph::GRAPHS;
 use super::green_context::{GREEN_CONTEXTS, SM_PARTITIONS};
@@ -392,6 +393,10 @@ fn destroy_all_handles(_call: &Call) -> usize {
     crate::nccl::group::forget();
     // Communicators come first: only their end may complete the work that they have queued.
     destroy_handles(&COMMUNICATORS, |communicator| communicator.close())
+        + destroy_handles(&FILES, |file| {
+            file.close();
+            true
+        })
         + destroy_handles(&ALLOCATIONS, |_| true)
         + destroy_handles(&OBSERVERS, |_| true)
         + destroy_handles(&CALLABLES, |_| true)

@@ -11,6 +11,7 @@ pub mod communicator;
 pub mod copy;
 pub mod device;
 pub mod event;
+pub mod file;
 pub mod generator;
 pub mod graph;
 pub mod graph_data;

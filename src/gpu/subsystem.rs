@@ -29,9 +29,11 @@ pub enum Kind {
     Ipc,
     /// Of all devices: private pools that PyTorch uses.
     TorchPools,
+    /// Of all devices: the state of cuFile.
+    Files,
 }
 
-const KINDS: usize = Kind::TorchPools as usize + 1;
+const KINDS: usize = Kind::Files as usize + 1;
 
 /// State of a layer above.
 ///

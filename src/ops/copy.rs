@@ -66,6 +66,38 @@ pub fn start_of_range(gpus: &Gpus, address: u64) -> Result<Option<u64>> {
     Ok(is_known.then_some(start))
 }
 
+/// The memory of one driver allocation that contains an address: its first address and its end.
+pub fn range_of(gpus: &Gpus, address: u64) -> Result<Option<(u64, u64)>> {
+    use CUpointer_attribute::*;
+    let _relaxed = Relaxed::enter(gpus.driver());
+    let _context = gpus.device(crate::gpu::device::CURRENT)?.enter()?;
+    let range = |start, length| -> Result<Option<(u64, u64)>> {
+        let (mut first, mut bytes) = (0u64, 0usize);
+        let is_known = pointer_attribute(gpus, &mut first, start, address)?
+            && pointer_attribute(gpus, &mut bytes, length, address)?;
+        Ok(is_known.then(|| (first, first.saturating_add(bytes as u64))))
+    };
+    // Of mapped memory, all reserved addresses.
+    let range_start = CU_POINTER_ATTRIBUTE_RANGE_START_ADDR;
+    let Some(whole) = range(range_start, CU_POINTER_ATTRIBUTE_RANGE_SIZE)? else { return Ok(None) };
+    // Of other memory, more than the allocation. Older drivers do not know it.
+    let base = CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR;
+    let mapping = range(base, CU_POINTER_ATTRIBUTE_MAPPING_SIZE)?.unwrap_or(whole);
+    let (first, end) = (whole.0.max(mapping.0), whole.1.min(mapping.1));
+    Ok((first..end).contains(&address).then_some((first, end)))
+}
+
+/// The driver's number of the allocation that contains an address: no two allocations of a process
+/// have the same. 0 if the driver does not know the address, or has no number for it.
+pub fn allocation_number(gpus: &Gpus, address: u64) -> Result<u64> {
+    let _relaxed = Relaxed::enter(gpus.driver());
+    let _context = gpus.device(crate::gpu::device::CURRENT)?.enter()?;
+    let mut number = 0u64;
+    let attribute = CUpointer_attribute::CU_POINTER_ATTRIBUTE_BUFFER_ID;
+    let is_known = pointer_attribute(gpus, &mut number, attribute, address)?;
+    Ok(if is_known { number } else { 0 })
+}
+
 /// Is this range pinned host memory that a device's kernels can use at the same addresses?
 pub fn is_mapped(gpus: &Gpus, device: &Device, first: u64, bytes: u64) -> Result<bool> {
     use CUpointer_attribute::*;

@@ -12,6 +12,7 @@ use crate::base::thread::{self, Inside, try_box};
 use crate::base::{environment, stderr, waiting};
 use crate::collectives::path;
 use crate::driver::{Driver, code, cuda, inject, sim};
+use crate::file::Files;
 use crate::gpu::device::{Device, MAX_DEVICES};
 use crate::gpu::external_registry::{self, MarkStreams};
 use crate::gpu::gpus::{self, Gpus};
@@ -107,8 +108,10 @@ static MEMORY_HOOKS: Hooks = Hooks {
     release_unused: |gpus| {
         unreleased::retry(gpus);
         gpus.ipc().collect(gpus);
+        gpus.files().unregister_freed(gpus);
     },
     release_exports: |gpus| {
+        gpus.files().unregister_freed(gpus);
         let needs_collection = gpus.ipc().needs_collection();
         if needs_collection {
             gpus.ipc().try_collect(gpus);
@@ -142,6 +145,7 @@ fn add_subsystems(gpus: &mut Gpus, settings: &Settings) -> Result<()> {
     subsystems.set(try_box(Captures::new(), "the captures")?);
     subsystems.set(try_box(Unreleased::new(), "the ends of graphs")?);
     subsystems.set(try_box(Ipc::new()?, "exports and imports")?);
+    subsystems.set(try_box(Files::new(), "the files")?);
     Ok(())
 }
 
@@ -333,6 +337,7 @@ fn close(gpus: &Gpus) {
     // All devices settle before any of them frees memory, which another one may still use.
     gpus.devices.iter().for_each(Device::settle);
     gpus.ipc().end(gpus);
+    gpus.files().close(gpus);
     crate::interop::math_handles::close(gpus);
     uncached::close(gpus);
     gpus.devices.iter().for_each(close_device);

@@ -84,6 +84,8 @@ pub const SCENARIOS: &[Scenario] = &[
     on(LATE, "late_managed", work::managed),
     on(ONE, "green_contexts", green::contexts),
     on(TWO_LATE, "late_green_contexts", green::contexts),
+    on(ONE, "files", work::files),
+    on(LATE, "late_files", work::files),
     on(ONE, "hooks_of_graphs", graphs::hooks),
     on(LATE, "late_hooks_of_graphs", graphs::hooks),
     on(ONE, "data_of_graphs", graphs::data),

@@ -28,6 +28,7 @@ const SECTIONS: &[(&str, &[&str])] = &[
     ("- Memory for PyTorch", &["torch"]),
     ("- Pinned host memory", &["host"]),
     ("- Sharing with other processes", &["ipc"]),
+    ("Files", &["file"]),
     ("Tensors", &["tensor"]),
     ("Random numbers", &["generator", "random"]),
     ("Graphs", &["graph", "graph_hooks", "graph_data", "callable"]),

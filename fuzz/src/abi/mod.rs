@@ -6,6 +6,7 @@ mod communicator;
 mod copy;
 mod device;
 mod event;
+mod file;
 mod generator;
 mod graph;
 mod green_context;
@@ -342,6 +343,14 @@ pub const FUNCTIONS: &[(&str, Step)] = &[
     ("tcuda_memory_prefetch", managed::prefetch),
     ("tcuda_memory_attach", managed::attach),
     ("tcuda_memory_range", managed::range),
+    ("tcuda_file_is_supported", file::is_supported),
+    ("tcuda_file_open", file::open),
+    ("tcuda_file_close", file::close),
+    ("tcuda_file_read", file::read),
+    ("tcuda_file_write", file::write),
+    ("tcuda_file_register_buffer", file::register_buffer),
+    ("tcuda_file_unregister_buffer", file::unregister_buffer),
+    ("tcuda_file_native", file::native),
 ];
 
 /// More calls than this make an input slow, not better.

@@ -6,10 +6,11 @@ use crate::observe::table::Table;
 
 /// The functions.
 pub struct Hooks {
-    /// Releases what ended graphs and other processes no longer use.
+    /// Releases what ended graphs and other processes no longer use, and freed memory that is
+    /// registered for transfers of files.
     pub release_unused: fn(&Gpus),
-    /// The same for exported memory alone, on a slow path of an allocation; the caller holds no
-    /// lock. False: there was nothing to release.
+    /// The same for exported and registered memory alone, on a slow path of an allocation; the
+    /// caller holds no lock. False: no exported memory was to be released.
     pub release_exports: fn(&Gpus) -> bool,
     /// The host frees an exported block. The caller holds the arena's lock.
     pub exported_block_freed: fn(&Gpus, u64) -> Verdict,

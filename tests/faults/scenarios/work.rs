@@ -6,6 +6,7 @@ use std::ffi::c_void;
 use std::ptr::null_mut;
 use tcuda::ffi::copy::*;
 use tcuda::ffi::device::*;
+use tcuda::ffi::file::*;
 use tcuda::ffi::host::{tcuda_host_register, tcuda_host_unregister};
 use tcuda::ffi::managed::*;
 use tcuda::ffi::mem_pool::*;
@@ -176,6 +177,40 @@ pub fn registered() -> Done {
     // Whether it is registered from an earlier round depends on what failed there.
     let _ = call!(tcuda_host_register(address(2), 4096, 0));
     stream.synchronize()
+}
+
+/// A file that is written and read through pinned memory, by two chunks and by one.
+pub fn files() -> Done {
+    const BYTES: usize = (8 << 20) + 5;
+    let path = format!("{}/tcuda_faults_{}\0", std::env::temp_dir().display(), std::process::id());
+    let stream = Stream::new(0, 0)?;
+    let memory = Memory::new(BYTES, 0, stream.0)?;
+    let mut file = null_mut();
+    let flags = TCUDA_FILE_READ
+        | TCUDA_FILE_WRITE
+        | TCUDA_FILE_CREATE
+        | TCUDA_FILE_TRUNCATE
+        | TCUDA_FILE_STAGING;
+    call!(tcuda_file_open(path.as_ptr().cast(), flags, &mut file))?;
+    let done = (|| {
+        let mut count = 0;
+        fill(memory.0, &[7], BYTES, stream.0)?;
+        call!(tcuda_file_write(file, memory.0, BYTES, 3, stream.0, &mut count))?;
+        fill(memory.0, &[8], BYTES, stream.0)?;
+        call!(tcuda_file_read(file, memory.0, BYTES, 3, stream.0, &mut count))?;
+        if count != BYTES {
+            problem(format!("{count} bytes were read"));
+        }
+        expect(memory.0, &[7], BYTES, stream.0)?;
+        call!(tcuda_file_read(file, memory.0, 100, BYTES as i64, null_mut(), &mut count))?;
+        if count != 3 {
+            problem(format!("{count} bytes were read at the end"));
+        }
+        Ok(())
+    })();
+    let closed = call!(tcuda_file_close(file));
+    let _ = std::fs::remove_file(path.trim_end_matches('\0'));
+    done.and(closed)
 }
 
 #[repr(align(4096))]
