@@ -122,6 +122,28 @@ static void test_fill_and_copy() {
     expect(value_of(stream.query()), "a synchronised stream is done");
 }
 
+static void test_files() {
+    const char *const path = "hpp_cc.bin";
+    const tcuda::stream stream;
+    const tcuda::allocation block(1000, stream);
+    TOOK(tcuda::fill(block.get(), 'f', 1000, stream));
+    {
+        tcuda::file written(path, TCUDA_FILE_READ | TCUDA_FILE_WRITE | TCUDA_FILE_CREATE
+            | TCUDA_FILE_TRUNCATE | TCUDA_FILE_STAGING);
+        expect(value_of(written.write(block.get(), 1000, 24, stream)) == 1000, "all is written");
+        TOOK(tcuda::fill(block.get(), 'g', 1000, stream));
+        expect(value_of(written.read(block.get(), 1000, 524, stream)) == 500, "half is left");
+        tcuda::file taken(std::move(written));
+        expect(!written && taken, "a file moves");
+        expect(value_of(taken.read(block.get(), 1000, 5000)) == 0, "beyond the end is nothing");
+    }
+    char host[1000] = {};
+    TOOK(tcuda::copy(host, block.get(), sizeof host, stream));
+    TOOK(stream.synchronize());
+    expect(host[0] == 'f' && host[499] == 'f' && host[500] == 'g', "half is read");
+    expect(std::remove(path) == 0, "the file is there, and closed");
+}
+
 static void test_events() {
     const tcuda::stream one, two;
     tcuda::event start(TCUDA_EVENT_TIMING), end(TCUDA_EVENT_TIMING);
@@ -244,6 +266,7 @@ int main() {
     test_stream_moves();
     test_allocation();
     test_fill_and_copy();
+    test_files();
     test_events();
     test_green_contexts();
     test_guards();

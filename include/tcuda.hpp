@@ -369,6 +369,31 @@ private:
     tcuda_status status_;
 };
 
+// A file that is read into device memory and written from it; the flags are TCUDA_FILE_...
+class file : public unique_handle<tcuda_file, tcuda_file_close> {
+public:
+    file(const char *path, tcuda_file_flags flags) {
+        status_ = detail::created(tcuda_file_open(path, flags, &handle_));
+    }
+
+    // Reads into device memory; the number of bytes, which is less only at the end of the file.
+    outcome<std::size_t> read(void *ptr, std::size_t bytes, std::int64_t file_offset = 0,
+        stream_view stream = {}) const {
+        std::size_t done = 0;
+        const tcuda_status status =
+            tcuda_file_read(handle_, ptr, bytes, file_offset, stream.get(), &done);
+        return detail::answered(status, done);
+    }
+    // Writes device memory; the number of bytes.
+    outcome<std::size_t> write(const void *ptr, std::size_t bytes, std::int64_t file_offset = 0,
+        stream_view stream = {}) const {
+        std::size_t done = 0;
+        const tcuda_status status =
+            tcuda_file_write(handle_, ptr, bytes, file_offset, stream.get(), &done);
+        return detail::answered(status, done);
+    }
+};
+
 // Captured work. keep: its template stays after the capture, as in tcuda_graph_create.
 class graph : public unique_handle<tcuda_graph, tcuda_graph_destroy> {
 public:
