@@ -37,8 +37,6 @@ TEXTS_OF = {
 NUMBERS_OF = {
     ("tcuda_file_open", "flags"): "TCUDA_FILE_READ | TCUDA_FILE_WRITE | TCUDA_FILE_STAGING",
 }
-# What ends the handles of a type, where it is not _destroy.
-ENDS = {"tcuda_file": "tcuda_file_close"}
 # Parameters that may be NULL in every function (front page, "NULL").
 NULL_TYPES = {"tcuda_stream", "tcuda_generator"}
 NULL_NAMES = {"options", "destroy", "user_data", "needed"}
@@ -90,12 +88,8 @@ class Generator:
         self.makers = {}  # by type: in the order in which C must see them
         for type in sorted(header.opaque):
             maker = self.maker(type)
-            if maker and self.end_of(type) in self.by_name:
+            if maker and reader.end_of(type) in self.by_name:
                 self.makers[type] = maker
-
-    def end_of(self, type):
-        """The function that ends a handle."""
-        return ENDS.get(type, f"{type}_destroy")
 
     def maker(self, type):
         """The function that makes a handle: _create, else the first that gives an owned one."""
@@ -250,7 +244,7 @@ class Generator:
         arguments = [self.valid(maker, i, spoil=False) for i in range(len(maker.parameters) - 1)]
         return [
             f"static void drop_{type}(void *handle)", "{",
-            f"    (void)!{self.end_of(type)}(({type} *)handle);", "}", "",
+            f"    (void)!{reader.end_of(type)}(({type} *)handle);", "}", "",
             f"static {type} *make_{type}(void)", "{",
             f"    {type} *handle = NULL;",
             f"    if ({maker.name}({', '.join(arguments + ['&handle'])}) == TCUDA_STATUS_OK)",

@@ -4,6 +4,15 @@ import re
 from dataclasses import dataclass, field
 
 
+# What ends the handles of a type, where it is not _destroy.
+ENDS = {"tcuda_file": "tcuda_file_close"}
+
+
+def end_of(type):
+    """The name of the function that ends a handle."""
+    return ENDS.get(type, f"{type}_destroy")
+
+
 @dataclass
 class Parameter:
     type: str  # "const char *", without the name

@@ -46,7 +46,7 @@ class Generator:
             return False
         last = function.parameters[-1]
         type = last.pointee.removesuffix("*").strip()
-        return last.type == f"{type} **" and f"{type}_destroy" in self.names
+        return last.type == f"{type} **" and reader.end_of(type) in self.names
 
     def body(self, function):
         yield f'    watch_begin(&call, "{function.name}");'
@@ -77,9 +77,10 @@ class Generator:
             last = function.parameters[-1].name
             yield f"    if (status == TCUDA_STATUS_OK && {last} != NULL)"
             yield f"        watch_created(*{last});"
-        if function.name.endswith("_destroy") and self.is_handle(function.parameters[0]):
+        first = function.parameters[0] if function.parameters else None
+        if first and self.is_handle(first) and function.name == reader.end_of(first.pointee):
             yield "    if (status != TCUDA_STATUS_INVALID_HANDLE && status != TCUDA_STATUS_FORKED)"
-            yield f"        watch_destroyed({function.parameters[0].name});"
+            yield f"        watch_destroyed({first.name});"
         yield "    watch_leave();"
         yield "    return status;"
 
