@@ -201,7 +201,8 @@ pub fn files() -> Done {
         if count != BYTES {
             problem(format!("{count} bytes were read"));
         }
-        expect(memory.0, &[7], BYTES, stream.0)?;
+        expect(memory.0, &[7], 100, stream.0)?;
+        expect(memory.at(BYTES - 100), &[7], 100, stream.0)?;
         call!(tcuda_file_read(file, memory.0, 100, BYTES as i64, null_mut(), &mut count))?;
         if count != 3 {
             problem(format!("{count} bytes were read at the end"));
