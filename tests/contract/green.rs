@@ -28,7 +28,7 @@ fn resources(bench: &Bench) {
     let whole = calls.whole(bench);
     let (mut count, mut flags, mut active) = (0, 0, 9);
     let multiprocessors = CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT;
-    cu!(bench, cuDeviceGetAttribute(&mut count, multiprocessors, 0) => 0);
+    cu!(bench, cuDeviceGetAttribute(&mut count, multiprocessors as i32, 0) => 0);
     bench.is("all", (whole[0], shown(&whole)), (SM, [count as u32, 8, 8]));
     bench.is("no flags and no next one", &whole[COUNT + 3..], &[0; 9]);
     cu!(bench, cuDevicePrimaryCtxGetState(0, &mut flags, &mut active) => 0);

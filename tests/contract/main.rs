@@ -92,6 +92,7 @@ pub const TOPICS: &[&[Row]] = &[
     arguments::green::ROWS,
     ipc::ROWS,
     arguments::ipc::ROWS,
+    arguments::managed::ROWS,
 ];
 
 fn main() {

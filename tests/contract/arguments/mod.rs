@@ -6,6 +6,7 @@
 pub mod devices;
 pub mod green;
 pub mod ipc;
+pub mod managed;
 pub mod memory;
 pub mod modules;
 pub mod streams;
