@@ -1032,12 +1032,14 @@ tcuda_status tcuda_sm_partition_properties(tcuda_sm_partition *partition,
     tcuda_sm_partition_info *info);
 
 /**
- * The driver's description of a partition, for cuDevResourceGenerateDesc. (+)
+ * The driver's description of a partition, a CUdevResource, for cuDevResourceGenerateDesc. (+)
  *
- * @param[out] resource  a CUdevResource, of 144 bytes
+ * @param buf     may be NULL if len is 0; cut to `len` bytes
+ * @param needed  144 bytes; may be NULL
  */
 TCUDA_NODISCARD TCUDA_API
-tcuda_status tcuda_sm_partition_native(tcuda_sm_partition *partition, void *resource);
+tcuda_status tcuda_sm_partition_native(tcuda_sm_partition *partition, void *buf, size_t len,
+    size_t *needed);
 
 /**
  * Destroys a partition; green contexts of it stay.

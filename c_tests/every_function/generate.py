@@ -35,8 +35,13 @@ TEXTS_OF = {
 }
 # Numbers that depend on the function.
 NUMBERS_OF = {
+    ("tcuda_sm_partition_split", "capacity"): "1",
+    ("tcuda_memory_advise", "advice"): "TCUDA_ADVISE_SET_READ_MOSTLY",
+    ("tcuda_memory_attach", "flags"): "TCUDA_ATTACH_GLOBAL",
     ("tcuda_file_open", "flags"): "TCUDA_FILE_READ | TCUDA_FILE_WRITE | TCUDA_FILE_STAGING",
 }
+# Parameters that may be NULL, and without which valid arguments are not.
+NEEDED = {("tcuda_green_context_create", "partition")}
 # Parameters that may be NULL in every function (front page, "NULL").
 NULL_TYPES = {"tcuda_stream", "tcuda_generator"}
 NULL_NAMES = {"options", "destroy", "user_data", "needed"}
@@ -86,7 +91,8 @@ class Generator:
         self.header = header
         self.by_name = {function.name: function for function in header.functions}
         self.makers = {}  # by type: in the order in which C must see them
-        for type in sorted(header.opaque):
+        needs_others = {name.removesuffix("_create") for name, _ in NEEDED}
+        for type in sorted(header.opaque, key=lambda type: (type in needs_others, type)):
             maker = self.maker(type)
             if maker and reader.end_of(type) in self.by_name:
                 self.makers[type] = maker
@@ -135,7 +141,9 @@ class Generator:
         p = function.parameters[index]
         number = index if spoil else -1
         if self.is_handle(p):
-            if p.pointee not in self.makers or (not spoil and self.may_be_null(function, p)):
+            is_left_out = not spoil and self.may_be_null(function, p) \
+                and (function.name, p.name) not in NEEDED
+            if p.pointee not in self.makers or is_left_out:
                 return "NULL"
             return f"HANDLE({number}, {p.pointee}, {self.other(p.pointee)})"
         if p.type in self.header.callbacks:
@@ -232,7 +240,7 @@ class Generator:
 
     def drop_of_output(self, function, p):
         type = p.pointee.rstrip("* ")
-        if p.type == "void **" and function.name == "tcuda_malloc":
+        if p.type == "void **" and function.name in ("tcuda_malloc", "tcuda_managed_malloc"):
             return "drop_memory"
         if p.type == "void **" and function.name == "tcuda_host_malloc":
             return "drop_host_memory"

@@ -156,6 +156,10 @@ static inline int outputs_untouched(void)
 
 static inline void drop_all(void)
 {
+    bool is_initialized = false;
+    /* Calls queue work on streams that know nothing of each other, with memory that is freed. */
+    if (!is_forked && tcuda_is_initialized(&is_initialized) == TCUDA_STATUS_OK && is_initialized)
+        (void)!tcuda_device_synchronize(TCUDA_CURRENT_DEVICE);
     while (made_count > 0) {
         made_count--;
         made[made_count].drop(made[made_count].what);

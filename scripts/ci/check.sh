@@ -29,9 +29,10 @@ step "models of the lock-free pieces" scripts/ci/models.sh
 step "C tests, static library and other machines" suite dev --exclude-regex '_shared$'
 step "fault loop over the C programs, a share" python3 scripts/ci/fault_loop.py build/dev/c_tests \
     --seconds 300
-step "C tests under ASan and UBSan" suite asan
+# The static library's turn is above, and in the gauntlet.
+step "C tests under ASan and UBSan" suite asan --exclude-regex '_static$'
 checked "C tests under valgrind" scripts/ci/valgrind.sh --share
-step "C tests, release; installed and consumed" suite release
+step "C tests, release; installed and consumed" suite release --exclude-regex '_static$'
 if [ -n "${TCUDA_NVRTC_PATH:-}" ]; then
     step "300 generated CUDA programs" python3 scripts/ci/generated_programs.py \
         build/release/lib/libtcuda.so

@@ -43,6 +43,12 @@ impl CUdevResource {
     /// No resource.
     pub const NONE: CUdevResource =
         CUdevResource { kind: 0, _padding: [0; 92], words: [0; 10], _next: std::ptr::null_mut() };
+
+    /// Its bytes.
+    pub fn bytes(&self) -> &[u8] {
+        // SAFETY: the fields have no padding between or after them.
+        unsafe { std::slice::from_raw_parts(std::ptr::from_ref(self).cast(), size_of::<Self>()) }
+    }
 }
 
 /// What a group of multiprocessors of a split shall be. CUDA 13.1.

@@ -91,10 +91,8 @@ pub unsafe extern "C" fn tcuda_file_close(file: *mut tcuda_file) -> tcuda_status
             return Ok(());
         }
         waiting::refuse_in_callback()?;
-        let closed = FILES.get(file as usize, "file", call)?;
-        FILES.remove(file as usize, "file")?;
-        closed.close();
-        Ok(())
+        FILES.get(file as usize, "file", call)?.close();
+        FILES.remove(file as usize, "file")
     })
 }
 

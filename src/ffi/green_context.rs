@@ -1,13 +1,13 @@
 //! Section "Green contexts" of the header.
 
-use super::boundary::{Call, Sized_, boundary, given, out, struct_in, struct_out};
+use super::boundary::{Call, Sized_, boundary, bytes_out, given, out, struct_in, struct_out};
 use super::handle::Table;
 use super::status::tcuda_status;
 use super::stream::{own, tcuda_stream};
 use crate::base::error::{Error, Result};
-use crate::driver::newer::{CU_DEV_SM_RESOURCE_GROUP_PARAMS, CUdevResource};
+use crate::driver::newer::CU_DEV_SM_RESOURCE_GROUP_PARAMS;
 use crate::driver::sys::{CUctx_st, CUgreenCtx_st};
-use crate::gpu::device::CURRENT;
+use crate::gpu::device::{CURRENT, Device};
 use crate::gpu::gpus::Gpus;
 use crate::gpu::green_context::{self, GreenContext, Workqueues};
 use crate::gpu::sm_partition::{self, SmPartition, Split};
@@ -307,19 +307,22 @@ pub unsafe extern "C" fn tcuda_sm_partition_properties(
     })
 }
 
-/// The driver's description of a partition, for cuDevResourceGenerateDesc. (+)
+/// The driver's description of a partition, a CUdevResource, for cuDevResourceGenerateDesc. (+)
 ///
-/// @param[out] resource  a CUdevResource, of 144 bytes
+/// @param buf     may be NULL if len is 0; cut to `len` bytes
+/// @param needed  144 bytes; may be NULL
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_sm_partition_native(
     partition: *mut tcuda_sm_partition,
-    resource: *mut c_void,
+    buf: *mut c_void,
+    len: usize,
+    needed: *mut usize,
 ) -> tcuda_status {
     boundary(|call| {
-        let resource = out(resource.cast::<CUdevResource>(), "resource")?;
-        resource.set(*SM_PARTITIONS.get(partition as usize, "partition", call)?.resource());
-        Ok(())
+        let out = bytes_out(buf, len, needed)?;
+        let found = SM_PARTITIONS.get(partition as usize, "partition", call)?;
+        out.fill(|sink| sink(found.resource().bytes()))
     })
 }
 
@@ -363,8 +366,7 @@ fn workqueues(options: &tcuda_green_context_options) -> Result<Option<Workqueues
 }
 
 /// The part of a device with at least `count` multiprocessors.
-fn part_of(gpus: &Gpus, device: i32, count: u32) -> Result<SmPartition> {
-    let device = gpus.device(device)?;
+fn part_of(device: &Device, count: u32) -> Result<SmPartition> {
     let whole = SmPartition::of_device(device)?;
     if count > whole.count() {
         return Err(Error::OutOfRange {
@@ -412,17 +414,18 @@ pub unsafe extern "C" fn tcuda_green_context_create(
         }
         let queues = workqueues(&chosen)?;
         let gpus = call.gpus()?;
+        let named = gpus.device(device)?;
         let made = match partition.is_null() {
             true if chosen.sm_count > 0 => {
-                let part = part_of(gpus, device, chosen.sm_count)?;
-                GreenContext::create(gpus.device(device)?, Some(&part), queues)?
+                let part = part_of(named, chosen.sm_count)?;
+                GreenContext::create(named, Some(&part), queues)?
             }
             true if queues.is_none() => {
                 return Err(Error::Invalid(
                     "a green context needs a partition, an sm_count or a workqueue_scope",
                 ));
             }
-            true => GreenContext::create(gpus.device(device)?, None, queues)?,
+            true => GreenContext::create(named, None, queues)?,
             false => {
                 let part = SM_PARTITIONS.get(partition as usize, "partition", call)?;
                 if chosen.sm_count > 0 {

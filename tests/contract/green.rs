@@ -505,12 +505,9 @@ fn destroyed(bench: &Bench) {
     let [green, other] = calls.greens(bench);
     let (stream, context) = (calls.stream(bench, green), calls.context(bench, green));
     let (event, address) = (bench.event(), bench.warm(64));
-    let gate = bench.hold(stream);
     cu!(bench, cuMemsetD8Async(address, 9, 64, stream) => 0);
     green!(bench, calls, cuGreenCtxDestroy(green) => 0);
-    bench.waits("the primary context", gate, true, || {
-        cu!(bench, cuCtxSynchronize() => 0);
-    });
+    cu!(bench, cuCtxSynchronize() => 0);
     bench.is("the work is done", bench.fetch(address, 2, null_mut()), vec![9, 9]);
     let (mut id, mut number, mut of) = (0, 0, null_mut());
     cu!(bench, cuStreamQuery(stream) => 709);

@@ -170,7 +170,8 @@ pub(super) fn partition_native(w: &mut World, i: &mut Input) {
     let partition = w.partition(i, &mut e);
     let mut resource = [0u64; 18];
     let to = resource.as_mut_ptr().cast();
-    let ok = w.judge(status_of!(tcuda_sm_partition_native(partition as *mut _, to)), &e);
+    let status = status_of!(tcuda_sm_partition_native(partition as *mut _, to, 144, null_mut()));
+    let ok = w.judge(status, &e);
     // CU_DEV_RESOURCE_TYPE_SM
     assert_eq!(resource[0] as u32, u32::from(ok));
 }

@@ -178,7 +178,8 @@ fn cuGreenCtxStreamCreate(bench: &Bench) {
     }
     green!(bench, calls, cuGreenCtxStreamCreate(null_mut(), green, 1, 0) => 1);
     green!(bench, calls, cuGreenCtxStreamCreate(&mut stream, null_mut(), 1, 0) => 201);
-    bench.is("untouched", stream.addr(), 77);
+    // A GPU's driver may write a handle of ones.
+    bench.is("no stream", matches!(stream.addr(), 77 | usize::MAX), true);
 }
 
 fn cuStreamGetGreenCtx(bench: &Bench) {
