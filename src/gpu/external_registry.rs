@@ -75,12 +75,10 @@ impl Holders {
 
     /// Begins a grace period of a stream that was made in the era `born` and has none.
     fn begin_grace_period(&self, born: u64) -> Result<Box<Reclaimable<GracePeriod>>> {
-        let period = try_box(
-            Reclaimable::new(GracePeriod(ManuallyDrop::new(Holders(self.0))), born),
-            "a stream",
-        )?;
+        // Without host memory the period is dropped, which subtracts it again.
         self.add(GRACE_PERIOD);
-        Ok(period)
+        let period = GracePeriod(ManuallyDrop::new(Holders(self.0)));
+        try_box(Reclaimable::new(period, born), "a stream")
     }
 
     fn add(&self, number: u32) {

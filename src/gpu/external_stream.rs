@@ -105,13 +105,16 @@ impl Streams {
                 });
             }
         };
-        self.add(native, driver_id, None)
+        self.add(native, driver_id)
     }
 
     /// Adds a stream that was just created in a green context.
     pub(crate) fn add_green(&self, green: GreenStream) -> Result<&Stream> {
         let native = green.native();
-        self.add(native, self.driver_id(native)?, Some(green))
+        let stream = self.add(native, self.driver_id(native)?)?;
+        // Not before: a stream that is not added would end it while the table is locked.
+        let _ = stream.green.set(green);
+        Ok(stream)
     }
 
     /// The newest stream of this address: with this id; without an id, one with a handle, or any if
@@ -137,7 +140,7 @@ impl Streams {
         Some(self.extend(found))
     }
 
-    fn add(&self, native: CUstream, driver_id: u64, green: Option<GreenStream>) -> Result<&Stream> {
+    fn add(&self, native: CUstream, driver_id: u64) -> Result<&Stream> {
         let mut priority = 0;
         // SAFETY: the caller's promise that the stream is alive; `priority` is writable.
         unsafe { self.driver.cuStreamGetPriority(native, &mut priority) }?;
@@ -145,7 +148,6 @@ impl Streams {
             Stream::new(self.ordinal, native as usize, native as i64, priority, driver_id);
         stream.external = true;
         stream.driver = Some(self.driver);
-        stream.green = green;
         stream.holders = Holders::new()?;
         if stream.is_per_thread() {
             stream.thread = Some(Lifetime::own()?);

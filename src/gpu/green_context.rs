@@ -36,10 +36,57 @@ pub(crate) struct NativeGreen {
     context: usize,
 }
 
+/// Green contexts that the driver has not destroyed when asked, for another attempt at the end.
+static UNDESTROYED: Mutex<Vec<usize>> = Mutex::new(Rank::LEAF, Vec::new());
+/// Number of green contexts; the list has room for all.
+static LIVE: AtomicUsize = AtomicUsize::new(0);
+
+impl NativeGreen {
+    /// Owns a green context, for which the list has room.
+    fn new(driver: &'static Driver, green: CUgreenCtx) -> NativeGreen {
+        NativeGreen { driver, green: green as usize, context: 0 }
+    }
+
+    /// Makes room in the list for one more.
+    fn reserve() -> Result<()> {
+        let live = LIVE.fetch_add(1, Ordering::Relaxed) + 1;
+        let reserved = UNDESTROYED.lock().try_reserve(live);
+        reserved.map_err(|_| {
+            LIVE.fetch_sub(1, Ordering::Relaxed);
+            Error::OutOfHostMemory("a green context")
+        })
+    }
+
+    /// Gives the room back.
+    fn unreserve() {
+        LIVE.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
 impl Drop for NativeGreen {
     fn drop(&mut self) {
-        // SAFETY: created by `create`; its streams are destroyed, and nothing refers to it.
-        let _ = unsafe { self.driver.cuGreenCtxDestroy(self.green as CUgreenCtx) };
+        if !destroy(self.driver, self.green) {
+            let mut list = UNDESTROYED.lock();
+            // There is room: nothing is allocated.
+            if list.len() < list.capacity() {
+                list.push(self.green);
+            }
+        }
+        NativeGreen::unreserve();
+    }
+}
+
+/// Destroys a green context; false: the driver failed.
+fn destroy(driver: &Driver, green: usize) -> bool {
+    // SAFETY: created by `create`; its streams are destroyed, and nothing refers to it.
+    unsafe { driver.cuGreenCtxDestroy(green as CUgreenCtx) }.is_ok()
+}
+
+/// Destroys, at the end of the library, what the driver has not destroyed when asked.
+pub(crate) fn close(driver: &Driver) {
+    let left = std::mem::take(&mut *UNDESTROYED.lock());
+    for green in left {
+        let _ = destroy(driver, green) || destroy(driver, green);
     }
 }
 
@@ -147,11 +194,13 @@ impl GreenContext {
             driver.cuDevResourceGenerateDesc(&mut descriptor, resources.as_mut_ptr(), count as u32)
         }?;
         let mut green = std::ptr::null_mut();
+        NativeGreen::reserve()?;
         // SAFETY: `green` is writable; the descriptor is of this device.
-        unsafe {
+        let created = unsafe {
             driver.cuGreenCtxCreate(&mut green, descriptor, device.handle(), DEFAULT_STREAM)
-        }?;
-        let mut native = NativeGreen { driver, green: green as usize, context: 0 };
+        };
+        created.inspect_err(|_| NativeGreen::unreserve())?;
+        let mut native = NativeGreen::new(driver, green);
         let mut context: CUcontext = std::ptr::null_mut();
         // SAFETY: `context` is writable, the green context exists.
         unsafe { driver.cuCtxFromGreenCtx(&mut context, green) }?;

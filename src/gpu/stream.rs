@@ -12,9 +12,10 @@ use crate::gpu::device::{ContextGuard, Device};
 use crate::gpu::external_life::{ENDED, EndState, ExternalStreamLife, UNKNOWN};
 use crate::gpu::external_registry::{ExternalStreams, Holders};
 use crate::gpu::gpus::Gpus;
-use crate::gpu::green_context::GreenStream;
+use crate::gpu::green_context::{self, GreenStream};
 use crate::gpu::internal_streams::InternalStreams;
 use crate::gpu::waits::LastSync;
+use once_cell::sync::OnceCell;
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
@@ -62,7 +63,7 @@ pub struct Stream {
     /// Of an external stream: the driver that destroys its event.
     pub(crate) driver: Option<&'static Driver>,
     /// Its end, if the library has created it in a green context.
-    pub(crate) green: Option<GreenStream>,
+    pub(crate) green: OnceCell<GreenStream>,
     /// The number of holders, and the state of searches (`external_registry.rs`).
     pub(crate) holders: Holders,
     pub(crate) was_unused: AtomicBool,
@@ -110,7 +111,7 @@ impl Stream {
             serial: next_serial(),
             served: AtomicU64::new(next_serial()),
             driver: None,
-            green: None,
+            green: OnceCell::new(),
             holders: Holders::NONE,
             was_unused: AtomicBool::new(false),
             mark: AtomicU64::new(0),
@@ -500,5 +501,6 @@ impl Streams {
         // Dropped without the lock: streams of green contexts end with calls of the driver.
         let ended = std::mem::replace(&mut *self.external.lock(), ExternalStreams::new());
         drop(ended);
+        green_context::close(self.driver);
     }
 }

@@ -6,7 +6,7 @@ use crate::base::error::{Error, Result};
 use crate::driver::sys::{CUdevice_attribute, CUmem_advise};
 use crate::driver::{CudaError, code};
 use crate::gpu::device::Device;
-use crate::gpu::stream::Stream;
+use crate::gpu::stream::{Stream, is_capturing};
 
 /// Flag: no advice about where the pages are used.
 pub const NO_ADVICE: u32 = 1;
@@ -38,24 +38,26 @@ impl ManagedSource {
         Ok(ManagedSource { flags })
     }
 
-    /// What PyTorch advises: the device uses the pages, and they are to be there.
-    fn advise(&self, device: &Device, stream: &Stream, address: u64, bytes: usize) -> Result<()> {
+    /// What PyTorch advises: the device uses the pages, and they are to be there. A failure changes
+    /// no result of any work, and is ignored.
+    fn advise(&self, device: &Device, stream: &Stream, address: u64, bytes: usize) {
         let (driver, handle) = (device.driver(), device.handle());
-        if !can_advise(device)? {
-            return Ok(());
+        if !matches!(can_advise(device), Ok(true)) {
+            return;
         }
         if self.flags & NO_ADVICE == 0 {
             use CUmem_advise::*;
             for advice in [CU_MEM_ADVISE_SET_PREFERRED_LOCATION, CU_MEM_ADVISE_SET_ACCESSED_BY] {
                 // SAFETY: managed memory that was just allocated.
-                unsafe { driver.cuMemAdvise(address, bytes, advice, handle) }?;
+                let _ = unsafe { driver.cuMemAdvise(address, bytes, advice, handle) };
             }
         }
-        if self.flags & PREFETCH != 0 {
+        // A graph would move the pages at each replay.
+        if self.flags & PREFETCH != 0 && matches!(is_capturing(driver, stream.native()), Ok(false))
+        {
             // SAFETY: as above; the stream is alive.
-            unsafe { driver.cuMemPrefetchAsync(address, bytes, handle, stream.native()) }?;
+            let _ = unsafe { driver.cuMemPrefetchAsync(address, bytes, handle, stream.native()) };
         }
-        Ok(())
     }
 }
 
@@ -73,11 +75,7 @@ impl Source for ManagedSource {
         // SAFETY: `address` is writable, the device's context is current.
         let given = unsafe { device.driver().cuMemAllocManaged(&mut address, bytes, attach) };
         given.map_err(explain)?;
-        if let Err(error) = self.advise(device, stream, address, bytes) {
-            // SAFETY: allocated above, and unknown to all others.
-            let _ = unsafe { device.driver().cuMemFree(address) };
-            return Err(error);
-        }
+        self.advise(device, stream, address, bytes);
         Ok(address)
     }
 
