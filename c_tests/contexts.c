@@ -1,4 +1,4 @@
-/* Primary contexts of devices that the host did not choose. */
+/* Primary contexts of devices that the host did not choose, and green ones of the host. */
 #include "support.h"
 
 static int lines;
@@ -98,11 +98,49 @@ static void the_environment_decides(void)
     CHECK_EQ(mode(), TCUDA_CONTEXT_CHECK_DEFAULT);
 }
 
+/* A stream that the host makes in a green context is an external stream of the device. */
+static void green_streams_of_the_host(void)
+{
+    enum { BYTES = 4096 };
+    int (*create)(struct CUstream_st **, struct CUgreenCtx_st *, unsigned, int) = NULL;
+    int (*destroy)(struct CUstream_st *) = NULL;
+    void *address = NULL;
+    struct CUgreenCtx_st *green = NULL;
+    struct CUstream_st *native = NULL;
+    tcuda_stream *external = NULL;
+    tcuda_green_context *context = NULL;
+    tcuda_green_context_options options = TCUDA_INIT(tcuda_green_context_options);
+    options.sm_count = 8;
+    const tcuda_status status
+        = tcuda_green_context_create(TCUDA_CURRENT_DEVICE, NULL, &options, &context);
+    if (status == TCUDA_STATUS_NOT_SUPPORTED)
+        return; /* the driver is older than 12.4 */
+    CHECK_EQ(status, TCUDA_STATUS_OK);
+    CHECK_OK(tcuda_backend_function("cuGreenCtxStreamCreate", &address));
+    memcpy(&create, &address, sizeof create);
+    CHECK_OK(tcuda_backend_function("cuStreamDestroy", &address));
+    memcpy(&destroy, &address, sizeof destroy);
+    CHECK_OK(tcuda_green_context_native(context, &green, NULL));
+    CHECK_EQ(create(&native, green, 1, 0), 0);
+    CHECK_OK(tcuda_stream_from_external(TCUDA_CURRENT_DEVICE, native, &external));
+    if (num_devices() > 1)
+        CHECK_STATUS(TCUDA_STATUS_INVALID_ARGUMENT,
+            tcuda_stream_from_external((current_device() + 1) % num_devices(), native, &external));
+    unsigned char *const bytes = allocate(BYTES, TCUDA_CURRENT_DEVICE, external);
+    fill_bytes(bytes, 3, BYTES, external);
+    CHECK_EQ(count_other_bytes(bytes, 3, BYTES, external), 0);
+    CHECK_OK(tcuda_free(bytes));
+    CHECK_OK(tcuda_stream_destroy(external));
+    CHECK_EQ(destroy(native), 0);
+    CHECK_OK(tcuda_green_context_destroy(context));
+}
+
 int main(void)
 {
     SKIP_WITHOUT_GPU();
     contexts_are_listed();
     stray_ones_are_found();
     the_environment_decides();
+    green_streams_of_the_host();
     return finish();
 }

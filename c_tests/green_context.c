@@ -383,29 +383,6 @@ static void streams_go_round(void)
             CHECK((id_of(streams[index]) == id_of(streams[other]))
                 == (index == PER_CONTEXT && other == 0));
     }
-    /* The host's own of the same driver's context is taken as an external stream. */
-    int (*create)(struct CUstream_st **, struct CUgreenCtx_st *, unsigned, int) = NULL;
-    int (*destroy)(struct CUstream_st *) = NULL;
-    void *address = NULL;
-    struct CUgreenCtx_st *green = NULL;
-    struct CUstream_st *native = NULL;
-    tcuda_stream *external = NULL;
-    CHECK_OK(tcuda_backend_function("cuGreenCtxStreamCreate", &address));
-    memcpy(&create, &address, sizeof create);
-    CHECK_OK(tcuda_backend_function("cuStreamDestroy", &address));
-    memcpy(&destroy, &address, sizeof destroy);
-    CHECK_OK(tcuda_green_context_native(context, &green, NULL));
-    CHECK_EQ(create(&native, green, 1, 0), 0);
-    CHECK_OK(tcuda_stream_from_external(TCUDA_CURRENT_DEVICE, native, &external));
-    if (num_devices() > 1)
-        CHECK_STATUS(TCUDA_STATUS_INVALID_ARGUMENT,
-            tcuda_stream_from_external(current_device() + 1, native, &external));
-    unsigned char *const bytes = allocate(4096, TCUDA_CURRENT_DEVICE, external);
-    fill_bytes(bytes, 3, 4096, external);
-    CHECK_EQ(count_other_bytes(bytes, 3, 4096, external), 0);
-    CHECK_OK(tcuda_free(bytes));
-    CHECK_OK(tcuda_stream_destroy(external));
-    CHECK_EQ(destroy(native), 0);
     CHECK_OK(tcuda_green_context_destroy(context));
     for (int index = 0; index <= PER_CONTEXT; index++)
         CHECK_OK(tcuda_stream_destroy(streams[index]));

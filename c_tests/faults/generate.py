@@ -36,17 +36,25 @@ class Generator:
             return "len"
         if p.pointee in self.header.sized:
             return f"watch_sized({p.name}, sizeof *{p.name})"
-        if "capacity" in names and p.name != "count":
+        if "capacity" in names and p.name not in ("count", "remainder"):
             return f"capacity * sizeof *{p.name}"
         return f"sizeof *{p.name}"
 
-    def is_creator(self, function):
-        """Does its last parameter give a handle that is the caller's?"""
-        if not function.parameters or "borrowed" in function.comment:
-            return False
-        last = function.parameters[-1]
-        type = last.pointee.removesuffix("*").strip()
-        return last.type == f"{type} **" and reader.end_of(type) in self.names
+    def created(self, function):
+        """The parameters that give handles that are the caller's, each with their number."""
+        if "borrowed" in function.comment:
+            return
+        types = {p.name: p.type for p in function.parameters}
+        for p in function.parameters:
+            type = p.pointee.removesuffix("*").strip() if p.is_pointer else ""
+            if p.type != f"{type} **" or reader.end_of(type) not in self.names:
+                continue
+            number = "1"
+            if p.name.endswith("s") and "count" in types:
+                number = "*count" if types["count"].endswith("*") else "count"
+                if "capacity" in types:
+                    number = f"({number} < capacity ? {number} : capacity)"
+            yield p, number
 
     def body(self, function):
         yield f'    watch_begin(&call, "{function.name}");'
@@ -73,13 +81,15 @@ class Generator:
         if function.name == "tcuda_shutdown":
             yield "    if (status == TCUDA_STATUS_OK)"
             yield "        watch_shutdown(&call, live);"
-        if self.is_creator(function):
-            last = function.parameters[-1].name
-            yield f"    if (status == TCUDA_STATUS_OK && {last} != NULL)"
-            yield f"        watch_created(*{last});"
+        for p, number in self.created(function):
+            yield f"    const bool has_{p.name} = status == TCUDA_STATUS_OK && {p.name} != NULL;"
+            yield f"    for (size_t i = 0; has_{p.name} && i < {number}; i++)"
+            yield f"        if ({p.name}[i] != NULL)"
+            yield f"            watch_created({p.name}[i]);"
         first = function.parameters[0] if function.parameters else None
         if first and self.is_handle(first) and function.name == reader.end_of(first.pointee):
-            yield "    if (status != TCUDA_STATUS_INVALID_HANDLE && status != TCUDA_STATUS_FORKED)"
+            yield "    if (status != TCUDA_STATUS_INVALID_HANDLE && status != TCUDA_STATUS_FORKED"
+            yield "        && status != TCUDA_STATUS_INVALID_STATE)"
             yield f"        watch_destroyed({first.name});"
         yield "    watch_leave();"
         yield "    return status;"

@@ -588,10 +588,8 @@ pub unsafe extern "C" fn tcuda_green_context_destroy(
         }
         let gpus = call.gpus()?;
         let found = get(context, call)?;
-        let outcome = found.end(gpus, &wait_for(gpus));
-        if matches!(outcome, Err(Error::InvalidState(_))) {
-            return outcome;
-        }
+        found.unset(gpus, &wait_for(gpus))?;
+        let outcome = found.end(gpus);
         forget_ended(gpus, found)?;
         GREEN_CONTEXTS.remove(context as usize, "context")?;
         outcome

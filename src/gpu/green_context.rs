@@ -21,7 +21,7 @@ use crate::gpu::external_registry::HeldStream;
 use crate::gpu::gpus::Gpus;
 use crate::gpu::sm_partition::{self, SmPartition};
 use crate::gpu::stream::Stream;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 /// Streams of a green context, as in PyTorch.
 const STREAMS: usize = 32;
@@ -127,6 +127,8 @@ pub struct GreenContext {
     streams: [Once<usize>; STREAMS],
     next: AtomicUsize,
     set: Mutex<Option<Set>>,
+    /// Are the handles of its streams dropped?
+    is_ended: AtomicBool,
 }
 
 // SAFETY: the resource is a value, whose pointer is NULL; the rest is for all threads.
@@ -215,6 +217,7 @@ impl GreenContext {
             streams: [const { Once::new(Rank::ONCE) }; STREAMS],
             next: AtomicUsize::new(0),
             set: Mutex::new(Rank::LEAF, None),
+            is_ended: AtomicBool::new(false),
         })
     }
 
@@ -230,6 +233,9 @@ impl GreenContext {
 
     /// One of its streams: a new one, or from the 33rd on the next in turn.
     pub fn next_stream<'a>(&self, gpus: &'a Gpus) -> Result<&'a Stream> {
+        if self.is_ended.load(Ordering::Acquire) {
+            return Err(Error::InvalidState("another thread destroys the green context"));
+        }
         let device = gpus.device(self.device)?;
         let index = self.next.fetch_add(1, Ordering::Relaxed) % STREAMS;
         let address = self.streams[index].get_or_try_init(|| self.create_stream(device))?;
@@ -312,8 +318,8 @@ impl GreenContext {
         Ok(())
     }
 
-    /// Ends its use: pops it where it is set on this thread. Fails where another thread has set it.
-    pub fn end(&self, gpus: &Gpus, wait_for: WaitFor<'_>) -> Result<()> {
+    /// Pops it where it is set on this thread. Fails where another thread has set it.
+    pub fn unset(&self, gpus: &Gpus, wait_for: WaitFor<'_>) -> Result<()> {
         let taken = {
             let mut set = self.set.lock();
             let is_elsewhere = |set: &Set| !set.thread.is_own() && !set.thread.has_ended();
@@ -333,7 +339,15 @@ impl GreenContext {
             // The host has changed the thread's context.
             device.streams.replace_current(&before.stream, |_| Ok(()))?;
         }
+        Ok(())
+    }
+
+    /// Drops the handles of its streams, once.
+    pub fn end(&self, gpus: &Gpus) -> Result<()> {
         let mut outcome = Ok(());
+        if self.is_ended.swap(true, Ordering::AcqRel) {
+            return outcome;
+        }
         for address in self.streams.iter().filter_map(Once::get) {
             // SAFETY: as in `next_stream`.
             let stream = unsafe { &*(*address as *const Stream) };
