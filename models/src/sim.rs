@@ -36,6 +36,13 @@ mod kernel {
     }
 }
 
+mod partition {
+    pub struct Partition {
+        pub green: usize,
+        pub id: u64,
+    }
+}
+
 mod shared_event {
     pub struct SharedEvent;
 

@@ -127,7 +127,7 @@ pub(super) unsafe extern "C" fn cuStreamGetGreenCtx(
         require(!green.is_null(), code::INVALID_VALUE)?;
         let stream = machine.stream(stream)?;
         machine.captures.records(&stream)?;
-        put!(green, stream.green())
+        put!(green, ptr::without_provenance_mut(stream.green()))
     })
 }
 

@@ -10,9 +10,7 @@ use super::stream_attributes::Attributes;
 use super::sync::lock;
 use super::value::ValueOperation;
 use crate::base::sync::{AtomicBool, AtomicU64, AtomicUsize, Condvar, Mutex, MutexGuard, Ordering};
-use cudarc::driver::sys::CUgreenCtx;
 use std::collections::VecDeque;
-use std::ptr;
 use std::sync::{Arc, PoisonError, atomic};
 
 /// The relation of a stream to the legacy default stream.
@@ -200,10 +198,9 @@ impl Stream {
         })
     }
 
-    /// The handle of its green context, or NULL.
-    pub(super) fn green(&self) -> CUgreenCtx {
-        let handle = self.partition.as_ref().map_or(0, |partition| partition.green);
-        ptr::without_provenance_mut(handle)
+    /// The handle of its green context, or 0.
+    pub(super) fn green(&self) -> usize {
+        self.partition.as_ref().map_or(0, |partition| partition.green)
     }
 
     /// The ID of its green context.

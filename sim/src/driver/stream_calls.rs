@@ -17,6 +17,7 @@ use cudarc::driver::sys::{
 };
 use std::ffi::{c_int, c_uint, c_ulonglong, c_void};
 use std::mem;
+use std::ptr;
 use std::sync::Arc;
 
 /// `CU_STREAM_NON_BLOCKING`.
@@ -178,7 +179,7 @@ pub(super) unsafe extern "C" fn cuStreamGetCtx_v2(
             put!(context, machine.hardware.context_of(&stream).handle())?;
         }
         if !green.is_null() {
-            put!(green, stream.green())?;
+            put!(green, ptr::without_provenance_mut(stream.green()))?;
         }
         Ok(())
     })
