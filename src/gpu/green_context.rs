@@ -34,6 +34,9 @@ pub(crate) struct NativeGreen {
     driver: &'static Driver,
     green: usize,
     context: usize,
+    /// May it be on a thread's stack of contexts? The driver ends the process where a context is
+    /// popped that was destroyed.
+    is_on_stack: AtomicBool,
 }
 
 /// Green contexts that the driver has not destroyed when asked, for another attempt at the end.
@@ -44,7 +47,12 @@ static LIVE: AtomicUsize = AtomicUsize::new(0);
 impl NativeGreen {
     /// Owns a green context, for which the list has room.
     fn new(driver: &'static Driver, green: CUgreenCtx) -> NativeGreen {
-        NativeGreen { driver, green: green as usize, context: 0 }
+        NativeGreen {
+            driver,
+            green: green as usize,
+            context: 0,
+            is_on_stack: AtomicBool::new(false),
+        }
     }
 
     /// Makes room in the list for one more.
@@ -65,7 +73,7 @@ impl NativeGreen {
 
 impl Drop for NativeGreen {
     fn drop(&mut self) {
-        if !destroy(self.driver, self.green) {
+        if self.is_on_stack.load(Ordering::Acquire) || !destroy(self.driver, self.green) {
             let mut list = UNDESTROYED.lock();
             // There is room: nothing is allocated.
             if list.len() < list.capacity() {
@@ -332,12 +340,13 @@ impl GreenContext {
             set.take()
         };
         let device = gpus.device(self.device)?;
-        if let Some(before) = taken.filter(|set| set.thread.is_own())
-            && self.restore(gpus, &before, wait_for).is_err()
-            && self.has(device.streams.current())
-        {
+        let Some(before) = taken.filter(|set| set.thread.is_own()) else { return Ok(()) };
+        if self.restore(gpus, &before, wait_for).is_err() {
             // The host has changed the thread's context.
-            device.streams.replace_current(&before.stream, |_| Ok(()))?;
+            self.native.is_on_stack.store(true, Ordering::Release);
+            if self.has(device.streams.current()) {
+                device.streams.replace_current(&before.stream, |_| Ok(()))?;
+            }
         }
         Ok(())
     }
