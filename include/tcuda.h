@@ -1101,8 +1101,9 @@ tcuda_status tcuda_green_context_stream_create(tcuda_green_context *context, tcu
 /**
  * Makes the green context the current context of this thread, in the driver as well, its device
  * the current one, and one of its streams the current stream, which waits for the one that was
- * current. CUDA calls of the host, also on the NULL stream, then run on its multiprocessors; calls
- * of tcuda do on the current stream. tcuda_stream_default stays the primary context's.
+ * current. Work of tcuda on the current stream then runs on its multiprocessors, and so does work
+ * that the host gives CUDA itself, also on the NULL stream. tcuda_stream_default stays the stream
+ * of the primary context.
  * TCUDA_STATUS_INVALID_STATE if it is set already, here or on another thread.
  * (torch.cuda.green_contexts.GreenContext.set_context)
  */
@@ -1119,7 +1120,9 @@ TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_green_context_pop(tcuda_green_context *context);
 
 /**
- * The driver's green context, and the CUcontext that stands for it. (+)
+ * The driver's green context, and the CUcontext that stands for it. Both are valid until the green
+ * context is destroyed. The host removes the CUcontext from each thread's stack before: a driver
+ * ends the process where one is popped that was destroyed. (+)
  *
  * @param[out] green       borrowed; may be NULL
  * @param[out] cu_context  borrowed; may be NULL

@@ -105,8 +105,8 @@ pub struct tcuda_green_context_options {
 // SAFETY: repr(C), plain data, struct_size first.
 unsafe impl Sized_ for tcuda_green_context_options {}
 
-pub(super) static SM_PARTITIONS: Table<SmPartition> = Table::new(14, "partition");
-pub(super) static GREEN_CONTEXTS: Table<GreenContext> = Table::new(15, "green context");
+pub(super) static SM_PARTITIONS: Table<SmPartition> = Table::new(15, "partition");
+pub(super) static GREEN_CONTEXTS: Table<GreenContext> = Table::new(0, "green context");
 
 /// Number of locality domains of a device: parts of its multiprocessors with memory nearby. 1 where
 /// the driver is older than CUDA 13.4, or the device has no parts.
@@ -518,8 +518,9 @@ fn wait_for(gpus: &Gpus) -> impl Fn(&Stream, &Stream) -> Result<()> + '_ {
 
 /// Makes the green context the current context of this thread, in the driver as well, its device
 /// the current one, and one of its streams the current stream, which waits for the one that was
-/// current. CUDA calls of the host, also on the NULL stream, then run on its multiprocessors; calls
-/// of tcuda do on the current stream. tcuda_stream_default stays the primary context's.
+/// current. Work of tcuda on the current stream then runs on its multiprocessors, and so does work
+/// that the host gives CUDA itself, also on the NULL stream. tcuda_stream_default stays the stream
+/// of the primary context.
 /// TCUDA_STATUS_INVALID_STATE if it is set already, here or on another thread.
 /// (torch.cuda.green_contexts.GreenContext.set_context)
 #[unsafe(no_mangle)]
@@ -548,7 +549,9 @@ pub unsafe extern "C" fn tcuda_green_context_pop(
     })
 }
 
-/// The driver's green context, and the CUcontext that stands for it. (+)
+/// The driver's green context, and the CUcontext that stands for it. Both are valid until the green
+/// context is destroyed. The host removes the CUcontext from each thread's stack before: a driver
+/// ends the process where one is popped that was destroyed. (+)
 ///
 /// @param[out] green       borrowed; may be NULL
 /// @param[out] cu_context  borrowed; may be NULL
@@ -588,8 +591,9 @@ pub unsafe extern "C" fn tcuda_green_context_destroy(
         }
         let gpus = call.gpus()?;
         let found = get(context, call)?;
-        found.unset(gpus, &wait_for(gpus))?;
-        let outcome = found.end(gpus);
+        found.require_unset_elsewhere()?;
+        let waited = found.unset(gpus, &wait_for(gpus));
+        let outcome = waited.and(found.end(gpus));
         forget_ended(gpus, found)?;
         GREEN_CONTEXTS.remove(context as usize, "context")?;
         outcome

@@ -251,6 +251,24 @@ mod tests {
         }
     }
 
+    /// Otherwise a handle of one table could name an object of the other.
+    #[test]
+    fn tables_have_kinds_of_their_own() {
+        let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("src/ffi");
+        let mut kinds = Vec::new();
+        for entry in std::fs::read_dir(folder).unwrap() {
+            let source = std::fs::read_to_string(entry.unwrap().path()).unwrap();
+            let tables = source.lines().filter(|line| line.starts_with("pub(super) static "));
+            let kind = |line: &str| {
+                line.split_once("Table::new(")?.1.split_once(',')?.0.parse::<usize>().ok()
+            };
+            kinds.extend(tables.filter_map(kind));
+        }
+        kinds.sort_unstable();
+        assert!(kinds.len() >= 16 && kinds.iter().all(|kind| *kind < 0x10), "{kinds:?}");
+        assert!(kinds.windows(2).all(|pair| pair[0] < pair[1]), "twice: {kinds:?}");
+    }
+
     #[test]
     fn handles_die_once_and_stay_dead() {
         static TABLE: Table<u32> = Table::new(1, "number");

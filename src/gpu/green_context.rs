@@ -326,29 +326,43 @@ impl GreenContext {
         Ok(())
     }
 
-    /// Pops it where it is set on this thread. Fails where another thread has set it.
-    pub fn unset(&self, gpus: &Gpus, wait_for: WaitFor<'_>) -> Result<()> {
-        let taken = {
-            let mut set = self.set.lock();
-            let is_elsewhere = |set: &Set| !set.thread.is_own() && !set.thread.has_ended();
-            if set.as_ref().is_some_and(is_elsewhere) {
-                return Err(Error::InvalidState(
-                    "another thread has set the green context; call tcuda_green_context_pop there \
-                     first",
-                ));
-            }
-            set.take()
-        };
-        let device = gpus.device(self.device)?;
-        let Some(before) = taken.filter(|set| set.thread.is_own()) else { return Ok(()) };
-        if self.restore(gpus, &before, wait_for).is_err() {
-            // The host has changed the thread's context.
-            self.native.is_on_stack.store(true, Ordering::Release);
-            if self.has(device.streams.current()) {
-                device.streams.replace_current(&before.stream, |_| Ok(()))?;
-            }
+    /// Fails where another thread has set it.
+    pub fn require_unset_elsewhere(&self) -> Result<()> {
+        let is_elsewhere = |set: &Set| !set.thread.is_own() && !set.thread.has_ended();
+        if self.set.lock().as_ref().is_some_and(is_elsewhere) {
+            return Err(Error::InvalidState(
+                "another thread has set the green context; call tcuda_green_context_pop there \
+                 first",
+            ));
         }
         Ok(())
+    }
+
+    /// Pops it where it is set on this thread, also if the stream that was current cannot wait.
+    pub fn unset(&self, gpus: &Gpus, wait_for: WaitFor<'_>) -> Result<()> {
+        let Some(before) = self.set.lock().take() else { return Ok(()) };
+        if before.thread.has_ended() {
+            return Ok(());
+        }
+        let is_current = gpus.current_context().is_ok_and(|current| current == self.native().1);
+        if !before.thread.is_own() || !is_current {
+            // Another thread has set it meanwhile, or the host has changed this thread's context.
+            self.native.is_on_stack.store(true, Ordering::Release);
+        }
+        if !before.thread.is_own() {
+            return Ok(());
+        }
+        let device = gpus.device(self.device)?;
+        let current = device.streams.current();
+        let waited = if is_current { wait_for(&before.stream, current) } else { Ok(()) };
+        if is_current || self.has(current) {
+            device.streams.replace_current(&before.stream, |_| Ok(()))?;
+        }
+        if is_current {
+            leave(gpus.driver(), self.native().1);
+            thread::block().device.store(before.device, Ordering::Relaxed);
+        }
+        waited
     }
 
     /// Drops the handles of its streams, once.

@@ -12,7 +12,7 @@ use crate::gpu::device::{ContextGuard, Device};
 use crate::gpu::external_life::{ENDED, EndState, ExternalStreamLife, UNKNOWN};
 use crate::gpu::external_registry::{ExternalStreams, Holders};
 use crate::gpu::gpus::Gpus;
-use crate::gpu::green_context::{self, GreenStream};
+use crate::gpu::green_context::GreenStream;
 use crate::gpu::internal_streams::InternalStreams;
 use crate::gpu::waits::LastSync;
 use once_cell::sync::OnceCell;
@@ -501,6 +501,5 @@ impl Streams {
         // Dropped without the lock: streams of green contexts end with calls of the driver.
         let ended = std::mem::replace(&mut *self.external.lock(), ExternalStreams::new());
         drop(ended);
-        green_context::close(self.driver);
     }
 }

@@ -341,6 +341,7 @@ fn close(gpus: &Gpus) {
     crate::interop::math_handles::close(gpus);
     uncached::close(gpus);
     gpus.devices.iter().for_each(close_device);
+    crate::gpu::green_context::close(gpus.driver());
     gpus.pinned().close(&gpus.devices);
     #[cfg(any(test, feature = "host_faults"))]
     crate::base::host_faults::reached(crate::base::host_faults::Stage::Closed);
