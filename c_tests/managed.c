@@ -218,9 +218,23 @@ static void bad_arguments(void)
     CHECK_OK(tcuda_free(NULL));
 }
 
+/* It counts towards the share of memory that the process may use. */
+static void the_fraction_counts(void)
+{
+    void *const none = (void *)&none, *ptr = none;
+    limit_to(BYTES);
+    unsigned char *const shared = allocate_managed(BYTES, 0, NULL);
+    CHECK_STATUS(TCUDA_STATUS_OUT_OF_MEMORY,
+        tcuda_managed_malloc(1, TCUDA_CURRENT_DEVICE, NULL, 0, &ptr));
+    CHECK(ptr == none);
+    CHECK_OK(tcuda_free(shared));
+    CHECK_OK(tcuda_memory_fraction_set(0, 1.0));
+}
+
 int main(void)
 {
     SKIP_WITHOUT_GPU();
+    the_fraction_counts();
     both_sides_use_it();
     if (can_move()) {
         advice_is_known();

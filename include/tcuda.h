@@ -1973,9 +1973,10 @@ typedef struct tcuda_memory_range_info {
 
 /**
  * Allocates managed memory: the host and all devices use it at the same address, and the driver
- * moves its pages to where they are used. More can be allocated than a device has. It is counted
- * in the statistics of the device, and freed by tcuda_free, which waits for the device. It is not
- * cached; that of tcuda_pluggable_allocator_managed is. Where the device has no
+ * moves its pages to where they are used. More can be allocated than a device has, within
+ * tcuda_memory_fraction_set. It is counted in the statistics of the device, and freed by
+ * tcuda_free, which waits for the device. It is not cached; memory of
+ * tcuda_pluggable_allocator_managed is. Where the device has no
  * has_concurrent_managed_access, the host must not touch it while work runs. (+)
  *
  * @param bytes     any size; 0: NULL and OK
