@@ -153,6 +153,13 @@ static void pools_are_managed(void)
     CHECK_OK(tcuda_memory_empty_cache());
 }
 
+static void *opens_late(void *held)
+{
+    sleep_ms(50);
+    gate_open(held);
+    return NULL;
+}
+
 /* A stream of another device that used a block is waited for before it is freed. */
 static void other_devices_use_it(void)
 {
@@ -169,9 +176,12 @@ static void other_devices_use_it(void)
     gate_close(&held, far);
     fill_bytes(shared, 2, BYTES, far);
     CHECK_OK(tcuda_memory_prefetch(shared, BYTES, 1, far));
-    gate_open(&held);
     CHECK_OK(tcuda_record_stream(shared, far));
+    const pthread_t opener = start_thread(opens_late, &held);
     CHECK_OK(tcuda_free(shared));
+    if (runs_late())
+        CHECK(atomic_load(&held.is_open));
+    join_thread(opener);
     bool done = false;
     CHECK_OK(tcuda_stream_query(far, &done));
     CHECK(done);
