@@ -61,7 +61,9 @@ fn compress() -> io::Result<()> {
         println!("cargo::rerun-if-changed={path}");
         store_bytes(name, fs::read(path)?)?;
     }
-    store("fill", &fs::read_to_string("kernels/fill.ptx")?)?;
+    for name in ["fill", "condition"] {
+        store(name, &fs::read_to_string(format!("kernels/{name}.ptx"))?)?;
+    }
     for name in SPLIT.iter().chain(&["fill"]) {
         for gpu in [80, 90] {
             let name = format!("{name}.sm_{gpu}");

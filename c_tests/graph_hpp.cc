@@ -85,6 +85,40 @@ static void test_capture() {
     expect(static_cast<bool>(graph), "a graph that was cleared has a handle");
 }
 
+static void test_bodies() {
+    const std::int64_t outside = current_id();
+    tcuda::graph graph;
+    const tcuda::allocation predicate(1), memory(4096);
+    TOOK(tcuda::fill<unsigned char>(memory.get(), 1, 4096));
+    TOOK(tcuda::fill<unsigned char>(predicate.get(), 0, 1));
+    {
+        tcuda::graph_capture capture(graph);
+        const std::int64_t side = current_id();
+        {
+            tcuda::graph_body body(graph, TCUDA_GRAPH_WHILE, predicate.get());
+            expect(body.status() == TCUDA_STATUS_OK, "a body begins");
+            expect(current_id() == id_of(body.stream()) && current_id() != side,
+                "its stream is current");
+            TOOK(tcuda::fill<unsigned char>(memory.get(), 2, 4096));
+            TOOK(tcuda::fill<unsigned char>(predicate.get(), 0, 1));
+            TOOK(body.set(predicate.get()));
+            TOOK(body.end());
+            expect(current_id() == side, "the end restores the stream");
+        }
+        {
+            const tcuda::graph_body empty(graph, TCUDA_GRAPH_IF, predicate.get());
+        }
+        expect(current_id() == side, "so does a scope that is left");
+        TOOK(capture.end());
+    }
+    expect(current_id() == outside, "as before the capture");
+    TOOK(graph.replay());
+    expect(byte_at(memory) == 1, "a body without its condition does not run");
+    TOOK(tcuda::fill<unsigned char>(predicate.get(), 1, 1));
+    TOOK(graph.replay());
+    expect(byte_at(memory) == 2, "with it, it does");
+}
+
 static void test_abandoned() {
     const std::int64_t outside = current_id();
     tcuda::graph graph;
@@ -187,6 +221,7 @@ int main() {
     }
     expect(status == TCUDA_STATUS_OK, "tcuda_init");
     test_capture();
+    test_bodies();
     test_abandoned();
     test_hooks();
     std::size_t live = 0;

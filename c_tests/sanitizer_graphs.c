@@ -110,6 +110,40 @@ static void external_event(bool call)
     CHECK_OK(tcuda_event_destroy(node));
 }
 
+/* The copy is in the body of a conditional node; its predicate is no part of it. */
+static void conditional_begin(bool call)
+{
+    tcuda_graph *graph = NULL;
+    CHECK_OK(tcuda_graph_create(0, &graph));
+    CHECK_OK(tcuda_graph_capture_begin(graph, own, NULL, TCUDA_CAPTURE_GLOBAL));
+    if (call) {
+        tcuda_stream *body = NULL;
+        CHECK_OK(tcuda_graph_conditional_begin(graph, TCUDA_GRAPH_IF, third, own, &body));
+        CHECK_OK(tcuda_copy(dst, src, BYTES, body));
+        CHECK_OK(tcuda_graph_conditional_end(graph));
+    }
+    CHECK_OK(tcuda_graph_capture_end(graph));
+    access_all(far, dst, READS);
+    CHECK_OK(tcuda_graph_replay(graph, own));
+    CHECK_OK(tcuda_graph_destroy(graph));
+}
+
+/* The predicate is read. */
+static void conditional_set(bool call)
+{
+    tcuda_graph *graph = NULL;
+    tcuda_stream *body = NULL;
+    CHECK_OK(tcuda_graph_create(0, &graph));
+    CHECK_OK(tcuda_graph_capture_begin(graph, own, NULL, TCUDA_CAPTURE_GLOBAL));
+    CHECK_OK(tcuda_graph_conditional_begin(graph, TCUDA_GRAPH_IF, third, own, &body));
+    if (call) CHECK_OK(tcuda_graph_conditional_set(graph, dst, body));
+    CHECK_OK(tcuda_graph_conditional_end(graph));
+    CHECK_OK(tcuda_graph_capture_end(graph));
+    access_all(far, dst, WRITES);
+    CHECK_OK(tcuda_graph_replay(graph, own));
+    CHECK_OK(tcuda_graph_destroy(graph));
+}
+
 static int32_t pass(void *user_data, const tcuda_tensor *inputs, size_t num_inputs,
     tcuda_stream *stream, tcuda_tensor *outputs, size_t num_outputs)
 {
@@ -172,6 +206,8 @@ static const struct row GRAPHS[] = {
     RACES(tcuda_graph_replay, replay),
     RACES(tcuda_graph_capture_end, replay),
     RACES(tcuda_graph_update, update),
+    RACES(tcuda_graph_conditional_begin, conditional_begin),
+    RACES(tcuda_graph_conditional_set, conditional_set),
     ORDERS(tcuda_graph_instantiate, instantiate),
     ORDERS(tcuda_stream_add_callback, add_callback),
     ORDERS(tcuda_stream_wait_stream, branches),

@@ -2884,8 +2884,35 @@ typedef int32_t tcuda_capture_mode;
 #define TCUDA_CAPTURE_THREAD_LOCAL 1 /**< Those of the thread that captures. */
 #define TCUDA_CAPTURE_RELAXED 2      /**< None. */
 
+/** What the condition of a node does: TCUDA_GRAPH_IF or TCUDA_GRAPH_WHILE, CUDA's numbers. */
+typedef int32_t tcuda_graph_condition;
+#define TCUDA_GRAPH_IF 0    /**< The body runs once if the condition holds. */
+#define TCUDA_GRAPH_WHILE 1 /**< The body runs again as long as the condition holds. */
+/**
+ * The capture has begun. Work that the hook queues on the captured streams is captured, and calls
+ * that are unsafe during captures invalidate it.
+ */
+#define TCUDA_GRAPH_CAPTURE_BEGUN 1
+/**
+ * The capture has ended, neither aborted nor failed, and the graph is not executable yet; the
+ * template exists, kept or not.
+ */
+#define TCUDA_GRAPH_CAPTURE_ENDED 2
+/** The graph was made executable, perhaps again; the template exists, kept or not. */
+#define TCUDA_GRAPH_INSTANTIATED 4
+#define TCUDA_GRAPH_REPLAY_BEGINS 8 /**< A replay is about to be queued; the graph is executable. */
+/** A replay was queued, or failed; its work need not have run. */
+#define TCUDA_GRAPH_REPLAY_QUEUED 16
+/**
+ * What was captured is about to be destroyed, by tcuda_graph_reset or tcuda_graph_destroy. Replays
+ * may still be running.
+ */
+#define TCUDA_GRAPH_DESTROYED 32
+
 /** Steps of a graph's life: TCUDA_GRAPH_..., which can be combined. */
 typedef uint32_t tcuda_graph_event;
+#define TCUDA_GRAPH_IF 0    /**< The body runs once if the condition holds. */
+#define TCUDA_GRAPH_WHILE 1 /**< The body runs again as long as the condition holds. */
 /**
  * The capture has begun. Work that the hook queues on the captured streams is captured, and calls
  * that are unsafe during captures invalidate it.
@@ -3149,6 +3176,56 @@ tcuda_status tcuda_graph_native(tcuda_graph *graph, struct CUgraph_st **cu_graph
  */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_stream_is_capturing(tcuda_stream *stream, bool *capturing);
+
+/**
+ * Begins the body of a conditional node in a capture that is under way. Each replay reads the
+ * byte at `predicate` when it comes to the node, and runs the body if it is not 0. The body's work
+ * is captured on a stream of its own, which is current on this thread until
+ * tcuda_graph_conditional_end. Work that is queued on `stream` afterwards comes after the node.
+ * Bodies may contain conditional nodes; these begin on the body's stream, and what waits for that
+ * stream must have been waited for by it. Allocations in a body come from the graph's pool.
+ *
+ * A body has kernels, copies and fills, all of the graph's device. If it has anything else, or if
+ * its capture is invalidated, tcuda_graph_conditional_end fails, and then
+ * tcuda_graph_capture_end with TCUDA_STATUS_CAPTURE_INVALIDATED. Random numbers are
+ * TCUDA_STATUS_NOT_SUPPORTED there, and annotations are ignored. TCUDA_STATUS_NOT_SUPPORTED before
+ * CUDA 12.3. (torch.cuda.CUDAGraph.begin_capture_to_if_node, begin_capture_to_while_node)
+ *
+ * @param graph      is being captured; on the thread that began that, unless its mode was
+ * TCUDA_CAPTURE_RELAXED
+ * @param condition  TCUDA_GRAPH_IF; or TCUDA_GRAPH_WHILE, whose body ends only if it calls
+ * tcuda_graph_conditional_set
+ * @param predicate  one byte, a bool of C, in memory that kernels of the device can read; work
+ * before the node may write it. Valid as long as the graph is replayed
+ * @param stream     captured into the graph, within a body its stream; NULL is the current one
+ * @param[out] body  may be NULL; the body's stream, borrowed
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_graph_conditional_begin(tcuda_graph *graph, tcuda_graph_condition condition,
+    const void *predicate, tcuda_stream *stream, tcuda_stream **body);
+
+/**
+ * Sets the condition of the node whose body is being captured, behind the work of a stream: each
+ * time that a replay comes here, it reads the byte at `predicate`, and a loop goes on after this
+ * run of its body if it is not 0. (torch.cuda.CUDAGraph.set_conditional_handle_for_current_node)
+ *
+ * @param graph      a body of it is being captured
+ * @param predicate  as in tcuda_graph_conditional_begin; the body's work may write it
+ * @param stream     the stream of the innermost body, or one that waits for it; NULL is the
+ * current one
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_graph_conditional_set(tcuda_graph *graph, const void *predicate,
+    tcuda_stream *stream);
+
+/**
+ * Ends the innermost body, on the thread that began it. The stream that was current before is
+ * current again, also on failure. (torch.cuda.CUDAGraph.end_capture_to_conditional_node)
+ *
+ * @param graph  a body of it is being captured
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_graph_conditional_end(tcuda_graph *graph);
 
 /**
  * Registers a function that is called at steps of a graph's life, or of every graph's, those of

@@ -501,6 +501,39 @@ private:
     tcuda_status status_;
 };
 
+// Captures what this thread queues into the body of a conditional node, while the graph is being
+// captured, as tcuda_graph_conditional_begin does. Leaving the scope ends the body; end() says
+// whether that succeeded.
+class [[nodiscard]] graph_body {
+public:
+    graph_body(const graph &graph, tcuda_graph_condition condition, const void *predicate,
+        stream_view stream = {})
+        : status_(detail::created(tcuda_graph_conditional_begin(graph.get(), condition, predicate,
+              stream.get(), &stream_))) {
+        if (status_ == TCUDA_STATUS_OK) graph_ = graph.get();
+    }
+    graph_body(const graph_body &) = delete;
+    graph_body &operator=(const graph_body &) = delete;
+    ~graph_body() {
+        if (graph_ != nullptr) detail::ignore(tcuda_graph_conditional_end(graph_));
+    }
+    tcuda_status status() const noexcept { return status_; }
+    // The stream that is captured.
+    stream_view stream() const noexcept { return stream_; }
+    // Sets the condition of the node, behind the work of a stream; of the body, if none is given.
+    result set(const void *predicate, stream_view stream = {}) const {
+        return detail::acted(tcuda_graph_conditional_set(graph_, predicate, stream.get()));
+    }
+    result end() {
+        return detail::acted(tcuda_graph_conditional_end(std::exchange(graph_, nullptr)));
+    }
+
+private:
+    tcuda_graph *graph_ = nullptr; // until the body has ended
+    tcuda_stream *stream_ = nullptr;
+    tcuda_status status_;
+};
+
 // An elementwise function, from PyTorch's code string: one output that it returns, or several that
 // are its last parameters.
 class jit : public unique_handle<tcuda_jit, tcuda_jit_destroy> {

@@ -54,6 +54,7 @@ const NOT_RECORDED: &str = "
     graph_create graph_stream graph_pool graph_pool_handle graph_debug_dump
     graph_register_generator graph_native graph_on_event graph_retain graph_data_json
     graph_data_dot graph_annotation_push graph_annotation_pop graph_capturing graph_pools
+    graph_conditional_end
     nccl_version communicator_unique_id communicator_init_rank communicator_init_all
     communicator_query communicator_group_begin
     nvtx_mark nvtx_range_push nvtx_range_pop nvtx_range_start nvtx_range_end

@@ -8,6 +8,18 @@ use std::sync::Arc;
 #[path = "../../sim/src/driver/queue.rs"]
 mod queue;
 
+mod condition {
+    pub struct Condition;
+
+    impl Condition {
+        pub fn value(&self) -> u32 {
+            0
+        }
+
+        pub fn reset(&self) {}
+    }
+}
+
 mod copy {
     #[derive(Clone)]
     pub struct Copy;

@@ -64,8 +64,9 @@ LEFT_OUT = {"faults", "replay_faults", "denied", "cancel", "reclamation", "plugg
             "nvtx_suballocations", "nvtx_ranges", "nvml_telemetry", "cublas_handles",
             "cufile_transfers", "file_failures",
             "race_clean_shutdown", "generator", "graph",
-            "graph_calls", "graph_data", "graph_functions", "graph_hooks", "graph_hpp_cc",
-            "graph_memory", "graph_random", "graphed_callable", "random_order", "tensor",
+            "graph_calls", "graph_conditional", "graph_data", "graph_functions", "graph_hooks",
+            "graph_hpp_cc", "graph_memory", "graph_random", "graphed_callable", "random_order",
+            "tensor",
             "comm_capture", "comm_hammer", "communicator_failures", "communicator_library",
             "jit_cases", "compiler", "kernel",
             "ipc", "ipc_death", "ipc_event", "ipc_hostile"}

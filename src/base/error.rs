@@ -230,6 +230,9 @@ pub enum Error {
         /// Number of outputs that are parameters.
         outputs: usize,
     },
+    /// A capture that cannot become a graph any more.
+    #[error("{0}")]
+    CaptureInvalidated(&'static str),
     /// A tensor names one device, and its memory is on another.
     #[error("the tensor names device {tensor}, and its memory is on device {memory}")]
     TensorDevice {

@@ -224,6 +224,8 @@ driver_calls! {
         mode: *mut CUstreamCaptureMode);
     cuStreamBeginCapture = cuStreamBeginCapture_v2(stream: CUstream, mode: CUstreamCaptureMode);
     cuStreamEndCapture = cuStreamEndCapture(stream: CUstream, graph: *mut CUgraph);
+    cuStreamUpdateCaptureDependencies = cuStreamUpdateCaptureDependencies @ 11030 (
+        stream: CUstream, nodes: *mut CUgraphNode, count: usize, flags: c_uint);
 
     // Graphs
     cuGraphDestroy = cuGraphDestroy(graph: CUgraph);
@@ -261,6 +263,15 @@ driver_calls! {
         node: CUgraphNode, params: *mut CUDA_MEM_ALLOC_NODE_PARAMS);
     cuGraphMemFreeNodeGetParams = cuGraphMemFreeNodeGetParams(
         node: CUgraphNode, ptr: *mut CUdeviceptr);
+    cuGraphAddChildGraphNode = cuGraphAddChildGraphNode(
+        node: *mut CUgraphNode, graph: CUgraph, dependencies: *const CUgraphNode, count: usize,
+        child: CUgraph);
+    cuGraphConditionalHandleCreate = cuGraphConditionalHandleCreate @ 12030 (
+        handle: *mut CUgraphConditionalHandle, graph: CUgraph, context: CUcontext,
+        default: c_uint, flags: c_uint);
+    cuGraphAddNode = cuGraphAddNode_v2 @ 12030 (
+        node: *mut CUgraphNode, graph: CUgraph, dependencies: *const CUgraphNode,
+        data: *const CUgraphEdgeData, count: usize, params: *mut CUgraphNodeParams);
     cuGraphChildGraphNodeGetGraph = cuGraphChildGraphNodeGetGraph(
         node: CUgraphNode, graph: *mut CUgraph);
     cuGraphInstantiateWithFlags = cuGraphInstantiateWithFlags(

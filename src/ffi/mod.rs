@@ -14,6 +14,7 @@ pub mod event;
 pub mod file;
 pub mod generator;
 pub mod graph;
+pub mod graph_conditional;
 pub mod graph_data;
 pub mod graph_hooks;
 pub mod green_context;

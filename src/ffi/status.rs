@@ -104,6 +104,7 @@ pub(super) fn status_of(error: &Error) -> tcuda_status {
         | Error::BlockInUse { .. }
         | Error::StrayContext { .. } => S::InvalidState,
         Error::Capturing { .. } => S::Capturing,
+        Error::CaptureInvalidated(_) => S::CaptureInvalidated,
         Error::WouldSynchronize(_) => S::WouldSynchronize,
         Error::Callback { .. } => S::CallbackFailed,
         Error::NotReady(_) => S::NotReady,

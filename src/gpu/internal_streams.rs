@@ -5,8 +5,8 @@ use crate::base::once::Once;
 use crate::base::rank::Rank;
 use crate::gpu::device::Device;
 use crate::gpu::gpus::Gpus;
-use crate::gpu::stream::{Stream, Streams};
-use std::sync::atomic::{AtomicPtr, Ordering};
+use crate::gpu::stream::{PER_PRIORITY, Stream, Streams};
+use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 
 /// The most streams for the copies of collective calls.
 pub const MAX_LANES: usize = 4;
@@ -21,6 +21,10 @@ pub(crate) struct InternalStreams {
     lanes: [Once<Box<Stream>>; MAX_LANES],
     /// The pooled stream on which graphs are captured; NULL until the first capture.
     capture: AtomicPtr<Stream>,
+    /// On which the bodies of conditional nodes are captured.
+    bodies: [Once<Box<Stream>>; u32::BITS as usize],
+    /// A bit for each of `bodies` that an active capture has.
+    taken_bodies: AtomicU32,
 }
 
 impl InternalStreams {
@@ -30,12 +34,14 @@ impl InternalStreams {
             unifying: Once::new(Rank::ONCE),
             lanes: [const { Once::new(Rank::ONCE) }; MAX_LANES],
             capture: AtomicPtr::default(),
+            bodies: [const { Once::new(Rank::ONCE) }; u32::BITS as usize],
+            taken_bodies: AtomicU32::new(0),
         }
     }
 
     /// All that were created.
     pub(crate) fn made(&self) -> impl Iterator<Item = &Stream> {
-        let all = [&self.work, &self.unifying].into_iter().chain(&self.lanes);
+        let all = [&self.work, &self.unifying].into_iter().chain(&self.lanes).chain(&self.bodies);
         all.filter_map(Once::get).map(|stream| &**stream)
     }
 }
@@ -80,6 +86,35 @@ impl Streams {
         Ok(unsafe { &*place.load(Ordering::Acquire) })
     }
 
+    /// Takes a stream for the bodies of conditional nodes, and returns its number. It is given back
+    /// by [`Streams::give_back_body`].
+    pub(crate) fn take_body(&self, device: &Device) -> Result<usize> {
+        let taken = &self.internal.taken_bodies;
+        let free = |taken: u32| (taken != u32::MAX).then(|| taken | (taken + 1));
+        let before = taken
+            .try_update(Ordering::Relaxed, Ordering::Relaxed, free)
+            .map_err(|_| Error::InvalidState("captures of this device have 32 bodies' streams"))?;
+        let number = before.trailing_ones() as usize;
+        // PyTorch's stream ids, with indices beyond those of its pools.
+        let id = 1 | 1 << 1 | ((PER_PRIORITY + number) as i64) << 5;
+        let made = self.internal.bodies[number].get_or_try_init(|| self.create(device, id, 0));
+        if let Err(error) = made {
+            self.give_back_body(number);
+            return Err(error);
+        }
+        Ok(number)
+    }
+
+    /// A stream that was taken.
+    pub(crate) fn body(&self, number: usize) -> Option<&Stream> {
+        self.internal.bodies.get(number)?.get().map(|stream| &**stream)
+    }
+
+    /// Gives back the stream with this number; it is not captured.
+    pub(crate) fn give_back_body(&self, number: usize) {
+        self.internal.taken_bodies.fetch_and(!(1 << number), Ordering::Relaxed);
+    }
+
     /// All external streams.
     fn externals(&self) -> Result<Vec<&Stream>> {
         let (external, mut streams) = (self.external.lock(), Vec::new());
@@ -93,6 +128,7 @@ impl Streams {
     pub(crate) fn each(&self, mut body: impl FnMut(&Stream) -> Result<()>) -> Result<()> {
         body(self.default())?;
         self.pooled().try_for_each(&mut body)?;
+        self.internal.bodies.iter().filter_map(Once::get).try_for_each(|stream| body(stream))?;
         self.externals()?.into_iter().try_for_each(body)
     }
 }

@@ -89,9 +89,16 @@ fn with<R>(number: u64, body: impl FnOnce(&mut Annotations) -> R) -> Option<R> {
     found.map(|capture| body(&mut capture.annotations))
 }
 
-/// Begins an annotation on a stream. Does nothing if this library does not capture the stream.
+/// The number of the capture whose graph gets a stream's work as nodes of its own.
+fn capture_of(gpus: &Gpus, stream: &Stream) -> Result<Option<u64>> {
+    let number = gpus.captures().number_of(gpus, stream)?;
+    Ok(if gpus.captures().is_in_body(gpus, stream)? { None } else { number })
+}
+
+/// Begins an annotation on a stream. Does nothing if this library does not capture the stream, or
+/// captures it into the body of a conditional node.
 pub fn push(gpus: &Gpus, stream: &Stream, text: &str) -> Result<()> {
-    let Some(number) = gpus.captures().number_of(gpus, stream)? else { return Ok(()) };
+    let Some(number) = capture_of(gpus, stream)? else { return Ok(()) };
     let mut copy = Vec::new();
     copy.try_reserve_exact(text.len()).map_err(|_| NO_ROOM)?;
     copy.extend_from_slice(text.as_bytes());
@@ -106,10 +113,10 @@ pub fn push(gpus: &Gpus, stream: &Stream, text: &str) -> Result<()> {
     .unwrap_or(Ok(()))
 }
 
-/// Ends the last annotation that was begun on a stream. Does nothing if this library does not
-/// capture the stream. On failure it stays open.
+/// Ends the last annotation that was begun on a stream. Does nothing where `push` does not. On
+/// failure it stays open.
 pub fn pop(gpus: &Gpus, stream: &Stream) -> Result<()> {
-    let Some(number) = gpus.captures().number_of(gpus, stream)? else { return Ok(()) };
+    let Some(number) = capture_of(gpus, stream)? else { return Ok(()) };
     let _context = stream.enter(gpus)?;
     let native = stream.native() as usize;
     let driver = gpus.driver();
@@ -197,7 +204,10 @@ fn insert(list: &mut Vec<usize>, node: usize) -> Result<bool> {
 }
 
 /// The graph that a stream is captured into, and the nodes that its next work depends on.
-fn frontier_of(driver: &'static Driver, stream: &Stream) -> Result<Option<(CUgraph, Vec<usize>)>> {
+pub(super) fn frontier_of(
+    driver: &Driver,
+    stream: &Stream,
+) -> Result<Option<(CUgraph, Vec<usize>)>> {
     let (mut status, mut id, mut graph) = (0i32, 0, null_mut());
     let (mut nodes, mut count) = (std::ptr::null::<CUgraphNode>(), 0);
     let out = std::ptr::from_mut(&mut status).cast::<CUstreamCaptureStatus>();

@@ -1,5 +1,6 @@
 //! How captures begin and end, in the order of PyTorch's steps.
 
+use super::conditional::Bodies;
 use super::{
     Graph, GraphState, NOT_CAPTURED, Phase, Registered, TEMPLATES, annotations, destroy_graph,
     hooks, num_nodes,
@@ -23,11 +24,26 @@ use std::sync::atomic::Ordering;
 
 /// An active capture of a graph.
 pub(super) struct Capture {
-    stream: HeldStream,
+    pub(super) stream: HeldStream,
     /// The thread that began it, if only that thread may end it.
     thread: Option<u64>,
     /// Number in the list of active captures.
-    number: u64,
+    pub(super) number: u64,
+    /// Those of conditional nodes.
+    pub(super) bodies: Bodies,
+}
+
+impl Capture {
+    /// An error unless the calling thread may go on with it.
+    pub(super) fn require_thread(&self) -> Result<()> {
+        match self.thread.is_some_and(|thread| thread != thread::number()) {
+            false => Ok(()),
+            true => Err(Error::InvalidState(
+                "a capture ends on the thread that began it, unless that was with \
+                 TCUDA_CAPTURE_RELAXED; the capture goes on",
+            )),
+        }
+    }
 }
 
 fn mode_of(number: i32) -> Result<CUstreamCaptureMode> {
@@ -45,7 +61,7 @@ fn mode_of(number: i32) -> Result<CUstreamCaptureMode> {
 }
 
 /// Ends the capture of a stream. NULL if the driver returned no graph.
-fn end_capture(driver: &Driver, stream: &Stream) -> Result<CUgraph> {
+pub(super) fn end_capture(driver: &Driver, stream: &Stream) -> Result<CUgraph> {
     let mut graph = null_mut();
     // SAFETY: the stream is alive, and `graph` is writable.
     unsafe { driver.cuStreamEndCapture(stream.native(), &mut graph) }?;
@@ -133,13 +149,16 @@ impl Graph {
                     "the graph is not being captured: call tcuda_graph_capture_begin first",
                 ));
             };
-            if capture.thread.is_some_and(|thread| thread != thread::number()) {
-                return Err(Error::InvalidState(
-                    "a capture ends on the thread that began it, unless that was with \
-                     TCUDA_CAPTURE_RELAXED; the capture goes on",
-                ));
-            }
-            let ended = state.stop_capture(Some(gpus));
+            capture.require_thread()?;
+            capture.bodies.require_ended()?;
+            let outcome = capture.bodies.outcome();
+            let ended = match (state.stop_capture(Some(gpus)), outcome) {
+                (Ok(graph), Err(error)) => {
+                    destroy_graph(gpus.driver(), graph as usize);
+                    Err(error)
+                }
+                (ended, _) => ended,
+            };
             match ended.and_then(|graph| state.take_over(gpus, graph)) {
                 Ok(found) => return Ok(found),
                 Err(error) => (error, state.clear()),
@@ -225,7 +244,7 @@ impl GraphState {
         self.held.make_room_for_pools(1)?;
         self.register(gpus, gpus.device_of(own)?.generator())?;
         self.driver = Some(gpus.driver());
-        let number = gpus.captures().begin(gpus, own, pool.as_ref().map(Pool::share))?;
+        let number = gpus.captures().begin(gpus, own, pool.as_ref().map(Pool::share), None)?;
         let listed = annotations::capture_begins(number, handle);
         let begun = listed.and_then(|()| self.begin_capture(gpus, own, cu_mode, number));
         if let Err(error) = begun {
@@ -238,7 +257,8 @@ impl GraphState {
         self.held.pools.extend(pool);
         let is_bound = mode != 2 || own.is_per_thread();
         let thread = is_bound.then(thread::number);
-        self.phase = Phase::Capturing(Capture { stream: HeldStream::new(own), thread, number });
+        let (stream, bodies) = (HeldStream::new(own), Bodies::default());
+        self.phase = Phase::Capturing(Capture { stream, thread, number, bodies });
         Ok(None)
     }
 
@@ -301,7 +321,7 @@ impl GraphState {
 
     /// Ends the capture in the driver, and in the list of active captures if there is a runtime.
     fn stop_capture(&mut self, gpus: Option<&Gpus>) -> Result<CUgraph> {
-        let Phase::Capturing(capture) = std::mem::replace(&mut self.phase, Phase::Empty) else {
+        let Phase::Capturing(mut capture) = std::mem::replace(&mut self.phase, Phase::Empty) else {
             return Err(Error::InvalidState(NOT_CAPTURED));
         };
         let Some(driver) = self.driver else { return Err(Error::InvalidState(NOT_CAPTURED)) };
@@ -309,6 +329,7 @@ impl GraphState {
         let stream = &*capture.stream;
         let device = gpus.and_then(|gpus| gpus.device(stream.device()).ok());
         let _context = device.and_then(|device| device.enter().ok());
+        capture.bodies.close(driver, gpus.zip(device));
         let captured = gpus.and_then(|gpus| sanitizer_reports::capture_of(gpus, stream));
         let ended = end_capture(driver, stream);
         let recording = sanitizer::capture_ended(captured);

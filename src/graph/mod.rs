@@ -19,6 +19,8 @@
 //!
 //! **Annotations** are texts on captured nodes; [`data`] shows them with the nodes and edges.
 //!
+//! **Conditional nodes** are captured as [`conditional`] says.
+//!
 //! **Hooks** of the host run at the steps of a graph's life, with no lock held: [`hooks`].
 //!
 //! **Host functions** are counted by the captures, templates and executables that contain them, and
@@ -28,6 +30,7 @@
 pub mod annotations;
 pub mod callable;
 mod capture;
+mod conditional;
 pub mod data;
 pub mod hooks;
 mod reclamation;
@@ -48,6 +51,7 @@ use crate::gpu::device::Device;
 use crate::gpu::gpus::Gpus;
 use crate::gpu::sanitizer_reports;
 use crate::gpu::stream::Stream;
+pub use crate::graph::conditional::Condition;
 pub use crate::graph::reclamation::Retained;
 use crate::graph::reclamation::{Content, GraphResources};
 use crate::memory::arena::pool::Pool;
@@ -92,6 +96,8 @@ struct GraphState {
     template: usize,
     /// A `CUgraphExec`; 0: none.
     exec: usize,
+    /// The template has conditional nodes.
+    is_conditional: bool,
     /// The driver that made both.
     driver: Option<&'static Driver>,
     generators: Vec<Registered>,
@@ -159,6 +165,10 @@ impl GraphState {
     fn instantiate(&mut self, driver: &'static Driver, device: &Device) -> Result<()> {
         let _relaxed = Relaxed::enter(driver);
         let _context = device.enter()?;
+        if self.is_conditional {
+            // The driver allows one executable at a time (580.159).
+            destroy_exec(driver, std::mem::take(&mut self.exec));
+        }
         let mut exec: CUgraphExec = null_mut();
         // SAFETY: `exec` is writable, and the template is alive.
         unsafe { driver.cuGraphInstantiateWithFlags(&mut exec, self.graph(), INSTANTIATE_FLAGS) }?;
@@ -171,7 +181,7 @@ impl GraphState {
     /// caller releases when it holds no lock.
     fn clear(&mut self) -> GraphResources {
         self.phase = Phase::Empty;
-        self.is_ending = false;
+        (self.is_ending, self.is_conditional) = (false, false);
         self.annotations = Annotations::default();
         let (exec, template) = (std::mem::take(&mut self.exec), std::mem::take(&mut self.template));
         if let Some(driver) = self.driver.take() {
@@ -233,6 +243,7 @@ impl Graph {
             device: 0,
             template: 0,
             exec: 0,
+            is_conditional: false,
             driver: None,
             generators: Vec::new(),
             annotations: Annotations::default(),

@@ -10,6 +10,7 @@ use crate::gpu::image::{self, Machine};
 use crate::gpu::subsystem::{Kind as SubsystemKind, Subsystem};
 use crate::ops::fill;
 use once_cell::sync::OnceCell;
+use std::ffi::CStr;
 use std::fmt;
 
 /// The fill kernel as machine code.
@@ -18,12 +19,22 @@ static FILL: Machine = Machine::new([
     include_bytes!(concat!(env!("OUT_DIR"), "/fill.sm_90")),
 ]);
 
+/// The kernel that sets the condition of a node of a graph. Apart, since drivers before CUDA 12.3
+/// cannot load it.
+const CONDITION: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/condition"));
+
 /// The loaded kernels of a device.
 pub struct Kernels {
     driver: &'static Driver,
-    /// Loaded under the lock of `fill`, so it needs none of its own.
+    fill: Kernel,
+    condition: Kernel,
+}
+
+/// A kernel, and its module.
+struct Kernel {
+    /// Loaded under the lock of `function`, so it needs none of its own.
     module: OnceCell<usize>,
-    fill: Once<usize>,
+    function: Once<usize>,
 }
 
 // SAFETY: no other type has this kind, and the runtime sets it before a call can use it.
@@ -42,39 +53,58 @@ impl Device {
 
 impl Kernels {
     pub(crate) fn new(driver: &'static Driver) -> Kernels {
-        Kernels { driver, module: OnceCell::new(), fill: Once::new(Rank::ONCE) }
+        Kernels { driver, fill: Kernel::new(), condition: Kernel::new() }
     }
 
     /// The fill kernel; the device's context is current.
     pub(crate) fn fill(&self, device: &Device) -> Result<CUfunction> {
-        let function = self.fill.get_or_try_init(|| {
-            let _relaxed = crate::gpu::capture_mode::Relaxed::enter(self.driver);
-            let _context = device.enter()?;
-            // It stays loaded if its kernel cannot be found: a later attempt needs it, and a driver
-            // that fails to find the kernel may fail to unload the module.
-            let module = *self.module.get_or_try_init(|| Self::load(device))? as CUmodule;
-            let mut function: CUfunction = std::ptr::null_mut();
-            let name = fill::KERNEL.as_ptr();
-            // SAFETY: the module is loaded; `function` is writable.
-            unsafe { self.driver.cuModuleGetFunction(&mut function, module, name) }?;
-            Ok::<_, Error>(function as usize)
-        })?;
-        Ok(*function as CUfunction)
-    }
-
-    fn load(device: &Device) -> Result<usize> {
-        match FILL.load(device)? {
+        let load = || match FILL.load(device)? {
             Some(module) => Ok(module),
             None => image::load(device, fill::STORED),
-        }
+        };
+        self.fill.get(device, fill::KERNEL, load)
     }
 
-    /// Unloads the module; the device's context is current and nothing runs.
+    /// The kernel `(handle, address)` that sets a condition to whether the byte at an address is
+    /// not 0; the device's context is current.
+    pub(crate) fn condition(&self, device: &Device) -> Result<CUfunction> {
+        let load = || image::load(device, CONDITION);
+        self.condition.get(device, c"tcuda_set_condition", load)
+    }
+
+    /// Unloads the modules; the device's context is current and nothing runs.
     pub(crate) fn close(&self) {
-        if let Some(module) = self.module.get() {
+        for module in [&self.fill, &self.condition].into_iter().filter_map(|of| of.module.get()) {
             // SAFETY: ours, and nothing of it is in use.
             let _ = unsafe { self.driver.cuModuleUnload(*module as CUmodule) };
         }
+    }
+}
+
+impl Kernel {
+    fn new() -> Kernel {
+        Kernel { module: OnceCell::new(), function: Once::new(Rank::ONCE) }
+    }
+
+    fn get(
+        &self,
+        device: &Device,
+        name: &CStr,
+        load: impl FnOnce() -> Result<usize>,
+    ) -> Result<CUfunction> {
+        let function = self.function.get_or_try_init(|| {
+            let driver = device.driver();
+            let _relaxed = crate::gpu::capture_mode::Relaxed::enter(driver);
+            let _context = device.enter()?;
+            // It stays loaded if its kernel cannot be found: a later attempt needs it, and a driver
+            // that fails to find the kernel may fail to unload the module.
+            let module = *self.module.get_or_try_init(load)? as CUmodule;
+            let mut function: CUfunction = std::ptr::null_mut();
+            // SAFETY: the module is loaded; `function` is writable.
+            unsafe { driver.cuModuleGetFunction(&mut function, module, name.as_ptr()) }?;
+            Ok::<_, Error>(function as usize)
+        })?;
+        Ok(*function as CUfunction)
     }
 }
 

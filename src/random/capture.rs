@@ -43,13 +43,16 @@ impl GeneratorState {
             why: "the generator is not registered with the graph; register it before the capture \
                   begins, by tcuda_graph_register_generator",
         };
-        let words = match self
-            .lock()
-            .captured_draws
-            .iter()
-            .find(|draws_of_capture| draws_of_capture.id == id)
-        {
-            Some(draws_of_capture) => draws_of_capture.words,
+        let find = |draws_of_capture: &&CapturedDraws| draws_of_capture.id == id;
+        let known = self.lock().captured_draws.iter().find(find).map(|draws| draws.words);
+        let words = match known {
+            Some(words) => words,
+            None if gpus.captures().is_body(id) => {
+                return Err(Error::NotSupported {
+                    what: "random numbers in the body of a conditional node",
+                    by: "graphs: draw them before the node",
+                });
+            }
             None => return Err(unknown),
         };
         // The first kernel of the capture; several threads may be first at once.

@@ -16,6 +16,7 @@ mod capture;
 mod capture_calls;
 mod capture_forks;
 mod capture_nodes;
+mod conditional;
 mod contexts;
 mod copies;
 mod errors;
@@ -88,6 +89,7 @@ pub const TOPICS: &[&[Row]] = &[
     graphs::ROWS,
     graph_data::ROWS,
     graph_updates::ROWS,
+    conditional::ROWS,
     green::ROWS,
     arguments::green::ROWS,
     ipc::ROWS,

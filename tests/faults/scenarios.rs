@@ -88,6 +88,8 @@ pub const SCENARIOS: &[Scenario] = &[
     on(LATE, "late_files", work::files),
     on(ONE, "hooks_of_graphs", graphs::hooks),
     on(LATE, "late_hooks_of_graphs", graphs::hooks),
+    on(ONE, "conditional_nodes", graphs::conditional_nodes),
+    on(LATE, "late_conditional_nodes", graphs::conditional_nodes),
     on(ONE, "data_of_graphs", graphs::data),
     on(LATE, "late_data_of_graphs", graphs::data),
     on(ONE, "functions_in_graphs", graphs::functions),

@@ -31,7 +31,7 @@ const SECTIONS: &[(&str, &[&str])] = &[
     ("Files", &["file"]),
     ("Tensors", &["tensor"]),
     ("Random numbers", &["generator", "random"]),
-    ("Graphs", &["graph", "graph_hooks", "graph_data", "callable"]),
+    ("Graphs", &["graph", "graph_conditional", "graph_hooks", "graph_data", "callable"]),
     ("Collectives", &["comm"]),
     ("Communicators", &["communicator"]),
     ("NVTX and telemetry", &["nvtx", "monitor"]),

@@ -11,6 +11,7 @@ use std::ptr::{null, null_mut};
 use std::sync::atomic::Ordering;
 use tcuda::driver::sys::{CUgraph_st, CUgraphExec_st};
 use tcuda::ffi::graph::*;
+use tcuda::ffi::graph_conditional::*;
 use tcuda::ffi::graph_data::*;
 use tcuda::ffi::graph_hooks::*;
 use tcuda::ffi::library::tcuda_destroy_fn;
@@ -85,6 +86,9 @@ pub(super) fn capture_begin(w: &mut World, i: &mut Input) {
             w.judge(status_of!(tcuda_graph_annotation_pop(stream)), &Expect::default());
         }
     }
+    if mode == 2 {
+        add_conditional_node(w, i, graph, stream);
+    }
     let status = match i.rarely(3) {
         true => status_of!(tcuda_graph_capture_abort(graph as *mut _)),
         false => status_of!(tcuda_graph_capture_end(graph as *mut _)),
@@ -92,6 +96,31 @@ pub(super) fn capture_begin(w: &mut World, i: &mut Input) {
     w.judge(status, &Expect::default());
     let asked = status_of!(tcuda_stream_is_capturing(stream, &mut capturing));
     assert!(asked != status::OK || !capturing || w.mode == Mode::Faults);
+}
+
+/// Adds a node whose predicate is in the graph's pool, perhaps without the end of its body.
+fn add_conditional_node(w: &mut World, i: &mut Input, graph: usize, stream: *mut tcuda_stream) {
+    let mut predicate = null_mut();
+    if status_of!(tcuda_malloc(1, -1, stream, &mut predicate)) != status::OK {
+        return;
+    }
+    let graph = graph as *mut tcuda_graph;
+    let begin =
+        |stream| status_of!(tcuda_graph_conditional_begin(graph, 0, predicate, stream, null_mut()));
+    let begun = begin(stream);
+    let mut e = Expect::default();
+    e.also(NOT_NOW);
+    w.judge(begun, &e);
+    if begun == status::OK && !i.rarely(4) {
+        let inner = if i.rarely(2) { begin(null_mut()) } else { status::INVALID_STATE };
+        w.judge(inner, &e);
+        w.judge(status_of!(tcuda_graph_conditional_set(graph, predicate, null_mut())), &e);
+        if inner == status::OK {
+            w.judge(status_of!(tcuda_graph_conditional_end(graph)), &e);
+        }
+        w.judge(status_of!(tcuda_graph_conditional_end(graph)), &e);
+    }
+    w.judge(status_of!(tcuda_free(predicate)), &Expect::default());
 }
 
 pub(super) fn begin(w: &mut World, i: &mut Input) {
@@ -371,6 +400,48 @@ pub(super) fn annotation_pop(w: &mut World, i: &mut Input) {
     let mut e = Expect::default();
     let stream = w.stream(i, &mut e);
     w.judge(status_of!(tcuda_graph_annotation_pop(stream)), &e);
+}
+
+/// A predicate that is never read, since nothing is captured.
+fn predicate(i: &mut Input, e: &mut Expect) -> *const c_void {
+    static BYTE: u8 = 1;
+    if i.rarely(8) {
+        e.wrong(status::INVALID_ARGUMENT);
+        return std::ptr::null();
+    }
+    std::ptr::from_ref(&BYTE).cast()
+}
+
+pub(super) fn conditional_begin(w: &mut World, i: &mut Input) {
+    let mut e = Expect::default();
+    let (graph, stream) = (w.graph(i, &mut e), w.stream(i, &mut e));
+    let predicate = predicate(i, &mut e);
+    let condition = i.one_of(&[0, 1, 0, 1, 2, -1]);
+    if !(0..=1).contains(&condition) {
+        e.wrong(status::INVALID_ARGUMENT);
+    }
+    e.also(NOT_NOW);
+    let mut body = null_mut();
+    let graph = graph as *mut tcuda_graph;
+    let status =
+        status_of!(tcuda_graph_conditional_begin(graph, condition, predicate, stream, &mut body));
+    assert!(!w.judge(status, &e) && body.is_null());
+}
+
+pub(super) fn conditional_set(w: &mut World, i: &mut Input) {
+    let mut e = Expect::default();
+    let (graph, stream) = (w.graph(i, &mut e), w.stream(i, &mut e));
+    let predicate = predicate(i, &mut e);
+    e.also(NOT_NOW);
+    let status = status_of!(tcuda_graph_conditional_set(graph as *mut _, predicate, stream));
+    assert!(!w.judge(status, &e));
+}
+
+pub(super) fn conditional_end(w: &mut World, i: &mut Input) {
+    let mut e = Expect::default();
+    let graph = w.graph(i, &mut e);
+    e.also(NOT_NOW);
+    assert!(!w.judge(status_of!(tcuda_graph_conditional_end(graph as *mut _)), &e));
 }
 
 pub(super) fn capturing(w: &mut World, i: &mut Input) {

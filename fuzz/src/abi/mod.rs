@@ -351,6 +351,9 @@ pub const FUNCTIONS: &[(&str, Step)] = &[
     ("tcuda_file_register_buffer", file::register_buffer),
     ("tcuda_file_unregister_buffer", file::unregister_buffer),
     ("tcuda_file_native", file::native),
+    ("tcuda_graph_conditional_begin", graph::conditional_begin),
+    ("tcuda_graph_conditional_set", graph::conditional_set),
+    ("tcuda_graph_conditional_end", graph::conditional_end),
 ];
 
 /// More calls than this make an input slow, not better.

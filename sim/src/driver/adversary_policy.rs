@@ -176,7 +176,7 @@ fn kind_of(action: &Action) -> u8 {
     match action {
         Action::HostFunction(_) | Action::Callback(_) => 0,
         Action::Copy(_) => 1,
-        Action::Kernel(_) | Action::Writes(_) | Action::Fill(_) => 2,
-        Action::Record(_) | Action::Value(_) | Action::Nothing => 3,
+        Action::Kernel(_) | Action::Writes(_) | Action::Fill(_) | Action::Branch(_) => 2,
+        Action::Record(_) | Action::Value(_) | Action::Nothing | Action::Reset(_) => 3,
     }
 }

@@ -2,9 +2,9 @@
 
 use crate::base::code;
 use cudarc::driver::sys::{
-    CUdevice_P2PAttribute, CUfunction_attribute, CUmemAccess_flags, CUmemAllocationType,
-    CUmemLocationType, CUmemcpy3DOperandType, CUmemcpySrcAccessOrder, CUmemorytype,
-    CUpointer_attribute,
+    CUdevice_P2PAttribute, CUfunction_attribute, CUgraphConditionalNodeType, CUmemAccess_flags,
+    CUmemAllocationType, CUmemLocationType, CUmemcpy3DOperandType, CUmemcpySrcAccessOrder,
+    CUmemorytype, CUpointer_attribute,
 };
 use std::ffi::c_uint;
 use std::mem::transmute_copy;
@@ -109,6 +109,8 @@ enumerations! {
         CU_DEVICE_P2P_ATTRIBUTE_PERFORMANCE_RANK to CU_DEVICE_P2P_ATTRIBUTE_ACCESS_ACCESS_SUPPORTED;
     CUfunction_attribute
         CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK to CU_FUNC_ATTRIBUTE_MAX;
+    CUgraphConditionalNodeType
+        CU_GRAPH_COND_TYPE_IF to CU_GRAPH_COND_TYPE_SWITCH;
     CUmemcpy3DOperandType
         CU_MEMCPY_OPERAND_TYPE_POINTER to CU_MEMCPY_OPERAND_TYPE_ARRAY;
     CUmemcpySrcAccessOrder

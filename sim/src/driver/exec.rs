@@ -2,10 +2,10 @@
 //! that a launch allocates.
 
 use super::arguments::require;
-use super::graph::{Graph, Node, Task, Work};
+use super::graph::{Conditional, Graph, Node, Task, Work};
 use super::graph_memory::{Block, GraphMemory};
 use super::handles::Handles;
-use super::queue::{Action, Point, Stream};
+use super::queue::{Action, Branch, Point, Stream};
 use super::sync::{lock, read, write};
 use super::user_object::UserObject;
 use crate::base::code;
@@ -46,6 +46,11 @@ impl Execs {
         let over: Vec<Arc<Exec>> =
             lock(&self.retired).extract_if(.., |exec| exec.is_over()).collect();
         drop(over);
+    }
+
+    /// True unless the one with this ID was destroyed.
+    pub(super) fn has(&self, id: u32) -> bool {
+        read(&self.table).handle_of(|exec| exec.id == id).is_some()
     }
 
     /// True if a destroyed one may have unfinished work.
@@ -96,7 +101,8 @@ pub(super) struct Step {
 }
 
 impl Step {
-    /// The steps of a graph. The error is a node of a cycle.
+    /// The steps of a graph. The error is a node of a cycle, or a conditional node with a body that
+    /// cannot run.
     pub(super) fn all(graph: &Graph) -> Result<Vec<Step>, Arc<Node>> {
         let mut steps: Vec<Step> = Vec::new();
         let mut places: BTreeMap<usize, usize> = BTreeMap::new();
@@ -111,7 +117,13 @@ impl Step {
             }
             places.insert(node.number, steps.len());
             let (id, handle, device) = (node.id, node.handle, node.device);
-            let task = Arc::clone(&node.task);
+            let task = match &node.task.work {
+                Work::Conditional(conditional) => {
+                    let branch = branch_of(conditional).ok_or_else(|| Arc::clone(&node))?;
+                    Arc::new(Work::Action(Action::Branch(Arc::new(branch))).into())
+                }
+                _ => Arc::clone(&node.task),
+            };
             steps.push(Step { id, handle, device, after, task, inner, is_enabled: true });
         }
         Ok(steps)
@@ -122,6 +134,32 @@ impl Step {
         const NOTHING: &Work = &Work::Action(Action::Nothing);
         if self.is_enabled { &self.task.work } else { NOTHING }
     }
+}
+
+/// A conditional node as it runs; `None` if a body has work that bodies cannot have, or a cycle.
+fn branch_of(node: &Conditional) -> Option<Branch> {
+    let bodies = node.bodies.iter().map(|body| actions(body)).collect::<Option<_>>()?;
+    Some(Branch { condition: Arc::clone(&node.condition), kind: node.kind, bodies })
+}
+
+/// The work of a body.
+fn actions(graph: &Graph) -> Option<Vec<Action>> {
+    let mut actions = Vec::new();
+    for node in graph.sorted().ok()? {
+        match &node.task.work {
+            Work::Action(
+                action @ (Action::Nothing
+                | Action::Kernel(_)
+                | Action::Copy(_)
+                | Action::Fill(_)
+                | Action::Branch(_)),
+            ) => actions.push(action.for_next_launch()),
+            Work::Child(child) => actions.extend(self::actions(child)?),
+            Work::Conditional(inner) => actions.push(Action::Branch(Arc::new(branch_of(inner)?))),
+            _ => return None,
+        }
+    }
+    Some(actions)
 }
 
 /// Appends the steps of a child graph that come after others. Returns the places of the last ones.

@@ -8,10 +8,10 @@ use super::copy::Fill;
 use super::entry::entry;
 use super::exec::{Exec, FREE_AT_LAUNCH, Step};
 use super::fill_calls;
-use super::graph::Work;
+use super::graph::{Node, Work};
 use super::machine::Machine;
 use super::physical::POISONED_BYTES;
-use super::queue::{Action, Kind, Point, Stream};
+use super::queue::{Action, Branch, Kind, Point, Stream};
 use super::sync::{lock, write};
 use crate::base::code;
 use cudarc::driver::sys::{
@@ -39,7 +39,9 @@ fn queue_all(machine: &Machine, exec: &Exec, stream: &Arc<Stream>) -> Result<(),
     require(can_copy(&steps), code::INVALID_VALUE)?;
     exec.take_memory(&machine.graph_memory, &steps)?;
     let before = launched.last.iter().filter(|last| !last.is_reached()).cloned().collect();
-    let start = machine.submit(stream, before, Action::Nothing)?;
+    let branches: Vec<_> = steps.iter().filter_map(|step| branch_of(&step.task.work)).collect();
+    let first = if branches.is_empty() { Action::Nothing } else { Action::Reset(branches) };
+    let start = machine.submit(stream, before, first)?;
     let mut chains: Vec<Option<Arc<Stream>>> = vec![None; exec.chains.len()];
     let mut points: Vec<Point> = Vec::with_capacity(steps.len());
     for (step, chain) in steps.iter().zip(&exec.chain_of) {
@@ -72,6 +74,13 @@ fn queue_all(machine: &Machine, exec: &Exec, stream: &Arc<Stream>) -> Result<(),
     Ok(())
 }
 
+fn branch_of(work: &Work) -> Option<Arc<Branch>> {
+    match work {
+        Work::Action(Action::Branch(branch)) => Some(Arc::clone(branch)),
+        _ => None,
+    }
+}
+
 fn own_stream<'a>(
     machine: &Machine,
     made: &'a mut Option<Arc<Stream>>,
@@ -98,7 +107,7 @@ fn queue(
             waits.extend(event.point().filter(|point| !point.is_reached()));
             Action::Nothing
         }
-        Work::Allocate(_) | Work::Child(_) => Action::Nothing,
+        Work::Allocate(_) | Work::Child(_) | Work::Conditional(_) => Action::Nothing,
         Work::Values(batch) => match batch.operations.split_last() {
             Some((last, others)) => {
                 for value in others {
@@ -139,31 +148,46 @@ fn can_copy(steps: &[Step]) -> bool {
     })
 }
 
-/// Creates an executable graph. An error is a status, with the handle of the node that is to blame,
-/// or 0.
+/// Why a graph cannot be made executable: a status, with the node that is to blame.
+struct Failure {
+    code: i32,
+    node: Option<Arc<Node>>,
+}
+
+impl From<i32> for Failure {
+    fn from(code: i32) -> Failure {
+        Failure { code, node: None }
+    }
+}
+
+/// Creates an executable graph.
 fn instantiate(
     machine: &Machine,
     exec: *mut CUgraphExec,
     graph: CUgraph,
     flags: c_ulonglong,
-) -> Result<(), (i32, usize)> {
-    let check = || {
-        machine.current()?;
-        machine.captures.refuse_unsafe()?;
-        require(!exec.is_null() && flags & !FLAGS == 0, code::INVALID_VALUE)?;
-        require(flags & DEVICE == 0 || flags & FREE_AT_LAUNCH == 0, code::INVALID_VALUE)?;
-        let graph = machine.graph(graph)?;
-        require(!graph.is_owned.load(Ordering::Relaxed), code::INVALID_VALUE)?;
-        Ok(graph)
-    };
-    let graph = check().map_err(|code| (code, 0))?;
-    let steps = Step::all(&graph).map_err(|node| (code::INVALID_VALUE, node.handle))?;
-    can_run(machine, &steps).map_err(|code| (code, 0))?;
+) -> Result<(), Failure> {
+    machine.current()?;
+    machine.captures.refuse_unsafe()?;
+    require(!exec.is_null() && flags & !FLAGS == 0, code::INVALID_VALUE)?;
+    require(flags & DEVICE == 0 || flags & FREE_AT_LAUNCH == 0, code::INVALID_VALUE)?;
+    let graph = machine.graph(graph)?;
+    if graph.is_conditional() {
+        // Bodies cannot be instantiated, and other graphs once at a time (580.159).
+        let is_body = graph.root != graph.id;
+        let is_made = machine.execs.has(graph.exec.load(Ordering::Relaxed));
+        require(!is_body && !is_made, code::NOT_SUPPORTED)?;
+    }
+    require(!graph.is_owned.load(Ordering::Relaxed), code::INVALID_VALUE)?;
+    let steps = Step::all(&graph)
+        .map_err(|node| Failure { code: code::INVALID_VALUE, node: Some(node) })?;
+    can_run(machine, &steps)?;
     let objects = lock(&graph.objects).objects();
     let id = write(&machine.graphs).next_id();
     let made = Arc::new(Exec::new(id, steps, flags & !UPLOAD, objects));
+    graph.exec.store(id, Ordering::Relaxed);
     let handle = write(&machine.execs.table).insert(made);
-    put!(exec, ptr::without_provenance_mut(handle)).map_err(|code| (code, 0))
+    Ok(put!(exec, ptr::without_provenance_mut(handle))?)
 }
 
 #[unsafe(no_mangle)]
@@ -172,7 +196,7 @@ pub(super) unsafe extern "C" fn cuGraphInstantiateWithFlags(
     graph: CUgraph,
     flags: c_ulonglong,
 ) -> c_int {
-    entry(|machine| instantiate(machine, exec, graph, flags).map_err(|(code, _)| code))
+    entry(|machine| instantiate(machine, exec, graph, flags).map_err(|failure| failure.code))
 }
 
 #[unsafe(no_mangle)]
@@ -188,12 +212,12 @@ pub(super) unsafe extern "C" fn cuGraphInstantiateWithParams(
         let upload = flags & UPLOAD != 0;
         let stream = if upload { Some(machine.stream(upload_to_stream)?) } else { None };
         let outcome = instantiate(machine, exec, graph, flags);
-        let (result_out, node) = match outcome {
+        let (result_out, node) = match &outcome {
             Ok(()) => (CUgraphInstantiateResult::CUDA_GRAPH_INSTANTIATE_SUCCESS, 0),
-            Err((_, 0)) => (CUgraphInstantiateResult::CUDA_GRAPH_INSTANTIATE_ERROR, 0),
-            Err((_, node)) => {
-                (CUgraphInstantiateResult::CUDA_GRAPH_INSTANTIATE_INVALID_STRUCTURE, node)
+            Err(Failure { node: None, .. }) => {
+                (CUgraphInstantiateResult::CUDA_GRAPH_INSTANTIATE_ERROR, 0)
             }
+            Err(Failure { node: Some(node), .. }) => (why(node), node.handle),
         };
         let results = CUDA_GRAPH_INSTANTIATE_PARAMS {
             flags,
@@ -202,9 +226,19 @@ pub(super) unsafe extern "C" fn cuGraphInstantiateWithParams(
             result_out,
         };
         put!(params, results)?;
-        outcome.map_err(|(code, _)| code)?;
+        outcome.map_err(|failure| failure.code)?;
         stream.map_or(Ok(()), |stream| upload_to(machine, &stream))
     })
+}
+
+/// What is wrong with a node.
+fn why(node: &Node) -> CUgraphInstantiateResult {
+    match node.task.work {
+        Work::Conditional(_) => {
+            CUgraphInstantiateResult::CUDA_GRAPH_INSTANTIATE_NODE_OPERATION_NOT_SUPPORTED
+        }
+        _ => CUgraphInstantiateResult::CUDA_GRAPH_INSTANTIATE_INVALID_STRUCTURE,
+    }
 }
 
 /// Memory of a graph is mapped when its nodes are created, so an upload has no work. Later work of

@@ -9,10 +9,10 @@ use super::device_calls::VERSION;
 use super::entry::guard;
 use super::per_thread_calls::FORMS;
 use super::{
-    attribute_calls, batch_calls, capture_calls, context_calls, copy_calls, device_calls,
-    edge_calls, error_calls, event_calls, exec_calls, exec_node_calls, fill_calls, function_calls,
-    graph_calls, graph_id_calls, graph_memory_calls, green_calls, ipc_calls, launch_calls,
-    library_calls, link_calls, managed_calls, memory_calls, module_calls, node_calls,
+    attribute_calls, batch_calls, capture_calls, condition_calls, context_calls, copy_calls,
+    device_calls, edge_calls, error_calls, event_calls, exec_calls, exec_node_calls, fill_calls,
+    function_calls, graph_calls, graph_id_calls, graph_memory_calls, green_calls, ipc_calls,
+    launch_calls, library_calls, link_calls, managed_calls, memory_calls, module_calls, node_calls,
     node_parameter_calls, occupancy_calls, own_context_calls, pointer_calls, pool_calls,
     resource_calls, setting_calls, stream_calls, transfer_calls, user_object_calls, value_calls,
     virtual_memory_calls,
@@ -292,6 +292,10 @@ exports! {
         cuGraphAddNode 12020 = cuGraphAddNode(
             node, graph, dependencies, count, params);
         cuGraphAddNode 12030 = cuGraphAddNode_v2(node, graph, dependencies, data, count, params);
+    }
+    condition_calls {
+        cuGraphConditionalHandleCreate 12030 = cuGraphConditionalHandleCreate(
+            handle, graph, context, default, flags);
     }
     node_parameter_calls {
         cuGraphKernelNodeGetParams 12000 = cuGraphKernelNodeGetParams_v2(node, result);

@@ -1,9 +1,10 @@
 //! Graphs: operations and their dependencies.
 
+use super::condition::Condition;
 use super::event::Event;
 use super::graph_memory::Block;
 use super::handles::Handles;
-use super::queue::Action;
+use super::queue::{Action, BranchKind};
 use super::sync::{lock, read, write};
 use super::user_object::References;
 use super::value::Batch;
@@ -11,7 +12,7 @@ use crate::base::code;
 use cudarc::driver::sys::{CUDA_MEMCPY3D, CUDA_MEMSET_NODE_PARAMS, CUmemAccessDesc};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{c_int, c_uint};
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, RwLock, Weak};
 
 /// The tables of graphs and of their nodes.
@@ -36,6 +37,13 @@ pub(super) struct Graph {
     handle: AtomicUsize,
     /// A node of another graph owns it: it is destroyed with that node.
     pub(super) is_owned: AtomicBool,
+    /// The ID of the graph whose conditional node, or a node within, has this one as a body; else
+    /// its own.
+    pub(super) root: u32,
+    /// The conditions that were created for it.
+    pub(super) conditions: Mutex<Vec<Arc<Condition>>>,
+    /// The ID of the last executable graph that was made of it; 0: none.
+    pub(super) exec: AtomicU32,
     nodes: Mutex<Nodes>,
     /// The user objects that it keeps alive.
     pub(super) objects: Mutex<References>,
@@ -118,6 +126,23 @@ pub(super) enum Work {
     Values(Batch),
     /// Runs the nodes of another graph.
     Child(Arc<Graph>),
+    /// Runs nodes of other graphs by a condition.
+    Conditional(Arc<Conditional>),
+}
+
+/// A conditional node.
+pub(super) struct Conditional {
+    pub(super) condition: Arc<Condition>,
+    pub(super) kind: BranchKind,
+    pub(super) bodies: Box<[Arc<Graph>]>,
+    /// The handles of the bodies, which the host may read as long as the node exists.
+    pub(super) handles: Box<[usize]>,
+}
+
+impl Drop for Conditional {
+    fn drop(&mut self) {
+        self.condition.is_used.store(false, Ordering::Relaxed);
+    }
 }
 
 impl Work {
@@ -134,6 +159,7 @@ impl Work {
                 | Action::Record(_)
                 | Action::Writes(_)
                 | Action::Callback(_)
+                | Action::Reset(_)
                 | Action::Value(_),
             ) => 5,
             Work::Wait(_) => 6,
@@ -141,6 +167,7 @@ impl Work {
             Work::Allocate(_) => 10,
             Work::Free(_) => 11,
             Work::Values(_) => 12,
+            Work::Conditional(_) | Work::Action(Action::Branch(_)) => 13,
         }
     }
 
@@ -181,11 +208,24 @@ impl Graphs {
 impl Graph {
     /// Creates a graph in a table.
     pub(super) fn insert(graphs: &RwLock<Graphs>) -> Arc<Graph> {
+        Graph::insert_within(graphs, None)
+    }
+
+    /// Creates a graph that is the body of a conditional node of another one.
+    pub(super) fn insert_body(&self, graphs: &RwLock<Graphs>) -> Arc<Graph> {
+        Graph::insert_within(graphs, Some(self.root))
+    }
+
+    fn insert_within(graphs: &RwLock<Graphs>, root: Option<u32>) -> Arc<Graph> {
         let mut table = write(graphs);
+        let id = table.next_id();
         let graph = Arc::new(Graph {
-            id: table.next_id(),
+            id,
             handle: AtomicUsize::new(0),
-            is_owned: AtomicBool::new(false),
+            is_owned: AtomicBool::new(root.is_some()),
+            root: root.unwrap_or(id),
+            conditions: Mutex::default(),
+            exec: AtomicU32::new(0),
             nodes: Mutex::default(),
             objects: Mutex::default(),
         });
@@ -379,6 +419,16 @@ impl Graph {
         self.nodes().iter().any(|node| node.task.work.is_of_memory())
     }
 
+    /// True if it is a body of a conditional node, or has such nodes.
+    pub(super) fn is_conditional(&self) -> bool {
+        let is_it = |node: &Arc<Node>| match &node.task.work {
+            Work::Conditional(_) => true,
+            Work::Child(child) => child.is_conditional(),
+            _ => false,
+        };
+        self.root != self.id || self.nodes().iter().any(is_it)
+    }
+
     /// True if a node frees this memory.
     pub(super) fn frees(&self, block: &Arc<Block>) -> bool {
         self.nodes().iter().any(|node| match &node.task.work {
@@ -400,6 +450,7 @@ impl Graph {
     pub(super) fn destroy(&self, graphs: &RwLock<Graphs>) {
         let nodes = std::mem::take(&mut lock(&self.nodes).all);
         let objects = std::mem::take(&mut *lock(&self.objects));
+        let conditions = std::mem::take(&mut *lock(&self.conditions));
         let mut tables = write(graphs);
         for node in nodes.values() {
             tables.nodes.remove(node.handle);
@@ -408,15 +459,17 @@ impl Graph {
         drop(tables);
         nodes.values().for_each(|node| node.destroy_child(graphs));
         // The last reference may free memory, so it is dropped without a lock.
-        drop((graph, nodes, objects));
+        drop((graph, nodes, objects, conditions));
     }
 }
 
 impl Node {
     /// Destroys the child graph that it owns.
     fn destroy_child(&self, graphs: &RwLock<Graphs>) {
-        if let Work::Child(child) = &self.task.work {
-            child.destroy(graphs);
+        match &self.task.work {
+            Work::Child(child) => child.destroy(graphs),
+            Work::Conditional(node) => node.bodies.iter().for_each(|body| body.destroy(graphs)),
+            _ => (),
         }
     }
 }

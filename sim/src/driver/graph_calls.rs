@@ -39,7 +39,7 @@ pub(super) unsafe extern "C" fn cuGraphClone(clone: *mut CUgraph, graph: CUgraph
     entry(|machine| {
         let graph = machine.graph(graph)?;
         require(!clone.is_null(), code::INVALID_VALUE)?;
-        require(!graph.has_memory(), code::NOT_SUPPORTED)?;
+        require(!graph.has_memory() && !graph.is_conditional(), code::NOT_SUPPORTED)?;
         let made = graph.duplicate(&machine.graphs, false);
         put!(clone, ptr::without_provenance_mut(made.handle()))
     })
@@ -193,10 +193,14 @@ fn compare(old: &[Step], new: &[Step]) -> (c_uint, usize) {
     (SUCCESS, 0)
 }
 
-/// True unless both are operations on values, of different kinds.
+/// True unless both are operations on values, of different kinds, or conditional nodes with
+/// different bodies.
 fn have_same_values(old: &Work, new: &Work) -> bool {
     match (old, new) {
         (Work::Values(old), Work::Values(new)) => new.has_shape_of(old),
+        (Work::Action(Action::Branch(old)), Work::Action(Action::Branch(new))) => {
+            new.has_shape_of(old)
+        }
         _ => true,
     }
 }
@@ -262,6 +266,7 @@ fn label(work: &Work) -> (&'static str, String) {
             | Action::Record(_)
             | Action::Writes(_)
             | Action::Callback(_)
+            | Action::Reset(_)
             | Action::Value(_),
         ) => ("EMPTY", String::new()),
         Work::Values(batch) => ("BATCH_MEM_OP", format!("{} operations", batch.operations.len())),
@@ -269,6 +274,8 @@ fn label(work: &Work) -> (&'static str, String) {
         Work::Record(_) => ("EVENT_RECORD", String::new()),
         Work::Allocate(block) => ("MEM_ALLOC", format!("{} bytes", block.bytes)),
         Work::Child(child) => ("CHILD", format!("{} nodes", child.nodes().len())),
+        Work::Conditional(node) => ("CONDITIONAL", format!("{} bodies", node.bodies.len())),
+        Work::Action(Action::Branch(_)) => ("CONDITIONAL", String::new()),
         Work::Free(block) => ("MEM_FREE", format!("{} bytes", block.bytes)),
     }
 }

@@ -1,5 +1,6 @@
 //! The devices: their contexts, their memory and their load. Runs the operations of streams.
 
+use super::condition::Conditions;
 use super::config::{Config, ScheduleKind};
 use super::context::{Context, Created};
 use super::copy;
@@ -66,6 +67,7 @@ pub(super) struct Hardware {
     pub(super) devices: Vec<Device>,
     created: Created,
     pub(super) memory: Arc<Memory>,
+    pub(super) conditions: Arc<Conditions>,
     /// How kernels run. The seed of an adversarial schedule orders blocks and warps as well.
     options: Options,
     /// Launches of kernels so far.
@@ -88,8 +90,8 @@ impl Hardware {
             ..Options::default()
         };
         let launches = AtomicU64::new(1);
-        let created = Created::default();
-        Hardware { devices, created, memory, options, launches, start: Instant::now() }
+        let (created, conditions) = (Created::default(), Arc::default());
+        Hardware { devices, created, memory, conditions, options, launches, start: Instant::now() }
     }
 
     /// Nanoseconds since the machine was powered on.
@@ -223,6 +225,7 @@ impl Hardware {
             Action::Kernel(launch) => {
                 let run = Run {
                     memory: &self.memory,
+                    conditions: &self.conditions,
                     device: stream.device,
                     options: Options {
                         launch: self.launches.fetch_add(1, Ordering::Relaxed),
@@ -234,6 +237,16 @@ impl Hardware {
                 self.measured(work, &[&device.kernels, &device.memory])?;
             }
             Action::Writes(writes) => writes.iter().for_each(Write::apply),
+            Action::Reset(branches) => branches.iter().for_each(|branch| branch.reset()),
+            Action::Branch(branch) => {
+                // A loop without end fails as a kernel does.
+                let end = Instant::now() + self.options.time_limit;
+                let goes_on = || match Instant::now() < end {
+                    true => Ok(()),
+                    false => Err(code::LAUNCH_TIMEOUT),
+                };
+                branch.run(goes_on, |action| self.perform(stream, action))?;
+            }
         }
         Ok(())
     }

@@ -1,6 +1,7 @@
 //! Kernels of PTX: their modules' variables, their launches, and the memory that they reach.
 
 use super::address_space::{Access, Accessor, Chunk, Purpose};
+use super::condition::Conditions;
 use super::hooks;
 use super::journal::Journal;
 use super::memory::Memory;
@@ -227,6 +228,8 @@ pub struct Launch {
     pub(super) parameters: Vec<u8>,
     /// The multiprocessors on which it runs; `None`: all.
     pub(super) partition: Option<Arc<Partition>>,
+    /// A graph launches it, so that it may set conditions.
+    is_of_graph: bool,
     /// Present if the kernel's writes are delayed.
     journal: Option<Arc<Journal>>,
 }
@@ -234,7 +237,9 @@ pub struct Launch {
 impl Launch {
     /// A launch of a kernel with these values of its parameters.
     pub(super) fn new(kernel: Arc<Kernel>, shape: Shape, parameters: Vec<u8>) -> Launch {
-        Launch { shape, is_cooperative: false, kernel, parameters, partition: None, journal: None }
+        let (is_cooperative, is_of_graph) = (false, false);
+        let (partition, journal) = (None, None);
+        Launch { shape, is_cooperative, kernel, parameters, partition, is_of_graph, journal }
     }
 
     /// The same launch on these multiprocessors.
@@ -251,8 +256,8 @@ impl Launch {
     pub(super) fn for_next_launch(&self) -> Launch {
         let (kernel, parameters) = (Arc::clone(&self.kernel), self.parameters.clone());
         let (shape, is_cooperative) = (self.shape, self.is_cooperative);
-        let partition = self.partition.clone();
-        Launch { kernel, parameters, partition, journal: None, shape, is_cooperative }
+        let (partition, is_of_graph, journal) = (self.partition.clone(), true, None);
+        Launch { shape, is_cooperative, kernel, parameters, partition, is_of_graph, journal }
     }
 
     /// Starts a journal of the kernel's writes. `None` if it has atomic operations: kernels of
@@ -269,6 +274,7 @@ impl Launch {
     pub(super) fn run(&self, run: &Run<'_>) -> Result<(), i32> {
         let reach = Reach {
             memory: run.memory,
+            conditions: self.is_of_graph.then_some(run.conditions),
             device: run.device,
             journal: self.journal.as_deref(),
             partition: self.partition.as_deref(),
@@ -300,6 +306,7 @@ impl Launch {
 /// Where a kernel runs.
 pub(super) struct Run<'a> {
     pub(super) memory: &'a Memory,
+    pub(super) conditions: &'a Conditions,
     pub(super) device: usize,
     /// With the number of the launch since the machine was powered on: a seed repeats a run.
     pub(super) options: Options,
@@ -310,6 +317,8 @@ pub(super) struct Run<'a> {
 /// The machine as a kernel sees it.
 struct Reach<'a> {
     memory: &'a Memory,
+    /// Those that it may set; `None`: none.
+    conditions: Option<&'a Conditions>,
     device: usize,
     journal: Option<&'a Journal>,
     partition: Option<&'a Partition>,
@@ -355,6 +364,10 @@ unsafe impl crate::memory::Machine for Reach<'_> {
 
     fn free(&self, address: u64) -> bool {
         lock(self.heap()).free(address)
+    }
+
+    fn set_condition(&self, handle: u64, value: u32) -> bool {
+        self.conditions.is_some_and(|conditions| conditions.set(handle, value))
     }
 
     fn nanoseconds(&self) -> u64 {

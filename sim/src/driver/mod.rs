@@ -20,6 +20,7 @@
 
 // What all of them use: locks, arguments, options, tables of handles, threads.
 mod arguments;
+mod condition;
 mod config;
 mod environment;
 mod error;
@@ -97,6 +98,7 @@ mod machine;
 mod attribute_calls;
 mod batch_calls;
 mod capture_calls;
+mod condition_calls;
 mod context_calls;
 mod copy_calls;
 mod device_calls;

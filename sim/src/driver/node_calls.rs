@@ -175,6 +175,7 @@ pub(super) fn any(
         (10, Some(graph)) => tasks::allocate(machine, graph, body.cast()),
         (11, Some(graph)) => tasks::free(machine, graph, peek!(body.cast::<CUdeviceptr>())?),
         (12, _) => value_calls::task(machine, body.cast()),
+        (13, Some(graph)) => tasks::conditional(machine, graph, body.cast()),
         (0..=13, _) => Err(code::NOT_SUPPORTED),
         _ => Err(code::INVALID_VALUE),
     }

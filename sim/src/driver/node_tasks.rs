@@ -3,7 +3,7 @@
 use super::address_space::PoolAccess;
 use super::arguments::{peek, peek_checked, put, require};
 use super::copy::{Copy, Fill, Place, Side};
-use super::graph::{Given, Graph, NodeAttributes, Task, Work};
+use super::graph::{Conditional, Given, Graph, NodeAttributes, Task, Work};
 use super::green;
 use super::host_function::HostFunction;
 use super::launch_attributes::Attributes;
@@ -11,16 +11,16 @@ use super::launch_calls::{self, Request};
 use super::machine::Machine;
 use super::module::{Function, Owner};
 use super::partition::Partition;
-use super::queue::Action;
+use super::queue::{Action, BranchKind};
 use super::sync::read;
 use super::transfer_calls;
 use super::virtual_memory_calls::{location, rights};
 use crate::base::code;
 use cudarc::driver::sys::{
-    CUDA_HOST_NODE_PARAMS, CUDA_KERNEL_NODE_PARAMS, CUDA_MEM_ALLOC_NODE_PARAMS, CUDA_MEMCPY3D,
-    CUDA_MEMSET_NODE_PARAMS, CUcontext, CUdeviceptr, CUevent, CUgraph,
-    CUmemAllocationHandleType_enum, CUmemAllocationType, CUmemLocation, CUmemLocationType,
-    CUmemPoolProps, CUmemorytype,
+    CUDA_CONDITIONAL_NODE_PARAMS, CUDA_HOST_NODE_PARAMS, CUDA_KERNEL_NODE_PARAMS,
+    CUDA_MEM_ALLOC_NODE_PARAMS, CUDA_MEMCPY3D, CUDA_MEMSET_NODE_PARAMS, CUcontext, CUdeviceptr,
+    CUevent, CUgraph, CUgraphConditionalNodeType, CUmemAllocationHandleType_enum,
+    CUmemAllocationType, CUmemLocation, CUmemLocationType, CUmemPoolProps, CUmemorytype,
 };
 use std::ffi::{c_int, c_uint};
 use std::ptr::{null, null_mut, without_provenance_mut};
@@ -308,7 +308,7 @@ pub(super) fn empty(machine: &Machine) -> Made {
 /// A node with a copy of a graph.
 pub(super) fn child(machine: &Machine, graph: CUgraph) -> Result<Made, i32> {
     let graph = machine.graph(graph)?;
-    require(!graph.has_memory(), code::NOT_SUPPORTED)?;
+    require(!graph.has_memory() && !graph.is_conditional(), code::NOT_SUPPORTED)?;
     let copy = graph.duplicate(&machine.graphs, true);
     Ok((any_device(machine), Work::Child(copy).into()))
 }
@@ -316,6 +316,7 @@ pub(super) fn child(machine: &Machine, graph: CUgraph) -> Result<Made, i32> {
 /// A node with a graph itself, which `parent` owns from now on.
 pub(super) fn moved_child(machine: &Machine, parent: &Graph, graph: CUgraph) -> Result<Made, i32> {
     let graph = machine.graph(graph)?;
+    require(!graph.is_conditional(), code::NOT_SUPPORTED)?;
     require(!graph.contains(parent), code::INVALID_VALUE)?;
     let was_owned = graph.is_owned.swap(true, Ordering::Relaxed);
     require(!was_owned, code::INVALID_VALUE)?;
@@ -328,6 +329,34 @@ pub(super) fn child_of(task: &Task) -> Result<CUgraph, i32> {
         Work::Child(child) => Ok(without_provenance_mut(child.handle())),
         _ => Err(code::INVALID_VALUE),
     }
+}
+
+/// A node with new bodies; the list of their handles is stored in its parameters.
+pub(super) fn conditional(
+    machine: &Machine,
+    graph: &Graph,
+    params: *mut CUDA_CONDITIONAL_NODE_PARAMS,
+) -> Result<Made, i32> {
+    let given = peek_checked!(params, type_)?;
+    require(!given.ctx.is_null(), code::INVALID_CONTEXT)?;
+    let (_, device) = place_of(machine, given.ctx)?;
+    let (kind, most) = match given.type_ {
+        CUgraphConditionalNodeType::CU_GRAPH_COND_TYPE_IF => (BranchKind::If, 2),
+        CUgraphConditionalNodeType::CU_GRAPH_COND_TYPE_WHILE => (BranchKind::While, 1),
+        CUgraphConditionalNodeType::CU_GRAPH_COND_TYPE_SWITCH => (BranchKind::Switch, c_uint::MAX),
+    };
+    let size = given.size;
+    require((1..=most).contains(&size), code::INVALID_VALUE)?;
+    let condition = machine.hardware.conditions.find(given.handle).ok_or(code::INVALID_VALUE)?;
+    require(condition.root == graph.root, code::INVALID_VALUE)?;
+    let was_used = condition.is_used.swap(true, Ordering::Relaxed);
+    require(!was_used, code::INVALID_VALUE)?;
+    let bodies: Box<[_]> = (0..size).map(|_| graph.insert_body(&machine.graphs)).collect();
+    let handles = bodies.iter().map(|body| body.handle()).collect();
+    let node = Arc::new(Conditional { condition, kind, bodies, handles });
+    let list = node.handles.as_ptr().cast_mut().cast();
+    put!(params, CUDA_CONDITIONAL_NODE_PARAMS { phGraph_out: list, ..given })?;
+    Ok((device, Work::Conditional(node).into()))
 }
 
 pub(super) fn record(machine: &Machine, event: CUevent) -> Result<Made, i32> {

@@ -1,5 +1,6 @@
 //! The queue of a stream, its points, and its operations.
 
+use super::condition::Condition;
 use super::copy::{Copy, Fill};
 use super::host_function::{Callback, HostFunction};
 use super::journal::Write;
@@ -11,6 +12,7 @@ use super::sync::lock;
 use super::value::ValueOperation;
 use crate::base::sync::{AtomicBool, AtomicU64, AtomicUsize, Condvar, Mutex, MutexGuard, Ordering};
 use std::collections::VecDeque;
+use std::mem::discriminant;
 use std::sync::{Arc, PoisonError, atomic};
 
 /// The relation of a stream to the legacy default stream.
@@ -94,6 +96,29 @@ pub(super) enum Action {
     Kernel(Box<Launch>),
     /// The delayed writes of a kernel that ran in the first step.
     Writes(Vec<Write>),
+    /// Sets conditions at the beginning of a graph's launch.
+    Reset(Vec<Arc<Branch>>),
+    /// Runs bodies of a conditional node.
+    Branch(Arc<Branch>),
+}
+
+/// A conditional node of an executable graph.
+pub(super) struct Branch {
+    pub(super) condition: Arc<Condition>,
+    pub(super) kind: BranchKind,
+    /// The work of each body, in an order that its dependencies allow.
+    pub(super) bodies: Vec<Vec<Action>>,
+}
+
+/// Which bodies run, by the value of the condition.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum BranchKind {
+    /// The first one unless it is 0, else the second one.
+    If,
+    /// The first one, as long as it is not 0.
+    While,
+    /// The one with this number.
+    Switch,
 }
 
 /// An entry of a queue. It may run when the entries before it have finished and `waits` are
@@ -118,9 +143,61 @@ impl Action {
             Action::Value(value) => Action::Value(*value),
             Action::HostFunction(host) => Action::HostFunction(*host),
             Action::Kernel(launch) => Action::Kernel(Box::new(launch.for_next_launch())),
+            Action::Branch(branch) => Action::Branch(Arc::clone(branch)),
             // These are created while others run, and are never recorded in a graph.
-            Action::Nothing | Action::Record(_) | Action::Writes(_) | Action::Callback(_) => {
-                Action::Nothing
+            Action::Nothing
+            | Action::Record(_)
+            | Action::Writes(_)
+            | Action::Callback(_)
+            | Action::Reset(_) => Action::Nothing,
+        }
+    }
+}
+
+impl Branch {
+    /// True if it can replace another one.
+    pub(super) fn has_shape_of(&self, other: &Branch) -> bool {
+        let is_alike = |(own, other): (&Action, &Action)| match (own, other) {
+            (Action::Branch(own), Action::Branch(other)) => own.has_shape_of(other),
+            _ => discriminant(own) == discriminant(other),
+        };
+        let same = |(own, other): (&Vec<Action>, &Vec<Action>)| {
+            own.len() == other.len() && own.iter().zip(other).all(is_alike)
+        };
+        self.kind == other.kind
+            && self.bodies.len() == other.bodies.len()
+            && self.bodies.iter().zip(&other.bodies).all(same)
+    }
+
+    /// Sets its conditions to their values at the beginning of a launch.
+    pub(super) fn reset(&self) {
+        self.condition.reset();
+        for action in self.bodies.iter().flatten() {
+            if let Action::Branch(inner) = action {
+                inner.reset();
+            }
+        }
+    }
+
+    /// Runs the bodies that the condition chooses, as long as `goes_on`.
+    pub(super) fn run(
+        &self,
+        mut goes_on: impl FnMut() -> Result<(), i32>,
+        mut perform: impl FnMut(Action) -> Result<(), i32>,
+    ) -> Result<(), i32> {
+        let mut run = |place: usize| {
+            let body = self.bodies.get(place).map_or(&[][..], Vec::as_slice);
+            body.iter().try_for_each(|action| perform(action.for_next_launch()))
+        };
+        match self.kind {
+            BranchKind::If => run(usize::from(self.condition.value() == 0)),
+            BranchKind::Switch => run(self.condition.value() as usize),
+            BranchKind::While => {
+                while self.condition.value() != 0 {
+                    run(0)?;
+                    goes_on()?;
+                }
+                Ok(())
             }
         }
     }

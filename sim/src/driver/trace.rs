@@ -157,6 +157,7 @@ fn describe(action: &Action) -> (&'static str, Option<Range>, Option<Range>) {
         }
         Action::HostFunction(_) | Action::Callback(_) => ("callback", None, None),
         Action::Kernel(_) | Action::Writes(_) => ("kernel", None, None),
+        Action::Reset(_) | Action::Branch(_) => ("conditional", None, None),
     }
 }
 

@@ -1,4 +1,5 @@
-//! Functions that the driver provides to kernels: `vprintf`, `malloc`, `free`, `__assertfail`.
+//! Functions that the driver provides to kernels: `vprintf`, `malloc`, `free`, `__assertfail`,
+//! `cudaGraphSetConditional`.
 
 use super::Grid;
 use super::warp::thread_of;
@@ -48,6 +49,13 @@ pub(super) fn call(
                 let address = calls.argument(0)?;
                 if address != 0 && !calls.memory.machine.free(address) {
                     return Err(Fault::at(FaultKind::IllegalAddress, address).of_lane(lane));
+                }
+                0
+            }
+            Builtin::SetConditional => {
+                let (handle, value) = (calls.argument(0)?, calls.argument(1)?);
+                if !calls.memory.machine.set_condition(handle, value as u32) {
+                    return Err(Fault::at(FaultKind::IllegalAddress, handle).of_lane(lane));
                 }
                 0
             }

@@ -67,6 +67,10 @@ pub unsafe trait Machine: Sync {
     fn allocate(&self, bytes: u64) -> u64;
     /// `free` in a kernel; false if the address is no allocation.
     fn free(&self, address: u64) -> bool;
+    /// `cudaGraphSetConditional`; false if the kernel has no such condition.
+    fn set_condition(&self, _handle: u64, _value: u32) -> bool {
+        false
+    }
     /// Nanoseconds of the device's global timer.
     fn nanoseconds(&self) -> u64;
     /// True if the kernel is to end with a fault.

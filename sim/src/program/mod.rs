@@ -339,6 +339,7 @@ pub enum Builtin {
     Malloc,
     Free,
     AssertFail,
+    SetConditional,
 }
 
 impl Builtin {
@@ -348,6 +349,7 @@ impl Builtin {
             "malloc" => Builtin::Malloc,
             "free" => Builtin::Free,
             "__assertfail" | "__assert_fail" => Builtin::AssertFail,
+            "cudaGraphSetConditional" => Builtin::SetConditional,
             _ => return None,
         })
     }

@@ -36,6 +36,9 @@ struct ActiveCapture {
     thread: u64,
     /// The driver's ID of the capture; 0: not known yet.
     id: u64,
+    /// For the body of a conditional node: the number of the capture of its graph, which keeps what
+    /// the body uses.
+    outer: Option<u64>,
     pool: Option<Pool>,
     cached: CachedHeaps,
     uses: Uses,
@@ -101,8 +104,15 @@ impl Captures {
     }
 
     /// Lists a capture that is about to begin, and returns its number. Without a pool its
-    /// allocations come from the usual place.
-    pub(crate) fn begin(&self, gpus: &Gpus, stream: &Stream, pool: Option<Pool>) -> Result<u64> {
+    /// allocations come from the usual place. `outer`: it is the body of a conditional node of the
+    /// graph of this capture.
+    pub(crate) fn begin(
+        &self,
+        gpus: &Gpus,
+        stream: &Stream,
+        pool: Option<Pool>,
+        outer: Option<u64>,
+    ) -> Result<u64> {
         let mut list = self.list.lock();
         list.try_reserve(1).map_err(|_| Error::OutOfHostMemory("a capture"))?;
         let number = next_number();
@@ -115,6 +125,7 @@ impl Captures {
             stream: HeldStream::new(stream),
             thread: thread::number(),
             id: 0,
+            outer,
             pool,
             cached: CachedHeaps::default(),
             uses: Uses::default(),
@@ -197,6 +208,8 @@ impl Captures {
     /// Keeps a pool as long as the graph, because a captured stream got memory of it.
     pub fn retain(&self, number: u64, pool: Pool) -> Result<()> {
         let mut list = self.list.lock();
+        let body = list.iter().find(|capture| capture.number == number);
+        let number = body.and_then(|body| body.outer).unwrap_or(number);
         let Some(capture) = find(&mut list, |capture| capture.number == number) else {
             return Ok(());
         };
@@ -217,9 +230,20 @@ impl Captures {
         })
     }
 
-    /// The number of the active capture that a stream belongs to.
+    /// The number of the active capture that a stream belongs to; in the body of a conditional
+    /// node, that of the capture of the graph.
     pub fn number_of(&self, gpus: &Gpus, stream: &Stream) -> Result<Option<u64>> {
-        self.with(gpus, stream, |capture| capture.number)
+        self.with(gpus, stream, |capture| capture.outer.unwrap_or(capture.number))
+    }
+
+    /// Is a stream captured into the body of a conditional node?
+    pub fn is_in_body(&self, gpus: &Gpus, stream: &Stream) -> Result<bool> {
+        Ok(self.with(gpus, stream, |capture| capture.outer.is_some())?.unwrap_or(false))
+    }
+
+    /// Is the capture with this ID of the driver the body of a conditional node?
+    pub fn is_body(&self, id: u64) -> bool {
+        self.list.lock().iter().any(|capture| capture.id == id && capture.outer.is_some())
     }
 
     /// Records that a capture uses a block of pinned memory. True on the first use.

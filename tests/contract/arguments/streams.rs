@@ -9,7 +9,7 @@ pub const ROWS: &[Row] = crate::rows!["arguments":
     cuStreamCreateWithPriority, cuStreamDestroy, cuStreamQuery, cuStreamSynchronize,
     cuStreamWaitEvent, cuStreamGetPriority, cuStreamGetFlags, cuStreamGetCtx, cuStreamGetId,
     cuLaunchHostFunc, cuStreamIsCapturing, cuStreamGetCaptureInfo,
-    cuThreadExchangeStreamCaptureMode, cuEventCreate,
+    cuStreamUpdateCaptureDependencies, cuThreadExchangeStreamCaptureMode, cuEventCreate,
     cuEventDestroy, cuEventRecord, cuEventRecordWithFlags, cuEventQuery, cuEventSynchronize,
     cuEventElapsedTime,
 ];
@@ -35,6 +35,25 @@ fn cuStreamDestroy(bench: &Bench) {
     }
     cu!(bench, cuCtxSetCurrent(null_mut()) => 0);
     cu!(bench, cuStreamDestroy(null_mut()) => 400);
+}
+
+fn cuStreamUpdateCaptureDependencies(bench: &Bench) {
+    bench.start();
+    let (stream, address) = (bench.stream(1), bench.warm(4));
+    let update = |count, flags, expected| {
+        cu!(bench, cuStreamUpdateCaptureDependencies(stream, null_mut(), count, flags)
+            => expected);
+    };
+    // Not captured.
+    update(0, 0, 401);
+    update(0, 1, 401);
+    bench.begin(stream);
+    bench.fill(address, 1, stream, 0);
+    update(0, 2, 1);
+    update(1, 0, 1);
+    update(0, 0, 0);
+    let graph = bench.end(stream);
+    cu!(bench, cuGraphDestroy(graph) => 0);
 }
 
 fn cuStreamQuery(bench: &Bench) {

@@ -8,6 +8,7 @@ use tcuda::driver::sys::{CUgraph_st, CUgraphExec_st};
 use tcuda::ffi::callable::*;
 use tcuda::ffi::generator::tcuda_random_manual_seed;
 use tcuda::ffi::graph::*;
+use tcuda::ffi::graph_conditional::*;
 use tcuda::ffi::graph_data::*;
 use tcuda::ffi::graph_hooks::*;
 use tcuda::ffi::host::{tcuda_host_free, tcuda_host_malloc};
@@ -145,6 +146,48 @@ pub fn hooks() -> Done {
     drop((graph, source));
     done.and(removed)?;
     stream.synchronize()
+}
+
+/// An if in a loop, and work around it.
+pub fn conditional_nodes() -> Done {
+    let stream = Stream::new(0, 0)?;
+    let (predicate, memory) = (Memory::new(1, 0, stream.0)?, Memory::new(64, 0, stream.0)?);
+    let graph = Graph::new(0)?;
+    capture(&graph, &stream, null_mut(), || {
+        let (byte, mut body) = (predicate.0, null_mut());
+        body_of(&graph, TCUDA_GRAPH_WHILE, byte, stream.0, &mut body, |body| {
+            fill(memory.0, &[1], 64, body)?;
+            body_of(&graph, TCUDA_GRAPH_IF, byte, body, &mut null_mut(), |inner| {
+                let own = Memory::new(700, 0, inner)?;
+                fill(own.0, &[2], 64, inner)?;
+                fill(memory.0, &[2, 3], 32, inner)
+            })?;
+            fill(byte, &[0], 1, body)?;
+            call!(tcuda_graph_conditional_set(graph.0, byte, null_mut()))
+        })?;
+        fill(memory.0, &[4], 1, stream.0)
+    })?;
+    fill(predicate.0, &[1], 1, stream.0)?;
+    call!(tcuda_graph_replay(graph.0, stream.0))?;
+    drop(graph);
+    expect(memory.0, &[4], 1, stream.0)?;
+    expect((memory.0 as usize + 2) as *mut c_void, &[2, 3], 31, stream.0)
+}
+
+/// Captures the body of a conditional node, which ends also where that fails.
+fn body_of(
+    graph: &Graph,
+    condition: i32,
+    predicate: *mut c_void,
+    stream: *mut tcuda_stream,
+    body: &mut *mut tcuda_stream,
+    work: impl FnOnce(*mut tcuda_stream) -> Done,
+) -> Done {
+    let graph = graph.0;
+    call!(tcuda_graph_conditional_begin(graph, condition, predicate, stream, body))?;
+    let done = work(*body);
+    let ended = call!(tcuda_graph_conditional_end(graph));
+    done.and(ended)
 }
 
 /// Annotations, and nodes and edges as data.
