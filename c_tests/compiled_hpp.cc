@@ -88,6 +88,19 @@ static void test_kernels() {
     options.block[0] = 32;
     TOOK(fill.launch(options, stream, memory.as<float>(), 1.5f, int{COUNT}));
     expect(last_of(memory, stream) == 3, "a kernel runs");
+    options.cooperative = 1;
+    TOOK(fill.launch(options, stream, memory.as<float>(), 2.0f, int{COUNT}));
+    expect(last_of(memory, stream) == 4, "a cooperative kernel runs");
+    const auto info = fill.info(&options, stream);
+#ifdef TCUDA_NO_EXCEPTIONS
+    expect(info.status == TCUDA_STATUS_OK && info.value.max_cooperative_blocks > 0, "its limits");
+#else
+    expect(info.max_cooperative_blocks > 0 && fill.info().registers > 0, "its limits");
+#endif
+    options.cooperative = 2;
+    FAILS(TCUDA_STATUS_INVALID_ARGUMENT,
+        fill.launch(options, stream, memory.as<float>(), 2.0f, int{COUNT}));
+    options.cooperative = 0;
     const tcuda::kernel nothing("__global__ void nothing() {}", "nothing");
     TOOK(nothing.launch(options, stream));
 }

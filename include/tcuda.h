@@ -3941,7 +3941,72 @@ typedef struct tcuda_launch_options {
     uint32_t shared_bytes;
     /** TCUDA_ACCESS_... of each argument, for tools that record accesses; may be NULL. */
     const int32_t *accesses;
+    /**
+     * Blocks of a cluster in x, y and z, which divide those of the grid; 0: 1, and all 0: no
+     * cluster, or the one that the code names. Compute capability 9.0; at most 8 blocks in all, or
+     * tcuda_kernel_info.max_cluster_blocks. (cuda.core: cluster)
+     */
+    uint32_t cluster[3];
+    /**
+     * 1: all blocks run at the same time, so that they can wait for each other; the grid has at
+     * most tcuda_kernel_info.max_cooperative_blocks. Else 0. (cuda.core: is_cooperative)
+     */
+    int32_t cooperative;
+    /**
+     * 1: the kernel may begin before the kernel before it in the stream has ended; it uses that
+     * kernel's results only after griddepcontrol.wait (programmatic dependent launch). Else 0.
+     * Without effect below compute capability 9.0.
+     */
+    int32_t programmatic;
+    /** In the range of tcuda_stream_priority_range, lower is more urgent; 0: the stream's. */
+    int32_t priority;
+    /**
+     * How much of a multiprocessor's first-level cache is shared memory if possible: 1 to 100; 0:
+     * as the driver chooses. CUDA 12.5.
+     */
+    int32_t shared_carveout_percent;
 } tcuda_launch_options;
+
+/** What a kernel needs, and how many of its blocks run at the same time. */
+typedef struct tcuda_kernel_info {
+    size_t struct_size; /**< From TCUDA_INIT. */
+    int32_t registers;  /**< Registers of a thread. */
+    /** Most threads of a block: by the registers, or as the code says (__launch_bounds__). */
+    int32_t max_threads_per_block;
+    uint64_t static_shared_bytes; /**< Shared memory of a block that the code declares. */
+    /** Most dynamic shared memory of a block: tcuda_launch_options.shared_bytes. */
+    uint64_t max_dynamic_shared_bytes;
+    uint64_t local_bytes;    /**< Local memory of a thread. */
+    uint64_t constant_bytes; /**< Constant memory that the code declares. */
+    int32_t ptx_version;     /**< Architecture of the code's PTX; 90 is 9.0. */
+    int32_t binary_version;  /**< Architecture of the machine code; 90 is 9.0. */
+    /** Blocks of a cluster in x, y and z that the code names (__cluster_dims__); 0: none. */
+    uint32_t required_cluster[3];
+    /**
+     * Blocks with the block and shared_bytes of the options that a multiprocessor runs at the same
+     * time; 0: they are too large.
+     */
+    uint32_t max_blocks_per_multiprocessor;
+    /**
+     * Such blocks that the multiprocessors of the stream run at the same time: the largest grid of
+     * a cooperative launch.
+     */
+    uint64_t max_cooperative_blocks;
+    /** Most such blocks of a cluster; 0: the device has no clusters. */
+    uint32_t max_cluster_blocks;
+    /**
+     * Clusters of the options, or of the code, that the multiprocessors of the stream run at the
+     * same time; 0: there is no cluster, or it is too large.
+     */
+    uint32_t max_active_clusters;
+    /**
+     * Threads of a block with which most threads of the device run, with the shared_bytes of the
+     * options.
+     */
+    uint32_t suggested_block_threads;
+    /** Number of such blocks that the device runs at the same time. */
+    uint32_t suggested_grid_blocks;
+} tcuda_kernel_info;
 
 /**
  * Creates a function from PyTorch's code string: one template with a type T, "template <typename
@@ -4031,9 +4096,11 @@ TCUDA_API
 tcuda_status tcuda_kernel_destroy(tcuda_kernel *kernel);
 
 /**
- * Queues a kernel. TCUDA_STATUS_CUDA_ERROR for a grid or blocks larger than the device supports.
- * If the kernel accesses invalid memory, calls give TCUDA_STATUS_DEVICE_LOST from then on.
- * (a call of a kernel of torch.cuda._compile_kernel)
+ * Queues a kernel. TCUDA_STATUS_CUDA_ERROR for a grid or blocks larger than the device supports;
+ * TCUDA_STATUS_INVALID_ARGUMENT for a cluster that is too large or does not divide the grid, and
+ * for a cooperative launch whose blocks do not all fit; TCUDA_STATUS_NOT_SUPPORTED for a cluster
+ * below compute capability 9.0. If the kernel accesses invalid memory, calls give
+ * TCUDA_STATUS_DEVICE_LOST from then on. (a call of a kernel of torch.cuda._compile_kernel)
  *
  * @param options   may be NULL: one thread
  * @param args      args[i] points to the i-th argument, which is read before the call returns; may
@@ -4045,6 +4112,19 @@ tcuda_status tcuda_kernel_destroy(tcuda_kernel *kernel);
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_kernel_launch(tcuda_kernel *kernel, const tcuda_launch_options *options,
     void *const *args, size_t num_args, tcuda_stream *stream);
+
+/**
+ * What a kernel needs of the stream's device, and how many blocks of a launch run there at the
+ * same time. Queues nothing, also while the stream is captured; compiles the kernel if it has not
+ * been on this device. Fails as tcuda_kernel_launch where the options are wrong. (+)
+ *
+ * @param options    of the launch, whose grid and accesses are not read; may be NULL: one thread
+ * @param stream     NULL is the current stream; one of a green context has its multiprocessors
+ * @param[out] info  from TCUDA_INIT
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_kernel_properties(tcuda_kernel *kernel, const tcuda_launch_options *options,
+    tcuda_stream *stream, tcuda_kernel_info *info);
 
 /* ===================================== Stream sanitizer ======================================= */
 

@@ -583,6 +583,15 @@ public:
         return detail::acted(tcuda_kernel_launch(
             handle_, &options, list, sizeof...(Arguments), stream.get()));
     }
+
+    // What it needs, and how many blocks of such a launch run at the same time.
+    outcome<tcuda_kernel_info> info(const tcuda_launch_options *options = nullptr,
+        stream_view stream = {}) const {
+        tcuda_kernel_info info = TCUDA_INIT(tcuda_kernel_info);
+        const tcuda_status status =
+            tcuda_kernel_properties(handle_, options, stream.get(), &info);
+        return detail::answered(status, info);
+    }
 };
 
 // Memory of another process, closed on the stream that it was imported on, which must outlive it.

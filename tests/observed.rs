@@ -61,7 +61,7 @@ const NOT_RECORDED: &str = "
     nvtx_device_range_start nvtx_device_range_end profiler_start profiler_stop
     monitor_utilization monitor_memory_usage monitor_temperature_c monitor_power_draw_mw
     monitor_clock_rate_mhz monitor_memory_used
-    jit_create jit_create_multi jit_destroy kernel_compile kernel_destroy
+    jit_create jit_create_multi jit_destroy kernel_compile kernel_destroy kernel_properties
     sanitizer_enable sanitizer_disable sanitizer_access sanitizer_report_count
     sanitizer_report_get sanitizer_report_text
 ";

@@ -71,7 +71,7 @@ WITHOUT_DRIVER = {
     "INVALID_HANDLE": """communicator_send communicator_recv communicator_broadcast
         communicator_all_reduce communicator_reduce communicator_all_gather
         communicator_reduce_scatter graphed_callable_call graphed_callable_call_backward
-        kernel_launch file_read file_write""",
+        kernel_launch kernel_properties file_read file_write""",
     "INVALID_ARGUMENT": "sanitizer_access",  # its mode is none
 }
 # Neither, but what they are asked about is never on a device then.

@@ -17,7 +17,7 @@ mod simulator;
 
 pub use config::{ConfigError, Problem};
 pub use details::{Access, OTHER_WAITS, OutOfMemory, Trait, Users, Wait, Which};
-use details::{PlaceName, Present};
+use details::{Extent, PlaceName, Present};
 pub use driver::{CudaErrorText, CudaLoadError};
 pub(crate) use driver::{forget_refused, note_refused};
 pub(crate) use out_of_memory::TOO_LARGE;
@@ -436,6 +436,40 @@ pub enum Error {
         found: usize,
         /// The required length.
         expected: usize,
+    },
+    /// A cluster that does not divide the grid.
+    #[error(
+        "cluster is {}, which does not divide the grid of {}; in each of x, y and z the grid is a \
+         multiple of the cluster", Extent(*.cluster), Extent(*.grid)
+    )]
+    Cluster {
+        /// Blocks of the cluster in x, y and z.
+        cluster: [u32; 3],
+        /// Blocks of the grid.
+        grid: [u32; 3],
+    },
+    /// Another cluster than the one that the kernel's code names.
+    #[error(
+        "cluster is {}, and the kernel's code has {} (__cluster_dims__); leave it 0",
+        Extent(*.cluster), Extent(*.required)
+    )]
+    OtherCluster {
+        /// What was passed.
+        cluster: [u32; 3],
+        /// What the code has.
+        required: [u32; 3],
+    },
+    /// More blocks than fit.
+    #[error("{name} has {}, and at most {most} {rule}", Count(*.blocks as usize, "block"))]
+    Blocks {
+        /// The parameter.
+        name: &'static str,
+        /// Number of its blocks.
+        blocks: u64,
+        /// How many fit.
+        most: u64,
+        /// Where they fit, and what to do, as the end of a sentence.
+        rule: &'static str,
     },
     /// A fault of the library itself.
     #[error("internal error: {0}; please report it")]

@@ -157,6 +157,7 @@ const fn waits(call: Call) -> bool {
             | cuMemsetD16Async
             | cuMemsetD32Async
             | cuLaunchKernel
+            | cuLaunchKernelEx
     )
 }
 

@@ -403,8 +403,18 @@ driver_calls! {
         function: CUfunction, index: usize, offset: *mut usize, size: *mut usize);
     cuOccupancyMaxActiveBlocksPerMultiprocessor = cuOccupancyMaxActiveBlocksPerMultiprocessor(
         blocks: *mut c_int, function: CUfunction, block_size: c_int, shared_bytes: usize);
+    cuOccupancyMaxPotentialBlockSize = cuOccupancyMaxPotentialBlockSize(
+        grid_size: *mut c_int, block_size: *mut c_int, function: CUfunction,
+        shared_of: CUoccupancyB2DSize, shared_bytes: usize, limit: c_int);
+    cuOccupancyMaxPotentialClusterSize = cuOccupancyMaxPotentialClusterSize(
+        size: *mut c_int, function: CUfunction, config: *const CUlaunchConfig);
+    cuOccupancyMaxActiveClusters = cuOccupancyMaxActiveClusters(
+        clusters: *mut c_int, function: CUfunction, config: *const CUlaunchConfig);
     cuLaunchKernel = cuLaunchKernel(
         function: CUfunction, grid_x: c_uint, grid_y: c_uint, grid_z: c_uint,
         block_x: c_uint, block_y: c_uint, block_z: c_uint, shared_bytes: c_uint,
         stream: CUstream, parameters: *mut *mut c_void, extra: *mut *mut c_void);
+    cuLaunchKernelEx = cuLaunchKernelEx(
+        config: *const CUlaunchConfig, function: CUfunction, parameters: *mut *mut c_void,
+        extra: *mut *mut c_void);
 }

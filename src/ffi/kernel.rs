@@ -1,11 +1,12 @@
 //! Section "Jiterator and kernels" of the header: whole kernels.
 
-use super::boundary::{Sized_, boundary, out, struct_in, terminated};
+use super::boundary::{Sized_, boundary, flag, out, struct_in, struct_out, terminated};
 use super::handle::Table;
 use super::status::tcuda_status;
 use super::stream::{or_current, tcuda_stream};
 use crate::base::error::{Error, Result};
-use crate::jit::kernel::{Geometry, Kernel};
+use crate::jit::kernel::Kernel;
+use crate::jit::launch::Launch;
 use crate::jit::store::MAX_PARAMETERS;
 use std::ffi::{CStr, c_char, c_void};
 
@@ -46,10 +47,71 @@ pub struct tcuda_launch_options {
     pub shared_bytes: u32,
     /// TCUDA_ACCESS_... of each argument, for tools that record accesses; may be NULL.
     pub accesses: *const i32,
+    /// Blocks of a cluster in x, y and z, which divide those of the grid; 0: 1, and all 0: no
+    /// cluster, or the one that the code names. Compute capability 9.0; at most 8 blocks in all, or
+    /// tcuda_kernel_info.max_cluster_blocks. (cuda.core: cluster)
+    pub cluster: [u32; 3],
+    /// 1: all blocks run at the same time, so that they can wait for each other; the grid has at
+    /// most tcuda_kernel_info.max_cooperative_blocks. Else 0. (cuda.core: is_cooperative)
+    pub cooperative: i32,
+    /// 1: the kernel may begin before the kernel before it in the stream has ended; it uses that
+    /// kernel's results only after griddepcontrol.wait (programmatic dependent launch). Else 0.
+    /// Without effect below compute capability 9.0.
+    pub programmatic: i32,
+    /// In the range of tcuda_stream_priority_range, lower is more urgent; 0: the stream's.
+    pub priority: i32,
+    /// How much of a multiprocessor's first-level cache is shared memory if possible: 1 to 100; 0:
+    /// as the driver chooses. CUDA 12.5.
+    pub shared_carveout_percent: i32,
 }
 
 // SAFETY: repr(C), the size comes first, and it is plain data.
 unsafe impl Sized_ for tcuda_launch_options {}
+
+/// What a kernel needs, and how many of its blocks run at the same time.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct tcuda_kernel_info {
+    /// From TCUDA_INIT.
+    pub struct_size: usize,
+    /// Registers of a thread.
+    pub registers: i32,
+    /// Most threads of a block: by the registers, or as the code says (__launch_bounds__).
+    pub max_threads_per_block: i32,
+    /// Shared memory of a block that the code declares.
+    pub static_shared_bytes: u64,
+    /// Most dynamic shared memory of a block: tcuda_launch_options.shared_bytes.
+    pub max_dynamic_shared_bytes: u64,
+    /// Local memory of a thread.
+    pub local_bytes: u64,
+    /// Constant memory that the code declares.
+    pub constant_bytes: u64,
+    /// Architecture of the code's PTX; 90 is 9.0.
+    pub ptx_version: i32,
+    /// Architecture of the machine code; 90 is 9.0.
+    pub binary_version: i32,
+    /// Blocks of a cluster in x, y and z that the code names (__cluster_dims__); 0: none.
+    pub required_cluster: [u32; 3],
+    /// Blocks with the block and shared_bytes of the options that a multiprocessor runs at the same
+    /// time; 0: they are too large.
+    pub max_blocks_per_multiprocessor: u32,
+    /// Such blocks that the multiprocessors of the stream run at the same time: the largest grid of
+    /// a cooperative launch.
+    pub max_cooperative_blocks: u64,
+    /// Most such blocks of a cluster; 0: the device has no clusters.
+    pub max_cluster_blocks: u32,
+    /// Clusters of the options, or of the code, that the multiprocessors of the stream run at the
+    /// same time; 0: there is no cluster, or it is too large.
+    pub max_active_clusters: u32,
+    /// Threads of a block with which most threads of the device run, with the shared_bytes of the
+    /// options.
+    pub suggested_block_threads: u32,
+    /// Number of such blocks that the device runs at the same time.
+    pub suggested_grid_blocks: u32,
+}
+
+// SAFETY: repr(C), the size comes first, and it is plain data.
+unsafe impl Sized_ for tcuda_kernel_info {}
 
 /// How a kernel accesses the memory that an argument points to: not at all, or it is no pointer.
 pub const TCUDA_ACCESS_NONE: i32 = 0;
@@ -145,9 +207,42 @@ pub unsafe extern "C" fn tcuda_kernel_destroy(kernel: *mut tcuda_kernel) -> tcud
     })
 }
 
-/// Queues a kernel. TCUDA_STATUS_CUDA_ERROR for a grid or blocks larger than the device supports.
-/// If the kernel accesses invalid memory, calls give TCUDA_STATUS_DEVICE_LOST from then on.
-/// (a call of a kernel of torch.cuda._compile_kernel)
+/// Reads the options of a launch, which may be NULL.
+fn launch_options(options: *const tcuda_launch_options) -> Result<(Launch, *const i32)> {
+    let defaults = tcuda_launch_options {
+        struct_size: size_of::<tcuda_launch_options>(),
+        grid: [0; 3],
+        block: [0; 3],
+        shared_bytes: 0,
+        accesses: std::ptr::null(),
+        cluster: [0; 3],
+        cooperative: 0,
+        programmatic: 0,
+        priority: 0,
+        shared_carveout_percent: 0,
+    };
+    let options = match options.is_null() {
+        true => defaults,
+        false => struct_in(options, defaults, "options")?,
+    };
+    let launch = Launch {
+        grid: options.grid,
+        block: options.block,
+        shared_bytes: options.shared_bytes,
+        cluster: options.cluster,
+        is_cooperative: flag(options.cooperative, "cooperative")?,
+        is_programmatic: flag(options.programmatic, "programmatic")?,
+        priority: options.priority,
+        shared_carveout: options.shared_carveout_percent,
+    };
+    Ok((launch, options.accesses))
+}
+
+/// Queues a kernel. TCUDA_STATUS_CUDA_ERROR for a grid or blocks larger than the device supports;
+/// TCUDA_STATUS_INVALID_ARGUMENT for a cluster that is too large or does not divide the grid, and
+/// for a cooperative launch whose blocks do not all fit; TCUDA_STATUS_NOT_SUPPORTED for a cluster
+/// below compute capability 9.0. If the kernel accesses invalid memory, calls give
+/// TCUDA_STATUS_DEVICE_LOST from then on. (a call of a kernel of torch.cuda._compile_kernel)
 ///
 /// @param options   may be NULL: one thread
 /// @param args      args[i] points to the i-th argument, which is read before the call returns; may
@@ -166,17 +261,7 @@ pub unsafe extern "C" fn tcuda_kernel_launch(
 ) -> tcuda_status {
     boundary(|call| {
         let kernel = KERNELS.get(kernel as usize, "kernel", call)?;
-        let defaults = tcuda_launch_options {
-            struct_size: size_of::<tcuda_launch_options>(),
-            grid: [0; 3],
-            block: [0; 3],
-            shared_bytes: 0,
-            accesses: std::ptr::null(),
-        };
-        let options = match options.is_null() {
-            true => defaults,
-            false => struct_in(options, defaults, "options")?,
-        };
+        let (launch, access_list) = launch_options(options)?;
         if num_args > 0 && args.is_null() {
             return Err(Error::Null { name: "args" });
         }
@@ -193,15 +278,58 @@ pub unsafe extern "C" fn tcuda_kernel_launch(
             *to = unsafe { args.wrapping_add(index).read_unaligned() };
         }
         let mut accesses = [0; MAX_PARAMETERS];
-        let is_told = !options.accesses.is_null();
+        let is_told = !access_list.is_null();
         for (index, to) in accesses[..num_args].iter_mut().enumerate().filter(|_| is_told) {
             // SAFETY: not NULL, and one for each argument by the caller's promise.
-            *to = unsafe { options.accesses.wrapping_add(index).read_unaligned() };
+            *to = unsafe { access_list.wrapping_add(index).read_unaligned() };
         }
         let stream = or_current(stream, call)?;
-        let tcuda_launch_options { grid, block, shared_bytes, .. } = options;
-        let geometry = Geometry { grid, block, shared_bytes };
         let accesses = is_told.then_some(&accesses[..num_args]);
-        kernel.launch(call.gpus()?, &geometry, &room[..num_args], accesses, stream)
+        kernel.launch(call.gpus()?, &launch, &room[..num_args], accesses, stream)
+    })
+}
+
+/// What a kernel needs of the stream's device, and how many blocks of a launch run there at the
+/// same time. Queues nothing, also while the stream is captured; compiles the kernel if it has not
+/// been on this device. Fails as tcuda_kernel_launch where the options are wrong. (+)
+///
+/// @param options    of the launch, whose grid and accesses are not read; may be NULL: one thread
+/// @param stream     NULL is the current stream; one of a green context has its multiprocessors
+/// @param[out] info  from TCUDA_INIT
+#[unsafe(no_mangle)]
+#[must_use]
+pub unsafe extern "C" fn tcuda_kernel_properties(
+    kernel: *mut tcuda_kernel,
+    options: *const tcuda_launch_options,
+    stream: *mut tcuda_stream,
+    info: *mut tcuda_kernel_info,
+) -> tcuda_status {
+    boundary(|call| {
+        let kernel = KERNELS.get(kernel as usize, "kernel", call)?;
+        let info = struct_out(info, "info")?;
+        let (launch, _) = launch_options(options)?;
+        let stream = or_current(stream, call)?;
+        let limits = kernel.limits(call.gpus()?, &launch, stream)?;
+        let number = |count: u64| u32::try_from(count).unwrap_or(u32::MAX);
+        let bytes = |bytes: i32| u64::from(bytes.unsigned_abs());
+        info.set(&tcuda_kernel_info {
+            struct_size: size_of::<tcuda_kernel_info>(),
+            registers: limits.registers,
+            max_threads_per_block: limits.max_threads_per_block,
+            static_shared_bytes: bytes(limits.static_shared_bytes),
+            max_dynamic_shared_bytes: bytes(limits.max_dynamic_shared_bytes),
+            local_bytes: bytes(limits.local_bytes),
+            constant_bytes: bytes(limits.constant_bytes),
+            ptx_version: limits.ptx_version,
+            binary_version: limits.binary_version,
+            required_cluster: limits.required_cluster,
+            max_blocks_per_multiprocessor: limits.max_blocks_per_multiprocessor.unsigned_abs(),
+            max_cooperative_blocks: limits.max_cooperative_blocks,
+            max_cluster_blocks: number(limits.max_cluster_blocks),
+            max_active_clusters: number(limits.max_active_clusters),
+            suggested_block_threads: limits.suggested_block.unsigned_abs(),
+            suggested_grid_blocks: limits.suggested_grid.unsigned_abs(),
+        });
+        Ok(())
     })
 }

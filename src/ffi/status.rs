@@ -135,6 +135,9 @@ pub(super) fn status_of(error: &Error) -> tcuda_status {
         Error::Cufile(_) => S::CufileError,
         Error::Compiler(failure) => status_of_compiler(failure),
         Error::Undeclared { .. } | Error::Count { .. } => S::InvalidArgument,
+        Error::Cluster { .. } | Error::OtherCluster { .. } | Error::Blocks { .. } => {
+            S::InvalidArgument
+        }
         Error::Cuda(error) if error.is_sticky() => S::DeviceLost,
         Error::Cuda(error) if error.code == 901 => S::CaptureInvalidated,
         Error::Cuda(error) if (900..910).contains(&error.code) => S::Capturing,

@@ -5,9 +5,11 @@ use crate::base::shared::Shared;
 use crate::driver::newer::{
     self, CU_DEV_SM_RESOURCE_GROUP_PARAMS, CUdevResource, GROUP_LOCALITY_DOMAIN,
 };
+use crate::driver::sys::{CUdevice_attribute, CUgreenCtx};
 use crate::driver::{CudaError, Driver, code};
 use crate::gpu::device::Device;
 use crate::gpu::green_context::NativeGreen;
+use crate::gpu::stream::Stream;
 
 /// Flag of a split by count: multiprocessors one by one, without regard to clusters.
 pub const IGNORE_COSCHEDULING: u32 = 1;
@@ -242,6 +244,34 @@ fn check_groups(device: &Device, groups: &[CU_DEV_SM_RESOURCE_GROUP_PARAMS]) -> 
         }
     }
     Ok(())
+}
+
+/// Number of multiprocessors that run the kernels of a stream: those of its green context, or of
+/// the device.
+pub fn multiprocessors(device: &Device, stream: &Stream) -> Result<u32> {
+    let is_of_device =
+        stream.needs_context() || !stream.is_external() && stream.green.get().is_none();
+    if !is_of_device && let Some(green) = green_of(device, stream)? {
+        let mut resource = CUdevResource::NONE;
+        // SAFETY: `resource` is writable; the green context lives as long as its stream.
+        unsafe {
+            device.driver().cuGreenCtxGetDevResource(green, &mut resource, newer::RESOURCE_SM)
+        }?;
+        return Ok(resource.words[0]);
+    }
+    let count = device.attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?;
+    Ok(count.unsigned_abs())
+}
+
+/// The green context of a stream, if it has one.
+fn green_of(device: &Device, stream: &Stream) -> Result<Option<CUgreenCtx>> {
+    let mut green = std::ptr::null_mut();
+    // SAFETY: the stream is alive, `green` is writable.
+    match unsafe { device.driver().cuStreamGetGreenCtx(stream.native(), &mut green) } {
+        Ok(()) => Ok((!green.is_null()).then_some(green)),
+        Err(error) if error.code == CudaError::MISSING => Ok(None),
+        Err(error) => Err(error.into()),
+    }
 }
 
 /// A resource of a device.

@@ -1,8 +1,10 @@
 //! Kernels that the user writes in CUDA C++.
 
 use super::call::capability;
+use super::launch::Launch;
+use super::limits::Limits;
 use super::plans::Plans;
-use super::store::MAX_PARAMETERS;
+use super::store::{Loaded, MAX_PARAMETERS};
 use crate::base::error::{Error, Result};
 use crate::base::text::Text;
 use crate::driver::compiler::Program;
@@ -13,17 +15,6 @@ use crate::gpu::stream::Stream;
 use crate::memory;
 use crate::sanitizer::{self, Mode, Touch};
 use std::ffi::{CStr, c_void};
-
-/// The geometry of a launch.
-#[derive(Clone, Copy, Debug)]
-pub struct Geometry {
-    /// Number of thread blocks in x, y and z.
-    pub grid: [u32; 3],
-    /// Threads per block in x, y and z.
-    pub block: [u32; 3],
-    /// Bytes of dynamic shared memory per block.
-    pub shared_bytes: u32,
-}
 
 /// A kernel that the user wrote.
 pub struct Kernel {
@@ -96,24 +87,29 @@ impl Kernel {
         self.plans.add(device.ordinal(), entry)
     }
 
+    /// The kernel as it is loaded on a device, which compiles it if necessary.
+    #[inline]
+    fn loaded(&self, device: &Device) -> Result<&Loaded> {
+        if self.plans.find(&device.ordinal()).is_none() {
+            self.prepare(device)?;
+        }
+        let entry = self.plans.find(&device.ordinal());
+        let missing = || Error::Internal(Text::new("a kernel that was made and is not there"));
+        entry.and_then(|entry| entry.get()).ok_or_else(missing)
+    }
+
     /// Queues a launch. `arguments` are pointers to argument values, which are read before the
     /// return.
     pub fn launch(
         &self,
         gpus: &Gpus,
-        geometry: &Geometry,
+        launch: &Launch,
         arguments: &[*mut c_void],
         accesses: Option<&[i32]>,
         stream: &Stream,
     ) -> Result<()> {
         let device = gpus.device(stream.device())?;
-        if self.plans.find(&device.ordinal()).is_none() {
-            self.prepare(device)?;
-        }
-        let loaded = self.plans.find(&device.ordinal()).and_then(|entry| entry.get());
-        let Some(loaded) = loaded else {
-            return Err(Error::Internal(Text::new("a kernel that was made and is not there")));
-        };
+        let loaded = self.loaded(device)?;
         if let Some(expected) = loaded.parameters.filter(|expected| *expected != arguments.len()) {
             return Err(Error::Count { name: "num_args", found: arguments.len(), expected });
         }
@@ -130,32 +126,22 @@ impl Kernel {
             });
         };
         parameters.copy_from_slice(arguments);
-        loaded.allow_shared(device, geometry.shared_bytes)?;
-        let count = |size: u32| size.max(1);
-        let [grid_x, grid_y, grid_z] = geometry.grid.map(count);
-        let [block_x, block_y, block_z] = geometry.block.map(count);
+        loaded.allow_shared(device, launch.shared_bytes)?;
         let _context = device.enter()?;
-        // SAFETY: the number of arguments matches where the driver reports it, and the caller
-        // guarantees that each points to a value; the stream is alive.
-        unsafe {
-            device.driver().cuLaunchKernel(
-                loaded.function(),
-                grid_x,
-                grid_y,
-                grid_z,
-                block_x,
-                block_y,
-                block_z,
-                geometry.shared_bytes,
-                stream.native(),
-                parameters.as_mut_ptr(),
-                std::ptr::null_mut(),
-            )
-        }?;
+        launch.queue(device, loaded, parameters, stream)?;
         if sanitizer::is_on() {
             report(gpus, stream, arguments, accesses.unwrap_or(&[]));
         }
         Ok(())
+    }
+
+    /// Its limits, and those of a launch. Queues nothing, also while the stream is captured.
+    pub fn limits(&self, gpus: &Gpus, launch: &Launch, stream: &Stream) -> Result<Limits> {
+        let device = gpus.device(stream.device())?;
+        let loaded = self.loaded(device)?;
+        loaded.allow_shared(device, launch.shared_bytes)?;
+        let _context = device.enter()?;
+        Limits::of(device, loaded, launch, stream)
     }
 }
 

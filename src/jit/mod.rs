@@ -7,6 +7,8 @@ mod includes;
 pub mod iterate;
 pub mod kernel;
 pub mod kind;
+pub mod launch;
+pub mod limits;
 pub mod plans;
 pub mod recent;
 pub mod rows;

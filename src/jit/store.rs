@@ -14,7 +14,7 @@ use crate::gpu::capture_mode::Relaxed;
 use crate::gpu::device::Device;
 use crate::gpu::subsystem::{Kind as SubsystemKind, Subsystem};
 use std::ffi::{CStr, c_void};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 /// The most parameters of a kernel that are counted.
 pub const MAX_PARAMETERS: usize = 64;
@@ -26,6 +26,8 @@ pub struct Loaded {
     pub parameters: Option<usize>,
     /// Dynamic shared memory that a launch may use per block, in bytes; 0: not queried yet.
     max_shared: AtomicU32,
+    /// May clusters be larger than every device with clusters supports?
+    allows_large_clusters: AtomicBool,
 }
 
 impl Loaded {
@@ -45,22 +47,65 @@ impl Loaded {
         self.raise_shared(device, bytes)
     }
 
+    /// An attribute of the function. The device's context is current.
+    pub fn attribute(&self, device: &Device, attribute: CUfunction_attribute) -> Result<i32> {
+        let mut value = 0;
+        // SAFETY: `value` is writable; the function stays loaded until the store is closed.
+        unsafe { device.driver().cuFuncGetAttribute(&mut value, attribute, self.function()) }?;
+        Ok(value)
+    }
+
+    /// The blocks of a cluster in x, y and z, if the code determines them (`__cluster_dims__`);
+    /// zeros: it does not. The device's context is current.
+    pub fn required_cluster(&self, device: &Device) -> Result<[u32; 3]> {
+        use CUfunction_attribute::*;
+        let mut cluster = [0; 3];
+        let attributes = [
+            CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH,
+            CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_HEIGHT,
+            CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_DEPTH,
+        ];
+        for (size, attribute) in cluster.iter_mut().zip(attributes) {
+            *size = match self.attribute(device, attribute) {
+                Ok(size) => size.unsigned_abs(),
+                // A driver older than CUDA 11.8 has no clusters.
+                Err(Error::Cuda(CudaError { code: code::INVALID_VALUE, .. })) => 0,
+                Err(error) => return Err(error),
+            };
+        }
+        Ok(cluster)
+    }
+
+    /// Allows clusters of as many blocks as the device supports. The device's context is current.
+    pub fn allow_large_clusters(&self, device: &Device) -> Result<()> {
+        if self.allows_large_clusters.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        let attribute = CUfunction_attribute::CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED;
+        // SAFETY: the function stays loaded until the store is closed.
+        unsafe { device.driver().cuFuncSetAttribute(self.function(), attribute, 1) }?;
+        self.allows_large_clusters.store(true, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// The most dynamic shared memory of a block that a launch can have, in bytes. The device's
+    /// context is current.
+    pub fn most_shared(&self, device: &Device) -> Result<i32> {
+        use CUfunction_attribute::*;
+        let attribute = CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN;
+        let of_device = device.attribute_or(attribute, 0)?;
+        let all = of_device - self.attribute(device, CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES)?;
+        let now = self.attribute(device, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES)?;
+        Ok(all.max(now))
+    }
+
     #[cold]
     fn raise_shared(&self, device: &Device, bytes: u32) -> Result<()> {
-        use CUfunction_attribute::*;
+        let attribute = CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
         let _context = device.enter()?;
-        let query = |attribute| {
-            let mut value = 0;
-            // SAFETY: `value` is writable; the function stays loaded until the store is closed.
-            unsafe { device.driver().cuFuncGetAttribute(&mut value, attribute, self.function()) }?;
-            Ok::<i32, Error>(value)
-        };
-        let mut most = query(CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES)?;
+        let mut most = self.attribute(device, attribute)?;
         if i64::from(bytes) > i64::from(most) {
-            let attribute =
-                CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN;
-            let of_device = device.attribute_or(attribute, 0)?;
-            let all = of_device - query(CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES)?;
+            let all = self.most_shared(device)?;
             if i64::from(bytes) > i64::from(all) {
                 return Err(Error::OutOfRange {
                     name: "shared_bytes",
@@ -69,8 +114,7 @@ impl Loaded {
                         device's tcuda_device_info, with what the kernel declares",
                 });
             }
-            let attribute = CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
-            // SAFETY: as above.
+            // SAFETY: the function stays loaded until the store is closed.
             unsafe { device.driver().cuFuncSetAttribute(self.function(), attribute, all) }?;
             most = all;
         }
@@ -229,6 +273,7 @@ impl Store {
             function: function as usize,
             parameters,
             max_shared: AtomicU32::new(0),
+            allows_large_clusters: AtomicBool::new(false),
         })
     }
 

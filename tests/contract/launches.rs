@@ -12,6 +12,7 @@ pub const ROWS: &[Row] = crate::rows!["launches":
     buffers_of_other_sizes, lists_that_are_wrong, both_kinds_of_parameters,
     on_the_default_streams, in_stream_order,
     behind_an_event, ordered_by_the_legacy_stream, they_do_not_wait, of_a_thread_without_a_context,
+    cooperative, captured_with_attributes,
 ];
 
 fn shape(bench: &Bench, grid: [u32; 3], block: [u32; 3], shared: u32, expected: i32) {
@@ -322,4 +323,79 @@ fn of_a_thread_without_a_context(bench: &Bench) {
         });
     });
     bench.is("bytes", bench.fetch(address, 1, handle(stream)), vec![4]);
+}
+
+/// A launch with one attribute whose value is a number.
+fn with_attribute(
+    bench: &Bench,
+    id: CUlaunchAttributeID,
+    value: i32,
+    function: CUfunction,
+    blocks: u32,
+    stream: CUstream,
+    expected: i32,
+) {
+    let mut attribute =
+        CUlaunchAttribute { id, pad: [0; 4], value: CUlaunchAttributeValue_union { pad: [0; 64] } };
+    attribute.value.priority = value;
+    let config = CUlaunchConfig {
+        gridDimX: blocks,
+        gridDimY: 1,
+        gridDimZ: 1,
+        blockDimX: 1024,
+        blockDimY: 1,
+        blockDimZ: 1,
+        sharedMemBytes: 0,
+        hStream: stream,
+        attrs: &mut attribute,
+        numAttrs: 1,
+    };
+    cu!(bench, cuLaunchKernelEx(&config, function, null_mut(), null_mut()) => expected);
+}
+
+/// Not yet compared with a GPU; c_tests/simulator/driver_launch.c is.
+fn cooperative(bench: &Bench) {
+    use CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT as MULTIPROCESSORS;
+    use CUlaunchAttributeID::*;
+    bench.start();
+    let (function, stream) = (bench.function(bench.module(), c"contract_nothing"), bench.stream(1));
+    let (mut blocks, mut multiprocessors) = (0, 0);
+    cu!(bench, cuOccupancyMaxActiveBlocksPerMultiprocessor(&mut blocks, function, 1024, 0) => 0);
+    cu!(bench, cuDeviceGetAttribute(&mut multiprocessors, MULTIPROCESSORS as i32, 0) => 0);
+    let most = (blocks * multiprocessors).unsigned_abs();
+    for (value, blocks, expected) in [(1, most, 0), (1, most + 1, 720), (0, most + 1, 0)] {
+        with_attribute(
+            bench,
+            CU_LAUNCH_ATTRIBUTE_COOPERATIVE,
+            value,
+            function,
+            blocks,
+            stream,
+            expected,
+        );
+    }
+    cu!(bench, cuStreamSynchronize(stream) => 0);
+}
+
+/// Attributes of launches that are recorded.
+fn captured_with_attributes(bench: &Bench) {
+    use CUlaunchAttributeID::*;
+    bench.start();
+    let (function, stream) = (bench.function(bench.module(), c"contract_nothing"), bench.stream(1));
+    let mut graph = null_mut();
+    cu!(bench, cuStreamBeginCapture(
+        stream, CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_GLOBAL) => 0);
+    for (id, value) in [
+        (CU_LAUNCH_ATTRIBUTE_COOPERATIVE, 1),
+        (CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION, 1),
+        (CU_LAUNCH_ATTRIBUTE_PRIORITY, -1),
+        (CU_LAUNCH_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT, 50),
+    ] {
+        with_attribute(bench, id, value, function, 2, stream, 0);
+    }
+    cu!(bench, cuStreamEndCapture(stream, &mut graph) => 0);
+    let mut count = 0;
+    cu!(bench, cuGraphGetNodes(graph, null_mut(), &mut count) => 0);
+    bench.is("nodes", count, 4);
+    cu!(bench, cuGraphDestroy(graph) => 0);
 }

@@ -245,6 +245,11 @@ pub fn kernel_launch(kernel: Handle, mut addresses: [u64; 2], accesses: [i32; 2]
         block: [1; 3],
         shared_bytes: 0,
         accesses: accesses.as_ptr(),
+        cluster: [0; 3],
+        cooperative: 0,
+        programmatic: 0,
+        priority: 0,
+        shared_carveout_percent: 0,
     };
     let args = addresses.each_mut().map(|address| std::ptr::from_mut(address).cast::<c_void>());
     let (kernel, stream) = (kernel as *mut tcuda_kernel, on as *mut tcuda_stream);

@@ -155,6 +155,45 @@ pub(super) fn kernel_destroy(w: &mut World, i: &mut Input) {
     }
 }
 
+/// Options of a launch, right or wrong.
+fn launch_options(i: &mut Input, e: &mut Expect) -> tcuda_launch_options {
+    let mut options = tcuda_launch_options {
+        struct_size: size_of::<tcuda_launch_options>(),
+        grid: [i.below(3) as u32, 0, 1],
+        block: [i.below(40) as u32, 1, 0],
+        shared_bytes: i.one_of(&[0, 0, 16, u32::MAX]),
+        accesses: null(),
+        cluster: [0; 3],
+        cooperative: 0,
+        programmatic: 0,
+        priority: 0,
+        shared_carveout_percent: 0,
+    };
+    // More shared memory than there is.
+    if options.shared_bytes == u32::MAX {
+        e.wrong(status::INVALID_ARGUMENT);
+    }
+    if i.u8() >= 128 {
+        return options;
+    }
+    options.cluster = [i.one_of(&[0, 1, 2, 2, 3, 16, u32::MAX]), i.one_of(&[0, 0, 1, 2]), 0];
+    options.cooperative = i.one_of(&[0, 1, 1, 2, -1]);
+    options.programmatic = i.one_of(&[0, 1, 1, 2]);
+    options.priority = i.one_of(&[0, 0, -1, 1, i32::MIN]);
+    options.shared_carveout_percent = i.one_of(&[0, 0, 50, 100, 101, -1]);
+    let is_flag = |value: i32| (0..=1).contains(&value);
+    if !is_flag(options.cooperative)
+        || !is_flag(options.programmatic)
+        || !(-16..=0).contains(&options.priority)
+        || !(0..=100).contains(&options.shared_carveout_percent)
+    {
+        e.wrong(status::INVALID_ARGUMENT);
+    }
+    // Whether a cluster divides the grid and fits depends on the device, too.
+    e.also(&[status::INVALID_ARGUMENT, status::NOT_SUPPORTED]);
+    options
+}
+
 pub(super) fn launch(w: &mut World, i: &mut Input) {
     let mut e = Expect::default();
     let kernel = w.handle_of(&w.kernels, i, &mut e);
@@ -164,20 +203,33 @@ pub(super) fn launch(w: &mut World, i: &mut Input) {
     if count != 2 {
         e.wrong(status::INVALID_ARGUMENT);
     }
-    let options = tcuda_launch_options {
-        struct_size: size_of::<tcuda_launch_options>(),
-        grid: [i.below(3) as u32, 0, 1],
-        block: [i.below(40) as u32, 1, 0],
-        shared_bytes: i.one_of(&[0, 0, 16, u32::MAX]),
-        accesses: null(),
-    };
-    // More shared memory than there is.
-    if options.shared_bytes == u32::MAX {
-        e.wrong(status::INVALID_ARGUMENT);
-    }
+    let options = launch_options(i, &mut e);
     e.also(&[status::CUDA_ERROR, status::COMPILE_ERROR, status::NO_LIBRARY]);
     let stream = w.stream(i, &mut e);
     let args = if count > 3 { null() } else { args.as_ptr() };
     let status = status_of!(tcuda_kernel_launch(kernel as *mut _, &options, args, count, stream));
     w.judge(status, &e);
+}
+
+pub(super) fn properties(w: &mut World, i: &mut Input) {
+    let mut e = Expect::default();
+    let kernel = w.handle_of(&w.kernels, i, &mut e);
+    let options = if i.rarely(8) { None } else { Some(launch_options(i, &mut e)) };
+    let options = options.as_ref().map_or(null(), std::ptr::from_ref);
+    e.also(&[status::CUDA_ERROR, status::COMPILE_ERROR, status::NO_LIBRARY]);
+    let stream = w.stream(i, &mut e);
+    let size = i.one_of(&[size_of::<tcuda_kernel_info>(), 0, size_of::<usize>(), 64]);
+    if size == 0 {
+        e.wrong(status::INVALID_ARGUMENT);
+    }
+    // SAFETY: zeros are valid.
+    let mut info: tcuda_kernel_info = unsafe { std::mem::zeroed() };
+    info.struct_size = size;
+    info.suggested_grid_blocks = 77;
+    let status = status_of!(tcuda_kernel_properties(kernel as *mut _, options, stream, &mut info));
+    let is_known = w.judge(status, &e);
+    if !is_known || size < size_of::<tcuda_kernel_info>() {
+        assert_eq!(info.suggested_grid_blocks, 77);
+    }
+    assert_eq!(info.struct_size, size);
 }

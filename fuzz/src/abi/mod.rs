@@ -354,6 +354,7 @@ pub const FUNCTIONS: &[(&str, Step)] = &[
     ("tcuda_graph_conditional_begin", graph::conditional_begin),
     ("tcuda_graph_conditional_set", graph::conditional_set),
     ("tcuda_graph_conditional_end", graph::conditional_end),
+    ("tcuda_kernel_properties", jit::properties),
 ];
 
 /// More calls than this make an input slow, not better.

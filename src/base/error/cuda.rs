@@ -40,6 +40,7 @@ pub mod code {
     pub const INVALID_ADDRESS_SPACE: i32 = 717;
     pub const INVALID_PC: i32 = 718;
     pub const LAUNCH_FAILED: i32 = 719;
+    pub const COOPERATIVE_LAUNCH_TOO_LARGE: i32 = 720;
     pub const NOT_PERMITTED: i32 = 800;
     pub const NOT_SUPPORTED: i32 = 801;
     pub const SYSTEM_DRIVER_MISMATCH: i32 = 803;

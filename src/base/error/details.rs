@@ -39,6 +39,16 @@ impl fmt::Display for Access {
     }
 }
 
+/// A size in x, y and z, as "4 x 2 x 1".
+pub(super) struct Extent(pub(super) [u32; 3]);
+
+impl fmt::Display for Extent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [x, y, z] = self.0;
+        write!(f, "{x} x {y} x {z}")
+    }
+}
+
 /// The numbers of an allocation that ran out of memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OutOfMemory {

@@ -9,7 +9,9 @@ use tcuda::driver::sys::*;
 pub const ROWS: &[Row] = crate::rows!["arguments":
     cuModuleLoadData, cuModuleUnload, cuModuleGetFunction, cuFuncGetAttribute, cuFuncSetAttribute,
     cuFuncGetName, cuKernelGetFunction, cuFuncGetParamInfo,
-    cuOccupancyMaxActiveBlocksPerMultiprocessor, cuLaunchKernel,
+    cuOccupancyMaxActiveBlocksPerMultiprocessor, cuOccupancyMaxPotentialBlockSize,
+    cuOccupancyMaxPotentialClusterSize, cuOccupancyMaxActiveClusters, cuLaunchKernel,
+    cuLaunchKernelEx,
 ];
 
 fn cuModuleLoadData(bench: &Bench) {
@@ -105,6 +107,83 @@ fn cuOccupancyMaxActiveBlocksPerMultiprocessor(bench: &Bench) {
             &mut blocks, function, size, 0) => 0);
         bench.is("none", blocks, 0);
     }
+}
+
+/// Not yet compared with a GPU.
+fn cuOccupancyMaxPotentialBlockSize(bench: &Bench) {
+    bench.start();
+    let function = bench.function(bench.module(), c"contract_write");
+    let (mut grid, mut block) = (77, 77);
+    cu!(bench, cuOccupancyMaxPotentialBlockSize(
+        &mut grid, &mut block, null_mut(), None, 0, 0) => 400);
+    cu!(bench, cuOccupancyMaxPotentialBlockSize(
+        null_mut(), &mut block, function, None, 0, 0) => 1);
+    cu!(bench, cuOccupancyMaxPotentialBlockSize(
+        &mut grid, null_mut(), function, None, 0, 0) => 1);
+    bench.is("untouched", (grid, block), (77, 77));
+    cu!(bench, cuOccupancyMaxPotentialBlockSize(
+        &mut grid, &mut block, function, None, 0, 100) => 0);
+    bench.is("within the limit", (1..=100).contains(&block), true);
+}
+
+/// 32 threads in each of two blocks, on the legacy stream.
+fn two_blocks() -> CUlaunchConfig {
+    CUlaunchConfig {
+        gridDimX: 2,
+        gridDimY: 1,
+        gridDimZ: 1,
+        blockDimX: 32,
+        blockDimY: 1,
+        blockDimZ: 1,
+        sharedMemBytes: 0,
+        hStream: null_mut(),
+        attrs: null_mut(),
+        numAttrs: 0,
+    }
+}
+
+/// Not yet compared with a GPU.
+fn cuOccupancyMaxPotentialClusterSize(bench: &Bench) {
+    bench.start();
+    let function = bench.function(bench.module(), c"contract_write");
+    let (mut size, config) = (77, two_blocks());
+    cu!(bench, cuOccupancyMaxPotentialClusterSize(null_mut(), function, &config) => 1);
+    cu!(bench, cuOccupancyMaxPotentialClusterSize(&mut size, null_mut(), &config) => 400);
+    cu!(bench, cuOccupancyMaxPotentialClusterSize(&mut size, function, null()) => 1);
+    bench.is("untouched", size, 77);
+    cu!(bench, cuOccupancyMaxPotentialClusterSize(&mut size, function, &config) => 0);
+    bench.is("the portable size", size, 8);
+}
+
+/// Not yet compared with a GPU.
+fn cuOccupancyMaxActiveClusters(bench: &Bench) {
+    bench.start();
+    let function = bench.function(bench.module(), c"contract_write");
+    let (mut clusters, config) = (77, two_blocks());
+    cu!(bench, cuOccupancyMaxActiveClusters(null_mut(), function, &config) => 1);
+    cu!(bench, cuOccupancyMaxActiveClusters(&mut clusters, null_mut(), &config) => 400);
+    cu!(bench, cuOccupancyMaxActiveClusters(&mut clusters, function, null()) => 1);
+    // No attribute names a cluster.
+    cu!(bench, cuOccupancyMaxActiveClusters(&mut clusters, function, &config) => 912);
+    bench.is("untouched", clusters, 77);
+}
+
+/// Not yet compared with a GPU.
+fn cuLaunchKernelEx(bench: &Bench) {
+    let mut config = two_blocks();
+    cu!(bench, cuLaunchKernelEx(&config, null_mut(), null_mut(), null_mut()) => 3);
+    bench.start();
+    let (function, stream) = (bench.function(bench.module(), c"contract_nothing"), bench.stream(1));
+    cu!(bench, cuLaunchKernelEx(null(), function, null_mut(), null_mut()) => 1);
+    config.hStream = stream;
+    cu!(bench, cuLaunchKernelEx(&config, null_mut(), null_mut(), null_mut()) => 400);
+    for grid in [0, u32::MAX] {
+        config.gridDimX = grid;
+        cu!(bench, cuLaunchKernelEx(&config, function, null_mut(), null_mut()) => 1);
+    }
+    config.gridDimX = 2;
+    cu!(bench, cuLaunchKernelEx(&config, function, null_mut(), null_mut()) => 0);
+    cu!(bench, cuStreamSynchronize(stream) => 0);
 }
 
 fn cuLaunchKernel(bench: &Bench) {

@@ -58,6 +58,36 @@ impl Drop for Kernel {
     }
 }
 
+/// A cooperative launch of 16 blocks with all options.
+fn together(cluster: [u32; 3]) -> tcuda_launch_options {
+    tcuda_launch_options {
+        struct_size: size_of::<tcuda_launch_options>(),
+        grid: [16, 1, 1],
+        block: [32, 1, 1],
+        shared_bytes: 64 << 10,
+        accesses: null(),
+        cluster,
+        cooperative: 1,
+        programmatic: 1,
+        priority: -1,
+        shared_carveout_percent: 50,
+    }
+}
+
+/// The limits of a kernel; a failure leaves the struct as it was.
+fn limits(kernel: &Kernel, stream: &Stream) -> Done {
+    // SAFETY: zeros are valid.
+    let mut info: tcuda_kernel_info = unsafe { std::mem::zeroed() };
+    info.struct_size = size_of::<tcuda_kernel_info>();
+    info.registers = -1;
+    let options = together([2, 1, 1]);
+    let outcome = call!(tcuda_kernel_properties(kernel.0, &options, stream.0, &mut info));
+    if (info.registers == -1) != outcome.is_err() || outcome.is_err() && info.binary_version != 0 {
+        problem("the limits of a kernel were written by a failed call, or not at all".to_string());
+    }
+    outcome
+}
+
 /// A function that is called twice, and a kernel. Without NVRTC there is nothing to run.
 pub fn functions() -> Done {
     if std::env::var_os("TCUDA_NVRTC_PATH").is_none() {
@@ -84,5 +114,10 @@ pub fn functions() -> Done {
     let (mut to, mut value) = (memory.0, 1f32);
     let args = [(&raw mut to).cast::<c_void>(), (&raw mut value).cast()];
     call!(tcuda_kernel_launch(kernel.0, null(), args.as_ptr(), 2, stream.0))?;
+    limits(&kernel, &stream)?;
+    for cluster in [[0; 3], [2, 1, 1], [16, 1, 1]] {
+        let options = together(cluster);
+        call!(tcuda_kernel_launch(kernel.0, &options, args.as_ptr(), 2, stream.0))?;
+    }
     stream.synchronize()
 }
