@@ -101,6 +101,17 @@ static void test_kernels() {
     FAILS(TCUDA_STATUS_INVALID_ARGUMENT,
         fill.launch(options, stream, memory.as<float>(), 2.0f, int{COUNT}));
     options.cooperative = 0;
+    const char text[] = ".version 7.8\n.target sm_52\n.address_size 64\n.visible .entry f()\n"
+        "{\n    ret;\n}\n";
+    tcuda_kernel_image image = {};
+    image.data = text;
+    image.bytes = sizeof text;
+    image.kind = TCUDA_IMAGE_PTX;
+    tcuda_kernel_options linked = TCUDA_INIT(tcuda_kernel_options);
+    linked.images = &image;
+    linked.num_images = 1;
+    const tcuda::kernel of_image = tcuda::kernel::linked(nullptr, "f", linked);
+    TOOK(of_image.launch(options, stream));
     const tcuda::kernel nothing("__global__ void nothing() {}", "nothing");
     TOOK(nothing.launch(options, stream));
 }

@@ -29,7 +29,8 @@ static void set_value(int value)
 static int run(const char *code)
 {
     const char *const flags[] = { option };
-    const tcuda_kernel_options options = { sizeof options, flags, 1 };
+    const tcuda_kernel_options options = { .struct_size = sizeof options, .flags = flags,
+        .num_flags = 1 };
     tcuda_kernel *kernel = NULL;
     int *block = allocate(sizeof(int), 0, NULL), value = 0;
     void *arguments[] = { &block };

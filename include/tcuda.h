@@ -138,13 +138,14 @@ typedef enum tcuda_status {
     TCUDA_STATUS_OUT_OF_HOST_MEMORY = 21, /**< Host memory, pinned or not. */
     TCUDA_STATUS_NO_DRIVER = 22,          /**< libcuda is absent or too old. */
     TCUDA_STATUS_NO_DEVICE = 23,          /**< Driver without a usable GPU. */
-    TCUDA_STATUS_NO_LIBRARY = 24, /**< NVRTC, NVML, NCCL, cuBLAS, cuFile or a plug-in is absent. */
+    /** NVRTC, nvJitLink, NVML, NCCL, cuBLAS, cuFile or a plug-in is absent. */
+    TCUDA_STATUS_NO_LIBRARY = 24,
     TCUDA_STATUS_NOT_SUPPORTED = 25, /**< Missing symbol or feature, named in the message. */
     TCUDA_STATUS_FORKED = 26,        /**< Child of an initialised process: use spawn. */
     TCUDA_STATUS_FILE_ERROR = 27,    /**< A path that cannot be read or written. */
     TCUDA_STATUS_CUDA_ERROR = 40,    /**< A driver call failed. */
     TCUDA_STATUS_DEVICE_LOST = 41,   /**< A kernel crashed: its context is unusable for ever. */
-    TCUDA_STATUS_NVRTC_ERROR = 42,   /**< NVRTC failed. */
+    TCUDA_STATUS_NVRTC_ERROR = 42,   /**< NVRTC or nvJitLink failed. */
     TCUDA_STATUS_COMPILE_ERROR = 43, /**< The caller's source; the message is the compiler's log. */
     TCUDA_STATUS_NVML_ERROR = 44,    /**< NVML failed. */
     TCUDA_STATUS_NCCL_ERROR = 45,    /**< NCCL failed. */
@@ -3884,6 +3885,13 @@ tcuda_status tcuda_monitor_memory_used(int32_t device, uint64_t *bytes);
 #define TCUDA_SCALAR_BOOL 2    /**< integer, 0 or 1. */
 #define TCUDA_SCALAR_COMPLEX 3 /**< real and imaginary, doubles. */
 
+#define TCUDA_IMAGE_PTX 1     /**< A text of PTX. */
+#define TCUDA_IMAGE_CUBIN 2   /**< Machine code. */
+#define TCUDA_IMAGE_FATBIN 3  /**< PTX and machine code for several architectures. */
+#define TCUDA_IMAGE_OBJECT 4  /**< A host's object file with relocatable device code. */
+#define TCUDA_IMAGE_LIBRARY 5 /**< A host's archive of such files. */
+#define TCUDA_IMAGE_LTOIR 6   /**< LTO IR, as of nvcc -dlto or nvrtcGetLTOIR. */
+
 /** How a kernel accesses the memory that an argument points to: not at all, or it is no pointer. */
 #define TCUDA_ACCESS_NONE 0
 #define TCUDA_ACCESS_READ 1       /**< Reads. */
@@ -3917,6 +3925,14 @@ typedef struct tcuda_jit_options {
     size_t num_scalars; /**< Number of them. */
 } tcuda_jit_options;
 
+/** An image to link. */
+typedef struct tcuda_kernel_image {
+    const void *data; /**< Its bytes. */
+    size_t bytes;     /**< Their number; of PTX with or without a NUL at the end. */
+    const char *name; /**< Its name in messages; may be NULL. */
+    int32_t kind;     /**< TCUDA_IMAGE_... */
+} tcuda_kernel_image;
+
 /** Options of the compilation of a kernel. */
 typedef struct tcuda_kernel_options {
     size_t struct_size; /**< From TCUDA_INIT. */
@@ -3926,6 +3942,17 @@ typedef struct tcuda_kernel_options {
      */
     const char *const *flags;
     size_t num_flags; /**< Number of them; at most 256. */
+    /**
+     * Images with functions that the source uses (declared extern), or with the kernel itself; may
+     * be NULL if there are none. They are copied. (cuda.core: Linker)
+     */
+    const tcuda_kernel_image *images;
+    size_t num_images; /**< Number of them; at most 256. */
+    /**
+     * 1: link-time optimisation of source and images, by nvJitLink; an image of
+     * TCUDA_IMAGE_LTOIR implies it. Else 0. On the simulated machine all images are LTO IR then.
+     */
+    int32_t lto;
 } tcuda_kernel_options;
 
 /** Options of a launch. */
@@ -4072,10 +4099,12 @@ tcuda_status tcuda_jit_call(tcuda_jit *jit, const tcuda_tensor *inputs, size_t n
  * Compiles a kernel for the current device with NVRTC, or loads it from disk; for other devices
  * that is done at its first launch there. Headers are read each time: an edited one gives another
  * kernel. TCUDA_STATUS_COMPILE_ERROR where the source is wrong: tcuda_last_error has the
- * compiler's messages, with lines of the source. TCUDA_STATUS_NO_LIBRARY without NVRTC.
- * (torch.cuda._compile_kernel)
+ * compiler's messages, with lines of the source; where images do not link, the linker's.
+ * TCUDA_STATUS_NO_LIBRARY without NVRTC, and for LTO without nvJitLink (CUDA 12.0, the path in
+ * TCUDA_NVJITLINK_PATH if that is set). (torch.cuda._compile_kernel)
  *
- * @param source       CUDA C++; functions without a specifier are device functions
+ * @param source       CUDA C++; functions without a specifier are device functions; may be NULL if
+ * an image has the kernel, under `name`
  * @param name         a kernel, "add", or an instance of a template, "scale<float>"; ASCII,
  * without
  * quotes and newlines

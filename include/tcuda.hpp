@@ -571,8 +571,19 @@ template <class T> tcuda_scalar scalar(const char *name, T value) {
 class kernel : public unique_handle<tcuda_kernel, tcuda_kernel_destroy> {
 public:
     kernel(const char *source, const char *name, std::initializer_list<const char *> flags = {}) {
-        const tcuda_kernel_options options = {sizeof options, flags.begin(), flags.size()};
+        tcuda_kernel_options options = TCUDA_INIT(tcuda_kernel_options);
+        options.flags = flags.begin();
+        options.num_flags = flags.size();
         status_ = detail::created(tcuda_kernel_compile(source, name, &options, &handle_));
+    }
+
+    // Of a source that is linked with images, or of images alone: then it is NULL.
+    static kernel linked(const char *source, const char *name,
+        const tcuda_kernel_options &options) {
+        kernel made(nullptr);
+        made.status_ =
+            detail::created(tcuda_kernel_compile(source, name, &options, &made.handle_));
+        return made;
     }
 
     // Queues it. The arguments must have the types of the kernel's parameters.
@@ -592,6 +603,9 @@ public:
             tcuda_kernel_properties(handle_, options, stream.get(), &info);
         return detail::answered(status, info);
     }
+
+private:
+    explicit kernel(std::nullptr_t) noexcept {}
 };
 
 // Memory of another process, closed on the stream that it was imported on, which must outlive it.

@@ -3,6 +3,7 @@
 # failure, is in target/steps/test.txt or check.txt.
 source "$(dirname "${BASH_SOURCE[0]}")/../tools/tools.sh"
 get_nvrtc
+get_nvjitlink
 
 summary=()
 failed=()

@@ -49,6 +49,22 @@ get_nvrtc() {
     export TCUDA_NVRTC_PATH=$library
 }
 
+# Sets TCUDA_NVJITLINK_PATH, unless it is set, to the nvJitLink with which tests link with
+# link-time optimisation, of the same version as NVRTC. 38 MB.
+get_nvjitlink() {
+    local version=12.9.86
+    local library=$tools/nvjitlink-$version/nvidia/nvjitlink/lib/libnvJitLink.so.12
+    [ -z "${TCUDA_NVJITLINK_PATH:-}" ] || return 0
+    if [ ! -e "$library" ]; then
+        echo "Getting nvJitLink from PyPI into target/tools (TCUDA_NVJITLINK_PATH is not set)"
+        rm -rf "$tools/nvjitlink-$version"
+        python3 scripts/tools/pip_install.py "nvidia-nvjitlink-cu12==$version" \
+            "$tools/nvjitlink-$version" ||
+            { echo "Tests of link-time optimisation are left out: no nvJitLink"; return 0; }
+    fi
+    export TCUDA_NVJITLINK_PATH=$library
+}
+
 # configure_and_build PRESET [option...], with cargo's output shared by all presets.
 configure_and_build() {
     local preset=$1

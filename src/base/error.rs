@@ -534,7 +534,9 @@ impl Error {
                 error.code
             }
             Error::MathLibrary(math_library::Failure::Call(error)) => error.code,
-            Error::Compiler(compiler::Failure::Call(error)) => error.code,
+            Error::Compiler(
+                compiler::Failure::Call(error) | compiler::Failure::LinkCall(error),
+            ) => error.code,
             Error::Cufile(cufile::Failure::Call(error)) => error.code,
             Error::Cufile(cufile::Failure::System(_, code)) => *code,
             Error::File { code, .. } | Error::FileAccess { code, .. } => *code,

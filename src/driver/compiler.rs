@@ -1,15 +1,27 @@
 //! Compiles CUDA C++ with NVRTC to an image for `cuModuleLoadData`.
 
 use super::Driver;
+use super::linker::Input;
 use super::nvrtc::{self, Format};
 pub use crate::base::error::compiler::{Failure, Log, NvrtcError};
 use crate::base::waiting;
 use std::ffi::CStr;
 
+/// Whether a program is linked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Linkage {
+    /// Not at all.
+    Whole,
+    /// With images.
+    Linked,
+    /// With link-time optimisation.
+    Optimized,
+}
+
 /// The input of a compilation.
 #[derive(Clone, Copy)]
 pub struct Program<'a> {
-    /// CUDA C++.
+    /// CUDA C++; empty with images: they have the kernel.
     pub source: &'a CStr,
     /// The name of the source in the compiler's messages.
     pub title: &'a CStr,
@@ -21,6 +33,17 @@ pub struct Program<'a> {
     pub flags: &'a [&'a CStr],
     /// Compute capability of the device: 90 is 9.0.
     pub capability: u32,
+    /// How it is linked.
+    pub linkage: Linkage,
+    /// What it is linked with.
+    pub images: &'a [Input<'a>],
+}
+
+impl Program<'_> {
+    /// Is there something to compile?
+    pub fn has_source(&self) -> bool {
+        self.images.is_empty() || !self.source.is_empty()
+    }
 }
 
 /// The result of a compilation.
@@ -38,8 +61,12 @@ impl Driver {
     /// Compiles a program. The simulated machine has no machine code, so its images are PTX.
     pub fn compile(&self, program: &Program<'_>) -> Result<Image, Failure> {
         let _waiting = waiting::begin();
-        let format = if self.is_simulated() { Format::Ptx } else { Format::MachineCode };
-        nvrtc::compile(program, format)
+        nvrtc::compile(program, self.format())
+    }
+
+    /// The format of images for its devices.
+    pub(super) fn format(&self) -> Format {
+        if self.is_simulated() { Format::Ptx } else { Format::MachineCode }
     }
 
     /// Loads the compiler. That takes a lock which a thread that waits for a kernel must not hold.

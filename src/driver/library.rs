@@ -1,4 +1,4 @@
-//! The loader of shared libraries: libcuda, NVML, NVRTC, NCCL, cuBLAS, cuSOLVER and
+//! The loader of shared libraries: libcuda, NVML, NVRTC, nvJitLink, NCCL, cuBLAS, cuSOLVER and
 //! cuFile.
 //!
 //! Search order: the environment's path, alone, when it is set; a copy that the process has loaded

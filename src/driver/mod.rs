@@ -6,11 +6,13 @@ pub mod cuda;
 pub mod cufile;
 pub mod inject;
 pub mod library;
+pub mod linker;
 #[cfg(debug_assertions)]
 mod lock_rules;
 pub mod math_library;
 pub mod nccl;
 pub mod newer;
+mod nvjitlink;
 pub mod nvml;
 pub mod nvrtc;
 pub mod sim;

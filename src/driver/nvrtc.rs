@@ -1,7 +1,7 @@
 //! NVRTC: CUDA's compiler as a library. Loaded at its first use, never unloaded.
 
 use super::Table;
-use super::compiler::{Failure, Image, Log, NvrtcError, Program};
+use super::compiler::{Failure, Image, Linkage, Log, NvrtcError, Program};
 use super::library::{Library, Spec};
 use crate::base::once::Once;
 use crate::base::rank::Rank;
@@ -49,6 +49,8 @@ struct Functions {
     ptx: Get,
     cubin_size: Size,
     cubin: Get,
+    /// Since CUDA 12.0.
+    lto_ir: Option<(Size, Get)>,
 }
 
 type Version = unsafe extern "C" fn(*mut c_int, *mut c_int) -> c_int;
@@ -111,6 +113,20 @@ pub fn set_driver_version(table: &Table) {
     }
 }
 
+/// The driver's version, as in `set_driver_version`; 0: unknown.
+pub(super) fn driver_version() -> u32 {
+    DRIVER.load(Ordering::Relaxed)
+}
+
+/// The functions for LTO IR, which older versions lack.
+fn lto_ir(library: &Library) -> Result<Option<(Size, Get)>, Failure> {
+    if library.symbol(c"nvrtcGetLTOIR").is_null() {
+        return Ok(None);
+    }
+    let size = function!(library, Size, c"nvrtcGetLTOIRSize");
+    Ok(Some((size, function!(library, Get, c"nvrtcGetLTOIR"))))
+}
+
 /// Loads NVRTC, unless it is loaded.
 pub fn find() -> Result<(), Failure> {
     functions().map(|_| ())
@@ -136,12 +152,12 @@ fn open_builtins(library: &Library, version: u32) {
     let path = unsafe { CStr::from_ptr(place.dli_fname) }.to_bytes();
     let Some(end) = path.iter().rposition(|byte| *byte == b'/') else { return };
     let Ok(folder) = std::str::from_utf8(&path[..end]) else { return };
-    let mut name = Short { bytes: [0; ROOM], len: 0 };
+    let mut name = Short::new();
     let (major, minor) = (version / 1000, version % 1000 / 10);
     if write!(name, "{folder}/libnvrtc-builtins.so.{major}.{minor}").is_ok() {
         let flags = libc::RTLD_NOW | libc::RTLD_LOCAL | libc::RTLD_NODELETE;
         // SAFETY: NUL-terminated; a part of NVRTC, and trusted like it.
-        unsafe { libc::dlopen(name.bytes.as_ptr().cast(), flags) };
+        unsafe { libc::dlopen(name.as_ptr(), flags) };
     }
 }
 
@@ -177,6 +193,7 @@ fn functions() -> Result<&'static Functions, Failure> {
             ptx: function!(library, Get, c"nvrtcGetPTX"),
             cubin_size: function!(library, Size, c"nvrtcGetCUBINSize"),
             cubin: function!(library, Get, c"nvrtcGetCUBIN"),
+            lto_ir: lto_ir(&library)?,
         })
     })
 }
@@ -219,9 +236,21 @@ impl Functions {
 const ROOM: usize = 1024;
 
 /// A short NUL-terminated text, by value.
-struct Short {
+pub(super) struct Short {
     bytes: [u8; ROOM],
     len: usize,
+}
+
+impl Short {
+    /// An empty text.
+    pub(super) fn new() -> Short {
+        Short { bytes: [0; ROOM], len: 0 }
+    }
+
+    /// The text for C.
+    pub(super) fn as_ptr(&self) -> *const c_char {
+        self.bytes.as_ptr().cast()
+    }
 }
 
 impl Write for Short {
@@ -268,15 +297,22 @@ fn compile_with(
 ) -> Result<Image, Failure> {
     let functions = functions()?;
     let target = functions.target(program.capability)?;
-    let is_machine_code = format == Format::MachineCode && target == program.capability;
-    let mut architecture = Short { bytes: [0; ROOM], len: 0 };
+    let is_machine_code = format == Format::MachineCode
+        && target == program.capability
+        && program.linkage != Linkage::Optimized;
+    let mut architecture = Short::new();
     let kind = if is_machine_code { "sm" } else { "compute" };
     let _ = write!(architecture, "--gpu-architecture={kind}_{target}");
     let mut options: Vec<*const c_char> = Vec::new();
-    let room = options.try_reserve_exact(program.flags.len() + own.len() + 3);
+    let room = options.try_reserve_exact(program.flags.len() + own.len() + 4);
     room.map_err(|_| Failure::OutOfHostMemory)?;
-    options.push(architecture.bytes.as_ptr().cast());
+    options.push(architecture.as_ptr());
     options.push(c"-default-device".as_ptr());
+    match program.linkage {
+        Linkage::Whole => (),
+        Linkage::Linked => options.push(c"-rdc=true".as_ptr()),
+        Linkage::Optimized => options.push(c"-dlto".as_ptr()),
+    }
     if !program.flags.iter().any(|flag| is_of(flag, &["-std", "--std"])) {
         options.push(c"--std=c++17".as_ptr());
     }
@@ -305,10 +341,12 @@ fn compile_with(
         return Err(Failure::Source(Log::of(log.strip_suffix(b"\0").unwrap_or(&log))));
     }
     check("nvrtcCompileProgram", code)?;
-    let bytes = match is_machine_code {
-        true => functions.bytes(&open, functions.cubin_size, functions.cubin)?,
-        false => functions.bytes(&open, functions.ptx_size, functions.ptx)?,
+    let (size, get) = match program.linkage {
+        Linkage::Optimized => functions.lto_ir.ok_or(Failure::NoLtoIr)?,
+        _ if is_machine_code => (functions.cubin_size, functions.cubin),
+        _ => (functions.ptx_size, functions.ptx),
     };
+    let bytes = functions.bytes(&open, size, get)?;
     let mut name = program.entry.as_ptr();
     if !program.is_plain {
         let expression = program.entry.as_ptr();

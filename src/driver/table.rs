@@ -391,6 +391,16 @@ driver_calls! {
     // Modules and kernels
     cuModuleLoadData = cuModuleLoadData(module: *mut CUmodule, image: *const c_void);
     cuModuleUnload = cuModuleUnload(module: CUmodule);
+    cuLinkCreate = cuLinkCreate_v2(
+        count: c_uint, options: *mut CUjit_option, values: *mut *mut c_void,
+        state: *mut CUlinkState);
+    cuLinkAddData = cuLinkAddData_v2(
+        state: CUlinkState, kind: CUjitInputType, data: *mut c_void, size: usize,
+        name: *const c_char, count: c_uint, options: *mut CUjit_option,
+        values: *mut *mut c_void);
+    cuLinkComplete = cuLinkComplete(
+        state: CUlinkState, image: *mut *mut c_void, size: *mut usize);
+    cuLinkDestroy = cuLinkDestroy(state: CUlinkState);
     cuModuleGetFunction = cuModuleGetFunction(
         function: *mut CUfunction, module: CUmodule, name: *const c_char);
     cuFuncGetAttribute = cuFuncGetAttribute(

@@ -1,10 +1,11 @@
 //! Section "Jiterator and kernels" of the header: whole kernels.
 
-use super::boundary::{Sized_, boundary, flag, out, struct_in, struct_out, terminated};
+use super::boundary::{Sized_, boundary, bytes, flag, out, struct_in, struct_out, terminated};
 use super::handle::Table;
 use super::status::tcuda_status;
 use super::stream::{or_current, tcuda_stream};
 use crate::base::error::{Error, Result};
+use crate::driver::linker::{Input, Kind as ImageKind};
 use crate::jit::kernel::Kernel;
 use crate::jit::launch::Launch;
 use crate::jit::store::MAX_PARAMETERS;
@@ -26,7 +27,42 @@ pub struct tcuda_kernel_options {
     pub flags: *const *const c_char,
     /// Number of them; at most 256.
     pub num_flags: usize,
+    /// Images with functions that the source uses (declared extern), or with the kernel itself; may
+    /// be NULL if there are none. They are copied. (cuda.core: Linker)
+    pub images: *const tcuda_kernel_image,
+    /// Number of them; at most 256.
+    pub num_images: usize,
+    /// 1: link-time optimisation of source and images, by nvJitLink; an image of
+    /// TCUDA_IMAGE_LTOIR implies it. Else 0. On the simulated machine all images are LTO IR then.
+    pub lto: i32,
 }
+
+/// An image to link.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct tcuda_kernel_image {
+    /// Its bytes.
+    pub data: *const c_void,
+    /// Their number; of PTX with or without a NUL at the end.
+    pub bytes: usize,
+    /// Its name in messages; may be NULL.
+    pub name: *const c_char,
+    /// TCUDA_IMAGE_...
+    pub kind: i32,
+}
+
+/// A text of PTX.
+pub const TCUDA_IMAGE_PTX: i32 = 1;
+/// Machine code.
+pub const TCUDA_IMAGE_CUBIN: i32 = 2;
+/// PTX and machine code for several architectures.
+pub const TCUDA_IMAGE_FATBIN: i32 = 3;
+/// A host's object file with relocatable device code.
+pub const TCUDA_IMAGE_OBJECT: i32 = 4;
+/// A host's archive of such files.
+pub const TCUDA_IMAGE_LIBRARY: i32 = 5;
+/// LTO IR, as of nvcc -dlto or nvrtcGetLTOIR.
+pub const TCUDA_IMAGE_LTOIR: i32 = 6;
 
 // SAFETY: repr(C), the size comes first, and it is plain data.
 unsafe impl Sized_ for tcuda_kernel_options {}
@@ -152,13 +188,73 @@ fn flags<'a>(list: *const *const c_char, count: usize) -> Result<Vec<&'a CStr>> 
     Ok(flags)
 }
 
+/// Reads a list of the host's images.
+fn images<'a>(list: *const tcuda_kernel_image, count: usize) -> Result<Vec<Input<'a>>> {
+    let mut images = Vec::new();
+    if count == 0 {
+        return Ok(images);
+    }
+    if list.is_null() {
+        return Err(Error::Null { name: "images" });
+    }
+    if count > MOST_FLAGS {
+        return Err(Error::OutOfRange {
+            name: "num_images",
+            value: i64::try_from(count).unwrap_or(i64::MAX),
+            allowed: "use at most 256",
+        });
+    }
+    images.try_reserve_exact(count).map_err(|_| Error::OutOfHostMemory("images of a kernel"))?;
+    for index in 0..count {
+        // SAFETY: not NULL, and as long as the caller says.
+        let image = unsafe { list.wrapping_add(index).read_unaligned() };
+        if image.bytes == 0 {
+            return Err(Error::OutOfRange {
+                name: "images[i].bytes",
+                value: 0,
+                allowed: "an image is not empty",
+            });
+        }
+        images.push(Input {
+            kind: image_kind(image.kind)?,
+            bytes: bytes(image.data.cast(), image.bytes, "images[i].data")?,
+            name: if image.name.is_null() {
+                c"image"
+            } else {
+                terminated(image.name, "images[i].name")?
+            },
+        });
+    }
+    Ok(images)
+}
+
+fn image_kind(kind: i32) -> Result<ImageKind> {
+    Ok(match kind {
+        TCUDA_IMAGE_PTX => ImageKind::Ptx,
+        TCUDA_IMAGE_CUBIN => ImageKind::Cubin,
+        TCUDA_IMAGE_FATBIN => ImageKind::FatBinary,
+        TCUDA_IMAGE_OBJECT => ImageKind::Object,
+        TCUDA_IMAGE_LIBRARY => ImageKind::Library,
+        TCUDA_IMAGE_LTOIR => ImageKind::LtoIr,
+        _ => {
+            return Err(Error::OutOfRange {
+                name: "images[i].kind",
+                value: kind.into(),
+                allowed: "use TCUDA_IMAGE_...",
+            });
+        }
+    })
+}
+
 /// Compiles a kernel for the current device with NVRTC, or loads it from disk; for other devices
 /// that is done at its first launch there. Headers are read each time: an edited one gives another
 /// kernel. TCUDA_STATUS_COMPILE_ERROR where the source is wrong: tcuda_last_error has the
-/// compiler's messages, with lines of the source. TCUDA_STATUS_NO_LIBRARY without NVRTC.
-/// (torch.cuda._compile_kernel)
+/// compiler's messages, with lines of the source; where images do not link, the linker's.
+/// TCUDA_STATUS_NO_LIBRARY without NVRTC, and for LTO without nvJitLink (CUDA 12.0, the path in
+/// TCUDA_NVJITLINK_PATH if that is set). (torch.cuda._compile_kernel)
 ///
-/// @param source       CUDA C++; functions without a specifier are device functions
+/// @param source       CUDA C++; functions without a specifier are device functions; may be NULL if
+///                     an image has the kernel, under `name`
 /// @param name         a kernel, "add", or an instance of a template, "scale<float>"; ASCII,
 /// without
 ///                     quotes and newlines
@@ -174,20 +270,28 @@ pub unsafe extern "C" fn tcuda_kernel_compile(
 ) -> tcuda_status {
     boundary(|call| {
         let kernel = out(kernel, "kernel")?;
-        let source = terminated(source, "source")?;
         let name = terminated(name, "name")?;
         let defaults = tcuda_kernel_options {
             struct_size: size_of::<tcuda_kernel_options>(),
             flags: std::ptr::null(),
             num_flags: 0,
+            images: std::ptr::null(),
+            num_images: 0,
+            lto: 0,
         };
         let options = match options.is_null() {
             true => defaults,
             false => struct_in(options, defaults, "options")?,
         };
+        let source = match source.is_null() && options.num_images > 0 {
+            true => c"",
+            false => terminated(source, "source")?,
+        };
         let flags = flags(options.flags, options.num_flags)?;
+        let images = images(options.images, options.num_images)?;
+        let is_optimized = flag(options.lto, "lto")?;
         let device = call.gpus()?.device(crate::gpu::device::CURRENT)?;
-        let made = Kernel::new(device, source, name, &flags)?;
+        let made = Kernel::new(device, source, name, &flags, &images, is_optimized)?;
         kernel.set(KERNELS.insert(made)? as *mut tcuda_kernel);
         Ok(())
     })

@@ -40,7 +40,7 @@ pub enum tcuda_status {
     NoDriver = 22,
     /// Driver without a usable GPU.
     NoDevice = 23,
-    /// NVRTC, NVML, NCCL, cuBLAS, cuFile or a plug-in is absent.
+    /// NVRTC, nvJitLink, NVML, NCCL, cuBLAS, cuFile or a plug-in is absent.
     NoLibrary = 24,
     /// Missing symbol or feature, named in the message.
     NotSupported = 25,
@@ -52,7 +52,7 @@ pub enum tcuda_status {
     CudaError = 40,
     /// A kernel crashed: its context is unusable for ever.
     DeviceLost = 41,
-    /// NVRTC failed.
+    /// NVRTC or nvJitLink failed.
     NvrtcError = 42,
     /// The caller's source; the message is the compiler's log.
     CompileError = 43,
@@ -151,7 +151,9 @@ fn status_of_compiler(failure: &compiler::Failure) -> tcuda_status {
     use tcuda_status as S;
     match failure {
         F::Library(_) | F::Missing(_) => S::NoLibrary,
-        F::Call(_) => S::NvrtcError,
+        F::Call(_) | F::LinkCall(_) => S::NvrtcError,
+        F::NoLtoIr | F::MissingInLinker(_) => S::NoLibrary,
+        F::Link(_) => S::CompileError,
         F::Target { .. } => S::NotSupported,
         F::Source(_) => S::CompileError,
         F::OutOfHostMemory => S::OutOfHostMemory,

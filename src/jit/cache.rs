@@ -8,7 +8,7 @@ use crate::base::error::Result;
 use crate::base::file;
 use crate::base::waiting;
 use crate::driver::Driver;
-use crate::driver::compiler::{Image, Program};
+use crate::driver::compiler::{Image, Linkage, Program};
 use std::ffi::{CStr, c_int};
 use std::fmt::Write;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -65,6 +65,13 @@ impl Key {
             hash.bytes(text.to_bytes());
         }
         program.flags.iter().for_each(|flag| hash.bytes(flag.to_bytes()));
+        if program.linkage != Linkage::Whole {
+            hash.word(program.linkage as u64);
+        }
+        for image in program.images {
+            hash.word(image.kind as u64);
+            hash.bytes(image.bytes);
+        }
         let is_known = includes::for_each(program, &mut |content| match content {
             Some(content) => hash.bytes(content),
             None => hash.word(u64::MAX),

@@ -11,7 +11,7 @@ use super::tile;
 use super::{Jit, MAX_SCALARS, Scalar};
 use crate::base::error::{Error, Result};
 use crate::base::text::Text;
-use crate::driver::compiler::{Failure, Program};
+use crate::driver::compiler::{Failure, Linkage, Program};
 use crate::driver::sys::CUfunction;
 use crate::gpu::device::Device;
 use crate::gpu::gpus::Gpus;
@@ -252,6 +252,8 @@ impl Target<'_> {
             is_plain: true,
             flags: &[],
             capability: capability(self.device)?,
+            linkage: Linkage::Whole,
+            images: &[],
         };
         let found = self.device.compiled().find(self.device, &program);
         let entry = found.map_err(|error| self.explain(error))?;

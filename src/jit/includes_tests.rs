@@ -74,6 +74,8 @@ fn all(folder: &Folder, source: &str, more: &[&str]) -> Option<Vec<Option<Vec<u8
         is_plain: false,
         flags: &flags,
         capability: 90,
+        linkage: crate::driver::compiler::Linkage::Whole,
+        images: &[],
     };
     let mut found = Vec::new();
     let is_known = for_each(&program, &mut |file| found.push(file.map(<[u8]>::to_vec))).unwrap();

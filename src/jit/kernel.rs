@@ -7,7 +7,8 @@ use super::plans::Plans;
 use super::store::{Loaded, MAX_PARAMETERS};
 use crate::base::error::{Error, Result};
 use crate::base::text::Text;
-use crate::driver::compiler::Program;
+use crate::driver::compiler::{Linkage, Program};
+use crate::driver::linker::{Input, Kind as ImageKind};
 use crate::gpu::device::Device;
 use crate::gpu::gpus::Gpus;
 use crate::gpu::sanitizer_reports;
@@ -16,20 +17,34 @@ use crate::memory;
 use crate::sanitizer::{self, Mode, Touch};
 use std::ffi::{CStr, c_void};
 
+/// An image that a kernel is linked with.
+struct OwnImage {
+    kind: ImageKind,
+    bytes: Vec<u8>,
+    /// With a NUL.
+    name: Vec<u8>,
+}
+
 /// A kernel that the user wrote.
 pub struct Kernel {
     /// Each with a NUL.
     source: Vec<u8>,
     name: Vec<u8>,
     flags: Vec<Vec<u8>>,
+    images: Vec<OwnImage>,
+    linkage: Linkage,
     /// The compiled kernel for each device.
     plans: Plans<i32>,
 }
 
 fn copied(text: &CStr) -> Result<Vec<u8>> {
-    let bytes = text.to_bytes_with_nul();
+    bytes_of(text.to_bytes_with_nul())
+}
+
+/// A copy with room for one more byte.
+fn bytes_of(bytes: &[u8]) -> Result<Vec<u8>> {
     let mut copy = Vec::new();
-    copy.try_reserve_exact(bytes.len()).map_err(|_| Error::OutOfHostMemory("a kernel"))?;
+    copy.try_reserve_exact(bytes.len() + 1).map_err(|_| Error::OutOfHostMemory("a kernel"))?;
     copy.extend_from_slice(bytes);
     Ok(copy)
 }
@@ -41,7 +56,14 @@ fn text(bytes: &[u8]) -> &CStr {
 
 impl Kernel {
     /// Compiles a kernel for a device. For other devices the first launch does so.
-    pub fn new(device: &Device, source: &CStr, name: &CStr, flags: &[&CStr]) -> Result<Kernel> {
+    pub fn new(
+        device: &Device,
+        source: &CStr,
+        name: &CStr,
+        flags: &[&CStr],
+        images: &[Input<'_>],
+        is_optimized: bool,
+    ) -> Result<Kernel> {
         let bytes = name.to_bytes();
         if bytes.is_empty() || !bytes.is_ascii() || bytes.contains(&b'"') || bytes.contains(&b'\n')
         {
@@ -58,7 +80,24 @@ impl Kernel {
         for flag in flags {
             list.push(copied(flag)?);
         }
+        let mut own = Vec::new();
+        let room = own.try_reserve_exact(images.len());
+        room.map_err(|_| Error::OutOfHostMemory("a kernel"))?;
+        for image in images {
+            let mut bytes = bytes_of(image.bytes)?;
+            if image.kind == ImageKind::Ptx && bytes.last() != Some(&0) {
+                bytes.push(0);
+            }
+            own.push(OwnImage { kind: image.kind, bytes, name: copied(image.name)? });
+        }
+        let has_lto_ir = images.iter().any(|image| image.kind == ImageKind::LtoIr);
         let kernel = Kernel {
+            images: own,
+            linkage: match images.is_empty() {
+                _ if is_optimized || has_lto_ir => Linkage::Optimized,
+                true => Linkage::Whole,
+                false => Linkage::Linked,
+            },
             source: copied(source)?,
             name: copied(name)?,
             flags: list,
@@ -75,7 +114,17 @@ impl Kernel {
         let room = flags.try_reserve_exact(self.flags.len());
         room.map_err(|_| Error::OutOfHostMemory("a kernel"))?;
         flags.extend(self.flags.iter().map(|flag| text(flag)));
+        let mut images = Vec::new();
+        let room = images.try_reserve_exact(self.images.len());
+        room.map_err(|_| Error::OutOfHostMemory("a kernel"))?;
+        images.extend(self.images.iter().map(|image| Input {
+            kind: image.kind,
+            bytes: &image.bytes,
+            name: text(&image.name),
+        }));
         let program = Program {
+            linkage: self.linkage,
+            images: &images,
             source: text(&self.source),
             title: c"source",
             entry: text(&self.name),

@@ -7,7 +7,9 @@ use crate::base::lock::Mutex;
 use crate::base::once::Once;
 use crate::base::rank::Rank;
 use crate::base::shared::Shared;
-use crate::driver::compiler::{self, Image, Program};
+use crate::base::text::Text;
+use crate::driver::compiler::{self, Image, Linkage, Log, Program};
+use crate::driver::linker::{Input, Kind as ImageKind};
 use crate::driver::sys::{CUdevice_attribute, CUfunction, CUfunction_attribute, CUmodule};
 use crate::driver::{CudaError, Driver, code};
 use crate::gpu::capture_mode::Relaxed;
@@ -146,6 +148,13 @@ pub struct Store {
 
 const NO_MEMORY: Error = Error::OutOfHostMemory("a kernel");
 
+fn copied(bytes: &[u8]) -> Result<Vec<u8>> {
+    let mut copy = Vec::new();
+    copy.try_reserve_exact(bytes.len()).map_err(|_| NO_MEMORY)?;
+    copy.extend_from_slice(bytes);
+    Ok(copy)
+}
+
 // SAFETY: no other type has this kind, and the runtime sets it before a call can use it.
 unsafe impl Subsystem for Store {
     type Owner = Device;
@@ -198,8 +207,8 @@ impl Store {
     /// The kernel of a program; makes it if necessary.
     pub fn find(&self, device: &Device, program: &Program<'_>) -> Result<Shared<Entry>> {
         let Some(key) = Key::of(program, self.driver)? else {
-            self.driver.find_compiler()?;
-            return self.find_image(device, &self.driver.compile(program)?);
+            self.find_tools(program)?;
+            return self.find_image(device, &self.build(device, program)?);
         };
         let entry = self.entry(key)?;
         if entry.get().is_some() {
@@ -228,7 +237,10 @@ impl Store {
     /// Makes the kernel of an entry. Returns an image instead if an included file changed during
     /// the compilation, so that the image does not match the key.
     fn make(&self, device: &Device, program: &Program<'_>, entry: &Entry) -> Result<Option<Image>> {
-        if let Some(image) = cache::load(&entry.key, compiler::version()) {
+        // Without a source there is nothing to compile, which takes the time.
+        let is_kept = program.has_source();
+        if let Some(image) = is_kept.then(|| cache::load(&entry.key, compiler::version())).flatten()
+        {
             match entry.made.get_or_try_init(|| self.load(device, &image)) {
                 Ok(_) => return Ok(None),
                 // It may be from another driver.
@@ -236,23 +248,77 @@ impl Store {
                 Err(error) => return Err(error),
             }
         }
-        // This lock has the same rank as the entry's, so it is taken first.
-        self.driver.find_compiler()?;
+        // These locks have the same rank as the entry's, so they are taken first.
+        self.find_tools(program)?;
         let mut others = None;
         let made = entry.made.get_or_try_init(|| {
-            let image = self.driver.compile(program)?;
+            let image = self.build(device, program)?;
             if Key::of(program, self.driver)? != Some(entry.key) {
                 others = Some(image);
                 return Err(Error::Invalid("a header of the kernel changed while it was compiled"));
             }
-            let loaded = self.load(device, &image)?;
-            cache::store(&entry.key, &image);
+            let loaded = self.load(device, &image);
+            let loaded =
+                loaded.map_err(|error| if is_kept { error } else { of_image(error, program) })?;
+            if is_kept {
+                cache::store(&entry.key, &image);
+            }
             Ok::<_, Error>(loaded)
         });
         match others {
             Some(image) => Ok(Some(image)),
             None => made.map(|_| None),
         }
+    }
+
+    /// Loads the compiler and the linker that a program needs.
+    fn find_tools(&self, program: &Program<'_>) -> Result<()> {
+        if program.has_source() {
+            self.driver.find_compiler()?;
+        }
+        if program.linkage == Linkage::Optimized {
+            self.driver.find_linker()?;
+        }
+        Ok(())
+    }
+
+    /// Compiles a program's source, and links it with its images.
+    fn build(&self, device: &Device, program: &Program<'_>) -> Result<Image> {
+        if program.linkage == Linkage::Whole {
+            return Ok(self.driver.compile(program)?);
+        }
+        let mut image = match program.has_source() {
+            true => self.driver.compile(program)?,
+            false => Image {
+                bytes: Vec::new(),
+                entry: copied(program.entry.to_bytes_with_nul())?,
+                version: 0,
+            },
+        };
+        if let ([only], false) = (program.images, program.has_source())
+            && program.linkage == Linkage::Linked
+            && only.kind.is_loadable()
+        {
+            image.bytes = copied(only.bytes)?;
+            return Ok(image);
+        }
+        let mut inputs = Vec::new();
+        inputs.try_reserve_exact(program.images.len() + 1).map_err(|_| NO_MEMORY)?;
+        if program.has_source() {
+            let kind = match program.linkage {
+                Linkage::Optimized => ImageKind::LtoIr,
+                _ if image.bytes.starts_with(b"\x7fELF") => ImageKind::Cubin,
+                _ => ImageKind::Ptx,
+            };
+            inputs.push(Input { kind, bytes: &image.bytes, name: program.title });
+        }
+        inputs.extend_from_slice(program.images);
+        let _relaxed = Relaxed::enter(self.driver);
+        let _context = device.enter()?;
+        let is_optimized = program.linkage == Linkage::Optimized;
+        let linked = self.driver.link(&inputs, is_optimized, program.capability)?;
+        image.bytes = linked;
+        Ok(image)
     }
 
     fn load(&self, device: &Device, image: &Image) -> Result<Loaded> {
@@ -340,6 +406,22 @@ impl Store {
 }
 
 /// Does the error mean that the driver rejects the image?
+/// An error of loading images of the caller.
+fn of_image(error: Error, program: &Program<'_>) -> Error {
+    match error {
+        Error::Cuda(CudaError { code: code::NOT_FOUND, .. }) => Error::BadText {
+            name: "name",
+            value: Text::new(program.entry.to_str().unwrap_or("")),
+            allowed: "no image has a kernel of this name; C++ mangles names, extern \"C\" does not",
+        },
+        Error::Cuda(error) if is_image_error(&error) && error.code != code::INVALID_VALUE => {
+            let log = Log::of(b"an image is damaged, or not for this device");
+            compiler::Failure::Link(log).into()
+        }
+        error => error,
+    }
+}
+
 fn is_image_error(error: &CudaError) -> bool {
     const NO_BINARY: i32 = 209;
     matches!(

@@ -2,7 +2,7 @@
 //! `c_tests/jit_cases.c` and `c_tests/jit_torch.c`.
 
 use super::*;
-use crate::driver::compiler::{Failure, Program};
+use crate::driver::compiler::{Failure, Linkage, Program};
 use crate::driver::nvrtc::{self, Format};
 use crate::jit::source;
 use std::ffi::CStr;
@@ -18,6 +18,8 @@ fn compile(code: &str, variant: &Variant<'_>, capability: u32, format: Format) -
         is_plain: true,
         flags: &[],
         capability,
+        linkage: Linkage::Whole,
+        images: &[],
     };
     match nvrtc::compile(&program, format) {
         Ok(image) => Some(image.bytes),

@@ -151,6 +151,7 @@ pub const SCENARIOS: &[Scenario] = &[
     on(TWO, "telemetry", tools::telemetry),
     on(TWO, "blas", tools::blas),
     on(ONE, "functions", jit::functions),
+    on(ONE, "linked_kernels", jit::linked),
     on(ONE, "sanitizer", sanitizer::sanitizer),
     on(LATE, "late_sanitizer", sanitizer::sanitizer),
     on(TWO, "watched_collectives", || sanitizer::watched(comm::odd)),

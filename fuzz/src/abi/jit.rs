@@ -131,8 +131,32 @@ pub(super) fn compile(w: &mut World, i: &mut Input) {
         e.wrong(status::INVALID_ARGUMENT);
     }
     e.also(COMPILER);
+    // An image that nothing uses; it is linked all the same.
+    let text = c".version 7.8\n.target sm_52\n.address_size 64\n";
+    let image = tcuda_kernel_image {
+        data: text.as_ptr().cast(),
+        bytes: i.one_of(&[text.to_bytes().len(), text.to_bytes().len() + 1, 0]),
+        name: null(),
+        kind: i.one_of(&[TCUDA_IMAGE_PTX, TCUDA_IMAGE_PTX, 0, 7]),
+    };
+    let options = tcuda_kernel_options {
+        struct_size: size_of::<tcuda_kernel_options>(),
+        flags: null(),
+        num_flags: 0,
+        images: &image,
+        num_images: 1,
+        lto: 0,
+    };
+    let options = if i.rarely(4) { &raw const options } else { null() };
+    if !options.is_null() && (image.bytes == 0 || image.kind != TCUDA_IMAGE_PTX) {
+        e.wrong(status::INVALID_ARGUMENT);
+    }
+    if !options.is_null() {
+        // Without a source the image has the kernel, which this one has not.
+        e.also(&[status::INVALID_ARGUMENT]);
+    }
     let mut out = Out::<*mut tcuda_kernel>::required(i, &mut e);
-    let status = status_of!(tcuda_kernel_compile(source, name.as_ptr(), null(), out.ptr()));
+    let status = status_of!(tcuda_kernel_compile(source, name.as_ptr(), options, out.ptr()));
     if let Some(kernel) = out.check(w.judge(status, &e)) {
         w.kernels.push(kernel as usize);
         w.counted += 1;

@@ -74,6 +74,18 @@ pub enum Failure {
     /// The source is invalid.
     #[error("the source does not compile:\n{0}")]
     Source(Log),
+    /// NVRTC is too old for link-time optimisation.
+    #[error("NVRTC has no nvrtcGetLTOIR: link-time optimisation needs that of CUDA 12.0 or newer")]
+    NoLtoIr,
+    /// nvJitLink lacks a function.
+    #[error("nvJitLink has no {0}: install that of CUDA 12.0 or newer")]
+    MissingInLinker(&'static str),
+    /// A call of nvJitLink failed.
+    #[error("{} failed: nvJitLink error {}", .0.call, .0.code)]
+    LinkCall(NvrtcError),
+    /// Images that cannot be linked.
+    #[error("the images do not link:\n{0}")]
+    Link(Log),
     /// Host memory ran out.
     #[error("no host memory for a program")]
     OutOfHostMemory,

@@ -7,7 +7,8 @@ use std::ptr::{null, null_mut};
 use tcuda::driver::sys::*;
 
 pub const ROWS: &[Row] = crate::rows!["arguments":
-    cuModuleLoadData, cuModuleUnload, cuModuleGetFunction, cuFuncGetAttribute, cuFuncSetAttribute,
+    cuModuleLoadData, cuModuleUnload, cuLinkCreate, cuLinkAddData, cuLinkComplete, cuLinkDestroy,
+    cuModuleGetFunction, cuFuncGetAttribute, cuFuncSetAttribute,
     cuFuncGetName, cuKernelGetFunction, cuFuncGetParamInfo,
     cuOccupancyMaxActiveBlocksPerMultiprocessor, cuOccupancyMaxPotentialBlockSize,
     cuOccupancyMaxPotentialClusterSize, cuOccupancyMaxActiveClusters, cuLaunchKernel,
@@ -28,6 +29,70 @@ fn cuModuleUnload(bench: &Bench) {
     cu!(bench, cuModuleUnload(null_mut()) => 3);
     bench.start();
     cu!(bench, cuModuleUnload(null_mut()) => 400);
+}
+
+/// A link without options.
+fn link(bench: &Bench) -> CUlinkState {
+    let mut state = null_mut();
+    cu!(bench, cuLinkCreate(0, null_mut(), null_mut(), &mut state) => 0);
+    state
+}
+
+/// Adds a text of PTX, which ends with a NUL.
+fn add(bench: &Bench, state: CUlinkState, text: &std::ffi::CStr, expected: i32) {
+    let bytes = text.to_bytes_with_nul();
+    let data = bytes.as_ptr().cast_mut().cast();
+    cu!(bench, cuLinkAddData(
+        state, CUjitInputType::CU_JIT_INPUT_PTX, data, bytes.len(), c"text".as_ptr(), 0,
+        null_mut(), null_mut()) => expected);
+}
+
+/// Not yet compared with a GPU.
+fn cuLinkCreate(bench: &Bench) {
+    let mut state = handle(77);
+    cu!(bench, cuLinkCreate(0, null_mut(), null_mut(), &mut state) => 3);
+    bench.start();
+    cu!(bench, cuLinkCreate(0, null_mut(), null_mut(), null_mut()) => 1);
+    bench.is("untouched", state.addr() == 77 || state.is_null(), true);
+    let state = link(bench);
+    cu!(bench, cuLinkDestroy(state) => 0);
+}
+
+/// Not yet compared with a GPU.
+fn cuLinkAddData(bench: &Bench) {
+    bench.start();
+    let state = link(bench);
+    cu!(bench, cuLinkAddData(
+        state, CUjitInputType::CU_JIT_INPUT_PTX, null_mut(), 0, c"none".as_ptr(), 0, null_mut(),
+        null_mut()) => 1);
+    let text =
+        c".version 7.8\n.target sm_52\n.address_size 64\n.visible .entry f() { frob.u32; }\n";
+    add(bench, state, text, 218);
+    cu!(bench, cuLinkDestroy(state) => 0);
+    let state = link(bench);
+    add(bench, state, PTX, 0);
+    cu!(bench, cuLinkDestroy(state) => 0);
+}
+
+/// Not yet compared with a GPU.
+fn cuLinkComplete(bench: &Bench) {
+    bench.start();
+    let state = link(bench);
+    add(bench, state, PTX, 0);
+    let (mut image, mut size) = (null_mut(), 0);
+    cu!(bench, cuLinkComplete(state, &mut image, &mut size) => 0);
+    bench.is("an image", !image.is_null() && size > 0, true);
+    let mut module = null_mut();
+    cu!(bench, cuModuleLoadData(&mut module, image) => 0);
+    cu!(bench, cuLinkDestroy(state) => 0);
+    bench.function(module, c"contract_write");
+}
+
+/// Not yet compared with a GPU. Once, and not NULL: the driver does not check.
+fn cuLinkDestroy(bench: &Bench) {
+    bench.start();
+    let state = link(bench);
+    cu!(bench, cuLinkDestroy(state) => 0);
 }
 
 fn cuModuleGetFunction(bench: &Bench) {

@@ -58,6 +58,74 @@ impl Drop for Kernel {
     }
 }
 
+/// A device function that images and sources share.
+const TRIPLE: &std::ffi::CStr = c".version 7.8
+.target sm_52
+.address_size 64
+.visible .func (.param .b32 result) triple(.param .b32 x)
+{
+    .reg .b32 %a;
+    ld.param.b32 %a, [x];
+    mul.lo.s32 %a, %a, 3;
+    st.param.b32 [result], %a;
+    ret;
+}
+";
+
+/// A kernel of a source that is linked with an image, and with link-time optimisation where there
+/// is nvJitLink.
+pub fn linked() -> Done {
+    if std::env::var_os("TCUDA_NVRTC_PATH").is_none() {
+        return Ok(());
+    }
+    let stream = Stream::new(0, 0)?;
+    let memory = Memory::new(1 << 12, 0, stream.0)?;
+    let image = tcuda_kernel_image {
+        data: TRIPLE.as_ptr().cast(),
+        bytes: TRIPLE.to_bytes().len(),
+        name: null(),
+        kind: TCUDA_IMAGE_PTX,
+    };
+    let mut options = tcuda_kernel_options {
+        struct_size: size_of::<tcuda_kernel_options>(),
+        flags: null(),
+        num_flags: 0,
+        images: &image,
+        num_images: 1,
+        lto: 0,
+    };
+    launch_of(
+        c"extern \"C\" __device__ int triple(int);
+          extern \"C\" __global__ void put(int *to, int x) { *to = triple(x); }",
+        &options,
+        &memory,
+        &stream,
+    )?;
+    if std::env::var_os("TCUDA_NVJITLINK_PATH").is_some() {
+        options.num_images = 0;
+        options.lto = 1;
+        let source = c"extern \"C\" __global__ void put(int *to, int x) { *to = x; }";
+        launch_of(source, &options, &memory, &stream)?;
+    }
+    stream.synchronize()
+}
+
+/// Compiles a kernel that takes an address and a number, and launches it.
+fn launch_of(
+    source: &std::ffi::CStr,
+    options: &tcuda_kernel_options,
+    memory: &Memory,
+    stream: &Stream,
+) -> Done {
+    let mut kernel = null_mut();
+    let name = c"put".as_ptr();
+    call!(tcuda_kernel_compile(source.as_ptr(), name, options, &mut kernel))?;
+    let kernel = Kernel(kernel);
+    let (mut to, mut value) = (memory.0, 1i32);
+    let args = [(&raw mut to).cast::<c_void>(), (&raw mut value).cast()];
+    call!(tcuda_kernel_launch(kernel.0, null(), args.as_ptr(), 2, stream.0))
+}
+
 /// A cooperative launch of 16 blocks with all options.
 fn together(cluster: [u32; 3]) -> tcuda_launch_options {
     tcuda_launch_options {
