@@ -12,6 +12,7 @@ typedef struct entry {
     int64_t stream;
     int64_t time_us;
     char frames[200]; /* "inner:7 outer:9" */
+    char metadata[64];
 } entry;
 
 static entry entries[MOST];
@@ -76,6 +77,13 @@ static void read_events(int32_t device)
         to->bytes = bytes;
         to->stream = stream;
         to->time_us = time_us;
+        at = strstr(at, "\"user_metadata\":\"");
+        CHECK(at != NULL);
+        at += strlen("\"user_metadata\":\"");
+        const size_t length = strcspn(at, "\"");
+        CHECK(length < sizeof to->metadata);
+        memcpy(to->metadata, at, length);
+        to->metadata[length] = '\0';
         at = strstr(at, "\"frames\":[");
         CHECK(at != NULL);
         at += strlen("\"frames\":");
@@ -378,6 +386,160 @@ static void native_frames_are_named(void)
     stop();
 }
 
+/* ---- Metadata and annotations ---- */
+
+static void check_metadata(const char *expected)
+{
+    char text[64];
+    size_t needed = 0;
+    memset(text, 'x', sizeof text);
+    CHECK_OK(tcuda_memory_metadata_get(text, sizeof text, &needed));
+    CHECK_STR(text, expected);
+    CHECK_EQ(needed, strlen(expected));
+}
+
+static void *allocate_with_another_text(void *block)
+{
+    check_metadata("");
+    CHECK_OK(tcuda_free(allocate(200, 0, NULL)));
+    CHECK_OK(tcuda_memory_metadata_set("other thread"));
+    CHECK_OK(tcuda_free(block));
+    return NULL;
+}
+
+static void every_event_of_a_thread_carries_its_text(void)
+{
+    tcuda_history_options options = defaults();
+    options.frames_for = TCUDA_FRAMES_NONE;
+    options.skip_actions = "segment_free,segment_unmap";
+    CHECK_OK(tcuda_memory_metadata_set("no recording"));
+    record(TCUDA_HISTORY_ALL, options);
+    check_metadata("no recording");
+    char *const first = allocate(100, 0, NULL);
+    /* The library has its own copy. */
+    char text[] = "step 1";
+    CHECK_OK(tcuda_memory_metadata_set(text));
+    text[0] = 'x';
+    char *const second = allocate(3 * MIB, 0, NULL);
+    CHECK_OK(tcuda_free(first));
+    join_thread(start_thread(allocate_with_another_text, second));
+    check_metadata("step 1");
+    read_events(0);
+    CHECK_OK(tcuda_memory_metadata_set(""));
+    char *const third = allocate(300, 0, NULL);
+    CHECK_OK(tcuda_free(third));
+    check_metadata("");
+    static const char *const actions[] = { "segment", "alloc", "segment", "alloc",
+        "free_requested", "free_completed", "alloc", "free_requested", "free_completed",
+        "free_requested", "free_completed", "snapshot", "alloc", "free_requested",
+        "free_completed" };
+    static const char *const texts[] = { "no recording", "no recording", "step 1", "step 1",
+        "step 1", "step 1", "", "", "", "other thread", "other thread", "step 1", "", "", "" };
+    CHECK_EQ(entry_count, 12);
+    read_events(0);
+    CHECK_EQ(entry_count, 16);
+    for (size_t i = 0; i < 15; i++) {
+        CHECK(strncmp(entries[i].action, actions[i], strlen(actions[i])) == 0);
+        CHECK_STR(entries[i].metadata, texts[i]);
+        CHECK_STR(entries[i].frames, "");
+    }
+    /* A new recording and the next shutdown leave it. */
+    CHECK_OK(tcuda_memory_metadata_set("kept"));
+    stop();
+    CHECK_OK(tcuda_shutdown(NULL));
+    check_metadata("kept");
+    record(TCUDA_HISTORY_ALL, options);
+    CHECK_OK(tcuda_free(allocate(100, 0, NULL)));
+    read_events(0);
+    CHECK_EQ(entry_count, 5);
+    CHECK_STR(entries[1].action, "alloc");
+    CHECK_STR(entries[1].metadata, "kept");
+    CHECK_OK(tcuda_memory_metadata_set(NULL));
+    check_metadata("");
+    stop();
+}
+
+static void an_annotation_is_an_event_of_its_own(void)
+{
+    source from = { .name = "pack", .line = 4 };
+    tcuda_stream *const stream = create_stream(0);
+    CHECK_OK(tcuda_memory_metadata_set("forward"));
+    char *const block = allocate(5000, 0, stream);
+    CHECK_OK(tcuda_memory_annotate(block, "not recorded"));
+    record(TCUDA_HISTORY_ALL, asking(&from));
+    CHECK_OK(tcuda_memory_annotate(block, "weights"));
+    from.line = 5;
+    CHECK_OK(tcuda_memory_annotate(block, "saved for backward"));
+    CHECK_OK(tcuda_memory_annotate(block, ""));
+    CHECK_OK(tcuda_free(block));
+    read_events(0);
+    CHECK_EQ(entry_count, 6);
+    static const char *const texts[] = { "weights", "saved for backward", "" };
+    for (size_t i = 0; i < 3; i++) {
+        check_entry(i, "annotate", block, 5000);
+        CHECK_STR(entries[i].metadata, texts[i]);
+        CHECK_STR(entries[i].frames, i == 0 ? "pack:4 main:1" : "pack:5 main:1");
+        CHECK_EQ(entries[i].stream, (int64_t)(intptr_t)native_of(stream));
+    }
+    CHECK_STR(entries[3].metadata, "forward");
+    CHECK_OK(tcuda_memory_metadata_set(NULL));
+
+    /* They can be skipped, and need a live block and a text. */
+    tcuda_history_options options = defaults();
+    options.skip_actions = "annotate";
+    record(TCUDA_HISTORY_ALL, options);
+    CHECK_STATUS(TCUDA_STATUS_INVALID_POINTER, tcuda_memory_annotate(block, "freed"));
+    char *const live = allocate(100, 0, stream);
+    CHECK_OK(tcuda_memory_annotate(live, "skipped"));
+    CHECK_STATUS(TCUDA_STATUS_INVALID_POINTER, tcuda_memory_annotate(live + 512, "inside"));
+    CHECK_STATUS(TCUDA_STATUS_INVALID_ARGUMENT, tcuda_memory_annotate(live, NULL));
+    CHECK_STATUS(TCUDA_STATUS_INVALID_ARGUMENT, tcuda_memory_annotate(NULL, "x"));
+    CHECK_STATUS(TCUDA_STATUS_INVALID_ARGUMENT, tcuda_memory_annotate(live, "\xff"));
+    CHECK_STATUS(TCUDA_STATUS_INVALID_ARGUMENT, tcuda_memory_metadata_set("a\xff"));
+    check_metadata("");
+    CHECK_OK(tcuda_free(live));
+    read_events(0);
+    CHECK(!mentions("annotate"));
+    stop();
+    CHECK_STATUS(TCUDA_STATUS_INVALID_POINTER, tcuda_memory_annotate(live, "freed"));
+    CHECK_OK(tcuda_stream_destroy(stream));
+}
+
+static void uncached_blocks_and_long_texts(void)
+{
+    CHECK_OK(tcuda_memory_caching_enable(false));
+    tcuda_history_options options = defaults();
+    options.max_entries = 4;
+    record(TCUDA_HISTORY_ALL, options);
+    CHECK_OK(tcuda_memory_metadata_set("direct"));
+    char *const block = allocate(1000, 0, NULL);
+    CHECK_OK(tcuda_memory_annotate(block, "uncached"));
+    read_events(0);
+    CHECK_EQ(entry_count, 4);
+    CHECK_STR(entries[1].action, "alloc");
+    CHECK_STR(entries[1].metadata, "direct");
+    check_entry(2, "annotate", block, entries[1].bytes);
+    CHECK_STR(entries[2].metadata, "uncached");
+    enum { LENGTH = 100000, TEXTS = 100 };
+    char *const text = malloc(LENGTH + 1);
+    CHECK(text != NULL);
+    memset(text, 'a', LENGTH);
+    text[LENGTH] = '\0';
+    for (int i = 0; i < TEXTS; i++) {
+        char number[8];
+        snprintf(number, sizeof number, "%07d", i);
+        memcpy(text, number, 7);
+        CHECK_OK(tcuda_memory_annotate(block, text));
+    }
+    CHECK(mentions("\"0000099a"));
+    CHECK(!mentions("\"0000090a"));
+    free(text);
+    CHECK_OK(tcuda_memory_metadata_set(NULL));
+    CHECK_OK(tcuda_free(block));
+    CHECK_OK(tcuda_memory_caching_enable(true));
+    stop();
+}
+
 /* ---- Threads ---- */
 
 static void *allocate_and_free(void *argument)
@@ -470,6 +632,9 @@ int main(void)
     frames_come_from_the_host();
     state_keeps_the_frames_of_live_memory_only();
     native_frames_are_named();
+    every_event_of_a_thread_carries_its_text();
+    an_annotation_is_an_event_of_its_own();
+    uncached_blocks_and_long_texts();
     events_of_an_address_are_in_order();
     shutdown_ends_it();
     return finish();

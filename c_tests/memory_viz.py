@@ -199,6 +199,34 @@ def many_stacks_are_shared():
         free(block)
 
 
+def texts_are_shown():
+    """What a thread says of its events, and an annotation of a block."""
+    options = Options(struct_size=ctypes.sizeof(Options), flags=1)
+    ok(tcuda.tcuda_memory_record_history(2, ctypes.byref(options)))
+    ok(tcuda.tcuda_memory_metadata_set("{\"étape\":7}".encode()))
+    first, second = malloc(600), malloc(700)
+    ok(tcuda.tcuda_memory_metadata_set(None))
+    ok(tcuda.tcuda_memory_annotate(first, b"saved for backward"))
+    free(second)
+    pickled, found = take(1)
+    check(pickled, found)
+    shown = [(entry["action"], entry["user_metadata"], entry["size"])
+        for entry in found["device_traces"][0] if "segment" not in entry["action"]]
+    assert shown[:-1] == [
+        ("alloc", "{\"étape\":7}", 600), ("alloc", "{\"étape\":7}", 700),
+        ("annotate", "saved for backward", 600), ("free_requested", "", 700),
+        ("free_completed", "", 700)], shown
+    module = viewer()
+    if module is not None:
+        text = module.trace(found)
+        # The first name is that of the segment, if it is an event.
+        name = next(line for line in text.splitlines() if ":600.0B]" in line).split(" ")[0]
+        # Versions before 2.15 print the whole entry.
+        assert f"# annotate {name}: saved for backward\n" in text or "'annotate'" in text, text
+        assert "<script" in module.trace_plot(found)
+    free(first)
+
+
 def settings_are_told():
     """As PyTorch tells its own: in bytes, and the text."""
     def told(text):
@@ -299,6 +327,7 @@ def main():
     settings_are_told()
     snapshots_agree_with_their_past()
     many_stacks_are_shared()
+    texts_are_shown()
     ok(tcuda.tcuda_memory_empty_cache())
     options = Options(struct_size=ctypes.sizeof(Options), flags=1, frames=frames_of)
     ok(tcuda.tcuda_memory_record_history(2, ctypes.byref(options)))

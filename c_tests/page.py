@@ -117,7 +117,10 @@ def page_of(tcuda, path):
         struct_size=ctypes.sizeof(Options), frames=frames_of, skip_actions=b"snapshot")
     ok(tcuda.tcuda_memory_record_history(2, ctypes.byref(options)))
     held.append(malloc(10 * MIB))
+    ok(tcuda.tcuda_memory_metadata_set(b"step </script>7"))
     freed = malloc(30 * MIB)
+    ok(tcuda.tcuda_memory_metadata_set(None))
+    ok(tcuda.tcuda_memory_annotate(freed, b"saved for backward"))
     held.append(malloc(20 * MIB))
     ok(tcuda.tcuda_free(freed))
     held.append(malloc(5 * MIB))
@@ -186,6 +189,7 @@ def main():
         assert f"{100 * part / whole:.1f} %{name}" in seen["tiles"], seen["tiles"]
     assert "attention</script><b>" in seen["kept"] and "model.py:42" in seen["kept"], seen["kept"]
     assert "30.0 MiB" in seen["kept"]
+    assert "step </script>7" in seen["kept"] and "saved for backward" in seen["kept"], seen["kept"]
     assert "8.00 MiB" in seen["tip"] and "before the first event" in seen["tip"], seen["tip"]
     low, high, count, moved = seen["zoomed"]
     assert 0 < low < 2.5 < high < count and abs(moved) < 1, "the wheel zooms where it points"

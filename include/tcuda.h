@@ -1589,6 +1589,40 @@ tcuda_status tcuda_memory_record_history(tcuda_history_mode mode,
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_memory_frames_of(const void *ptr, char *buf, size_t len, size_t *needed);
 
+/**
+ * Sets the text that the calling thread's events carry in snapshots, under "user_metadata", for
+ * example the step of a program; device memory only. Without a recording it has no effect. Each
+ * thread has a text of its own, which it keeps until it ends. As in PyTorch, blocks of a snapshot
+ * do not show it. (torch.cuda.memory._set_memory_metadata)
+ *
+ * @param text  copied; UTF-8; may be NULL: as "", no text
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_memory_metadata_set(const char *text);
+
+/**
+ * The text that the calling thread set, or "".
+ * (torch.cuda.memory._get_memory_metadata)
+ *
+ * @param buf     may be NULL if len is 0; cut to `len` - 1 bytes and a NUL
+ * @param needed  length without the NUL; may be NULL
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_memory_metadata_get(char *buf, size_t len, size_t *needed);
+
+/**
+ * Adds an event "annotate" to the recording, which carries a text about a live block, with the
+ * block's address and requested size. The texts of a block accumulate, and that of
+ * tcuda_memory_metadata_set stays as it is. Without a recording it has no effect.
+ * TCUDA_STATUS_INVALID_POINTER for what is no live block.
+ * (torch.cuda.memory._annotate_tensor)
+ *
+ * @param ptr   what tcuda_malloc gave; not NULL
+ * @param text  copied; UTF-8; not NULL
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_memory_annotate(const void *ptr, const char *text);
+
 /* ---- Snapshots ---- */
 
 /** Segments and blocks of all devices at one moment. */

@@ -33,6 +33,7 @@ const NOT_RECORDED: &str = "
     memory_fraction_get memory_fraction_set memory_on_out_of_memory observer_destroy
     allocator_config_get allocator_config_set allocator_backend memory_caching_enable
     memory_caching_is_enabled memory_record_history memory_frames_of
+    memory_metadata_set memory_metadata_get memory_annotate
     memory_snapshot_create memory_snapshot_destroy memory_snapshot_counts memory_snapshot_segment
     memory_snapshot_block memory_snapshot_pickle memory_snapshot_json memory_snapshot_html
     memory_snapshot_save

@@ -332,6 +332,11 @@ impl Stacks {
         named.iter().chain(&native[entry..]).copied()
     }
 
+    /// The text that is stored as a stack of one frame.
+    pub fn text(&self, id: u32) -> &[u8] {
+        self.stacks.get(id).first().map_or(b"", |frame| self.name(self.frame(*frame)))
+    }
+
     /// The frame of an id.
     pub fn frame(&self, id: u32) -> Frame {
         let none = Frame { name: 0, filename: 0, line: 0, address: 0 };

@@ -1,6 +1,6 @@
 //! Section "Memory" of the header: recording what the allocator does.
 
-use super::boundary::{Sized_, boundary, optional_text, struct_in, text_out};
+use super::boundary::{Sized_, boundary, optional_text, struct_in, text as text_in, text_out};
 use super::library::tcuda_destroy_fn;
 use super::status::tcuda_status;
 use super::user_data::UserData;
@@ -11,6 +11,7 @@ use crate::base::thread::try_box;
 use crate::gpu::gpus;
 use crate::memory;
 use crate::memory::trace::history::{self, DEFAULT_EVENTS, FramesFor, MOST_EVENTS, Recorder};
+use crate::memory::trace::metadata;
 use crate::memory::trace::ring::Action;
 use crate::runtime::pointer_kind::{Kind, name_kind};
 use std::ffi::{CStr, c_char, c_void};
@@ -262,5 +263,61 @@ pub unsafe extern "C" fn tcuda_memory_frames_of(
         };
         out.fill(|sink| memory::write_frames(ptr as u64, sink))
             .map_err(|error| name_kind(gpus, Kind::Device, error))
+    })
+}
+
+/// Sets the text that the calling thread's events carry in snapshots, under "user_metadata", for
+/// example the step of a program; device memory only. Without a recording it has no effect. Each
+/// thread has a text of its own, which it keeps until it ends. As in PyTorch, blocks of a snapshot
+/// do not show it. (torch.cuda.memory._set_memory_metadata)
+///
+/// @param text  copied; UTF-8; may be NULL: as "", no text
+#[unsafe(no_mangle)]
+#[must_use]
+pub unsafe extern "C" fn tcuda_memory_metadata_set(text: *const c_char) -> tcuda_status {
+    boundary(|_| metadata::set(optional_text(text, "text")?.unwrap_or("")))
+}
+
+/// The text that the calling thread set, or "".
+/// (torch.cuda.memory._get_memory_metadata)
+///
+/// @param buf     may be NULL if len is 0; cut to `len` - 1 bytes and a NUL
+/// @param needed  length without the NUL; may be NULL
+#[unsafe(no_mangle)]
+#[must_use]
+pub unsafe extern "C" fn tcuda_memory_metadata_get(
+    buf: *mut c_char,
+    len: usize,
+    needed: *mut usize,
+) -> tcuda_status {
+    boundary(|_| {
+        let out = text_out(buf, len, needed)?;
+        metadata::get(|text| out.set(text))
+    })
+}
+
+/// Adds an event "annotate" to the recording, which carries a text about a live block, with the
+/// block's address and requested size. The texts of a block accumulate, and that of
+/// tcuda_memory_metadata_set stays as it is. Without a recording it has no effect.
+/// TCUDA_STATUS_INVALID_POINTER for what is no live block.
+/// (torch.cuda.memory._annotate_tensor)
+///
+/// @param ptr   what tcuda_malloc gave; not NULL
+/// @param text  copied; UTF-8; not NULL
+#[unsafe(no_mangle)]
+#[must_use]
+pub unsafe extern "C" fn tcuda_memory_annotate(
+    ptr: *const c_void,
+    text: *const c_char,
+) -> tcuda_status {
+    boundary(|call| {
+        let text = text_in(text, "text")?;
+        if ptr.is_null() {
+            return Err(Error::Null { name: "ptr" });
+        }
+        let Some(gpus) = gpus::existing(call.inside()) else {
+            return Err(memory::unknown_pointer(ptr as u64));
+        };
+        memory::annotate(ptr as u64, text).map_err(|error| name_kind(gpus, Kind::Device, error))
     })
 }

@@ -13,7 +13,7 @@ use crate::memory::device::lookup::{Found, Locked, lock_mapped};
 use crate::memory::device::{DeviceMemory, lookup, segments, uncached};
 use crate::memory::stats::ledger::change_of;
 use crate::memory::trace::dictionary::Sink;
-use crate::memory::trace::{history, json, stacks};
+use crate::memory::trace::{history, json, metadata, stacks};
 use crate::observe::flags::{self, Watcher};
 use crate::sanitizer;
 
@@ -178,6 +178,22 @@ fn stack_of(address: u64) -> Result<u32> {
         None => lookup::lock_block(address)?,
     };
     Ok(state.blocks[id].stack())
+}
+
+/// Records a text about a live block as an event of its own.
+pub fn annotate(address: u64, text: &str) -> Result<()> {
+    if !history::is_on() {
+        return find(address).map(|_| ());
+    }
+    history::before_free();
+    let stored = metadata::store(text.as_bytes());
+    let Locked { state, id } = match addresses::arena_of(address) {
+        Some(found) => lock_mapped(found, address)?,
+        None if uncached::has(address) => return uncached::annotate(address, stored.id()),
+        None => lookup::lock_block(address)?,
+    };
+    events::annotated(state.arena(), &state, id, stored.id());
+    Ok(())
 }
 
 /// Writes the frames of the allocation of a live block, as JSON.

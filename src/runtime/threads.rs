@@ -6,7 +6,7 @@ use crate::gpu::{current, gpus};
 use crate::interop::math_handles;
 use crate::memory::device::figures;
 use crate::memory::pools::route;
-use crate::memory::trace::history;
+use crate::memory::trace::{history, metadata};
 use crate::sanitizer;
 
 static HOOKS: Hooks = Hooks {
@@ -15,6 +15,7 @@ static HOOKS: Hooks = Hooks {
         math_handles::leave(std::ptr::from_ref(block) as usize);
         figures::leave();
         history::end_thread();
+        metadata::end_thread();
         sanitizer::leave();
     },
     thread_left: current::forget,

@@ -142,3 +142,44 @@ pub(super) fn frames_of(w: &mut World, i: &mut Input) {
         assert!(json.starts_with('[') && json.ends_with(']'), "{json}");
     }
 }
+
+/// Texts, all of them right.
+const METADATA: [&[u8]; 4] = [b"", b"step 7", b"{\"layer\":3}", b"\xc3\xa9"];
+
+/// Is a text wrong? NULL is, if `required`; of arbitrary bytes it depends.
+fn expect_text(e: &mut Expect, text: Option<&std::ffi::CStr>, required: bool) {
+    let is_wrong = text.map_or(required, |text| text.to_str().is_err());
+    if is_wrong {
+        e.wrong(status::INVALID_ARGUMENT);
+    }
+}
+
+pub(super) fn metadata_set(w: &mut World, i: &mut Input) {
+    let mut e = Expect::default();
+    let (text, _) = text_argument(i, &METADATA, 4);
+    expect_text(&mut e, text.as_deref(), false);
+    let text = text.as_ref().map_or(std::ptr::null(), |text| text.as_ptr());
+    let status = status_of!(tcuda_memory_metadata_set(text));
+    w.judge(status, &e);
+}
+
+pub(super) fn metadata_get(w: &mut World, i: &mut Input) {
+    let mut e = Expect::default();
+    let mut out = TextOut::new(i, &mut e);
+    let (buf, len) = (out.buf(), out.len);
+    let status = status_of!(tcuda_memory_metadata_get(buf, len, out.needed.ptr()));
+    out.check(w.judge(status, &e));
+}
+
+pub(super) fn annotate(w: &mut World, i: &mut Input) {
+    let mut e = Expect::default();
+    let ptr = w.address(i, &mut e);
+    if ptr.is_null() {
+        e.wrong(status::INVALID_ARGUMENT);
+    }
+    let (text, _) = text_argument(i, &METADATA, 4);
+    expect_text(&mut e, text.as_deref(), true);
+    let text = text.as_ref().map_or(std::ptr::null(), |text| text.as_ptr());
+    let status = status_of!(tcuda_memory_annotate(ptr, text));
+    w.judge(status, &e);
+}

@@ -6,13 +6,22 @@ use crate::memory::trace::history::{is_on, pending_stack, push, take_stack};
 use crate::memory::trace::ring::{Action, Event};
 
 fn push_block(arena: &Arena, state: &ArenaState, id: u32, action: Action, stack: u32) {
+    push(arena.device as usize, event_of(arena, state, id, action, stack));
+}
+
+fn event_of(arena: &Arena, state: &ArenaState, id: u32, action: Action, stack: u32) -> Event {
     let block = &state.blocks[id];
     let address = state.address(arena.base, id);
     let stream = state.stream_of(arena, id).map_or(0, |stream| stream.native() as u64);
     let bytes = block.requested;
     let pool = arena.pool().word();
-    let event = Event { address, bytes, stream, pool, time_us: 0, stack, action };
-    push(arena.device as usize, event);
+    Event { address, bytes, stream, pool, time_us: 0, stack, metadata: 0, action }
+}
+
+/// Records that the host attached a stored text to an allocated block.
+pub fn annotated(arena: &Arena, state: &ArenaState, id: u32, metadata: u32) {
+    let event = event_of(arena, state, id, Action::Annotate, take_stack());
+    push(arena.device as usize, Event { metadata, ..event });
 }
 
 /// Records that a block was allocated. The caller holds the arena's lock, as for the functions
@@ -99,6 +108,6 @@ fn record_segment_of(arena: &Arena, action: Action, address: u64, bytes: u64) {
     let stack = if comes { pending_stack() } else { 0 };
     let stream = arena.stream().map_or(0, |stream| stream.native() as u64);
     let pool = arena.pool().word();
-    let event = Event { address, bytes, stream, pool, time_us: 0, stack, action };
+    let event = Event { address, bytes, stream, pool, time_us: 0, stack, metadata: 0, action };
     push(arena.device as usize, event);
 }

@@ -141,6 +141,14 @@ pub(in crate::memory) fn find(address: u64) -> Result<Found> {
     with(address, |block| Ok(Found { requested: block.bytes, bytes: block.bytes }))
 }
 
+/// Records that the host attached a stored text to a live block.
+pub(in crate::memory) fn annotate(address: u64, metadata: u32) -> Result<()> {
+    with(address, |block| {
+        history::annotated(block.device, address, block.bytes, block.stream(), metadata);
+        Ok(())
+    })
+}
+
 /// Id of the stack that allocated a live block; 0: none was recorded.
 pub(in crate::memory) fn stack_of(address: u64) -> Result<u32> {
     with(address, |block| Ok(block.stack.id()))

@@ -4,9 +4,10 @@
 use super::{Bench, on_machine};
 use crate::base::frames::{Named, Source};
 use crate::base::thread;
+use crate::memory;
 use crate::memory::device::backend;
 use crate::memory::trace::history::{self, FramesFor, Recorder};
-use crate::memory::trace::stacks;
+use crate::memory::trace::{metadata, stacks};
 use std::sync::atomic::{AtomicI32, Ordering};
 
 /// Returns a different frame at each call.
@@ -94,5 +95,32 @@ fn an_ended_thread_references_no_stack() {
         });
         history::record(None, true).unwrap();
         assert_eq!(stacks::count(), 0);
+    });
+}
+
+#[test]
+fn a_text_is_removed_with_its_last_event() {
+    on_machine("memory=64MiB", |bench| {
+        let record = |clear| {
+            let recorder = recorder(4).map(|recorder| Recorder { source: None, ..recorder });
+            history::record(recorder, clear).unwrap();
+        };
+        record(true);
+        let block = bench.malloc(bench.stream(), 1000);
+        for text in 0..10 {
+            memory::annotate(block, &format!("text {text}")).unwrap();
+        }
+        record(false);
+        assert_eq!(stacks::named(), 4, "the ring has four");
+        // A thread keeps its text, and events keep it after the thread.
+        metadata::set("step").unwrap();
+        bench.free(block);
+        metadata::set("unused").unwrap();
+        record(false);
+        assert_eq!(stacks::named(), 3, "one of the thread, two annotations");
+        metadata::end_thread();
+        record(true);
+        assert_eq!(stacks::named(), 0);
+        history::record(None, true).unwrap();
     });
 }

@@ -32,6 +32,8 @@ pub trait Notation {
     fn flag(&mut self, value: bool) -> Result<()>;
     /// Writes a text, which may be invalid UTF-8.
     fn text(&mut self, value: &[u8]) -> Result<()>;
+    /// Writes the text of an event, which has an id, and may be invalid UTF-8.
+    fn metadata(&mut self, id: u32, value: &[u8]) -> Result<()>;
     /// Writes a key, or one of a few fixed texts.
     fn word(&mut self, value: &'static str) -> Result<()>;
     /// Writes a key of a dictionary.
@@ -167,7 +169,10 @@ fn write_event(snapshot: &Snapshot, event: &Event, to: &mut dyn Notation) -> Res
     to.key("compile_context")?;
     to.word("N/A")?;
     to.key("user_metadata")?;
-    to.word("")?;
+    match event.metadata {
+        0 => to.word("")?,
+        id => to.metadata(id, snapshot.stacks.text(id))?,
+    }
     to.key("pool_id")?;
     write_pool(PoolId::of_word(event.pool), to)?;
     to.key("frames")?;

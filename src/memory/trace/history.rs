@@ -14,6 +14,7 @@
 //! on, the host's function is called first, on the allocating thread and with no lock held; its
 //! frames are kept in a thread-local until the event.
 
+use super::metadata;
 use super::ring::{Action, Event, Ring};
 use super::stacks::{self, Pin};
 use crate::base::error::Result;
@@ -116,7 +117,7 @@ pub fn before_host_allocation() {
     }
 }
 
-/// Gathers the frames before a free.
+/// Gathers the frames before a free or an annotation.
 #[inline(always)]
 pub fn before_free() {
     if is_on() {
@@ -193,7 +194,10 @@ fn remove_unreferenced(_records: &Held<'_, ()>) {
         each_stack(gpus, &mut add);
     }
     for ring in &RINGS {
-        ring.lock().iter().for_each(|event| add(event.stack));
+        for event in ring.lock().iter() {
+            add(event.stack);
+            add(event.metadata);
+        }
     }
     stacks::finish(&ids, walked);
 }
@@ -230,8 +234,15 @@ pub(in crate::memory) fn push(ring: usize, event: Event) {
     }
     let has_frames = recorder.frames_for >= FramesFor::Alloc;
     let stack = if has_frames { event.stack } else { 0 };
+    // As in PyTorch, events of pinned memory have no metadata.
+    let metadata = match event.action {
+        Action::Annotate => event.metadata,
+        _ if ring == HOST => 0,
+        _ => metadata::id(),
+    };
     if let Some(ring) = RINGS.get(ring) {
-        ring.lock().push(Event { stack, time_us: now_us(), ..event }, recorder.most);
+        let event = Event { stack, metadata, time_us: now_us(), ..event };
+        ring.lock().push(event, recorder.most);
     }
 }
 
@@ -247,9 +258,24 @@ pub(in crate::memory) fn of_uncached(
 ) {
     if is_on() {
         let (pool, stream) = (PoolId::DEFAULT.word(), stream.native() as u64);
-        let event = Event { address, bytes, stream, pool, time_us: 0, stack, action };
+        let event = Event { address, bytes, stream, pool, time_us: 0, stack, metadata: 0, action };
         push(device as usize, event);
     }
+}
+
+/// Records that the host attached a stored text to an uncached block; the caller holds its part of
+/// the table.
+pub(in crate::memory) fn annotated(
+    device: i32,
+    address: u64,
+    bytes: u64,
+    stream: &Stream,
+    metadata: u32,
+) {
+    let (pool, stream) = (PoolId::DEFAULT.word(), stream.native() as u64);
+    let (stack, action) = (take_stack(), Action::Annotate);
+    let event = Event { address, bytes, stream, pool, time_us: 0, stack, metadata, action };
+    push(device as usize, event);
 }
 
 /// Takes the frames of this thread's current allocation.
@@ -272,7 +298,8 @@ pub fn out_of_memory(device: i32, bytes: u64, free: u64) {
         let (stack, stream) = (pending_stack(), STREAM.get());
         let action = Action::OutOfMemory;
         let pool = PoolId::DEFAULT.word();
-        let event = Event { address: free, bytes, stream, pool, time_us: 0, stack, action };
+        let event =
+            Event { address: free, bytes, stream, pool, time_us: 0, stack, metadata: 0, action };
         push(device as usize, event);
     }
 }
@@ -282,7 +309,8 @@ pub(in crate::memory) fn snapshot_taken(device: i32, bytes: u64, pool: PoolId) {
     if is_on() {
         let action = Action::Snapshot;
         let pool = pool.word();
-        let event = Event { address: 0, bytes, stream: 0, pool, time_us: 0, stack: 0, action };
+        let event =
+            Event { address: 0, bytes, stream: 0, pool, time_us: 0, stack: 0, metadata: 0, action };
         push(device as usize, event);
     }
 }
@@ -290,7 +318,7 @@ pub(in crate::memory) fn snapshot_taken(device: i32, bytes: u64, pool: PoolId) {
 /// Records an event of pinned memory; the caller holds the lock of the memory that changes.
 pub(in crate::memory) fn host_event(action: Action, address: u64, bytes: u64, stack: u32) {
     let pool = PoolId::DEFAULT.word();
-    push(HOST, Event { address, bytes, stream: 0, pool, time_us: 0, stack, action });
+    push(HOST, Event { address, bytes, stream: 0, pool, time_us: 0, stack, metadata: 0, action });
 }
 
 /// Locks the ring of a device, or of pinned memory.

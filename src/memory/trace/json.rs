@@ -103,6 +103,10 @@ impl Notation for Json<'_> {
         quoted(self.sink, value)
     }
 
+    fn metadata(&mut self, _id: u32, value: &[u8]) -> Result<()> {
+        self.text(value)
+    }
+
     fn word(&mut self, value: &'static str) -> Result<()> {
         self.text(value.as_bytes())
     }

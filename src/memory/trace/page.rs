@@ -94,7 +94,7 @@ fn write_range(snapshot: &Snapshot, range: &EventRange, sink: &mut Sink<'_>) -> 
     sink(b",\"events\":[")?;
     list(sink, events, |sink, event| {
         numbers(sink, [event.action as u64, event.address, event.bytes, event.stream])?;
-        short(sink, format_args!("{},{}", event.time_us, event.stack))
+        short(sink, format_args!("{},{},{}", event.time_us, event.stack, event.metadata))
     })?;
     sink(b"]}")
 }

@@ -1,5 +1,5 @@
 //! The dictionary as a pickle of protocol 4, with only the opcodes that PyTorch's viewer supports.
-//! Keys, frames and stacks are written once and then referenced.
+//! Keys, frames, stacks and the texts of events are written once and then referenced.
 
 use super::dictionary::{Notation, Shared, Sink, write};
 use super::snapshot::Snapshot;
@@ -20,7 +20,8 @@ pub fn pickle(snapshot: &Snapshot, sink: &mut Sink<'_>) -> Result<()> {
     };
     let frames = table(snapshot.stacks.frame_count())?;
     let stacks = table(snapshot.stacks.count())?;
-    let mut writer = Pickle { sink, next: 0, words: [None; WORDS], frames, stacks };
+    let texts = table(snapshot.stacks.count())?;
+    let mut writer = Pickle { sink, next: 0, words: [None; WORDS], frames, stacks, texts };
     // PROTO 4.
     writer.put(&[0x80, 4])?;
     write(snapshot, &mut writer)?;
@@ -35,6 +36,8 @@ struct Pickle<'a> {
     /// Memo indices by id.
     frames: Vec<u32>,
     stacks: Vec<u32>,
+    /// The texts of events, by the ids of their stacks.
+    texts: Vec<u32>,
 }
 
 impl Pickle<'_> {
@@ -132,6 +135,20 @@ impl Notation for Pickle<'_> {
 
     fn text(&mut self, value: &[u8]) -> Result<()> {
         self.string(value)
+    }
+
+    fn metadata(&mut self, id: u32, value: &[u8]) -> Result<()> {
+        match self.texts.get(id as usize) {
+            Some(&number) if number != UNKNOWN => self.get(number),
+            _ => {
+                self.string(value)?;
+                let number = self.memoize()?;
+                if let Some(place) = self.texts.get_mut(id as usize) {
+                    *place = number;
+                }
+                Ok(())
+            }
+        }
     }
 
     fn word(&mut self, value: &'static str) -> Result<()> {

@@ -28,11 +28,13 @@ pub enum Action {
     Snapshot = 7,
     /// An allocation failed for lack of memory.
     OutOfMemory = 8,
+    /// The host attached a text to an allocated block.
+    Annotate = 9,
 }
 
 impl Action {
     /// All actions, in the order of their numbers.
-    pub const ALL: [Action; 9] = [
+    pub const ALL: [Action; 10] = [
         Action::Alloc,
         Action::FreeRequested,
         Action::FreeCompleted,
@@ -42,6 +44,7 @@ impl Action {
         Action::SegmentUnmap,
         Action::Snapshot,
         Action::OutOfMemory,
+        Action::Annotate,
     ];
 
     /// PyTorch's name of the action.
@@ -56,6 +59,7 @@ impl Action {
             Action::SegmentUnmap => "segment_unmap",
             Action::Snapshot => "snapshot",
             Action::OutOfMemory => "oom",
+            Action::Annotate => "annotate",
         }
     }
 
@@ -90,6 +94,8 @@ pub struct Event {
     pub time_us: i64,
     /// Id of the stack of frames; 0: none.
     pub stack: u32,
+    /// Id of the text of the host, which `stacks.rs` keeps as a stack; 0: none.
+    pub metadata: u32,
     /// The kind of the event.
     pub action: Action,
 }
@@ -190,7 +196,8 @@ mod tests {
     use super::*;
 
     fn event(address: u64) -> Event {
-        Event { address, bytes: 1, stream: 0, pool: 0, time_us: 0, stack: 0, action: Action::Alloc }
+        let action = Action::Alloc;
+        Event { address, bytes: 1, stream: 0, pool: 0, time_us: 0, stack: 0, metadata: 0, action }
     }
 
     fn addresses(ring: &Ring) -> Vec<u64> {

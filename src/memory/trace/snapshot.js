@@ -2,7 +2,7 @@
 "use strict";
 const D = JSON.parse(document.getElementById("data").textContent);
 const $ = id => document.getElementById(id);
-const ALLOC = 0, REQUESTED = 1, COMPLETED = 2, EVENT = 6, MOST_SHIFTS = 2e6;
+const ALLOC = 0, REQUESTED = 1, COMPLETED = 2, ANNOTATE = 9, EVENT = 7, MOST_SHIFTS = 2e6;
 const STATES = ["free", "allocated", "freed, waits for streams"];
 const HELP = {
   "of reserved is free": "memory from the driver that no block has",
@@ -37,19 +37,26 @@ function blocksOf(device) {
   let last = REQUESTED;
   for (let t = 0; t < count && last === REQUESTED; t++) if (events[t * EVENT] === COMPLETED) last = COMPLETED;
   const add = (t, address, bytes, stream, stack) => {
-    const block = { address, bytes, stream, stack, from: t, to: count, wasThere: t < 0, requested: -1 };
+    const block = { address, bytes, stream, stack, from: t, to: count, wasThere: t < 0, requested: -1, text: 0, notes: [] };
     block.from = Math.max(t, 0);
     blocks.push(block);
     return block;
   };
   const known = new Set();
   for (let t = 0; t < count; t++) {
-    const [action, address, bytes, stream, , stack] = events.slice(t * EVENT, t * EVENT + EVENT);
-    if (action > COMPLETED) continue;
+    const [action, address, bytes, stream, , stack, text] = events.slice(t * EVENT, t * EVENT + EVENT);
+    if (action > COMPLETED && action !== ANNOTATE) continue;
     let block = open.get(address);
+    if (action === ANNOTATE) {
+      if (!block && !known.has(address)) open.set(address, block = add(-1, address, bytes, stream, 0));
+      if (block) block.notes.push(text);
+      known.add(address);
+      continue;
+    }
     if (action === ALLOC) {
       if (block) block.to = t;
-      open.set(address, add(t, address, bytes, stream, stack));
+      open.set(address, block = add(t, address, bytes, stream, stack));
+      block.text = text;
     } else {
       if (!block && !known.has(address)) open.set(address, block = add(-1, address, bytes, stream, 0));
       if (block && action === REQUESTED) { block.requested = t; block.freedBy = stack; }
@@ -292,6 +299,7 @@ function describe(to, facts, stack, most) {
   }
   if (ids.length > most) frames.append(node("li", `${ids.length - most} more`));
 }
+function textOf(id) { return id ? D.frames[D.stacks[id - 1][0] - 1][0] : undefined; }
 function when(t) { return `event ${t}, ${span(shown.times[Math.min(t, shown.count - 1)])}`; }
 function factsOf(block) {
   if (block.state !== undefined) return [["state", STATES[block.state]], ["size", size(block.bytes) + ` (${block.bytes})`],
@@ -300,6 +308,7 @@ function factsOf(block) {
   return [["size", size(block.bytes) + ` (${block.bytes})`], ["address", hex(block.address)], ["stream", hex(block.stream)],
     ["allocated", block.wasThere ? "before the first event" : when(block.from)],
     ["freed", block.requested >= 0 ? when(block.requested) : undefined],
+    ["metadata", textOf(block.text)], ...block.notes.map(text => ["annotation", textOf(text)]),
     ["done", block.to < shown.count ? when(block.to) : "alive at the end"]];
 }
 

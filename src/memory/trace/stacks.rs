@@ -77,6 +77,11 @@ pub fn pin(id: u32) -> Pin {
     Pin { id: recorded.table.pin(id), generation: recorded.generation }
 }
 
+/// Does a pin refer to the present table, or was that dropped since?
+pub fn has(pin: &Pin) -> bool {
+    RECORDED.lock().generation == pin.generation
+}
+
 /// Do the stacks take so much memory that the unreferenced ones should be removed?
 pub fn are_many() -> bool {
     ARE_MANY.load(Ordering::Relaxed)

@@ -71,7 +71,9 @@ fn read(snapshot: *mut tcuda_memory_snapshot) -> Done {
 pub fn history() -> Done {
     record(TCUDA_RECORD_CLEAR, 0)?;
     let [stream, other] = [Stream::new(0, 0)?, Stream::new(0, 0)?];
+    call!(tcuda_memory_metadata_set(c"a step".as_ptr()))?;
     let block = Memory::new(4000, 0, stream.0)?;
+    call!(tcuda_memory_annotate(block.0, c"a weight".as_ptr()))?;
     call!(tcuda_record_stream(block.0, other.0))?;
     drop(block);
     drop(Memory::new(3 << 20, 0, CURRENT)?);
@@ -81,5 +83,8 @@ pub fn history() -> Done {
     call!(tcuda_memory_empty_cache())?;
     look()?;
     drop(kept);
+    let mut needed = 0;
+    call!(tcuda_memory_metadata_get(null_mut(), 0, &mut needed))?;
+    call!(tcuda_memory_metadata_set(null()))?;
     call!(tcuda_memory_record_history(TCUDA_HISTORY_OFF, null()))
 }
