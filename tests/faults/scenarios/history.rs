@@ -69,6 +69,13 @@ fn read(snapshot: *mut tcuda_memory_snapshot) -> Done {
 }
 
 pub fn history() -> Done {
+    let done = record_and_look();
+    // The thread would keep its text.
+    call!(tcuda_memory_metadata_set(null()))?;
+    done
+}
+
+fn record_and_look() -> Done {
     record(TCUDA_RECORD_CLEAR, 0)?;
     let [stream, other] = [Stream::new(0, 0)?, Stream::new(0, 0)?];
     call!(tcuda_memory_metadata_set(c"a step".as_ptr()))?;
@@ -85,6 +92,5 @@ pub fn history() -> Done {
     drop(kept);
     let mut needed = 0;
     call!(tcuda_memory_metadata_get(null_mut(), 0, &mut needed))?;
-    call!(tcuda_memory_metadata_set(null()))?;
     call!(tcuda_memory_record_history(TCUDA_HISTORY_OFF, null()))
 }
