@@ -1866,6 +1866,14 @@ tcuda_status tcuda_allocator_set_current(tcuda_pluggable_allocator *allocator);
 
 typedef struct tcuda_mem_pool tcuda_mem_pool; /**< A private pool, for any device. */
 
+/** A live block of a private pool. */
+typedef struct tcuda_pool_block {
+    void *ptr;              /**< What tcuda_malloc gave. */
+    size_t requested_bytes; /**< Bytes that were requested. */
+    size_t bytes;           /**< Bytes that it has. */
+    int64_t stream_id;      /**< torch's id of the stream for which it was allocated. */
+} tcuda_pool_block;
+
 /**
  * A private pool: memory that only those allocations get that tcuda_mem_pool_begin routes to it.
  * tcuda_memory_empty_cache does not touch it while the pool exists. Before an allocation fails for
@@ -1965,6 +1973,65 @@ tcuda_status tcuda_mem_pool_id(tcuda_mem_pool *pool, uint64_t *id0, uint64_t *id
  */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_mem_pool_use_count(tcuda_mem_pool *pool, uint32_t *count);
+
+/**
+ * Allocates a block at an address in memory that the pool has on a device, for the stream of that
+ * memory. The address is at a multiple of 512 bytes from those of its other blocks, and the range
+ * is free: TCUDA_STATUS_INVALID_POINTER says what is in the way, and nothing has changed. Small
+ * blocks and large ones have memory of their own. (+: c10's allocateWithAddress)
+ *
+ * @param ptr    where the block begins, for example that of a freed block of this size
+ * @param bytes  1 or more
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_mem_pool_malloc_at(tcuda_mem_pool *pool, void *ptr, size_t bytes);
+
+/**
+ * The live blocks of a pool on a device, by address: a checkpoint to which tcuda_mem_pool_restore
+ * can return. The list is the caller's, and plain data. Pending blocks, which other streams may
+ * still use, are not live. (torch._C._cuda_getCheckpointState)
+ *
+ * @param device       ordinal, or TCUDA_CURRENT_DEVICE
+ * @param[out] blocks  the first `capacity` of them; may be NULL when `capacity` is 0
+ * @param capacity     length of the list
+ * @param[out] count   number of live blocks
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_mem_pool_blocks(tcuda_mem_pool *pool, int32_t device, tcuda_pool_block *blocks,
+    size_t capacity, size_t *count);
+
+/**
+ * Makes the live blocks of a pool on a device those of a checkpoint, at the same addresses. Live
+ * blocks that are not in the list are freed: they must not be freed again. Blocks of the list that
+ * are not live are allocated again: they are the caller's, to be freed as any block. The others
+ * stay as they are. Contents do not change, and no work is queued: what a graph wrote stays
+ * readable. All or nothing: if a block cannot be freed at once, because other streams may use it,
+ * or the memory of one went back to the driver, it is TCUDA_STATUS_INVALID_POINTER, and nothing
+ * has changed. Memory that a graph uses never goes back while the graph exists. Statistics and the
+ * history count the blocks that are freed and allocated.
+ * (torch._C._cuda_setCheckpointPoolState)
+ *
+ * @param pool    no other thread may use it meanwhile
+ * @param device  ordinal, or TCUDA_CURRENT_DEVICE
+ * @param blocks  as tcuda_mem_pool_blocks filled it, in any order; may be NULL when `count` is 0
+ * @param count   length of the list
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_mem_pool_restore(tcuda_mem_pool *pool, int32_t device,
+    const tcuda_pool_block *blocks, size_t count);
+
+/**
+ * Are these, in any order, just the live blocks of a pool on a device?
+ * (torch._C._cuda_checkPoolLiveAllocations)
+ *
+ * @param device      ordinal, or TCUDA_CURRENT_DEVICE
+ * @param ptrs        what tcuda_malloc gave; may be NULL when `count` is 0
+ * @param count       length of the list
+ * @param[out] equal  whether they are
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_mem_pool_check_live(tcuda_mem_pool *pool, int32_t device,
+    const void *const *ptrs, size_t count, bool *equal);
 
 /* ---- Managed memory ---- */
 

@@ -41,7 +41,7 @@ const NOT_RECORDED: &str = "
     pluggable_allocator_set_hooks pluggable_allocator_managed allocator_set_current
     memory_advise memory_prefetch memory_attach memory_range
     mem_pool_create mem_pool_destroy mem_pool_begin mem_pool_end mem_pool_wake mem_pool_snapshot
-    mem_pool_id mem_pool_use_count
+    mem_pool_id mem_pool_use_count mem_pool_blocks mem_pool_check_live
     torch_init torch_memory_fraction torch_base_alloc torch_begin_allocate_to_pool
     torch_end_allocate_to_pool torch_release_pool
     host_register host_memory_stats host_memory_reset_peak host_memory_reset_accumulated
@@ -99,7 +99,7 @@ const RECORDED_ELSEWHERE: [(&str, &str); 23] = [
 
 /// Further functions, for the reasons of the list above.
 const RECORDED_LIKE_THEM: &str = "ipc_withdraw ipc_collect solver_handle host_unregister
-    managed_malloc file_register_buffer file_unregister_buffer";
+    managed_malloc file_register_buffer file_unregister_buffer mem_pool_malloc_at mem_pool_restore";
 
 /// Functions that may wait and have no row in c_tests/sync_debug_calls.c, and why.
 const WITHOUT_GATE: &str = "
@@ -108,6 +108,7 @@ const WITHOUT_GATE: &str = "
     event_from_ipc_handle ipc_import ipc_close: need two processes
     green_context_set green_context_pop: as stream_wait_stream
     managed_malloc: as the driver's allocation of a segment
+    mem_pool_malloc_at mem_pool_restore: as tcuda_malloc where memory is free, and as tcuda_free
     file_register_buffer file_unregister_buffer: whether they wait is up to cuFile
     graphed_callable_create graphed_callable_destroy graphed_callable_call
     graphed_callable_call_backward: graphs and copies, which have rows

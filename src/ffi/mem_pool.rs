@@ -5,10 +5,13 @@ use super::handle::Table;
 use super::pluggable::{ALLOCATORS, tcuda_pluggable_allocator};
 use super::snapshot::{SNAPSHOTS, tcuda_memory_snapshot};
 use super::status::tcuda_status;
+use crate::base::error::{Error, Result};
 use crate::driver::sync_debug;
 use crate::gpu::gpus;
+use crate::memory::checkpoint::{self, PoolBlock};
 use crate::memory::pools::mem_pool::MemPool;
 use crate::memory::trace::snapshot::Snapshot;
+use std::ffi::c_void;
 
 /// A private pool, for any device.
 pub struct tcuda_mem_pool {
@@ -211,4 +214,174 @@ pub unsafe extern "C" fn tcuda_mem_pool_use_count(
         count.set(MEM_POOLS.get(pool as usize, "pool", call)?.id().references());
         Ok(())
     })
+}
+
+/// A live block of a private pool.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct tcuda_pool_block {
+    /// What tcuda_malloc gave.
+    pub ptr: *mut c_void,
+    /// Bytes that were requested.
+    pub requested_bytes: usize,
+    /// Bytes that it has.
+    pub bytes: usize,
+    /// torch's id of the stream for which it was allocated.
+    pub stream_id: i64,
+}
+
+/// Allocates a block at an address in memory that the pool has on a device, for the stream of that
+/// memory. The address is at a multiple of 512 bytes from those of its other blocks, and the range
+/// is free: TCUDA_STATUS_INVALID_POINTER says what is in the way, and nothing has changed. Small
+/// blocks and large ones have memory of their own. (+: c10's allocateWithAddress)
+///
+/// @param ptr    where the block begins, for example that of a freed block of this size
+/// @param bytes  1 or more
+#[unsafe(no_mangle)]
+#[must_use]
+pub unsafe extern "C" fn tcuda_mem_pool_malloc_at(
+    pool: *mut tcuda_mem_pool,
+    ptr: *mut c_void,
+    bytes: usize,
+) -> tcuda_status {
+    boundary(|call| {
+        let found = MEM_POOLS.get(pool as usize, "pool", call)?;
+        if ptr.is_null() {
+            return Err(Error::Null { name: "ptr" });
+        }
+        if bytes == 0 {
+            return Err(Error::OutOfRange { name: "bytes", value: 0, allowed: "use 1 or more" });
+        }
+        checkpoint::allocate_at(call.gpus()?, found, ptr as u64, bytes as u64)
+    })
+}
+
+/// The live blocks of a pool on a device, by address: a checkpoint to which tcuda_mem_pool_restore
+/// can return. The list is the caller's, and plain data. Pending blocks, which other streams may
+/// still use, are not live. (torch._C._cuda_getCheckpointState)
+///
+/// @param device       ordinal, or TCUDA_CURRENT_DEVICE
+/// @param[out] blocks  the first `capacity` of them; may be NULL when `capacity` is 0
+/// @param capacity     length of the list
+/// @param[out] count   number of live blocks
+#[unsafe(no_mangle)]
+#[must_use]
+pub unsafe extern "C" fn tcuda_mem_pool_blocks(
+    pool: *mut tcuda_mem_pool,
+    device: i32,
+    blocks: *mut tcuda_pool_block,
+    capacity: usize,
+    count: *mut usize,
+) -> tcuda_status {
+    boundary(|call| {
+        let count = out(count, "count")?;
+        if capacity > 0 {
+            out(blocks, "blocks")?;
+        }
+        let found = MEM_POOLS.get(pool as usize, "pool", call)?;
+        let live = checkpoint::live_blocks(call.gpus()?.device(device)?, found)?;
+        for (index, block) in live.iter().take(capacity).enumerate() {
+            let block = tcuda_pool_block {
+                ptr: block.address as *mut c_void,
+                requested_bytes: block.requested as usize,
+                bytes: block.bytes as usize,
+                stream_id: block.stream,
+            };
+            // SAFETY: the caller has room for `capacity`.
+            let place = unsafe { blocks.add(index) };
+            // SAFETY: as above.
+            unsafe { place.write_unaligned(block) };
+        }
+        count.set(live.len());
+        Ok(())
+    })
+}
+
+/// Makes the live blocks of a pool on a device those of a checkpoint, at the same addresses. Live
+/// blocks that are not in the list are freed: they must not be freed again. Blocks of the list that
+/// are not live are allocated again: they are the caller's, to be freed as any block. The others
+/// stay as they are. Contents do not change, and no work is queued: what a graph wrote stays
+/// readable. All or nothing: if a block cannot be freed at once, because other streams may use it,
+/// or the memory of one went back to the driver, it is TCUDA_STATUS_INVALID_POINTER, and nothing
+/// has changed. Memory that a graph uses never goes back while the graph exists. Statistics and the
+/// history count the blocks that are freed and allocated.
+/// (torch._C._cuda_setCheckpointPoolState)
+///
+/// @param pool    no other thread may use it meanwhile
+/// @param device  ordinal, or TCUDA_CURRENT_DEVICE
+/// @param blocks  as tcuda_mem_pool_blocks filled it, in any order; may be NULL when `count` is 0
+/// @param count   length of the list
+#[unsafe(no_mangle)]
+#[must_use]
+pub unsafe extern "C" fn tcuda_mem_pool_restore(
+    pool: *mut tcuda_mem_pool,
+    device: i32,
+    blocks: *const tcuda_pool_block,
+    count: usize,
+) -> tcuda_status {
+    boundary(|call| {
+        let found = MEM_POOLS.get(pool as usize, "pool", call)?;
+        if blocks.is_null() && count > 0 {
+            return Err(Error::Null { name: "blocks" });
+        }
+        let mut list = copy_of(count, |index| {
+            // SAFETY: the caller's list has `count` blocks.
+            let place = unsafe { blocks.add(index) };
+            // SAFETY: as above.
+            let block = unsafe { place.read_unaligned() };
+            PoolBlock {
+                address: block.ptr as u64,
+                requested: block.requested_bytes as u64,
+                bytes: block.bytes as u64,
+                stream: block.stream_id,
+            }
+        })?;
+        let gpus = call.gpus()?;
+        checkpoint::restore(gpus, gpus.device(device)?, found, &mut list)
+    })
+}
+
+/// Are these, in any order, just the live blocks of a pool on a device?
+/// (torch._C._cuda_checkPoolLiveAllocations)
+///
+/// @param device      ordinal, or TCUDA_CURRENT_DEVICE
+/// @param ptrs        what tcuda_malloc gave; may be NULL when `count` is 0
+/// @param count       length of the list
+/// @param[out] equal  whether they are
+#[unsafe(no_mangle)]
+#[must_use]
+pub unsafe extern "C" fn tcuda_mem_pool_check_live(
+    pool: *mut tcuda_mem_pool,
+    device: i32,
+    ptrs: *const *const c_void,
+    count: usize,
+    equal: *mut bool,
+) -> tcuda_status {
+    boundary(|call| {
+        let equal = out(equal, "equal")?;
+        let found = MEM_POOLS.get(pool as usize, "pool", call)?;
+        if ptrs.is_null() && count > 0 {
+            return Err(Error::Null { name: "ptrs" });
+        }
+        let mut expected = copy_of(count, |index| {
+            // SAFETY: the caller's list has `count` pointers.
+            let place = unsafe { ptrs.add(index) };
+            // SAFETY: as above.
+            let ptr = unsafe { place.read_unaligned() };
+            ptr as u64
+        })?;
+        expected.sort_unstable();
+        expected.dedup();
+        let live = checkpoint::live_blocks(call.gpus()?.device(device)?, found)?;
+        equal.set(live.iter().map(|block| block.address).eq(expected));
+        Ok(())
+    })
+}
+
+/// A copy of a list of the host.
+fn copy_of<T>(count: usize, read: impl FnMut(usize) -> T) -> Result<Vec<T>> {
+    let mut list = Vec::new();
+    list.try_reserve_exact(count).map_err(|_| Error::OutOfHostMemory("the blocks of a pool"))?;
+    list.extend((0..count).map(read));
+    Ok(list)
 }

@@ -4,11 +4,12 @@
 //! from the driver), [`arena`] (the blocks of one stream), [`device`] (all arenas of a device),
 //! [`fallback`] (what happens when memory runs out), [`pools`], [`pinned`]. The files of this
 //! folder use all of them: `fast.rs` has the path of nearly every call, `allocate.rs` and
-//! `pointer.rs` have all others.
+//! `pointer.rs` have all others, and `checkpoint.rs` those of checkpoints of private pools.
 
 mod allocate;
 pub mod arena;
 pub mod backing;
+pub mod checkpoint;
 pub mod config;
 pub mod device;
 pub mod fallback;

@@ -79,6 +79,7 @@ pub const SCENARIOS: &[Scenario] = &[
     on(LATE, "late_graphs", graphs::graphs),
     on(UNMAPPED, "graphs_in_segments", graphs::graphs),
     on(ONE, "pinned_in_graphs", graphs::pinned),
+    on(ONE, "checkpoint", work::checkpoint),
     on(ONE, "registered", work::registered),
     on(ONE, "managed", work::managed),
     on(LATE, "late_managed", work::managed),

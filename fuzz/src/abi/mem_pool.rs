@@ -7,6 +7,7 @@ use crate::outputs::Out;
 use crate::status_of;
 use crate::world::{Mode, World};
 use tcuda::ffi::mem_pool::*;
+use tcuda::ffi::memory::tcuda_free;
 use tcuda::ffi::snapshot::tcuda_memory_snapshot;
 
 pub(super) fn create(w: &mut World, i: &mut Input) {
@@ -152,4 +153,88 @@ pub(super) fn snapshot(w: &mut World, i: &mut Input) {
     if let Some(snapshot) = out.check(w.judge(status, &e)) {
         w.add_snapshot(snapshot as usize);
     }
+}
+
+pub(super) fn malloc_at(w: &mut World, i: &mut Input) {
+    let (mut e, mut of_address) = (Expect::default(), Expect::default());
+    let handle = w.pool(i, &mut e);
+    let ptr = w.address(i, &mut of_address);
+    let bytes = i.one_of(&[1, 512, 4000, 1 << 20, 3 << 20, 0, usize::MAX]);
+    if ptr.is_null() || bytes == 0 {
+        e.wrong(status::INVALID_ARGUMENT);
+    }
+    // Most addresses are those of live blocks; others may be free.
+    e.also(&[status::INVALID_POINTER, status::INVALID_STATE]);
+    let status = status_of!(tcuda_mem_pool_malloc_at(handle as *mut _, ptr, bytes));
+    if w.judge(status, &e) {
+        assert_eq!(status_of!(tcuda_free(ptr)), status::OK);
+    }
+}
+
+const NO_BLOCK: tcuda_pool_block =
+    tcuda_pool_block { ptr: std::ptr::null_mut(), requested_bytes: 7, bytes: 7, stream_id: 7 };
+
+pub(super) fn blocks(w: &mut World, i: &mut Input) {
+    let mut e = Expect::default();
+    let (handle, device) = (w.pool(i, &mut e), w.device(i, &mut e));
+    let mut found = [NO_BLOCK; 4];
+    let capacity = i.below(5);
+    let null = i.rarely(16);
+    if null && capacity > 0 {
+        e.wrong(status::INVALID_ARGUMENT);
+    }
+    let list = if null { std::ptr::null_mut() } else { found.as_mut_ptr() };
+    let mut count = Out::<usize>::required(i, &mut e);
+    let pool = handle as *mut _;
+    let status = status_of!(tcuda_mem_pool_blocks(pool, device, list, capacity, count.ptr()));
+    let count = count.check(w.judge(status, &e)).unwrap_or(0);
+    let written = if null { 0 } else { count.min(capacity) };
+    for (index, block) in found.iter().enumerate() {
+        assert_eq!(block.ptr.is_null(), index >= written);
+        assert!(block.requested_bytes <= block.bytes);
+    }
+}
+
+/// To the present state, so that no block of this program is freed.
+pub(super) fn restore(w: &mut World, i: &mut Input) {
+    let mut e = Expect::default();
+    let (handle, device) = (w.pool(i, &mut e), w.device(i, &mut e));
+    if w.mode != Mode::Strict || w.lost {
+        // Others may allocate meanwhile.
+        return;
+    }
+    let mut list = [NO_BLOCK; 64];
+    let mut count = 0;
+    let pool = handle as *mut _;
+    let list_at = list.as_mut_ptr();
+    let listed = status_of!(tcuda_mem_pool_blocks(pool, device, list_at, 64, &mut count));
+    w.judge(listed, &e);
+    if listed == status::OK && count > 64 {
+        return;
+    }
+    let null = i.rarely(16);
+    if null && (count > 0 || listed != status::OK) {
+        e.wrong(status::INVALID_ARGUMENT);
+        count = count.max(1);
+    }
+    e.also(&[status::INVALID_STATE]);
+    let blocks = if null { std::ptr::null() } else { list.as_ptr() };
+    let status = status_of!(tcuda_mem_pool_restore(pool, device, blocks, count));
+    w.judge(status, &e);
+}
+
+pub(super) fn check_live(w: &mut World, i: &mut Input) {
+    let mut e = Expect::default();
+    let (handle, device) = (w.pool(i, &mut e), w.device(i, &mut e));
+    let ptrs: Vec<*const std::ffi::c_void> =
+        w.blocks.iter().take(i.below(4)).map(|block| block.ptr as *const _).collect();
+    let null = i.rarely(16);
+    if null && !ptrs.is_empty() {
+        e.wrong(status::INVALID_ARGUMENT);
+    }
+    let list = if null { std::ptr::null() } else { ptrs.as_ptr() };
+    let mut equal = Out::<u8>::required(i, &mut e);
+    let (pool, at) = (handle as *mut _, equal.ptr().cast());
+    let status = status_of!(tcuda_mem_pool_check_live(pool, device, list, ptrs.len(), at));
+    equal.check_bool(w.judge(status, &e));
 }

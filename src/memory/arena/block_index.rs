@@ -74,6 +74,14 @@ impl BlockIndex {
         if self.room > 0 { Ok(()) } else { self.enlarge(blocks) }
     }
 
+    /// Makes sure that `count` more blocks can be added.
+    pub fn prepare_many(&mut self, blocks: &mut Blocks, count: usize) -> Result<()> {
+        while self.room < count {
+            self.enlarge(blocks)?;
+        }
+        Ok(())
+    }
+
     /// Makes the table half as long again.
     #[cold]
     fn enlarge(&mut self, blocks: &mut Blocks) -> Result<()> {

@@ -18,6 +18,7 @@
 
 pub mod addresses;
 pub mod arena_lock;
+pub(crate) mod at_address;
 pub(crate) mod bins;
 pub mod block;
 pub(crate) mod block_index;

@@ -128,7 +128,7 @@ impl DeviceMemory {
         }
     }
 
-    fn rules_of(&self, arena: &Arena) -> Rules {
+    pub(in crate::memory) fn rules_of(&self, arena: &Arena) -> Rules {
         self.policy.rules(arena.pool().keeps_whole())
     }
 

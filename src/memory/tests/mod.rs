@@ -3,6 +3,7 @@
 
 mod block_index;
 mod check;
+mod checkpoint;
 mod ended;
 mod exported;
 mod extent;

@@ -3,16 +3,17 @@
 use crate::host::{CURRENT, Done, Failed, Memory, Stream, call, copy, expect, fill, problem};
 use std::cell::UnsafeCell;
 use std::ffi::c_void;
-use std::ptr::null_mut;
+use std::ptr::{null, null_mut};
 use tcuda::ffi::copy::*;
 use tcuda::ffi::device::*;
 use tcuda::ffi::file::*;
 use tcuda::ffi::host::{tcuda_host_register, tcuda_host_unregister};
 use tcuda::ffi::managed::*;
 use tcuda::ffi::mem_pool::*;
-use tcuda::ffi::memory::tcuda_record_stream;
+use tcuda::ffi::memory::{tcuda_free, tcuda_malloc, tcuda_record_stream};
 use tcuda::ffi::pluggable::tcuda_pluggable_allocator_destroy;
 use tcuda::ffi::status::tcuda_status;
+use tcuda::ffi::stream::tcuda_stream;
 
 pub fn copies() -> Done {
     const BYTES: usize = 6000;
@@ -157,6 +158,66 @@ pub fn managed() -> Done {
     });
     let _ = call!(tcuda_mem_pool_destroy(pool));
     used
+}
+
+/// A pool returns to a list of its blocks: all of it, or nothing.
+pub fn checkpoint() -> Done {
+    let stream = Stream::new(0, 0)?;
+    let mut pool = null_mut();
+    call!(tcuda_mem_pool_create(null_mut(), 0, &mut pool))?;
+    let mut made = Vec::with_capacity(8);
+    let done = return_to_checkpoint(pool, stream.0, &mut made);
+    let emptied = call!(tcuda_mem_pool_restore(pool, 0, null(), 0));
+    if emptied.is_err() {
+        // A restore needs host memory, and a free does not. Some of them are not live.
+        for block in made {
+            let _ = call!(tcuda_free(block));
+        }
+    }
+    let _ = call!(tcuda_mem_pool_destroy(pool));
+    done.and(emptied)
+}
+
+fn return_to_checkpoint(
+    pool: *mut tcuda_mem_pool,
+    stream: *mut tcuda_stream,
+    all: &mut Vec<*mut c_void>,
+) -> Done {
+    let mut allocate = |bytes| {
+        call!(tcuda_mem_pool_begin(pool, 0))?;
+        let mut block = null_mut();
+        let made = call!(tcuda_malloc(bytes, 0, stream, &mut block));
+        let ended = call!(tcuda_mem_pool_end(pool, 0));
+        all.push(block);
+        made.and(ended).map(|()| block)
+    };
+    let none = tcuda_pool_block { ptr: null_mut(), requested_bytes: 0, bytes: 0, stream_id: 0 };
+    let list = || {
+        let (mut list, mut count) = ([none; 8], 0);
+        call!(tcuda_mem_pool_blocks(pool, 0, list.as_mut_ptr(), 8, &mut count))?;
+        Ok((list, count))
+    };
+    let blocks = [allocate(1000)?, allocate(3 << 20)?, allocate(5000)?];
+    let (checkpoint, count) = list()?;
+    call!(tcuda_free(blocks[0]))?;
+    call!(tcuda_free(blocks[1]))?;
+    call!(tcuda_mem_pool_malloc_at(pool, blocks[0], 600))?;
+    allocate(2 << 20)?;
+    let (before, before_count) = list()?;
+    let restored = call!(tcuda_mem_pool_restore(pool, 0, checkpoint.as_ptr(), count));
+    let (after, after_count) = list()?;
+    let (wanted, wanted_count) = match restored {
+        Ok(()) => (checkpoint, count),
+        Err(_) => (before, before_count),
+    };
+    let key = |block: &tcuda_pool_block| (block.ptr, block.requested_bytes);
+    if after_count != wanted_count || !after.iter().map(key).eq(wanted.iter().map(key)) {
+        problem("a pool is neither as it was nor as its checkpoint".into());
+    }
+    let mut equal = false;
+    let ptrs = blocks.map(<*mut c_void>::cast_const);
+    call!(tcuda_mem_pool_check_live(pool, 0, ptrs.as_ptr(), 3, &mut equal))?;
+    restored
 }
 
 /// Memory of the host that is registered; the last is left to the shutdown.

@@ -74,6 +74,16 @@ impl Segments {
         self.blocks
     }
 
+    /// Counts a block that was cut off another.
+    pub(in crate::memory) fn count_part(&mut self) {
+        self.blocks += 1;
+    }
+
+    /// Reserves room for `count` more free blocks.
+    pub(in crate::memory) fn prepare_fits(&mut self, count: usize) -> Result<()> {
+        self.fits.prepare(self.blocks + count)
+    }
+
     /// All segments.
     pub fn iter(&self) -> impl Iterator<Item = &Allocation> {
         self.list.iter().filter(|allocation| allocation.bytes != 0)
