@@ -108,6 +108,7 @@ const WITHOUT_GATE: &str = "
     event_from_ipc_handle ipc_import ipc_close: need two processes
     green_context_set green_context_pop: as stream_wait_stream
     managed_malloc: as the driver's allocation of a segment
+    graph_conditional_begin graph_conditional_set: captured, as the work of their bodies
     mem_pool_malloc_at mem_pool_restore: as tcuda_malloc where memory is free, and as tcuda_free
     file_register_buffer file_unregister_buffer: whether they wait is up to cuFile
     graphed_callable_create graphed_callable_destroy graphed_callable_call
