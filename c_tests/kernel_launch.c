@@ -84,6 +84,7 @@ static const char source[] =
     "    __shared__ unsigned room[512];\n"
     "    unsigned local[64];\n"
     "    for (int i = 0; i < 64; i++) local[i] = out[i];\n"
+    "    for (int i = 0; i < 64; i++) local[(local[at] + i) % 64] += i;\n"
     "    room[threadIdx.x] = local[at] + local[(at + threadIdx.x) % 64];\n"
     "    __syncthreads();\n"
     "    out[threadIdx.x] = room[(threadIdx.x + 1) % blockDim.x];\n"

@@ -353,7 +353,7 @@ fn with_attribute(
     cu!(bench, cuLaunchKernelEx(&config, function, null_mut(), null_mut()) => expected);
 }
 
-/// Not yet compared with a GPU; c_tests/simulator/driver_launch.c is.
+/// As in c_tests/simulator/driver_launch.c.
 fn cooperative(bench: &Bench) {
     use CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT as MULTIPROCESSORS;
     use CUlaunchAttributeID::*;

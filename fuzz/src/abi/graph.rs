@@ -16,6 +16,7 @@ use tcuda::ffi::graph_data::*;
 use tcuda::ffi::graph_hooks::*;
 use tcuda::ffi::library::tcuda_destroy_fn;
 use tcuda::ffi::mem_pool::tcuda_mem_pool;
+use tcuda::ffi::memory::{tcuda_free, tcuda_malloc};
 use tcuda::ffi::observer::tcuda_observer;
 use tcuda::ffi::stream::{tcuda_stream, tcuda_stream_add_callback};
 

@@ -136,6 +136,7 @@ fn configured(
     config: *const CUlaunchConfig,
 ) -> Result<(CUlaunchConfig, Function, (usize, usize)), i32> {
     let config = peek!(config)?;
+    require(!function.is_null(), code::INVALID_VALUE)?;
     let stream = machine.stream(config.hStream)?;
     let place = (stream.context, stream.device);
     let function = machine.function(function, || Ok(place))?;
@@ -174,7 +175,9 @@ pub(super) unsafe extern "C" fn cuOccupancyMaxActiveClusters(
         let kernel = &function.kernel.exec;
         let attributes = Attributes::read(&config)?;
         let is_set = function.settings.cluster(kernel) != [0; 3];
-        require(attributes.cluster.is_some() || is_set, code::INVALID_CLUSTER_SIZE)?;
+        if attributes.cluster.is_none() && !is_set {
+            return put!(clusters, 0);
+        }
         let size = cluster(&function, &attributes)?;
         let size = size.iter().fold(1, |all: c_uint, size| all.saturating_mul(*size));
         let most = function.settings.most_clustered(kernel);
