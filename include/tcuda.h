@@ -3322,7 +3322,7 @@ tcuda_status tcuda_graph_conditional_set(tcuda_graph *graph, const void *predica
 
 /**
  * Ends the innermost body, on the thread that began it. The stream that was current before is
- * current again, also on failure. (torch.cuda.CUDAGraph.end_capture_to_conditional_node)
+ * current again, also if the body fails. (torch.cuda.CUDAGraph.end_capture_to_conditional_node)
  *
  * @param graph  a body of it is being captured
  */

@@ -100,7 +100,7 @@ pub unsafe extern "C" fn tcuda_graph_conditional_set(
 }
 
 /// Ends the innermost body, on the thread that began it. The stream that was current before is
-/// current again, also on failure. (torch.cuda.CUDAGraph.end_capture_to_conditional_node)
+/// current again, also if the body fails. (torch.cuda.CUDAGraph.end_capture_to_conditional_node)
 ///
 /// @param graph  a body of it is being captured
 #[unsafe(no_mangle)]

@@ -221,6 +221,8 @@ impl Graph {
         let mut state = self.state.lock();
         let (capture, _) = state.active()?;
         let device = gpus.device(capture.stream.device())?;
+        let _relaxed = Relaxed::enter(gpus.driver());
+        let _context = device.enter()?;
         let body = capture.bodies.open.pop_if(|body| body.thread == thread::number());
         let Some(mut body) = body else {
             return Err(match capture.bodies.open.is_empty() {
@@ -228,16 +230,11 @@ impl Graph {
                 false => Error::InvalidState("a body ends on the thread that began it"),
             });
         };
-        let _relaxed = Relaxed::enter(gpus.driver());
-        let _context = device.enter()?;
         let ended = body.end(gpus);
         body.leave(device);
         capture.bodies.has_failed |= ended.is_err();
-        if let Some(last) = ended? {
-            body.recordings.try_reserve(1).map_err(|_| NO_ROOM)?;
-            body.recordings.push(last);
-        }
-        for recording in &body.recordings {
+        let last = ended?;
+        for recording in body.recordings.iter().chain(&last) {
             reports::graph_launched(gpus, &body.outer, 0, Some(recording));
         }
         Ok(())
