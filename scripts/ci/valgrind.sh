@@ -16,11 +16,12 @@ case ${1:---share} in
 --all)
     # All but the races, which are about bytes, what opens the library by hand, teardown, whose
     # hundreds of processes have alarms, as those of communicator_failures, limits and denied,
-    # which would leave valgrind without memory, ended, which measures resident memory, and forks:
+    # which would leave valgrind without memory, ended and reclamation, which measure it, and forks:
     # what only the threads of the parent refer to is lost in its children.
     mapfile -t names < <(cd "$programs" && find . -maxdepth 1 -type f -perm -u+x -name '*_shared' \
         ! -name 'driver_*' ! -name 'teardown*' ! -name 'limits*' ! -name 'denied*' \
-        ! -name 'communicator_failures*' ! -name 'ended*' ! -name 'forks*' -printf '%f\n' | sort)
+        ! -name 'communicator_failures*' ! -name 'ended*' ! -name 'forks*' \
+        ! -name 'reclamation*' -printf '%f\n' | sort)
     names+=(driver_gone_shared driver_poor_shared library_static memory_static)
     ;;
 *) names=("$@") ;;
