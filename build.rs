@@ -61,7 +61,7 @@ fn compress() -> io::Result<()> {
         println!("cargo::rerun-if-changed={path}");
         store_bytes(name, fs::read(path)?)?;
     }
-    for name in ["fill", "condition"] {
+    for name in ["fill", "set_condition"] {
         store(name, &fs::read_to_string(format!("kernels/{name}.ptx"))?)?;
     }
     for name in SPLIT.iter().chain(&["fill"]) {

@@ -144,8 +144,8 @@ static long events_in(tcuda_memory_snapshot *snapshot, long *dropped)
     CHECK(page != NULL);
     CHECK_OK(tcuda_memory_snapshot_html(snapshot, page, needed + 1, NULL));
     *dropped = number_after(page, "\"dropped\":");
-    /* Six numbers an event. */
-    enum { NUMBERS = 6 };
+    /* Seven numbers an event. */
+    enum { NUMBERS = 7 };
     static const char list[] = "\"events\":[";
     const char *at = strstr(page, list);
     CHECK(at != NULL);

@@ -134,6 +134,7 @@ def main():
     compiler = Compiler()
     stale = False
     paths = []
+    # The compiler numbers the calls of all files, so that one that is new comes last.
     for source in sorted((ROOT / "kernels").glob("*.cu")):
         path = source.with_suffix(".ptx")
         paths.append(path)

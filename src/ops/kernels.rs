@@ -21,7 +21,7 @@ static FILL: Machine = Machine::new([
 
 /// The kernel that sets the condition of a node of a graph. Apart, since drivers before CUDA 12.3
 /// cannot load it.
-const CONDITION: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/condition"));
+const CONDITION: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/set_condition"));
 
 /// The loaded kernels of a device.
 pub struct Kernels {
