@@ -68,7 +68,7 @@ LEFT_OUT = {"faults", "replay_faults", "denied", "cancel", "reclamation", "plugg
             "graph_hpp_cc", "graph_memory", "graph_random", "graphed_callable", "random_order",
             "tensor",
             "comm_capture", "comm_hammer", "communicator_failures", "communicator_library",
-            "jit_cases", "compiler", "kernel",
+            "jit_cases", "compiler", "kernel", "kernel_launch", "kernel_link",
             "ipc", "ipc_death", "ipc_event", "ipc_hostile"}
 # Only with --all: a run that comes to its end takes seconds.
 SLOW = {"handles", "process", "statistics", "threads", "copy", "copy_threads", "comm",
