@@ -106,7 +106,7 @@ impl Step {
     pub(super) fn all(graph: &Graph) -> Result<Vec<Step>, Arc<Node>> {
         let mut steps: Vec<Step> = Vec::new();
         let mut places: BTreeMap<usize, usize> = BTreeMap::new();
-        for node in graph.sorted()? {
+        for node in graph.sorted(BTreeSet::pop_first)? {
             let place_of = |number: &usize| places.get(number).copied();
             let mut after: Vec<usize> = node.after.iter().filter_map(place_of).collect();
             let mut inner = 0;
@@ -142,10 +142,11 @@ fn branch_of(node: &Conditional) -> Option<Branch> {
     Some(Branch { condition: Arc::clone(&node.condition), kind: node.kind, bodies })
 }
 
-/// The work of a body.
+/// The work of a body: of nodes without an order, the last one first, so that a dependency which
+/// is missing shows.
 fn actions(graph: &Graph) -> Option<Vec<Action>> {
     let mut actions = Vec::new();
-    for node in graph.sorted().ok()? {
+    for node in graph.sorted(BTreeSet::pop_last).ok()? {
         match &node.task.work {
             Work::Action(
                 action @ (Action::Nothing

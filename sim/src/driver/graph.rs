@@ -274,9 +274,12 @@ impl Graph {
         lock(&self.nodes).all.values().cloned().collect()
     }
 
-    /// The nodes in an order in which each follows its dependencies; among nodes without an order,
-    /// the first added comes first. The error is a node of a cycle.
-    pub(super) fn sorted(&self) -> Result<Vec<Arc<Node>>, Arc<Node>> {
+    /// The nodes in an order in which each follows its dependencies; `pick` takes one of those that
+    /// may come next, by number. The error is a node of a cycle.
+    pub(super) fn sorted(
+        &self,
+        pick: fn(&mut BTreeSet<usize>) -> Option<usize>,
+    ) -> Result<Vec<Arc<Node>>, Arc<Node>> {
         let nodes = lock(&self.nodes).all.clone();
         let mut dependents: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
         for node in nodes.values() {
@@ -289,7 +292,7 @@ impl Graph {
         let mut ready: BTreeSet<usize> =
             missing.iter().filter(|(_, count)| **count == 0).map(|(number, _)| *number).collect();
         let mut sorted = Vec::with_capacity(nodes.len());
-        while let Some(number) = ready.pop_first() {
+        while let Some(number) = pick(&mut ready) {
             missing.remove(&number);
             sorted.extend(nodes.get(&number).cloned());
             for dependent in dependents.get(&number).into_iter().flatten() {
