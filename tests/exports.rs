@@ -61,6 +61,17 @@ fn stack_is_not_executable() {
     assert!(stack.contains(" RW ") && !stack.contains("RWE"), "{stack}");
 }
 
+/// Libraries that are loaded by dlopen share little of it. A debug build has the ranks of locks, too.
+#[test]
+fn thread_local_storage_is_small() {
+    let segments = tool("readelf", &["-lW"]);
+    let segment = segments.lines().find(|line| line.trim_start().starts_with("TLS ")).unwrap();
+    let size = segment.split_whitespace().nth(5).and_then(|size| size.strip_prefix("0x")).unwrap();
+    let most = if std::env::var_os("TCUDA_TEST_LIBRARY").is_some() { 256 } else { 384 };
+    let bytes = u32::from_str_radix(size, 16).unwrap();
+    assert!(bytes <= most, "{bytes} bytes of thread-local storage, of {most}");
+}
+
 /// Names before a parenthesis at the start of a declaration; comments and callback types aside.
 fn declared(header: &str) -> BTreeSet<&str> {
     let lines = header.lines().filter(|line| !line.starts_with([' ', '#', '/', '}']));

@@ -11,7 +11,8 @@ struct tcuda_thread {
 /* Located by its symbol in src/base/thread.rs on x86-64, by a call on other machines. */
 extern __thread struct tcuda_thread tcuda_thread
     __attribute__((tls_model("initial-exec"), visibility("hidden")));
-__thread struct tcuda_thread tcuda_thread;
+/* Compilers align larger objects more than is needed, unless an alignment is given. */
+__thread struct tcuda_thread tcuda_thread __attribute__((aligned(8)));
 
 struct tcuda_thread *tcuda_thread_block(void);
 

@@ -47,10 +47,10 @@ enum Captured {
 
 /// State of a thread for its current and last call.
 struct ThreadState {
-    /// The frames of the thread's last call, which are pinned, and the library's generation that
+    /// The frames of the thread's last call, which are pinned, and half of the generation that
     /// knows them.
     frames: Cell<u32>,
-    generation: Cell<u64>,
+    generation: Cell<u32>,
     depth: Cell<u16>,
     captured: Cell<Captured>,
     has_reports: Cell<bool>,
@@ -96,7 +96,7 @@ impl ThreadState {
         }
     }
 
-    fn replace_pinned(&self, (frames, generation): (u32, u64)) {
+    fn replace_pinned(&self, (frames, generation): (u32, u32)) {
         switch::unpin((self.frames.replace(frames), self.generation.replace(generation)));
     }
 

@@ -154,24 +154,24 @@ pub(super) fn has_frames() -> bool {
     listener().is_some_and(|listener| listener.has_frames())
 }
 
-/// Captures the host's frames. Returns their number and the library's generation; they stay pinned
-/// until [`unpin`].
-pub(super) fn frames() -> (u32, u64) {
+/// Captures the host's frames. Returns their number and the lower half of the library's generation;
+/// they stay pinned until [`unpin`].
+pub(super) fn frames() -> (u32, u32) {
     let Some(source) = listener().filter(|listener| listener.has_frames()) else { return (0, 0) };
     let mut pinned = (0, 0);
     let _waiting = waiting::in_host_function();
     source.capture(&mut |named| {
         let mut state = STATE.lock();
-        pinned = (state.keep_frames(named), state.generation);
+        pinned = (state.keep_frames(named), state.generation as u32);
     });
     pinned
 }
 
 /// Unpins frames of [`frames`].
-pub(super) fn unpin((frames, generation): (u32, u64)) {
+pub(super) fn unpin((frames, generation): (u32, u32)) {
     if frames != 0 {
         let mut state = STATE.lock();
-        if state.generation == generation {
+        if state.generation as u32 == generation {
             state.stacks.unpin(frames);
         }
     }

@@ -89,10 +89,17 @@ thread_local! {
     /// The stack of the thread's last call, pinned at least until the call has stored its id in a
     /// block or event.
     static PINNED: Cell<ManuallyDrop<Pin>> = const { Cell::new(Pin::UNDROPPED) };
+    /// In one place, which is smaller than two.
+    static STATE: State = const {
+        State { is_pending: Cell::new(false), in_source: Cell::new(false) }
+    };
+}
+
+struct State {
     /// The pinned stack is that of the present call, which has not taken it yet.
-    static IS_PENDING: Cell<bool> = const { Cell::new(false) };
+    is_pending: Cell<bool>,
     /// The host's function is running: allocations that it makes get no frames.
-    static IN_SOURCE: Cell<bool> = const { Cell::new(false) };
+    in_source: Cell<bool>,
 }
 
 /// Is recording on?
@@ -129,10 +136,10 @@ pub fn before_free() {
 #[cold]
 fn capture_stack(needed: FramesFor, stream: u64) {
     STREAM.set(stream);
-    IS_PENDING.set(false);
+    STATE.with(|state| state.is_pending.set(false));
     let Some(recorder) = RECORDER.get() else { return };
     let is_wanted = recorder.frames_for >= needed && (recorder.events || needed != FramesFor::All);
-    if !is_wanted || IN_SOURCE.get() {
+    if !is_wanted || STATE.with(|state| state.in_source.get()) {
         return;
     }
     let mut native = [0; frames::MAX_DEPTH];
@@ -143,15 +150,15 @@ fn capture_stack(needed: FramesFor, stream: u64) {
         None => pin = stacks::keep(&mut std::iter::empty(), native),
         Some(source) => {
             let _waiting = waiting::in_host_function();
-            IN_SOURCE.set(true);
+            STATE.with(|state| state.in_source.set(true));
             source.capture(&mut |named| pin = stacks::keep(named, native));
-            IN_SOURCE.set(false);
+            STATE.with(|state| state.in_source.set(false));
         }
     }
     replace_pin(pin);
     // The host's function may have called the library, which overwrites both.
     STREAM.set(stream);
-    IS_PENDING.set(true);
+    STATE.with(|state| state.is_pending.set(true));
     // `try_lock`, because a snapshot may hold the lock; the next call tries again.
     if stacks::are_many()
         && let Some(records) = RECORDS.try_lock()
@@ -204,7 +211,7 @@ fn remove_unreferenced(_records: &Held<'_, ()>) {
 
 /// The gathered stack, for a segment event that comes before the event of its block.
 pub(in crate::memory) fn pending_stack() -> u32 {
-    if !IS_PENDING.get() {
+    if !STATE.with(|state| state.is_pending.get()) {
         return 0;
     }
     let pin = PINNED.replace(Pin::UNDROPPED);
@@ -216,7 +223,7 @@ pub(in crate::memory) fn pending_stack() -> u32 {
 /// Takes the gathered stack.
 pub(in crate::memory) fn take_stack() -> u32 {
     let stack = pending_stack();
-    IS_PENDING.set(false);
+    STATE.with(|state| state.is_pending.set(false));
     stack
 }
 

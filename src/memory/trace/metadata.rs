@@ -6,23 +6,24 @@
 use super::stacks::{self, Pin};
 use crate::base::error::{Error, Result};
 use crate::base::frames::Named;
+use crate::base::thread::try_box;
 use std::cell::Cell;
 use std::mem::ManuallyDrop;
 
 /// The text of a thread.
 struct Metadata {
-    /// Empty: none.
     text: Vec<u8>,
     /// The stored text, from the first event that needs it.
     stored: Pin,
 }
 
-/// No text, for a thread-local that is not dropped at the thread's end.
-const NOTHING: ManuallyDrop<Metadata> =
-    ManuallyDrop::new(Metadata { text: Vec::new(), stored: Pin::NONE });
+/// Boxed, since thread-local storage is scarce; not dropped at the thread's end.
+type Place = ManuallyDrop<Option<Box<Metadata>>>;
+
+const NOTHING: Place = ManuallyDrop::new(None);
 
 thread_local! {
-    static METADATA: Cell<ManuallyDrop<Metadata>> = const { Cell::new(NOTHING) };
+    static METADATA: Cell<Place> = const { Cell::new(NOTHING) };
 }
 
 /// Stores a text. The pin has the id 0 if the text is empty or there is no host memory.
@@ -34,22 +35,26 @@ pub(in crate::memory) fn store(text: &[u8]) -> Pin {
     stacks::keep(&mut std::iter::once(frame), &[])
 }
 
-/// Calls a function with this thread's text, which is empty meanwhile. The function must not call
-/// the host.
-fn with<R>(body: impl FnOnce(&mut Metadata) -> R) -> R {
+/// Calls a function with this thread's text, which there is not meanwhile. The function must not
+/// call the host.
+fn with<R>(body: impl FnOnce(Option<&mut Metadata>) -> R) -> R {
     let mut metadata = ManuallyDrop::into_inner(METADATA.replace(NOTHING));
-    let result = body(&mut metadata);
+    let result = body(metadata.as_deref_mut());
     METADATA.set(ManuallyDrop::new(metadata));
     result
 }
 
 /// Sets the text of this thread; empty: none.
 pub fn set(text: &str) -> Result<()> {
-    let mut copy = Vec::new();
-    let no_memory = |_| Error::OutOfHostMemory("the metadata of a thread");
-    copy.try_reserve_exact(text.len()).map_err(no_memory)?;
-    copy.extend_from_slice(text.as_bytes());
-    let new = Metadata { text: copy, stored: Pin::NONE };
+    const WHAT: &str = "the metadata of a thread";
+    let new = if text.is_empty() {
+        None
+    } else {
+        let mut copy = Vec::new();
+        copy.try_reserve_exact(text.len()).map_err(|_| Error::OutOfHostMemory(WHAT))?;
+        copy.extend_from_slice(text.as_bytes());
+        Some(try_box(Metadata { text: copy, stored: Pin::NONE }, WHAT)?)
+    };
     drop(ManuallyDrop::into_inner(METADATA.replace(ManuallyDrop::new(new))));
     Ok(())
 }
@@ -57,15 +62,16 @@ pub fn set(text: &str) -> Result<()> {
 /// Passes the text of this thread to a function.
 pub fn get<R>(read: impl FnOnce(&str) -> R) -> R {
     // `set` copied a `str`.
-    with(|metadata| read(std::str::from_utf8(&metadata.text).unwrap_or("")))
+    with(|metadata| {
+        let text = metadata.map_or(&[][..], |metadata| &metadata.text);
+        read(std::str::from_utf8(text).unwrap_or(""))
+    })
 }
 
 /// The id of this thread's text; 0: none.
 pub(in crate::memory) fn id() -> u32 {
     with(|metadata| {
-        if metadata.text.is_empty() {
-            return 0;
-        }
+        let Some(metadata) = metadata else { return 0 };
         // After a shutdown the table is a new one.
         if metadata.stored.id() == 0 || !stacks::has(&metadata.stored) {
             metadata.stored = store(&metadata.text);
