@@ -32,37 +32,32 @@ else
     cmake=$wheel_bin/cmake ctest=$wheel_bin/ctest
 fi
 
-# Sets TCUDA_NVRTC_PATH, unless it is set, to the NVRTC with which tests compile kernels on the
-# simulated machine. Its version is that of the simulated driver (CUDA 12.9): PTX of a newer one is
-# refused.
-get_nvrtc() {
-    local version=12.9.86
-    local library=$tools/nvrtc-$version/nvidia/cuda_nvrtc/lib/libnvrtc.so.12
-    [ -z "${TCUDA_NVRTC_PATH:-}" ] || return 0
-    if [ ! -e "$library" ]; then
-        echo "Getting NVRTC from PyPI into target/tools (TCUDA_NVRTC_PATH is not set)"
-        rm -rf "$tools/nvrtc-$version"
-        python3 scripts/tools/pip_install.py "nvidia-cuda-nvrtc-cu12==$version" \
-            "$tools/nvrtc-$version" ||
-            { echo "Tests that compile kernels are skipped: no NVRTC"; return 0; }
+# get_library VARIABLE TITLE WHEEL FILE: sets a variable, unless it is set, to a library of a wheel
+# from PyPI, which is put into target/tools. Without it, tests that need it are skipped. The
+# versions are that of the simulated driver (CUDA 12.9), which refuses PTX of a newer one.
+get_library() {
+    local variable=$1 title=$2 wheel=$3 folder
+    folder=$tools/${title,,}-${wheel#*==}
+    [ -z "${!variable:-}" ] || return 0
+    if [ ! -e "$folder/$4" ]; then
+        echo "Getting $title from PyPI into target/tools ($variable is not set)"
+        rm -rf "$folder"
+        python3 scripts/tools/pip_install.py "$wheel" "$folder" ||
+            { echo "Tests that need it are skipped: no $title"; return 0; }
     fi
-    export TCUDA_NVRTC_PATH=$library
+    export "$variable=$folder/$4"
 }
 
-# Sets TCUDA_NVJITLINK_PATH, unless it is set, to the nvJitLink with which tests link with
-# link-time optimisation, of the same version as NVRTC. 38 MB.
+# The compiler of kernels.
+get_nvrtc() {
+    get_library TCUDA_NVRTC_PATH NVRTC nvidia-cuda-nvrtc-cu12==12.9.86 \
+        nvidia/cuda_nvrtc/lib/libnvrtc.so.12
+}
+
+# The linker of kernels with link-time optimisation, 38 MB.
 get_nvjitlink() {
-    local version=12.9.86
-    local library=$tools/nvjitlink-$version/nvidia/nvjitlink/lib/libnvJitLink.so.12
-    [ -z "${TCUDA_NVJITLINK_PATH:-}" ] || return 0
-    if [ ! -e "$library" ]; then
-        echo "Getting nvJitLink from PyPI into target/tools (TCUDA_NVJITLINK_PATH is not set)"
-        rm -rf "$tools/nvjitlink-$version"
-        python3 scripts/tools/pip_install.py "nvidia-nvjitlink-cu12==$version" \
-            "$tools/nvjitlink-$version" ||
-            { echo "Tests of link-time optimisation are left out: no nvJitLink"; return 0; }
-    fi
-    export TCUDA_NVJITLINK_PATH=$library
+    get_library TCUDA_NVJITLINK_PATH nvJitLink nvidia-nvjitlink-cu12==12.9.86 \
+        nvidia/nvjitlink/lib/libnvJitLink.so.12
 }
 
 # configure_and_build PRESET [option...], with cargo's output shared by all presets.
