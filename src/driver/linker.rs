@@ -80,8 +80,11 @@ struct Link<'a> {
 
 impl Drop for Link<'_> {
     fn drop(&mut self) {
-        // SAFETY: created, and not used again.
-        let _ = unsafe { self.driver.cuLinkDestroy(self.state) };
+        // SAFETY: created, and not used again once this succeeds.
+        let destroy = || unsafe { self.driver.cuLinkDestroy(self.state) };
+        if destroy().is_err() {
+            let _ = destroy();
+        }
     }
 }
 
