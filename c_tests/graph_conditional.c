@@ -60,7 +60,7 @@ static tcuda_stream *current(void)
     return stream;
 }
 
-static tcuda_stream *enter(tcuda_graph *graph, tcuda_graph_condition condition,
+static tcuda_stream *enter(tcuda_graph *graph, tcuda_condition condition,
     const void *predicate, tcuda_stream *stream)
 {
     tcuda_stream *body = NULL;
@@ -81,7 +81,7 @@ static void an_if_runs_by_the_byte(void)
     const tape inside = create_tape(stream), after = create_tape(stream);
     unsigned char *const predicate = allocate(1, TCUDA_CURRENT_DEVICE, stream);
     begin(graph, stream);
-    tcuda_stream *const body = enter(graph, TCUDA_GRAPH_IF, predicate, stream);
+    tcuda_stream *const body = enter(graph, TCUDA_CONDITION_IF, predicate, stream);
     advance(inside, body);
     leave(graph);
     CHECK(current() == before && is_capturing(stream) && !is_capturing(body));
@@ -114,7 +114,7 @@ static void the_byte_is_read_when_the_node_is_reached(void)
     const tape answers = create_tape(stream), runs = create_tape(stream);
     begin(graph, stream);
     advance(answers, stream);
-    tcuda_stream *const body = enter(graph, TCUDA_GRAPH_IF, answers.bytes, stream);
+    tcuda_stream *const body = enter(graph, TCUDA_CONDITION_IF, answers.bytes, stream);
     advance(runs, body);
     leave(graph);
     end(graph);
@@ -142,7 +142,7 @@ static void a_loop_runs_until_the_byte_is_zero(void)
     CHECK_OK(tcuda_stream_set_current(stream));
     tcuda_stream *const own = current();
     begin(graph, NULL);
-    tcuda_stream *const body = enter(graph, TCUDA_GRAPH_WHILE, answers.bytes, NULL);
+    tcuda_stream *const body = enter(graph, TCUDA_CONDITION_WHILE, answers.bytes, NULL);
     advance(runs, NULL);
     advance(answers, NULL);
     CHECK_OK(tcuda_graph_conditional_set(graph, answers.bytes, NULL));
@@ -174,19 +174,20 @@ static void bodies_have_conditional_nodes(void)
     const tape outer = create_tape(stream), inner = create_tape(stream);
     const tape outer_runs = create_tape(stream), inner_runs = create_tape(stream);
     const tape chosen = create_tape(stream), last = create_tape(stream);
+    const tape between = create_tape(stream);
     unsigned char *const two = allocate(TAPE, TCUDA_CURRENT_DEVICE, stream);
     const unsigned char twice[TAPE] = {1, 1};
     CHECK_OK(tcuda_copy(two, twice, TAPE, stream));
     CHECK_OK(tcuda_stream_synchronize(stream));
 
     begin(graph, stream);
-    tcuda_stream *const first = enter(graph, TCUDA_GRAPH_WHILE, outer.bytes, stream);
+    tcuda_stream *const first = enter(graph, TCUDA_CONDITION_WHILE, outer.bytes, stream);
     CHECK_OK(tcuda_copy(inner.bytes, two, TAPE, first));
-    tcuda_stream *const second = enter(graph, TCUDA_GRAPH_WHILE, inner.bytes, NULL);
+    tcuda_stream *const second = enter(graph, TCUDA_CONDITION_WHILE, inner.bytes, NULL);
     CHECK(second != first && first != stream);
     advance(inner_runs, second);
     advance(inner, second);
-    tcuda_stream *const third = enter(graph, TCUDA_GRAPH_IF, inner.bytes, second);
+    tcuda_stream *const third = enter(graph, TCUDA_CONDITION_IF, inner.bytes, second);
     CHECK(third != second && third != first);
     advance(chosen, third);
     leave(graph);
@@ -194,6 +195,7 @@ static void bodies_have_conditional_nodes(void)
     CHECK_OK(tcuda_graph_conditional_set(graph, inner.bytes, second));
     leave(graph);
     CHECK(current() == first);
+    CHECK_OK(tcuda_copy(between.bytes, inner_runs.bytes, TAPE, first));
     advance(outer_runs, first);
     advance(outer, first);
     CHECK_OK(tcuda_graph_conditional_set(graph, outer.bytes, first));
@@ -209,15 +211,17 @@ static void bodies_have_conditional_nodes(void)
         count_from_zero(outer_runs, stream);
         count_from_zero(inner_runs, stream);
         count_from_zero(chosen, stream);
+        count_from_zero(between, stream);
         replay(graph, stream);
         CHECK_EQ(first_of(outer_runs.bytes, stream), count);
         CHECK_EQ(first_of(inner_runs.bytes, stream), 2 * count);
         CHECK_EQ(first_of(chosen.bytes, stream), count);
+        CHECK_EQ(first_of(between.bytes, stream), 2 * count);
         CHECK_EQ(first_of(last.bytes, stream), 2 * count);
     }
     CHECK_OK(tcuda_graph_destroy(graph));
     CHECK_OK(tcuda_free(two));
-    const tape all[] = {outer, inner, outer_runs, inner_runs, chosen, last};
+    const tape all[] = {outer, inner, outer_runs, inner_runs, chosen, between, last};
     for (size_t index = 0; index < sizeof all / sizeof *all; index++)
         destroy_tape(all[index]);
     CHECK_OK(tcuda_stream_destroy(stream));
@@ -240,7 +244,7 @@ static void bodies_allocate_from_the_pool(void)
     void *made = NULL, *other = NULL;
     const uint64_t before = allocated();
     begin(graph, stream);
-    tcuda_stream *const body = enter(graph, TCUDA_GRAPH_IF, predicate, stream);
+    tcuda_stream *const body = enter(graph, TCUDA_CONDITION_IF, predicate, stream);
     CHECK_OK(tcuda_malloc(PAGE, TCUDA_CURRENT_DEVICE, NULL, &made));
     CHECK_OK(tcuda_malloc(PAGE, TCUDA_CURRENT_DEVICE, body, &other));
     CHECK_EQ(allocated(), before + 2 * PAGE);
@@ -282,14 +286,14 @@ static void branches_have_streams_of_their_own(void)
     count_from_zero(right, stream);
     begin(graph, stream);
     CHECK_OK(tcuda_stream_wait_stream(branch, stream));
-    tcuda_stream *const first = enter(graph, TCUDA_GRAPH_IF, predicate, stream);
+    tcuda_stream *const first = enter(graph, TCUDA_CONDITION_IF, predicate, stream);
     advance(left, first);
     leave(graph);
-    tcuda_stream *const second = enter(graph, TCUDA_GRAPH_IF, predicate + 1, branch);
+    tcuda_stream *const second = enter(graph, TCUDA_CONDITION_IF, predicate + 1, branch);
     CHECK(second != first);
     advance(right, second);
     leave(graph);
-    tcuda_stream *const third = enter(graph, TCUDA_GRAPH_IF, predicate, stream);
+    tcuda_stream *const third = enter(graph, TCUDA_CONDITION_IF, predicate, stream);
     CHECK(third == first);
     advance(left, third);
     leave(graph);
@@ -318,7 +322,7 @@ static void streams_join_a_body(void)
     tcuda_graph *const graph = create_graph(0);
     const tape answers = create_tape(stream), runs = create_tape(stream);
     begin(graph, stream);
-    tcuda_stream *const body = enter(graph, TCUDA_GRAPH_WHILE, answers.bytes, stream);
+    tcuda_stream *const body = enter(graph, TCUDA_CONDITION_WHILE, answers.bytes, stream);
     CHECK_OK(tcuda_stream_wait_stream(helper, body));
     advance(runs, helper);
     advance(answers, body);
@@ -336,12 +340,12 @@ static void streams_join_a_body(void)
 
     /* Without that the body is no graph. */
     begin(graph, stream);
-    tcuda_stream *const again = enter(graph, TCUDA_GRAPH_WHILE, answers.bytes, stream);
+    tcuda_stream *const again = enter(graph, TCUDA_CONDITION_WHILE, answers.bytes, stream);
     CHECK_OK(tcuda_stream_wait_stream(helper, again));
     advance(runs, helper);
     CHECK_STATUS(TCUDA_STATUS_CAPTURING, tcuda_graph_conditional_end(graph));
     CHECK_STATUS(TCUDA_STATUS_CAPTURE_INVALIDATED,
-        tcuda_graph_conditional_begin(graph, TCUDA_GRAPH_IF, answers.bytes, stream, NULL));
+        tcuda_graph_conditional_begin(graph, TCUDA_CONDITION_IF, answers.bytes, stream, NULL));
     CHECK_STATUS(TCUDA_STATUS_CAPTURE_INVALIDATED, tcuda_graph_capture_end(graph));
     CHECK(!is_capturing(stream) && !is_capturing(again) && !is_capturing(helper));
     CHECK_OK(tcuda_graph_destroy(graph));
@@ -360,9 +364,9 @@ static void an_invalidated_body_spoils_the_capture(void)
     tcuda_graph *const graph = create_graph(0);
     for (int turn = 0; turn < 6; turn++) {
         begin(graph, stream);
-        tcuda_stream *body = enter(graph, TCUDA_GRAPH_WHILE, runs.bytes, stream);
+        tcuda_stream *body = enter(graph, TCUDA_CONDITION_WHILE, runs.bytes, stream);
         if (turn % 2 == 1)
-            body = enter(graph, TCUDA_GRAPH_IF, runs.bytes, body);
+            body = enter(graph, TCUDA_CONDITION_IF, runs.bytes, body);
         advance(runs, body);
         CHECK_STATUS(TCUDA_STATUS_CAPTURING, tcuda_stream_synchronize(body));
         if (turn >= 2)
@@ -384,7 +388,7 @@ static void an_invalidated_body_spoils_the_capture(void)
     }
     /* The same streams and the same graph serve again. */
     begin(graph, stream);
-    tcuda_stream *const body = enter(graph, TCUDA_GRAPH_IF, runs.bytes, stream);
+    tcuda_stream *const body = enter(graph, TCUDA_CONDITION_IF, runs.bytes, stream);
     advance(runs, body);
     leave(graph);
     end(graph);
@@ -409,7 +413,7 @@ static void bodies_have_work_of_devices_alone(void)
     tcuda_graph *const graph = create_graph(0);
     int calls = 0;
     begin(graph, stream);
-    tcuda_stream *body = enter(graph, TCUDA_GRAPH_IF, runs.bytes, stream);
+    tcuda_stream *body = enter(graph, TCUDA_CONDITION_IF, runs.bytes, stream);
     CHECK_OK(tcuda_stream_add_callback(body, a_host_function, &calls, NULL));
     CHECK_STATUS(TCUDA_STATUS_NOT_SUPPORTED, tcuda_graph_conditional_end(graph));
     CHECK(strstr(tcuda_last_error(), "host function") != NULL);
@@ -417,7 +421,7 @@ static void bodies_have_work_of_devices_alone(void)
     CHECK_EQ(calls, 0);
 
     begin(graph, stream);
-    body = enter(graph, TCUDA_GRAPH_IF, runs.bytes, stream);
+    body = enter(graph, TCUDA_CONDITION_IF, runs.bytes, stream);
     int64_t shape[] = {16}, stride[] = {1};
     const tcuda_tensor numbers = { .data = runs.bytes, .device = { TCUDA_DEVICE_CUDA, 0 },
         .ndim = 1, .dtype = { TCUDA_DTYPE_FLOAT, 32, 1 }, .shape = shape, .strides = stride };
@@ -444,11 +448,11 @@ static void wrong_calls_change_nothing(void)
     const tape runs = create_tape(stream);
     tcuda_stream *body = stream;
     CHECK_STATUS(TCUDA_STATUS_INVALID_HANDLE,
-        tcuda_graph_conditional_begin(NULL, TCUDA_GRAPH_IF, runs.bytes, stream, &body));
+        tcuda_graph_conditional_begin(NULL, TCUDA_CONDITION_IF, runs.bytes, stream, &body));
     CHECK_STATUS(TCUDA_STATUS_INVALID_HANDLE, tcuda_graph_conditional_end(NULL));
     CHECK_STATUS(TCUDA_STATUS_INVALID_HANDLE, tcuda_graph_conditional_set(NULL, runs.bytes, NULL));
     CHECK_STATUS(TCUDA_STATUS_INVALID_STATE,
-        tcuda_graph_conditional_begin(graph, TCUDA_GRAPH_IF, runs.bytes, stream, &body));
+        tcuda_graph_conditional_begin(graph, TCUDA_CONDITION_IF, runs.bytes, stream, &body));
     CHECK_STATUS(TCUDA_STATUS_INVALID_STATE, tcuda_graph_conditional_end(graph));
     begin(graph, stream);
     CHECK_STATUS(TCUDA_STATUS_INVALID_ARGUMENT,
@@ -457,20 +461,20 @@ static void wrong_calls_change_nothing(void)
     CHECK_STATUS(TCUDA_STATUS_INVALID_ARGUMENT,
         tcuda_graph_conditional_begin(graph, -1, runs.bytes, stream, &body));
     CHECK_STATUS(TCUDA_STATUS_INVALID_ARGUMENT,
-        tcuda_graph_conditional_begin(graph, TCUDA_GRAPH_IF, NULL, stream, &body));
+        tcuda_graph_conditional_begin(graph, TCUDA_CONDITION_IF, NULL, stream, &body));
     CHECK_STATUS(TCUDA_STATUS_INVALID_STATE,
-        tcuda_graph_conditional_begin(graph, TCUDA_GRAPH_IF, runs.bytes, other, &body));
+        tcuda_graph_conditional_begin(graph, TCUDA_CONDITION_IF, runs.bytes, other, &body));
     CHECK_STATUS(TCUDA_STATUS_INVALID_STATE,
         tcuda_graph_conditional_set(graph, runs.bytes, stream));
     CHECK_STATUS(TCUDA_STATUS_INVALID_STATE, tcuda_graph_conditional_end(graph));
     CHECK(body == stream && current() == before);
 
-    body = enter(graph, TCUDA_GRAPH_IF, runs.bytes, stream);
+    body = enter(graph, TCUDA_CONDITION_IF, runs.bytes, stream);
     tcuda_graph *found = NULL;
     CHECK_OK(tcuda_graph_capturing(body, &found));
     CHECK(found == graph);
     CHECK_STATUS(TCUDA_STATUS_INVALID_STATE,
-        tcuda_graph_conditional_begin(graph, TCUDA_GRAPH_IF, runs.bytes, stream, NULL));
+        tcuda_graph_conditional_begin(graph, TCUDA_CONDITION_IF, runs.bytes, stream, NULL));
     CHECK_STATUS(TCUDA_STATUS_INVALID_STATE,
         tcuda_graph_conditional_set(graph, runs.bytes, stream));
     CHECK_STATUS(TCUDA_STATUS_INVALID_ARGUMENT, tcuda_graph_conditional_set(graph, NULL, body));
@@ -503,7 +507,7 @@ static void templates_are_kept(void)
     tcuda_graph *const graphs[] = {graph, other};
     for (int index = 0; index < 2; index++) {
         begin(graphs[index], stream);
-        tcuda_stream *const body = enter(graphs[index], TCUDA_GRAPH_IF, predicate, stream);
+        tcuda_stream *const body = enter(graphs[index], TCUDA_CONDITION_IF, predicate, stream);
         advance(*tapes[index], body);
         leave(graphs[index]);
         end(graphs[index]);
@@ -542,12 +546,12 @@ static void many_nodes_come_and_go(void)
         tcuda_graph *const graph = create_graph(0);
         begin(graph, stream);
         for (int node = 0; node < 40; node++) {
-            tcuda_stream *const body = enter(graph, TCUDA_GRAPH_IF, runs.bytes, stream);
+            tcuda_stream *const body = enter(graph, TCUDA_CONDITION_IF, runs.bytes, stream);
             fill_bytes(runs.scratch, (unsigned char)node, 1, body);
             leave(graph);
         }
         if (turn % 3 == 0) {
-            enter(graph, TCUDA_GRAPH_IF, runs.bytes, stream);
+            enter(graph, TCUDA_CONDITION_IF, runs.bytes, stream);
             CHECK_OK(turn % 2 == 0 ? tcuda_graph_reset(graph) : TCUDA_STATUS_OK);
         } else {
             end(graph);
@@ -564,7 +568,7 @@ int main(void)
     tcuda_stream *const stream = create_stream(TCUDA_CURRENT_DEVICE);
     tcuda_graph *const graph = create_graph(0);
     begin(graph, stream);
-    if (tcuda_graph_conditional_begin(graph, TCUDA_GRAPH_IF, probe.bytes, stream, NULL)
+    if (tcuda_graph_conditional_begin(graph, TCUDA_CONDITION_IF, probe.bytes, stream, NULL)
         == TCUDA_STATUS_NOT_SUPPORTED) {
         printf("skipped: %s\n", tcuda_last_error());
         return CHECK_SKIPPED;

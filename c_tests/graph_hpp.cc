@@ -95,7 +95,7 @@ static void test_bodies() {
         tcuda::graph_capture capture(graph);
         const std::int64_t side = current_id();
         {
-            tcuda::graph_body body(graph, TCUDA_GRAPH_WHILE, predicate.get());
+            tcuda::graph_body body(graph, TCUDA_CONDITION_WHILE, predicate.get());
             expect(body.status() == TCUDA_STATUS_OK, "a body begins");
             expect(current_id() == id_of(body.stream()) && current_id() != side,
                 "its stream is current");
@@ -106,7 +106,7 @@ static void test_bodies() {
             expect(current_id() == side, "the end restores the stream");
         }
         {
-            const tcuda::graph_body empty(graph, TCUDA_GRAPH_IF, predicate.get());
+            const tcuda::graph_body empty(graph, TCUDA_CONDITION_IF, predicate.get());
         }
         expect(current_id() == side, "so does a scope that is left");
         TOOK(capture.end());

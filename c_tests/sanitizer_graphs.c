@@ -118,7 +118,7 @@ static void conditional_begin(bool call)
     CHECK_OK(tcuda_graph_capture_begin(graph, own, NULL, TCUDA_CAPTURE_GLOBAL));
     if (call) {
         tcuda_stream *body = NULL;
-        CHECK_OK(tcuda_graph_conditional_begin(graph, TCUDA_GRAPH_IF, third, own, &body));
+        CHECK_OK(tcuda_graph_conditional_begin(graph, TCUDA_CONDITION_IF, third, own, &body));
         CHECK_OK(tcuda_copy(dst, src, BYTES, body));
         CHECK_OK(tcuda_graph_conditional_end(graph));
     }
@@ -135,7 +135,7 @@ static void conditional_set(bool call)
     tcuda_stream *body = NULL;
     CHECK_OK(tcuda_graph_create(0, &graph));
     CHECK_OK(tcuda_graph_capture_begin(graph, own, NULL, TCUDA_CAPTURE_GLOBAL));
-    CHECK_OK(tcuda_graph_conditional_begin(graph, TCUDA_GRAPH_IF, third, own, &body));
+    CHECK_OK(tcuda_graph_conditional_begin(graph, TCUDA_CONDITION_IF, third, own, &body));
     if (call) CHECK_OK(tcuda_graph_conditional_set(graph, dst, body));
     CHECK_OK(tcuda_graph_conditional_end(graph));
     CHECK_OK(tcuda_graph_capture_end(graph));

@@ -1978,9 +1978,11 @@ tcuda_status tcuda_mem_pool_use_count(tcuda_mem_pool *pool, uint32_t *count);
  * Allocates a block at an address in memory that the pool has on a device, for the stream of that
  * memory. The address is at a multiple of 512 bytes from those of its other blocks, and the range
  * is free: TCUDA_STATUS_INVALID_POINTER says what is in the way, and nothing has changed. Small
- * blocks and large ones have memory of their own. (+: c10's allocateWithAddress)
+ * blocks and large ones have memory of their own. The block is the caller's, to be freed by
+ * tcuda_free. (+: c10's allocateWithAddress)
  *
- * @param ptr    where the block begins, for example that of a freed block of this size
+ * @param ptr    where the block begins, for example that of a freed block of this size; its device
+ * is the block's
  * @param bytes  1 or more
  */
 TCUDA_NODISCARD TCUDA_API
@@ -2005,10 +2007,12 @@ tcuda_status tcuda_mem_pool_blocks(tcuda_mem_pool *pool, int32_t device, tcuda_p
  * blocks that are not in the list are freed: they must not be freed again. Blocks of the list that
  * are not live are allocated again: they are the caller's, to be freed as any block. The others
  * stay as they are. Contents do not change, and no work is queued: what a graph wrote stays
- * readable. All or nothing: if a block cannot be freed at once, because other streams may use it,
- * or the memory of one went back to the driver, it is TCUDA_STATUS_INVALID_POINTER, and nothing
- * has changed. Memory that a graph uses never goes back while the graph exists. Statistics and the
- * history count the blocks that are freed and allocated.
+ * readable, unless freed blocks are poisoned (poison_on_free). Statistics and the history count
+ * the blocks that are freed and allocated.
+ *
+ * All or nothing: if a block cannot be freed at once, because other streams may use it, or if the
+ * memory of one went back to the driver, it is TCUDA_STATUS_INVALID_POINTER, and nothing has
+ * changed. Memory that a graph uses never goes back while the graph exists.
  * (torch._C._cuda_setCheckpointPoolState)
  *
  * @param pool    no other thread may use it meanwhile
@@ -2986,35 +2990,15 @@ typedef int32_t tcuda_capture_mode;
 #define TCUDA_CAPTURE_THREAD_LOCAL 1 /**< Those of the thread that captures. */
 #define TCUDA_CAPTURE_RELAXED 2      /**< None. */
 
-/** What the condition of a node does: TCUDA_GRAPH_IF or TCUDA_GRAPH_WHILE, CUDA's numbers. */
-typedef int32_t tcuda_graph_condition;
-#define TCUDA_GRAPH_IF 0    /**< The body runs once if the condition holds. */
-#define TCUDA_GRAPH_WHILE 1 /**< The body runs again as long as the condition holds. */
 /**
- * The capture has begun. Work that the hook queues on the captured streams is captured, and calls
- * that are unsafe during captures invalidate it.
+ * What the condition of a node does: TCUDA_CONDITION_IF or TCUDA_CONDITION_WHILE, CUDA's numbers.
  */
-#define TCUDA_GRAPH_CAPTURE_BEGUN 1
-/**
- * The capture has ended, neither aborted nor failed, and the graph is not executable yet; the
- * template exists, kept or not.
- */
-#define TCUDA_GRAPH_CAPTURE_ENDED 2
-/** The graph was made executable, perhaps again; the template exists, kept or not. */
-#define TCUDA_GRAPH_INSTANTIATED 4
-#define TCUDA_GRAPH_REPLAY_BEGINS 8 /**< A replay is about to be queued; the graph is executable. */
-/** A replay was queued, or failed; its work need not have run. */
-#define TCUDA_GRAPH_REPLAY_QUEUED 16
-/**
- * What was captured is about to be destroyed, by tcuda_graph_reset or tcuda_graph_destroy. Replays
- * may still be running.
- */
-#define TCUDA_GRAPH_DESTROYED 32
+typedef int32_t tcuda_condition;
+#define TCUDA_CONDITION_IF 0    /**< The body runs once if the condition holds. */
+#define TCUDA_CONDITION_WHILE 1 /**< The body runs again as long as the condition holds. */
 
 /** Steps of a graph's life: TCUDA_GRAPH_..., which can be combined. */
 typedef uint32_t tcuda_graph_event;
-#define TCUDA_GRAPH_IF 0    /**< The body runs once if the condition holds. */
-#define TCUDA_GRAPH_WHILE 1 /**< The body runs again as long as the condition holds. */
 /**
  * The capture has begun. Work that the hook queues on the captured streams is captured, and calls
  * that are unsafe during captures invalidate it.
@@ -3284,8 +3268,8 @@ tcuda_status tcuda_stream_is_capturing(tcuda_stream *stream, bool *capturing);
  * byte at `predicate` when it comes to the node, and runs the body if it is not 0. The body's work
  * is captured on a stream of its own, which is current on this thread until
  * tcuda_graph_conditional_end. Work that is queued on `stream` afterwards comes after the node.
- * Bodies may contain conditional nodes; these begin on the body's stream, and what waits for that
- * stream must have been waited for by it. Allocations in a body come from the graph's pool.
+ * Bodies may contain conditional nodes, which begin on the body's stream. Before that, the stream
+ * must wait for the streams that wait for it. Allocations in a body come from the graph's pool.
  *
  * A body has kernels, copies and fills, all of the graph's device. If it has anything else, or if
  * its capture is invalidated, tcuda_graph_conditional_end fails, and then
@@ -3295,15 +3279,15 @@ tcuda_status tcuda_stream_is_capturing(tcuda_stream *stream, bool *capturing);
  *
  * @param graph      is being captured; on the thread that began that, unless its mode was
  * TCUDA_CAPTURE_RELAXED
- * @param condition  TCUDA_GRAPH_IF; or TCUDA_GRAPH_WHILE, whose body ends only if it calls
- * tcuda_graph_conditional_set
+ * @param condition  TCUDA_CONDITION_IF; or TCUDA_CONDITION_WHILE, which ends only if its body sets
+ * the condition, by tcuda_graph_conditional_set
  * @param predicate  one byte, a bool of C, in memory that kernels of the device can read; work
  * before the node may write it. Valid as long as the graph is replayed
  * @param stream     captured into the graph, within a body its stream; NULL is the current one
  * @param[out] body  may be NULL; the body's stream, borrowed
  */
 TCUDA_NODISCARD TCUDA_API
-tcuda_status tcuda_graph_conditional_begin(tcuda_graph *graph, tcuda_graph_condition condition,
+tcuda_status tcuda_graph_conditional_begin(tcuda_graph *graph, tcuda_condition condition,
     const void *predicate, tcuda_stream *stream, tcuda_stream **body);
 
 /**

@@ -506,7 +506,7 @@ private:
 // whether that succeeded.
 class [[nodiscard]] graph_body {
 public:
-    graph_body(const graph &graph, tcuda_graph_condition condition, const void *predicate,
+    graph_body(const graph &graph, tcuda_condition condition, const void *predicate,
         stream_view stream = {})
         : status_(detail::created(tcuda_graph_conditional_begin(graph.get(), condition, predicate,
               stream.get(), &stream_))) {

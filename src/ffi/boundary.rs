@@ -147,6 +147,31 @@ pub fn out<T>(ptr: *mut T, name: &'static str) -> Result<Out<T>> {
     if ptr.is_null() { Err(Error::Null { name }) } else { Ok(Out(ptr)) }
 }
 
+/// A list of the caller with room for the first `capacity` items, written like an [`Out`].
+pub struct OutList<T> {
+    first: *mut T,
+    capacity: usize,
+}
+
+/// A list of outputs; it may be NULL if its capacity is 0.
+pub fn out_list<T>(first: *mut T, capacity: usize, name: &'static str) -> Result<OutList<T>> {
+    match first.is_null() && capacity > 0 {
+        true => Err(Error::Null { name }),
+        false => Ok(OutList { first, capacity }),
+    }
+}
+
+impl<T> OutList<T> {
+    /// Writes the items for which there is room.
+    pub fn set(&self, items: impl IntoIterator<Item = T>) {
+        for (index, item) in items.into_iter().take(self.capacity).enumerate() {
+            let place = self.first.wrapping_add(index);
+            // SAFETY: the caller promises that `capacity` items are writable.
+            unsafe { place.write_unaligned(item) };
+        }
+    }
+}
+
 /// [`out`] without an error message: `None` if the pointer is NULL.
 #[inline(always)]
 pub fn known_out<T>(ptr: *mut T) -> Option<Out<T>> {

@@ -1,6 +1,8 @@
 //! Section "Devices" of the header.
 
-use super::boundary::{Sized_, boundary, boundary_with_forked, out, struct_out, text_out};
+use super::boundary::{
+    Sized_, boundary, boundary_with_forked, out, out_list, struct_out, text_out,
+};
 use super::status::tcuda_status;
 use crate::base::error::Result;
 use crate::base::text;
@@ -259,9 +261,7 @@ pub unsafe extern "C" fn tcuda_device_primary_contexts(
 ) -> tcuda_status {
     boundary(|call| {
         let count = out(count, "count")?;
-        if capacity > 0 {
-            out(devices, "devices")?;
-        }
+        let devices = out_list(devices, capacity, "devices")?;
         let gpus = call.gpus()?;
         // All are asked first, once: a failure leaves the list alone, and so does another thread.
         let (mut found, mut len) = ([0; MAX_DEVICES], 0);
@@ -269,12 +269,7 @@ pub unsafe extern "C" fn tcuda_device_primary_contexts(
             found[len] = device?.ordinal();
             len += 1;
         }
-        for (index, ordinal) in found.iter().take(len.min(capacity)).enumerate() {
-            // SAFETY: the caller has room for `capacity`.
-            let place = unsafe { devices.add(index) };
-            // SAFETY: as above.
-            unsafe { place.write_unaligned(*ordinal) };
-        }
+        devices.set(found.into_iter().take(len));
         count.set(len);
         Ok(())
     })

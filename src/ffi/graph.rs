@@ -1,6 +1,6 @@
 //! Section "Graphs" of the header.
 
-use super::boundary::{Call, boundary, flag, out, terminated};
+use super::boundary::{Call, boundary, flag, out, out_list, terminated};
 use super::generator::{subject, tcuda_generator};
 use super::handle::Table;
 use super::mem_pool::{MEM_POOLS, tcuda_mem_pool};
@@ -335,9 +335,7 @@ pub unsafe extern "C" fn tcuda_graph_pools(
 ) -> tcuda_status {
     boundary(|call| {
         let count = out(count, "count")?;
-        if capacity > 0 {
-            out(pools, "pools")?;
-        }
+        let pools = out_list(pools, capacity, "pools")?;
         let found = GRAPHS.get(graph as usize, "graph", call)?.pools()?;
         let all = found.len();
         let no_room = |_| Error::OutOfHostMemory("the pools of a graph");
@@ -352,12 +350,7 @@ pub unsafe extern "C" fn tcuda_graph_pools(
                 }
             }
         }
-        for (index, handle) in made.into_iter().enumerate() {
-            // SAFETY: the caller has room for `capacity`.
-            let place = unsafe { pools.add(index) };
-            // SAFETY: as above.
-            unsafe { place.write_unaligned(handle as *mut tcuda_mem_pool) };
-        }
+        pools.set(made.into_iter().map(|handle| handle as *mut tcuda_mem_pool));
         count.set(all);
         Ok(())
     })

@@ -8,21 +8,21 @@ use crate::base::error::{Error, Result};
 use crate::graph::Condition;
 use std::ffi::c_void;
 
-/// What the condition of a node does: TCUDA_GRAPH_IF or TCUDA_GRAPH_WHILE, CUDA's numbers.
-pub type tcuda_graph_condition = i32;
+/// What the condition of a node does: TCUDA_CONDITION_IF or TCUDA_CONDITION_WHILE, CUDA's numbers.
+pub type tcuda_condition = i32;
 /// The body runs once if the condition holds.
-pub const TCUDA_GRAPH_IF: i32 = 0;
+pub const TCUDA_CONDITION_IF: i32 = 0;
 /// The body runs again as long as the condition holds.
-pub const TCUDA_GRAPH_WHILE: i32 = 1;
+pub const TCUDA_CONDITION_WHILE: i32 = 1;
 
-fn condition_of(number: tcuda_graph_condition) -> Result<Condition> {
+fn condition_of(number: tcuda_condition) -> Result<Condition> {
     match number {
-        TCUDA_GRAPH_IF => Ok(Condition::If),
-        TCUDA_GRAPH_WHILE => Ok(Condition::While),
+        TCUDA_CONDITION_IF => Ok(Condition::If),
+        TCUDA_CONDITION_WHILE => Ok(Condition::While),
         _ => Err(Error::OutOfRange {
             name: "condition",
             value: number.into(),
-            allowed: "use TCUDA_GRAPH_IF or TCUDA_GRAPH_WHILE",
+            allowed: "use TCUDA_CONDITION_IF or TCUDA_CONDITION_WHILE",
         }),
     }
 }
@@ -38,8 +38,8 @@ fn address(predicate: *const c_void) -> Result<u64> {
 /// byte at `predicate` when it comes to the node, and runs the body if it is not 0. The body's work
 /// is captured on a stream of its own, which is current on this thread until
 /// tcuda_graph_conditional_end. Work that is queued on `stream` afterwards comes after the node.
-/// Bodies may contain conditional nodes; these begin on the body's stream, and what waits for that
-/// stream must have been waited for by it. Allocations in a body come from the graph's pool.
+/// Bodies may contain conditional nodes, which begin on the body's stream. Before that, the stream
+/// must wait for the streams that wait for it. Allocations in a body come from the graph's pool.
 ///
 /// A body has kernels, copies and fills, all of the graph's device. If it has anything else, or if
 /// its capture is invalidated, tcuda_graph_conditional_end fails, and then
@@ -49,8 +49,8 @@ fn address(predicate: *const c_void) -> Result<u64> {
 ///
 /// @param graph      is being captured; on the thread that began that, unless its mode was
 ///                   TCUDA_CAPTURE_RELAXED
-/// @param condition  TCUDA_GRAPH_IF; or TCUDA_GRAPH_WHILE, whose body ends only if it calls
-///                   tcuda_graph_conditional_set
+/// @param condition  TCUDA_CONDITION_IF; or TCUDA_CONDITION_WHILE, which ends only if its body sets
+///                   the condition, by tcuda_graph_conditional_set
 /// @param predicate  one byte, a bool of C, in memory that kernels of the device can read; work
 ///                   before the node may write it. Valid as long as the graph is replayed
 /// @param stream     captured into the graph, within a body its stream; NULL is the current one
@@ -59,7 +59,7 @@ fn address(predicate: *const c_void) -> Result<u64> {
 #[must_use]
 pub unsafe extern "C" fn tcuda_graph_conditional_begin(
     graph: *mut tcuda_graph,
-    condition: tcuda_graph_condition,
+    condition: tcuda_condition,
     predicate: *const c_void,
     stream: *mut tcuda_stream,
     body: *mut *mut tcuda_stream,

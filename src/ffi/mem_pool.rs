@@ -1,6 +1,6 @@
 //! Section "Memory" of the header: private pools.
 
-use super::boundary::{boundary, flag, out};
+use super::boundary::{boundary, flag, out, out_list};
 use super::handle::Table;
 use super::pluggable::{ALLOCATORS, tcuda_pluggable_allocator};
 use super::snapshot::{SNAPSHOTS, tcuda_memory_snapshot};
@@ -233,9 +233,11 @@ pub struct tcuda_pool_block {
 /// Allocates a block at an address in memory that the pool has on a device, for the stream of that
 /// memory. The address is at a multiple of 512 bytes from those of its other blocks, and the range
 /// is free: TCUDA_STATUS_INVALID_POINTER says what is in the way, and nothing has changed. Small
-/// blocks and large ones have memory of their own. (+: c10's allocateWithAddress)
+/// blocks and large ones have memory of their own. The block is the caller's, to be freed by
+/// tcuda_free. (+: c10's allocateWithAddress)
 ///
-/// @param ptr    where the block begins, for example that of a freed block of this size
+/// @param ptr    where the block begins, for example that of a freed block of this size; its device
+///               is the block's
 /// @param bytes  1 or more
 #[unsafe(no_mangle)]
 #[must_use]
@@ -275,23 +277,15 @@ pub unsafe extern "C" fn tcuda_mem_pool_blocks(
 ) -> tcuda_status {
     boundary(|call| {
         let count = out(count, "count")?;
-        if capacity > 0 {
-            out(blocks, "blocks")?;
-        }
+        let blocks = out_list(blocks, capacity, "blocks")?;
         let found = MEM_POOLS.get(pool as usize, "pool", call)?;
         let live = checkpoint::live_blocks(call.gpus()?.device(device)?, found)?;
-        for (index, block) in live.iter().take(capacity).enumerate() {
-            let block = tcuda_pool_block {
-                ptr: block.address as *mut c_void,
-                requested_bytes: block.requested as usize,
-                bytes: block.bytes as usize,
-                stream_id: block.stream,
-            };
-            // SAFETY: the caller has room for `capacity`.
-            let place = unsafe { blocks.add(index) };
-            // SAFETY: as above.
-            unsafe { place.write_unaligned(block) };
-        }
+        blocks.set(live.iter().map(|block| tcuda_pool_block {
+            ptr: block.address as *mut c_void,
+            requested_bytes: block.requested as usize,
+            bytes: block.bytes as usize,
+            stream_id: block.stream,
+        }));
         count.set(live.len());
         Ok(())
     })
@@ -301,10 +295,12 @@ pub unsafe extern "C" fn tcuda_mem_pool_blocks(
 /// blocks that are not in the list are freed: they must not be freed again. Blocks of the list that
 /// are not live are allocated again: they are the caller's, to be freed as any block. The others
 /// stay as they are. Contents do not change, and no work is queued: what a graph wrote stays
-/// readable. All or nothing: if a block cannot be freed at once, because other streams may use it,
-/// or the memory of one went back to the driver, it is TCUDA_STATUS_INVALID_POINTER, and nothing
-/// has changed. Memory that a graph uses never goes back while the graph exists. Statistics and the
-/// history count the blocks that are freed and allocated.
+/// readable, unless freed blocks are poisoned (poison_on_free). Statistics and the history count
+/// the blocks that are freed and allocated.
+///
+/// All or nothing: if a block cannot be freed at once, because other streams may use it, or if the
+/// memory of one went back to the driver, it is TCUDA_STATUS_INVALID_POINTER, and nothing has
+/// changed. Memory that a graph uses never goes back while the graph exists.
 /// (torch._C._cuda_setCheckpointPoolState)
 ///
 /// @param pool    no other thread may use it meanwhile

@@ -1,7 +1,7 @@
 //! Section "Memory" of the header: statistics.
 
 use super::boundary::{
-    Call, Sized_, boundary, boundary_without_guard, flag, out, struct_out, text, text_out,
+    Call, Sized_, boundary, boundary_without_guard, flag, out, out_list, struct_out, text, text_out,
 };
 use super::status::tcuda_status;
 use crate::base::error::{Error, Result};
@@ -398,18 +398,12 @@ pub unsafe extern "C" fn tcuda_memory_process_list(
 ) -> tcuda_status {
     boundary(|call| {
         let count = out(count, "count")?;
-        if capacity > 0 {
-            out(processes, "processes")?;
-        }
+        let processes = out_list(processes, capacity, "processes")?;
         let found = Processes::of(call.gpus()?.device(device)?)?;
-        for (index, process) in found.list.iter().take(capacity).enumerate() {
-            let Process { pid, used_bytes } = *process;
-            let used_bytes = used_bytes.unwrap_or(u64::MAX);
-            // SAFETY: the caller has room for `capacity`.
-            let place = unsafe { processes.add(index) };
-            // SAFETY: as above.
-            unsafe { place.write_unaligned(tcuda_process { pid: pid.into(), used_bytes }) };
-        }
+        processes.set(found.list.iter().map(|Process { pid, used_bytes }| tcuda_process {
+            pid: (*pid).into(),
+            used_bytes: used_bytes.unwrap_or(u64::MAX),
+        }));
         count.set(found.list.len());
         Ok(())
     })

@@ -46,6 +46,9 @@ impl InternalStreams {
     }
 }
 
+const TOO_MANY_BODIES: &str = "32 streams of the device are in use for bodies of conditional \
+                               nodes: end a capture first";
+
 impl Streams {
     /// Runs work on this device's memory in the order of another device's stream: on a stream of
     /// this device, between two waits.
@@ -93,7 +96,7 @@ impl Streams {
         let free = |taken: u32| (taken != u32::MAX).then(|| taken | (taken + 1));
         let before = taken
             .try_update(Ordering::Relaxed, Ordering::Relaxed, free)
-            .map_err(|_| Error::InvalidState("captures of this device have 32 bodies' streams"))?;
+            .map_err(|_| Error::InvalidState(TOO_MANY_BODIES))?;
         let number = before.trailing_ones() as usize;
         // PyTorch's stream ids, with indices beyond those of its pools.
         let id = 1 | 1 << 1 | ((PER_PRIORITY + number) as i64) << 5;

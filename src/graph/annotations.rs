@@ -89,16 +89,12 @@ fn with<R>(number: u64, body: impl FnOnce(&mut Annotations) -> R) -> Option<R> {
     found.map(|capture| body(&mut capture.annotations))
 }
 
-/// The number of the capture whose graph gets a stream's work as nodes of its own.
-fn capture_of(gpus: &Gpus, stream: &Stream) -> Result<Option<u64>> {
-    let number = gpus.captures().number_of(gpus, stream)?;
-    Ok(if gpus.captures().is_in_body(gpus, stream)? { None } else { number })
-}
-
 /// Begins an annotation on a stream. Does nothing if this library does not capture the stream, or
 /// captures it into the body of a conditional node.
 pub fn push(gpus: &Gpus, stream: &Stream, text: &str) -> Result<()> {
-    let Some(number) = capture_of(gpus, stream)? else { return Ok(()) };
+    let Some(number) = gpus.captures().number_outside_bodies(gpus, stream)? else {
+        return Ok(());
+    };
     let mut copy = Vec::new();
     copy.try_reserve_exact(text.len()).map_err(|_| NO_ROOM)?;
     copy.extend_from_slice(text.as_bytes());
@@ -116,7 +112,9 @@ pub fn push(gpus: &Gpus, stream: &Stream, text: &str) -> Result<()> {
 /// Ends the last annotation that was begun on a stream. Does nothing where `push` does not. On
 /// failure it stays open.
 pub fn pop(gpus: &Gpus, stream: &Stream) -> Result<()> {
-    let Some(number) = capture_of(gpus, stream)? else { return Ok(()) };
+    let Some(number) = gpus.captures().number_outside_bodies(gpus, stream)? else {
+        return Ok(());
+    };
     let _context = stream.enter(gpus)?;
     let native = stream.native() as usize;
     let driver = gpus.driver();

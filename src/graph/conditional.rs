@@ -297,12 +297,11 @@ impl Capture {
     ) -> Result<()> {
         let driver = gpus.driver();
         let Some(parent) = self.bodies.open.last_mut() else {
-            let Some((root, mut frontier)) = frontier_of(driver, &body.outer)? else {
+            let Some((root, frontier)) = frontier_of(driver, &body.outer)? else {
                 return Err(Error::InvalidState(NOT_CAPTURED));
             };
             let (mut node, graph) = add(driver, device, root, &frontier, condition, body)?;
             body.graph = graph;
-            frontier.clear();
             let native = body.outer.native();
             // SAFETY: the stream is captured, and the node is of its graph; 1: only this one.
             let set = unsafe {
@@ -382,26 +381,9 @@ fn set(
     let mut arguments: [*mut c_void; 2] =
         [from_mut(&mut handle).cast(), from_mut(&mut address).cast()];
     let (native, arguments) = (stream.native(), arguments.as_mut_ptr());
-    let launch = || {
-        // SAFETY: the kernel has these parameters, which the driver copies; the host promises the
-        // byte.
-        unsafe {
-            gpus.driver().cuLaunchKernel(
-                function,
-                1,
-                1,
-                1,
-                1,
-                1,
-                1,
-                0,
-                native,
-                arguments,
-                null_mut(),
-            )
-        }
-    };
-    launch()?;
+    let driver = gpus.driver();
+    // SAFETY: the kernel has these parameters, which the driver copies; the host promises the byte.
+    unsafe { driver.cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, native, arguments, null_mut()) }?;
     reports::operation(gpus, stream, label, &[Touch::read(predicate, 1)]);
     Ok(())
 }

@@ -80,6 +80,20 @@ fn is_at_most_100_columns_wide() {
     }
 }
 
+#[test]
+fn defines_each_number_once() {
+    let text = header();
+    let mut names = Vec::new();
+    for line in text.lines().filter_map(|line| line.strip_prefix("#define ")) {
+        let (name, value) = line.split_once(' ').unwrap_or((line, ""));
+        if value.starts_with(|first: char| first.is_ascii_digit() || first == '(') {
+            assert!(!names.contains(&name), "tcuda.h defines {name} twice");
+            names.push(name);
+        }
+    }
+    assert!(!names.is_empty());
+}
+
 fn root() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR"))
 }

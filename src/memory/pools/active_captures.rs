@@ -236,9 +236,12 @@ impl Captures {
         self.with(gpus, stream, |capture| capture.outer.unwrap_or(capture.number))
     }
 
-    /// Is a stream captured into the body of a conditional node?
-    pub fn is_in_body(&self, gpus: &Gpus, stream: &Stream) -> Result<bool> {
-        Ok(self.with(gpus, stream, |capture| capture.outer.is_some())?.unwrap_or(false))
+    /// The number of the active capture that a stream belongs to; `None` also in the body of a
+    /// conditional node.
+    pub fn number_outside_bodies(&self, gpus: &Gpus, stream: &Stream) -> Result<Option<u64>> {
+        let number =
+            self.with(gpus, stream, |capture| capture.outer.is_none().then_some(capture.number))?;
+        Ok(number.flatten())
     }
 
     /// Is the capture with this ID of the driver the body of a conditional node?

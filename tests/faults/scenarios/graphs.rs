@@ -155,9 +155,9 @@ pub fn conditional_nodes() -> Done {
     let graph = Graph::new(0)?;
     capture(&graph, &stream, null_mut(), || {
         let (byte, mut body) = (predicate.0, null_mut());
-        body_of(&graph, TCUDA_GRAPH_WHILE, byte, stream.0, &mut body, |body| {
+        body_of(&graph, TCUDA_CONDITION_WHILE, byte, stream.0, &mut body, |body| {
             fill(memory.0, &[1], 64, body)?;
-            body_of(&graph, TCUDA_GRAPH_IF, byte, body, &mut null_mut(), |inner| {
+            body_of(&graph, TCUDA_CONDITION_IF, byte, body, &mut null_mut(), |inner| {
                 let own = Memory::new(700, 0, inner)?;
                 fill(own.0, &[2], 64, inner)?;
                 fill(memory.0, &[2, 3], 32, inner)
