@@ -61,7 +61,8 @@ fn stack_is_not_executable() {
     assert!(stack.contains(" RW ") && !stack.contains("RWE"), "{stack}");
 }
 
-/// Libraries that are loaded by dlopen share little of it. A debug build has the ranks of locks, too.
+/// Libraries that are loaded by dlopen share little of it. A debug build also has the ranks of
+/// locks there.
 #[test]
 fn thread_local_storage_is_small() {
     let segments = tool("readelf", &["-lW"]);
