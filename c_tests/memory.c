@@ -343,6 +343,27 @@ static void blocks_keep_what_is_written(void)
     }
 }
 
+static void an_address_has_a_base(void)
+{
+    char *const block = allocate(3000, NULL), *const other = allocate(3000, NULL);
+    void *base = NULL, *same = NULL;
+    size_t bytes = 0, again = 0;
+    CHECK_OK(tcuda_memory_base(block + 2999, &base, &bytes));
+    CHECK((char *)base <= block && block + 3000 <= (char *)base + bytes);
+    CHECK_OK(tcuda_memory_base((char *)base + bytes - 1, &same, &again));
+    CHECK(same == base && again == bytes);
+    CHECK_OK(tcuda_memory_base(other, &same, &again));
+    CHECK(same == base && again == bytes); /* of one segment */
+    CHECK_OK(tcuda_free(block));
+    CHECK_OK(tcuda_free(other));
+    int local = 0;
+    void *unset = &local;
+    CHECK_STATUS(TCUDA_STATUS_INVALID_POINTER, tcuda_memory_base(&local, &unset, &bytes));
+    CHECK_STATUS(TCUDA_STATUS_INVALID_ARGUMENT, tcuda_memory_base(NULL, &unset, &bytes));
+    CHECK_STATUS(TCUDA_STATUS_INVALID_ARGUMENT, tcuda_memory_base(base, NULL, &bytes));
+    CHECK(unset == &local && bytes == again);
+}
+
 int main(void)
 {
     /* A stream that can be held up, and a second device; small, so that valgrind can run it. */
@@ -360,6 +381,7 @@ int main(void)
     a_recorded_block_waits_for_its_streams();
     an_empty_cache_is_the_drivers_again();
     blocks_keep_what_is_written();
+    an_address_has_a_base();
     const tcuda_memory_statistics end = statistics();
     CHECK_EQ(end.allocation.all.allocated, end.allocation.all.freed);
     CHECK_EQ(end.active_bytes.all.current, 0);

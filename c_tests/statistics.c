@@ -1,5 +1,5 @@
 /* Statistics: the struct, the keys, JSON, peaks and resets, the summary. */
-#include "check.h"
+#include "support.h"
 
 #include <stddef.h>
 
@@ -30,13 +30,6 @@ static tcuda_memory_statistics statistics(void)
     CHECK_OK(tcuda_memory_stats(0, &stats));
     CHECK_EQ(stats.struct_size, sizeof stats);
     return stats;
-}
-
-static void *allocate(size_t bytes)
-{
-    void *ptr = NULL;
-    CHECK_OK(tcuda_malloc(bytes, 0, NULL, &ptr));
-    return ptr;
 }
 
 static uint64_t stat_of(const char *key)
@@ -86,7 +79,8 @@ static void zeros_before_initialisation(void)
 static void make_history(void)
 {
     for (int round = 0; round < 2; round++) {
-        void *const blocks[] = { allocate(1000), allocate(700), allocate(3 * mib + 1) };
+        void *const blocks[] = { allocate(1000, 0, NULL), allocate(700, 0, NULL),
+            allocate(3 * mib + 1, 0, NULL) };
         for (int i = 0; i < 3; i++)
             CHECK_OK(tcuda_free(blocks[(i + round) % 3]));
     }
@@ -212,7 +206,7 @@ static void peaks_and_totals_are_reset(void)
         if (strcmp(key, "max_split_size") != 0)
             CHECK_EQ(stat_of(key), 0);
     }
-    void *const small = allocate(1000), *const large = allocate(5 * mib);
+    void *const small = allocate(1000, 0, NULL), *const large = allocate(5 * mib, 0, NULL);
     CHECK_OK(tcuda_free(large));
     CHECK_EQ(size_of(tcuda_memory_allocated), 1024);
     CHECK_EQ(size_of(tcuda_memory_max_allocated), 5 * mib + 1024);
@@ -312,7 +306,8 @@ static void the_summary_is_torchs(void)
     CHECK_OK(tcuda_memory_empty_cache());
     CHECK_OK(tcuda_memory_reset_peak(0));
     CHECK_OK(tcuda_memory_reset_accumulated(0));
-    void *const blocks[] = { allocate(3 * mib), allocate(5 * mib), allocate(2000), allocate(2561) };
+    void *const blocks[] = { allocate(3 * mib, 0, NULL), allocate(5 * mib, 0, NULL),
+        allocate(2000, 0, NULL), allocate(2561, 0, NULL) };
     CHECK_OK(tcuda_free(blocks[1]));
     CHECK_OK(tcuda_free(blocks[3]));
     CHECK_EQ(summarise(0), 47);
@@ -362,9 +357,9 @@ static void units_change_where_torchs_do(void)
 {
     CHECK_OK(tcuda_memory_reset_peak(0));
     CHECK_OK(tcuda_memory_reset_accumulated(0));
-    void *const most = allocate(768 * 1024 - 512);
+    void *const most = allocate(768 * 1024 - 512, 0, NULL);
     CHECK(has("| Allocated memory      | 785920 B   | 785920 B   | 785920 B   |      0 B   |"));
-    void *const rest = allocate(512);
+    void *const rest = allocate(512, 0, NULL);
     CHECK(has("| Allocated memory      |    768 KiB |    768 KiB |    768 KiB |      0 B   |"));
     CHECK_OK(tcuda_free(rest));
     CHECK(has("| Allocated memory      | 785920 B   |    768 KiB |    768 KiB |    512 B   |"));
@@ -372,17 +367,17 @@ static void units_change_where_torchs_do(void)
 
     CHECK_OK(tcuda_memory_reset_accumulated(0));
     for (int i = 0; i < 12; i++)
-        CHECK_OK(tcuda_free(allocate(i == 0 ? 64 * mib - 512 : 64 * mib)));
+        CHECK_OK(tcuda_free(allocate(i == 0 ? 64 * mib - 512 : 64 * mib, 0, NULL)));
     CHECK(has("|      0 B   |  65536 KiB | 786431 KiB | 786431 KiB |"));
-    CHECK_OK(tcuda_free(allocate(512)));
+    CHECK_OK(tcuda_free(allocate(512, 0, NULL)));
     CHECK(has("|      0 B   |  65536 KiB |    768 MiB |    768 MiB |"));
 
     CHECK_OK(tcuda_memory_reset_accumulated(0));
     CHECK_OK(tcuda_memory_reset_peak(0));
     for (int i = 0; i < 749999; i++)
-        CHECK_OK(tcuda_free(allocate(1)));
+        CHECK_OK(tcuda_free(allocate(1, 0, NULL)));
     CHECK(has("| Allocations           |       0    |       1    |  749999    |  749999    |"));
-    void *const last = allocate(1);
+    void *const last = allocate(1, 0, NULL);
     CHECK(has("| Allocations           |       1    |       1    |     750 K  |  749999    |"));
     CHECK_OK(tcuda_free(last));
     CHECK_OK(tcuda_memory_empty_cache());
@@ -393,12 +388,12 @@ static void scopes_have_their_own(void)
 {
     tcuda_memory_statistics inner = TCUDA_INIT(tcuda_memory_statistics), outer = inner;
     CHECK_OK(tcuda_memory_empty_cache());
-    void *const before = allocate(1024);
-    CHECK_OK(tcuda_free(allocate(8 * mib)));
+    void *const before = allocate(1024, 0, NULL);
+    CHECK_OK(tcuda_free(allocate(8 * mib, 0, NULL)));
     CHECK_OK(tcuda_memory_stats_push(0));
-    void *const held = allocate(2048);
+    void *const held = allocate(2048, 0, NULL);
     CHECK_OK(tcuda_memory_stats_push(0));
-    CHECK_OK(tcuda_free(allocate(4 * mib)));
+    CHECK_OK(tcuda_free(allocate(4 * mib, 0, NULL)));
     CHECK_OK(tcuda_free(before));
     CHECK_OK(tcuda_memory_reset_peak(0));
     CHECK_OK(tcuda_memory_reset_accumulated(0));
@@ -432,6 +427,65 @@ static void scopes_have_their_own(void)
     CHECK_STATUS(TCUDA_STATUS_INVALID_DEVICE, tcuda_memory_stats_push(99));
 }
 
+/* The memory of each stream and class, and the largest block that there is. */
+static void sizes_are_those_of_the_snapshot(void)
+{
+    enum { MOST = 16 };
+    tcuda_segment_size sizes[MOST];
+    size_t count = 0, largest = 0, unused = 0, total = 0;
+    CHECK_OK(tcuda_memory_empty_cache());
+    tcuda_stream *const stream = create_stream(0);
+    struct CUstream_st *const native = native_of(stream);
+    void *const small = allocate(1000, 0, stream), *const large = allocate(5 << 20, 0, stream);
+    CHECK_OK(tcuda_memory_segment_sizes(0, sizes, MOST, &count));
+    CHECK(count <= MOST);
+    uint64_t found[2] = { 0, 0 };
+    for (size_t i = 0; i < count; i++) {
+        if (sizes[i].cu_stream == native)
+            found[sizes[i].is_small] += sizes[i].bytes;
+    }
+    tcuda_memory_snapshot *snapshot = NULL;
+    size_t segments = 0, blocks = 0;
+    uint64_t expected[2] = { 0, 0 };
+    CHECK_OK(tcuda_memory_snapshot_create(0, &snapshot));
+    CHECK_OK(tcuda_memory_snapshot_counts(snapshot, &segments, &blocks));
+    for (size_t i = 0; i < segments; i++) {
+        tcuda_segment_info info = TCUDA_INIT(tcuda_segment_info);
+        CHECK_OK(tcuda_memory_snapshot_segment(snapshot, i, &info));
+        if (info.cu_stream == native)
+            expected[info.is_small] += info.total_bytes;
+    }
+    CHECK_OK(tcuda_memory_snapshot_destroy(snapshot));
+    CHECK(found[0] >= 5 << 20 && found[1] >= 1000);
+    CHECK_EQ(found[0], expected[0]);
+    CHECK_EQ(found[1], expected[1]);
+    const size_t all = count;
+    CHECK_OK(tcuda_memory_segment_sizes(0, sizes, 1, &count));
+    CHECK_EQ(count, all);
+    CHECK_OK(tcuda_memory_segment_sizes(0, NULL, 0, &count));
+    CHECK_EQ(count, all);
+    CHECK_STATUS(TCUDA_STATUS_INVALID_ARGUMENT, tcuda_memory_segment_sizes(0, NULL, 1, &count));
+
+    CHECK_OK(tcuda_memory_info(0, &unused, &total));
+    CHECK_OK(tcuda_memory_largest_free(0, &largest));
+    CHECK(largest >= unused);
+    CHECK_OK(tcuda_free(small));
+    CHECK_OK(tcuda_free(large));
+    if (on_simulator()) {
+        /* The rest of the device: what is largest now is a cached block. */
+        void *const rest = allocate((unused >> 20 << 20) - (32 << 20), 0, stream);
+        CHECK_OK(tcuda_free(rest));
+        CHECK_OK(tcuda_memory_info(0, &unused, &total));
+        CHECK_OK(tcuda_memory_largest_free(0, &largest));
+        CHECK(largest > unused && largest <= total);
+        CHECK_OK(tcuda_memory_empty_cache());
+        CHECK_OK(tcuda_memory_info(0, &unused, &total));
+        CHECK_OK(tcuda_memory_largest_free(0, &largest));
+        CHECK_EQ(largest, unused);
+    }
+    CHECK_OK(tcuda_stream_destroy(stream));
+}
+
 int main(void)
 {
     SKIP_WITHOUT_GPU();
@@ -445,5 +499,6 @@ int main(void)
     the_summary_is_torchs();
     units_change_where_torchs_do();
     scopes_have_their_own();
+    sizes_are_those_of_the_snapshot();
     return finish();
 }

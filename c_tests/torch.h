@@ -64,7 +64,7 @@ static inline size_t reserved(void)
     return bytes;
 }
 
-/* The second number of the pool in which a block is. */
+/* The pool in which a block is, as one number; 0: none. */
 static inline uint64_t pool_of(const void *ptr)
 {
     tcuda_memory_snapshot *snapshot = NULL;
@@ -77,7 +77,7 @@ static inline uint64_t pool_of(const void *ptr)
         CHECK_OK(tcuda_memory_snapshot_segment(snapshot, i, &info));
         const uintptr_t first = (uintptr_t)info.ptr, byte = (uintptr_t)ptr;
         if (byte >= first && byte - first < info.total_bytes)
-            pool = info.pool_id1;
+            pool = 2 * info.pool_id0 + (info.pool_id1 > 0 ? 2 * info.pool_id1 + 1 : 0);
     }
     CHECK_OK(tcuda_memory_snapshot_destroy(snapshot));
     CHECK(pool != UINT64_MAX);

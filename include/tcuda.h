@@ -1221,6 +1221,18 @@ tcuda_status tcuda_allocation_stream(tcuda_allocation *allocation, tcuda_stream 
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_memory_empty_cache(void);
 
+/**
+ * The contiguous memory that holds an address: the segment of the cache, or the allocation of the
+ * driver or of another library. Only tcuda's memory of devices: others are
+ * TCUDA_STATUS_INVALID_POINTER. (c10's getBaseAllocation)
+ *
+ * @param ptr         any address in it; not NULL
+ * @param[out] base   its first byte
+ * @param[out] bytes  its length
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_memory_base(const void *ptr, void **base, size_t *bytes);
+
 /** Free and total memory of a device as the driver reports it. (torch.cuda.mem_get_info) */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_memory_info(int32_t device, size_t *free_bytes, size_t *total_bytes);
@@ -1276,6 +1288,13 @@ typedef struct tcuda_memory_statistics {
     uint64_t num_oom_rejections; /**< Allocations refused without a call of the driver. */
 } tcuda_memory_statistics;
 
+/** The mapped memory of a stream in a size class. */
+typedef struct tcuda_segment_size {
+    struct CUstream_st *cu_stream; /**< Native handle; NULL: the default stream. */
+    uint64_t bytes;                /**< Bytes that are mapped for it, in all pools. */
+    int32_t is_small;              /**< 1: of blocks up to 64 KiB; 0: of larger ones. */
+} tcuda_segment_size;
+
 /** A process on a GPU. */
 typedef struct tcuda_process {
     /** Its process id, in the driver's namespace: inside a container the ids are different. */
@@ -1293,6 +1312,31 @@ typedef struct tcuda_process {
  */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_memory_stats(int32_t device, tcuda_memory_statistics *stats);
+
+/**
+ * The larger of what the driver has free and of the largest free block of the cache, of any stream
+ * and pool. A request of this size may fail all the same: the block may be another stream's.
+ * (c10's cacheInfo)
+ *
+ * @param device      ordinal, or TCUDA_CURRENT_DEVICE
+ * @param[out] bytes  0 where there is neither
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_memory_largest_free(int32_t device, size_t *bytes);
+
+/**
+ * The mapped memory of each stream and size class of a device. Segments of cuMemAlloc, which
+ * expandable_segments:False and pools with an allocator have, do not count.
+ * (c10's getExpandableSegmentSizes)
+ *
+ * @param device      ordinal, or TCUDA_CURRENT_DEVICE
+ * @param[out] sizes  the first `capacity` of them; may be NULL when `capacity` is 0
+ * @param capacity    length of the list
+ * @param[out] count  number of streams and classes with mapped memory
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_memory_segment_sizes(int32_t device, tcuda_segment_size *sizes, size_t capacity,
+    size_t *count);
 
 /**
  * One statistic by torch's key, "allocated_bytes.all.peak" or "num_ooms". A private pool that was
@@ -1547,6 +1591,25 @@ typedef struct tcuda_frame {
  */
 typedef size_t (*tcuda_frames_fn)(void *user_data, tcuda_frame *frames, size_t capacity);
 
+/**
+ * How an object of the host that stands for a stack begins, for example one that a language
+ * runtime makes and prints later. It counts its own references, on any thread. tcuda may hold
+ * locks when it calls these functions: they must not call tcuda, which would be
+ * TCUDA_STATUS_INVALID_STATE, nor wait for a thread that is in a call of tcuda.
+ * (c10::GatheredContext)
+ */
+typedef struct tcuda_frame_context {
+    void (*retain)(void *context);  /**< Adds a reference to the object; may be NULL. */
+    void (*release)(void *context); /**< Drops a reference to it; may be NULL. */
+} tcuda_frame_context;
+
+/**
+ * Returns an object that stands for the caller's stack, with a reference for tcuda; NULL: none.
+ * tcuda keeps it as long as an event, a live block or a snapshot has it. It is called when
+ * tcuda_frames_fn is, and under the same conditions.
+ */
+typedef struct tcuda_frame_context *(*tcuda_frame_context_fn)(void *user_data);
+
 /** What to record; zeros are defaults. */
 typedef struct tcuda_history_options {
     size_t struct_size; /**< From TCUDA_INIT. */
@@ -1557,8 +1620,14 @@ typedef struct tcuda_history_options {
     /** Events that are left out, by torch's names, "snapshot,segment_map"; may be NULL. */
     const char *skip_actions;
     tcuda_frames_fn frames;   /**< Returns the host's frames; may be NULL. */
-    void *user_data;          /**< Passed to frames and destroy. */
+    void *user_data;          /**< Passed to frames, context and destroy. */
     tcuda_destroy_fn destroy; /**< May be NULL. */
+    /**
+     * Returns an object that stands for the stack, besides its frames or in their place; may be
+     * NULL. Such objects are in no text of a snapshot: tcuda_memory_snapshot_event and
+     * tcuda_memory_snapshot_block give them back.
+     */
+    tcuda_frame_context_fn context;
 } tcuda_history_options;
 
 /**
@@ -1590,6 +1659,17 @@ TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_memory_frames_of(const void *ptr, char *buf, size_t len, size_t *needed);
 
 /**
+ * The object that stands for the stack with which a live block was allocated.
+ * TCUDA_STATUS_INVALID_POINTER for what is no live block. Copies nothing: it may be called for
+ * each allocation. (c10's getContextForPointer)
+ *
+ * @param ptr           what tcuda_malloc gave; not NULL
+ * @param[out] context  with a reference that is the caller's; NULL: none was recorded
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_memory_context_of(const void *ptr, tcuda_frame_context **context);
+
+/**
  * Sets the text that the calling thread's events carry in snapshots, under "user_metadata", for
  * example the step of a program; device memory only. Without a recording it has no effect. Each
  * thread has a text of its own, which it keeps until it ends. As in PyTorch, blocks of a snapshot
@@ -1609,6 +1689,23 @@ tcuda_status tcuda_memory_metadata_set(const char *text);
  */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_memory_metadata_get(char *buf, size_t len, size_t *needed);
+
+/**
+ * Begins a context of compilation of the calling thread: its events carry the text in snapshots,
+ * under "compile_context", until the matching tcuda_memory_compile_context_pop. Contexts nest: the
+ * innermost counts. Each thread has contexts of its own. (c10's pushCompileContext)
+ *
+ * @param text  copied; UTF-8; not NULL
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_memory_compile_context_push(const char *text);
+
+/**
+ * Ends the calling thread's innermost context of compilation; TCUDA_STATUS_INVALID_STATE where it
+ * has none. (c10's popCompileContext)
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_memory_compile_context_pop(void);
 
 /**
  * Adds an event "annotate" to the recording, which carries a text about a live block, with the
@@ -1669,6 +1766,11 @@ typedef struct tcuda_block_info {
     uint64_t requested_bytes; /**< Requested bytes; 0 when inactive. */
     int32_t device;           /**< Ordinal. */
     tcuda_block_state state;  /**< TCUDA_BLOCK_... */
+    /**
+     * What tcuda_frame_context_fn gave for the allocation, valid until the snapshot is destroyed;
+     * NULL without history.
+     */
+    tcuda_frame_context *context;
 } tcuda_block_info;
 
 /**
@@ -1683,7 +1785,7 @@ TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_memory_snapshot_create(int32_t with_history, tcuda_memory_snapshot **snapshot);
 
 /**
- * Destroys a snapshot. (+)
+ * Destroys a snapshot, with its references to contexts. (+)
  *
  * @param snapshot  may be NULL: no-op
  */
@@ -1753,6 +1855,96 @@ tcuda_status tcuda_memory_snapshot_html(tcuda_memory_snapshot *snapshot, char *b
  */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_memory_snapshot_save(tcuda_memory_snapshot *snapshot, const char *path);
+
+/* ---- Events ---- */
+
+/** What happened, by torch's names: TCUDA_ACTION_... */
+typedef int32_t tcuda_memory_action;
+
+/** An event of an allocator. */
+typedef struct tcuda_memory_event {
+    size_t struct_size; /**< From TCUDA_INIT. */
+    void *ptr; /**< First byte of the block or segment; NULL for TCUDA_ACTION_SNAPSHOT and _OOM. */
+    /**
+     * Length: of a block as it was requested, of a segment as it is; for TCUDA_ACTION_SNAPSHOT the
+     * active bytes.
+     */
+    uint64_t bytes;
+    uint64_t free_bytes; /**< For TCUDA_ACTION_OOM what the driver reported as free, else 0. */
+    struct CUstream_st *cu_stream; /**< Native handle of the stream; NULL: the default one. */
+    /** The first number of tcuda_mem_pool_id of the private pool; both are 0 if it is in none. */
+    uint64_t pool_id0;
+    uint64_t pool_id1;            /**< The second number of tcuda_mem_pool_id. */
+    int64_t time_us;              /**< Microseconds since 1970. */
+    tcuda_frame_context *context; /**< What tcuda_frame_context_fn gave; NULL: nothing. */
+    const char *metadata; /**< Text of tcuda_memory_metadata_set or tcuda_memory_annotate, or "". */
+    const char *compile_context; /**< Text of tcuda_memory_compile_context_push, or "". */
+    int32_t device;              /**< Ordinal; TCUDA_CPU_DEVICE for pinned memory. */
+    tcuda_memory_action action;  /**< TCUDA_ACTION_... */
+} tcuda_memory_event;
+
+/**
+ * Called for an event. The event, its texts and its context are valid until it returns; it may
+ * retain the context.
+ */
+typedef void (*tcuda_memory_event_fn)(void *user_data, const tcuda_memory_event *event);
+
+#define TCUDA_ACTION_ALLOC 0          /**< "alloc": a block was allocated. */
+#define TCUDA_ACTION_FREE_REQUESTED 1 /**< "free_requested": the host freed a block. */
+#define TCUDA_ACTION_FREE_COMPLETED 2 /**< "free_completed": the block can be allocated again. */
+/** "segment_alloc": memory came from cuMemAlloc or another library's allocator. */
+#define TCUDA_ACTION_SEGMENT_ALLOC 3
+#define TCUDA_ACTION_SEGMENT_FREE 4  /**< "segment_free": such memory goes back. */
+#define TCUDA_ACTION_SEGMENT_MAP 5   /**< "segment_map": memory was mapped. */
+#define TCUDA_ACTION_SEGMENT_UNMAP 6 /**< "segment_unmap": memory is unmapped. */
+#define TCUDA_ACTION_SNAPSHOT 7      /**< "snapshot": a snapshot was taken. */
+#define TCUDA_ACTION_OOM 8           /**< "oom": an allocation failed for want of memory. */
+#define TCUDA_ACTION_ANNOTATE 9      /**< "annotate": tcuda_memory_annotate. */
+
+/**
+ * Registers a function that is called for each event of the allocators: of the blocks and segments
+ * of all devices, and of pinned memory, whether tcuda_memory_record_history is on or not.
+ * tcuda_shutdown removes all such functions. (c10's attachAllocatorTraceTracker)
+ *
+ * It is called on the thread of the event, with the lock of the memory held: the events of an
+ * address come in their order, memory that goes back to the driver is still there, and new memory
+ * is not yet the host's. It must not call tcuda, which would be TCUDA_STATUS_INVALID_STATE, nor
+ * wait for a thread that is in a call of tcuda. While one is registered, allocations take the slow
+ * path.
+ *
+ * @param callback       not NULL
+ * @param user_data      the caller's, passed to the callback; may be NULL
+ * @param destroy        called with user_data once no thread can be in the callback; may be NULL
+ * @param[out] observer  the caller's, to be destroyed; may be NULL: registered until
+ * tcuda_shutdown
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_memory_on_event(tcuda_memory_event_fn callback, void *user_data,
+    tcuda_destroy_fn destroy, tcuda_observer **observer);
+
+/**
+ * Number of events of a device in a snapshot, or of pinned memory; 0 without history.
+ * (torch.cuda.memory._snapshot)
+ *
+ * @param device      ordinal, or TCUDA_CPU_DEVICE; others, also TCUDA_CURRENT_DEVICE, are
+ * TCUDA_STATUS_INVALID_DEVICE
+ * @param[out] count  events that tcuda_memory_snapshot_event gives
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_memory_snapshot_event_count(tcuda_memory_snapshot *snapshot, int32_t device,
+    size_t *count);
+
+/**
+ * An event of a snapshot, whose texts and context are valid until the snapshot is destroyed.
+ * (torch.cuda.memory._snapshot)
+ *
+ * @param device         as for tcuda_memory_snapshot_event_count
+ * @param index          below the number of events; 0: the oldest
+ * @param[in,out] event  start from TCUDA_INIT(tcuda_memory_event)
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_memory_snapshot_event(tcuda_memory_snapshot *snapshot, int32_t device,
+    size_t index, tcuda_memory_event *event);
 
 /* ---- Allocators of other libraries ---- */
 
@@ -1866,6 +2058,13 @@ tcuda_status tcuda_allocator_set_current(tcuda_pluggable_allocator *allocator);
 
 typedef struct tcuda_mem_pool tcuda_mem_pool; /**< A private pool, for any device. */
 
+/**
+ * Is a stream in a set of streams? Called on any thread that allocates, perhaps on several at
+ * once. It must not call tcuda, which would be TCUDA_STATUS_INVALID_STATE, nor wait for a thread
+ * that is in a call of tcuda. It may query the driver, for example for the capture of the stream.
+ */
+typedef int32_t (*tcuda_stream_filter_fn)(void *user_data, struct CUstream_st *cu_stream);
+
 /** A live block of a private pool. */
 typedef struct tcuda_pool_block {
     void *ptr;              /**< What tcuda_malloc gave. */
@@ -1890,8 +2089,37 @@ tcuda_status tcuda_mem_pool_create(tcuda_pluggable_allocator *allocator, uint32_
     tcuda_mem_pool **pool);
 
 /**
+ * A pool by the pair of numbers that another library has for it, for example PyTorch's
+ * MempoolId_t: the pool that has these numbers, or a new one. Each call gives a handle of its own.
+ * When all of them are destroyed, and no route or graph refers to the pool, it ends: its numbers
+ * denote a new pool then. Snapshots and keys of statistics show these numbers. Pools of
+ * tcuda_mem_pool_create have numbers of their own, and are not found.
+ * (c10's createOrIncrefPool)
+ *
+ * @param id0        of a pool of graphs, whose unused memory graphs may write; else 0
+ * @param id1        of another pool; else 0. One of the two numbers is 0, the other 1 to 2^38 - 1
+ * @param allocator  source of the segments of a new pool; may be NULL: the driver. It is
+ * TCUDA_STATUS_INVALID_STATE to give one for a pool that exists
+ * @param[out] pool  the caller's, to be destroyed
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_mem_pool_from_id(uint64_t id0, uint64_t id1,
+    tcuda_pluggable_allocator *allocator, tcuda_mem_pool **pool);
+
+/**
+ * Sets the flags of a pool for the allocations that follow; blocks stay as they are.
+ * (c10's setUseOnOOM, setNoSplit)
+ *
+ * @param flags  TCUDA_MEM_POOL_... combined, or 0. TCUDA_MEM_POOL_NO_SPLIT cannot be taken back:
+ * TCUDA_STATUS_INVALID_STATE
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_mem_pool_set_flags(tcuda_mem_pool *pool, uint32_t flags);
+
+/**
  * Destroys a pool. Allocated blocks stay valid, and threads that are routed to it stay so until
- * their tcuda_mem_pool_end, or their end. Unused memory goes back to the driver, at once or, where
+ * their tcuda_mem_pool_end, or their end. Routes of streams that began with this handle end.
+ * Unused memory goes back to the driver, at once or, where
  * something was in use, with the next tcuda_memory_empty_cache; waits for work that may still use
  * it. (the end of a torch.cuda.MemPool)
  *
@@ -1919,6 +2147,32 @@ tcuda_status tcuda_mem_pool_begin(tcuda_mem_pool *pool, int32_t device);
  */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_mem_pool_end(tcuda_mem_pool *pool, int32_t device);
+
+/**
+ * From now on the allocations of all threads on a device, on those streams that a function
+ * accepts, come from the pool, until tcuda_mem_pool_end_streams, the end of the handle, or
+ * tcuda_shutdown. Of several such routes, captures and tcuda_mem_pool_begin, the one that began
+ * last counts. While there is one, each allocation of any device calls the functions of its device
+ * until one accepts the stream. (c10's beginAllocateToPool)
+ *
+ * @param device     ordinal, or TCUDA_CURRENT_DEVICE; one route to a pool for each, or
+ * TCUDA_STATUS_INVALID_STATE
+ * @param filter     not NULL
+ * @param user_data  the caller's, passed to the filter; may be NULL
+ * @param destroy    called with user_data once no thread is in the filter; may be NULL
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_mem_pool_begin_streams(tcuda_mem_pool *pool, int32_t device,
+    tcuda_stream_filter_fn filter, void *user_data, tcuda_destroy_fn destroy);
+
+/**
+ * Ends the route of streams of a device to a pool. (c10's endAllocateToPool)
+ *
+ * @param pool    any handle of the pool; TCUDA_STATUS_INVALID_STATE: no streams are routed to it
+ * @param device  ordinal, or TCUDA_CURRENT_DEVICE
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_mem_pool_end_streams(tcuda_mem_pool *pool, int32_t device);
 
 /**
  * Gives the physical memory of a pool back to the driver and keeps its addresses, so that its
@@ -2251,6 +2505,24 @@ void tcuda_torch_begin_allocate_to_pool(int32_t device, uint64_t id0, uint64_t i
  */
 TCUDA_API
 void tcuda_torch_end_allocate_to_pool(int32_t device, uint64_t id0, uint64_t id1);
+
+/**
+ * Says that a capture has begun on a device, as PyTorch says it to its allocator. tcuda finds the
+ * captures of a stream by itself: a mark lets slow paths of other streams look for captures as
+ * well, and errors for want of memory name captures as a cause. (c10's markCaptureBegin)
+ *
+ * @param device  ordinal, or TCUDA_CURRENT_DEVICE
+ */
+TCUDA_API
+void tcuda_torch_mark_capture_begin(int32_t device);
+
+/**
+ * Says that it has ended; a mark that did not begin is logged. (c10's markCaptureEnd)
+ *
+ * @param device  ordinal, or TCUDA_CURRENT_DEVICE
+ */
+TCUDA_API
+void tcuda_torch_mark_capture_end(int32_t device);
 
 /**
  * For set_release_pool: drops the reference to the pool of one tcuda_torch_begin_allocate_to_pool.

@@ -33,7 +33,10 @@ const NOT_RECORDED: &str = "
     memory_fraction_get memory_fraction_set memory_on_out_of_memory observer_destroy
     allocator_config_get allocator_config_set allocator_backend memory_caching_enable
     memory_caching_is_enabled memory_record_history memory_frames_of
-    memory_metadata_set memory_metadata_get memory_annotate
+    memory_metadata_set memory_metadata_get memory_annotate memory_context_of
+    memory_compile_context_push memory_compile_context_pop memory_on_event
+    memory_snapshot_event_count memory_snapshot_event memory_base memory_largest_free
+    memory_segment_sizes
     memory_snapshot_create memory_snapshot_destroy memory_snapshot_counts memory_snapshot_segment
     memory_snapshot_block memory_snapshot_pickle memory_snapshot_json memory_snapshot_html
     memory_snapshot_save
@@ -42,8 +45,10 @@ const NOT_RECORDED: &str = "
     memory_advise memory_prefetch memory_attach memory_range
     mem_pool_create mem_pool_destroy mem_pool_begin mem_pool_end mem_pool_wake mem_pool_snapshot
     mem_pool_id mem_pool_use_count mem_pool_blocks mem_pool_check_live
+    mem_pool_from_id mem_pool_set_flags mem_pool_begin_streams mem_pool_end_streams
     torch_init torch_memory_fraction torch_base_alloc torch_begin_allocate_to_pool
-    torch_end_allocate_to_pool torch_release_pool
+    torch_end_allocate_to_pool torch_release_pool torch_mark_capture_begin
+    torch_mark_capture_end
     host_register host_memory_stats host_memory_reset_peak host_memory_reset_accumulated
     file_is_supported file_open file_close file_native
     tensor_from_dlpack tensor_to_dlpack

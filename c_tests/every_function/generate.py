@@ -36,6 +36,7 @@ TEXTS_OF = {
 # Numbers that depend on the function.
 NUMBERS_OF = {
     ("tcuda_sm_partition_split", "capacity"): "1",
+    ("tcuda_mem_pool_from_id", "id1"): "7",
     ("tcuda_memory_advise", "advice"): "TCUDA_ADVISE_SET_READ_MOSTLY",
     ("tcuda_memory_attach", "flags"): "TCUDA_ATTACH_GLOBAL",
     ("tcuda_file_open", "flags"): "TCUDA_FILE_READ | TCUDA_FILE_WRITE | TCUDA_FILE_STAGING",
@@ -48,6 +49,7 @@ NULL_NAMES = {"options", "destroy", "user_data", "needed"}
 # Changes the state of the process or of the thread: runs alone.
 ALONE = re.compile(
     r"_(shutdown|select|inject|set|set_current|set_log_callback|exchange|enable|enable_peer_access"
+    r"|begin_streams|end_streams|on_event"
     r"|disable|begin|end|push|pop|record_history|wake|sleep|abort)$"
 )
 # Handles that cannot be made where a library is missing; then what is stale is one that never was.
@@ -61,6 +63,7 @@ IN_A_CHILD = {"tcuda_last_error_message", "tcuda_is_initialized", "tcuda_is_avai
 # Without a driver every function that takes a device or a stream that may be NULL gives
 # TCUDA_STATUS_NO_DRIVER, with the current device and NULL. But these have nothing to do then:
 WITHOUT_DRIVER = {
+    "INVALID_DEVICE": "memory_snapshot_event memory_snapshot_event_count",
     "OK": """device_set device_exchange stream_set_current stream_exchange stream_wait_event
         event_wait stream_is_capturing memory_stats memory_stat memory_stat_keys memory_stats_json
         memory_allocated

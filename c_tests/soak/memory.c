@@ -284,6 +284,36 @@ static void file_round(int64_t number)
     CHECK_OK(tcuda_file_close(file));
 }
 
+static void hear(void *user_data, const tcuda_memory_event *event)
+{
+    (void)user_data, (void)event;
+}
+
+static int32_t accept(void *user_data, struct CUstream_st *stream)
+{
+    (void)user_data, (void)stream;
+    return 1;
+}
+
+/* A listener, a context of compilation, and a pool by its numbers, to which streams are routed. */
+static void event_round(int64_t number)
+{
+    tcuda_observer *observer = NULL;
+    tcuda_mem_pool *pool = NULL;
+    CHECK_OK(tcuda_memory_on_event(hear, NULL, NULL, &observer));
+    CHECK_OK(tcuda_mem_pool_from_id(0, 1 + (uint64_t)number % 100, NULL, &pool));
+    CHECK_OK(tcuda_mem_pool_begin_streams(pool, 0, accept, NULL, NULL));
+    CHECK_OK(tcuda_memory_compile_context_push("0/0"));
+    CHECK_OK(tcuda_free(allocate(1000, 0, NULL)));
+    CHECK_OK(tcuda_memory_compile_context_pop());
+    if (number % 2 == 0)
+        CHECK_OK(tcuda_mem_pool_end_streams(pool, 0));
+    CHECK_OK(tcuda_mem_pool_destroy(pool));
+    CHECK_OK(tcuda_observer_destroy(observer));
+    if (number % 16 == 0)
+        CHECK_OK(tcuda_memory_empty_cache());
+}
+
 static void watching_round(int64_t number)
 {
     (void)number;
@@ -303,6 +333,7 @@ const kind memory_kinds[] = {
     { "blocks without cache", uncached_round, .begin = start_uncached },
     { "pinned memory", pinned_round, .share = 1 },
     { "files", file_round, .share = 4 },
+    { "memory events", event_round, .share = 4 },
     { "history", history_round, .begin = start_history, .end = stop_history,
         .heap_kib = 512 },
     { "snapshots", snapshot_round, .share = 4, .heap_kib = 512 },

@@ -1,9 +1,11 @@
 //! Stacks of frames, each stored once, because the same call allocates again and again.
 
 use crate::base::error::{Error, Result};
+use crate::base::waiting::NoCalls;
 use std::collections::HashMap;
 use std::ffi::{CStr, c_int, c_void};
 use std::hash::{BuildHasherDefault, DefaultHasher, Hash, Hasher};
+use std::ptr::NonNull;
 
 /// A frame with its texts, as its source passes it.
 #[derive(Clone, Copy)]
@@ -16,15 +18,83 @@ pub struct Named<'a> {
     pub line: i32,
 }
 
-/// A stored frame: the ids of its texts, or an address that is resolved when the frame is read.
+/// How an object of the host that stands for a stack begins: with the functions that count its
+/// references. Without them it lives for ever.
+#[repr(C)]
+pub struct ContextHead {
+    /// Adds a reference.
+    pub retain: Option<unsafe extern "C" fn(*mut c_void)>,
+    /// Drops a reference.
+    pub release: Option<unsafe extern "C" fn(*mut c_void)>,
+}
+
+/// A reference to an object of the host that stands for a stack.
+pub struct Context(NonNull<ContextHead>);
+
+// SAFETY: the host promises that any thread may count and drop references.
+unsafe impl Send for Context {}
+// SAFETY: as above.
+unsafe impl Sync for Context {}
+
+impl Context {
+    /// Takes over a reference of the host. `None`: NULL.
+    pub fn adopt(object: *mut ContextHead) -> Option<Context> {
+        NonNull::new(object).map(Context)
+    }
+
+    /// The object.
+    pub fn as_ptr(&self) -> *mut ContextHead {
+        self.0.as_ptr()
+    }
+
+    /// Gives the reference to the host.
+    pub fn into_raw(self) -> *mut ContextHead {
+        std::mem::ManuallyDrop::new(self).as_ptr()
+    }
+
+    fn call(&self, which: impl Fn(&ContextHead) -> Option<unsafe extern "C" fn(*mut c_void)>) {
+        // SAFETY: this reference keeps the object alive.
+        let head = unsafe { self.0.as_ref() };
+        let Some(function) = which(head) else { return };
+        let _refused = NoCalls::begin();
+        // SAFETY: the host's own function with its own object.
+        unsafe { function(self.as_ptr().cast()) };
+    }
+
+    /// Adds a reference.
+    pub fn share(&self) -> Context {
+        self.call(|head| head.retain);
+        Context(self.0)
+    }
+}
+
+impl Drop for Context {
+    fn drop(&mut self) {
+        self.call(|head| head.release);
+    }
+}
+
+/// A stored frame: the ids of its texts, an address that is resolved when the frame is read, or a
+/// context.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Frame {
     name: u32,
     filename: u32,
     /// Line number; 0 in native frames.
     pub line: i32,
-    /// The return address of a native frame; 0: a frame of the host's source.
+    /// Is it a context of the host? The first frame of a stack may be one.
+    is_context: bool,
+    /// The return address of a native frame, or the address of a context; 0: a frame of the host's
+    /// source.
     address: usize,
+}
+
+impl Frame {
+    const NONE: Frame = Frame { name: 0, filename: 0, line: 0, is_context: false, address: 0 };
+
+    fn is_native(self) -> bool {
+        self.address != 0 && !self.is_context
+    }
 }
 
 /// The range of a list in the items of a [`Interned`].
@@ -186,6 +256,8 @@ pub struct Stacks {
     texts: Interned<u8>,
     frames: Interned<Frame>,
     stacks: Interned<u32>,
+    /// The references to contexts, by the ids of their frames, from 1 on.
+    contexts: Vec<Option<Context>>,
     /// If the stacks take more bytes than this, unreferenced stacks should be removed.
     most: usize,
 }
@@ -209,30 +281,70 @@ impl Stacks {
             texts: Interned::new(),
             frames: Interned::new(),
             stacks: Interned::new(),
+            contexts: Vec::new(),
             most: LEAST,
         }
     }
 
     /// Stores a stack, innermost frame first, and returns its id. 0: it is empty, or there is no
     /// host memory.
-    pub fn intern(&mut self, named: &mut dyn Iterator<Item = Named<'_>>, native: &[usize]) -> u32 {
-        let mut list = [0; 2 * MAX_DEPTH];
+    pub fn intern(
+        &mut self,
+        context: Option<Context>,
+        named: &mut dyn Iterator<Item = Named<'_>>,
+        native: &[usize],
+    ) -> u32 {
+        let mut list = [0; 1 + 2 * MAX_DEPTH];
         let mut len = 0;
+        if let Some(context) = context {
+            let Some(id) = self.intern_context(context) else { return 0 };
+            list[0] = id;
+            len = 1;
+        }
         for frame in named.take(MAX_DEPTH) {
             let Some(name) = self.texts.intern(frame.name) else { return 0 };
             let Some(filename) = self.texts.intern(frame.filename) else { return 0 };
-            let frame = Frame { name, filename, line: frame.line, address: 0 };
+            let frame = Frame { name, filename, line: frame.line, ..Frame::NONE };
             let Some(id) = self.frames.intern(&[frame]) else { return 0 };
             list[len] = id;
             len += 1;
         }
         for address in native.iter().take(MAX_DEPTH) {
-            let frame = Frame { name: 0, filename: 0, line: 0, address: *address };
+            let frame = Frame { address: *address, ..Frame::NONE };
             let Some(id) = self.frames.intern(&[frame]) else { return 0 };
             list[len] = id;
             len += 1;
         }
         if len == 0 { 0 } else { self.stacks.intern(&list[..len]).unwrap_or(0) }
+    }
+
+    /// The frame of a context, which the table keeps; a second reference to one is dropped.
+    fn intern_context(&mut self, context: Context) -> Option<u32> {
+        let address = context.as_ptr() as usize;
+        let id = self.frames.intern(&[Frame { is_context: true, address, ..Frame::NONE }])?;
+        let missing = (id as usize).saturating_sub(self.contexts.len());
+        self.contexts.try_reserve(missing).ok()?;
+        self.contexts.resize_with(self.contexts.len() + missing, || None);
+        self.contexts[id as usize - 1] = Some(context);
+        Some(id)
+    }
+
+    /// The context of a stack.
+    pub fn context(&self, id: u32) -> Option<&Context> {
+        let first = *self.stacks.get(id).first()?;
+        self.contexts.get((first as usize).checked_sub(1)?)?.as_ref()
+    }
+
+    /// The contexts of these frames, each with a reference of its own. `None`: no host memory.
+    fn share_contexts(&self, is_wanted: impl Fn(u32) -> bool) -> Option<Vec<Option<Context>>> {
+        let mut list = Vec::new();
+        list.try_reserve_exact(self.contexts.len()).ok()?;
+        for (index, context) in self.contexts.iter().enumerate() {
+            let context = context.as_ref().filter(|_| is_wanted(index as u32 + 1));
+            list.push(context.map(Context::share));
+        }
+        while list.pop_if(|last| last.is_none()).is_some() {}
+        Some(list)
     }
 
     /// Do the stacks take so much memory that the unreferenced ones should be removed?
@@ -241,7 +353,8 @@ impl Stacks {
     }
 
     fn bytes(&self) -> usize {
-        self.texts.bytes() + self.frames.bytes() + self.stacks.bytes()
+        let contexts = self.contexts.len() * size_of::<Option<Context>>();
+        self.texts.bytes() + self.frames.bytes() + self.stacks.bytes() + contexts
     }
 
     /// An empty set for ids of stacks. `None`: no host memory.
@@ -281,6 +394,7 @@ impl Stacks {
             texts: self.texts.only(&of_texts)?,
             frames: self.frames.only(&of_frames)?,
             stacks: self.stacks.only(ids)?,
+            contexts: self.share_contexts(|id| of_frames.has(id))?,
             most: 0,
         })
     }
@@ -291,6 +405,9 @@ impl Stacks {
             texts: self.texts.try_clone()?,
             frames: self.frames.try_clone()?,
             stacks: self.stacks.try_clone()?,
+            contexts: self
+                .share_contexts(|_| true)
+                .ok_or(Error::OutOfHostMemory("the contexts of a snapshot"))?,
             most: 0,
         })
     }
@@ -298,8 +415,8 @@ impl Stacks {
     /// Resolves the native frames of a copy.
     pub fn resolve(&mut self) -> Result<()> {
         for index in 0..self.frames.items.len() {
-            let address = self.frames.items[index].address;
-            if address != 0 {
+            let Frame { address, .. } = self.frames.items[index];
+            if self.frames.items[index].is_native() {
                 let (name, filename) = symbol(address);
                 let no_memory = Error::OutOfHostMemory("the names of native frames");
                 let Some(filename) = self.texts.append(filename) else { return Err(no_memory) };
@@ -324,7 +441,9 @@ impl Stacks {
     /// The ids of a stack's frames, innermost first, without the frames inside this library.
     pub fn stack(&self, id: u32) -> impl Iterator<Item = u32> {
         let frames = self.stacks.get(id);
-        let native = frames.iter().position(|id| self.frame(*id).address != 0);
+        let has_context = frames.first().is_some_and(|first| self.frame(*first).is_context);
+        let frames = &frames[usize::from(has_context)..];
+        let native = frames.iter().position(|id| self.frame(*id).is_native());
         let (named, native) = frames.split_at(native.unwrap_or(frames.len()));
         // The host called this function of the library; the frames below it are internal.
         let is_entry = |id: &u32| self.name(self.frame(*id)).starts_with(b"tcuda_");
@@ -332,15 +451,15 @@ impl Stacks {
         named.iter().chain(&native[entry..]).copied()
     }
 
-    /// The text that is stored as a stack of one frame.
-    pub fn text(&self, id: u32) -> &[u8] {
-        self.stacks.get(id).first().map_or(b"", |frame| self.name(self.frame(*frame)))
+    /// The text that is stored, with a NUL at its end, as a stack of one frame; "" for 0.
+    pub fn text(&self, id: u32) -> &CStr {
+        let name = self.stacks.get(id).first().map_or(&b""[..], |id| self.name(self.frame(*id)));
+        CStr::from_bytes_until_nul(name).unwrap_or(c"")
     }
 
     /// The frame of an id.
     pub fn frame(&self, id: u32) -> Frame {
-        let none = Frame { name: 0, filename: 0, line: 0, address: 0 };
-        self.frames.get(id).first().copied().unwrap_or(none)
+        self.frames.get(id).first().copied().unwrap_or(Frame::NONE)
     }
 
     /// The function name of a frame.
@@ -419,6 +538,10 @@ fn symbol(address: usize) -> (&'static [u8], &'static [u8]) {
 pub trait Source: Send + Sync {
     /// Calls the host's function and passes the frames to `take`, innermost first.
     fn capture(&self, take: &mut dyn FnMut(&mut dyn Iterator<Item = Named<'_>>));
+    /// Calls the host's function for an object that stands for the stack.
+    fn context(&self) -> Option<Context> {
+        None
+    }
     /// Called once the recording has begun; the source now belongs to the library, which drops it
     /// later.
     fn is_taken(&self);
@@ -441,14 +564,16 @@ mod tests {
     #[test]
     fn the_same_stack_is_stored_once() {
         let mut stacks = Stacks::new();
-        let first = stacks.intern(&mut [named("inner", 3), named("outer", 9)].into_iter(), &[]);
-        let other = stacks.intern(&mut [named("outer", 9)].into_iter(), &[]);
-        let again = stacks.intern(&mut [named("inner", 3), named("outer", 9)].into_iter(), &[]);
+        let first =
+            stacks.intern(None, &mut [named("inner", 3), named("outer", 9)].into_iter(), &[]);
+        let other = stacks.intern(None, &mut [named("outer", 9)].into_iter(), &[]);
+        let again =
+            stacks.intern(None, &mut [named("inner", 3), named("outer", 9)].into_iter(), &[]);
         assert_eq!((first, other, again), (1, 2, 1));
         assert_eq!((stacks.count(), stacks.frame_count()), (2, 2));
         assert_eq!(lines(&stacks, 1), [("inner".to_owned(), 3), ("outer".to_owned(), 9)]);
         assert_eq!(stacks.filename(stacks.frame(1)), b"model.py");
-        assert_eq!(stacks.intern(&mut [].into_iter(), &[]), 0);
+        assert_eq!(stacks.intern(None, &mut [].into_iter(), &[]), 0);
         assert_eq!(stacks.stack(0).chain(stacks.stack(3)).count(), 0);
     }
 
@@ -469,7 +594,8 @@ mod tests {
     fn unreferenced_stacks_are_removed_and_the_others_keep_their_ids() {
         let mut stacks = Stacks::new();
         let outer = named("outer", 9);
-        let mut keep = |line| stacks.intern(&mut [named("inner", line), outer].into_iter(), &[]);
+        let mut keep =
+            |line| stacks.intern(None, &mut [named("inner", line), outer].into_iter(), &[]);
         let ids: Vec<u32> = (1..=100).map(&mut keep).collect();
         let mut wanted = stacks.no_ids().unwrap();
         [0, ids[2], ids[69], 101].into_iter().for_each(|id| wanted.add(id));
@@ -483,7 +609,8 @@ mod tests {
         }
         assert_eq!(stacks.stack(4).count(), 0);
         // Stored stacks are found; new ones reuse vacant ids.
-        let mut keep = |line| stacks.intern(&mut [named("inner", line), outer].into_iter(), &[]);
+        let mut keep =
+            |line| stacks.intern(None, &mut [named("inner", line), outer].into_iter(), &[]);
         assert_eq!((keep(3), keep(70)), (3, 70));
         let again: Vec<u32> = (101..=168).map(&mut keep).collect();
         assert!(again.iter().all(|id| *id < 70 && *id != 3), "{again:?}");
@@ -501,7 +628,7 @@ mod tests {
             let mut last = 0;
             while !stacks.are_many() {
                 line += 1;
-                last = stacks.intern(&mut [named("inner", line)].into_iter(), &[]);
+                last = stacks.intern(None, &mut [named("inner", line)].into_iter(), &[]);
             }
             let mut wanted = stacks.no_ids().unwrap();
             wanted.add(last);
@@ -518,7 +645,7 @@ mod tests {
         let len = addresses(&mut found);
         assert!(len > 3, "{len}");
         let mut stacks = Stacks::new();
-        let id = stacks.intern(&mut [named("host", 1)].into_iter(), &found[..len]);
+        let id = stacks.intern(None, &mut [named("host", 1)].into_iter(), &found[..len]);
         let mut copy = stacks.copy_for_reading().unwrap();
         copy.resolve().unwrap();
         assert_eq!(copy.stack(id).count(), len + 1);

@@ -1,7 +1,7 @@
 //! A table of stacks. A stack stays while it is pinned, or while a search finds a reference to it.
 //! `memory/trace/stacks.rs` describes the searches.
 
-use crate::base::frames::{Ids, Named, Stacks};
+use crate::base::frames::{Context, Ids, Named, Stacks};
 
 /// The bookkeeping of an id.
 #[derive(Clone, Copy)]
@@ -35,8 +35,13 @@ impl StackTable {
 
     /// Stores a stack, innermost frame first, and pins it. 0: it is empty, or there is no host
     /// memory.
-    pub fn keep(&mut self, named: &mut dyn Iterator<Item = Named<'_>>, native: &[usize]) -> u32 {
-        let id = self.stacks.intern(named, native);
+    pub fn keep(
+        &mut self,
+        context: Option<Context>,
+        named: &mut dyn Iterator<Item = Named<'_>>,
+        native: &[usize],
+    ) -> u32 {
+        let id = self.stacks.intern(context, named, native);
         let wanted = self.stacks.count();
         let missing = wanted.saturating_sub(self.notes.len());
         if self.notes.try_reserve(missing).is_err() {

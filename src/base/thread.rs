@@ -27,7 +27,7 @@ pub struct Block {
     pub(crate) participant: Participant,
     /// The current device, where the thread's CUDA context does not determine it (`gpu/gpus.rs`).
     pub(crate) device: AtomicU32,
-    /// 0 until the thread is in the list of participants; see `share`.
+    /// 0 until the thread is in the list of participants, and in [`waiting::NoCalls`].
     pub(crate) registered: AtomicU32,
     /// Generation of the library to which `streams` belongs.
     pub(crate) generation: AtomicU64,
@@ -44,8 +44,8 @@ pub struct Block {
     pub(crate) routes: AtomicPtr<c_void>,
     /// Native code of the last failure.
     pub(crate) native: AtomicU32,
-    /// Number of host functions of streams that this thread is in; the top bit: it is in an
-    /// observer.
+    /// Number of host functions of streams that this thread is in; the two top bits: it is in an
+    /// observer, or in a host function under a lock.
     pub(crate) callbacks: AtomicU16,
     /// Number of times that the thread's destructor has run: destructors of the host may call the
     /// library again.
@@ -329,6 +329,7 @@ fn register(block: &'static Block) -> Result<()> {
     if is_forked() {
         return Err(Error::Forked);
     }
+    waiting::NoCalls::refuse()?;
     if has_left() {
         return Err(Error::InvalidState(ENDING.to_str().unwrap_or("")));
     }

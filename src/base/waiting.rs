@@ -76,7 +76,7 @@ pub fn assert_awake() {
 
 /// Is this thread in a host function of a stream, for which other threads may wait?
 pub fn is_in_callback() -> bool {
-    block().callbacks.load(Ordering::Relaxed) & !OBSERVING > 0
+    block().callbacks.load(Ordering::Relaxed) & !(OBSERVING | NO_CALLS) > 0
 }
 
 /// An error in a host function of a stream: for calls that wait, or that take a lock which others
@@ -99,6 +99,47 @@ pub(crate) fn observe(observes: bool) {
         block().callbacks.fetch_or(OBSERVING, Ordering::Relaxed);
     } else {
         block().callbacks.fetch_and(!OBSERVING, Ordering::Relaxed);
+    }
+}
+
+/// The bit of `callbacks` that is set in a function of the host that must not call the library.
+const NO_CALLS: u16 = 1 << 14;
+
+/// Marks this thread as in a function of the host that must not call the library, until it is
+/// dropped: one that runs within an operation of the allocator, perhaps with locks held. Meanwhile
+/// each call of the library is refused, and the thread is not cancelled.
+pub struct NoCalls {
+    /// 0 in a nested one.
+    registered: u32,
+    _uncancelled: Uncancelled,
+}
+
+impl NoCalls {
+    /// Begins it. The thread counts as not registered, so that all calls take the slow path.
+    pub fn begin() -> NoCalls {
+        block().callbacks.fetch_or(NO_CALLS, Ordering::Relaxed);
+        let registered = block().registered.swap(0, Ordering::Relaxed);
+        NoCalls { registered, _uncancelled: uncancelled() }
+    }
+
+    /// Fails if this thread is in such a function.
+    pub(crate) fn refuse() -> Result<()> {
+        if block().callbacks.load(Ordering::Relaxed) & NO_CALLS == 0 {
+            return Ok(());
+        }
+        Err(Error::InvalidState(
+            "a function that the allocator calls within an operation (of a memory event, a frame \
+             context or a stream filter) must not call tcuda: make the call later",
+        ))
+    }
+}
+
+impl Drop for NoCalls {
+    fn drop(&mut self) {
+        if self.registered != 0 {
+            block().registered.store(self.registered, Ordering::Relaxed);
+            block().callbacks.fetch_and(!NO_CALLS, Ordering::Relaxed);
+        }
     }
 }
 

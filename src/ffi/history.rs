@@ -1,11 +1,11 @@
 //! Section "Memory" of the header: recording what the allocator does.
 
-use super::boundary::{Sized_, boundary, optional_text, struct_in, text as text_in, text_out};
+use super::boundary::{Sized_, boundary, optional_text, out, struct_in, text as text_in, text_out};
 use super::library::tcuda_destroy_fn;
 use super::status::tcuda_status;
 use super::user_data::UserData;
 use crate::base::error::{Error, Result};
-use crate::base::frames::{MAX_DEPTH, Named, Source};
+use crate::base::frames::{Context, ContextHead, MAX_DEPTH, Named, Source};
 use crate::base::text::Text;
 use crate::base::thread::try_box;
 use crate::gpu::gpus;
@@ -67,6 +67,25 @@ pub type tcuda_frames_fn = Option<
     ) -> usize,
 >;
 
+/// How an object of the host that stands for a stack begins, for example one that a language
+/// runtime makes and prints later. It counts its own references, on any thread. tcuda may hold
+/// locks when it calls these functions: they must not call tcuda, which would be
+/// TCUDA_STATUS_INVALID_STATE, nor wait for a thread that is in a call of tcuda.
+/// (c10::GatheredContext)
+#[repr(C)]
+pub struct tcuda_frame_context {
+    /// Adds a reference to the object; may be NULL.
+    pub retain: Option<unsafe extern "C" fn(context: *mut c_void)>,
+    /// Drops a reference to it; may be NULL.
+    pub release: Option<unsafe extern "C" fn(context: *mut c_void)>,
+}
+
+/// Returns an object that stands for the caller's stack, with a reference for tcuda; NULL: none.
+/// tcuda keeps it as long as an event, a live block or a snapshot has it. It is called when
+/// tcuda_frames_fn is, and under the same conditions.
+pub type tcuda_frame_context_fn =
+    Option<unsafe extern "C" fn(user_data: *mut c_void) -> *mut tcuda_frame_context>;
+
 /// What to record; zeros are defaults.
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -83,15 +102,20 @@ pub struct tcuda_history_options {
     pub skip_actions: *const c_char,
     /// Returns the host's frames; may be NULL.
     pub frames: tcuda_frames_fn,
-    /// Passed to frames and destroy.
+    /// Passed to frames, context and destroy.
     pub user_data: *mut c_void,
     /// May be NULL.
     pub destroy: tcuda_destroy_fn,
+    /// Returns an object that stands for the stack, besides its frames or in their place; may be
+    /// NULL. Such objects are in no text of a snapshot: tcuda_memory_snapshot_event and
+    /// tcuda_memory_snapshot_block give them back.
+    pub context: tcuda_frame_context_fn,
 }
 
 /// The host's function as a source of frames.
 struct HostSource {
     function: tcuda_frames_fn,
+    context: tcuda_frame_context_fn,
     user_data: UserData,
 }
 
@@ -129,10 +153,19 @@ impl Source for HostSource {
         capture_by(self.function, self.user_data.ptr(), take);
     }
 
+    fn context(&self) -> Option<Context> {
+        let context = self.context?;
+        // SAFETY: the host's own function with its own data.
+        let object = unsafe { context(self.user_data.ptr()) };
+        Context::adopt(object.cast())
+    }
+
     fn is_taken(&self) {
         self.user_data.take();
     }
 }
+
+const _: () = assert!(size_of::<tcuda_frame_context>() == size_of::<ContextHead>());
 
 // SAFETY: repr(C), plain data, struct_size first; a NULL function is None.
 unsafe impl Sized_ for tcuda_history_options {}
@@ -148,6 +181,7 @@ fn read(options: *const tcuda_history_options) -> Result<tcuda_history_options> 
         frames: None,
         user_data: std::ptr::null_mut(),
         destroy: None,
+        context: None,
     };
     if options.is_null() { Ok(none) } else { struct_in(options, none, "options") }
 }
@@ -209,6 +243,7 @@ pub unsafe extern "C" fn tcuda_memory_record_history(
         let clear = options.flags & TCUDA_RECORD_CLEAR != 0;
         let source = HostSource {
             function: options.frames,
+            context: options.context,
             user_data: UserData::new(options.user_data, options.destroy),
         };
         if mode == TCUDA_HISTORY_OFF {
@@ -217,7 +252,8 @@ pub unsafe extern "C" fn tcuda_memory_record_history(
             source.is_taken();
             return Ok(());
         }
-        let has_source = source.function.is_some() || source.user_data.has_destroy();
+        let has_function = source.function.is_some() || source.context.is_some();
+        let has_source = has_function || source.user_data.has_destroy();
         let source: Option<Box<dyn Source>> =
             if has_source { Some(try_box(source, "the recording")?) } else { None };
         let recorder = Recorder {
@@ -266,6 +302,33 @@ pub unsafe extern "C" fn tcuda_memory_frames_of(
     })
 }
 
+/// The object that stands for the stack with which a live block was allocated.
+/// TCUDA_STATUS_INVALID_POINTER for what is no live block. Copies nothing: it may be called for
+/// each allocation. (c10's getContextForPointer)
+///
+/// @param ptr           what tcuda_malloc gave; not NULL
+/// @param[out] context  with a reference that is the caller's; NULL: none was recorded
+#[unsafe(no_mangle)]
+#[must_use]
+pub unsafe extern "C" fn tcuda_memory_context_of(
+    ptr: *const c_void,
+    context: *mut *mut tcuda_frame_context,
+) -> tcuda_status {
+    boundary(|call| {
+        let context = out(context, "context")?;
+        if ptr.is_null() {
+            return Err(Error::Null { name: "ptr" });
+        }
+        let Some(gpus) = gpus::existing(call.inside()) else {
+            return Err(memory::unknown_pointer(ptr as u64));
+        };
+        let found =
+            memory::context_of(ptr as u64).map_err(|error| name_kind(gpus, Kind::Device, error))?;
+        context.set(found.map_or(std::ptr::null_mut(), |found| found.into_raw().cast()));
+        Ok(())
+    })
+}
+
 /// Sets the text that the calling thread's events carry in snapshots, under "user_metadata", for
 /// example the step of a program; device memory only. Without a recording it has no effect. Each
 /// thread has a text of its own, which it keeps until it ends. As in PyTorch, blocks of a snapshot
@@ -294,6 +357,25 @@ pub unsafe extern "C" fn tcuda_memory_metadata_get(
         let out = text_out(buf, len, needed)?;
         metadata::get(|text| out.set(text))
     })
+}
+
+/// Begins a context of compilation of the calling thread: its events carry the text in snapshots,
+/// under "compile_context", until the matching tcuda_memory_compile_context_pop. Contexts nest: the
+/// innermost counts. Each thread has contexts of its own. (c10's pushCompileContext)
+///
+/// @param text  copied; UTF-8; not NULL
+#[unsafe(no_mangle)]
+#[must_use]
+pub unsafe extern "C" fn tcuda_memory_compile_context_push(text: *const c_char) -> tcuda_status {
+    boundary(|_| metadata::push_compilation(text_in(text, "text")?))
+}
+
+/// Ends the calling thread's innermost context of compilation; TCUDA_STATUS_INVALID_STATE where it
+/// has none. (c10's popCompileContext)
+#[unsafe(no_mangle)]
+#[must_use]
+pub extern "C" fn tcuda_memory_compile_context_pop() -> tcuda_status {
+    boundary(|_| metadata::pop_compilation())
 }
 
 /// Adds an event "annotate" to the recording, which carries a text about a live block, with the

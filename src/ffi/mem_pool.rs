@@ -2,14 +2,19 @@
 
 use super::boundary::{boundary, flag, out, out_list};
 use super::handle::Table;
+use super::library::tcuda_destroy_fn;
 use super::pluggable::{ALLOCATORS, tcuda_pluggable_allocator};
 use super::snapshot::{SNAPSHOTS, tcuda_memory_snapshot};
 use super::status::tcuda_status;
+use super::user_data::UserData;
 use crate::base::error::{Error, Result};
+use crate::base::thread::try_box;
 use crate::driver::sync_debug;
+use crate::driver::sys::{CUstream, CUstream_st};
 use crate::gpu::gpus;
 use crate::memory::checkpoint::{self, PoolBlock};
 use crate::memory::pools::mem_pool::MemPool;
+use crate::memory::pools::stream_routes::{self, Filter};
 use crate::memory::trace::snapshot::Snapshot;
 use std::ffi::c_void;
 
@@ -55,8 +60,55 @@ pub unsafe extern "C" fn tcuda_mem_pool_create(
     })
 }
 
+/// A pool by the pair of numbers that another library has for it, for example PyTorch's
+/// MempoolId_t: the pool that has these numbers, or a new one. Each call gives a handle of its own.
+/// When all of them are destroyed, and no route or graph refers to the pool, it ends: its numbers
+/// denote a new pool then. Snapshots and keys of statistics show these numbers. Pools of
+/// tcuda_mem_pool_create have numbers of their own, and are not found.
+/// (c10's createOrIncrefPool)
+///
+/// @param id0        of a pool of graphs, whose unused memory graphs may write; else 0
+/// @param id1        of another pool; else 0. One of the two numbers is 0, the other 1 to 2^38 - 1
+/// @param allocator  source of the segments of a new pool; may be NULL: the driver. It is
+///                   TCUDA_STATUS_INVALID_STATE to give one for a pool that exists
+/// @param[out] pool  the caller's, to be destroyed
+#[unsafe(no_mangle)]
+#[must_use]
+pub unsafe extern "C" fn tcuda_mem_pool_from_id(
+    id0: u64,
+    id1: u64,
+    allocator: *mut tcuda_pluggable_allocator,
+    pool: *mut *mut tcuda_mem_pool,
+) -> tcuda_status {
+    boundary(|call| {
+        let pool = out(pool, "pool")?;
+        let source = match allocator.is_null() {
+            true => None,
+            false => Some(ALLOCATORS.get(allocator as usize, "allocator", call)?.share()),
+        };
+        let found = MemPool::of_pair((id0, id1), source)?;
+        pool.set(MEM_POOLS.insert(found)? as *mut tcuda_mem_pool);
+        Ok(())
+    })
+}
+
+/// Sets the flags of a pool for the allocations that follow; blocks stay as they are.
+/// (c10's setUseOnOOM, setNoSplit)
+///
+/// @param flags  TCUDA_MEM_POOL_... combined, or 0. TCUDA_MEM_POOL_NO_SPLIT cannot be taken back:
+///               TCUDA_STATUS_INVALID_STATE
+#[unsafe(no_mangle)]
+#[must_use]
+pub unsafe extern "C" fn tcuda_mem_pool_set_flags(
+    pool: *mut tcuda_mem_pool,
+    flags: u32,
+) -> tcuda_status {
+    boundary(|call| MEM_POOLS.get(pool as usize, "pool", call)?.set_flags(flags))
+}
+
 /// Destroys a pool. Allocated blocks stay valid, and threads that are routed to it stay so until
-/// their tcuda_mem_pool_end, or their end. Unused memory goes back to the driver, at once or, where
+/// their tcuda_mem_pool_end, or their end. Routes of streams that began with this handle end.
+/// Unused memory goes back to the driver, at once or, where
 /// something was in use, with the next tcuda_memory_empty_cache; waits for work that may still use
 /// it. (the end of a torch.cuda.MemPool)
 ///
@@ -69,6 +121,7 @@ pub unsafe extern "C" fn tcuda_mem_pool_destroy(pool: *mut tcuda_mem_pool) -> tc
         }
         let found = MEM_POOLS.get(pool as usize, "pool", call)?;
         let id = found.id();
+        stream_routes::end_by_handle(pool as usize);
         found.close();
         MEM_POOLS.remove(pool as usize, "pool")?;
         gpus::existing(call.inside())
@@ -112,6 +165,74 @@ pub unsafe extern "C" fn tcuda_mem_pool_end(
             let ended = device.is_some_and(|at| MemPool::end_destroyed(pool as usize, at));
             if ended { Ok(()) } else { Err(refused) }
         }
+    })
+}
+
+/// Is a stream in a set of streams? Called on any thread that allocates, perhaps on several at
+/// once. It must not call tcuda, which would be TCUDA_STATUS_INVALID_STATE, nor wait for a thread
+/// that is in a call of tcuda. It may query the driver, for example for the capture of the stream.
+pub type tcuda_stream_filter_fn =
+    Option<unsafe extern "C" fn(user_data: *mut c_void, cu_stream: *mut CUstream_st) -> i32>;
+
+/// The host's function as a set of streams.
+struct HostFilter {
+    function: unsafe extern "C" fn(*mut c_void, *mut CUstream_st) -> i32,
+    user_data: UserData,
+}
+
+impl Filter for HostFilter {
+    fn accepts(&self, stream: CUstream) -> bool {
+        // SAFETY: the host's own function with its own data.
+        unsafe { (self.function)(self.user_data.ptr(), stream) != 0 }
+    }
+
+    fn attached(&self) {
+        self.user_data.take();
+    }
+}
+
+/// From now on the allocations of all threads on a device, on those streams that a function
+/// accepts, come from the pool, until tcuda_mem_pool_end_streams, the end of the handle, or
+/// tcuda_shutdown. Of several such routes, captures and tcuda_mem_pool_begin, the one that began
+/// last counts. While there is one, each allocation of any device calls the functions of its device
+/// until one accepts the stream. (c10's beginAllocateToPool)
+///
+/// @param device     ordinal, or TCUDA_CURRENT_DEVICE; one route to a pool for each, or
+///                   TCUDA_STATUS_INVALID_STATE
+/// @param filter     not NULL
+/// @param user_data  the caller's, passed to the filter; may be NULL
+/// @param destroy    called with user_data once no thread is in the filter; may be NULL
+#[unsafe(no_mangle)]
+#[must_use]
+pub unsafe extern "C" fn tcuda_mem_pool_begin_streams(
+    pool: *mut tcuda_mem_pool,
+    device: i32,
+    filter: tcuda_stream_filter_fn,
+    user_data: *mut c_void,
+    destroy: tcuda_destroy_fn,
+) -> tcuda_status {
+    boundary(|call| {
+        let function = filter.ok_or(Error::Null { name: "filter" })?;
+        let found = MEM_POOLS.get(pool as usize, "pool", call)?;
+        let user_data = UserData::new(user_data, destroy);
+        let host = try_box(HostFilter { function, user_data }, "a filter of streams")?;
+        found.begin_streams(pool as usize, call.gpus()?.device(device)?, host)
+    })
+}
+
+/// Ends the route of streams of a device to a pool. (c10's endAllocateToPool)
+///
+/// @param pool    any handle of the pool; TCUDA_STATUS_INVALID_STATE: no streams are routed to it
+/// @param device  ordinal, or TCUDA_CURRENT_DEVICE
+#[unsafe(no_mangle)]
+#[must_use]
+pub unsafe extern "C" fn tcuda_mem_pool_end_streams(
+    pool: *mut tcuda_mem_pool,
+    device: i32,
+) -> tcuda_status {
+    boundary(|call| {
+        let found = MEM_POOLS.get(pool as usize, "pool", call)?;
+        found.end_streams(call.gpus()?.device(device)?)
     })
 }
 

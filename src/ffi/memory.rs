@@ -301,6 +301,36 @@ pub extern "C" fn tcuda_memory_empty_cache() -> tcuda_status {
     })
 }
 
+/// The contiguous memory that holds an address: the segment of the cache, or the allocation of the
+/// driver or of another library. Only tcuda's memory of devices: others are
+/// TCUDA_STATUS_INVALID_POINTER. (c10's getBaseAllocation)
+///
+/// @param ptr         any address in it; not NULL
+/// @param[out] base   its first byte
+/// @param[out] bytes  its length
+#[unsafe(no_mangle)]
+#[must_use]
+pub unsafe extern "C" fn tcuda_memory_base(
+    ptr: *const c_void,
+    base: *mut *mut c_void,
+    bytes: *mut usize,
+) -> tcuda_status {
+    boundary(|call| {
+        let (base, bytes) = (out(base, "base")?, out(bytes, "bytes")?);
+        if ptr.is_null() {
+            return Err(Error::Null { name: "ptr" });
+        }
+        let Some(gpus) = crate::gpu::gpus::existing(call.inside()) else {
+            return Err(memory::unknown_pointer(ptr as u64));
+        };
+        let (address, length) = memory::device::snapshot::segment_of(ptr as u64)
+            .map_err(|error| name_kind(gpus, Kind::Device, error))?;
+        base.set(address as *mut c_void);
+        bytes.set(length as usize);
+        Ok(())
+    })
+}
+
 /// Free and total memory of a device as the driver reports it. (torch.cuda.mem_get_info)
 #[unsafe(no_mangle)]
 #[must_use]

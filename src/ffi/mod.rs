@@ -29,6 +29,7 @@ pub mod limits;
 pub mod managed;
 pub mod mem_pool;
 pub mod memory;
+pub mod memory_event;
 pub mod monitor;
 pub mod nvtx;
 pub mod observer;

@@ -6,6 +6,7 @@ use super::status::tcuda_status;
 use crate::base::error::Result;
 use crate::graph::hooks;
 use crate::memory::fallback::observers;
+use crate::memory::trace::listeners;
 
 /// A registered callback.
 pub struct tcuda_observer {
@@ -15,6 +16,7 @@ pub struct tcuda_observer {
 /// Where an observer is registered.
 pub(super) enum Registration {
     OutOfMemory(u64),
+    MemoryEvents(u64),
     Graphs(hooks::Registration),
 }
 
@@ -53,6 +55,7 @@ pub unsafe extern "C" fn tcuda_observer_destroy(observer: *mut tcuda_observer) -
         OBSERVERS.remove(observer as usize, "observer")?;
         match found {
             Registration::OutOfMemory(number) => observers::detach(*number),
+            Registration::MemoryEvents(number) => listeners::detach(*number),
             Registration::Graphs(registration) => registration.detach(),
         }
         Ok(())

@@ -2,8 +2,10 @@
 
 use super::boundary::{Sized_, boundary, bytes_out, flag, out, struct_out, text, text_out};
 use super::handle::Table;
+use super::history::tcuda_frame_context;
 use super::status::tcuda_status;
 use crate::base::error::{Error, Result};
+use crate::base::thread;
 use crate::driver::sys::CUstream_st;
 use crate::gpu::gpus;
 use crate::memory::config::size::Class;
@@ -81,6 +83,9 @@ pub struct tcuda_block_info {
     pub device: i32,
     /// TCUDA_BLOCK_...
     pub state: tcuda_block_state,
+    /// What tcuda_frame_context_fn gave for the allocation, valid until the snapshot is destroyed;
+    /// NULL without history.
+    pub context: *mut tcuda_frame_context,
 }
 
 // SAFETY: repr(C), plain data, struct_size first.
@@ -110,7 +115,7 @@ pub unsafe extern "C" fn tcuda_memory_snapshot_create(
     })
 }
 
-/// Destroys a snapshot. (+)
+/// Destroys a snapshot, with its references to contexts. (+)
 ///
 /// @param snapshot  may be NULL: no-op
 #[unsafe(no_mangle)]
@@ -118,7 +123,13 @@ pub unsafe extern "C" fn tcuda_memory_snapshot_destroy(
     snapshot: *mut tcuda_memory_snapshot,
 ) -> tcuda_status {
     boundary(|_| {
-        if snapshot.is_null() { Ok(()) } else { SNAPSHOTS.remove(snapshot as usize, "snapshot") }
+        if snapshot.is_null() {
+            return Ok(());
+        }
+        SNAPSHOTS.remove(snapshot as usize, "snapshot")?;
+        // It may be large, and have objects of the host.
+        thread::collect();
+        Ok(())
     })
 }
 
@@ -142,11 +153,11 @@ pub unsafe extern "C" fn tcuda_memory_snapshot_counts(
 }
 
 /// The element of a list, or an error.
-fn element<T>(list: &[T], index: usize) -> Result<&T> {
+pub(super) fn element<T>(list: &[T], index: usize) -> Result<&T> {
     list.get(index).ok_or(Error::OutOfRange {
         name: "index",
         value: i64::try_from(index).unwrap_or(i64::MAX),
-        allowed: "use one below what tcuda_memory_snapshot_counts gives",
+        allowed: "use one below the number of what the snapshot has of that kind",
     })
 }
 
@@ -185,6 +196,12 @@ pub unsafe extern "C" fn tcuda_memory_snapshot_segment(
     })
 }
 
+/// The context of a stack of a snapshot, or NULL.
+pub(super) fn context_in(snapshot: &Snapshot, stack: u32) -> *mut tcuda_frame_context {
+    let context = snapshot.stacks.context(stack);
+    context.map_or(std::ptr::null_mut(), |context| context.as_ptr().cast())
+}
+
 /// A block of a snapshot. (torch.cuda.memory_snapshot)
 ///
 /// @param index          below the number of blocks; a segment has the index of its first
@@ -211,6 +228,7 @@ pub unsafe extern "C" fn tcuda_memory_snapshot_block(
                 BlockState::ActiveAllocated => TCUDA_BLOCK_ACTIVE_ALLOCATED,
                 BlockState::ActivePendingFree => TCUDA_BLOCK_ACTIVE_PENDING_FREE,
             },
+            context: context_in(snapshot, found.stack),
         });
         Ok(())
     })

@@ -6,7 +6,9 @@ use super::boundary::{
 use super::status::tcuda_status;
 use crate::base::error::{Error, Result};
 use crate::base::text::Text;
+use crate::driver::sys::CUstream_st;
 use crate::gpu::gpus;
+use crate::memory::config::size::Class;
 use crate::memory::stats::ledger::{
     ACTIVE, ACTIVE_BYTES, ALLOCATED_BYTES, ALLOCATION, INACTIVE_SPLIT, INACTIVE_SPLIT_BYTES,
     REQUESTED_BYTES, Stat, StatArray, Statistics,
@@ -154,6 +156,66 @@ pub unsafe extern "C" fn tcuda_memory_stats(
     boundary_without_guard(|call| {
         let stats = struct_out(stats, "stats")?;
         with_statistics(call, device, |all| stats.set(&in_c(all)))
+    })
+}
+
+/// The larger of what the driver has free and of the largest free block of the cache, of any stream
+/// and pool. A request of this size may fail all the same: the block may be another stream's.
+/// (c10's cacheInfo)
+///
+/// @param device      ordinal, or TCUDA_CURRENT_DEVICE
+/// @param[out] bytes  0 where there is neither
+#[unsafe(no_mangle)]
+#[must_use]
+pub unsafe extern "C" fn tcuda_memory_largest_free(device: i32, bytes: *mut usize) -> tcuda_status {
+    boundary(|call| {
+        let bytes = out(bytes, "bytes")?;
+        let device = call.gpus()?.device(device)?;
+        let (free, _) = device.memory_info()?;
+        bytes.set(device.memory().largest_free()?.max(free) as usize);
+        Ok(())
+    })
+}
+
+/// The mapped memory of a stream in a size class.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct tcuda_segment_size {
+    /// Native handle; NULL: the default stream.
+    pub cu_stream: *mut CUstream_st,
+    /// Bytes that are mapped for it, in all pools.
+    pub bytes: u64,
+    /// 1: of blocks up to 64 KiB; 0: of larger ones.
+    pub is_small: i32,
+}
+
+/// The mapped memory of each stream and size class of a device. Segments of cuMemAlloc, which
+/// expandable_segments:False and pools with an allocator have, do not count.
+/// (c10's getExpandableSegmentSizes)
+///
+/// @param device      ordinal, or TCUDA_CURRENT_DEVICE
+/// @param[out] sizes  the first `capacity` of them; may be NULL when `capacity` is 0
+/// @param capacity    length of the list
+/// @param[out] count  number of streams and classes with mapped memory
+#[unsafe(no_mangle)]
+#[must_use]
+pub unsafe extern "C" fn tcuda_memory_segment_sizes(
+    device: i32,
+    sizes: *mut tcuda_segment_size,
+    capacity: usize,
+    count: *mut usize,
+) -> tcuda_status {
+    boundary(|call| {
+        let count = out(count, "count")?;
+        let sizes = out_list(sizes, capacity, "sizes")?;
+        let found = call.gpus()?.device(device)?.memory().segment_sizes()?;
+        sizes.set(found.iter().map(|size| tcuda_segment_size {
+            cu_stream: size.stream as *mut CUstream_st,
+            bytes: size.bytes,
+            is_small: i32::from(size.class == Class::Small),
+        }));
+        count.set(found.len());
+        Ok(())
     })
 }
 

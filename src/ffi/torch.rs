@@ -214,6 +214,28 @@ pub extern "C" fn tcuda_torch_end_allocate_to_pool(device: i32, id0: u64, id1: u
     });
 }
 
+/// Says that a capture has begun on a device, as PyTorch says it to its allocator. tcuda finds the
+/// captures of a stream by itself: a mark lets slow paths of other streams look for captures as
+/// well, and errors for want of memory name captures as a cause. (c10's markCaptureBegin)
+///
+/// @param device  ordinal, or TCUDA_CURRENT_DEVICE
+#[unsafe(no_mangle)]
+pub extern "C" fn tcuda_torch_mark_capture_begin(device: i32) {
+    run_logged("tcuda_torch_mark_capture_begin", |call| {
+        torch::mark_capture_begin(call.gpus()?, device)
+    });
+}
+
+/// Says that it has ended; a mark that did not begin is logged. (c10's markCaptureEnd)
+///
+/// @param device  ordinal, or TCUDA_CURRENT_DEVICE
+#[unsafe(no_mangle)]
+pub extern "C" fn tcuda_torch_mark_capture_end(device: i32) {
+    run_logged("tcuda_torch_mark_capture_end", |call| {
+        torch::mark_capture_end(call.gpus()?, device)
+    });
+}
+
 /// For set_release_pool: drops the reference to the pool of one tcuda_torch_begin_allocate_to_pool.
 /// After the last, unused memory of the pool goes back to the driver with the next
 /// tcuda_memory_empty_cache, or when memory is short. (for torch.cuda.CUDAPluggableAllocator)

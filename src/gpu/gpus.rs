@@ -103,12 +103,17 @@ impl Gpus {
         self.subsystems.get()
     }
 
-    /// Sets the number of active captures; the caller holds the lock of their list.
-    pub(crate) fn note_captures(&self, count: usize) {
-        self.num_captures.store(count, Ordering::Release);
+    /// Counts a capture that begins, of the library or of a host that says so.
+    pub(crate) fn begin_capture(&self) {
+        self.num_captures.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// Is any capture of the library active?
+    /// Counts a capture that ends.
+    pub(crate) fn end_capture(&self) {
+        self.num_captures.fetch_sub(1, Ordering::AcqRel);
+    }
+
+    /// Is any capture known that is active?
     #[inline]
     pub(crate) fn has_captures(&self) -> bool {
         self.num_captures.load(Ordering::Acquire) != 0

@@ -23,18 +23,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 /// of a host.
 pub type Id = (u64, u64);
 
-/// A pool with more begins than releases.
-struct PoolReference {
-    device: i32,
-    id: Id,
-    pool: Pool,
-    uses: u32,
-}
-
 /// A route to a pool between begin and end. It keeps the pool, also if that is released before.
 struct Route {
     device: i32,
-    id: Id,
     pool: Pool,
     /// The thread that began it.
     thread: u64,
@@ -42,14 +33,23 @@ struct Route {
     capture: u64,
 }
 
+impl Route {
+    fn is(&self, device: i32, id: Id) -> bool {
+        self.device == device && self.pool.id().pair() == id
+    }
+}
+
 struct Lists {
-    kept: Vec<PoolReference>,
+    /// One for each begin on a device that was not released.
+    kept: Vec<(i32, Pool)>,
     begun: Vec<Route>,
 }
 
-/// The private pools that PyTorch uses, and the present routes to them.
+/// The private pools that PyTorch uses, the present routes to them, and its captures.
 pub struct Pools {
     lists: Mutex<Lists>,
+    /// The devices of marked captures, one entry for each.
+    marks: Mutex<Vec<i32>>,
     /// Number of routes, readable without the lock.
     routes: AtomicUsize,
 }
@@ -71,34 +71,25 @@ impl Gpus {
 impl Pools {
     pub(crate) fn new() -> Pools {
         let lists = Lists { kept: Vec::new(), begun: Vec::new() };
-        Pools { lists: Mutex::new(Rank::LEAF, lists), routes: AtomicUsize::new(0) }
+        let (lists, marks) = (Mutex::new(Rank::LEAF, lists), Mutex::new(Rank::LEAF, Vec::new()));
+        Pools { lists, marks, routes: AtomicUsize::new(0) }
     }
 
     /// Begins to route allocations on a device to a pool, which is created if it is new.
     fn begin(&self, device: i32, id: Id) -> Result<()> {
+        // PyTorch's graphs may write unused memory of the pool.
+        let pool = Pool::of_pair(id, None)?.for_graph();
         let mut lists = self.lists.lock();
         let lists = &mut *lists;
-        if lists.begun.iter().any(|begun| (begun.device, begun.id) == (device, id)) {
+        if lists.begun.iter().any(|begun| begun.is(device, id)) {
             return Err(Error::InvalidState(
                 "allocations go to that pool already: end it before beginning it again",
             ));
         }
         lists.begun.try_reserve(1).map_err(|_| NO_ROOM)?;
         lists.kept.try_reserve(1).map_err(|_| NO_ROOM)?;
-        let kept = lists.kept.iter_mut().find(|kept| (kept.device, kept.id) == (device, id));
-        let pool = match kept {
-            Some(kept) => {
-                kept.uses = kept.uses.saturating_add(1);
-                kept.pool.share()
-            }
-            None => {
-                // PyTorch's graphs may write unused memory of the pool.
-                let pool = Pool::new(0, None)?.for_graph();
-                lists.kept.push(PoolReference { device, id, pool: pool.share(), uses: 1 });
-                pool
-            }
-        };
-        lists.begun.push(Route { device, id, pool, thread: thread::number(), capture: 0 });
+        lists.kept.push((device, pool.share()));
+        lists.begun.push(Route { device, pool, thread: thread::number(), capture: 0 });
         self.routes.store(lists.begun.len(), Ordering::Release);
         Ok(())
     }
@@ -106,7 +97,7 @@ impl Pools {
     /// Ends a route; the pool stays until it is released.
     fn end(&self, device: i32, id: Id) -> Result<()> {
         let mut lists = self.lists.lock();
-        let found = lists.begun.iter().position(|begun| (begun.device, begun.id) == (device, id));
+        let found = lists.begun.iter().position(|begun| begun.is(device, id));
         let ended = lists.begun.remove(found.ok_or(NOT_BEGUN)?);
         self.routes.store(lists.begun.len(), Ordering::Release);
         drop(lists);
@@ -118,13 +109,8 @@ impl Pools {
     /// reclaim.
     fn release(&self, device: i32, id: Id) -> Result<()> {
         let mut lists = self.lists.lock();
-        let found = lists.kept.iter().position(|kept| (kept.device, kept.id) == (device, id));
-        let index = found.ok_or(NOT_REFERENCED)?;
-        let kept = &mut lists.kept[index];
-        kept.uses -= 1;
-        if kept.uses > 0 {
-            return Ok(());
-        }
+        let is_it = |(at, pool): &(i32, Pool)| *at == device && pool.id().pair() == id;
+        let index = lists.kept.iter().position(is_it).ok_or(NOT_REFERENCED)?;
         let gone = lists.kept.swap_remove(index);
         drop(lists);
         drop(gone);
@@ -145,8 +131,9 @@ impl Pools {
                 .find(|(_, begun)| begun.capture == capture)
                 .or_else(|| on_device().find(|(_, b)| b.capture == 0 && b.thread == own))
                 .or_else(|| on_device().find(|(_, begun)| begun.capture == 0)),
-            None => on_device()
-                .find(|(_, begun)| begun.capture == 0 && begun.thread == own && begun.id.1 != 0),
+            None => on_device().find(|(_, begun)| {
+                begun.capture == 0 && begun.thread == own && begun.pool.id().pair().1 != 0
+            }),
         };
         let index = index?.0;
         let begun = &mut lists.begun[index];
@@ -157,8 +144,30 @@ impl Pools {
 
 const NO_ROOM: Error = Error::OutOfHostMemory("the pools of PyTorch");
 const NOT_BEGUN: Error = Error::InvalidState("allocations do not go to that pool: begin it first");
+const NOT_MARKED: Error =
+    Error::InvalidState("no capture is marked on that device: mark its begin first");
 const NOT_REFERENCED: Error =
     Error::InvalidState("that pool was never begun, or was released already");
+
+/// A capture of PyTorch has begun on a device.
+pub fn mark_capture_begin(gpus: &Gpus, device: i32) -> Result<()> {
+    let device = gpus.device(device)?.ordinal();
+    let mut marks = gpus.torch_pools().marks.lock();
+    marks.try_reserve(1).map_err(|_| Error::OutOfHostMemory("the captures of PyTorch"))?;
+    marks.push(device);
+    gpus.begin_capture();
+    Ok(())
+}
+
+/// A capture of PyTorch has ended on a device.
+pub fn mark_capture_end(gpus: &Gpus, device: i32) -> Result<()> {
+    let device = gpus.device(device)?.ordinal();
+    let mut marks = gpus.torch_pools().marks.lock();
+    let marked = marks.iter().position(|known| *known == device);
+    marks.swap_remove(marked.ok_or(NOT_MARKED)?);
+    gpus.end_capture();
+    Ok(())
+}
 
 /// Allocates for a stream of PyTorch.
 pub fn allocate(gpus: &Gpus, device: i32, native: CUstream, bytes: isize) -> Result<u64> {

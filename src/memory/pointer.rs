@@ -3,6 +3,7 @@
 
 use super::arena::Arena;
 use crate::base::error::{Error, Result};
+use crate::base::frames::Context;
 use crate::gpu::gpus::Gpus;
 use crate::gpu::sanitizer_reports;
 use crate::gpu::stream::Stream;
@@ -205,6 +206,13 @@ pub fn write_frames(address: u64, sink: &mut Sink<'_>) -> Result<()> {
         (stacks::copy()?, stack)
     };
     json::stack(&stacks, stack, sink)
+}
+
+/// The context of the allocation of a live block.
+pub fn context_of(address: u64) -> Result<Option<Context>> {
+    // No stack is removed meanwhile.
+    let _records = history::lock_records();
+    Ok(stacks::context(stack_of(address)?))
 }
 
 /// Start and requested bytes of the block that contains an address. `None`: it is not in tcuda's

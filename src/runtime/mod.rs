@@ -29,7 +29,8 @@ use crate::memory::device::{backend, uncached};
 use crate::memory::fallback::observers;
 use crate::memory::pinned::HostMemory;
 use crate::memory::pools::active_captures::Captures;
-use crate::memory::trace::history;
+use crate::memory::pools::stream_routes;
+use crate::memory::trace::{history, listeners};
 use crate::observe::flags::{self, Watcher};
 use crate::ops::kernels::Kernels;
 use crate::profiling::nvtx::own;
@@ -308,6 +309,8 @@ pub fn shutdown(inside: &Inside, destroy_handles: impl FnOnce(&Inside) -> usize)
     own::set(false);
     let destroy = || {
         observers::detach_all();
+        listeners::detach_all();
+        stream_routes::end_all();
         hooks::detach_all();
         destroy_handles(inside)
     };

@@ -147,7 +147,7 @@ impl State {
     /// Stores the host's frames and returns their number; 0: none. They stay pinned until the
     /// thread's next call.
     pub(super) fn keep_frames(&mut self, named: &mut dyn Iterator<Item = HostFrame<'_>>) -> u32 {
-        let frames = self.stacks.keep(named, &[]);
+        let frames = self.stacks.keep(None, named, &[]);
         if self.stacks.are_many() {
             self.forget_unnamed();
         }

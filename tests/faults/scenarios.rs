@@ -80,6 +80,7 @@ pub const SCENARIOS: &[Scenario] = &[
     on(UNMAPPED, "graphs_in_segments", graphs::graphs),
     on(ONE, "pinned_in_graphs", graphs::pinned),
     on(ONE, "checkpoint", work::checkpoint),
+    on(ONE, "stream_routes", work::stream_routes),
     on(ONE, "registered", work::registered),
     on(ONE, "managed", work::managed),
     on(LATE, "late_managed", work::managed),

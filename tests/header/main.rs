@@ -22,6 +22,7 @@ const SECTIONS: &[(&str, &[&str])] = &[
     ("- Limits and settings", &["limits"]),
     ("- History", &["history"]),
     ("- Snapshots", &["snapshot"]),
+    ("- Events", &["memory_event"]),
     ("- Allocators of other libraries", &["pluggable"]),
     ("- Private pools", &["mem_pool"]),
     ("- Managed memory", &["managed"]),

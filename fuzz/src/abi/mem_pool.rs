@@ -5,7 +5,10 @@ use crate::expect::{Expect, status};
 use crate::input::Input;
 use crate::outputs::Out;
 use crate::status_of;
-use crate::world::{Mode, World};
+use crate::world::{CALLS, Mode, World, destructor};
+use std::ffi::c_void;
+use std::sync::atomic::{AtomicU64, Ordering};
+use tcuda::driver::sys::CUstream_st;
 use tcuda::ffi::mem_pool::*;
 use tcuda::ffi::memory::tcuda_free;
 use tcuda::ffi::snapshot::tcuda_memory_snapshot;
@@ -237,4 +240,77 @@ pub(super) fn check_live(w: &mut World, i: &mut Input) {
     let (pool, at) = (handle as *mut _, equal.ptr().cast());
     let status = status_of!(tcuda_mem_pool_check_live(pool, device, list, ptrs.len(), at));
     equal.check_bool(w.judge(status, &e));
+}
+
+pub(super) fn from_id(w: &mut World, i: &mut Input) {
+    // Numbers of their own, so that no two handles of the model are of one pool.
+    static LAST: AtomicU64 = AtomicU64::new(1 << 20);
+    let mut e = Expect::default();
+    let number = LAST.fetch_add(1, Ordering::Relaxed);
+    let (id0, id1) = i.one_of(&[(0, number), (number, 0), (0, 0), (number, number), (u64::MAX, 0)]);
+    if id0 == id1 || id0 == u64::MAX {
+        e.wrong(status::INVALID_ARGUMENT);
+    }
+    let allocator = if i.rarely(8) { w.some_bits(i) } else { 0 };
+    if allocator != 0 {
+        e.wrong(status::INVALID_HANDLE);
+    }
+    let mut out = Out::<*mut tcuda_mem_pool>::required(i, &mut e);
+    let status = status_of!(tcuda_mem_pool_from_id(id0, id1, allocator as *mut _, out.ptr()));
+    let Some(pool) = out.check(w.judge(status, &e)) else { return };
+    w.pools.push(pool as usize);
+    w.counted += 1;
+    let mut same = std::ptr::null_mut();
+    let again = status_of!(tcuda_mem_pool_from_id(id0, id1, std::ptr::null_mut(), &mut same));
+    if w.judge(again, &Expect::default()) {
+        assert!(!same.is_null() && same != pool);
+        assert_eq!(status_of!(tcuda_mem_pool_destroy(same)), status::OK);
+        w.dead.push(same as usize);
+    }
+}
+
+pub(super) fn set_flags(w: &mut World, i: &mut Input) {
+    let mut e = Expect::default();
+    let handle = w.pool(i, &mut e);
+    let flags = i.one_of(&[0, 1, 0, 1, 2, 3, u32::MAX]);
+    if flags > TCUDA_MEM_POOL_USE_ON_OOM | TCUDA_MEM_POOL_NO_SPLIT {
+        e.wrong(status::INVALID_ARGUMENT);
+    }
+    // It may have what cannot be taken back.
+    e.also(&[status::INVALID_STATE]);
+    let status = status_of!(tcuda_mem_pool_set_flags(handle as *mut _, flags));
+    if w.judge(status, &e) {
+        w.has_whole |= flags & TCUDA_MEM_POOL_NO_SPLIT != 0;
+    }
+}
+
+/// Some of the streams.
+unsafe extern "C" fn is_routed(_: *mut c_void, stream: *mut CUstream_st) -> i32 {
+    (stream as usize / 64 % 2) as i32
+}
+
+pub(super) fn begin_streams(w: &mut World, i: &mut Input) {
+    let mut e = Expect::default();
+    let (handle, device) = (w.pool(i, &mut e), w.device(i, &mut e));
+    let filter: tcuda_stream_filter_fn = if i.rarely(8) { None } else { Some(is_routed) };
+    if filter.is_none() {
+        e.wrong(status::INVALID_ARGUMENT);
+    }
+    // They may be routed to it already.
+    e.also(&[status::INVALID_STATE]);
+    let data = std::ptr::from_ref(&CALLS).cast_mut().cast::<c_void>();
+    let destroy = Some(destructor as unsafe extern "C" fn(*mut c_void));
+    CALLS.owed.fetch_add(1, Ordering::Relaxed);
+    let pool = handle as *mut _;
+    let status = status_of!(tcuda_mem_pool_begin_streams(pool, device, filter, data, destroy));
+    if !w.judge(status, &e) {
+        CALLS.owed.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+pub(super) fn end_streams(w: &mut World, i: &mut Input) {
+    let mut e = Expect::default();
+    let (handle, device) = (w.pool(i, &mut e), w.device(i, &mut e));
+    e.also(&[status::INVALID_STATE]);
+    w.judge(status_of!(tcuda_mem_pool_end_streams(handle as *mut _, device)), &e);
 }

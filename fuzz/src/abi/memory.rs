@@ -201,3 +201,25 @@ pub(super) fn info(w: &mut World, i: &mut Input) {
         assert!(free <= total);
     }
 }
+
+pub(super) fn base(w: &mut World, i: &mut Input) {
+    let mut e = Expect::default();
+    let ptr = w.address(i, &mut e);
+    if ptr.is_null() {
+        e.wrong(status::INVALID_ARGUMENT);
+    }
+    // An address within a segment is right as well.
+    let is_block = w.blocks.iter().any(|block| block.ptr == ptr as usize);
+    if !is_block && !ptr.is_null() {
+        e = Expect::default();
+        e.also(&[status::INVALID_POINTER]);
+    }
+    let mut out = Out::<*mut c_void>::required(i, &mut e);
+    let mut bytes = Out::<usize>::required(i, &mut e);
+    let status = status_of!(tcuda_memory_base(ptr, out.ptr(), bytes.ptr()));
+    let ok = w.judge(status, &e);
+    if let (Some(base), Some(bytes)) = (out.check(ok), bytes.check(ok)) {
+        let (base, at) = (base as usize, ptr as usize);
+        assert!(base <= at && at - base < bytes);
+    }
+}

@@ -362,6 +362,21 @@ pub const FUNCTIONS: &[(&str, Step)] = &[
     ("tcuda_mem_pool_blocks", mem_pool::blocks),
     ("tcuda_mem_pool_restore", mem_pool::restore),
     ("tcuda_mem_pool_check_live", mem_pool::check_live),
+    ("tcuda_memory_on_event", history::on_event),
+    ("tcuda_memory_snapshot_event_count", history::event_count),
+    ("tcuda_memory_snapshot_event", history::event),
+    ("tcuda_memory_context_of", history::context_of),
+    ("tcuda_memory_compile_context_push", history::compile_context_push),
+    ("tcuda_memory_compile_context_pop", history::compile_context_pop),
+    ("tcuda_mem_pool_from_id", mem_pool::from_id),
+    ("tcuda_mem_pool_set_flags", mem_pool::set_flags),
+    ("tcuda_mem_pool_begin_streams", mem_pool::begin_streams),
+    ("tcuda_mem_pool_end_streams", mem_pool::end_streams),
+    ("tcuda_memory_largest_free", statistics::largest_free),
+    ("tcuda_memory_segment_sizes", statistics::segment_sizes),
+    ("tcuda_memory_base", memory::base),
+    ("tcuda_torch_mark_capture_begin", torch::mark_capture_begin),
+    ("tcuda_torch_mark_capture_end", torch::mark_capture_end),
 ];
 
 /// More calls than this make an input slow, not better.

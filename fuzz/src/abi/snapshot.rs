@@ -57,6 +57,7 @@ fn block_of(snapshot: *mut tcuda_memory_snapshot, index: usize) -> tcuda_block_i
         requested_bytes: 0,
         device: 0,
         state: 0,
+        context: std::ptr::null_mut(),
     };
     // SAFETY: as above.
     let found = unsafe { tcuda_memory_snapshot_block(snapshot, index, &mut info) } as i32;

@@ -162,3 +162,32 @@ pub(super) fn process_list(w: &mut World, i: &mut Input) {
     let pid = if done && capacity > 0 { std::process::id().into() } else { 7 };
     assert_eq!(process.pid, pid, "{done}");
 }
+
+pub(super) fn largest_free(w: &mut World, i: &mut Input) {
+    let mut e = Expect::default();
+    let device = w.device(i, &mut e);
+    let mut out = Out::<usize>::required(i, &mut e);
+    let status = status_of!(tcuda_memory_largest_free(device, out.ptr()));
+    out.check(w.judge(status, &e));
+}
+
+pub(super) fn segment_sizes(w: &mut World, i: &mut Input) {
+    let mut e = Expect::default();
+    let device = w.device(i, &mut e);
+    let none = tcuda_segment_size { cu_stream: std::ptr::null_mut(), bytes: 0, is_small: 7 };
+    let mut found = [none; 4];
+    let capacity = i.below(5);
+    let null = i.rarely(16);
+    if null && capacity > 0 {
+        e.wrong(status::INVALID_ARGUMENT);
+    }
+    let list = if null { std::ptr::null_mut() } else { found.as_mut_ptr() };
+    let mut count = Out::<usize>::required(i, &mut e);
+    let status = status_of!(tcuda_memory_segment_sizes(device, list, capacity, count.ptr()));
+    let count = count.check(w.judge(status, &e)).unwrap_or(0);
+    let written = if null { 0 } else { count.min(capacity) };
+    for (index, size) in found.iter().enumerate() {
+        assert_eq!(size.is_small == 7, index >= written);
+        assert_eq!(size.bytes == 0, index >= written);
+    }
+}

@@ -112,3 +112,15 @@ pub(super) fn release_pool(w: &mut World, i: &mut Input) {
     tell(format_args!("tcuda_torch_release_pool({device}, {id0}, {id1})"));
     tcuda_torch_release_pool(device, id0, id1);
 }
+
+pub(super) fn mark_capture_begin(w: &mut World, i: &mut Input) {
+    let device = w.device(i, &mut Expect::default());
+    tell(format_args!("tcuda_torch_mark_capture_begin({device})"));
+    tcuda_torch_mark_capture_begin(device);
+}
+
+pub(super) fn mark_capture_end(w: &mut World, i: &mut Input) {
+    let device = w.device(i, &mut Expect::default());
+    tell(format_args!("tcuda_torch_mark_capture_end({device})"));
+    tcuda_torch_mark_capture_end(device);
+}

@@ -15,7 +15,7 @@ fn event_of(arena: &Arena, state: &ArenaState, id: u32, action: Action, stack: u
     let stream = state.stream_of(arena, id).map_or(0, |stream| stream.native() as u64);
     let bytes = block.requested;
     let pool = arena.pool().word();
-    Event { address, bytes, stream, pool, time_us: 0, stack, metadata: 0, action }
+    Event { address, bytes, stream, pool, stack, ..Event::of(action) }
 }
 
 /// Records that the host attached a stored text to an allocated block.
@@ -108,6 +108,6 @@ fn record_segment_of(arena: &Arena, action: Action, address: u64, bytes: u64) {
     let stack = if comes { pending_stack() } else { 0 };
     let stream = arena.stream().map_or(0, |stream| stream.native() as u64);
     let pool = arena.pool().word();
-    let event = Event { address, bytes, stream, pool, time_us: 0, stack, metadata: 0, action };
+    let event = Event { address, bytes, stream, pool, stack, ..Event::of(action) };
     push(arena.device as usize, event);
 }

@@ -10,7 +10,7 @@ use crate::base::error::{Error, Result};
 use crate::base::lock::{Lock, Mutex};
 use crate::base::rank::Rank;
 use crate::memory::backing::pluggable::Pluggable;
-use crate::memory::config::pool_id::{OF_GRAPH, PLACE_BITS, PoolId};
+use crate::memory::config::pool_id::{GIVEN, MOST_GIVEN, OF_GRAPH, PLACE_BITS, PoolId};
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 /// Entries of the first chunk; each further chunk has twice as many as the one before.
@@ -67,6 +67,8 @@ static PLACES: AtomicUsize = AtomicUsize::new(FIRST_CHUNK);
 static TAKEN: AtomicUsize = AtomicUsize::new(0);
 /// Held while a chunk is allocated.
 static GROWING: Mutex<()> = Mutex::new(Rank::LEAF, ());
+/// Held while a pool is found or made by the pair of numbers that the host has given.
+static PAIRING: Mutex<()> = Mutex::new(Rank::POOL, ());
 
 /// An existing entry.
 fn place(index: usize) -> &'static Place {
@@ -181,6 +183,14 @@ impl PoolId {
         self.place().flags.load(Ordering::Acquire)
     }
 
+    /// Sets the flags that the host may set.
+    pub fn set_flags(self, flags: u32) {
+        let all = USE_ON_OOM | NO_SPLIT;
+        let change = |before: u32| Some(before & !all | flags & all);
+        // It always succeeds.
+        let _ = self.place().flags.fetch_update(Ordering::AcqRel, Ordering::Acquire, change);
+    }
+
     /// Fails while the pool sleeps.
     pub(in crate::memory) fn require_awake(self) -> Result<()> {
         if self.is_asleep() {
@@ -211,6 +221,47 @@ impl Pool {
     pub fn of_graph() -> Result<Pool> {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         Pool::claim_place(NEXT.fetch_add(1, Ordering::Relaxed), OF_GRAPH, 0, None)
+    }
+
+    /// A reference to the pool to which the host has given this pair of numbers. It is made if none
+    /// is alive, with `source`, which is an error if one is.
+    pub fn of_pair(pair: (u64, u64), source: Option<Pluggable>) -> Result<Pool> {
+        let (kind, number) = match pair {
+            (0, number @ 1..=MOST_GIVEN) => (GIVEN, number),
+            (number @ 1..=MOST_GIVEN, 0) => (GIVEN | OF_GRAPH, number),
+            (first, second) => {
+                return Err(Error::OutOfRange {
+                    name: if first == 0 || second <= MOST_GIVEN { "id0" } else { "id1" },
+                    value: first.max(second).try_into().unwrap_or(i64::MAX),
+                    allowed: "one of the two numbers is 0, the other 1 to 2^38 - 1",
+                });
+            }
+        };
+        let _pairing = PAIRING.lock();
+        match (Pool::find(kind | number << PLACE_BITS), source) {
+            (None, source) => Pool::claim_place(number, kind, 0, source),
+            (Some(pool), None) => Ok(pool),
+            (Some(_), Some(_)) => Err(Error::InvalidState(
+                "a pool with these numbers exists, whose allocator cannot change: pass NULL",
+            )),
+        }
+    }
+
+    /// Adds a reference to the live pool whose word is this one, except for its entry.
+    fn find(word: u64) -> Option<Pool> {
+        let is_it = |owner: u64| owner >> PLACE_BITS == word >> PLACE_BITS;
+        (0..PLACES.load(Ordering::Acquire)).find_map(|index| {
+            let place = place(index);
+            if !is_it(place.owner.load(Ordering::Acquire)) {
+                return None;
+            }
+            let add = |references: u32| (references > 0).then(|| references + 1);
+            place.references.fetch_update(Ordering::AcqRel, Ordering::Relaxed, add).ok()?;
+            // The entry may have gone to another pool before the reference was added.
+            let owner = place.owner.load(Ordering::Acquire);
+            let found = Pool { id: PoolId::of_word(owner), of_graph: false };
+            is_it(owner).then_some(found)
+        })
     }
 
     /// Finds a vacant entry for a new pool.
@@ -319,6 +370,31 @@ mod tests {
         assert!(other.id() == id && id.is_alive());
         drop(other);
         assert!(!id.is_alive() && !id.serves_on_oom() && !PoolId::DEFAULT.is_alive());
+    }
+
+    #[test]
+    fn a_pair_of_numbers_names_one_pool_while_it_lives() {
+        let (of_host, of_graph) = ((0, MOST_GIVEN), (MOST_GIVEN, 0));
+        let pool = Pool::of_pair(of_host, None).unwrap();
+        let same = Pool::of_pair(of_host, None).unwrap();
+        let other = Pool::of_pair(of_graph, None).unwrap();
+        assert_eq!((pool.id(), pool.id().references()), (same.id(), 2));
+        assert_ne!(other.id(), pool.id());
+        assert_eq!([pool.id().pair(), other.id().pair()], [of_host, of_graph]);
+        let own = Pool::new(0, None).unwrap();
+        let pair = own.id().pair();
+        assert_ne!(Pool::of_pair(pair, None).unwrap().id(), own.id(), "the library's has the pair");
+        pool.id().set_flags(USE_ON_OOM);
+        assert!(same.id().serves_on_oom() && !other.id().serves_on_oom());
+        pool.id().set_flags(0);
+        assert!(!same.id().serves_on_oom());
+        drop((pool, same));
+        let pool = Pool::of_pair(of_host, None).unwrap();
+        assert_eq!(pool.id().references(), 1);
+        for pair in [(0, 0), (1, 1), (MOST_GIVEN + 1, 0), (0, MOST_GIVEN + 1), (u64::MAX, 0)] {
+            let refused = Pool::of_pair(pair, None);
+            assert!(matches!(refused, Err(Error::OutOfRange { .. })), "{pair:?}");
+        }
     }
 
     #[test]

@@ -4,8 +4,13 @@
 pub(in crate::memory) const PLACE_BITS: u32 = 24;
 /// Set in the number of a pool that a capture made.
 pub(in crate::memory) const OF_GRAPH: u64 = 1 << 63;
+/// Set in the number of a pool that the host has given.
+pub(in crate::memory) const GIVEN: u64 = 1 << 62;
+/// The largest number that the host may give.
+pub const MOST_GIVEN: u64 = (1 << (62 - PLACE_BITS)) - 1;
 
-/// The identity of a pool, unique within the process.
+/// The identity of a pool, unique within the process. A pool with a number that the host has given
+/// may get the identity of an earlier one with this number, whose memory it then has.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PoolId(u64);
 
@@ -15,7 +20,7 @@ impl PoolId {
 
     /// PyTorch's pair: (0, n) for pools of the host, (n, 0) for pools of captures.
     pub fn pair(self) -> (u64, u64) {
-        let number = (self.0 & !OF_GRAPH) >> PLACE_BITS;
+        let number = (self.0 & !(OF_GRAPH | GIVEN)) >> PLACE_BITS;
         if self.0 & OF_GRAPH == 0 { (0, number) } else { (number, 0) }
     }
 

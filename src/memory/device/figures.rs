@@ -6,6 +6,7 @@ use crate::base::log::{self, Level};
 use crate::base::thread;
 use crate::gpu::capture_mode::Relaxed;
 use crate::gpu::gpus;
+use crate::memory::config::size::Class;
 use crate::memory::device::backend::Server;
 use crate::memory::device::{DeviceMemory, DeviceStats};
 use crate::memory::stats::ledger::Statistics;
@@ -30,6 +31,17 @@ pub(crate) fn leave() {
 fn count_scopes(change: impl FnOnce(u32) -> u32) {
     let scopes = &thread::block().scopes;
     scopes.store(change(scopes.load(Ordering::Relaxed)), Ordering::Relaxed);
+}
+
+/// The mapped memory of a stream in a size class.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SegmentSize {
+    /// The driver's handle of the stream.
+    pub stream: usize,
+    /// Size class.
+    pub class: Class,
+    /// Bytes.
+    pub bytes: u64,
 }
 
 impl DeviceMemory {
@@ -80,6 +92,40 @@ impl DeviceMemory {
         ))?;
         count_scopes(|open| open.saturating_sub(1));
         Ok(Statistics { max_split_size: self.policy.max_split_size(), ..statistics })
+    }
+
+    /// Bytes of the largest free block of any stream and pool.
+    pub fn largest_free(&self) -> Result<u64> {
+        let mut largest = 0;
+        self.each_arena(|state| {
+            largest = largest.max(state.largest_free());
+            Ok(())
+        })?;
+        Ok(largest)
+    }
+
+    /// The mapped memory of each stream and size class, that of private pools included.
+    pub fn segment_sizes(&self) -> Result<Vec<SegmentSize>> {
+        let mut list: Vec<SegmentSize> = Vec::new();
+        self.each_arena(|state| {
+            let arena = state.arena();
+            let bytes = state.reserved().0 as u64;
+            let Some(stream) = arena.stream().filter(|_| !arena.segmented && bytes > 0) else {
+                return Ok(());
+            };
+            let (native, class) = (stream.native() as usize, arena.class);
+            let same = |size: &&mut SegmentSize| (size.stream, size.class) == (native, class);
+            match list.iter_mut().find(same) {
+                Some(size) => size.bytes += bytes,
+                None => {
+                    let no_memory = |_| Error::OutOfHostMemory("the sizes of segments");
+                    list.try_reserve(1).map_err(no_memory)?;
+                    list.push(SegmentSize { stream: native, class, bytes });
+                }
+            }
+            Ok(())
+        })?;
+        Ok(list)
     }
 
     /// Resets every peak to its current value.

@@ -130,7 +130,7 @@ impl Captures {
             cached: CachedHeaps::default(),
             uses: Uses::default(),
         });
-        gpus.note_captures(list.len());
+        gpus.begin_capture();
         Ok(number)
     }
 
@@ -147,8 +147,8 @@ impl Captures {
         let mut list = self.list.lock();
         let index = list.iter().position(|capture| capture.number == number);
         let ended = index.map(|index| list.swap_remove(index));
-        gpus.note_captures(list.len());
         drop(list);
+        ended.iter().for_each(|_| gpus.end_capture());
         ended.map(|mut ended| std::mem::take(&mut ended.uses)).unwrap_or_default()
     }
 

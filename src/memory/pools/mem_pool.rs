@@ -11,6 +11,7 @@ use crate::memory::arena::pool::{NO_SPLIT, Pool, USE_ON_OOM};
 use crate::memory::backing::pluggable::Pluggable;
 use crate::memory::config::pool_id::PoolId;
 use crate::memory::device::backend::Server;
+use crate::memory::pools::stream_routes::{self, Filter};
 use crate::memory::pools::{route, sleep};
 
 /// A private pool as the host sees it.
@@ -20,22 +21,59 @@ pub struct MemPool {
     own: Mutex<Option<Pool>>,
 }
 
+fn check_flags(flags: u32) -> Result<()> {
+    if flags & !(USE_ON_OOM | NO_SPLIT) == 0 {
+        return Ok(());
+    }
+    Err(Error::OutOfRange {
+        name: "flags",
+        value: flags.into(),
+        allowed: "combine TCUDA_MEM_POOL_USE_ON_OOM and _NO_SPLIT, or use 0",
+    })
+}
+
+/// Fails where the allocator backend has no private pools.
+fn require_native(device: &Device) -> Result<()> {
+    if matches!(device.memory().server(), Server::DriverPool | Server::Pluggable) {
+        let (what, by) = ("a private pool", "allocator backend: only \"native\" has them");
+        return Err(Error::NotSupported { what, by });
+    }
+    Ok(())
+}
+
 const DESTROYED: Error = Error::InvalidState("the pool is being destroyed by another thread");
 
 impl MemPool {
     /// Makes a pool with memory from `source`; without one, from the driver.
     pub fn new(flags: u32, source: Option<Pluggable>) -> Result<MemPool> {
-        if flags & !(USE_ON_OOM | NO_SPLIT) != 0 {
-            return Err(Error::OutOfRange {
-                name: "flags",
-                value: flags.into(),
-                allowed: "combine TCUDA_MEM_POOL_USE_ON_OOM and TCUDA_MEM_POOL_NO_SPLIT, or use 0",
-            });
-        }
+        check_flags(flags)?;
         if let Some(source) = &source {
             source.begin_use();
         }
         Ok(MemPool::of(Pool::new(flags, source)?))
+    }
+
+    /// The host's view of the pool with a pair of numbers of another library, made if it is new.
+    /// PyTorch's graphs, to which pairs with a first number belong, write unused memory of it.
+    pub fn of_pair(pair: (u64, u64), source: Option<Pluggable>) -> Result<MemPool> {
+        if let Some(source) = &source {
+            source.begin_use();
+        }
+        let pool = Pool::of_pair(pair, source)?;
+        Ok(MemPool::of(if pair.0 == 0 { pool } else { pool.for_graph() }))
+    }
+
+    /// Sets the flags of the pool. Blocks that exist stay as they are.
+    pub fn set_flags(&self, flags: u32) -> Result<()> {
+        check_flags(flags)?;
+        let pool = self.share()?;
+        if pool.id().keeps_whole() && flags & NO_SPLIT == 0 {
+            return Err(Error::InvalidState(
+                "the pool has TCUDA_MEM_POOL_NO_SPLIT, which cannot be taken back; keep it",
+            ));
+        }
+        pool.id().set_flags(flags);
+        Ok(())
     }
 
     /// Makes the host's view of an existing pool.
@@ -56,11 +94,26 @@ impl MemPool {
     /// Routes this thread's allocations on a device to the pool, until the matching `end`. `handle`
     /// is the host's name of the pool.
     pub fn begin(&self, handle: usize, device: &Device) -> Result<()> {
-        if matches!(device.memory().server(), Server::DriverPool | Server::Pluggable) {
-            let (what, by) = ("a private pool", "allocator backend: only \"native\" has them");
-            return Err(Error::NotSupported { what, by });
-        }
+        require_native(device)?;
         route::begin(self.share()?, handle, device.ordinal(), device.streams.generation())
+    }
+
+    /// Routes the allocations of all threads on the streams of a device that the filter accepts to
+    /// the pool, until the matching `end_streams`. `handle` is the host's name of the pool.
+    pub fn begin_streams(
+        &self,
+        handle: usize,
+        device: &Device,
+        filter: Box<dyn Filter>,
+    ) -> Result<()> {
+        require_native(device)?;
+        let generation = device.streams.generation();
+        stream_routes::begin(self.share()?, handle, device.ordinal(), generation, filter)
+    }
+
+    /// Ends the route that `begin_streams` began.
+    pub fn end_streams(&self, device: &Device) -> Result<()> {
+        stream_routes::end(self.id, device.ordinal(), device.streams.generation())
     }
 
     /// Ends the route that `begin` began.

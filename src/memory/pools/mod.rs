@@ -7,3 +7,4 @@ pub(crate) mod cached_heaps;
 pub mod mem_pool;
 pub mod route;
 pub(crate) mod sleep;
+pub mod stream_routes;

@@ -1,5 +1,5 @@
 //! Routes: per thread and device, the private pool that allocations go to. A routed allocation
-//! comes from the pool's heap for its stream.
+//! comes from the pool's heap for its stream. `stream_routes.rs` has those of streams.
 
 use crate::base::error::{Error, Result};
 use crate::base::retired::Reclaimable;
@@ -17,6 +17,7 @@ use crate::memory::device::DeviceMemory;
 use crate::memory::device::segments::DetachedSegments;
 use crate::memory::pools::active_captures::{Source, next_number};
 use crate::memory::pools::cached_heaps::CachedHeaps;
+use crate::memory::pools::stream_routes;
 use crate::observe::flags::{self, Watcher};
 use std::sync::atomic::Ordering;
 
@@ -138,10 +139,10 @@ pub(crate) fn forget(block: &Block) {
     }
 }
 
-/// Does this thread have a route on any device?
+/// May a route apply to an allocation of this thread?
 #[inline]
 pub fn is_routed() -> bool {
-    thread::block().is_routed()
+    thread::block().is_routed() || stream_routes::are_any()
 }
 
 /// The pool to which this thread's allocations on a device go, and the number of the route.
@@ -163,18 +164,17 @@ fn share(device: i32, generation: u64) -> Option<Pool> {
 }
 
 /// The heap that this thread's innermost route on a device caches for a stream, in segments or not.
-fn cached_heap<'a>(
+fn cached_heap(
     device: i32,
     generation: u64,
     stream: &Stream,
     segmented: bool,
-) -> Option<&'a Heap> {
+) -> Option<*const Heap> {
     let found = with_own(|routes| {
         let is_it = |route: &&Route| route.device == device && route.generation == generation;
         routes.0.iter().rev().find(is_it)?.cached.find(stream, segmented)
     });
-    // SAFETY: a heap of a live pool, which the route holds.
-    found.flatten().map(|heap| unsafe { &*heap })
+    found.flatten()
 }
 
 /// Caches a heap of its pool in the innermost route on a device.
@@ -303,14 +303,20 @@ impl DeviceMemory {
         stream: &Stream,
     ) -> Result<&'a Heap> {
         let generation = device.streams.generation();
-        let (pool, number) = pool(self.ordinal, generation);
+        let (mut pool, mut number) = pool(self.ordinal, generation);
+        let by_stream = stream_routes::find(self.ordinal, generation, stream);
+        let by_stream = by_stream.filter(|route| route.number > number);
+        if let Some(route) = &by_stream {
+            (pool, number) = (route.pool.id(), route.number);
+        }
         let is_segmented = |pool: PoolId| self.policy.is_segmented() || pool.wants_segments();
         if let Some(source) = gpus.captures().source(gpus, stream, is_segmented)? {
             if source.number > number {
                 return self.captured_heap(gpus, device, source, is_segmented);
             }
             // The graph uses the block of this allocation, and so keeps the pool alive.
-            if let Some(pool) = share(self.ordinal, generation) {
+            let shared = by_stream.as_ref().map(|route| route.pool.share());
+            if let Some(pool) = shared.or_else(|| share(self.ordinal, generation)) {
                 gpus.captures().retain(source.number, pool.for_graph())?;
             }
         }
@@ -328,11 +334,19 @@ impl DeviceMemory {
         if pool.may_shrink() && !own.is_default() && own.is_capturing(gpus)? {
             pool.note_capture();
         }
-        if let Some(heap) = cached_heap(self.ordinal, generation, own, segmented) {
+        let cached = match &by_stream {
+            Some(route) => route.cached_heap(own, segmented),
+            None => cached_heap(self.ordinal, generation, own, segmented),
+        };
+        // SAFETY: a heap of the device, which lives as long as this thread is inside.
+        if let Some(heap) = cached.map(|heap| unsafe { &*heap }) {
             return Ok(heap);
         }
         let heap = self.heap_of_pool(gpus, device, own, segmented, pool)?;
-        remember(self.ordinal, generation, own, heap);
+        match &by_stream {
+            Some(route) => route.remember(own, heap),
+            None => remember(self.ordinal, generation, own, heap),
+        }
         Ok(heap)
     }
 

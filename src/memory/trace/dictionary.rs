@@ -166,15 +166,17 @@ fn write_event(snapshot: &Snapshot, event: &Event, to: &mut dyn Notation) -> Res
             ("time_us", event.time_us),
         ],
     )?;
-    to.key("compile_context")?;
-    to.word("N/A")?;
-    to.key("user_metadata")?;
-    match event.metadata {
-        0 => to.word("")?,
-        id => to.metadata(id, snapshot.stacks.text(id))?,
+    let texts =
+        [("compile_context", event.compilation, "N/A"), ("user_metadata", event.metadata, "")];
+    for (key, id, without) in texts {
+        to.key(key)?;
+        match id {
+            0 => to.word(without)?,
+            id => to.metadata(id, snapshot.stacks.text(id).to_bytes())?,
+        }
     }
     to.key("pool_id")?;
-    write_pool(PoolId::of_word(event.pool), to)?;
+    write_pool(event.pool_id(), to)?;
     to.key("frames")?;
     write_stack(&snapshot.stacks, event.stack, to)?;
     to.end_dictionary()

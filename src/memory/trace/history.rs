@@ -14,9 +14,9 @@
 //! on, the host's function is called first, on the allocating thread and with no lock held; its
 //! frames are kept in a thread-local until the event.
 
-use super::metadata;
 use super::ring::{Action, Event, Ring};
 use super::stacks::{self, Pin};
+use super::{listeners, metadata};
 use crate::base::error::Result;
 use crate::base::frames::{self, Source};
 use crate::base::lock::{Held, Mutex};
@@ -102,10 +102,10 @@ struct State {
     in_source: Cell<bool>,
 }
 
-/// Is recording on?
+/// Is recording on, or does anything listen to events?
 #[inline(always)]
 pub fn is_on() -> bool {
-    RECORDER.is_some()
+    RECORDER.is_some() || listeners::is_on()
 }
 
 /// Gathers the frames before an allocation on a stream.
@@ -147,11 +147,12 @@ fn capture_stack(needed: FramesFor, stream: u64) {
     let native = &native[..len];
     let mut pin = Pin::NONE;
     match &recorder.source {
-        None => pin = stacks::keep(&mut std::iter::empty(), native),
+        None => pin = stacks::keep(None, &mut std::iter::empty(), native),
         Some(source) => {
             let _waiting = waiting::in_host_function();
             STATE.with(|state| state.in_source.set(true));
-            source.capture(&mut |named| pin = stacks::keep(named, native));
+            let mut context = source.context();
+            source.capture(&mut |named| pin = stacks::keep(context.take(), named, native));
             STATE.with(|state| state.in_source.set(false));
         }
     }
@@ -204,6 +205,7 @@ fn remove_unreferenced(_records: &Held<'_, ()>) {
         for event in ring.lock().iter() {
             add(event.stack);
             add(event.metadata);
+            add(event.compilation);
         }
     }
     stacks::finish(&ids, walked);
@@ -232,23 +234,26 @@ fn now_us() -> i64 {
     since.map_or(0, |since| since.as_micros() as i64)
 }
 
-/// Adds an event, if the recorder wants it.
+/// Adds an event, if the recorder wants it, and passes it to the listeners.
 pub(in crate::memory) fn push(ring: usize, event: Event) {
-    let Some(recorder) = RECORDER.get() else { return };
-    let is_wanted = if ring == HOST { recorder.host } else { recorder.device };
-    if !recorder.events || !is_wanted || recorder.skip & event.action.bit() != 0 {
+    let recorder = RECORDER.get();
+    let is_recorded = recorder.is_some_and(|recorder| {
+        let is_wanted = if ring == HOST { recorder.host } else { recorder.device };
+        recorder.events && is_wanted && recorder.skip & event.action.bit() == 0
+    });
+    if !is_recorded && !listeners::is_on() {
         return;
     }
-    let has_frames = recorder.frames_for >= FramesFor::Alloc;
+    let has_frames = recorder.is_some_and(|recorder| recorder.frames_for >= FramesFor::Alloc);
     let stack = if has_frames { event.stack } else { 0 };
-    // As in PyTorch, events of pinned memory have no metadata.
-    let metadata = match event.action {
-        Action::Annotate => event.metadata,
-        _ if ring == HOST => 0,
-        _ => metadata::id(),
-    };
-    if let Some(ring) = RINGS.get(ring) {
-        let event = Event { stack, metadata, time_us: now_us(), ..event };
+    // As in PyTorch, events of pinned memory have no texts.
+    let (metadata, compilation) = if ring == HOST { (0, 0) } else { metadata::ids() };
+    let metadata = if event.action == Action::Annotate { event.metadata } else { metadata };
+    let event = Event { stack, metadata, compilation, time_us: now_us(), ..event };
+    if listeners::is_on() {
+        listeners::notify((ring != HOST).then_some(ring as i32), &event);
+    }
+    if let (Some(recorder), Some(ring)) = (recorder.filter(|_| is_recorded), RINGS.get(ring)) {
         ring.lock().push(event, recorder.most);
     }
 }
@@ -265,7 +270,7 @@ pub(in crate::memory) fn of_uncached(
 ) {
     if is_on() {
         let (pool, stream) = (PoolId::DEFAULT.word(), stream.native() as u64);
-        let event = Event { address, bytes, stream, pool, time_us: 0, stack, metadata: 0, action };
+        let event = Event { address, bytes, stream, pool, stack, ..Event::of(action) };
         push(device as usize, event);
     }
 }
@@ -280,8 +285,8 @@ pub(in crate::memory) fn annotated(
     metadata: u32,
 ) {
     let (pool, stream) = (PoolId::DEFAULT.word(), stream.native() as u64);
-    let (stack, action) = (take_stack(), Action::Annotate);
-    let event = Event { address, bytes, stream, pool, time_us: 0, stack, metadata, action };
+    let (stack, of) = (take_stack(), Event::of(Action::Annotate));
+    let event = Event { address, bytes, stream, pool, stack, metadata, ..of };
     push(device as usize, event);
 }
 
@@ -303,10 +308,8 @@ pub(in crate::memory) fn stack_of_uncached(stack: u32) -> u32 {
 pub fn out_of_memory(device: i32, bytes: u64, free: u64) {
     if is_on() {
         let (stack, stream) = (pending_stack(), STREAM.get());
-        let action = Action::OutOfMemory;
-        let pool = PoolId::DEFAULT.word();
-        let event =
-            Event { address: free, bytes, stream, pool, time_us: 0, stack, metadata: 0, action };
+        let of = Event::of(Action::OutOfMemory);
+        let event = Event { address: free, bytes, stream, stack, ..of };
         push(device as usize, event);
     }
 }
@@ -314,18 +317,14 @@ pub fn out_of_memory(device: i32, bytes: u64, free: u64) {
 /// Records a snapshot of a device or pool that has `bytes` active bytes.
 pub(in crate::memory) fn snapshot_taken(device: i32, bytes: u64, pool: PoolId) {
     if is_on() {
-        let action = Action::Snapshot;
-        let pool = pool.word();
-        let event =
-            Event { address: 0, bytes, stream: 0, pool, time_us: 0, stack: 0, metadata: 0, action };
+        let event = Event { bytes, pool: pool.word(), ..Event::of(Action::Snapshot) };
         push(device as usize, event);
     }
 }
 
 /// Records an event of pinned memory; the caller holds the lock of the memory that changes.
 pub(in crate::memory) fn host_event(action: Action, address: u64, bytes: u64, stack: u32) {
-    let pool = PoolId::DEFAULT.word();
-    push(HOST, Event { address, bytes, stream: 0, pool, time_us: 0, stack, metadata: 0, action });
+    push(HOST, Event { address, bytes, stack, ..Event::of(action) });
 }
 
 /// Locks the ring of a device, or of pinned memory.
@@ -347,6 +346,9 @@ pub fn record(recorder: Option<Recorder>, clear: bool) -> Result<()> {
         source.is_taken();
     }
     let records = RECORDS.lock();
+    if new.is_none() {
+        replace_pin(Pin::NONE);
+    }
     let old = replace(new);
     if clear {
         clear_rings();

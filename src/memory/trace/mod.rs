@@ -6,6 +6,7 @@
 pub mod dictionary;
 pub mod history;
 pub(crate) mod json;
+pub mod listeners;
 pub mod metadata;
 pub(crate) mod page;
 pub(crate) mod pickle;

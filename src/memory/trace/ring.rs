@@ -5,6 +5,7 @@
 
 use crate::base::error::{Error, Result};
 use crate::base::region::{Region, Zeroed};
+use crate::memory::config::pool_id::PoolId;
 
 /// The kinds of events, with PyTorch's names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -96,8 +97,32 @@ pub struct Event {
     pub stack: u32,
     /// Id of the text of the host, which `stacks.rs` keeps as a stack; 0: none.
     pub metadata: u32,
+    /// Id of the text of the thread's context of compilation, kept likewise; 0: none.
+    pub compilation: u32,
     /// The kind of the event.
     pub action: Action,
+}
+
+impl Event {
+    /// An event of which nothing is known but its action.
+    pub const fn of(action: Action) -> Event {
+        Event {
+            address: 0,
+            bytes: 0,
+            stream: 0,
+            pool: 0,
+            time_us: 0,
+            stack: 0,
+            metadata: 0,
+            compilation: 0,
+            action,
+        }
+    }
+
+    /// The private pool.
+    pub fn pool_id(&self) -> PoolId {
+        PoolId::of_word(self.pool)
+    }
 }
 
 // SAFETY: integers, and Action has a value 0.
@@ -196,8 +221,7 @@ mod tests {
     use super::*;
 
     fn event(address: u64) -> Event {
-        let action = Action::Alloc;
-        Event { address, bytes: 1, stream: 0, pool: 0, time_us: 0, stack: 0, metadata: 0, action }
+        Event { address, bytes: 1, ..Event::of(Action::Alloc) }
     }
 
     fn addresses(ring: &Ring) -> Vec<u64> {

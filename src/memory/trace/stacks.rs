@@ -9,7 +9,7 @@
 //! search ends, or was stored in between.
 
 use crate::base::error::Result;
-use crate::base::frames::{Ids, Named, Stacks};
+use crate::base::frames::{Context, Ids, Named, Stacks};
 use crate::base::lock::Mutex;
 use crate::base::rank::Rank;
 use crate::base::stack_table::StackTable;
@@ -61,9 +61,13 @@ impl Drop for Pin {
 }
 
 /// Stores a stack, innermost frame first.
-pub fn keep(named: &mut dyn Iterator<Item = Named<'_>>, native: &[usize]) -> Pin {
+pub fn keep(
+    context: Option<Context>,
+    named: &mut dyn Iterator<Item = Named<'_>>,
+    native: &[usize],
+) -> Pin {
     let mut recorded = RECORDED.lock();
-    let id = recorded.table.keep(named, native);
+    let id = recorded.table.keep(context, named, native);
     ARE_MANY.store(recorded.table.are_many(), Ordering::Relaxed);
     Pin { id, generation: recorded.generation }
 }
@@ -99,6 +103,16 @@ pub fn finish(ids: &Ids, walked: usize) {
     ARE_MANY.store(false, Ordering::Relaxed);
     drop(recorded);
     drop(old);
+}
+
+/// The context of a stored stack.
+pub fn context(id: u32) -> Option<Context> {
+    RECORDED.lock().table.stacks().context(id).map(Context::share)
+}
+
+/// Passes all stacks to a function, which must not use this table.
+pub fn read<R>(body: impl FnOnce(&Stacks) -> R) -> R {
+    body(RECORDED.lock().table.stacks())
 }
 
 /// A copy of all stacks, for reading.

@@ -4,6 +4,8 @@ use crate::host::{CURRENT, Done, Failed, Memory, Stream, call, copy, expect, fil
 use std::cell::UnsafeCell;
 use std::ffi::c_void;
 use std::ptr::{null, null_mut};
+use std::sync::atomic::{AtomicI64, Ordering};
+use tcuda::driver::sys::CUstream_st;
 use tcuda::ffi::copy::*;
 use tcuda::ffi::device::*;
 use tcuda::ffi::file::*;
@@ -12,6 +14,7 @@ use tcuda::ffi::managed::*;
 use tcuda::ffi::mem_pool::*;
 use tcuda::ffi::memory::{tcuda_free, tcuda_malloc, tcuda_record_stream};
 use tcuda::ffi::pluggable::tcuda_pluggable_allocator_destroy;
+use tcuda::ffi::statistics::{tcuda_memory_largest_free, tcuda_memory_segment_sizes};
 use tcuda::ffi::status::tcuda_status;
 use tcuda::ffi::stream::tcuda_stream;
 
@@ -280,3 +283,51 @@ struct Page(UnsafeCell<[u8; 4096]>);
 
 // SAFETY: only copies of the driver touch it.
 unsafe impl Sync for Page {}
+
+/// A pool by its numbers, to which streams are routed.
+pub fn stream_routes() -> Done {
+    let stream = Stream::new(0, 0)?;
+    let mut pool = null_mut();
+    call!(tcuda_mem_pool_from_id(0, 7, null_mut(), &mut pool))?;
+    let done = (|| {
+        let mut same = null_mut();
+        call!(tcuda_mem_pool_from_id(0, 7, null_mut(), &mut same))?;
+        let set = call!(tcuda_mem_pool_set_flags(same, TCUDA_MEM_POOL_USE_ON_OOM));
+        call!(tcuda_mem_pool_destroy(same))?;
+        set?;
+        let filter = Some(is_any as unsafe extern "C" fn(_, _) -> _);
+        FILTERS.fetch_add(1, Ordering::Relaxed);
+        let begun =
+            call!(tcuda_mem_pool_begin_streams(pool, 0, filter, null_mut(), Some(filter_ends)));
+        if begun.is_err() {
+            FILTERS.fetch_sub(1, Ordering::Relaxed);
+        }
+        begun?;
+        let block = Memory::new(1000, 0, stream.0);
+        let (mut largest, mut count) = (0, 0);
+        let looked = call!(tcuda_memory_largest_free(0, &mut largest))
+            .and_then(|()| call!(tcuda_memory_segment_sizes(0, null_mut(), 0, &mut count)));
+        call!(tcuda_mem_pool_end_streams(pool, 0))?;
+        if FILTERS.load(Ordering::Relaxed) != 0 {
+            problem("a filter outlives its route".into());
+        }
+        looked?;
+        drop(block?);
+        Ok(())
+    })();
+    call!(tcuda_mem_pool_destroy(pool))?;
+    done
+}
+
+/// Filters that the library took and has not let go of.
+static FILTERS: AtomicI64 = AtomicI64::new(0);
+
+unsafe extern "C" fn is_any(_: *mut c_void, _: *mut CUstream_st) -> i32 {
+    1
+}
+
+unsafe extern "C" fn filter_ends(_: *mut c_void) {
+    if FILTERS.fetch_sub(1, Ordering::Relaxed) <= 0 {
+        problem("a failed route was taken".into());
+    }
+}

@@ -387,6 +387,15 @@ impl ArenaState {
         }
     }
 
+    /// Bytes of the largest free block, whole segments included.
+    pub(in crate::memory) fn largest_free(&self) -> u64 {
+        let is_free = |state| matches!(state, State::Free | State::Quick | State::ForeignFree);
+        let blocks = self.blocks.all().map(|id| &self.blocks[id]);
+        let free = blocks.filter(|block| is_free(block.state)).map(|block| block.units);
+        let largest = free.chain(self.idle().map(|fit| fit.units)).max();
+        u64::from(largest.unwrap_or(0)) * UNIT
+    }
+
     /// Bytes of free blocks, whole segments included.
     pub(in crate::memory) fn unused(&self) -> u64 {
         let idle: u64 = self.idle().map(|fit| u64::from(fit.units) * UNIT).sum();
