@@ -5,7 +5,7 @@
 
 enum { KIB = 1 << 10, MIB = 1 << 20, MOST = 4096, THREADS = 4, ROUNDS = 300 };
 
-/* What a listener saw. Its own lock, since threads are in it at once. */
+/* What a listener saw. */
 typedef struct seen {
     pthread_mutex_t lock;
     tcuda_memory_event events[MOST];
@@ -13,6 +13,7 @@ typedef struct seen {
     char compile_context[MOST][24];
     size_t count;
     tcuda_status inside[4]; /* of calls that the listener made */
+    char message[200]; /* of the last of them */
     bool calls;
     int destroyed;
 } seen;
@@ -35,6 +36,7 @@ static void on_event(void *user_data, const tcuda_memory_event *event)
         to->inside[1] = tcuda_free(event->ptr);
         to->inside[2] = tcuda_memory_stat(0, "num_ooms", &value);
         to->inside[3] = tcuda_memory_empty_cache();
+        snprintf(to->message, sizeof to->message, "%s", tcuda_last_error());
     }
     pthread_mutex_unlock(&to->lock);
 }
@@ -153,13 +155,20 @@ static void a_listener_sees_each_event(void)
     CHECK_OK(tcuda_stream_destroy(stream));
 }
 
+static void *allocate_once(void *argument)
+{
+    (void)argument;
+    CHECK_OK(tcuda_free(allocate(3 * MIB, 0, NULL)));
+    return NULL;
+}
+
 static void a_listener_may_not_call_the_library(void)
 {
     CHECK_OK(tcuda_free(allocate(100, 0, NULL))); /* has memory from now on */
     tcuda_observer *const calling = listen(&first), *const quiet = listen(&second);
     first.calls = true;
-    void *const block = allocate(3 * MIB, 0, NULL);
-    CHECK_OK(tcuda_free(block));
+    run_on_thread(allocate_once, NULL); /* which has no message yet */
+    CHECK(strstr(first.message, "must not call tcuda") != NULL);
     CHECK_EQ(first.count, second.count);
     for (size_t i = 0; i < sizeof first.inside / sizeof *first.inside; i++)
         CHECK_EQ(first.inside[i], TCUDA_STATUS_INVALID_STATE);

@@ -194,6 +194,15 @@ static void routes_may_change_under_threads(void)
         CHECK_OK(tcuda_free(allocate(1000, 0, stream)));
         CHECK_OK(tcuda_mem_pool_end_streams(pools[round % 2], 0));
     }
+    /* A pool that ends, whose memory serves the next one. */
+    wanted last = { .stream = native_of(stream) };
+    for (int round = 0; round < rounds; round++) {
+        tcuda_mem_pool *pool = NULL;
+        CHECK_OK(tcuda_mem_pool_create(NULL, 0, &pool));
+        route(pool, &last);
+        CHECK_OK(tcuda_free(allocate(1000, 0, stream)));
+        CHECK_OK(tcuda_mem_pool_destroy(pool));
+    }
     atomic_store(&is_over, true);
     for (int i = 0; i < THREADS; i++)
         join_thread(threads[i]);
@@ -201,6 +210,7 @@ static void routes_may_change_under_threads(void)
         CHECK_EQ(sets[i].destroyed, rounds / 2);
         CHECK_OK(tcuda_mem_pool_destroy(pools[i]));
     }
+    CHECK_EQ(last.destroyed, rounds);
     CHECK_OK(tcuda_stream_destroy(stream));
 }
 
@@ -293,8 +303,8 @@ static void numbers_name_a_pool_while_it_lives(void)
     CHECK_OK(tcuda_mem_pool_destroy(later));
     CHECK_OK(tcuda_mem_pool_destroy(of_graph));
 
-    const uint64_t wrong[][2] = { { 0, 0 }, { 1, 1 }, { (uint64_t)1 << 38, 0 },
-        { 0, (uint64_t)1 << 38 }, { UINT64_MAX, UINT64_MAX } };
+    const uint64_t wrong[][2] = { { 0, 0 }, { 1, 1 }, { (uint64_t)1 << 30, 0 },
+        { 0, (uint64_t)1 << 30 }, { UINT64_MAX, UINT64_MAX } };
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         CHECK_STATUS(TCUDA_STATUS_INVALID_ARGUMENT,
             tcuda_mem_pool_from_id(wrong[i][0], wrong[i][1], NULL, &unset));

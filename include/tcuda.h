@@ -1605,8 +1605,9 @@ typedef struct tcuda_frame_context {
 
 /**
  * Returns an object that stands for the caller's stack, with a reference for tcuda; NULL: none.
- * tcuda keeps it as long as an event, a live block or a snapshot has it. It is called when
- * tcuda_frames_fn is, and under the same conditions.
+ * tcuda keeps it at least as long as an event, a live block or a snapshot has it: others are
+ * dropped together when they take much memory, and by TCUDA_RECORD_CLEAR and TCUDA_HISTORY_OFF. It
+ * is called when tcuda_frames_fn is, and under the same conditions.
  */
 typedef struct tcuda_frame_context *(*tcuda_frame_context_fn)(void *user_data);
 
@@ -1874,13 +1875,16 @@ typedef struct tcuda_memory_event {
     struct CUstream_st *cu_stream; /**< Native handle of the stream; NULL: the default one. */
     /** The first number of tcuda_mem_pool_id of the private pool; both are 0 if it is in none. */
     uint64_t pool_id0;
-    uint64_t pool_id1;            /**< The second number of tcuda_mem_pool_id. */
-    int64_t time_us;              /**< Microseconds since 1970. */
-    tcuda_frame_context *context; /**< What tcuda_frame_context_fn gave; NULL: nothing. */
-    const char *metadata; /**< Text of tcuda_memory_metadata_set or tcuda_memory_annotate, or "". */
-    const char *compile_context; /**< Text of tcuda_memory_compile_context_push, or "". */
-    int32_t device;              /**< Ordinal; TCUDA_CPU_DEVICE for pinned memory. */
-    tcuda_memory_action action;  /**< TCUDA_ACTION_... */
+    uint64_t pool_id1; /**< The second number of tcuda_mem_pool_id. */
+    int64_t time_us;   /**< Microseconds since 1970. */
+    /** What tcuda_frame_context_fn gave for the event; NULL: nothing, or nothing is recorded. */
+    tcuda_frame_context *context;
+    /** Text of tcuda_memory_metadata_set or tcuda_memory_annotate, or ""; "" for pinned memory. */
+    const char *metadata;
+    /** Text of tcuda_memory_compile_context_push, or ""; "" for pinned memory. */
+    const char *compile_context;
+    int32_t device;             /**< Ordinal; TCUDA_CPU_DEVICE for pinned memory. */
+    tcuda_memory_action action; /**< TCUDA_ACTION_... */
 } tcuda_memory_event;
 
 /**
@@ -1906,11 +1910,11 @@ typedef void (*tcuda_memory_event_fn)(void *user_data, const tcuda_memory_event 
  * of all devices, and of pinned memory, whether tcuda_memory_record_history is on or not.
  * tcuda_shutdown removes all such functions. (c10's attachAllocatorTraceTracker)
  *
- * It is called on the thread of the event, with the lock of the memory held: the events of an
- * address come in their order, memory that goes back to the driver is still there, and new memory
- * is not yet the host's. It must not call tcuda, which would be TCUDA_STATUS_INVALID_STATE, nor
- * wait for a thread that is in a call of tcuda. While one is registered, allocations take the slow
- * path.
+ * It is called on the thread of the event, on one thread at a time, with locks of tcuda held: the
+ * events of an address come in their order, memory that goes back to the driver is still there,
+ * and new memory is not yet the host's. It must not call tcuda, which would be
+ * TCUDA_STATUS_INVALID_STATE, nor wait for a thread that is in a call of tcuda. While one is
+ * registered, allocations and frees take the slow path.
  *
  * @param callback       not NULL
  * @param user_data      the caller's, passed to the callback; may be NULL
@@ -2046,13 +2050,14 @@ tcuda_status tcuda_allocator_set_current(tcuda_pluggable_allocator *allocator);
 /* ---- Private pools ---- */
 
 /**
- * Flag of tcuda_mem_pool_create: allocations outside of the pool may use its free blocks of their
- * stream before they fail.
+ * Flag of tcuda_mem_pool_create and _set_flags: allocations outside of the pool may use its free
+ * blocks of their stream before they fail.
  */
 #define TCUDA_MEM_POOL_USE_ON_OOM 1
 /**
- * Flag of tcuda_mem_pool_create: each block is a whole segment of PyTorch's sizes (2 MiB, 20 MiB,
- * or from 10 MiB on the request rounded up to 2 MiB), from cuMemAlloc or the pool's allocator.
+ * Flag of tcuda_mem_pool_create and _set_flags: each block is a whole segment of PyTorch's sizes
+ * (2 MiB, 20 MiB, or from 10 MiB on the request rounded up to 2 MiB), from cuMemAlloc or the
+ * pool's allocator.
  */
 #define TCUDA_MEM_POOL_NO_SPLIT 2
 
@@ -2092,12 +2097,12 @@ tcuda_status tcuda_mem_pool_create(tcuda_pluggable_allocator *allocator, uint32_
  * A pool by the pair of numbers that another library has for it, for example PyTorch's
  * MempoolId_t: the pool that has these numbers, or a new one. Each call gives a handle of its own.
  * When all of them are destroyed, and no route or graph refers to the pool, it ends: its numbers
- * denote a new pool then. Snapshots and keys of statistics show these numbers. Pools of
- * tcuda_mem_pool_create have numbers of their own, and are not found.
+ * denote a new pool then, which gets the memory that the earlier one left. Snapshots and keys of
+ * statistics show these numbers. Pools that tcuda numbers itself have larger ones.
  * (c10's createOrIncrefPool)
  *
  * @param id0        of a pool of graphs, whose unused memory graphs may write; else 0
- * @param id1        of another pool; else 0. One of the two numbers is 0, the other 1 to 2^38 - 1
+ * @param id1        of another pool; else 0. One of the two numbers is 0, the other 1 to 2^30 - 1
  * @param allocator  source of the segments of a new pool; may be NULL: the driver. It is
  * TCUDA_STATUS_INVALID_STATE to give one for a pool that exists
  * @param[out] pool  the caller's, to be destroyed
@@ -2107,8 +2112,8 @@ tcuda_status tcuda_mem_pool_from_id(uint64_t id0, uint64_t id1,
     tcuda_pluggable_allocator *allocator, tcuda_mem_pool **pool);
 
 /**
- * Sets the flags of a pool for the allocations that follow; blocks stay as they are.
- * (c10's setUseOnOOM, setNoSplit)
+ * Sets the flags of a pool for the allocations that follow; blocks, and the rest of segments that
+ * were divided before, stay as they are. (c10's setUseOnOOM, setNoSplit)
  *
  * @param flags  TCUDA_MEM_POOL_... combined, or 0. TCUDA_MEM_POOL_NO_SPLIT cannot be taken back:
  * TCUDA_STATUS_INVALID_STATE
@@ -2119,9 +2124,9 @@ tcuda_status tcuda_mem_pool_set_flags(tcuda_mem_pool *pool, uint32_t flags);
 /**
  * Destroys a pool. Allocated blocks stay valid, and threads that are routed to it stay so until
  * their tcuda_mem_pool_end, or their end. Routes of streams that began with this handle end.
- * Unused memory goes back to the driver, at once or, where
- * something was in use, with the next tcuda_memory_empty_cache; waits for work that may still use
- * it. (the end of a torch.cuda.MemPool)
+ * Unused memory goes back to the driver, at once or, where something was in use, with the next
+ * tcuda_memory_empty_cache; waits for work that may still use it. (the end of a
+ * torch.cuda.MemPool)
  *
  * @param pool  may be NULL: no-op
  */
@@ -2152,8 +2157,8 @@ tcuda_status tcuda_mem_pool_end(tcuda_mem_pool *pool, int32_t device);
  * From now on the allocations of all threads on a device, on those streams that a function
  * accepts, come from the pool, until tcuda_mem_pool_end_streams, the end of the handle, or
  * tcuda_shutdown. Of several such routes, captures and tcuda_mem_pool_begin, the one that began
- * last counts. While there is one, each allocation of any device calls the functions of its device
- * until one accepts the stream. (c10's beginAllocateToPool)
+ * last is used. While there is one, each allocation of any device calls the functions of its
+ * device until one accepts the stream. (c10's beginAllocateToPool)
  *
  * @param device     ordinal, or TCUDA_CURRENT_DEVICE; one route to a pool for each, or
  * TCUDA_STATUS_INVALID_STATE
@@ -2220,8 +2225,9 @@ TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_mem_pool_id(tcuda_mem_pool *pool, uint64_t *id0, uint64_t *id1);
 
 /**
- * Number of references to a pool: of its handles, of each tcuda_mem_pool_begin, and of captures
- * and graphs. The pool ends with the last. (torch.cuda.MemPool.use_count)
+ * Number of references to a pool: of its handles, of each tcuda_mem_pool_begin and
+ * tcuda_mem_pool_begin_streams, of PyTorch's hooks, and of captures and graphs. The pool ends with
+ * the last. (torch.cuda.MemPool.use_count)
  *
  * @param[out] count  1 or more
  */
@@ -2507,9 +2513,9 @@ TCUDA_API
 void tcuda_torch_end_allocate_to_pool(int32_t device, uint64_t id0, uint64_t id1);
 
 /**
- * Says that a capture has begun on a device, as PyTorch says it to its allocator. tcuda finds the
- * captures of a stream by itself: a mark lets slow paths of other streams look for captures as
- * well, and errors for want of memory name captures as a cause. (c10's markCaptureBegin)
+ * Marks the begin of a capture of the host on a device. tcuda finds the capture of a stream
+ * without a mark; with one, slow paths of all streams look for captures, and errors for want of
+ * memory name captures as a cause. (c10's markCaptureBegin)
  *
  * @param device  ordinal, or TCUDA_CURRENT_DEVICE
  */
@@ -2517,7 +2523,7 @@ TCUDA_API
 void tcuda_torch_mark_capture_begin(int32_t device);
 
 /**
- * Says that it has ended; a mark that did not begin is logged. (c10's markCaptureEnd)
+ * Marks the end of a capture; an end without a begin is logged. (c10's markCaptureEnd)
  *
  * @param device  ordinal, or TCUDA_CURRENT_DEVICE
  */

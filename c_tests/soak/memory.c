@@ -284,7 +284,7 @@ static void file_round(int64_t number)
     CHECK_OK(tcuda_file_close(file));
 }
 
-static void hear(void *user_data, const tcuda_memory_event *event)
+static void ignore(void *user_data, const tcuda_memory_event *event)
 {
     (void)user_data, (void)event;
 }
@@ -300,7 +300,7 @@ static void event_round(int64_t number)
 {
     tcuda_observer *observer = NULL;
     tcuda_mem_pool *pool = NULL;
-    CHECK_OK(tcuda_memory_on_event(hear, NULL, NULL, &observer));
+    CHECK_OK(tcuda_memory_on_event(ignore, NULL, NULL, &observer));
     CHECK_OK(tcuda_mem_pool_from_id(0, 1 + (uint64_t)number % 100, NULL, &pool));
     CHECK_OK(tcuda_mem_pool_begin_streams(pool, 0, accept, NULL, NULL));
     CHECK_OK(tcuda_memory_compile_context_push("0/0"));

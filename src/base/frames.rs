@@ -19,7 +19,7 @@ pub struct Named<'a> {
 }
 
 /// How an object of the host that stands for a stack begins: with the functions that count its
-/// references. Without them it lives for ever.
+/// references. Without them it is never destroyed.
 #[repr(C)]
 pub struct ContextHead {
     /// Adds a reference.

@@ -109,35 +109,43 @@ const NO_CALLS: u16 = 1 << 14;
 /// dropped: one that runs within an operation of the allocator, perhaps with locks held. Meanwhile
 /// each call of the library is refused, and the thread is not cancelled.
 pub struct NoCalls {
-    /// 0 in a nested one.
-    registered: u32,
+    /// What it changed; `None` in a nested one.
+    registered: Option<u32>,
     _uncancelled: Uncancelled,
 }
 
 impl NoCalls {
     /// Begins it. The thread counts as not registered, so that all calls take the slow path.
     pub fn begin() -> NoCalls {
-        block().callbacks.fetch_or(NO_CALLS, Ordering::Relaxed);
-        let registered = block().registered.swap(0, Ordering::Relaxed);
-        NoCalls { registered, _uncancelled: uncancelled() }
+        let block = block();
+        let is_nested = NoCalls::is_active();
+        block.callbacks.fetch_or(NO_CALLS, Ordering::Relaxed);
+        let registered = block.registered.swap(0, Ordering::Relaxed);
+        NoCalls { registered: (!is_nested).then_some(registered), _uncancelled: uncancelled() }
     }
 
-    /// Fails if this thread is in such a function.
+    /// Is this thread in such a function?
+    pub(crate) fn is_active() -> bool {
+        block().callbacks.load(Ordering::Relaxed) & NO_CALLS != 0
+    }
+
+    /// Fails if it is.
     pub(crate) fn refuse() -> Result<()> {
-        if block().callbacks.load(Ordering::Relaxed) & NO_CALLS == 0 {
+        if !NoCalls::is_active() {
             return Ok(());
         }
         Err(Error::InvalidState(
-            "a function that the allocator calls within an operation (of a memory event, a frame \
-             context or a stream filter) must not call tcuda: make the call later",
+            "a function that the allocator calls within an operation (of a memory event, of the \
+             references to a frame context, or of a set of streams) must not call tcuda: make the \
+             call later",
         ))
     }
 }
 
 impl Drop for NoCalls {
     fn drop(&mut self) {
-        if self.registered != 0 {
-            block().registered.store(self.registered, Ordering::Relaxed);
+        if let Some(registered) = self.registered {
+            block().registered.store(registered, Ordering::Relaxed);
             block().callbacks.fetch_and(!NO_CALLS, Ordering::Relaxed);
         }
     }

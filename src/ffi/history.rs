@@ -81,8 +81,9 @@ pub struct tcuda_frame_context {
 }
 
 /// Returns an object that stands for the caller's stack, with a reference for tcuda; NULL: none.
-/// tcuda keeps it as long as an event, a live block or a snapshot has it. It is called when
-/// tcuda_frames_fn is, and under the same conditions.
+/// tcuda keeps it at least as long as an event, a live block or a snapshot has it: others are
+/// dropped together when they take much memory, and by TCUDA_RECORD_CLEAR and TCUDA_HISTORY_OFF. It
+/// is called when tcuda_frames_fn is, and under the same conditions.
 pub type tcuda_frame_context_fn =
     Option<unsafe extern "C" fn(user_data: *mut c_void) -> *mut tcuda_frame_context>;
 

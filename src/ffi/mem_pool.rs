@@ -25,12 +25,13 @@ pub struct tcuda_mem_pool {
 
 pub(super) static MEM_POOLS: Table<MemPool> = Table::new(5, "pool");
 
-/// Flag of tcuda_mem_pool_create: allocations outside of the pool may use its free blocks of their
-/// stream before they fail.
+/// Flag of tcuda_mem_pool_create and _set_flags: allocations outside of the pool may use its free
+/// blocks of their stream before they fail.
 pub const TCUDA_MEM_POOL_USE_ON_OOM: u32 = 1;
 
-/// Flag of tcuda_mem_pool_create: each block is a whole segment of PyTorch's sizes (2 MiB, 20 MiB,
-/// or from 10 MiB on the request rounded up to 2 MiB), from cuMemAlloc or the pool's allocator.
+/// Flag of tcuda_mem_pool_create and _set_flags: each block is a whole segment of PyTorch's sizes
+/// (2 MiB, 20 MiB, or from 10 MiB on the request rounded up to 2 MiB), from cuMemAlloc or the
+/// pool's allocator.
 pub const TCUDA_MEM_POOL_NO_SPLIT: u32 = 2;
 
 /// A private pool: memory that only those allocations get that tcuda_mem_pool_begin routes to it.
@@ -63,12 +64,12 @@ pub unsafe extern "C" fn tcuda_mem_pool_create(
 /// A pool by the pair of numbers that another library has for it, for example PyTorch's
 /// MempoolId_t: the pool that has these numbers, or a new one. Each call gives a handle of its own.
 /// When all of them are destroyed, and no route or graph refers to the pool, it ends: its numbers
-/// denote a new pool then. Snapshots and keys of statistics show these numbers. Pools of
-/// tcuda_mem_pool_create have numbers of their own, and are not found.
+/// denote a new pool then, which gets the memory that the earlier one left. Snapshots and keys of
+/// statistics show these numbers. Pools that tcuda numbers itself have larger ones.
 /// (c10's createOrIncrefPool)
 ///
 /// @param id0        of a pool of graphs, whose unused memory graphs may write; else 0
-/// @param id1        of another pool; else 0. One of the two numbers is 0, the other 1 to 2^38 - 1
+/// @param id1        of another pool; else 0. One of the two numbers is 0, the other 1 to 2^30 - 1
 /// @param allocator  source of the segments of a new pool; may be NULL: the driver. It is
 ///                   TCUDA_STATUS_INVALID_STATE to give one for a pool that exists
 /// @param[out] pool  the caller's, to be destroyed
@@ -92,8 +93,8 @@ pub unsafe extern "C" fn tcuda_mem_pool_from_id(
     })
 }
 
-/// Sets the flags of a pool for the allocations that follow; blocks stay as they are.
-/// (c10's setUseOnOOM, setNoSplit)
+/// Sets the flags of a pool for the allocations that follow; blocks, and the rest of segments that
+/// were divided before, stay as they are. (c10's setUseOnOOM, setNoSplit)
 ///
 /// @param flags  TCUDA_MEM_POOL_... combined, or 0. TCUDA_MEM_POOL_NO_SPLIT cannot be taken back:
 ///               TCUDA_STATUS_INVALID_STATE
@@ -108,9 +109,9 @@ pub unsafe extern "C" fn tcuda_mem_pool_set_flags(
 
 /// Destroys a pool. Allocated blocks stay valid, and threads that are routed to it stay so until
 /// their tcuda_mem_pool_end, or their end. Routes of streams that began with this handle end.
-/// Unused memory goes back to the driver, at once or, where
-/// something was in use, with the next tcuda_memory_empty_cache; waits for work that may still use
-/// it. (the end of a torch.cuda.MemPool)
+/// Unused memory goes back to the driver, at once or, where something was in use, with the next
+/// tcuda_memory_empty_cache; waits for work that may still use it. (the end of a
+/// torch.cuda.MemPool)
 ///
 /// @param pool  may be NULL: no-op
 #[unsafe(no_mangle)]
@@ -121,8 +122,9 @@ pub unsafe extern "C" fn tcuda_mem_pool_destroy(pool: *mut tcuda_mem_pool) -> tc
         }
         let found = MEM_POOLS.get(pool as usize, "pool", call)?;
         let id = found.id();
-        stream_routes::end_by_handle(pool as usize);
         found.close();
+        // After this none begins any more.
+        stream_routes::end_by_handle(pool as usize);
         MEM_POOLS.remove(pool as usize, "pool")?;
         gpus::existing(call.inside())
             .map_or(Ok(()), |gpus| crate::memory::pools::mem_pool::release(gpus, id))
@@ -194,8 +196,8 @@ impl Filter for HostFilter {
 /// From now on the allocations of all threads on a device, on those streams that a function
 /// accepts, come from the pool, until tcuda_mem_pool_end_streams, the end of the handle, or
 /// tcuda_shutdown. Of several such routes, captures and tcuda_mem_pool_begin, the one that began
-/// last counts. While there is one, each allocation of any device calls the functions of its device
-/// until one accepts the stream. (c10's beginAllocateToPool)
+/// last is used. While there is one, each allocation of any device calls the functions of its
+/// device until one accepts the stream. (c10's beginAllocateToPool)
 ///
 /// @param device     ordinal, or TCUDA_CURRENT_DEVICE; one route to a pool for each, or
 ///                   TCUDA_STATUS_INVALID_STATE
@@ -320,8 +322,9 @@ pub unsafe extern "C" fn tcuda_mem_pool_id(
     })
 }
 
-/// Number of references to a pool: of its handles, of each tcuda_mem_pool_begin, and of captures
-/// and graphs. The pool ends with the last. (torch.cuda.MemPool.use_count)
+/// Number of references to a pool: of its handles, of each tcuda_mem_pool_begin and
+/// tcuda_mem_pool_begin_streams, of PyTorch's hooks, and of captures and graphs. The pool ends with
+/// the last. (torch.cuda.MemPool.use_count)
 ///
 /// @param[out] count  1 or more
 #[unsafe(no_mangle)]

@@ -64,11 +64,11 @@ pub struct tcuda_memory_event {
     pub pool_id1: u64,
     /// Microseconds since 1970.
     pub time_us: i64,
-    /// What tcuda_frame_context_fn gave; NULL: nothing.
+    /// What tcuda_frame_context_fn gave for the event; NULL: nothing, or nothing is recorded.
     pub context: *mut tcuda_frame_context,
-    /// Text of tcuda_memory_metadata_set or tcuda_memory_annotate, or "".
+    /// Text of tcuda_memory_metadata_set or tcuda_memory_annotate, or ""; "" for pinned memory.
     pub metadata: *const c_char,
-    /// Text of tcuda_memory_compile_context_push, or "".
+    /// Text of tcuda_memory_compile_context_push, or ""; "" for pinned memory.
     pub compile_context: *const c_char,
     /// Ordinal; TCUDA_CPU_DEVICE for pinned memory.
     pub device: i32,
@@ -134,11 +134,11 @@ impl Listens for HostListener {
 /// of all devices, and of pinned memory, whether tcuda_memory_record_history is on or not.
 /// tcuda_shutdown removes all such functions. (c10's attachAllocatorTraceTracker)
 ///
-/// It is called on the thread of the event, with the lock of the memory held: the events of an
-/// address come in their order, memory that goes back to the driver is still there, and new memory
-/// is not yet the host's. It must not call tcuda, which would be TCUDA_STATUS_INVALID_STATE, nor
-/// wait for a thread that is in a call of tcuda. While one is registered, allocations take the slow
-/// path.
+/// It is called on the thread of the event, on one thread at a time, with locks of tcuda held: the
+/// events of an address come in their order, memory that goes back to the driver is still there,
+/// and new memory is not yet the host's. It must not call tcuda, which would be
+/// TCUDA_STATUS_INVALID_STATE, nor wait for a thread that is in a call of tcuda. While one is
+/// registered, allocations and frees take the slow path.
 ///
 /// @param callback       not NULL
 /// @param user_data      the caller's, passed to the callback; may be NULL

@@ -157,7 +157,7 @@ pub(super) fn element<T>(list: &[T], index: usize) -> Result<&T> {
     list.get(index).ok_or(Error::OutOfRange {
         name: "index",
         value: i64::try_from(index).unwrap_or(i64::MAX),
-        allowed: "use one below the number of what the snapshot has of that kind",
+        allowed: "use one below the count of such elements in the snapshot",
     })
 }
 

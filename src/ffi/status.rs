@@ -1,6 +1,7 @@
 //! Statuses, and the last error of each thread.
 
 use crate::base::error::{self, Error, SimulatorError};
+use crate::base::waiting::NoCalls;
 use crate::base::{text, thread};
 use crate::driver::compiler;
 use crate::driver::nvml::Failure;
@@ -216,7 +217,8 @@ pub(super) fn record(error: &Error) {
             Some(Error::Forked) => Some(thread::FORKED),
             Some(_) => Some(thread::NO_ROOM),
         };
-        if let Some(constant) = constant.filter(|_| thread::is_unregistered()) {
+        let is_foreign = thread::is_unregistered() && !NoCalls::is_active();
+        if let Some(constant) = constant.filter(|_| is_foreign) {
             block.message.store(constant, Ordering::Relaxed);
             return;
         }

@@ -103,7 +103,7 @@ impl Gpus {
         self.subsystems.get()
     }
 
-    /// Counts a capture that begins, of the library or of a host that says so.
+    /// Counts a capture that begins, of the library, or of the host and marked.
     pub(crate) fn begin_capture(&self) {
         self.num_captures.fetch_add(1, Ordering::AcqRel);
     }

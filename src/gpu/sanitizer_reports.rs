@@ -2,9 +2,9 @@
 //! as numbers; these functions resolve them on the calling thread.
 
 use crate::base::error::Result;
-use crate::base::thread;
 use crate::gpu::gpus::Gpus;
 use crate::gpu::stream::{self, Order, Stream};
+use crate::observe::flags;
 use crate::sanitizer::{self, Kind, Point, Recording, StreamInfo, StreamNow, Touch, entries};
 
 /// Records an operation that was queued on `stream`, with all bytes that it accesses. `label` is
@@ -122,7 +122,7 @@ pub fn allocated(gpus: &Gpus, ptr: u64, bytes: u64, stream: &Stream) {
 /// The driver is queried for a capture only when the allocator does so.
 #[cold]
 fn resolve_allocation(gpus: &Gpus, ptr: u64, bytes: u64, stream: &Stream) {
-    if gpus.has_captures() || thread::block().is_routed() {
+    if gpus.has_captures() || flags::is_watched_by(flags::ROUTES) {
         return with(gpus, stream, |at| entries::allocated(at, ptr, bytes));
     }
     let stream = stream.on_this_thread(gpus).unwrap_or(stream);

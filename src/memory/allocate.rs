@@ -10,7 +10,7 @@ use crate::memory::config::size::{Size, round_size};
 use crate::memory::device::backend::Server;
 use crate::memory::device::{Attempt, DeviceMemory, suballocations};
 use crate::memory::fallback::observers;
-use crate::memory::pools::route;
+use crate::memory::pools::route::{self, Keeper};
 use crate::memory::trace::history;
 use crate::observe::flags::{self, Watcher};
 use std::sync::atomic::Ordering;
@@ -75,7 +75,8 @@ impl DeviceMemory {
             let size = self.policy.size_of(bytes);
             if size.bytes <= most {
                 if self.policy.is_segmented() {
-                    let arena = self.routed_arena(gpus, device, stream, size)?;
+                    let mut keeper = Keeper::default();
+                    let arena = self.routed_arena(gpus, device, stream, size, &mut keeper)?;
                     let request = size.request(bytes);
                     return self.allocate_in_segment(Attempt { gpus, device, arena, request });
                 }
@@ -102,9 +103,10 @@ impl DeviceMemory {
     ) -> Result<u64> {
         let request = size.request(bytes);
         let is_routed = || route::is_routed() || gpus.has_captures();
+        let mut keeper = Keeper::default();
         let arena = match WATCHED && is_routed() {
             false => self.heap(gpus, device, stream, false)?.arena(size.arena_class(false)),
-            true => match self.routed_arena(gpus, device, stream, size)? {
+            true => match self.routed_arena(gpus, device, stream, size, &mut keeper)? {
                 arena if arena.segmented => {
                     return self.allocate_in_segment(Attempt { gpus, device, arena, request });
                 }

@@ -34,6 +34,8 @@ pub enum Watcher {
 
 /// All watchers of memory.
 pub const MEMORY: u64 = CALLS - 1;
+/// Watchers of routes alone.
+pub const ROUTES: u64 = (1 << Watcher::Ranges as u32) - (1 << Watcher::Route as u32);
 /// All watchers of every call.
 pub const CALLS: u64 = !0 << Watcher::Ranges as u32;
 /// All watchers that a thread checks before it enters.

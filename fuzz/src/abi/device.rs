@@ -42,7 +42,8 @@ pub(super) fn current(w: &mut World, i: &mut Input) {
     let mut out = Out::<i32>::required(i, &mut e);
     let status = status_of!(tcuda_device_current(out.ptr()));
     if let Some(device) = out.check(w.judge(status, &e)) {
-        assert!(device >= 0 && (w.mode == Mode::Threads || device < w.devices()));
+        // A fault may have left one of an earlier program.
+        assert!(device >= 0 && (w.mode != Mode::Strict || device < w.devices()));
     }
 }
 

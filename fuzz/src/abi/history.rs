@@ -33,6 +33,11 @@ static CONTEXT: tcuda_frame_context =
     tcuda_frame_context { retain: Some(retain), release: Some(release) };
 static REFERENCES: AtomicI64 = AtomicI64::new(0);
 
+/// References to objects of this program that the library has.
+pub(super) fn references() -> i64 {
+    REFERENCES.load(Ordering::Relaxed)
+}
+
 unsafe extern "C" fn retain(context: *mut c_void) {
     assert!(std::ptr::eq(context.cast(), &CONTEXT));
     REFERENCES.fetch_add(1, Ordering::Relaxed);

@@ -426,6 +426,7 @@ pub fn finish(world: &mut World, counted: Option<isize>) {
     let mut live = Out::<usize>::new();
     let ended = status_of!(tcuda_shutdown(live.ptr()));
     assert!(world.judge(ended, &Expect::default()), "shutdown: {}", crate::world::last_error());
+    assert!(ended != status::OK || history::references() == 0, "contexts outlive a shutdown");
     let live = live.check(true);
     if let Some(counted) = counted {
         assert_eq!(live, usize::try_from(counted).ok(), "live handles at shutdown");

@@ -183,12 +183,17 @@ impl PoolId {
         self.place().flags.load(Ordering::Acquire)
     }
 
-    /// Sets the flags that the host may set.
-    pub fn set_flags(self, flags: u32) {
+    /// Sets the flags that the host may set. [`NO_SPLIT`] cannot be taken back.
+    pub fn set_flags(self, flags: u32) -> Result<()> {
         let all = USE_ON_OOM | NO_SPLIT;
-        let change = |before: u32| Some(before & !all | flags & all);
-        // It always succeeds.
-        let _ = self.place().flags.fetch_update(Ordering::AcqRel, Ordering::Acquire, change);
+        let takes_back = |before: u32| before & !flags & NO_SPLIT != 0;
+        let change = |before| (!takes_back(before)).then_some(before & !all | flags & all);
+        let set = self.place().flags.fetch_update(Ordering::AcqRel, Ordering::Acquire, change);
+        set.map(|_| ()).map_err(|_| {
+            Error::InvalidState(
+                "the pool has TCUDA_MEM_POOL_NO_SPLIT, which cannot be taken back; keep it",
+            )
+        })
     }
 
     /// Fails while the pool sleeps.
@@ -213,13 +218,13 @@ pub struct Pool {
 impl Pool {
     /// Makes a pool with flags and an optional source of memory.
     pub fn new(flags: u32, source: Option<Pluggable>) -> Result<Pool> {
-        static NEXT: AtomicU64 = AtomicU64::new(1);
+        static NEXT: AtomicU64 = AtomicU64::new(MOST_GIVEN + 1);
         Pool::claim_place(NEXT.fetch_add(1, Ordering::Relaxed), 0, flags, source)
     }
 
     /// Makes a pool for a capture.
     pub fn of_graph() -> Result<Pool> {
-        static NEXT: AtomicU64 = AtomicU64::new(1);
+        static NEXT: AtomicU64 = AtomicU64::new(MOST_GIVEN + 1);
         Pool::claim_place(NEXT.fetch_add(1, Ordering::Relaxed), OF_GRAPH, 0, None)
     }
 
@@ -230,25 +235,38 @@ impl Pool {
             (0, number @ 1..=MOST_GIVEN) => (GIVEN, number),
             (number @ 1..=MOST_GIVEN, 0) => (GIVEN | OF_GRAPH, number),
             (first, second) => {
+                let (name, value) = if first == 0 { ("id1", second) } else { ("id0", first) };
                 return Err(Error::OutOfRange {
-                    name: if first == 0 || second <= MOST_GIVEN { "id0" } else { "id1" },
-                    value: first.max(second).try_into().unwrap_or(i64::MAX),
-                    allowed: "one of the two numbers is 0, the other 1 to 2^38 - 1",
+                    name,
+                    value: value.try_into().unwrap_or(i64::MAX),
+                    allowed: "one of the two numbers is 0, the other 1 to 2^30 - 1",
                 });
             }
         };
-        let _pairing = PAIRING.lock();
-        match (Pool::find(kind | number << PLACE_BITS), source) {
-            (None, source) => Pool::claim_place(number, kind, 0, source),
-            (Some(pool), None) => Ok(pool),
-            (Some(_), Some(_)) => Err(Error::InvalidState(
-                "a pool with these numbers exists, whose allocator cannot change: pass NULL",
-            )),
+        loop {
+            let pairing = PAIRING.lock();
+            let found = Pool::find(kind | number << PLACE_BITS);
+            if found.is_none() {
+                source.iter().for_each(Pluggable::begin_use);
+                return Pool::claim_place(number, kind, 0, source);
+            }
+            // The last reference to a pool may close a library: no lock is held when it is dropped.
+            drop(pairing);
+            match found {
+                Some(Ok(_)) if source.is_some() => {
+                    return Err(Error::InvalidState(
+                        "a pool with these numbers exists; its allocator cannot change: pass NULL",
+                    ));
+                }
+                Some(Ok(pool)) => return Ok(pool),
+                Some(Err(_)) | None => {}
+            }
         }
     }
 
-    /// Adds a reference to the live pool whose word is this one, except for its entry.
-    fn find(word: u64) -> Option<Pool> {
+    /// Adds a reference to the live pool whose word is this one, except for its entry. `Err`: its
+    /// entry went to another pool meanwhile, which has the reference.
+    fn find(word: u64) -> Option<Result<Pool, Pool>> {
         let is_it = |owner: u64| owner >> PLACE_BITS == word >> PLACE_BITS;
         (0..PLACES.load(Ordering::Acquire)).find_map(|index| {
             let place = place(index);
@@ -257,10 +275,9 @@ impl Pool {
             }
             let add = |references: u32| (references > 0).then(|| references + 1);
             place.references.fetch_update(Ordering::AcqRel, Ordering::Relaxed, add).ok()?;
-            // The entry may have gone to another pool before the reference was added.
             let owner = place.owner.load(Ordering::Acquire);
-            let found = Pool { id: PoolId::of_word(owner), of_graph: false };
-            is_it(owner).then_some(found)
+            let pool = Pool { id: PoolId::of_word(owner), of_graph: false };
+            Some(if is_it(owner) { Ok(pool) } else { Err(pool) })
         })
     }
 
@@ -381,13 +398,13 @@ mod tests {
         assert_eq!((pool.id(), pool.id().references()), (same.id(), 2));
         assert_ne!(other.id(), pool.id());
         assert_eq!([pool.id().pair(), other.id().pair()], [of_host, of_graph]);
-        let own = Pool::new(0, None).unwrap();
-        let pair = own.id().pair();
-        assert_ne!(Pool::of_pair(pair, None).unwrap().id(), own.id(), "the library's has the pair");
-        pool.id().set_flags(USE_ON_OOM);
+        let own = Pool::new(0, None).unwrap().id().pair();
+        assert!(own.1 > MOST_GIVEN && Pool::of_pair(own, None).is_err(), "no pair is of two pools");
+        pool.id().set_flags(USE_ON_OOM).unwrap();
         assert!(same.id().serves_on_oom() && !other.id().serves_on_oom());
-        pool.id().set_flags(0);
-        assert!(!same.id().serves_on_oom());
+        pool.id().set_flags(NO_SPLIT).unwrap();
+        assert!(!same.id().serves_on_oom() && same.id().keeps_whole());
+        assert!(pool.id().set_flags(USE_ON_OOM).is_err() && same.id().keeps_whole());
         drop((pool, same));
         let pool = Pool::of_pair(of_host, None).unwrap();
         assert_eq!(pool.id().references(), 1);

@@ -6,8 +6,8 @@ pub(in crate::memory) const PLACE_BITS: u32 = 24;
 pub(in crate::memory) const OF_GRAPH: u64 = 1 << 63;
 /// Set in the number of a pool that the host has given.
 pub(in crate::memory) const GIVEN: u64 = 1 << 62;
-/// The largest number that the host may give.
-pub const MOST_GIVEN: u64 = (1 << (62 - PLACE_BITS)) - 1;
+/// The largest number that the host may give; those of the library are larger.
+pub const MOST_GIVEN: u64 = (1 << 30) - 1;
 
 /// The identity of a pool, unique within the process. A pool with a number that the host has given
 /// may get the identity of an earlier one with this number, whose memory it then has.

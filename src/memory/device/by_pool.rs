@@ -67,8 +67,10 @@ impl ByPool {
 
     /// The counts of the pool with this pair of numbers.
     pub fn of(&self, pair: (u64, u64)) -> Option<StatArray> {
-        let found = self.pools.iter().find(|(pool, _)| pool.pair() == pair);
-        found.filter(|known| is_current(known)).map(|(_, row)| *row)
+        // An earlier pool with these numbers may still have memory.
+        let known = self.pools.iter().filter(|(pool, _)| pool.pair() == pair);
+        let found = known.filter(|known| is_current(known)).max_by_key(|(pool, _)| pool.is_alive());
+        found.map(|(_, row)| *row)
     }
 
     /// The counts of all, by their pairs of numbers.
@@ -77,7 +79,7 @@ impl ByPool {
         let current = self.pools.iter().filter(|known| is_current(known));
         let count = current.clone().count();
         all.try_reserve_exact(count).map_err(|_| Error::OutOfHostMemory("statistics"))?;
-        // A pool may die meanwhile, but none becomes alive.
+        // A pool may die or begin meanwhile.
         all.extend(current.take(count).map(|(pool, row)| (pool.pair(), *row)));
         Ok(all)
     }

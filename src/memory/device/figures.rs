@@ -94,11 +94,14 @@ impl DeviceMemory {
         Ok(Statistics { max_split_size: self.policy.max_split_size(), ..statistics })
     }
 
-    /// Bytes of the largest free block of any stream and pool.
+    /// Bytes of the largest free block of any stream, and of any pool that is awake.
     pub fn largest_free(&self) -> Result<u64> {
         let mut largest = 0;
         self.each_arena(|state| {
-            largest = largest.max(state.largest_free());
+            // Blocks of a pool that sleeps have no memory.
+            if !state.arena().pool().is_asleep() {
+                largest = largest.max(state.largest_free());
+            }
             Ok(())
         })?;
         Ok(largest)

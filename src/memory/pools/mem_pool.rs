@@ -56,9 +56,6 @@ impl MemPool {
     /// The host's view of the pool with a pair of numbers of another library, made if it is new.
     /// PyTorch's graphs, to which pairs with a first number belong, write unused memory of it.
     pub fn of_pair(pair: (u64, u64), source: Option<Pluggable>) -> Result<MemPool> {
-        if let Some(source) = &source {
-            source.begin_use();
-        }
         let pool = Pool::of_pair(pair, source)?;
         Ok(MemPool::of(if pair.0 == 0 { pool } else { pool.for_graph() }))
     }
@@ -66,14 +63,7 @@ impl MemPool {
     /// Sets the flags of the pool. Blocks that exist stay as they are.
     pub fn set_flags(&self, flags: u32) -> Result<()> {
         check_flags(flags)?;
-        let pool = self.share()?;
-        if pool.id().keeps_whole() && flags & NO_SPLIT == 0 {
-            return Err(Error::InvalidState(
-                "the pool has TCUDA_MEM_POOL_NO_SPLIT, which cannot be taken back; keep it",
-            ));
-        }
-        pool.id().set_flags(flags);
-        Ok(())
+        self.share()?.id().set_flags(flags)
     }
 
     /// Makes the host's view of an existing pool.
@@ -108,7 +98,7 @@ impl MemPool {
     ) -> Result<()> {
         require_native(device)?;
         let generation = device.streams.generation();
-        stream_routes::begin(self.share()?, handle, device.ordinal(), generation, filter)
+        stream_routes::begin(|| self.share(), handle, device.ordinal(), generation, filter)
     }
 
     /// Ends the route that `begin_streams` began.

@@ -3,6 +3,7 @@
 
 use crate::base::error::{Error, Result};
 use crate::base::retired::Reclaimable;
+use crate::base::shared::Shared;
 use crate::base::thread::{self, Block, try_box};
 use crate::gpu::capture_mode::Relaxed;
 use crate::gpu::device::Device;
@@ -17,7 +18,7 @@ use crate::memory::device::DeviceMemory;
 use crate::memory::device::segments::DetachedSegments;
 use crate::memory::pools::active_captures::{Source, next_number};
 use crate::memory::pools::cached_heaps::CachedHeaps;
-use crate::memory::pools::stream_routes;
+use crate::memory::pools::stream_routes::{self, StreamRoute};
 use crate::observe::flags::{self, Watcher};
 use std::sync::atomic::Ordering;
 
@@ -52,6 +53,13 @@ impl Drop for Route {
     fn drop(&mut self) {
         flags::end(Watcher::Route);
     }
+}
+
+/// Keeps the pool of an allocation that no route of the thread keeps.
+#[derive(Default)]
+pub(in crate::memory) struct Keeper {
+    pool: Option<Pool>,
+    route: Option<Shared<StreamRoute>>,
 }
 
 /// A thread's routes, the innermost last.
@@ -283,7 +291,8 @@ impl DeviceMemory {
     }
 
     /// The arena that serves a stream while pools are in use: that of the capture or of the
-    /// thread's route, whichever began later.
+    /// thread's route, whichever began later. `keeper` keeps the pool, so that the arena stays that
+    /// of the stream: it lives until the block is taken.
     #[cold]
     pub(in crate::memory) fn routed_arena<'a>(
         &'a self,
@@ -291,8 +300,9 @@ impl DeviceMemory {
         device: &Device,
         stream: &Stream,
         size: Size,
+        keeper: &mut Keeper,
     ) -> Result<&'a Arena> {
-        let heap = self.routed_heap(gpus, device, stream)?;
+        let heap = self.routed_heap(gpus, device, stream, keeper)?;
         Ok(heap.arena(size.arena_class(heap.segmented)))
     }
 
@@ -301,21 +311,25 @@ impl DeviceMemory {
         gpus: &Gpus,
         device: &Device,
         stream: &Stream,
+        keeper: &mut Keeper,
     ) -> Result<&'a Heap> {
         let generation = device.streams.generation();
         let (mut pool, mut number) = pool(self.ordinal, generation);
         let by_stream = stream_routes::find(self.ordinal, generation, stream);
-        let by_stream = by_stream.filter(|route| route.number > number);
-        if let Some(route) = &by_stream {
+        keeper.route = by_stream.filter(|route| route.number > number);
+        let by_stream = keeper.route.as_ref();
+        if let Some(route) = by_stream {
             (pool, number) = (route.pool.id(), route.number);
         }
         let is_segmented = |pool: PoolId| self.policy.is_segmented() || pool.wants_segments();
         if let Some(source) = gpus.captures().source(gpus, stream, is_segmented)? {
             if source.number > number {
-                return self.captured_heap(gpus, device, source, is_segmented);
+                let heap = self.captured_heap(gpus, device, &source, is_segmented)?;
+                keeper.pool = Some(source.pool);
+                return Ok(heap);
             }
             // The graph uses the block of this allocation, and so keeps the pool alive.
-            let shared = by_stream.as_ref().map(|route| route.pool.share());
+            let shared = by_stream.map(|route| route.pool.share());
             if let Some(pool) = shared.or_else(|| share(self.ordinal, generation)) {
                 gpus.captures().retain(source.number, pool.for_graph())?;
             }
@@ -334,7 +348,7 @@ impl DeviceMemory {
         if pool.may_shrink() && !own.is_default() && own.is_capturing(gpus)? {
             pool.note_capture();
         }
-        let cached = match &by_stream {
+        let cached = match by_stream {
             Some(route) => route.cached_heap(own, segmented),
             None => cached_heap(self.ordinal, generation, own, segmented),
         };
@@ -343,7 +357,7 @@ impl DeviceMemory {
             return Ok(heap);
         }
         let heap = self.heap_of_pool(gpus, device, own, segmented, pool)?;
-        match &by_stream {
+        match by_stream {
             Some(route) => route.remember(own, heap),
             None => remember(self.ordinal, generation, own, heap),
         }
@@ -355,7 +369,7 @@ impl DeviceMemory {
         &'a self,
         gpus: &Gpus,
         device: &Device,
-        source: Source,
+        source: &Source,
         is_segmented: impl Fn(PoolId) -> bool,
     ) -> Result<&'a Heap> {
         let id = source.pool.id();

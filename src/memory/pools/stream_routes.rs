@@ -102,15 +102,17 @@ pub fn find(device: i32, generation: u64, stream: &Stream) -> Option<Shared<Stre
 }
 
 /// Routes the allocations on some streams of a device to a pool. `handle` is the host's name of the
-/// pool. On failure the filter is dropped and `attached` was not called.
+/// pool, which `share` gives unless the host destroys it. On failure the filter is dropped and
+/// `attached` was not called.
 pub fn begin(
-    pool: Pool,
+    share: impl FnOnce() -> Result<Pool>,
     handle: usize,
     device: i32,
     generation: u64,
     filter: Box<dyn Filter>,
 ) -> Result<()> {
     let _changing = CHANGING.lock();
+    let pool = share()?;
     if newest(|route| is_of(route, pool.id(), device, generation)).is_some() {
         return Err(Error::InvalidState(
             "streams of that device are routed to the pool already: end that first",

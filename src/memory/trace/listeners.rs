@@ -19,7 +19,7 @@ use crate::observe::flags::{self, Watcher};
 pub trait Listens: Send + Sync {
     /// An event of a device, or of pinned memory, happens. `stacks` has its texts and its context.
     fn event(&self, device: Option<i32>, event: &Event, stacks: &Stacks);
-    /// Called once the listener is in the list; attaching can no longer fail.
+    /// Called before the first event, when attaching can no longer fail.
     fn attached(&self);
 }
 

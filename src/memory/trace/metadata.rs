@@ -67,7 +67,7 @@ pub(in crate::memory) fn store(text: &[u8]) -> Pin {
     stacks::keep(None, &mut std::iter::once(frame), &[])
 }
 
-/// Calls a function with this thread's texts, which there are not meanwhile. The function must not
+/// Calls a function with this thread's texts, which are absent meanwhile. The function must not
 /// call the host.
 fn with<R>(body: impl FnOnce(&mut Option<Box<Texts>>) -> R) -> R {
     let mut texts = ManuallyDrop::into_inner(TEXTS.replace(NOTHING));

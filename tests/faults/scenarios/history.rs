@@ -126,6 +126,10 @@ pub fn history() -> Done {
 }
 
 fn record_and_look() -> Done {
+    let left = [&REFERENCES, &TAKEN].map(|count| count.load(Ordering::Relaxed));
+    if left != [0, 0] {
+        problem(format!("{left:?} references and registrations outlived a shutdown"));
+    }
     record(TCUDA_RECORD_CLEAR, 0)?;
     let [stream, other] = [Stream::new(0, 0)?, Stream::new(0, 0)?];
     call!(tcuda_memory_metadata_set(c"a step".as_ptr()))?;

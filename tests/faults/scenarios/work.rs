@@ -319,7 +319,7 @@ pub fn stream_routes() -> Done {
     done
 }
 
-/// Filters that the library took and has not let go of.
+/// Filters that the library owns.
 static FILTERS: AtomicI64 = AtomicI64::new(0);
 
 unsafe extern "C" fn is_any(_: *mut c_void, _: *mut CUstream_st) -> i32 {
