@@ -184,6 +184,19 @@ static void a_listener_may_not_call_the_library(void)
     CHECK(observer == NULL && first.destroyed == 1);
 }
 
+/* More than the library retires before it frees what it retired. */
+static void many_observers_come_and_go(void)
+{
+    enum { MANY = 200 };
+    tcuda_observer *observers[MANY];
+    memset(&second, 0, sizeof second);
+    for (int i = 0; i < MANY; i++)
+        CHECK_OK(tcuda_memory_on_event(on_event, &second, on_destroy, &observers[i]));
+    for (int i = 0; i < MANY; i++)
+        CHECK_OK(tcuda_observer_destroy(observers[i]));
+    CHECK_EQ(second.destroyed, MANY);
+}
+
 static void *allocate_and_free(void *argument)
 {
     (void)argument;
@@ -439,6 +452,7 @@ int main(void)
     SKIP_WITHOUT_GPU();
     a_listener_sees_each_event();
     a_listener_may_not_call_the_library();
+    many_observers_come_and_go();
     events_of_an_address_are_in_order();
     stacks_are_objects_of_the_host();
     stacks_end_with_their_events();

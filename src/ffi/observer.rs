@@ -20,6 +20,17 @@ pub(super) enum Registration {
     Graphs(hooks::Registration),
 }
 
+impl Registration {
+    /// A second owner of the same place.
+    fn share(&self) -> Registration {
+        match self {
+            Registration::OutOfMemory(number) => Registration::OutOfMemory(*number),
+            Registration::MemoryEvents(number) => Registration::MemoryEvents(*number),
+            Registration::Graphs(registration) => Registration::Graphs(registration.share()),
+        }
+    }
+}
+
 pub(super) static OBSERVERS: Table<Registration> = Table::new(6, "observer");
 
 /// Registers an observer by `attach`, and stores its handle in `observer` unless that is NULL.
@@ -51,11 +62,12 @@ pub unsafe extern "C" fn tcuda_observer_destroy(observer: *mut tcuda_observer) -
         if observer.is_null() {
             return Ok(());
         }
-        let found = OBSERVERS.get(observer as usize, "observer", call)?;
+        // The removal may free the handle's own.
+        let found = OBSERVERS.get(observer as usize, "observer", call)?.share();
         OBSERVERS.remove(observer as usize, "observer")?;
         match found {
-            Registration::OutOfMemory(number) => observers::detach(*number),
-            Registration::MemoryEvents(number) => listeners::detach(*number),
+            Registration::OutOfMemory(number) => observers::detach(number),
+            Registration::MemoryEvents(number) => listeners::detach(number),
             Registration::Graphs(registration) => registration.detach(),
         }
         Ok(())
