@@ -152,6 +152,32 @@ static void garbage_is_collected(void)
     CHECK_OK(tcuda_memory_empty_cache());
 }
 
+typedef struct rejection {
+    int calls;
+    int32_t device;
+    size_t bytes, allocated, total;
+    tcuda_status inside; /* of an allocation within */
+    bool is_destroyed;
+} rejection;
+
+static void on_rejection(void *user_data, int32_t device, size_t bytes, size_t allocated,
+    size_t total)
+{
+    rejection *const to = user_data;
+    void *ptr = NULL;
+    to->calls++;
+    to->device = device;
+    to->bytes = bytes;
+    to->allocated = allocated;
+    to->total = total;
+    to->inside = tcuda_malloc(1, 0, NULL, &ptr);
+}
+
+static void on_end(void *user_data)
+{
+    ((rejection *)user_data)->is_destroyed = true;
+}
+
 /* Refused before anything is reclaimed. */
 static void an_early_rejection_is_counted(void)
 {
@@ -160,7 +186,21 @@ static void an_early_rejection_is_counted(void)
     limit_to(64 * mib);
     CHECK_OK(tcuda_free(allocate(64 * mib, 0, stream)));
     const uint64_t ooms = statistic("num_ooms");
+    rejection seen = { .calls = 0 };
+    tcuda_observer *observer = NULL;
+    CHECK_STATUS(TCUDA_STATUS_INVALID_ARGUMENT,
+        tcuda_memory_on_rejection(NULL, &seen, on_end, &observer));
+    CHECK_OK(tcuda_memory_on_rejection(on_rejection, &seen, on_end, &observer));
     runs_out(2 * mib);
+    CHECK(seen.calls == 1 && seen.device == 0 && seen.inside == TCUDA_STATUS_INVALID_STATE);
+    CHECK_EQ(seen.bytes, 2 * mib);
+    CHECK_EQ(seen.allocated, statistic("allocated_bytes.all.current"));
+    size_t unused = 0, total = 0;
+    CHECK_OK(tcuda_memory_info(0, &unused, &total));
+    CHECK_EQ(seen.total, total);
+    CHECK(!seen.is_destroyed);
+    CHECK_OK(tcuda_observer_destroy(observer));
+    CHECK(seen.is_destroyed);
     CHECK_STR(tcuda_last_error(), "CUDA out of memory. Allocation was preemptively rejected "
         "because it would exceed per_process_memory_fraction limit. Requested size: 2.00 MiB "
         "(64.00 MiB allowed on GPU 0, 64.00 MiB reserved by tcuda). Set "

@@ -1224,7 +1224,7 @@ tcuda_status tcuda_memory_empty_cache(void);
 /**
  * The contiguous memory that holds an address: the segment of the cache, or the allocation of the
  * driver or of another library. Only tcuda's memory of devices: others are
- * TCUDA_STATUS_INVALID_POINTER. (c10's getBaseAllocation)
+ * TCUDA_STATUS_INVALID_POINTER. (+: c10's getBaseAllocation)
  *
  * @param ptr         any address in it; not NULL
  * @param[out] base   its first byte
@@ -1316,7 +1316,7 @@ tcuda_status tcuda_memory_stats(int32_t device, tcuda_memory_statistics *stats);
 /**
  * The larger of what the driver has free and of the largest free block of the cache, of any stream
  * and pool. A request of this size may fail all the same: the block may be another stream's.
- * (c10's cacheInfo)
+ * (+: c10's cacheInfo)
  *
  * @param device      ordinal, or TCUDA_CURRENT_DEVICE
  * @param[out] bytes  0 where there is neither
@@ -1327,7 +1327,7 @@ tcuda_status tcuda_memory_largest_free(int32_t device, size_t *bytes);
 /**
  * The mapped memory of each stream and size class of a device. Segments of cuMemAlloc, which
  * expandable_segments:False and pools with an allocator have, do not count.
- * (c10's getExpandableSegmentSizes)
+ * (+: c10's getExpandableSegmentSizes)
  *
  * @param device      ordinal, or TCUDA_CURRENT_DEVICE
  * @param[out] sizes  the first `capacity` of them; may be NULL when `capacity` is 0
@@ -1466,6 +1466,18 @@ typedef int32_t (*tcuda_out_of_memory_fn)(void *user_data, int32_t device, size_
     size_t limit_bytes, size_t free_bytes);
 
 /**
+ * Called when an allocation is refused because it exceeds the memory fraction, with
+ * throw_on_cudamalloc_oom:True, without a call of the driver. Runs on the thread whose allocation
+ * fails, without a lock, perhaps on several threads at once. It must not allocate device memory:
+ * that gives TCUDA_STATUS_INVALID_STATE.
+ *
+ * bytes is the size of the request to the driver, allocated_bytes those of allocated blocks,
+ * total_bytes the device's memory.
+ */
+typedef void (*tcuda_rejection_fn)(void *user_data, int32_t device, size_t bytes,
+    size_t allocated_bytes, size_t total_bytes);
+
+/**
  * Share of a device's memory that the cache may reserve; 1 where none is set.
  * (torch.cuda.get_per_process_memory_fraction)
  *
@@ -1505,6 +1517,22 @@ tcuda_status tcuda_memory_fraction_set(int32_t device, double fraction);
  */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_memory_on_out_of_memory(tcuda_out_of_memory_fn callback, void *user_data,
+    tcuda_destroy_fn destroy, tcuda_observer **observer);
+
+/**
+ * Registers a function that is called when an allocation is refused by the memory fraction, with
+ * throw_on_cudamalloc_oom:True. Functions of tcuda_memory_on_out_of_memory are called before, and
+ * may free memory; this one cannot change the outcome. All such functions are called, the newest
+ * first. tcuda_shutdown removes all of them. (+: c10's attachOomRejectionObserver)
+ *
+ * @param callback       not NULL
+ * @param user_data      the caller's, passed to the callback; may be NULL
+ * @param destroy        called with user_data once no thread is in the callback; may be NULL
+ * @param[out] observer  the caller's, to be destroyed; may be NULL: registered until
+ * tcuda_shutdown
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_memory_on_rejection(tcuda_rejection_fn callback, void *user_data,
     tcuda_destroy_fn destroy, tcuda_observer **observer);
 
 /**
@@ -1662,7 +1690,7 @@ tcuda_status tcuda_memory_frames_of(const void *ptr, char *buf, size_t len, size
 /**
  * The object that stands for the stack with which a live block was allocated.
  * TCUDA_STATUS_INVALID_POINTER for what is no live block. Copies nothing: it may be called for
- * each allocation. (c10's getContextForPointer)
+ * each allocation. (+: c10's getContextForPointer)
  *
  * @param ptr           what tcuda_malloc gave; not NULL
  * @param[out] context  with a reference that is the caller's; NULL: none was recorded
@@ -1694,7 +1722,7 @@ tcuda_status tcuda_memory_metadata_get(char *buf, size_t len, size_t *needed);
 /**
  * Begins a context of compilation of the calling thread: its events carry the text in snapshots,
  * under "compile_context", until the matching tcuda_memory_compile_context_pop. Contexts nest: the
- * innermost counts. Each thread has contexts of its own. (c10's pushCompileContext)
+ * innermost counts. Each thread has contexts of its own. (+: c10's pushCompileContext)
  *
  * @param text  copied; UTF-8; not NULL
  */
@@ -1703,7 +1731,7 @@ tcuda_status tcuda_memory_compile_context_push(const char *text);
 
 /**
  * Ends the calling thread's innermost context of compilation; TCUDA_STATUS_INVALID_STATE where it
- * has none. (c10's popCompileContext)
+ * has none. (+: c10's popCompileContext)
  */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_memory_compile_context_pop(void);
@@ -1908,7 +1936,7 @@ typedef void (*tcuda_memory_event_fn)(void *user_data, const tcuda_memory_event 
 /**
  * Registers a function that is called for each event of the allocators: of the blocks and segments
  * of all devices, and of pinned memory, whether tcuda_memory_record_history is on or not.
- * tcuda_shutdown removes all such functions. (c10's attachAllocatorTraceTracker)
+ * tcuda_shutdown removes all such functions. (+: c10's attachAllocatorTraceTracker)
  *
  * It is called on the thread of the event, on one thread at a time, with locks of tcuda held: the
  * events of an address come in their order, memory that goes back to the driver is still there,
@@ -2099,7 +2127,7 @@ tcuda_status tcuda_mem_pool_create(tcuda_pluggable_allocator *allocator, uint32_
  * When all of them are destroyed, and no route or graph refers to the pool, it ends: its numbers
  * denote a new pool then, which gets the memory that the earlier one left. Snapshots and keys of
  * statistics show these numbers. Pools that tcuda numbers itself have larger ones.
- * (c10's createOrIncrefPool)
+ * (+: c10's createOrIncrefPool)
  *
  * @param id0        of a pool of graphs, whose unused memory graphs may write; else 0
  * @param id1        of another pool; else 0. One of the two numbers is 0, the other 1 to 2^30 - 1
@@ -2113,7 +2141,7 @@ tcuda_status tcuda_mem_pool_from_id(uint64_t id0, uint64_t id1,
 
 /**
  * Sets the flags of a pool for the allocations that follow; blocks, and the rest of segments that
- * were divided before, stay as they are. (c10's setUseOnOOM, setNoSplit)
+ * were divided before, stay as they are. (+: c10's setUseOnOOM, setNoSplit)
  *
  * @param flags  TCUDA_MEM_POOL_... combined, or 0. TCUDA_MEM_POOL_NO_SPLIT cannot be taken back:
  * TCUDA_STATUS_INVALID_STATE
@@ -2158,7 +2186,7 @@ tcuda_status tcuda_mem_pool_end(tcuda_mem_pool *pool, int32_t device);
  * accepts, come from the pool, until tcuda_mem_pool_end_streams, the end of the handle, or
  * tcuda_shutdown. Of several such routes, captures and tcuda_mem_pool_begin, the one that began
  * last is used. While there is one, each allocation of any device calls the functions of its
- * device until one accepts the stream. (c10's beginAllocateToPool)
+ * device until one accepts the stream. (+: c10's beginAllocateToPool)
  *
  * @param device     ordinal, or TCUDA_CURRENT_DEVICE; one route to a pool for each, or
  * TCUDA_STATUS_INVALID_STATE
@@ -2171,7 +2199,7 @@ tcuda_status tcuda_mem_pool_begin_streams(tcuda_mem_pool *pool, int32_t device,
     tcuda_stream_filter_fn filter, void *user_data, tcuda_destroy_fn destroy);
 
 /**
- * Ends the route of streams of a device to a pool. (c10's endAllocateToPool)
+ * Ends the route of streams of a device to a pool. (+: c10's endAllocateToPool)
  *
  * @param pool    any handle of the pool; TCUDA_STATUS_INVALID_STATE: no streams are routed to it
  * @param device  ordinal, or TCUDA_CURRENT_DEVICE
@@ -2515,7 +2543,7 @@ void tcuda_torch_end_allocate_to_pool(int32_t device, uint64_t id0, uint64_t id1
 /**
  * Marks the begin of a capture of the host on a device. tcuda finds the capture of a stream
  * without a mark; with one, slow paths of all streams look for captures, and errors for want of
- * memory name captures as a cause. (c10's markCaptureBegin)
+ * memory name captures as a cause. (+: c10's markCaptureBegin)
  *
  * @param device  ordinal, or TCUDA_CURRENT_DEVICE
  */
@@ -2523,7 +2551,7 @@ TCUDA_API
 void tcuda_torch_mark_capture_begin(int32_t device);
 
 /**
- * Marks the end of a capture; an end without a begin is logged. (c10's markCaptureEnd)
+ * Marks the end of a capture; an end without a begin is logged. (+: c10's markCaptureEnd)
  *
  * @param device  ordinal, or TCUDA_CURRENT_DEVICE
  */

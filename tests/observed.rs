@@ -34,7 +34,7 @@ const NOT_RECORDED: &str = "
     allocator_config_get allocator_config_set allocator_backend memory_caching_enable
     memory_caching_is_enabled memory_record_history memory_frames_of
     memory_metadata_set memory_metadata_get memory_annotate memory_context_of
-    memory_compile_context_push memory_compile_context_pop memory_on_event
+    memory_compile_context_push memory_compile_context_pop memory_on_event memory_on_rejection
     memory_snapshot_event_count memory_snapshot_event memory_base memory_largest_free
     memory_segment_sizes
     memory_snapshot_create memory_snapshot_destroy memory_snapshot_counts memory_snapshot_segment

@@ -49,7 +49,7 @@ NULL_NAMES = {"options", "destroy", "user_data", "needed"}
 # Changes the state of the process or of the thread: runs alone.
 ALONE = re.compile(
     r"_(shutdown|select|inject|set|set_current|set_log_callback|exchange|enable|enable_peer_access"
-    r"|begin_streams|end_streams|on_event"
+    r"|begin_streams|end_streams|on_event|on_rejection"
     r"|disable|begin|end|push|pop|record_history|wake|sleep|abort)$"
 )
 # Handles that cannot be made where a library is missing; then what is stale is one that never was.

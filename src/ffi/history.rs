@@ -305,7 +305,7 @@ pub unsafe extern "C" fn tcuda_memory_frames_of(
 
 /// The object that stands for the stack with which a live block was allocated.
 /// TCUDA_STATUS_INVALID_POINTER for what is no live block. Copies nothing: it may be called for
-/// each allocation. (c10's getContextForPointer)
+/// each allocation. (+: c10's getContextForPointer)
 ///
 /// @param ptr           what tcuda_malloc gave; not NULL
 /// @param[out] context  with a reference that is the caller's; NULL: none was recorded
@@ -362,7 +362,7 @@ pub unsafe extern "C" fn tcuda_memory_metadata_get(
 
 /// Begins a context of compilation of the calling thread: its events carry the text in snapshots,
 /// under "compile_context", until the matching tcuda_memory_compile_context_pop. Contexts nest: the
-/// innermost counts. Each thread has contexts of its own. (c10's pushCompileContext)
+/// innermost counts. Each thread has contexts of its own. (+: c10's pushCompileContext)
 ///
 /// @param text  copied; UTF-8; not NULL
 #[unsafe(no_mangle)]
@@ -372,7 +372,7 @@ pub unsafe extern "C" fn tcuda_memory_compile_context_push(text: *const c_char) 
 }
 
 /// Ends the calling thread's innermost context of compilation; TCUDA_STATUS_INVALID_STATE where it
-/// has none. (c10's popCompileContext)
+/// has none. (+: c10's popCompileContext)
 #[unsafe(no_mangle)]
 #[must_use]
 pub extern "C" fn tcuda_memory_compile_context_pop() -> tcuda_status {

@@ -11,7 +11,7 @@ use crate::base::thread::try_box;
 use crate::gpu::gpus;
 use crate::memory::config::settings;
 use crate::memory::device::backend;
-use crate::memory::fallback::observers::{self, Observes, Shortage};
+use crate::memory::fallback::observers::{self, Observes, Rejection, Shortage};
 use crate::runtime;
 use std::ffi::{c_char, c_void};
 
@@ -38,13 +38,50 @@ struct HostObserver {
     user_data: UserData,
 }
 
-impl Observes for HostObserver {
+impl Observes<Shortage> for HostObserver {
     fn freed_memory(&self, shortage: &Shortage) -> bool {
         let Shortage { device, wanted, limit, free } = *shortage;
         let (wanted, limit, free) = (wanted as usize, limit as usize, free as usize);
         // SAFETY: the host's own function with its own data.
         let answer = unsafe { (self.callback)(self.user_data.ptr(), device, wanted, limit, free) };
         answer != 0
+    }
+
+    fn attached(&self) {
+        self.user_data.take();
+    }
+}
+
+/// Called when an allocation is refused because it exceeds the memory fraction, with
+/// throw_on_cudamalloc_oom:True, without a call of the driver. Runs on the thread whose allocation
+/// fails, without a lock, perhaps on several threads at once. It must not allocate device memory:
+/// that gives TCUDA_STATUS_INVALID_STATE.
+///
+/// bytes is the size of the request to the driver, allocated_bytes those of allocated blocks,
+/// total_bytes the device's memory.
+pub type tcuda_rejection_fn = Option<
+    unsafe extern "C" fn(
+        user_data: *mut c_void,
+        device: i32,
+        bytes: usize,
+        allocated_bytes: usize,
+        total_bytes: usize,
+    ),
+>;
+
+/// The host's function as an observer of rejections.
+struct HostRejections {
+    callback: unsafe extern "C" fn(*mut c_void, i32, usize, usize, usize),
+    user_data: UserData,
+}
+
+impl Observes<Rejection> for HostRejections {
+    fn freed_memory(&self, rejection: &Rejection) -> bool {
+        let Rejection { device, wanted, allocated, total } = *rejection;
+        let (wanted, allocated, total) = (wanted as usize, allocated as usize, total as usize);
+        // SAFETY: the host's own function with its own data.
+        unsafe { (self.callback)(self.user_data.ptr(), device, wanted, allocated, total) };
+        false
     }
 
     fn attached(&self) {
@@ -114,6 +151,36 @@ pub unsafe extern "C" fn tcuda_memory_on_out_of_memory(
         let host = try_box(HostObserver { callback, user_data }, "an observer")?;
         let number = next_number();
         register(observer, Registration::OutOfMemory(number), || observers::attach(number, host))
+    })
+}
+
+/// Registers a function that is called when an allocation is refused by the memory fraction, with
+/// throw_on_cudamalloc_oom:True. Functions of tcuda_memory_on_out_of_memory are called before, and
+/// may free memory; this one cannot change the outcome. All such functions are called, the newest
+/// first. tcuda_shutdown removes all of them. (+: c10's attachOomRejectionObserver)
+///
+/// @param callback       not NULL
+/// @param user_data      the caller's, passed to the callback; may be NULL
+/// @param destroy        called with user_data once no thread is in the callback; may be NULL
+/// @param[out] observer  the caller's, to be destroyed; may be NULL: registered until
+/// tcuda_shutdown
+#[unsafe(no_mangle)]
+#[must_use]
+pub unsafe extern "C" fn tcuda_memory_on_rejection(
+    callback: tcuda_rejection_fn,
+    user_data: *mut c_void,
+    destroy: tcuda_destroy_fn,
+    observer: *mut *mut tcuda_observer,
+) -> tcuda_status {
+    boundary(|call| {
+        let callback = callback.ok_or(Error::Null { name: "callback" })?;
+        // Initialise: a registration ends at shutdown.
+        call.gpus()?;
+        let user_data = UserData::new(user_data, destroy);
+        let host = try_box(HostRejections { callback, user_data }, "an observer")?;
+        let number = next_number();
+        let attach = || observers::attach_to_rejections(number, host);
+        register(observer, Registration::OutOfMemory(number), attach)
     })
 }
 

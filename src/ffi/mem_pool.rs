@@ -66,7 +66,7 @@ pub unsafe extern "C" fn tcuda_mem_pool_create(
 /// When all of them are destroyed, and no route or graph refers to the pool, it ends: its numbers
 /// denote a new pool then, which gets the memory that the earlier one left. Snapshots and keys of
 /// statistics show these numbers. Pools that tcuda numbers itself have larger ones.
-/// (c10's createOrIncrefPool)
+/// (+: c10's createOrIncrefPool)
 ///
 /// @param id0        of a pool of graphs, whose unused memory graphs may write; else 0
 /// @param id1        of another pool; else 0. One of the two numbers is 0, the other 1 to 2^30 - 1
@@ -94,7 +94,7 @@ pub unsafe extern "C" fn tcuda_mem_pool_from_id(
 }
 
 /// Sets the flags of a pool for the allocations that follow; blocks, and the rest of segments that
-/// were divided before, stay as they are. (c10's setUseOnOOM, setNoSplit)
+/// were divided before, stay as they are. (+: c10's setUseOnOOM, setNoSplit)
 ///
 /// @param flags  TCUDA_MEM_POOL_... combined, or 0. TCUDA_MEM_POOL_NO_SPLIT cannot be taken back:
 ///               TCUDA_STATUS_INVALID_STATE
@@ -197,7 +197,7 @@ impl Filter for HostFilter {
 /// accepts, come from the pool, until tcuda_mem_pool_end_streams, the end of the handle, or
 /// tcuda_shutdown. Of several such routes, captures and tcuda_mem_pool_begin, the one that began
 /// last is used. While there is one, each allocation of any device calls the functions of its
-/// device until one accepts the stream. (c10's beginAllocateToPool)
+/// device until one accepts the stream. (+: c10's beginAllocateToPool)
 ///
 /// @param device     ordinal, or TCUDA_CURRENT_DEVICE; one route to a pool for each, or
 ///                   TCUDA_STATUS_INVALID_STATE
@@ -222,7 +222,7 @@ pub unsafe extern "C" fn tcuda_mem_pool_begin_streams(
     })
 }
 
-/// Ends the route of streams of a device to a pool. (c10's endAllocateToPool)
+/// Ends the route of streams of a device to a pool. (+: c10's endAllocateToPool)
 ///
 /// @param pool    any handle of the pool; TCUDA_STATUS_INVALID_STATE: no streams are routed to it
 /// @param device  ordinal, or TCUDA_CURRENT_DEVICE

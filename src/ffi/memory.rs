@@ -303,7 +303,7 @@ pub extern "C" fn tcuda_memory_empty_cache() -> tcuda_status {
 
 /// The contiguous memory that holds an address: the segment of the cache, or the allocation of the
 /// driver or of another library. Only tcuda's memory of devices: others are
-/// TCUDA_STATUS_INVALID_POINTER. (c10's getBaseAllocation)
+/// TCUDA_STATUS_INVALID_POINTER. (+: c10's getBaseAllocation)
 ///
 /// @param ptr         any address in it; not NULL
 /// @param[out] base   its first byte

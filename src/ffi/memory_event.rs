@@ -132,7 +132,7 @@ impl Listens for HostListener {
 
 /// Registers a function that is called for each event of the allocators: of the blocks and segments
 /// of all devices, and of pinned memory, whether tcuda_memory_record_history is on or not.
-/// tcuda_shutdown removes all such functions. (c10's attachAllocatorTraceTracker)
+/// tcuda_shutdown removes all such functions. (+: c10's attachAllocatorTraceTracker)
 ///
 /// It is called on the thread of the event, on one thread at a time, with locks of tcuda held: the
 /// events of an address come in their order, memory that goes back to the driver is still there,

@@ -161,7 +161,7 @@ pub unsafe extern "C" fn tcuda_memory_stats(
 
 /// The larger of what the driver has free and of the largest free block of the cache, of any stream
 /// and pool. A request of this size may fail all the same: the block may be another stream's.
-/// (c10's cacheInfo)
+/// (+: c10's cacheInfo)
 ///
 /// @param device      ordinal, or TCUDA_CURRENT_DEVICE
 /// @param[out] bytes  0 where there is neither
@@ -191,7 +191,7 @@ pub struct tcuda_segment_size {
 
 /// The mapped memory of each stream and size class of a device. Segments of cuMemAlloc, which
 /// expandable_segments:False and pools with an allocator have, do not count.
-/// (c10's getExpandableSegmentSizes)
+/// (+: c10's getExpandableSegmentSizes)
 ///
 /// @param device      ordinal, or TCUDA_CURRENT_DEVICE
 /// @param[out] sizes  the first `capacity` of them; may be NULL when `capacity` is 0

@@ -216,7 +216,7 @@ pub extern "C" fn tcuda_torch_end_allocate_to_pool(device: i32, id0: u64, id1: u
 
 /// Marks the begin of a capture of the host on a device. tcuda finds the capture of a stream
 /// without a mark; with one, slow paths of all streams look for captures, and errors for want of
-/// memory name captures as a cause. (c10's markCaptureBegin)
+/// memory name captures as a cause. (+: c10's markCaptureBegin)
 ///
 /// @param device  ordinal, or TCUDA_CURRENT_DEVICE
 #[unsafe(no_mangle)]
@@ -226,7 +226,7 @@ pub extern "C" fn tcuda_torch_mark_capture_begin(device: i32) {
     });
 }
 
-/// Marks the end of a capture; an end without a begin is logged. (c10's markCaptureEnd)
+/// Marks the end of a capture; an end without a begin is logged. (+: c10's markCaptureEnd)
 ///
 /// @param device  ordinal, or TCUDA_CURRENT_DEVICE
 #[unsafe(no_mangle)]

@@ -66,6 +66,30 @@ pub(super) fn on_out_of_memory(w: &mut World, i: &mut Input) {
     }
 }
 
+unsafe extern "C" fn see(_: *mut c_void, _: i32, bytes: usize, _: usize, total: usize) {
+    assert!(bytes > 0 && total > 0);
+}
+
+pub(super) fn on_rejection(w: &mut World, i: &mut Input) {
+    let mut e = Expect::default();
+    let callback: tcuda_rejection_fn = if i.rarely(8) { None } else { Some(see) };
+    if callback.is_none() {
+        e.wrong(status::INVALID_ARGUMENT);
+    }
+    let mut out = Out::<*mut tcuda_observer>::optional(i);
+    let null = std::ptr::null_mut();
+    let destroy = Some(forget as unsafe extern "C" fn(*mut c_void));
+    let status = status_of!(tcuda_memory_on_rejection(callback, null, destroy, out.ptr()));
+    let ok = w.judge(status, &e);
+    if ok {
+        CALLS.owed.fetch_add(1, Ordering::Relaxed);
+    }
+    if let Some(observer) = out.check(ok) {
+        w.observers.push(observer as usize);
+        w.counted += 1;
+    }
+}
+
 pub(super) fn observer_destroy(w: &mut World, i: &mut Input) {
     let mut e = Expect::default();
     let observer = w.observer(i, &mut e);

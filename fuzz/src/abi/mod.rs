@@ -377,6 +377,7 @@ pub const FUNCTIONS: &[(&str, Step)] = &[
     ("tcuda_memory_base", memory::base),
     ("tcuda_torch_mark_capture_begin", torch::mark_capture_begin),
     ("tcuda_torch_mark_capture_end", torch::mark_capture_end),
+    ("tcuda_memory_on_rejection", limits::on_rejection),
 ];
 
 /// More calls than this make an input slow, not better.

@@ -31,6 +31,10 @@ fn describe(code: i32) -> &'static str {
         5023 => "the memory is registered already, perhaps by another library",
         5024 => "the memory is not registered",
         5025 => "it may not use its driver or the file: check the permissions",
+        5027 => {
+            "it finds no properties of the file's disk, as in a container without /run/udev: \
+                 mount that of the host"
+        }
         5033 => "nvidia-fs could not be set up",
         5036 => "the GPU has no room to pin so much memory: register less of it",
         _ => "see CUfileOpError in NVIDIA's cufile.h",

@@ -1,6 +1,7 @@
 //! Out-of-memory observers: functions of the host that are called before an allocation fails. They
-//! may free memory, and return whether they did. They run on the thread whose allocation fails,
-//! with no lock held. They cannot allocate, because there is no memory.
+//! may free memory, and return whether they did. Others are called when an allocation is refused
+//! without a call of the driver. They run on the thread whose allocation fails, with no lock held.
+//! They cannot allocate, because there is no memory.
 
 use crate::base::error::{Error, Result};
 use crate::base::observers::Observers;
@@ -21,30 +22,54 @@ pub struct Shortage {
     pub free: u64,
 }
 
-/// An observer.
-pub trait Observes: Send + Sync {
-    /// Frees memory if it can; true: the allocation should be tried again.
-    fn freed_memory(&self, shortage: &Shortage) -> bool;
+/// An allocation that the limit refused, without a call of the driver.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rejection {
+    /// The device's ordinal.
+    pub device: i32,
+    /// The number of bytes that were refused.
+    pub wanted: u64,
+    /// Bytes of allocated blocks.
+    pub allocated: u64,
+    /// The device's memory.
+    pub total: u64,
+}
+
+/// An observer of shortages or rejections.
+pub trait Observes<T>: Send + Sync {
+    /// Frees memory if it can; true: the allocation should be tried again. What it returns for a
+    /// rejection has no effect.
+    fn freed_memory(&self, cause: &T) -> bool;
     /// Called once the observer is in the list; attaching can no longer fail.
     fn attached(&self);
 }
 
-static LIST: Observers<Box<dyn Observes>> = Observers::new();
+type List<T> = Observers<Box<dyn Observes<T>>>;
 
-/// Adds an observer under its number. On failure the observer is dropped and `attached` was not
-/// called.
-pub fn attach(number: u64, observer: Box<dyn Observes>) -> Result<()> {
-    LIST.attach(number, observer, |observer| observer.attached())
+static SHORTAGES: List<Shortage> = Observers::new();
+static REJECTIONS: List<Rejection> = Observers::new();
+
+/// Adds an observer of shortages under its number. On failure the observer is dropped and
+/// `attached` was not called.
+pub fn attach(number: u64, observer: Box<dyn Observes<Shortage>>) -> Result<()> {
+    SHORTAGES.attach(number, observer, |observer| observer.attached())
 }
 
-/// Removes an observer if it is in the list.
+/// The same for an observer of rejections.
+pub fn attach_to_rejections(number: u64, observer: Box<dyn Observes<Rejection>>) -> Result<()> {
+    REJECTIONS.attach(number, observer, |observer| observer.attached())
+}
+
+/// Removes an observer if it is in a list.
 pub fn detach(number: u64) {
-    LIST.detach(number);
+    SHORTAGES.detach(number);
+    REJECTIONS.detach(number);
 }
 
 /// Removes all observers.
 pub fn detach_all() {
-    LIST.detach_all();
+    SHORTAGES.detach_all();
+    REJECTIONS.detach_all();
 }
 
 /// This thread runs observers until this is dropped; it cannot allocate meanwhile.
@@ -65,17 +90,27 @@ impl Drop for Observing {
     }
 }
 
-/// Runs every observer, newest first; true: one of them freed memory. The caller holds no lock.
+/// Runs every observer of shortages, newest first; true: one of them freed memory. The caller holds
+/// no lock.
 pub(in crate::memory) fn run(shortage: impl FnOnce() -> Shortage) -> bool {
-    let Some((mut number, mut observer)) = LIST.before(u64::MAX) else { return false };
-    let shortage = shortage();
+    run_all(&SHORTAGES, shortage)
+}
+
+/// Runs every observer of rejections, newest first. The caller holds no lock.
+pub(in crate::memory) fn rejected(rejection: impl FnOnce() -> Rejection) {
+    run_all(&REJECTIONS, rejection);
+}
+
+fn run_all<T>(list: &List<T>, cause: impl FnOnce() -> T) -> bool {
+    let Some((mut number, mut observer)) = list.before(u64::MAX) else { return false };
+    let cause = cause();
     let _observing = Observing::begin();
     let mut freed = false;
     loop {
         let waiting = waiting::in_host_function();
-        freed |= observer.freed_memory(&shortage);
+        freed |= observer.freed_memory(&cause);
         drop(waiting);
-        let older = LIST.before(number);
+        let older = list.before(number);
         // An observer that was removed in the meantime is dropped here.
         drop(observer);
         match older {

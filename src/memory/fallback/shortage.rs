@@ -31,8 +31,7 @@ impl DeviceMemory {
             };
         }
         if self.rejects(&failure) {
-            self.with_ledger(None, |stats| stats.ledger.count(|all| all.num_oom_rejections += 1));
-            return Err(self.out_of_memory(gpus, device, bytes, true));
+            return Err(self.reject(gpus, device, bytes));
         }
         Err(self.refuse_uncached(gpus, device, origin, bytes))
     }

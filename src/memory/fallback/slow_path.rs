@@ -2,7 +2,7 @@
 //! the limit and the driver, the stream's own cache, the caches of all streams, and the host's
 //! observers.
 
-use super::observers::{self, Shortage};
+use super::observers::{self, Rejection, Shortage};
 use crate::base::error::{Error, OutOfMemory, Result, TOO_LARGE};
 use crate::base::waiting;
 use crate::driver::sync_debug;
@@ -331,9 +331,15 @@ impl DeviceMemory {
         matches!(failure, Error::OverLimit) && self.policy.rejects()
     }
 
+    /// Counts and reports a request that the limit refused. The caller holds no lock.
     #[cold]
-    fn reject(&self, gpus: &Gpus, device: &Device, wanted: u64) -> Error {
+    pub(in crate::memory) fn reject(&self, gpus: &Gpus, device: &Device, wanted: u64) -> Error {
         self.with_ledger(None, |stats| stats.ledger.count(|all| all.num_oom_rejections += 1));
+        observers::rejected(|| {
+            let (_, total) = device.memory_info().unwrap_or((0, self.total));
+            let allocated = self.statistics().counters[ALLOCATED_BYTES][ALL].current as u64;
+            Rejection { device: self.ordinal, wanted, allocated, total }
+        });
         self.out_of_memory(gpus, device, wanted, true)
     }
 

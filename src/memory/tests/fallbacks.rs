@@ -199,7 +199,7 @@ struct Frees {
     bench: (usize, usize),
 }
 
-impl Observes for Frees {
+impl Observes<Shortage> for Frees {
     fn freed_memory(&self, shortage: &Shortage) -> bool {
         // SAFETY: the test's bench outlives its observers.
         let gpus = unsafe { &*(self.bench.0 as *const crate::gpu::gpus::Gpus) };
