@@ -64,7 +64,33 @@ pub fn limits() -> Done {
 // SAFETY: integers alone.
 const ZERO: tcuda_memory_statistics = unsafe { std::mem::zeroed() };
 
+unsafe extern "C" fn sees(_: *mut c_void, _: i32, bytes: usize, _: usize, _: usize) {
+    if bytes < 60 * MIB {
+        problem(format!("{bytes} bytes were rejected"));
+    }
+}
+
+/// An allocation beyond the fraction, with an observer that sees it.
+fn rejection() -> Done {
+    DESTROYED.store(false, Ordering::Relaxed);
+    call!(tcuda_allocator_config_set(c"throw_on_cudamalloc_oom:True".as_ptr()))?;
+    let mut observer = null_mut();
+    let data = null_mut();
+    call!(tcuda_memory_on_rejection(Some(sees), data, Some(destroyed), &mut observer))?;
+    let outcome = Memory::new(60 * MIB, 0, CURRENT).map(drop);
+    call!(tcuda_observer_destroy(observer))?;
+    match outcome {
+        Err(Failed(tcuda_status::OutOfMemory)) => Ok(()),
+        outcome => outcome,
+    }
+}
+
 pub fn observers() -> Done {
+    call!(tcuda_memory_fraction_set(0, 0.5))?;
+    let rejected = rejection();
+    call!(tcuda_allocator_config_set(c"throw_on_cudamalloc_oom:False".as_ptr()))?;
+    call!(tcuda_memory_fraction_set(0, 1.0))?;
+    rejected?;
     DESTROYED.store(false, Ordering::Relaxed);
     let stream = Stream::new(0, 0)?;
     let mut observer = null_mut();
