@@ -2092,9 +2092,10 @@ tcuda_status tcuda_allocator_set_current(tcuda_pluggable_allocator *allocator);
 typedef struct tcuda_mem_pool tcuda_mem_pool; /**< A private pool, for any device. */
 
 /**
- * Is a stream in a set of streams? Called on any thread that allocates, perhaps on several at
- * once. It must not call tcuda, which would be TCUDA_STATUS_INVALID_STATE, nor wait for a thread
- * that is in a call of tcuda. It may query the driver, for example for the capture of the stream.
+ * Returns nonzero if a stream is in a set of streams. Called on any thread that allocates, perhaps
+ * on several at once. It must not call tcuda, which would be TCUDA_STATUS_INVALID_STATE, nor wait
+ * for a thread that is in a call of tcuda. It may query the driver, for example for the capture of
+ * the stream.
  */
 typedef int32_t (*tcuda_stream_filter_fn)(void *user_data, struct CUstream_st *cu_stream);
 
@@ -2125,9 +2126,9 @@ tcuda_status tcuda_mem_pool_create(tcuda_pluggable_allocator *allocator, uint32_
  * A pool by the pair of numbers that another library has for it, for example PyTorch's
  * MempoolId_t: the pool that has these numbers, or a new one. Each call gives a handle of its own.
  * When all of them are destroyed, and no route or graph refers to the pool, it ends: its numbers
- * denote a new pool then, which gets the memory that the earlier one left. Snapshots and keys of
- * statistics show these numbers. Pools that tcuda numbers itself have larger ones.
- * (+: c10's createOrIncrefPool)
+ * denote a new pool then, which may get the memory that the earlier one left. Snapshots and keys
+ * of statistics show these numbers. Pools that tcuda numbers itself have larger ones. (+: c10's
+ * createOrIncrefPool)
  *
  * @param id0        of a pool of graphs, whose unused memory graphs may write; else 0
  * @param id1        of another pool; else 0. One of the two numbers is 0, the other 1 to 2^30 - 1
