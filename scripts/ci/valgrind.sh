@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # usage: valgrind.sh [--share | --all | PROGRAM...]: the C programs of build/dev under memcheck, on
-# small simulated devices, since valgrind cannot reserve as much as a large one. What is read before
+# small simulated devices, whose addresses valgrind reserves in a second. What is read before
 # it is written, touched after it is freed, or lost, ends a program. Children of forks are followed.
 set -euo pipefail
 source "$(dirname "$0")/../tools/tools.sh"

@@ -12,9 +12,12 @@ use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Address ranges are reserved from the host in pieces of this size if possible, so that a stale
-/// device address is recognised as a device address.
-const ARENA: usize = 4 << 40;
+/// Address ranges are reserved from the host in pieces of this many times the memory of all devices
+/// if possible, so that a stale device address is recognised as a device address.
+const PIECE_TIMES: usize = 64;
+/// The largest piece, unless one reservation needs more. Tools such as valgrind take time for each
+/// byte of a piece.
+const MAX_PIECE: usize = 4 << 40;
 /// The preferred address of the first piece. Device addresses are then the same in each run, in
 /// traces and in decisions of the host. Systems and sanitizers map nothing near it.
 const FIRST: usize = 32 << 40;
@@ -124,8 +127,9 @@ impl Chunks {
 }
 
 /// All device addresses.
-#[derive(Default)]
 pub(super) struct AddressSpace {
+    /// Bytes of a piece.
+    piece: usize,
     /// PROT_NONE mappings, oldest first: start and length, as munmap takes them.
     arenas: Vec<(usize, usize)>,
     free: BTreeMap<usize, usize>,
@@ -138,6 +142,19 @@ pub(super) struct AddressSpace {
 }
 
 impl AddressSpace {
+    /// Addresses for devices that have this memory together.
+    pub(super) fn new(memory: usize) -> AddressSpace {
+        AddressSpace {
+            piece: memory.saturating_mul(PIECE_TIMES).min(MAX_PIECE),
+            arenas: Vec::new(),
+            free: BTreeMap::new(),
+            reservations: BTreeMap::new(),
+            mappings: BTreeMap::new(),
+            blocks: Blocks::default(),
+            managed: ManagedRanges::default(),
+        }
+    }
+
     /// True if this address is in a range that was ever used for device memory.
     #[inline]
     pub(super) fn contains(&self, address: usize) -> bool {
@@ -146,7 +163,7 @@ impl AddressSpace {
 
     fn grow(&mut self, least: usize) -> Result<(), i32> {
         let least = least.checked_add(GRANULARITY).ok_or(code::OUT_OF_MEMORY)?;
-        let mut bytes = ARENA.max(least);
+        let mut bytes = self.piece.max(least);
         let last = self.arenas.last().map_or(FIRST, |(start, bytes)| start + bytes);
         loop {
             // SAFETY: reserves addresses that are not in use; `last` is only a hint.

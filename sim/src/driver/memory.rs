@@ -43,7 +43,8 @@ const MANAGED_TIMES: usize = 4;
 
 impl Memory {
     pub(super) fn new(physical: Vec<Arc<Physical>>) -> Memory {
-        let (space, host, peers) = (RwLock::default(), RwLock::default(), PeerMasks::default());
+        let space = RwLock::new(AddressSpace::new(physical.iter().map(|own| own.bytes).sum()));
+        let (host, peers) = (RwLock::default(), PeerMasks::default());
         let (heaps, synchronous) = (Default::default(), RwLock::default());
         let (modules, managed) = (Default::default(), Default::default());
         Memory { physical, space, host, peers, heaps, modules, managed, synchronous }
