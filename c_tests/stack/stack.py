@@ -48,8 +48,9 @@ def main():
     found = depths(library, programs)
     names = {function.name for function in reader.parse(pathlib.Path(header).read_text()).functions}
     unseen = sorted(name for name in names if name not in found and f"init {name}" not in found)
-    for name, depth in sorted(found.items(), key=lambda item: -item[1])[:20]:
-        print(f"{depth:8} {name}")
+    closest = sorted(found.items(), key=lambda item: -item[1] / most(item[0]))
+    for name, depth in closest[:20]:
+        print(f"{depth:8} of {most(name)} {name}")
     if unseen:
         sys.exit(f"not called by any of the programs: {', '.join(unseen)}")
     deep = {name: depth for name, depth in found.items() if depth > most(name)}

@@ -187,7 +187,7 @@ impl Copies<'_> {
     fn move_all(&self, team: &Team, kind: MemoryKind, src: &Tensor) -> Result<()> {
         let mut ranges = Vec::new();
         ranges.try_reserve_exact(self.dsts.len()).map_err(|_| NO_ROOM)?;
-        let mut moves = Moves::default();
+        let mut moves = Moves::new();
         let sent = self.sort(kind, src, &mut ranges, &mut moves)?;
         if let Some((from, width)) = sent {
             let parts = collect(ranges.iter().map(|(part, _)| *part))?;
@@ -242,7 +242,7 @@ fn pack<'a>(
     let scratch = Scratch::on(team, root, bytes)?;
     let mut packed = try_box((scratch, Tensor::none()), "the outputs of a broadcast")?;
     src.set_contiguous(packed.0.address, &mut packed.1)?;
-    let mut packing = Moves::default();
+    let mut packing = Moves::new();
     packing.add((kind, src), (kind, &packed.1))?;
     packing.run(team)?;
     Ok(packed)

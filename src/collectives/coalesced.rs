@@ -299,7 +299,7 @@ fn pieces<'a>(
     root: i32,
 ) -> Result<(Vec<Piece>, Vec<Scratch<'a>>)> {
     let (mut pieces, mut scratch) = (Vec::new(), Vec::new());
-    let mut packing = Moves::default();
+    let mut packing = Moves::new();
     pieces.try_reserve_exact(tensors.len).map_err(|_| NO_ROOM)?;
     for (index, placed) in layout.tensors.iter().enumerate() {
         let Some((_, offset)) = placed.site else { continue };
@@ -347,7 +347,7 @@ fn move_each(
     layout: &Layout,
     copies: &[&Copied],
 ) -> Result<()> {
-    let mut moves = Moves::default();
+    let mut moves = Moves::new();
     for (index, placed) in layout.tensors.iter().enumerate() {
         let Some((block, offset)) = placed.site else { continue };
         let places = copies.iter().map(|(to, blocks)| (*to, blocks[block].1 + offset));

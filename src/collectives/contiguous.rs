@@ -49,7 +49,7 @@ impl ContiguousBytes {
 
     /// Queues copies of the bytes. Copies to devices become one broadcast.
     pub fn send(&self, team: &Team, dsts: &[(MemoryKind, u64)]) -> Result<()> {
-        let (mut parts, mut moves) = (Few::<Part, INLINE_CAPACITY>::new(), Moves::default());
+        let (mut parts, mut moves) = (Few::<Part, INLINE_CAPACITY>::new(), Moves::new());
         let from = (self.kind, self.address);
         for (kind, address) in dsts.iter().filter(|dst| **dst != from) {
             match (self.kind, *kind) {

@@ -43,7 +43,6 @@ impl Move {
 }
 
 /// The moves of a call.
-#[derive(Default)]
 pub struct Moves {
     /// Rows of bytes between devices.
     rows: Few<Rows, INLINE_ROWS>,
@@ -54,8 +53,15 @@ pub struct Moves {
 const NO_ROOM: Error = Error::OutOfHostMemory("what a collective moves");
 
 impl Moves {
+    /// No moves. Inlined, so that the list is not copied on the stack.
+    #[inline(always)]
+    pub const fn new() -> Moves {
+        Moves { rows: Few::new(), list: Vec::new() }
+    }
+
     /// Adds a move of all elements of one view to another of the same shape and type. Adds nothing
-    /// if they are the same memory.
+    /// if they are the same memory. Not inlined: forms take stack.
+    #[inline(never)]
     pub fn add(
         &mut self,
         (from, src): (MemoryKind, &Tensor),
@@ -69,7 +75,6 @@ impl Moves {
     }
 
     /// Adds a move in this form.
-    #[inline(never)]
     pub fn add_form(&mut self, src: MemoryKind, dst: MemoryKind, form: Form) -> Result<()> {
         if let Some(rows) = Move::rows(src, dst, &form) {
             return self.rows.push(rows);
@@ -144,7 +149,7 @@ pub fn run_one(
     dst: (MemoryKind, &Tensor),
     operation: &'static str,
 ) -> Result<()> {
-    let mut moves = Moves::default();
+    let mut moves = Moves::new();
     moves.add(src, dst)?;
     moves.run(team)?;
     sanitizer_events::report(team, operation, |events| events.moved(src, dst));

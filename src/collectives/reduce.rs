@@ -295,7 +295,8 @@ struct Item {
 }
 
 impl<'t, 'a> SumBatch<'t, 'a> {
-    /// No sums.
+    /// No sums. Inlined, as [`Moves::new`].
+    #[inline(always)]
     pub fn new(team: &'t Team<'a>, adder: i32) -> SumBatch<'t, 'a> {
         SumBatch {
             team,
@@ -303,8 +304,8 @@ impl<'t, 'a> SumBatch<'t, 'a> {
             sources: Vec::new(),
             items: Vec::new(),
             scratch: Vec::new(),
-            before: Moves::default(),
-            after: Moves::default(),
+            before: Moves::new(),
+            after: Moves::new(),
         }
     }
 
@@ -424,6 +425,7 @@ fn is_dense(tensor: &Tensor) -> Result<bool> {
 }
 
 /// Does the output overlap a source? The first source may be exactly the output.
+#[inline(never)]
 fn overlaps<'s>(
     sources: impl Iterator<Item = (MemoryKind, &'s Tensor)>,
     (kind, out): (MemoryKind, &Tensor),

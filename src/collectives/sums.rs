@@ -252,7 +252,7 @@ fn add_any<'a>(
     let mut column = Column::with_room(lists.num_devices)?;
     let mut batch = SumBatch::new(team, adder);
     batch.reserve(lists.tensors.len, lists.num_tensors)?;
-    let mut moves = Moves::default();
+    let mut moves = Moves::new();
     let mut blocks = None;
     let mut events = SanitizerEvents::begin(OPERATION);
     for (number, placed) in layout.tensors.iter().enumerate() {

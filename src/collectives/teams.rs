@@ -114,7 +114,7 @@ impl<'a> Teams<'a> {
     /// Queues all pieces.
     pub fn run(&self, pieces: &[Piece], operation: &'static str) -> Result<()> {
         for (index, team) in self.teams.iter().enumerate() {
-            let mut moves = Moves::default();
+            let mut moves = Moves::new();
             for piece in pieces.iter().filter(|piece| piece.team == index) {
                 let ((from, src), (to, dst)) = (&piece.src, &piece.dst);
                 members::record(team, *from, src)?;
@@ -135,7 +135,7 @@ impl<'a> Teams<'a> {
     /// Queues ranges. Their destinations are already recorded, or in blocks of the call.
     pub fn run_ranges(&self, ranges: &[Range], operation: &'static str) -> Result<()> {
         for (index, team) in self.teams.iter().enumerate() {
-            let mut moves = Moves::default();
+            let mut moves = Moves::new();
             let mut recorded = None;
             for Range { src, dst, .. } in ranges.iter().filter(|range| range.team == index) {
                 // Pieces of one tensor are in one block.

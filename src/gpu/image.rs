@@ -86,7 +86,7 @@ pub(crate) fn inflated(stored: &[u8]) -> Result<Vec<u8>> {
     text.resize(length, 0);
     let write = |place: *mut DecompressorOxide| {
         // SAFETY: there is room for it.
-        unsafe { place.write(DecompressorOxide::new()) };
+        unsafe { place.write(DecompressorOxide::default()) };
         Ok(())
     };
     // SAFETY: that writes all of it.
