@@ -391,6 +391,42 @@ static void torch(bool call)
     tcuda_torch_free(again, BYTES, 0, own_native);
 }
 
+/* Freed on the stream that used it, a block is reused in the order of that stream. It is large, so
+ * that the stream has no other memory of that size. */
+static void free_on(bool call)
+{
+    const size_t bytes = (size_t)30 << 20;
+    struct CUstream_st *own_native = NULL, *far_native = NULL;
+    void *block = NULL, *again = NULL;
+    CHECK_OK(tcuda_stream_native(own, &own_native));
+    CHECK_OK(tcuda_stream_native(far, &far_native));
+    CHECK_OK(tcuda_malloc_native(bytes, 0, own_native, &block));
+    access_all(far, block, WRITES);
+    CHECK_OK(tcuda_free_on(block, call ? far_native : own_native));
+    CHECK_OK(tcuda_malloc_native(bytes, 0, call ? far_native : own_native, &again));
+    /* Memory in segments stays with its stream. */
+    CHECK(again == block || getenv("TCUDA_ALLOC_CONF") != NULL);
+    access_all(call ? far : own, again, WRITES);
+    CHECK_OK(tcuda_free_on(again, call ? far_native : own_native));
+    CHECK_OK(tcuda_memory_empty_cache());
+}
+
+static void ort(bool call)
+{
+    tcuda_stream *now = NULL;
+    CHECK_OK(tcuda_stream_current(0, &now));
+    void *const block = tcuda_ort_malloc(BYTES);
+    CHECK(block != NULL);
+    access_all(far, block, WRITES);
+    if (call) CHECK_OK(tcuda_record_stream(block, far));
+    tcuda_ort_free(block);
+    let_it_come_there();
+    void *const again = tcuda_ort_malloc(BYTES);
+    CHECK(again == block);
+    access_all(now, again, WRITES);
+    tcuda_ort_free(again);
+}
+
 static void host_record(bool call)
 {
     void *block = NULL, *again = NULL;
@@ -414,6 +450,10 @@ static const struct row MEMORY[] = {
     ORDERS(tcuda_torch_malloc, torch),
     ORDERS(tcuda_torch_free, torch),
     ORDERS(tcuda_torch_record_stream, torch),
+    ORDERS(tcuda_malloc_native, free_on),
+    ORDERS(tcuda_free_on, free_on),
+    ORDERS(tcuda_ort_malloc, ort),
+    ORDERS(tcuda_ort_free, ort),
     ORDERS(tcuda_host_malloc, host_record),
     ORDERS(tcuda_host_free, host_record),
     ORDERS(tcuda_host_record, host_record),

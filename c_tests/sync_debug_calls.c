@@ -115,6 +115,23 @@ CALL(mem_pool_destroy)
     CHECK_OK(tcuda_free(block));
     return tcuda_mem_pool_destroy(made);
 }
+CALL(malloc_native)
+{
+    struct CUstream_st *const native = native_of(held);
+    void *made = NULL;
+    CHECK_OK(tcuda_malloc_native(BYTES, 0, native, &made));
+    CHECK_OK(tcuda_free_on(made, native));
+    CHECK_OK(tcuda_malloc_native_aligned(BYTES, 512, 0, native, &made));
+    return tcuda_free_on(made, native_of(other));
+}
+CALL(ort_malloc)
+{
+    void *const made = tcuda_ort_malloc(BYTES);
+    CHECK(made != NULL);
+    tcuda_ort_free(made);
+    tcuda_ort_empty_cache();
+    return TCUDA_STATUS_OK;
+}
 CALL(torch_malloc)
 {
     struct CUstream_st *const native = native_of(held);
@@ -352,7 +369,8 @@ static const struct {
     ROW(copy_2d_pageable, REFUSED), ROW(fill, NEVER), ROW(malloc, NEVER),
     ROW(record_stream, NEVER), ROW(allocation_create, NEVER), ROW(memory_empty_cache, FREE),
     ROW(mem_pool_sleep, REFUSED), ROW(mem_pool_wake, REFUSED), ROW(mem_pool_destroy, WAITS),
-    ROW(torch_malloc, NEVER), ROW(host_malloc, NEVER), ROW(host_record, NEVER),
+    ROW(malloc_native, NEVER), ROW(ort_malloc, NEVER), ROW(torch_malloc, NEVER),
+    ROW(host_malloc, NEVER), ROW(host_record, NEVER),
     ROW(host_memory_empty_cache, WAITS), ROW(host_register, NEVER), ROW(host_unregister, WAITS),
     ROW(file_read, REFUSED), ROW(file_write, REFUSED),
     ROW(ipc_export, FREE), ROW(ipc_collect, FREE),

@@ -2446,7 +2446,53 @@ tcuda_status tcuda_memory_attach(const void *ptr, size_t bytes, uint32_t flags,
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_memory_range(const void *ptr, size_t bytes, tcuda_memory_range_info *info);
 
-/* ---- Memory for PyTorch ---- */
+/* ---- Memory for native streams ---- */
+
+/**
+ * tcuda_malloc for a stream that the host has as a native handle: the call that an adapter of
+ * another library makes for each allocation. (+)
+ *
+ * @param bytes      any size; 0: NULL and OK
+ * @param device     ordinal, TCUDA_CURRENT_DEVICE: the stream's, else this thread's current one
+ * @param cu_stream  a CUstream or cudaStream_t of a device's primary context; NULL: the default
+ * stream of the device. It must live as long as tcuda keeps memory that was used
+ * on it; to end it earlier, use tcuda_stream_from_external
+ * @param[out] ptr   the block, aligned to 512 bytes unless another library's allocator gave it;
+ * the caller's, to be freed by tcuda_free_on or tcuda_free
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_malloc_native(size_t bytes, int32_t device, struct CUstream_st *cu_stream,
+    void **ptr);
+
+/**
+ * tcuda_malloc_native for interfaces that pass an alignment. (+)
+ *
+ * @param bytes      as in tcuda_malloc_native
+ * @param alignment  a power of two of at most 512; 0: 512
+ * @param device, cu_stream, ptr  as in tcuda_malloc_native
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_malloc_native_aligned(size_t bytes, size_t alignment, int32_t device,
+    struct CUstream_st *cu_stream, void **ptr);
+
+/**
+ * Gives a block back in the order of a stream, as cudaFreeAsync does. The stream must come after
+ * all uses of the block, except those on streams that were recorded for it. Later work of the
+ * stream may get the memory at once, and other streams after the work that the stream has now. The
+ * host does not wait. Memory of private pools, of segments (expandable_segments:False), of another
+ * device than the stream's, or freed during a capture of the stream returns to the stream that it
+ * was allocated for, after that work. (+)
+ *
+ * @param ptr        what tcuda_malloc, tcuda_malloc_native or tcuda_torch_malloc gave; may be
+ * NULL: no-op
+ * @param cu_stream  as in tcuda_malloc_native, of any device; NULL: the default stream of ptr's
+ * device
+ * @return           TCUDA_STATUS_OUT_OF_HOST_MEMORY: ptr is not freed; call again
+ */
+TCUDA_API
+tcuda_status tcuda_free_on(void *ptr, struct CUstream_st *cu_stream);
+
+/* ---- Memory for PyTorch and ONNX Runtime ---- */
 
 /**
  * Allocates memory for PyTorch: torch.cuda.memory.CUDAPluggableAllocator takes the path of this
@@ -2566,6 +2612,33 @@ void tcuda_torch_mark_capture_end(int32_t device);
  */
 TCUDA_API
 void tcuda_torch_release_pool(int32_t device, uint64_t id0, uint64_t id1);
+
+/**
+ * Allocates memory of the current device, in the order of its current stream, for libraries that
+ * take a function void *(size_t). ONNX Runtime takes its address as the option gpu_external_alloc
+ * of the CUDA execution provider. Failures are logged as those of tcuda_torch_malloc. (+)
+ *
+ * @param bytes  0: NULL
+ * @return       the block, aligned to 512 bytes; NULL: it failed
+ */
+TCUDA_NODISCARD TCUDA_API
+void *tcuda_ort_malloc(size_t bytes);
+
+/**
+ * Gives a block back, in the order of its stream, for libraries that take a function
+ * void (void *); after tcuda_shutdown it does nothing. ONNX Runtime: gpu_external_free. (+)
+ *
+ * @param ptr  what tcuda_ort_malloc gave, or tcuda_malloc; may be NULL: no-op
+ */
+TCUDA_API
+void tcuda_ort_free(void *ptr);
+
+/**
+ * tcuda_memory_empty_cache for libraries that take a function void (void). ONNX Runtime:
+ * gpu_external_empty_cache. (+)
+ */
+TCUDA_API
+void tcuda_ort_empty_cache(void);
 
 /* ---- Pinned host memory ---- */
 

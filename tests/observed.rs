@@ -73,7 +73,7 @@ const NOT_RECORDED: &str = "
 ";
 
 /// Functions that another row shows, or that one process and one device cannot show.
-const RECORDED_ELSEWHERE: [(&str, &str); 23] = [
+const RECORDED_ELSEWHERE: [(&str, &str); 25] = [
     (
         "blas_handle",
         "the workspace is as memory of tcuda_malloc; the work of cuBLAS is not visible",
@@ -83,6 +83,8 @@ const RECORDED_ELSEWHERE: [(&str, &str); 23] = [
     ("memory_empty_cache", "waits only for memory that it releases: no order to rely on"),
     ("host_memory_empty_cache", "as tcuda_memory_empty_cache"),
     ("torch_reset", "as tcuda_memory_empty_cache"),
+    ("ort_empty_cache", "as tcuda_memory_empty_cache"),
+    ("malloc_native_aligned", "as tcuda_malloc_native"),
     ("graph_capture_begin", "the first work of the capture is recorded"),
     ("graph_begin", "as tcuda_device_synchronize, then tcuda_graph_capture_begin"),
     ("graph_end", "as tcuda_graph_capture_end"),
@@ -126,6 +128,7 @@ const WITHOUT_GATE: &str = "
 /// Functions that are called in the row of another function.
 const IN_OTHER_ROWS: &str = "
     free allocation_destroy torch_free torch_reset torch_record_stream host_free ipc_withdraw
+    free_on malloc_native_aligned ort_free ort_empty_cache
     tensor_release graph_destroy graph_capture_end graph_reset graph_end
 ";
 

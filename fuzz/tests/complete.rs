@@ -29,7 +29,7 @@ fn every_function_of_the_header_is_called() {
     let mut sources = String::new();
     let files = "library device stream event copy memory statistics host snapshot limits mem_pool \
                  history pluggable torch tensor generator random graph callable comm communicator \
-                 ipc nvtx monitor jit sanitizer green_context managed \
+                 ipc nvtx monitor jit sanitizer green_context managed native_stream \
                  file";
     for file in files.split_whitespace() {
         let path = format!("{}/src/abi/{file}.rs", env!("CARGO_MANIFEST_DIR"));

@@ -8,7 +8,7 @@ use crate::base::stderr;
 use crate::base::text::Count;
 use crate::driver::sys::CUstream_st;
 use crate::gpu::gpus;
-use crate::interop::torch;
+use crate::interop::{native_stream, torch};
 use crate::memory::{self};
 use crate::runtime::pointer_kind::{Kind, name_kind};
 use std::ffi::{CStr, c_void};
@@ -16,13 +16,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Runs the body of a function that returns no status: a failure is logged with the function's
 /// name.
-fn run_logged(name: &str, body: impl FnOnce(&Call) -> Result<()>) {
+pub(super) fn run_logged(name: &str, body: impl FnOnce(&Call) -> Result<()>) {
     let _ = boundary(|call| logged(name, call, body));
 }
 
 /// [`run_logged`] for an allocation, after which PyTorch continues with NULL: without a log
 /// listener the first failure is written to stderr.
-fn run_logged_allocation(name: &str, body: impl FnOnce(&Call) -> Result<()>) {
+pub(super) fn run_logged_allocation(name: &str, body: impl FnOnce(&Call) -> Result<()>) {
     let mut is_logged = false;
     let status = boundary(|call| {
         is_logged = log::is_enabled(Level::Error);
@@ -180,7 +180,7 @@ pub unsafe extern "C" fn tcuda_torch_record_stream(ptr: *mut c_void, cu_stream: 
         return;
     }
     run_logged("tcuda_torch_record_stream", |call| match gpus::existing(call.inside()) {
-        Some(gpus) => torch::record_stream(gpus, ptr as u64, cu_stream)
+        Some(gpus) => native_stream::record(gpus, ptr as u64, cu_stream)
             .map_err(|error| name_kind(gpus, Kind::Device, error)),
         None => Err(memory::unknown_pointer(ptr as u64)),
     });

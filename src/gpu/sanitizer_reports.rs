@@ -148,6 +148,14 @@ pub fn used_on(ptr: u64, stream: &Stream) {
     }
 }
 
+/// Records that the block that contains `ptr` is in the order of `stream` from now on.
+#[inline(always)]
+pub fn handed_over(gpus: &Gpus, ptr: u64, stream: &Stream) {
+    if sanitizer::is_on() {
+        entries::handed_over(ptr, info_of(gpus, stream, false));
+    }
+}
+
 /// Returns the number of the capture that `stream` is part of, before that capture ends.
 #[inline(always)]
 pub fn capture_of(gpus: &Gpus, stream: &Stream) -> Option<u64> {

@@ -12,9 +12,8 @@ use crate::base::thread;
 use crate::driver::sys::CUstream;
 use crate::gpu::device::Device;
 use crate::gpu::gpus::Gpus;
-use crate::gpu::stream::{self, LEGACY, PER_THREAD, Stream};
+use crate::gpu::stream;
 use crate::gpu::subsystem::{Kind as SubsystemKind, Subsystem};
-use crate::memory;
 use crate::memory::arena::pool::Pool;
 use crate::memory::pools::route;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -198,28 +197,6 @@ pub fn allocate(gpus: &Gpus, device: i32, native: CUstream, bytes: isize) -> Res
 fn capture_of(gpus: &Gpus, device: &Device, native: CUstream) -> Result<Option<u64>> {
     let _context = device.enter()?;
     stream::capture_of(gpus.driver(), native)
-}
-
-/// Records that a block is also used on a stream of PyTorch, of any device.
-pub fn record_stream(gpus: &Gpus, address: u64, native: CUstream) -> Result<()> {
-    let own = memory::device_of(address).ok_or_else(|| memory::unknown_pointer(address))?;
-    let device = device_of(gpus, native, own)?;
-    let stream: &Stream = device.streams.named(device, native)?;
-    memory::record_stream(address, stream)
-}
-
-/// The device of a stream; `own` for a handle that denotes a stream of any device.
-fn device_of(gpus: &Gpus, native: CUstream, own: i32) -> Result<&Device> {
-    let own = gpus.device(own)?;
-    if [0, LEGACY, PER_THREAD].contains(&(native as usize)) || gpus.devices.len() == 1 {
-        return Ok(own);
-    }
-    let context = own.streams.context_of(native)?;
-    if own.is_context(context) {
-        return Ok(own);
-    }
-    // For a stream in no primary context the block's own device returns an error with a reason.
-    Ok(gpus.devices.iter().find(|device| device.is_context(context)).unwrap_or(own))
 }
 
 /// Routes allocations on a device to a pool.

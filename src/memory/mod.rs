@@ -32,7 +32,7 @@ pub use device::DeviceMemory;
 pub use device::lookup::{Found, unknown_pointer};
 pub(crate) use device::uncached::is_used as has_uncached_blocks;
 pub use pointer::{
-    annotate, cached_extent, context_of, device_of, extent, find, free, record_around,
+    annotate, cached_extent, context_of, device_of, extent, find, free, free_on, record_around,
     record_stream, use_inside, write_frames,
 };
 

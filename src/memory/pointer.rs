@@ -36,6 +36,25 @@ pub fn free(gpus: &Gpus, address: u64) -> Result<()> {
     free_block::<false>(gpus, address)
 }
 
+/// Frees a block in the order of `stream`, which comes after all uses of the block except those on
+/// recorded streams. Later work of `stream` may use the memory at once. Memory that keeps its own
+/// stream is free there after the work that `stream` has now. On failure it is not freed.
+pub fn free_on(gpus: &Gpus, address: u64, stream: &Stream) -> Result<()> {
+    let stream = stream.on_this_thread(gpus)?;
+    let is_moved = match addresses::arena_of(address) {
+        Some((arena, _)) => {
+            let device = gpus.device(arena.device)?;
+            device.memory().hand_over(gpus, device, address, stream)?
+        }
+        None => uncached::has(address) && uncached::hand_over(address, stream)?,
+    };
+    match is_moved {
+        true => sanitizer_reports::handed_over(gpus, address, stream),
+        false => record_stream(address, stream)?,
+    }
+    free(gpus, address)
+}
+
 #[cold]
 fn free_watched(gpus: &Gpus, address: u64) -> Result<()> {
     if flags::is_only(Watcher::Sanitizer) {

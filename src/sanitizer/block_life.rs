@@ -49,6 +49,13 @@ impl State {
         self.blocks.used(address, key)
     }
 
+    /// Records that a block is in the order of another stream from now on.
+    pub(super) fn handed_over(&mut self, address: u64, stream: StreamInfo) -> Result<()> {
+        self.main.slot(&stream)?;
+        self.blocks.set_owner(address, stream);
+        Ok(())
+    }
+
     /// Bytes from `address` to the end of its block; 0 if no block is known there.
     pub(super) fn rest_of_block(&self, address: u64) -> u64 {
         self.blocks.find(address).map_or(0, |((_, end), _)| end - address)

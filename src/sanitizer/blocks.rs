@@ -145,6 +145,15 @@ impl Blocks {
         push(&mut block.users, key)
     }
 
+    /// Changes the owner of the live block at an address, if it is known.
+    pub(super) fn set_owner(&mut self, address: u64, stream: StreamInfo) {
+        if let Some(entry) = self.ranges.find(address) {
+            let block = &mut self.blocks[entry.value as usize];
+            block.owner = block.owner.map(|_| stream);
+            block.users.retain(|key| *key != stream.key);
+        }
+    }
+
     /// Checks that all counts agree with the contents.
     #[cfg(test)]
     pub(super) fn check(&self) {

@@ -298,6 +298,11 @@ pub(crate) fn used_on(ptr: u64, stream: u64) {
 }
 
 #[cold]
+pub(crate) fn handed_over(ptr: u64, stream: StreamInfo) {
+    update(|state| state.handed_over(ptr, stream));
+}
+
+#[cold]
 pub(crate) fn capture_ended(capture: u64) -> Option<Recording> {
     update(|state| {
         let Some(recorded) = state.capture_ended(capture)? else { return Ok(None) };

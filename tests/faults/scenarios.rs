@@ -11,6 +11,7 @@ mod ipc;
 mod jit;
 mod limits;
 mod memory;
+mod native_stream;
 mod random;
 mod sanitizer;
 pub mod tools;
@@ -129,6 +130,8 @@ pub const SCENARIOS: &[Scenario] = &[
     on(SMALL, "driver_pool", direct::driver_pool),
     on(LATE, "late_driver_pool", direct::driver_pool),
     on(SMALL, "pluggable", direct::pluggable),
+    on(ONE, "native_stream", native_stream::free_on),
+    on(UNMAPPED, "native_stream_in_segments", native_stream::free_on),
     on(ONE, "torch", torch::blocks_and_graphs),
     on(LATE, "late_torch", torch::blocks_and_graphs),
     on(ONE, "random", random::fills),

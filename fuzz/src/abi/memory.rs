@@ -38,7 +38,7 @@ const SIZES: [usize; 24] = [
     usize::MAX,
 ];
 
-fn size(i: &mut Input) -> usize {
+pub(super) fn size(i: &mut Input) -> usize {
     match i.u8() {
         0..=15 => i.u64() as usize,
         16..=63 => i.u32() as usize >> 8,
@@ -63,7 +63,7 @@ fn place(w: &World, i: &mut Input, e: &mut Expect) -> (i32, *mut tcuda_stream) {
 }
 
 /// The device on which a block must be.
-fn device_of(address: *mut c_void, asked: i32, w: &World) -> i32 {
+pub(super) fn device_of(address: *mut c_void, asked: i32, w: &World) -> i32 {
     let mut device = -1;
     let known = status_of!(tcuda_device_of(address, &mut device)) == status::OK;
     assert!(known || w.lost || w.mode != Mode::Strict);

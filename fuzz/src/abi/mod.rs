@@ -20,6 +20,7 @@ mod managed;
 mod mem_pool;
 mod memory;
 mod monitor;
+mod native_stream;
 mod nvtx;
 mod pluggable;
 mod random;
@@ -378,6 +379,12 @@ pub const FUNCTIONS: &[(&str, Step)] = &[
     ("tcuda_torch_mark_capture_begin", torch::mark_capture_begin),
     ("tcuda_torch_mark_capture_end", torch::mark_capture_end),
     ("tcuda_memory_on_rejection", limits::on_rejection),
+    ("tcuda_malloc_native", native_stream::malloc_native),
+    ("tcuda_malloc_native_aligned", native_stream::malloc_native_aligned),
+    ("tcuda_free_on", native_stream::free_on),
+    ("tcuda_ort_malloc", native_stream::ort_malloc),
+    ("tcuda_ort_free", native_stream::ort_free),
+    ("tcuda_ort_empty_cache", native_stream::ort_empty_cache),
 ];
 
 /// More calls than this make an input slow, not better.

@@ -265,6 +265,22 @@ impl ArenaState {
         Ok(())
     }
 
+    /// Makes `stream` the owner of an allocated block that is in no view and that no other process
+    /// has. On failure the block is unchanged.
+    pub(in crate::memory) fn change_owner(
+        &mut self,
+        arena: &Arena,
+        id: u32,
+        stream: &Stream,
+    ) -> Result<()> {
+        let is_own = arena.stream().is_some_and(|own| std::ptr::eq(own, stream));
+        let owner = if is_own { Owner::ARENA } else { self.find_or_insert(stream)? };
+        // Its order includes its own use.
+        let uses = self.uses.remove(self.blocks[id].uses, stream);
+        self.blocks[id].uses = self.uses.set_end(uses, owner.end());
+        Ok(())
+    }
+
     /// Frees a block of another stream, which no stream uses any more, into that stream's list.
     pub(in crate::memory) fn free_foreign(&mut self, owner: Owner, id: u32) {
         self.forget_start(id);

@@ -172,6 +172,19 @@ impl Uses {
         self.end_without(head, std::ptr::null()).unwrap_or(0)
     }
 
+    /// Changes the end of a block's list. Returns the new head.
+    pub(in crate::memory) fn set_end(&mut self, head: u32, end: u32) -> u32 {
+        let (mut last, mut next) = (0, head);
+        while let Some(node) = self.node(next) {
+            (last, next) = (next, node.next);
+        }
+        match self.node_mut(last) {
+            Some(node) => node.next = end,
+            None => return end,
+        }
+        head
+    }
+
     /// Does no freed block wait?
     #[inline]
     pub(in crate::memory) fn is_queue_empty(&self) -> bool {

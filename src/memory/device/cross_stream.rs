@@ -8,14 +8,16 @@
 
 use crate::base::error::Result;
 use crate::gpu::capture_mode::Relaxed;
+use crate::gpu::device::Device;
 use crate::gpu::external_life::EndState;
 use crate::gpu::gpus::Gpus;
 use crate::gpu::stream::Stream;
 use crate::memory::arena::block::State;
 use crate::memory::arena::foreign_free::{Owner, Window};
-use crate::memory::arena::{Arena, ArenaGuard};
+use crate::memory::arena::{Arena, ArenaGuard, addresses};
 use crate::memory::config::pool_id::PoolId;
 use crate::memory::config::size::{Request, UNIT};
+use crate::memory::device::lookup::{Locked, lock_mapped};
 use crate::memory::device::stream_end::record_end;
 use crate::memory::device::{Attempt, DeviceMemory};
 use crate::memory::stats::class_counters::ClassCounters;
@@ -51,10 +53,11 @@ impl DeviceMemory {
     }
 
     /// A block that is free in this stream's order, in the arena of another stream that served it
-    /// last. Makes no driver call.
+    /// last. Polls streams only for blocks there that wait.
     #[inline]
     pub(in crate::memory) fn reuse_again(
         &self,
+        gpus: &Gpus,
         arena: &Arena,
         request: Request,
     ) -> Result<Option<u64>> {
@@ -63,9 +66,45 @@ impl DeviceMemory {
         let (Some(source), Some(stream)) = (source, arena.stream()) else { return Ok(None) };
         let source = &mut source.enter()?;
         let Some(owner) = source.foreign.find(stream) else { return Ok(None) };
-        let Some(id) = source.find_free(owner, request.units) else { return Ok(None) };
+        let mut found = source.find_free(owner, request.units);
+        if found.is_none() && !source.uses.is_queue_empty() {
+            // Errors of the other arena's streams do not fail this allocation.
+            let _ = self.settle(gpus, source, false);
+            found = source.find_free(owner, request.units);
+        }
+        let Some(id) = found else { return Ok(None) };
         source.allocate_for(owner, id, request)?;
         Ok(Some(self.count_allocated(source, id)))
+    }
+
+    /// Moves an allocated block to the order of another stream of the device, which can use the
+    /// memory at once when the block is freed. False: the block keeps its order. That is so for
+    /// memory that is not shared, in a view, or known to other processes.
+    pub(in crate::memory) fn hand_over(
+        &self,
+        gpus: &Gpus,
+        device: &Device,
+        address: u64,
+        stream: &Stream,
+    ) -> Result<bool> {
+        let Some(found) = addresses::arena_of(address) else { return Ok(false) };
+        let arena = found.0;
+        let is_possible = is_shared(arena) && stream.device() == arena.device;
+        if !is_possible || stream.is_per_thread() || stream.is_capturing(gpus)? {
+            return Ok(false);
+        }
+        // The arena in which the stream will search for the memory.
+        let own = self.heap(gpus, device, stream, false)?.arena(arena.class);
+        let Locked { mut state, id } = lock_mapped(found, address)?;
+        if state.marked > 0 || state.segment.views.contain(id) {
+            return Ok(false);
+        }
+        state.change_owner(arena, id, stream)?;
+        if !std::ptr::eq(own, arena) {
+            let place = std::ptr::from_ref(arena).cast_mut();
+            own.source_arena.store(place, Ordering::Release);
+        }
+        Ok(true)
     }
 
     /// Memory of other streams, or memory of this arena that other streams use, if growth would

@@ -222,6 +222,22 @@ pub(in crate::memory) fn record_stream(address: u64, stream: &Stream) -> Result<
     Ok(())
 }
 
+/// Moves a block of a driver's pool to the order of another stream of its device. False: the block
+/// keeps its order.
+#[cold]
+pub(in crate::memory) fn hand_over(address: u64, stream: &Stream) -> Result<bool> {
+    let before = with(address, |block| {
+        let is_ordered = matches!(block.origin, Origin::DriverPool { captured: false });
+        if !is_ordered || block.device != stream.device() || stream.is_per_thread() {
+            return Ok(None);
+        }
+        block.uses.retain(|known| !known.is(stream));
+        Ok(Some(std::mem::replace(&mut block.stream, HeldStream::new(stream))))
+    })?;
+    // The stream of before is released with no lock held.
+    Ok(before.is_some())
+}
+
 /// Inserts a new block in the table and records it; on failure returns the block. If a block of a
 /// graph was left at this address, replaces it and returns its bytes.
 #[expect(clippy::result_large_err, reason = "the block goes back without host memory")]

@@ -39,7 +39,7 @@ impl DeviceMemory {
                 return Ok(address);
             }
         }
-        if let Some(address) = self.reuse_again(arena, request)? {
+        if let Some(address) = self.reuse_again(gpus, arena, request)? {
             return Ok(address);
         }
         if let Some(address) = self.reuse_view(arena, request)? {
