@@ -30,7 +30,7 @@ gauntlet:
 test-gpu:
 	@scripts/gpu/test_gpu.sh
 
-# Writes include/tcuda.h anew from src/ffi.
+# Writes include/tcuda.h, tcuda_cdef.h and api.json anew from src/ffi.
 bless:
 	TCUDA_BLESS=1 cargo test --locked --test header
 

@@ -9,6 +9,10 @@ add_dependencies(tcuda_all tcuda_cargo)
 
 install(FILES ${PROJECT_SOURCE_DIR}/include/tcuda.h TYPE INCLUDE)
 install(FILES ${PROJECT_SOURCE_DIR}/include/tcuda.hpp TYPE INCLUDE OPTIONAL)
+# For generators of bindings: docs/bindings.md.
+install(FILES ${PROJECT_SOURCE_DIR}/include/tcuda_cdef.h TYPE INCLUDE)
+install(FILES ${PROJECT_SOURCE_DIR}/include/api.json ${PROJECT_SOURCE_DIR}/data/api.schema.json
+    DESTINATION ${CMAKE_INSTALL_DATADIR}/tcuda)
 install(PROGRAMS ${tcuda_library_dir}/${tcuda_file} ${tcuda_library_dir}/libtcuda_sim.so TYPE LIB)
 install(FILES ${tcuda_library_dir}/${tcuda_soname} ${tcuda_library_dir}/libtcuda.so
     ${tcuda_library_dir}/libtcuda.a TYPE LIB)

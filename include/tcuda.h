@@ -557,7 +557,7 @@ tcuda_status tcuda_sync_debug_mode_set(int32_t mode);
 
 /**
  * Architectures of the kernels built in, "compute_52", with blanks between them where there are
- * more (torch.cuda.get_arch_list).
+ * more. (torch.cuda.get_arch_list)
  */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_arch_list(char *buf, size_t len, size_t *needed);
@@ -1637,7 +1637,7 @@ typedef struct tcuda_frame_context {
  * dropped together when they take much memory, and by TCUDA_RECORD_CLEAR and TCUDA_HISTORY_OFF. It
  * is called when tcuda_frames_fn is, and under the same conditions.
  */
-typedef struct tcuda_frame_context *(*tcuda_frame_context_fn)(void *user_data);
+typedef tcuda_frame_context *(*tcuda_frame_context_fn)(void *user_data);
 
 /** What to record; zeros are defaults. */
 typedef struct tcuda_history_options {
@@ -1936,13 +1936,13 @@ typedef void (*tcuda_memory_event_fn)(void *user_data, const tcuda_memory_event 
 /**
  * Registers a function that is called for each event of the allocators: of the blocks and segments
  * of all devices, and of pinned memory, whether tcuda_memory_record_history is on or not.
- * tcuda_shutdown removes all such functions. (+: c10's attachAllocatorTraceTracker)
+ * tcuda_shutdown removes all such functions.
  *
  * It is called on the thread of the event, on one thread at a time, with locks of tcuda held: the
  * events of an address come in their order, memory that goes back to the driver is still there,
  * and new memory is not yet the host's. It must not call tcuda, which would be
  * TCUDA_STATUS_INVALID_STATE, nor wait for a thread that is in a call of tcuda. While one is
- * registered, allocations and frees take the slow path.
+ * registered, allocations and frees take the slow path. (+: c10's attachAllocatorTraceTracker)
  *
  * @param callback       not NULL
  * @param user_data      the caller's, passed to the callback; may be NULL
@@ -2570,8 +2570,8 @@ void tcuda_torch_record_stream(void *ptr, struct CUstream_st *cu_stream);
 
 /**
  * For set_begin_allocate_to_pool: from now on allocations on a device come from a private pool,
- * created now if it is new: those on the streams of a capture (torch.cuda.graph), or, where id1 is
- * not 0 and no capture has begun, those of this thread.
+ * created now if it is new: those on the streams of a capture, or, where id1 is not 0 and no
+ * capture has begun, those of this thread. (for torch.cuda.graph)
  *
  * @param id0, id1  PyTorch's MempoolId_t, by value
  * @param filter    PyTorch's std::function, which C cannot call; ignored, may be NULL
@@ -3009,8 +3009,8 @@ typedef struct tcuda_tensor {
  * Frees what the library put into a tensor and zeroes it: the library's memory in the order of its
  * stream, a capsule by its deleter. A tensor that is all zero has nothing: OK. (+)
  *
- * @param tensor  one that the library filled in, its data, shape and strides as they were, or
- * TCUDA_STATUS_INVALID_ARGUMENT; may be NULL: no-op
+ * @param[in,out] tensor  one that the library filled in, its data, shape and strides as they
+ * were, or TCUDA_STATUS_INVALID_ARGUMENT; may be NULL: no-op
  */
 TCUDA_API
 tcuda_status tcuda_tensor_release(tcuda_tensor *tensor);
@@ -3047,9 +3047,9 @@ tcuda_status tcuda_tensor_from_dlpack(struct DLManagedTensorVersioned *managed,
  * original. The capsule's data is the first element, and its byte_offset 0.
  * (torch.utils.dlpack.to_dlpack)
  *
- * @param tensor        one that the library filled in; or one of the host's own, with data from
+ * @param[in,out] tensor  one that the library filled in; or one of the host's own, with data from
  * tcuda_malloc: the capsule owns the block, and copies shape and strides
- * @param[out] managed  the caller's, whose deleter is to be called once, by it or a consumer
+ * @param[out] managed    the caller's, whose deleter is to be called once, by it or a consumer
  */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_tensor_to_dlpack(tcuda_tensor *tensor,
@@ -3135,7 +3135,7 @@ tcuda_status tcuda_random_state_set(int32_t device, const uint8_t *state);
 /**
  * The states of all devices, in their order. (torch.cuda.get_rng_state_all)
  *
- * @param[out] states  room for `capacity` states; may be NULL if that is 0
+ * @param[out] states  room for `capacity` states; may be NULL if capacity is 0
  * @param[out] count   number of devices; if more than `capacity`, states are missing
  */
 TCUDA_NODISCARD TCUDA_API
@@ -3838,10 +3838,10 @@ tcuda_status tcuda_graphed_callable_destroy(tcuda_graphed_callable *graphed);
  * (a call of one of torch.cuda.make_graphed_callables)
  *
  * @param inputs        as the samples in number, dtype, shape and strides; in any memory that
- * tcuda_copy can read; may be NULL if there are none
+ * tcuda_copy can read; may be NULL if num_inputs is 0
  * @param stream        of the callable's device; NULL is the current one of that device
  * @param[out] outputs  borrowed views, until the callable is destroyed; the next call overwrites
- * what they show; may be NULL if there are none
+ * what they show; may be NULL if num_outputs is 0
  */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_graphed_callable_call(tcuda_graphed_callable *graphed,
@@ -3853,10 +3853,10 @@ tcuda_status tcuda_graphed_callable_call(tcuda_graphed_callable *graphed,
  * (the backward of one of torch.cuda.make_graphed_callables)
  *
  * @param grad_outputs      gradients of the outputs, as those in dtype, shape and strides; may be
- * NULL if there are none
+ * NULL if num_outputs is 0
  * @param stream            of the callable's device; NULL is the current one of that device
  * @param[out] grad_inputs  borrowed views; all zero where an input has no gradient; may be NULL if
- * there are no inputs
+ * num_inputs is 0
  */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_graphed_callable_call_backward(tcuda_graphed_callable *graphed,
@@ -4549,7 +4549,7 @@ tcuda_status tcuda_jit_destroy(tcuda_jit *jit);
  * e5m2, float16 to float64, bfloat16, complex of 32 to 128 bits; addresses are
  * multiples of an element's size, and strides not negative where there are
  * elements. At most 25 dimensions, after those that can be merged are merged
- * @param scalars  extra arguments instead of their defaults, by name; may be NULL if none
+ * @param scalars  instead of their defaults, by name; may be NULL if num_scalars is 0
  * @param outputs  as many as the function has, on that device, of the broadcast shape and the
  * common type of the inputs. An output may be an input, but must not overlap one
  * partly, and no two of its elements may have the same address
@@ -4598,7 +4598,7 @@ tcuda_status tcuda_kernel_destroy(tcuda_kernel *kernel);
  *
  * @param options   may be NULL: one thread
  * @param args      args[i] points to the i-th argument, which is read before the call returns; may
- * be NULL if there are none
+ * be NULL if num_args is 0
  * @param num_args  as many as the kernel has parameters, at most 64; else
  * TCUDA_STATUS_INVALID_ARGUMENT, where the driver can report it (CUDA 12.4)
  * @param stream    NULL is the current stream

@@ -1,12 +1,12 @@
 """Writes a C program that calls every function of tcuda.h with spoiled arguments.
 
-usage: generate.py HEADER OUTPUT
+usage: generate.py API_JSON OUTPUT
 
 Each function is called with valid arguments, then with each pointer NULL, and with each handle
-stale, of another kind, random bits and a stack address. NULL must fail unless the front page of the
-header or the function's comment says that the parameter "may be NULL". A function that is added to
-the header is tested by that alone; if valid arguments for it cannot be guessed, add them to the
-tables.
+stale, of another kind, random bits and a stack address. NULL must fail unless the parameter is
+nullable: the front page of the header or the function's comment says that it "may be NULL". A
+function that is added to the header is tested by that alone; if valid arguments for it cannot be
+guessed, add them to the tables.
 """
 
 import re
@@ -43,9 +43,8 @@ NUMBERS_OF = {
 }
 # Parameters that may be NULL, and without which valid arguments are not.
 NEEDED = {("tcuda_green_context_create", "partition")}
-# Parameters that may be NULL in every function (front page, "NULL").
+# Handles that may be NULL in every function (front page, "NULL").
 NULL_TYPES = {"tcuda_stream", "tcuda_generator"}
-NULL_NAMES = {"options", "destroy", "user_data", "needed"}
 # Changes the state of the process or of the thread: runs alone.
 ALONE = re.compile(
     r"_(shutdown|select|inject|set|set_current|set_log_callback|exchange|enable|enable_peer_access"
@@ -97,7 +96,7 @@ class Generator:
         needs_others = {name.removesuffix("_create") for name, _ in NEEDED}
         for type in sorted(header.opaque, key=lambda type: (type in needs_others, type)):
             maker = self.maker(type)
-            if maker and reader.end_of(type) in self.by_name:
+            if maker and self.header.ends[type]:
                 self.makers[type] = maker
 
     def maker(self, type):
@@ -105,7 +104,8 @@ class Generator:
         makers = [
             function for function in self.header.functions
             if function.result == "tcuda_status" and function.parameters
-            and function.parameters[-1].type == f"{type} **" and "borrowed" not in function.comment
+            and function.parameters[-1].type == f"{type} **"
+            and function.parameters[-1].ownership == "owned"
         ]
         makers.sort(key=lambda function: not function.name == f"{type}_create")
         return makers[0] if makers else None
@@ -127,32 +127,32 @@ class Generator:
             and not self.is_native(p)
 
     def may_be_null(self, function, p):
-        destroys = function.name.endswith(("_destroy", "_free", "_release"))
-        return (
-            (self.is_handle(p) and p.pointee in NULL_TYPES)
-            or p.name in NULL_NAMES
-            or self.is_native(p)
-            or (destroys and p is function.parameters[0])
-            or function.says_may_be_null(p.name)
-        )
+        """May it be NULL where the others have the values above?"""
+        if not p.null_if:
+            return p.nullable
+        length = p.null_if.removesuffix(" is 0")
+        names = [other.name for other in function.parameters]
+        return length in names and self.number(function, length) == "0"
 
     def can_be_null(self, p):
         return p.is_pointer or p.type in self.header.callbacks
+
+    def number(self, function, name):
+        return NUMBERS_OF.get((function.name, name), NUMBERS.get(name, "0"))
 
     def valid(self, function, index, spoil=True):
         """A C expression for a valid argument, which the harness can spoil."""
         p = function.parameters[index]
         number = index if spoil else -1
         if self.is_handle(p):
-            is_left_out = not spoil and self.may_be_null(function, p) \
-                and (function.name, p.name) not in NEEDED
+            is_left_out = not spoil and p.nullable and (function.name, p.name) not in NEEDED
             if p.pointee not in self.makers or is_left_out:
                 return "NULL"
             return f"HANDLE({number}, {p.pointee}, {self.other(p.pointee)})"
         if p.type in self.header.callbacks:
             value = f"callback_{p.type}"
         elif not p.is_pointer:
-            return NUMBERS_OF.get((function.name, p.name), NUMBERS.get(p.name, "0"))
+            return self.number(function, p.name)
         elif p.pointee == "char" and p.is_const:
             text = TEXTS_OF.get((function.name, p.name), TEXTS.get(p.name, "x"))
             value = f'"{text}"'
@@ -194,8 +194,8 @@ class Generator:
         """The status that a function gives without a driver, or UNTOLD."""
         if function.name in ALSO_WITHOUT_DRIVER:
             return f"TCUDA_STATUS_{ALSO_WITHOUT_DRIVER[function.name]}"
-        takes_stream = any(self.is_handle(p) and self.may_be_null(function, p)
-                           and p.pointee in NULL_TYPES for p in function.parameters)
+        takes_stream = any(self.is_handle(p) and p.nullable and p.pointee in NULL_TYPES
+                           for p in function.parameters)
         if function.result != "tcuda_status" or function.name.endswith("_destroy") or not (
                 takes_stream or self.takes_device(function)):
             return "UNTOLD"
@@ -214,7 +214,7 @@ class Generator:
     def call(self, function, index):
         """The call by itself, and the function that makes its arguments and has it called."""
         result = function.result
-        fields = [f"    {declaration(p)};" for p in function.parameters] or ["    int none;"]
+        fields = [f"    {p.declaration};" for p in function.parameters] or ["    int none;"]
         arguments = ", ".join(f"with->{p.name}" for p in function.parameters)
         call = f"{function.name}({arguments})"
         lines = [f"struct arguments_{index} {{", *fields, "};", ""]
@@ -230,7 +230,7 @@ class Generator:
                       "    return TCUDA_STATUS_OK;", "}", ""]
         lines += [f"static tcuda_status call_{index}(void)", "{"]
         for i, p in enumerate(function.parameters):
-            lines.append(f"    {declaration(p)} = {self.valid(function, i)};")
+            lines.append(f"    {p.declaration} = {self.valid(function, i)};")
         values = ", ".join(p.name for p in function.parameters) or "0"
         lines.append(f"    struct arguments_{index} with = {{ {values} }};")
         lines.append(f"    tcuda_status outcome = call_in_place(perform_{index}, &with);")
@@ -247,7 +247,7 @@ class Generator:
             return "drop_memory"
         if p.type == "void **" and function.name == "tcuda_host_malloc":
             return "drop_host_memory"
-        owned = p.type.endswith("**") and type in self.makers and "borrowed" not in function.comment
+        owned = p.type.endswith("**") and type in self.makers and p.ownership == "owned"
         return f"drop_{type}" if owned else None
 
     def make(self, type):
@@ -255,7 +255,7 @@ class Generator:
         arguments = [self.valid(maker, i, spoil=False) for i in range(len(maker.parameters) - 1)]
         return [
             f"static void drop_{type}(void *handle)", "{",
-            f"    (void)!{reader.end_of(type)}(({type} *)handle);", "}", "",
+            f"    (void)!{self.header.ends[type]}(({type} *)handle);", "}", "",
             f"static {type} *make_{type}(void)", "{",
             f"    {type} *handle = NULL;",
             f"    if ({maker.name}({', '.join(arguments + ['&handle'])}) == TCUDA_STATUS_OK)",
@@ -300,8 +300,9 @@ class Generator:
         ]
 
     def callback(self, type):
-        result, parameters = self.header.callbacks[type]
-        names = [p.name for p in reader.parameters(parameters)]
+        callback = self.header.callbacks[type]
+        result, names = callback.result, [p.name for p in callback.parameters]
+        parameters = ", ".join(p.declaration for p in callback.parameters)
         space = "" if result.endswith("*") else " "
         lines = [f"static {result}{space}callback_{type}({parameters})", "{"]
         lines += [f"    (void){name};" for name in names]
@@ -369,22 +370,10 @@ class Generator:
         return "\n".join(lines) + "\n"
 
 
-def declaration(p):
-    return f"{p.type}{p.name}" if p.type.endswith("*") else f"{p.type} {p.name}"
-
-
 def main():
-    header, output = sys.argv[1:]
-    with open(header) as file:
-        text = file.read()
-    parsed = reader.parse(text)
-    # A function that the expressions in header.py do not see is a hole in the test.
-    names = set(re.findall(r"^(?!typedef|[ /*#]).*?\b(tcuda_\w+)\(", text, re.MULTILINE))
-    unseen = names - {function.name for function in parsed.functions}
-    if unseen:
-        sys.exit(f"not understood in {header}: {sorted(unseen)}")
+    api, output = sys.argv[1:]
     with open(output, "w") as file:
-        file.write(Generator(parsed).program())
+        file.write(Generator(reader.read(api)).program())
 
 
 main()

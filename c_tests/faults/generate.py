@@ -1,7 +1,7 @@
 """Writes watch.c: one function for each of tcuda.h that gives a status, which calls the library's
 own and then looks at what it left behind; see watch.h.
 
-usage: generate.py HEADER OUTPUT
+usage: generate.py API_JSON OUTPUT
 """
 
 import pathlib
@@ -11,14 +11,9 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "every_f
 import header as reader
 
 
-def declaration(p):
-    return f"{p.type}{p.name}" if p.type.endswith("*") else f"{p.type} {p.name}"
-
-
 class Generator:
     def __init__(self, header):
         self.header = header
-        self.names = {function.name for function in header.functions}
 
     def is_handle(self, p):
         return p.is_pointer and not p.is_const and p.pointee in self.header.opaque
@@ -42,12 +37,10 @@ class Generator:
 
     def created(self, function):
         """The parameters that give handles that are the caller's, each with their number."""
-        if "borrowed" in function.comment:
-            return
         types = {p.name: p.type for p in function.parameters}
         for p in function.parameters:
             type = p.pointee.removesuffix("*").strip() if p.is_pointer else ""
-            if p.type != f"{type} **" or reader.end_of(type) not in self.names:
+            if p.ownership != "owned" or not self.header.ends.get(type):
                 continue
             number = "1"
             if p.name.endswith("s") and "count" in types:
@@ -87,7 +80,7 @@ class Generator:
             yield f"        if ({p.name}[i] != NULL)"
             yield f"            watch_created({p.name}[i]);"
         first = function.parameters[0] if function.parameters else None
-        if first and self.is_handle(first) and function.name == reader.end_of(first.pointee):
+        if first and self.is_handle(first) and function.name == self.header.ends[first.pointee]:
             yield "    if (status != TCUDA_STATUS_INVALID_HANDLE && status != TCUDA_STATUS_FORKED"
             yield "        && status != TCUDA_STATUS_INVALID_STATE)"
             yield f"        watch_destroyed({first.name});"
@@ -95,7 +88,7 @@ class Generator:
         yield "    return status;"
 
     def function(self, function):
-        parameters = ", ".join(declaration(p) for p in function.parameters) or "void"
+        parameters = ", ".join(p.declaration for p in function.parameters) or "void"
         types = ", ".join(p.type for p in function.parameters) or "void"
         yield f"tcuda_status ({function.name})({parameters})"
         yield "{"
@@ -122,9 +115,9 @@ class Generator:
 
 
 def main():
-    header, output = sys.argv[1:]
-    parsed = reader.parse(pathlib.Path(header).read_text())
-    pathlib.Path(output).write_text("\n".join(Generator(parsed).program()) + "\n")
+    api, output = sys.argv[1:]
+    program = Generator(reader.read(api)).program()
+    pathlib.Path(output).write_text("\n".join(program) + "\n")
 
 
 main()

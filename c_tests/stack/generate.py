@@ -1,7 +1,7 @@
 """Writes stack.c: one function for each of tcuda.h, which calls the library's own and measures how
 deep it goes into the stack; see stack.h.
 
-usage: generate.py HEADER OUTPUT
+usage: generate.py API_JSON OUTPUT
 """
 
 import pathlib
@@ -11,12 +11,8 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "every_f
 import header as reader
 
 
-def declaration(p):
-    return f"{p.type}{p.name}" if p.type.endswith("*") else f"{p.type} {p.name}"
-
-
 def function(index, function):
-    parameters = ", ".join(declaration(p) for p in function.parameters) or "void"
+    parameters = ", ".join(p.declaration for p in function.parameters) or "void"
     types = ", ".join(p.type for p in function.parameters) or "void"
     arguments = ", ".join(p.name for p in function.parameters)
     result = function.result if function.result.endswith("*") else function.result + " "
@@ -39,8 +35,8 @@ def function(index, function):
 
 
 def main():
-    header, output = sys.argv[1:]
-    functions = reader.parse(pathlib.Path(header).read_text()).functions
+    api, output = sys.argv[1:]
+    functions = reader.read(api).functions
     lines = ["/* Written by c_tests/stack/generate.py. */", "#define _GNU_SOURCE", ""]
     lines += [f"enum {{ STACK_FUNCTIONS = {len(functions)} }};"]
     lines += ["static const char *const stack_names[STACK_FUNCTIONS] = {"]

@@ -1,7 +1,7 @@
 """How deep the functions of tcuda.h go into the stack of their caller: at most 16 KiB, 32 KiB where
 the call initialises the library, and 128 KiB where NVRTC compiles, in a release build.
 
-usage: stack.py LIBRARY BUILD_TYPE HEADER PROGRAM...
+usage: stack.py LIBRARY BUILD_TYPE API_JSON PROGRAM...
 
 The programs run with LIBRARY (stack.h) preloaded, and kernels on other threads, as on a GPU. In a
 debug build, whose frames are several times as large, depths are printed and not bounded.
@@ -44,9 +44,9 @@ def most(name):
 
 
 def main():
-    library, build, header, *programs = sys.argv[1:]
+    library, build, api, *programs = sys.argv[1:]
     found = depths(library, programs)
-    names = {function.name for function in reader.parse(pathlib.Path(header).read_text()).functions}
+    names = {function.name for function in reader.read(api).functions}
     unseen = sorted(name for name in names if name not in found and f"init {name}" not in found)
     closest = sorted(found.items(), key=lambda item: -item[1] / most(item[0]))
     for name, depth in closest[:20]:

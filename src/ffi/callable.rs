@@ -345,10 +345,10 @@ pub unsafe extern "C" fn tcuda_graphed_callable_destroy(
 /// (a call of one of torch.cuda.make_graphed_callables)
 ///
 /// @param inputs        as the samples in number, dtype, shape and strides; in any memory that
-///                      tcuda_copy can read; may be NULL if there are none
+///                      tcuda_copy can read; may be NULL if num_inputs is 0
 /// @param stream        of the callable's device; NULL is the current one of that device
 /// @param[out] outputs  borrowed views, until the callable is destroyed; the next call overwrites
-///                      what they show; may be NULL if there are none
+///                      what they show; may be NULL if num_outputs is 0
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_graphed_callable_call(
@@ -369,10 +369,10 @@ pub unsafe extern "C" fn tcuda_graphed_callable_call(
 /// (the backward of one of torch.cuda.make_graphed_callables)
 ///
 /// @param grad_outputs      gradients of the outputs, as those in dtype, shape and strides; may be
-///                          NULL if there are none
+///                          NULL if num_outputs is 0
 /// @param stream            of the callable's device; NULL is the current one of that device
 /// @param[out] grad_inputs  borrowed views; all zero where an input has no gradient; may be NULL if
-///                          there are no inputs
+///                          num_inputs is 0
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_graphed_callable_call_backward(

@@ -493,7 +493,7 @@ pub extern "C" fn tcuda_sync_debug_mode_set(mode: i32) -> tcuda_status {
 }
 
 /// Architectures of the kernels built in, "compute_52", with blanks between them where there are
-/// more (torch.cuda.get_arch_list).
+/// more. (torch.cuda.get_arch_list)
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_arch_list(

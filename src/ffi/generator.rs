@@ -176,7 +176,7 @@ pub unsafe extern "C" fn tcuda_random_state_set(device: i32, state: *const u8) -
 
 /// The states of all devices, in their order. (torch.cuda.get_rng_state_all)
 ///
-/// @param[out] states  room for `capacity` states; may be NULL if that is 0
+/// @param[out] states  room for `capacity` states; may be NULL if capacity is 0
 /// @param[out] count   number of devices; if more than `capacity`, states are missing
 #[unsafe(no_mangle)]
 #[must_use]

@@ -214,7 +214,7 @@ fn read_views(
 ///                 e5m2, float16 to float64, bfloat16, complex of 32 to 128 bits; addresses are
 ///                 multiples of an element's size, and strides not negative where there are
 ///                 elements. At most 25 dimensions, after those that can be merged are merged
-/// @param scalars  extra arguments instead of their defaults, by name; may be NULL if none
+/// @param scalars  instead of their defaults, by name; may be NULL if num_scalars is 0
 /// @param outputs  as many as the function has, on that device, of the broadcast shape and the
 ///                 common type of the inputs. An output may be an input, but must not overlap one
 ///                 partly, and no two of its elements may have the same address

@@ -350,7 +350,7 @@ fn launch_options(options: *const tcuda_launch_options) -> Result<(Launch, *cons
 ///
 /// @param options   may be NULL: one thread
 /// @param args      args[i] points to the i-th argument, which is read before the call returns; may
-///                  be NULL if there are none
+///                  be NULL if num_args is 0
 /// @param num_args  as many as the kernel has parameters, at most 64; else
 ///                  TCUDA_STATUS_INVALID_ARGUMENT, where the driver can report it (CUDA 12.4)
 /// @param stream    NULL is the current stream

@@ -260,8 +260,8 @@ pub(super) fn lent(view: &Tensor, lent: SizePointers, byte_offset: u64) -> tcuda
 /// Frees what the library put into a tensor and zeroes it: the library's memory in the order of its
 /// stream, a capsule by its deleter. A tensor that is all zero has nothing: OK. (+)
 ///
-/// @param tensor  one that the library filled in, its data, shape and strides as they were, or
-///                TCUDA_STATUS_INVALID_ARGUMENT; may be NULL: no-op
+/// @param[in,out] tensor  one that the library filled in, its data, shape and strides as they
+///                        were, or TCUDA_STATUS_INVALID_ARGUMENT; may be NULL: no-op
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tcuda_tensor_release(tensor: *mut tcuda_tensor) -> tcuda_status {
     boundary_without_guard(|call| {
@@ -405,9 +405,9 @@ fn is_as_it_came(object: *mut c_void, view: &Tensor) -> bool {
 /// original. The capsule's data is the first element, and its byte_offset 0.
 /// (torch.utils.dlpack.to_dlpack)
 ///
-/// @param tensor        one that the library filled in; or one of the host's own, with data from
-///                      tcuda_malloc: the capsule owns the block, and copies shape and strides
-/// @param[out] managed  the caller's, whose deleter is to be called once, by it or a consumer
+/// @param[in,out] tensor  one that the library filled in; or one of the host's own, with data from
+///                        tcuda_malloc: the capsule owns the block, and copies shape and strides
+/// @param[out] managed    the caller's, whose deleter is to be called once, by it or a consumer
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_tensor_to_dlpack(

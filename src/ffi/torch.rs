@@ -187,8 +187,8 @@ pub unsafe extern "C" fn tcuda_torch_record_stream(ptr: *mut c_void, cu_stream: 
 }
 
 /// For set_begin_allocate_to_pool: from now on allocations on a device come from a private pool,
-/// created now if it is new: those on the streams of a capture (torch.cuda.graph), or, where id1 is
-/// not 0 and no capture has begun, those of this thread.
+/// created now if it is new: those on the streams of a capture, or, where id1 is not 0 and no
+/// capture has begun, those of this thread. (for torch.cuda.graph)
 ///
 /// @param id0, id1  PyTorch's MempoolId_t, by value
 /// @param filter    PyTorch's std::function, which C cannot call; ignored, may be NULL

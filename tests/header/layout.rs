@@ -6,14 +6,14 @@ const WIDTH: usize = 100;
 /// A line of code and the lines of the comment above it. A first paragraph in `**` is a heading
 /// for this row and those that follow: "**1-19: the call**".
 #[derive(Clone)]
-struct Row {
+pub struct Row {
     heading: Option<String>,
-    comment: Vec<String>,
-    code: String,
+    pub comment: Vec<String>,
+    pub code: String,
 }
 
 /// What blank lines separate.
-enum Item {
+pub enum Item {
     /// `#define`s or opaque types of one family; `kind` is an integer type that they belong to.
     Table { family: String, kind: Option<Row>, rows: Vec<Row> },
     /// A struct or an enum.
@@ -22,8 +22,12 @@ enum Item {
     Function(Row),
 }
 
-pub fn tidy(raw: &str) -> String {
-    let items = constants_below_their_type(items(rows(raw)));
+/// The items of a section, from cbindgen's text.
+pub fn parse(raw: &str) -> Vec<Item> {
+    constants_below_their_type(items(rows(raw)))
+}
+
+pub fn tidy(items: &[Item]) -> String {
     items.iter().map(render).collect::<Vec<_>>().join("\n")
 }
 
@@ -80,7 +84,7 @@ fn items(rows: Vec<Row>) -> Vec<Item> {
                 None => row.code.clone(),
             };
             add_to_table(&mut items, family(words[1]), Row { code, ..row });
-        } else if words[0] == "typedef" && words[1] == "struct" {
+        } else if row.code.starts_with("typedef struct ") && !row.code.contains('(') {
             add_to_table(&mut items, String::new(), row);
         } else if integer {
             let family = family(&words[2].to_uppercase());
@@ -265,12 +269,24 @@ fn integers_only(code: &str) -> String {
 
 /// Attributes on a line of their own, then the prototype. [[nodiscard]] has to come first.
 fn function(code: &str) -> String {
-    let (attributes, prototype) = match code.strip_prefix("TCUDA_NODISCARD ") {
-        Some(prototype) => ("TCUDA_NODISCARD TCUDA_API\n", prototype),
-        None if code.starts_with("typedef") => ("", code),
-        None => ("TCUDA_API\n", code),
+    let attributes = match code {
+        code if code.starts_with(NODISCARD) => "TCUDA_NODISCARD TCUDA_API\n",
+        code if code.starts_with("typedef") => "",
+        _ => "TCUDA_API\n",
     };
-    let mut text = attributes.to_owned();
+    attributes.to_owned() + &wrapped(prototype(code))
+}
+
+const NODISCARD: &str = "TCUDA_NODISCARD ";
+
+/// A function without its attributes.
+pub fn prototype(code: &str) -> &str {
+    code.strip_prefix(NODISCARD).unwrap_or(code)
+}
+
+/// A prototype in lines.
+pub fn wrapped(prototype: &str) -> String {
+    let mut text = String::new();
     let mut line = String::new();
     for part in prototype.split_inclusive(", ") {
         if line.len() + part.trim_end().len() > WIDTH {

@@ -1,13 +1,20 @@
-//! `include/tcuda.h` is what cbindgen makes of `src/ffi`, section by section, laid out as by hand.
+//! `include/tcuda.h` is what cbindgen makes of `src/ffi`, section by section, laid out as by hand;
+//! `include/api.json` and `include/tcuda_cdef.h` are the same for programs.
 //!
-//! `TCUDA_BLESS=1 cargo test --test header` writes it anew; read the diff as a C programmer would.
+//! `TCUDA_BLESS=1 cargo test --test header` writes them anew; read the diff of `tcuda.h` as a C
+//! programmer would.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
+mod agree;
+mod api;
+mod cdef;
 mod layout;
 
+use layout::Item;
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
+use std::sync::LazyLock;
 
 /// The table of contents of `tcuda.h`: a title and the files of `src/ffi` under it, in order.
 /// cbindgen prints all types of one run before all functions, hence one run per entry; a file that
@@ -46,19 +53,20 @@ const BACK: &str = "\n#ifdef __cplusplus\n}\n#endif\n\n#endif /* TCUDA_H */\n";
 
 #[test]
 fn is_current() {
-    let path = root().join("include/tcuda.h");
-    let fresh = header();
-    if std::env::var_os("TCUDA_BLESS").is_some_and(|value| value == "1") {
-        std::fs::create_dir_all(root().join("include")).unwrap();
-        std::fs::write(&path, &fresh).unwrap();
+    let api = serde_json::to_string_pretty(&api()).unwrap() + "\n";
+    for (name, fresh) in [("tcuda.h", header()), ("tcuda_cdef.h", cdef()), ("api.json", api)] {
+        let path = root().join("include").join(name);
+        if std::env::var_os("TCUDA_BLESS").is_some_and(|value| value == "1") {
+            std::fs::write(&path, &fresh).unwrap();
+        }
+        let checked_in = std::fs::read_to_string(&path).unwrap_or_default();
+        let differs = checked_in.lines().zip(fresh.lines()).position(|(old, new)| old != new);
+        assert!(
+            checked_in == fresh,
+            "include/{name} is stale from line {}: TCUDA_BLESS=1 cargo test --test header",
+            differs.unwrap_or(checked_in.lines().count().min(fresh.lines().count())) + 1
+        );
     }
-    let checked_in = std::fs::read_to_string(&path).unwrap_or_default();
-    let differs = checked_in.lines().zip(fresh.lines()).position(|(old, new)| old != new);
-    assert!(
-        checked_in == fresh,
-        "include/tcuda.h is stale from line {}: TCUDA_BLESS=1 cargo test --test header",
-        differs.unwrap_or(checked_in.lines().count().min(fresh.lines().count())) + 1
-    );
 }
 
 #[test]
@@ -100,7 +108,17 @@ fn root() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR"))
 }
 
-fn header() -> String {
+type Sections = Vec<(&'static str, Vec<Item>)>;
+
+/// Each title with what stands below it.
+fn sections() -> &'static Sections {
+    static READ: LazyLock<Sections> = LazyLock::new(|| {
+        SECTIONS.iter().map(|(title, files)| (*title, layout::parse(&section(files)))).collect()
+    });
+    &READ
+}
+
+fn front() -> String {
     let [major, minor, patch] = [
         env!("CARGO_PKG_VERSION_MAJOR"),
         env!("CARGO_PKG_VERSION_MINOR"),
@@ -108,15 +126,54 @@ fn header() -> String {
     ];
     let number = |part: &str| part.parse::<u32>().unwrap();
     let version = number(major) * 1_000_000 + number(minor) * 1_000 + number(patch);
-    let mut text = FRONT
+    FRONT
         .replace("@MAJOR@", major)
         .replace("@MINOR@", minor)
         .replace("@PATCH@", patch)
-        .replace("@VERSION@", &version.to_string());
-    for (title, files) in SECTIONS {
-        write!(text, "\n{}\n\n{}", banner(title), layout::tidy(&section(files))).unwrap();
+        .replace("@VERSION@", &version.to_string())
+}
+
+fn header() -> String {
+    let mut text = front();
+    for (title, items) in sections() {
+        write!(text, "\n{}\n\n{}", banner(title), layout::tidy(items)).unwrap();
     }
     text + BACK
+}
+
+fn cdef() -> String {
+    cdef::cdef(&front(), sections())
+}
+
+fn api() -> serde_json::Value {
+    let sources = api::Sources {
+        version: env!("CARGO_PKG_VERSION"),
+        front: FRONT,
+        released: &released(),
+        torch: &std::fs::read_to_string(root().join("data/torch_cuda.txt")).unwrap(),
+    };
+    api::api(sections(), &sources)
+}
+
+/// The headers of `abi/`, with their minor versions, oldest first.
+fn released() -> Vec<(String, String)> {
+    let number = |version: &str| {
+        let mut numbers = version.split('.').map(|part| part.parse::<u32>().unwrap());
+        (numbers.next(), numbers.next(), numbers.next())
+    };
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(root().join("abi")).unwrap() {
+        let path = entry.unwrap().path();
+        let name = path.file_name().unwrap().to_str().unwrap();
+        let Some(version) = name.strip_prefix("tcuda-").and_then(|name| name.strip_suffix(".h"))
+        else {
+            continue;
+        };
+        let minor = version.rsplit_once('.').unwrap().0.to_owned();
+        found.push((number(version), minor, std::fs::read_to_string(&path).unwrap()));
+    }
+    found.sort();
+    found.into_iter().map(|(_, minor, header)| (minor, header)).collect()
 }
 
 fn banner(title: &str) -> String {
