@@ -9,11 +9,10 @@ use std::process::Command;
 
 #[test]
 fn exports_are_the_functions_of_the_header() {
-    let header = std::fs::read_to_string(root().join("include/tcuda.h")).unwrap();
     let symbols = tool("nm", &["-D", "--defined-only", "--format=posix"]);
-    let exported: BTreeSet<&str> =
-        symbols.lines().filter_map(|line| line.split_whitespace().next()).collect();
-    let declared = declared(&header);
+    let exported = symbols.lines().filter_map(|line| line.split_whitespace().next());
+    let exported: BTreeSet<String> = exported.map(str::to_owned).collect();
+    let declared = declared();
     let missing: Vec<_> = declared.difference(&exported).collect();
     let extra: Vec<_> = exported.difference(&declared).collect();
     assert!(missing.is_empty(), "declared in tcuda.h, not exported: {missing:?}");
@@ -73,14 +72,11 @@ fn thread_local_storage_is_small() {
     assert!(bytes <= most, "{bytes} bytes of thread-local storage, of {most}");
 }
 
-/// Names before a parenthesis at the start of a declaration; comments and callback types aside.
-fn declared(header: &str) -> BTreeSet<&str> {
-    let lines = header.lines().filter(|line| !line.starts_with([' ', '#', '/', '}']));
-    let lines = lines.filter(|line| !line.starts_with("typedef"));
-    lines
-        .filter_map(|line| line.split_once('(')?.0.rsplit([' ', '*']).next())
-        .filter(|name| name.starts_with("tcuda_"))
-        .collect()
+fn declared() -> BTreeSet<String> {
+    let api = std::fs::read_to_string(root().join("include/api.json")).unwrap();
+    let api: serde_json::Value = serde_json::from_str(&api).unwrap();
+    let functions = api["functions"].as_array().unwrap();
+    functions.iter().map(|function| function["name"].as_str().unwrap().to_owned()).collect()
 }
 
 fn root() -> PathBuf {

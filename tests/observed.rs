@@ -164,19 +164,11 @@ fn repository() -> PathBuf {
 }
 
 fn declared() -> BTreeSet<String> {
-    let header = std::fs::read_to_string(repository().join("include/tcuda.h")).unwrap();
-    let mut names = BTreeSet::new();
-    let mut is_declaration = false;
-    for line in header.lines() {
-        // A declaration starts on the line after TCUDA_API and may span several lines.
-        if is_declaration {
-            let name = line.split('(').next().unwrap().rsplit([' ', '*']).next().unwrap();
-            names.insert(name.to_string());
-        }
-        is_declaration = line.ends_with("TCUDA_API") && !line.starts_with('#');
-    }
-    assert!(names.len() > 200 && names.iter().all(|name| name.starts_with("tcuda_")));
-    names
+    let api = std::fs::read_to_string(repository().join("include/api.json")).unwrap();
+    let api: serde_json::Value = serde_json::from_str(&api).unwrap();
+    let functions = api["functions"].as_array().unwrap();
+    assert!(functions.len() > 200);
+    functions.iter().map(|function| function["name"].as_str().unwrap().to_owned()).collect()
 }
 
 /// The functions of the rows, by file.

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""usage: api_reference.py HEADER MAP FOLDER: pages of tcuda.h for the documentation site.
+"""usage: api_reference.py API_JSON MAP FOLDER: pages of tcuda.h for the documentation site.
 
 Writes FOLDER/<section>.md for each section of the header: every type, constant and function with
 its comment, its parameters and its torch.cuda name; FOLDER/index.md, which lists all functions; and
@@ -7,39 +7,16 @@ FOLDER/torch_cuda.md, the map from names of torch.cuda to functions (MAP is data
 """
 
 import html
+import json
 import pathlib
 import re
 import sys
 
-SECTION = re.compile(r"^/\* =+ (.+?) =+ \*/$", re.M)
-PART = re.compile(r"^/\* ---- (.+?) ---- \*/$", re.M)
-# A comment that stands before a declaration, and that declaration up to its end.
-ITEM = re.compile(
-    r"/\*\*(?!<)(?P<comment>.*?)\*/\s*\n"
-    r"(?P<code>(?:#define [^\n]*(?:\\\n[^\n]*)*\n(?:#define [^\n]*\n)*)"
-    r"|(?:typedef (?:struct|enum) \w+ \{.*?\n\} \w+;)"
-    r"|(?:[^;{]*?;))",
-    re.S,
-)
-NAME = re.compile(r"\b(tcuda_\w+)\s*\(|\}\s*(\w+);|\(\*(\w+)\)|struct \w+ (\w+);|#define (\w+)")
-TORCH = re.compile(r"\((?:the \w+ of an? )?(torch[\w.]*[^()]*|\+)\)\s*$")
+KINDS = ("constants", "enums", "handles", "structs", "callbacks", "functions")
 
 
 def slug(title):
     return re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-")
-
-
-def plain(comment):
-    """The text of a comment without its stars, and its @param lines as (name, text)."""
-    text = re.sub(r"^\s*\* ?", "", comment.strip(), flags=re.M)
-    body, *params = re.split(r"^@param", text, flags=re.M)
-    rows = []
-    for param in params:
-        found = re.match(r"(\[[\w,]+\])?\s*([\w, ]+?)\s{1,}(.*)", param.strip(), re.S)
-        if found:
-            direction, name, meaning = found.groups()
-            rows.append((name + (f" {direction}" if direction else ""), " ".join(meaning.split())))
-    return body.strip(), rows
 
 
 def prose(text, links):
@@ -56,47 +33,73 @@ def prose(text, links):
     return re.sub(r"tcuda\\_[\w\\]+", unescaped, text)
 
 
-def sections(header):
-    marks = [(match.start(), match.end(), match.group(1)) for match in SECTION.finditer(header)]
-    for index, (_, begin, title) in enumerate(marks):
-        end = marks[index + 1][0] if index + 1 < len(marks) else header.rindex("#ifdef __cplusplus")
-        yield title.strip(), header[begin:end]
+def declared(variable):
+    """`char name[256]`: the rule is in data/api.schema.json."""
+    type, name = variable["type"], variable["name"]
+    before, mark, after = re.fullmatch(r"(.*?)(\(\*(?=\))|(?=\[)|$)(.*)", type).groups()
+    before += mark
+    return f"{before}{'' if before.endswith('*') else ' '}{name}{after}"
 
 
-def items(text):
-    """(part, name, code, comment) of each declaration, in order."""
-    parts = [(0, "")] + [(match.start(), match.group(1)) for match in PART.finditer(text)]
-    for match in ITEM.finditer(text):
-        part = [title for start, title in parts if start <= match.start()][-1]
-        code = re.sub(r"\bTCUDA_(API|NODISCARD)\b\s*", "", match["code"]).strip()
-        found = NAME.search(code)
-        if found:
-            yield part, next(group for group in found.groups() if group), code, match["comment"]
+def prototype(entry, name):
+    """A function, or the type of one, in lines of at most 100 columns."""
+    result = entry["result"] + ("" if entry["result"].endswith("*") else " ")
+    parameters = ", ".join(map(declared, entry["parameters"])) or "void"
+    lines = [""]
+    for part in re.findall(r".+?(?:, |$)", f"{result}{name}({parameters});"):
+        if len(lines[-1] + part.rstrip()) > 100:
+            lines.append("    ")
+        lines[-1] += part
+    return "\n".join(line.rstrip() for line in lines)
 
 
-def page(title, text, links):
-    lines = [f"# {title}", ""]
-    last = ""
-    for part, name, code, comment in items(text):
-        if part != last:
-            lines += [f"## {part}", ""]
-            last = part
-        body, rows = plain(comment)
-        torch = TORCH.search(body)
-        if torch:
-            body = body[: torch.start()].rstrip()
-        lines += [f"### {name} {{ #{name} }}", "", "```c", code, "```", ""]
-        if torch and torch.group(1) != "+":
-            lines += [f"*PyTorch: `{' '.join(torch.group(1).split())}`*", ""]
-        for paragraph in re.split(r"\n\s*\n", body):
-            lines += [prose(" ".join(paragraph.split()), links), ""]
-        if rows:
-            lines += ["| parameter | meaning |", "|---|---|"]
-            for parameter, meaning in rows:
-                cell = prose(meaning, links).replace("|", r"\|")
-                lines.append(f"| `{parameter}` | {cell} |")
-            lines.append("")
-    return "\n".join(lines)
+def code(kind, entry):
+    name = entry["name"]
+    if kind == "constants":
+        return f"#define {name} {entry['value']}"
+    if kind == "handles":
+        return f"typedef struct {name} {name};"
+    if kind == "enums":
+        tag = f"enum {name}" if entry["type"] == "enum" else entry["type"]
+        return f"typedef {tag} {name};"
+    if kind == "structs":
+        members = "".join(f"    {declared(member)};\n" for member in entry["members"])
+        return f"typedef struct {name} {{\n{members}}} {name};"
+    return prototype(entry, name) if kind == "functions" else prototype(
+        {**entry, "result": "typedef " + entry["result"]}, f"(*{name})")
+
+
+def rows(kind, entry):
+    """The parts of a declaration: a title, then names and what they mean."""
+    if kind == "functions":
+        yield "parameter"
+        for p in entry["parameters"]:
+            direction = {"in": "", "out": " [out]", "inout": " [in,out]"}[p["direction"]]
+            yield p["name"] + direction, p.get("doc", "")
+    elif kind == "enums":
+        yield "constant"
+        yield from ((f"{value['name']} = {value['value']}", value["doc"])
+                    for value in entry["values"])
+    elif kind == "structs":
+        yield "member"
+        yield from ((member["name"], member.get("doc", "")) for member in entry["members"])
+
+
+def described(kind, entry, links):
+    yield from (f"### {entry['name']} {{ #{entry['name']} }}", "")
+    yield from ("```c", code(kind, entry), "```", "")
+    if entry.get("torch_label", "+") != "+":
+        yield from (f"*PyTorch: `{entry['torch_label']}`*", "")
+    for paragraph in re.split(r"\n\s*\n", entry["doc"]):
+        yield from (prose(" ".join(paragraph.split()), links), "")
+    title, *table = [*rows(kind, entry)] or [""]
+    table = [(name, meaning) for name, meaning in table if meaning]
+    if table:
+        yield from (f"| {title} | meaning |", "|---|---|")
+        for name, meaning in table:
+            cell = prose(" ".join(meaning.split()), links).replace("|", r"\|")
+            yield f"| `{name}` | {cell} |"
+        yield ""
 
 
 def torch_map(text, links):
@@ -127,26 +130,32 @@ def torch_map(text, links):
 
 
 def main():
-    header = pathlib.Path(sys.argv[1]).read_text()
+    api = json.loads(pathlib.Path(sys.argv[1]).read_text())
     folder = pathlib.Path(sys.argv[3])
     folder.mkdir(parents=True, exist_ok=True)
-    found = [(title, text, list(items(text))) for title, text in sections(header)]
-    links = {
-        name: f"{slug(title)}.md#{name}" for title, _, list_ in found for _, name, _, _ in list_
-    }
-    declared = set(re.findall(r"\b(tcuda_\w+)\(", re.sub(r"/\*.*?\*/", "", header, flags=re.S)))
-    declared = {name for name in declared if not name.endswith("_fn")}
-    if missing := sorted(declared - set(links)):
-        sys.exit(f"no page has these functions: {', '.join(missing)}")
+    page_of = {section["title"]: section.get("part_of", section["title"])
+               for section in api["sections"]}
+    links = {entry["name"]: f"{slug(page_of[entry['section']])}.md#{entry['name']}"
+             for kind in KINDS for entry in api[kind]}
+    pages = {}
     index = ["# API reference", "", "From the comments of `tcuda.h`, section by section.", ""]
-    for title, text, list_ in found:
-        (folder / f"{slug(title)}.md").write_text(page(title, text, links))
-        index += [f"## [{title}]({slug(title)}.md)", ""]
-        names = [name for _, name, code, _ in list_ if name in declared]
+    for title, page in page_of.items():
+        lines = pages.setdefault(page, [f"# {page}", ""])
+        if title != page:
+            lines += [f"## {title}", ""]
+        for kind in KINDS:
+            for entry in api[kind]:
+                if entry["section"] == title:
+                    lines += described(kind, entry, links)
+    for page, lines in pages.items():
+        (folder / f"{slug(page)}.md").write_text("\n".join(lines))
+        names = [function["name"] for function in api["functions"]
+                 if page_of[function["section"]] == page]
+        index += [f"## [{page}]({slug(page)}.md)", ""]
         index += [", ".join(f"[`{name}`]({links[name]})" for name in names), ""]
     (folder / "index.md").write_text("\n".join(index))
     (folder / "torch_cuda.md").write_text(torch_map(pathlib.Path(sys.argv[2]).read_text(), links))
-    print(f"figure: functions in the reference = {len(declared)}")
+    print(f"figure: functions in the reference = {len(api['functions'])}")
 
 
 main()

@@ -16,6 +16,6 @@ sed -i -e 's#](docs/#](#g' -e 's#](README\.md)#](index.md)#g' \
     -e 's#](\.\./\([A-Z]*\.md\))#](\1)#g' \
     -e 's#](\(include\|examples\|models\|c_tests\|LICENSE\)[^)]*)##g' target/docs/*.md
 sed -i 's#src="docs/#src="#g' target/docs/index.md
-python3 scripts/generate/api_reference.py include/tcuda.h data/torch_cuda.txt target/docs/api
+python3 scripts/generate/api_reference.py include/api.json data/torch_cuda.txt target/docs/api
 NO_MKDOCS_2_WARNING=1 PYTHONPATH=$material python3 -m mkdocs build --strict --quiet
 echo "target/site/index.html"
