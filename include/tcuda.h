@@ -181,6 +181,8 @@ uint32_t tcuda_version(void);
 /**
  * Name of a status, "TCUDA_STATUS_OUT_OF_MEMORY"; "unknown" for other numbers.
  * (torch.cuda.cudaStatus)
+ *
+ * @param status  any number
  */
 TCUDA_API
 const char *tcuda_status_name(int32_t status);
@@ -193,7 +195,13 @@ const char *tcuda_status_name(int32_t status);
 TCUDA_API
 const char *tcuda_last_error(void);
 
-/** The same as tcuda_last_error, copied. (+) */
+/**
+ * The same as tcuda_last_error, copied. (+)
+ *
+ * @param[out] buf     may be NULL if len is 0; cut to `len` - 1 bytes and a NUL
+ * @param len          room in buf, in bytes
+ * @param[out] needed  length without the NUL; may be NULL
+ */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_last_error_message(char *buf, size_t len, size_t *needed);
 
@@ -211,8 +219,10 @@ int32_t tcuda_last_error_native(void);
  * (off, error, warning, info or debug) is the level up to which all lines are written to stderr;
  * it is read at initialisation. (+)
  *
- * @param level     TCUDA_LOG_OFF to TCUDA_LOG_DEBUG
- * @param callback  may be NULL: silence, also on stderr
+ * @param level      TCUDA_LOG_OFF to TCUDA_LOG_DEBUG
+ * @param callback   may be NULL: silence, also on stderr
+ * @param user_data  the caller's, passed to the callback; may be NULL
+ * @param destroy    called with user_data when the callback is replaced; may be NULL
  */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_set_log_callback(tcuda_log_level level, tcuda_log_fn callback, void *user_data,
@@ -252,7 +262,7 @@ tcuda_status tcuda_backend_call_count(const char *function, uint64_t *count);
  * address is valid until tcuda_shutdown. (+)
  *
  * @param function      "cuStreamBeginCapture": without the suffix of a version
- * @param[out] address  of the function; TCUDA_STATUS_NOT_SUPPORTED where the driver has none
+ * @param[out] address  of the function, borrowed; TCUDA_STATUS_NOT_SUPPORTED where there is none
  */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_backend_function(const char *function, void **address);
@@ -393,6 +403,8 @@ tcuda_status tcuda_init(void);
 /**
  * Is the library initialised, and this not a forked child of the process that did it?
  * (torch.cuda.is_initialized)
+ *
+ * @param[out] initialized  whether it is
  */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_is_initialized(bool *initialized);
@@ -400,6 +412,8 @@ tcuda_status tcuda_is_initialized(bool *initialized);
 /**
  * Is there a usable GPU, or a simulated one? False without a driver, and in the forked child of a
  * process that had initialised the library. Never creates a context. (torch.cuda.is_available)
+ *
+ * @param[out] available  whether there is one
  */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_is_available(bool *available);
@@ -408,6 +422,8 @@ tcuda_status tcuda_is_available(bool *available);
  * Devices visible to this process, CUDA_VISIBLE_DEVICES respected; 0 without a driver. Starts the
  * driver, but does not initialise the library. TCUDA_STATUS_FORKED in the forked child of a
  * process that had started the driver, where torch gives 0. (torch.cuda.device_count)
+ *
+ * @param[out] count  0 or more
  */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_device_count(int32_t *count);
@@ -416,6 +432,8 @@ tcuda_status tcuda_device_count(int32_t *count);
  * This thread's current device: that of its current CUDA context when that is a primary one, else
  * the one that the thread set, 0 at first. TCUDA_STATUS_NO_DRIVER without a driver.
  * (torch.cuda.current_device)
+ *
+ * @param[out] device  its ordinal
  */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_device_current(int32_t *device);
@@ -474,7 +492,8 @@ tcuda_status tcuda_device_exchange(int32_t device, int32_t *previous);
  * The device that an address belongs to; -1 when it is not device memory, as none is without a
  * driver. (torch.cuda.device_of)
  *
- * @param ptr  any address, also inside a block; may be NULL: -1
+ * @param ptr          any address, also inside a block; may be NULL: -1
+ * @param[out] device  its ordinal, or -1
  */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_device_of(const void *ptr, int32_t *device);
@@ -482,7 +501,11 @@ tcuda_status tcuda_device_of(const void *ptr, int32_t *device);
 /**
  * Name of a device, "NVIDIA H200". (torch.cuda.get_device_name)
  *
- * @param device  ordinal, or TCUDA_CURRENT_DEVICE (-1); INVALID_DEVICE for other negative ones
+ * @param device       ordinal, or TCUDA_CURRENT_DEVICE (-1); INVALID_DEVICE for other negative
+ * ones
+ * @param[out] buf     may be NULL if len is 0; cut to `len` - 1 bytes and a NUL
+ * @param len          room in buf, in bytes
+ * @param[out] needed  length without the NUL; may be NULL
  */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_device_name(int32_t device, char *buf, size_t len, size_t *needed);
@@ -491,7 +514,9 @@ tcuda_status tcuda_device_name(int32_t device, char *buf, size_t len, size_t *ne
  * Compute capability of a device, 9 and 0. (torch.cuda.get_device_capability;
  * torch.cuda.is_bf16_supported and torch.cuda.is_tf32_supported: 8.0 and above)
  *
- * @param device  ordinal, or TCUDA_CURRENT_DEVICE (-1); INVALID_DEVICE for other negative ones
+ * @param device      ordinal, or TCUDA_CURRENT_DEVICE (-1); INVALID_DEVICE for other negative ones
+ * @param[out] major  9 of 9.0
+ * @param[out] minor  0 of 9.0
  */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_device_capability(int32_t device, int32_t *major, int32_t *minor);
@@ -509,7 +534,8 @@ tcuda_status tcuda_device_properties(int32_t device, tcuda_device_info *info);
  * Can `device` map the memory of `peer`? A device is not its own peer.
  * (torch.cuda.can_device_access_peer)
  *
- * @param device, peer  ordinals, or TCUDA_CURRENT_DEVICE
+ * @param device, peer   ordinals, or TCUDA_CURRENT_DEVICE
+ * @param[out] possible  whether it can
  */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_device_can_access_peer(int32_t device, int32_t peer, bool *possible);
@@ -558,6 +584,10 @@ tcuda_status tcuda_sync_debug_mode_set(int32_t mode);
 /**
  * Architectures of the kernels built in, "compute_52", with blanks between them where there are
  * more. (torch.cuda.get_arch_list)
+ *
+ * @param[out] buf     may be NULL if len is 0; cut to `len` - 1 bytes and a NUL
+ * @param len          room in buf, in bytes
+ * @param[out] needed  length without the NUL; may be NULL
  */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_arch_list(char *buf, size_t len, size_t *needed);
@@ -565,6 +595,10 @@ tcuda_status tcuda_arch_list(char *buf, size_t len, size_t *needed);
 /**
  * The same as compiler flags, in torch.cuda.get_gencode_flags' form.
  * (torch.cuda.get_gencode_flags)
+ *
+ * @param[out] buf     may be NULL if len is 0; cut to `len` - 1 bytes and a NUL
+ * @param len          room in buf, in bytes
+ * @param[out] needed  length without the NUL; may be NULL
  */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_gencode_flags(char *buf, size_t len, size_t *needed);
@@ -580,6 +614,7 @@ tcuda_status tcuda_gencode_flags(char *buf, size_t len, size_t *needed);
  * TCUDA_STATUS_NO_LIBRARY without cuBLAS; TCUDA_STATUS_NOT_SUPPORTED on the simulated machine,
  * where TCUDA_CUBLAS_PATH may name a stand-in for tests. (torch.cuda.current_blas_handle)
  *
+ * @param device              ordinal, or TCUDA_CURRENT_DEVICE
  * @param[out] cublas_handle  borrowed
  */
 TCUDA_NODISCARD TCUDA_API
@@ -591,6 +626,7 @@ tcuda_status tcuda_blas_handle(int32_t device, struct cublasContext **cublas_han
  * TCUDA_STATUS_NO_LIBRARY without cuSOLVER; TCUDA_STATUS_NOT_SUPPORTED on the simulated machine,
  * where TCUDA_CUSOLVER_PATH may name a stand-in for tests. (torch.cuda.current_solver_handle)
  *
+ * @param device                ordinal, or TCUDA_CURRENT_DEVICE
  * @param[out] cusolver_handle  borrowed
  */
 TCUDA_NODISCARD TCUDA_API
@@ -663,11 +699,19 @@ tcuda_status tcuda_stream_from_external(int32_t device, struct CUstream_st *cu_s
 /**
  * This thread's current stream of a device; borrowed. Compare streams by their ids.
  * (torch.cuda.current_stream)
+ *
+ * @param device       ordinal, or TCUDA_CURRENT_DEVICE
+ * @param[out] stream  borrowed
  */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_stream_current(int32_t device, tcuda_stream **stream);
 
-/** The device's default (legacy NULL) stream; borrowed. (torch.cuda.default_stream) */
+/**
+ * The device's default (legacy NULL) stream; borrowed. (torch.cuda.default_stream)
+ *
+ * @param device       ordinal, or TCUDA_CURRENT_DEVICE
+ * @param[out] stream  borrowed
+ */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_stream_default(int32_t device, tcuda_stream **stream);
 
@@ -693,13 +737,20 @@ TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_stream_exchange(tcuda_stream *stream, tcuda_stream **previous,
     int32_t *previous_device);
 
-/** Has all queued work finished? (torch.cuda.Stream.query) */
+/**
+ * Has all queued work finished? (torch.cuda.Stream.query)
+ *
+ * @param stream     NULL is the current stream
+ * @param[out] done  whether it has
+ */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_stream_query(tcuda_stream *stream, bool *done);
 
 /**
  * Waits for all queued work. TCUDA_STATUS_WOULD_SYNCHRONIZE in mode TCUDA_SYNC_DEBUG_ERROR.
  * (torch.cuda.Stream.synchronize)
+ *
+ * @param stream  NULL is the current stream
  */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_stream_synchronize(tcuda_stream *stream);
@@ -707,6 +758,9 @@ tcuda_status tcuda_stream_synchronize(tcuda_stream *stream);
 /**
  * Work queued from now on waits for an event; the host does not. No-op if it was never recorded.
  * (torch.cuda.Stream.wait_event)
+ *
+ * @param stream  that waits; NULL is the current stream
+ * @param event   not NULL
  */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_stream_wait_event(tcuda_stream *stream, tcuda_event *event);
@@ -720,7 +774,12 @@ tcuda_status tcuda_stream_wait_event(tcuda_stream *stream, tcuda_event *event);
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_stream_wait_stream(tcuda_stream *stream, tcuda_stream *other);
 
-/** tcuda_event_record, stream first. (torch.cuda.Stream.record_event) */
+/**
+ * tcuda_event_record, stream first. (torch.cuda.Stream.record_event)
+ *
+ * @param stream  NULL is the current stream
+ * @param event   not NULL; a second record replaces the first
+ */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_stream_record_event(tcuda_stream *stream, tcuda_event *event);
 
@@ -728,6 +787,7 @@ tcuda_status tcuda_stream_record_event(tcuda_stream *stream, tcuda_event *event)
  * Creates an event and records it: tcuda_event_create, then tcuda_event_record.
  * (torch.cuda.Stream.record_event without an event)
  *
+ * @param stream      NULL is the current stream
  * @param flags       TCUDA_EVENT_... combined; 0 is torch's event
  * @param[out] event  the caller's, to be destroyed
  */
@@ -742,34 +802,59 @@ tcuda_status tcuda_stream_record_new_event(tcuda_stream *stream, uint32_t flags,
  * more, neither this one nor one that was updated by it, and the replays are over. A capture that
  * was begun without tcuda refuses it with TCUDA_STATUS_CAPTURING. (+)
  *
- * @param callback  the host function
+ * @param stream     NULL is the current stream
+ * @param callback   the host function
+ * @param user_data  the caller's, passed to the callback; may be NULL
+ * @param destroy    called with user_data, once; may be NULL
  */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_stream_add_callback(tcuda_stream *stream, tcuda_host_fn callback,
     void *user_data, tcuda_destroy_fn destroy);
 
-/** Ordinal of a stream's device. (torch.cuda.Stream.device, device_index) */
+/**
+ * Ordinal of a stream's device. (torch.cuda.Stream.device, device_index)
+ *
+ * @param stream       NULL is the current stream
+ * @param[out] device  its ordinal
+ */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_stream_device(tcuda_stream *stream, int32_t *device);
 
-/** Priority that the stream has. (torch.cuda.Stream.priority) */
+/**
+ * Priority that the stream has. (torch.cuda.Stream.priority)
+ *
+ * @param stream         NULL is the current stream
+ * @param[out] priority  0, or less if it is more urgent
+ */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_stream_priority(tcuda_stream *stream, int32_t *priority);
 
 /**
  * torch's id of a stream: 0 for default streams; equal for equal streams of a device.
  * (torch.cuda.Stream.stream_id)
+ *
+ * @param stream   NULL is the current stream
+ * @param[out] id  0 for default streams
  */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_stream_id(tcuda_stream *stream, int64_t *id);
 
-/** The CUstream, NULL for default streams; borrowed. (torch.cuda.Stream.cuda_stream) */
+/**
+ * The CUstream, NULL for default streams; borrowed. (torch.cuda.Stream.cuda_stream)
+ *
+ * @param stream          NULL is the current stream
+ * @param[out] cu_stream  borrowed; NULL for default streams
+ */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_stream_native(tcuda_stream *stream, struct CUstream_st **cu_stream);
 
 /**
  * Priorities of a device: least urgent (0) and most urgent (0 to -3).
  * (torch.cuda.Stream.priority_range)
+ *
+ * @param device         ordinal, or TCUDA_CURRENT_DEVICE
+ * @param[out] least     0
+ * @param[out] greatest  0 to -3
  */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_stream_priority_range(int32_t device, int32_t *least, int32_t *greatest);
@@ -794,37 +879,66 @@ tcuda_status tcuda_event_destroy(tcuda_event *event);
 /**
  * Captures the present end of a stream's queue; a second record replaces it. The first record
  * binds the event to the stream's device. (torch.cuda.Event.record)
+ *
+ * @param event   not NULL
+ * @param stream  NULL is the current stream
  */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_event_record(tcuda_event *event, tcuda_stream *stream);
 
-/** Has the recorded work completed? True if it was never recorded. (torch.cuda.Event.query) */
+/**
+ * Has the recorded work completed? True if it was never recorded. (torch.cuda.Event.query)
+ *
+ * @param event      not NULL
+ * @param[out] done  whether it has
+ */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_event_query(tcuda_event *event, bool *done);
 
 /**
  * Waits until the recorded work has completed; returns at once if it was never recorded.
  * (torch.cuda.Event.synchronize)
+ *
+ * @param event  not NULL
  */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_event_synchronize(tcuda_event *event);
 
-/** tcuda_stream_wait_event, event first; no-op if it was never recorded. (torch.cuda.Event.wait) */
+/**
+ * tcuda_stream_wait_event, event first; no-op if it was never recorded. (torch.cuda.Event.wait)
+ *
+ * @param event   not NULL
+ * @param stream  that waits; NULL is the current stream
+ */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_event_wait(tcuda_event *event, tcuda_stream *stream);
 
 /**
  * Time between two TIMING events that have completed; TCUDA_STATUS_NOT_READY before that.
  * (torch.cuda.Event.elapsed_time)
+ *
+ * @param start            the earlier event, with TCUDA_EVENT_TIMING
+ * @param end              the later event, with TCUDA_EVENT_TIMING
+ * @param[out] elapsed_ms  milliseconds from `start` to `end`
  */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_event_elapsed_ms(tcuda_event *start, tcuda_event *end, float *elapsed_ms);
 
-/** Ordinal of an event's device, -1 before the first record. (torch.cuda.Event.device) */
+/**
+ * Ordinal of an event's device, -1 before the first record. (torch.cuda.Event.device)
+ *
+ * @param event        not NULL
+ * @param[out] device  its ordinal, or -1
+ */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_event_device(tcuda_event *event, int32_t *device);
 
-/** The CUevent, NULL before the first record; borrowed. (torch.cuda.Event.cuda_event) */
+/**
+ * The CUevent, NULL before the first record; borrowed. (torch.cuda.Event.cuda_event)
+ *
+ * @param event          not NULL
+ * @param[out] cu_event  borrowed; NULL before the first record
+ */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_event_native(tcuda_event *event, struct CUevent_st **cu_event);
 
@@ -832,6 +946,9 @@ tcuda_status tcuda_event_native(tcuda_event *event, struct CUevent_st **cu_event
  * Handle of an INTERPROCESS event for other processes, which open it with
  * tcuda_event_from_ipc_handle. An event that was never recorded is bound to this thread's current
  * device. Destroy the event after the others have destroyed theirs. (torch.cuda.Event.ipc_handle)
+ *
+ * @param event        with TCUDA_EVENT_INTERPROCESS
+ * @param[out] handle  plain data, to be sent to the other process
  */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_event_ipc_handle(tcuda_event *event, tcuda_ipc_event_handle *handle);
@@ -855,6 +972,7 @@ tcuda_status tcuda_event_from_ipc_handle(int32_t device, const tcuda_ipc_event_h
  * (TCUDA_STATUS_DEVICE_LOST), as in CUDA. (+)
  *
  * @param dst, src  device or host memory; may be NULL if bytes is 0
+ * @param bytes     length of both ranges; 0: nothing is done
  * @param stream    NULL: the current stream of dst's device, else of src's
  */
 TCUDA_NODISCARD TCUDA_API
@@ -863,8 +981,12 @@ tcuda_status tcuda_copy(void *dst, const void *src, size_t bytes, tcuda_stream *
 /**
  * Copies `rows` rows of `width_bytes` each; a pitch is the distance between two rows. (+)
  *
- * @param dst, src  device or host memory; may be NULL if nothing is to be copied
- * @param stream    NULL: the current stream of dst's device, else of src's
+ * @param dst, src         device or host memory; may be NULL if nothing is to be copied
+ * @param dst_pitch_bytes  at least width_bytes
+ * @param src_pitch_bytes  at least width_bytes
+ * @param width_bytes      of a row; 0: nothing is done
+ * @param rows             how many; 0: nothing is done
+ * @param stream           NULL: the current stream of dst's device, else of src's
  */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_copy_2d(void *dst, size_t dst_pitch_bytes, const void *src,
@@ -995,6 +1117,7 @@ tcuda_status tcuda_sm_partition_from_device(int32_t device, tcuda_sm_partition *
  * (torch.cuda.green_contexts.SMPartition.split, of one group;
  * torch.cuda.green_contexts.GreenContext.split)
  *
+ * @param partition        not NULL
  * @param min_sm_count     0 to the partition's sm_count; 0: the smallest part
  * @param flags            a TCUDA_SM_SPLIT_... flag, or 0
  * @param capacity         the length of `partitions`, at least 1
@@ -1012,6 +1135,7 @@ tcuda_status tcuda_sm_partition_split(tcuda_sm_partition *partition, uint32_t mi
  * TCUDA_STATUS_NOT_SUPPORTED before CUDA 13.1; TCUDA_STATUS_INVALID_STATE for a part of a split,
  * as for tcuda_sm_partition_split. (torch.cuda.green_contexts.SMPartition.split)
  *
+ * @param partition        not NULL
  * @param groups           `count` groups
  * @param count            at least 1
  * @param[out] partitions  `count` parts, the caller's, each to be destroyed
@@ -1026,6 +1150,7 @@ tcuda_status tcuda_sm_partition_split_groups(tcuda_sm_partition *partition,
  * What a partition consists of. (torch.cuda.green_contexts.SMPartition.sm_count, .device_id,
  * .coscheduled_sm_count, .locality_domain_id)
  *
+ * @param partition     not NULL
  * @param[in,out] info  start from TCUDA_INIT(tcuda_sm_partition_info)
  */
 TCUDA_NODISCARD TCUDA_API
@@ -1035,8 +1160,10 @@ tcuda_status tcuda_sm_partition_properties(tcuda_sm_partition *partition,
 /**
  * The driver's description of a partition, a CUdevResource, for cuDevResourceGenerateDesc. (+)
  *
- * @param buf     may be NULL if len is 0; cut to `len` bytes
- * @param needed  144 bytes; may be NULL
+ * @param partition    not NULL
+ * @param[out] buf     may be NULL if len is 0; cut to `len` bytes
+ * @param len          room in buf, in bytes
+ * @param[out] needed  144 bytes; may be NULL
  */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_sm_partition_native(tcuda_sm_partition *partition, void *buf, size_t len,
@@ -1074,6 +1201,7 @@ tcuda_status tcuda_green_context_create(int32_t device, tcuda_sm_partition *part
  * What a green context consists of. (torch.cuda.green_contexts.GreenContext.sm_count, .device_id,
  * .locality_domain_id)
  *
+ * @param context       not NULL
  * @param[in,out] info  start from TCUDA_INIT(tcuda_sm_partition_info)
  */
 TCUDA_NODISCARD TCUDA_API
@@ -1084,6 +1212,7 @@ tcuda_status tcuda_green_context_properties(tcuda_green_context *context,
  * The multiprocessors of a green context, which can be split further. The driver's context lives
  * as long as this partition and its parts. (torch.cuda.green_contexts.GreenContext.sm_partition)
  *
+ * @param context         not NULL
  * @param[out] partition  the caller's, to be destroyed
  */
 TCUDA_NODISCARD TCUDA_API
@@ -1094,6 +1223,7 @@ tcuda_status tcuda_green_context_partition(tcuda_green_context *context,
  * One of 32 streams of a green context, round robin: the 33rd is the first again. It is not
  * ordered relative to the default stream. (torch.cuda.green_contexts.GreenContext.Stream)
  *
+ * @param context      not NULL
  * @param[out] stream  the caller's, to be destroyed; it may outlive the green context's handle
  */
 TCUDA_NODISCARD TCUDA_API
@@ -1107,6 +1237,8 @@ tcuda_status tcuda_green_context_stream_create(tcuda_green_context *context, tcu
  * of the primary context.
  * TCUDA_STATUS_INVALID_STATE if it is set already, here or on another thread.
  * (torch.cuda.green_contexts.GreenContext.set_context)
+ *
+ * @param context  not NULL
  */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_green_context_set(tcuda_green_context *context);
@@ -1116,6 +1248,8 @@ tcuda_status tcuda_green_context_set(tcuda_green_context *context);
  * the current one, and is current again. TCUDA_STATUS_INVALID_STATE, and nothing changes, if it is
  * not set on this thread or another context is current.
  * (torch.cuda.green_contexts.GreenContext.pop_context)
+ *
+ * @param context  not NULL
  */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_green_context_pop(tcuda_green_context *context);
@@ -1125,6 +1259,7 @@ tcuda_status tcuda_green_context_pop(tcuda_green_context *context);
  * context is destroyed. The host removes the CUcontext from each thread's stack before: a driver
  * ends the process where one is popped that was destroyed. (+)
  *
+ * @param context          not NULL
  * @param[out] green       borrowed; may be NULL
  * @param[out] cu_context  borrowed; may be NULL
  */
@@ -1184,6 +1319,9 @@ tcuda_status tcuda_record_stream(void *ptr, tcuda_stream *stream);
 /**
  * tcuda_malloc with a handle. (torch.cuda.caching_allocator_alloc)
  *
+ * @param bytes            any size; 0: an allocation without a block
+ * @param device           ordinal, or TCUDA_CURRENT_DEVICE: as for tcuda_malloc
+ * @param stream           NULL: the current stream of the device
  * @param[out] allocation  the caller's, to be destroyed, which frees the block
  */
 TCUDA_NODISCARD TCUDA_API
@@ -1198,19 +1336,39 @@ tcuda_status tcuda_allocation_create(size_t bytes, int32_t device, tcuda_stream 
 TCUDA_API
 tcuda_status tcuda_allocation_destroy(tcuda_allocation *allocation);
 
-/** First byte of an allocation; NULL if it has none. (+) */
+/**
+ * First byte of an allocation; NULL if it has none. (+)
+ *
+ * @param allocation  from tcuda_allocation_create
+ * @param[out] ptr    borrowed: valid until the allocation is destroyed
+ */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_allocation_pointer(tcuda_allocation *allocation, void **ptr);
 
-/** Requested size of an allocation. (+) */
+/**
+ * Requested size of an allocation. (+)
+ *
+ * @param allocation  from tcuda_allocation_create
+ * @param[out] bytes  as it was requested
+ */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_allocation_bytes(tcuda_allocation *allocation, size_t *bytes);
 
-/** Ordinal of an allocation's device. (+) */
+/**
+ * Ordinal of an allocation's device. (+)
+ *
+ * @param allocation   from tcuda_allocation_create
+ * @param[out] device  its ordinal
+ */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_allocation_device(tcuda_allocation *allocation, int32_t *device);
 
-/** The stream of an allocation; borrowed. (+) */
+/**
+ * The stream of an allocation; borrowed. (+)
+ *
+ * @param allocation   from tcuda_allocation_create
+ * @param[out] stream  borrowed
+ */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_allocation_stream(tcuda_allocation *allocation, tcuda_stream **stream);
 
@@ -1227,13 +1385,19 @@ tcuda_status tcuda_memory_empty_cache(void);
  * TCUDA_STATUS_INVALID_POINTER. (+: c10's getBaseAllocation)
  *
  * @param ptr         any address in it; not NULL
- * @param[out] base   its first byte
+ * @param[out] base   its first byte, borrowed
  * @param[out] bytes  its length
  */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_memory_base(const void *ptr, void **base, size_t *bytes);
 
-/** Free and total memory of a device as the driver reports it. (torch.cuda.mem_get_info) */
+/**
+ * Free and total memory of a device as the driver reports it. (torch.cuda.mem_get_info)
+ *
+ * @param device            ordinal, or TCUDA_CURRENT_DEVICE
+ * @param[out] free_bytes   free memory, for any process
+ * @param[out] total_bytes  all memory of the device
+ */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_memory_info(int32_t device, size_t *free_bytes, size_t *total_bytes);
 
@@ -1308,6 +1472,7 @@ typedef struct tcuda_process {
  * "cudaMallocAsync" the driver only counts bytes; docs/configuration.md lists which.
  * (torch.cuda.memory_stats)
  *
+ * @param device         ordinal, or TCUDA_CURRENT_DEVICE
  * @param[in,out] stats  start from TCUDA_INIT(tcuda_memory_statistics)
  */
 TCUDA_NODISCARD TCUDA_API
@@ -1345,7 +1510,9 @@ tcuda_status tcuda_memory_segment_sizes(int32_t device, tcuda_segment_size *size
  * "allocated", from torch's documents, is the same as "allocation". TCUDA_STATUS_INVALID_ARGUMENT
  * for other keys; the message names the nearest. (torch.cuda.memory_stats)
  *
- * @param key  one of those that tcuda_memory_stat_keys lists
+ * @param device      ordinal, or TCUDA_CURRENT_DEVICE
+ * @param key         one of those that tcuda_memory_stat_keys lists
+ * @param[out] value  bytes or a number, as the key says
  */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_memory_stat(int32_t device, const char *key, uint64_t *value);
@@ -1355,7 +1522,9 @@ tcuda_status tcuda_memory_stat(int32_t device, const char *key, uint64_t *value)
  * by newlines. Private pools have keys of their own, in the order in which they were first used on
  * the device. (the keys of torch.cuda.memory_stats)
  *
- * @param buf          may be NULL if len is 0
+ * @param device       ordinal, or TCUDA_CURRENT_DEVICE
+ * @param[out] buf     may be NULL if len is 0
+ * @param len          room in buf, in bytes
  * @param[out] needed  length without NUL; may be NULL
  */
 TCUDA_NODISCARD TCUDA_API
@@ -1365,38 +1534,65 @@ tcuda_status tcuda_memory_stat_keys(int32_t device, char *buf, size_t len, size_
  * All statistics as JSON, nested as in torch.cuda.memory_stats_as_nested_dict; below
  * "reserved_bytes_by_private_pools" one entry for each private pool: "0_1" is the pool 0, 1.
  * (torch.cuda.memory_stats_as_nested_dict)
+ *
+ * @param device       ordinal, or TCUDA_CURRENT_DEVICE
+ * @param[out] buf     may be NULL if len is 0; cut to `len` - 1 bytes and a NUL
+ * @param len          room in buf, in bytes
+ * @param[out] needed  length without the NUL; may be NULL
  */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_memory_stats_json(int32_t device, char *buf, size_t len, size_t *needed);
 
-/** allocated_bytes.all.current: bytes of allocated blocks. (torch.cuda.memory_allocated) */
+/**
+ * allocated_bytes.all.current: bytes of allocated blocks. (torch.cuda.memory_allocated)
+ *
+ * @param device      ordinal, or TCUDA_CURRENT_DEVICE
+ * @param[out] bytes  0 before initialisation
+ */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_memory_allocated(int32_t device, size_t *bytes);
 
-/** allocated_bytes.all.peak. (torch.cuda.max_memory_allocated) */
+/**
+ * allocated_bytes.all.peak. (torch.cuda.max_memory_allocated)
+ *
+ * @param device      ordinal, or TCUDA_CURRENT_DEVICE
+ * @param[out] bytes  0 before initialisation
+ */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_memory_max_allocated(int32_t device, size_t *bytes);
 
 /**
  * reserved_bytes.all.current: bytes from the driver.
  * (torch.cuda.memory_reserved, torch.cuda.memory_cached)
+ *
+ * @param device      ordinal, or TCUDA_CURRENT_DEVICE
+ * @param[out] bytes  0 before initialisation
  */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_memory_reserved(int32_t device, size_t *bytes);
 
-/** reserved_bytes.all.peak. (torch.cuda.max_memory_reserved, torch.cuda.max_memory_cached) */
+/**
+ * reserved_bytes.all.peak. (torch.cuda.max_memory_reserved, torch.cuda.max_memory_cached)
+ *
+ * @param device      ordinal, or TCUDA_CURRENT_DEVICE
+ * @param[out] bytes  0 before initialisation
+ */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_memory_max_reserved(int32_t device, size_t *bytes);
 
 /**
  * Every peak becomes its current value. (torch.cuda.reset_peak_memory_stats,
  * torch.cuda.reset_max_memory_allocated, torch.cuda.reset_max_memory_cached)
+ *
+ * @param device  ordinal, or TCUDA_CURRENT_DEVICE
  */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_memory_reset_peak(int32_t device);
 
 /**
  * Every total (allocated, freed, num_...) becomes 0. (torch.cuda.reset_accumulated_memory_stats)
+ *
+ * @param device  ordinal, or TCUDA_CURRENT_DEVICE
  */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_memory_reset_accumulated(int32_t device);
@@ -1407,6 +1603,8 @@ tcuda_status tcuda_memory_reset_accumulated(int32_t device);
  * device's own statistics are independent: tcuda_memory_reset_peak and
  * tcuda_memory_reset_accumulated do not change open scopes. When a thread ends its scopes are
  * closed, and tcuda_shutdown closes all. (+)
+ *
+ * @param device  ordinal, or TCUDA_CURRENT_DEVICE
  */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_memory_stats_push(int32_t device);
@@ -1417,6 +1615,7 @@ tcuda_status tcuda_memory_stats_push(int32_t device);
  * current value the present one. Outer scopes include it. TCUDA_STATUS_INVALID_STATE if the thread
  * has none. (+)
  *
+ * @param device         ordinal, or TCUDA_CURRENT_DEVICE
  * @param[in,out] stats  start from TCUDA_INIT(tcuda_memory_statistics); may be NULL
  */
 TCUDA_NODISCARD TCUDA_API
@@ -1425,7 +1624,11 @@ tcuda_status tcuda_memory_stats_pop(int32_t device, tcuda_memory_statistics *sta
 /**
  * All statistics as a table to read. (torch.cuda.memory_summary)
  *
+ * @param device       ordinal, or TCUDA_CURRENT_DEVICE
  * @param abbreviated  1: without the rows of the pools; 0: with them
+ * @param[out] buf     may be NULL if len is 0; cut to `len` - 1 bytes and a NUL
+ * @param len          room in buf, in bytes
+ * @param[out] needed  length without the NUL; may be NULL
  */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_memory_summary(int32_t device, int32_t abbreviated, char *buf, size_t len,
@@ -1436,6 +1639,11 @@ tcuda_status tcuda_memory_summary(int32_t device, int32_t abbreviated, char *buf
  * NVML's number of it, then a line for each. From NVML, which is loaded at the first use, from the
  * path in TCUDA_NVML_PATH if that is set; TCUDA_STATUS_NO_LIBRARY where there is none. The
  * simulated machine reports only this process. (torch.cuda.list_gpu_processes)
+ *
+ * @param device       ordinal, or TCUDA_CURRENT_DEVICE
+ * @param[out] buf     may be NULL if len is 0; cut to `len` - 1 bytes and a NUL
+ * @param len          room in buf, in bytes
+ * @param[out] needed  length without the NUL; may be NULL
  */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_memory_processes(int32_t device, char *buf, size_t len, size_t *needed);
@@ -1443,8 +1651,9 @@ tcuda_status tcuda_memory_processes(int32_t device, char *buf, size_t len, size_
 /**
  * tcuda_memory_processes as a list, in NVML's order. (torch.cuda.list_gpu_processes)
  *
+ * @param device          ordinal, or TCUDA_CURRENT_DEVICE
  * @param[out] processes  the first `capacity` of them; may be NULL when `capacity` is 0
- * @param      capacity   length of the list
+ * @param capacity        length of the list
  * @param[out] count      number of processes
  */
 TCUDA_NODISCARD TCUDA_API
@@ -1481,6 +1690,7 @@ typedef void (*tcuda_rejection_fn)(void *user_data, int32_t device, size_t bytes
  * Share of a device's memory that the cache may reserve; 1 where none is set.
  * (torch.cuda.get_per_process_memory_fraction)
  *
+ * @param device         ordinal, or TCUDA_CURRENT_DEVICE
  * @param[out] fraction  as it was set
  */
 TCUDA_NODISCARD TCUDA_API
@@ -1539,6 +1749,10 @@ tcuda_status tcuda_memory_on_rejection(tcuda_rejection_fn callback, void *user_d
  * The allocator's present settings, in the grammar of TCUDA_ALLOC_CONF: passing the text to
  * tcuda_allocator_config_set changes nothing. Before initialisation, the settings that
  * initialisation would use. (+)
+ *
+ * @param[out] buf     may be NULL if len is 0; cut to `len` - 1 bytes and a NUL
+ * @param len          room in buf, in bytes
+ * @param[out] needed  length without the NUL; may be NULL
  */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_allocator_config_get(char *buf, size_t len, size_t *needed);
@@ -1556,6 +1770,8 @@ tcuda_status tcuda_allocator_config_get(char *buf, size_t len, size_t *needed);
  *
  * The key "backend" can change only before the first allocation, else TCUDA_STATUS_INVALID_STATE.
  * (torch.cuda.memory._set_allocator_settings)
+ *
+ * @param config  the text; not NULL
  */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_allocator_config_set(const char *config);
@@ -1582,7 +1798,11 @@ const char *tcuda_allocator_backend(void);
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_memory_caching_enable(int32_t enabled);
 
-/** Does the native backend cache freed memory? (+) */
+/**
+ * Does the native backend cache freed memory? (+)
+ *
+ * @param[out] enabled  whether it does
+ */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_memory_caching_is_enabled(bool *enabled);
 
@@ -1680,9 +1900,10 @@ tcuda_status tcuda_memory_record_history(tcuda_history_mode mode,
  * is no live block. As a snapshot it copies all recorded stacks: not for each allocation.
  * (torch.cuda.memory._allocation_traceback)
  *
- * @param ptr     what tcuda_malloc gave; not NULL
- * @param buf     may be NULL if len is 0; cut to `len` - 1 bytes and a NUL
- * @param needed  length without the NUL; may be NULL
+ * @param ptr          what tcuda_malloc gave; not NULL
+ * @param[out] buf     may be NULL if len is 0; cut to `len` - 1 bytes and a NUL
+ * @param len          room in buf, in bytes
+ * @param[out] needed  length without the NUL; may be NULL
  */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_memory_frames_of(const void *ptr, char *buf, size_t len, size_t *needed);
@@ -1713,8 +1934,9 @@ tcuda_status tcuda_memory_metadata_set(const char *text);
  * The text that the calling thread set, or "".
  * (torch.cuda.memory._get_memory_metadata)
  *
- * @param buf     may be NULL if len is 0; cut to `len` - 1 bytes and a NUL
- * @param needed  length without the NUL; may be NULL
+ * @param[out] buf     may be NULL if len is 0; cut to `len` - 1 bytes and a NUL
+ * @param len          room in buf, in bytes
+ * @param[out] needed  length without the NUL; may be NULL
  */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_memory_metadata_get(char *buf, size_t len, size_t *needed);
@@ -1824,6 +2046,10 @@ tcuda_status tcuda_memory_snapshot_destroy(tcuda_memory_snapshot *snapshot);
 /**
  * Sizes of a snapshot: its segments are in the order of devices and addresses, and so are the
  * blocks of all of them. (torch.cuda.memory_snapshot)
+ *
+ * @param snapshot            from tcuda_memory_snapshot_create or tcuda_mem_pool_snapshot
+ * @param[out] segment_count  number of segments
+ * @param[out] block_count    number of blocks of all segments
  */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_memory_snapshot_counts(tcuda_memory_snapshot *snapshot, size_t *segment_count,
@@ -1832,6 +2058,7 @@ tcuda_status tcuda_memory_snapshot_counts(tcuda_memory_snapshot *snapshot, size_
 /**
  * A segment of a snapshot. (torch.cuda.memory_snapshot)
  *
+ * @param snapshot         from tcuda_memory_snapshot_create or tcuda_mem_pool_snapshot
  * @param index            below the number of segments
  * @param[in,out] segment  start from TCUDA_INIT(tcuda_segment_info)
  */
@@ -1842,6 +2069,7 @@ tcuda_status tcuda_memory_snapshot_segment(tcuda_memory_snapshot *snapshot, size
 /**
  * A block of a snapshot. (torch.cuda.memory_snapshot)
  *
+ * @param snapshot       from tcuda_memory_snapshot_create or tcuda_mem_pool_snapshot
  * @param index          below the number of blocks; a segment has the index of its first
  * @param[in,out] block  start from TCUDA_INIT(tcuda_block_info)
  */
@@ -1853,7 +2081,10 @@ tcuda_status tcuda_memory_snapshot_block(tcuda_memory_snapshot *snapshot, size_t
  * A snapshot as a pickle, of the dictionary that torch.cuda.memory._snapshot gives: the memory_viz
  * page of PyTorch and torch/cuda/_memory_viz.py open it. (torch.cuda.memory._snapshot)
  *
- * @param[out] buf  bytes, without a NUL; not usable where they are cut
+ * @param snapshot     from tcuda_memory_snapshot_create or tcuda_mem_pool_snapshot
+ * @param[out] buf     bytes, without a NUL; not usable where they are cut
+ * @param len          room in buf, in bytes
+ * @param[out] needed  length; may be NULL
  */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_memory_snapshot_pickle(tcuda_memory_snapshot *snapshot, void *buf, size_t len,
@@ -1862,6 +2093,11 @@ tcuda_status tcuda_memory_snapshot_pickle(tcuda_memory_snapshot *snapshot, void 
 /**
  * The same dictionary as JSON, in ASCII. The frames are repeated for each event, so that a long
  * history of deep stacks is large. (+)
+ *
+ * @param snapshot     from tcuda_memory_snapshot_create or tcuda_mem_pool_snapshot
+ * @param[out] buf     may be NULL if len is 0; cut to `len` - 1 bytes and a NUL
+ * @param len          room in buf, in bytes
+ * @param[out] needed  length without the NUL; may be NULL
  */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_memory_snapshot_json(tcuda_memory_snapshot *snapshot, char *buf, size_t len,
@@ -1870,6 +2106,11 @@ tcuda_status tcuda_memory_snapshot_json(tcuda_memory_snapshot *snapshot, char *b
 /**
  * A snapshot as one HTML page that needs no other file and no network: allocated memory over time
  * by block, and a map of the segments. (+)
+ *
+ * @param snapshot     from tcuda_memory_snapshot_create or tcuda_mem_pool_snapshot
+ * @param[out] buf     may be NULL if len is 0; cut to `len` - 1 bytes and a NUL
+ * @param len          room in buf, in bytes
+ * @param[out] needed  length without the NUL; may be NULL
  */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_memory_snapshot_html(tcuda_memory_snapshot *snapshot, char *buf, size_t len,
@@ -1880,7 +2121,8 @@ tcuda_status tcuda_memory_snapshot_html(tcuda_memory_snapshot *snapshot, char *b
  * renamed, so that the path never has half of a snapshot. TCUDA_STATUS_FILE_ERROR where it cannot
  * be written. (torch.cuda.memory._dump_snapshot)
  *
- * @param path  ends in .pickle, .json or .html, which is the format
+ * @param snapshot  from tcuda_memory_snapshot_create or tcuda_mem_pool_snapshot
+ * @param path      ends in .pickle, .json or .html, which is the format
  */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_memory_snapshot_save(tcuda_memory_snapshot *snapshot, const char *path);
@@ -1958,6 +2200,7 @@ tcuda_status tcuda_memory_on_event(tcuda_memory_event_fn callback, void *user_da
  * Number of events of a device in a snapshot, or of pinned memory; 0 without history.
  * (torch.cuda.memory._snapshot)
  *
+ * @param snapshot    from tcuda_memory_snapshot_create or tcuda_mem_pool_snapshot
  * @param device      ordinal, or TCUDA_CPU_DEVICE; others, also TCUDA_CURRENT_DEVICE, are
  * TCUDA_STATUS_INVALID_DEVICE
  * @param[out] count  events that tcuda_memory_snapshot_event gives
@@ -1970,6 +2213,7 @@ tcuda_status tcuda_memory_snapshot_event_count(tcuda_memory_snapshot *snapshot, 
  * An event of a snapshot, whose texts and context are valid until the snapshot is destroyed.
  * (torch.cuda.memory._snapshot)
  *
+ * @param snapshot       from tcuda_memory_snapshot_create or tcuda_mem_pool_snapshot
  * @param device         as for tcuda_memory_snapshot_event_count
  * @param index          below the number of events; 0: the oldest
  * @param[in,out] event  start from TCUDA_INIT(tcuda_memory_event)
@@ -2144,6 +2388,7 @@ tcuda_status tcuda_mem_pool_from_id(uint64_t id0, uint64_t id1,
  * Sets the flags of a pool for the allocations that follow; blocks, and the rest of segments that
  * were divided before, stay as they are. (+: c10's setUseOnOOM, setNoSplit)
  *
+ * @param pool   not NULL
  * @param flags  TCUDA_MEM_POOL_... combined, or 0. TCUDA_MEM_POOL_NO_SPLIT cannot be taken back:
  * TCUDA_STATUS_INVALID_STATE
  */
@@ -2166,6 +2411,7 @@ tcuda_status tcuda_mem_pool_destroy(tcuda_mem_pool *pool);
  * From now on this thread's allocations on a device come from the pool, on any stream, until the
  * matching tcuda_mem_pool_end. Begins nest: the last one counts. (torch.cuda.use_mem_pool)
  *
+ * @param pool    not NULL
  * @param device  ordinal, or TCUDA_CURRENT_DEVICE
  */
 TCUDA_NODISCARD TCUDA_API
@@ -2189,6 +2435,7 @@ tcuda_status tcuda_mem_pool_end(tcuda_mem_pool *pool, int32_t device);
  * last is used. While there is one, each allocation of any device calls the functions of its
  * device until one accepts the stream. (+: c10's beginAllocateToPool)
  *
+ * @param pool       not NULL
  * @param device     ordinal, or TCUDA_CURRENT_DEVICE; one route to a pool for each, or
  * TCUDA_STATUS_INVALID_STATE
  * @param filter     not NULL
@@ -2217,6 +2464,7 @@ tcuda_status tcuda_mem_pool_end_streams(tcuda_mem_pool *pool, int32_t device);
  * (TCUDA_MEM_POOL_USE_ON_OOM), which the message names; while a capture uses the pool it is
  * TCUDA_STATUS_CAPTURING. No-op on a sleeping pool. (+: torch_memory_saver, vLLM's sleep mode)
  *
+ * @param pool           not NULL
  * @param keep_contents  1: the contents of the blocks are copied to the host and come back; 0: the
  * contents are undefined afterwards
  */
@@ -2229,6 +2477,8 @@ tcuda_status tcuda_mem_pool_sleep(tcuda_mem_pool *pool, int32_t keep_contents);
  * called, as for an allocation; then it fails with TCUDA_STATUS_OUT_OF_MEMORY and the pool stays
  * asleep: free some memory, and try again. No-op on a pool that is awake.
  * (+: torch_memory_saver, vLLM's sleep mode)
+ *
+ * @param pool  not NULL
  */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_mem_pool_wake(tcuda_mem_pool *pool);
@@ -2236,6 +2486,7 @@ tcuda_status tcuda_mem_pool_wake(tcuda_mem_pool *pool);
 /**
  * tcuda_memory_snapshot_create of this pool alone. (torch.cuda.MemPool.snapshot)
  *
+ * @param pool           not NULL
  * @param with_history   1: with the recorded history; 0: only the present state
  * @param[out] snapshot  the caller's, to be destroyed
  */
@@ -2247,6 +2498,7 @@ tcuda_status tcuda_mem_pool_snapshot(tcuda_mem_pool *pool, int32_t with_history,
  * The two numbers that identify a pool in snapshots and keys of statistics.
  * (torch.cuda.MemPool.id)
  *
+ * @param pool      not NULL
  * @param[out] id0  0 for a pool that tcuda_mem_pool_create made
  * @param[out] id1  0 for a pool of graphs
  */
@@ -2258,6 +2510,7 @@ tcuda_status tcuda_mem_pool_id(tcuda_mem_pool *pool, uint64_t *id0, uint64_t *id
  * tcuda_mem_pool_begin_streams, of PyTorch's hooks, and of captures and graphs. The pool ends with
  * the last. (torch.cuda.MemPool.use_count)
  *
+ * @param pool        not NULL
  * @param[out] count  1 or more
  */
 TCUDA_NODISCARD TCUDA_API
@@ -2270,6 +2523,7 @@ tcuda_status tcuda_mem_pool_use_count(tcuda_mem_pool *pool, uint32_t *count);
  * blocks and large ones have memory of their own. The block is the caller's, to be freed by
  * tcuda_free. (+: c10's allocateWithAddress)
  *
+ * @param pool   not NULL
  * @param ptr    where the block begins, for example that of a freed block of this size; its device
  * is the block's
  * @param bytes  1 or more
@@ -2282,6 +2536,7 @@ tcuda_status tcuda_mem_pool_malloc_at(tcuda_mem_pool *pool, void *ptr, size_t by
  * can return. The list is the caller's, and plain data. Pending blocks, which other streams may
  * still use, are not live. (torch._C._cuda_getCheckpointState)
  *
+ * @param pool         not NULL
  * @param device       ordinal, or TCUDA_CURRENT_DEVICE
  * @param[out] blocks  the first `capacity` of them; may be NULL when `capacity` is 0
  * @param capacity     length of the list
@@ -2317,6 +2572,7 @@ tcuda_status tcuda_mem_pool_restore(tcuda_mem_pool *pool, int32_t device,
  * Are these, in any order, just the live blocks of a pool on a device?
  * (torch._C._cuda_checkPoolLiveAllocations)
  *
+ * @param pool        not NULL
  * @param device      ordinal, or TCUDA_CURRENT_DEVICE
  * @param ptrs        what tcuda_malloc gave; may be NULL when `count` is 0
  * @param count       length of the list
@@ -2538,6 +2794,9 @@ void tcuda_torch_reset(void);
 /**
  * For set_memory_fraction_fn: tcuda_memory_fraction_set.
  * (torch.cuda.set_per_process_memory_fraction)
+ *
+ * @param fraction  as for tcuda_memory_fraction_set
+ * @param device    ordinal
  */
 TCUDA_API
 void tcuda_torch_memory_fraction(double fraction, int32_t device);
@@ -2573,6 +2832,7 @@ void tcuda_torch_record_stream(void *ptr, struct CUstream_st *cu_stream);
  * created now if it is new: those on the streams of a capture, or, where id1 is not 0 and no
  * capture has begun, those of this thread. (for torch.cuda.graph)
  *
+ * @param device    ordinal
  * @param id0, id1  PyTorch's MempoolId_t, by value
  * @param filter    PyTorch's std::function, which C cannot call; ignored, may be NULL
  */
@@ -2583,6 +2843,10 @@ void tcuda_torch_begin_allocate_to_pool(int32_t device, uint64_t id0, uint64_t i
 /**
  * For set_end_allocate_to_pool_fn: ends that. The pool, and its cached memory, stays.
  * (for torch.cuda.CUDAPluggableAllocator)
+ *
+ * @param device  ordinal
+ * @param id0     PyTorch's MempoolId_t, by value
+ * @param id1     PyTorch's MempoolId_t, by value
  */
 TCUDA_API
 void tcuda_torch_end_allocate_to_pool(int32_t device, uint64_t id0, uint64_t id1);
@@ -2609,6 +2873,10 @@ void tcuda_torch_mark_capture_end(int32_t device);
  * For set_release_pool: drops the reference to the pool of one tcuda_torch_begin_allocate_to_pool.
  * After the last, unused memory of the pool goes back to the driver with the next
  * tcuda_memory_empty_cache, or when memory is short. (for torch.cuda.CUDAPluggableAllocator)
+ *
+ * @param device  ordinal
+ * @param id0     PyTorch's MempoolId_t, by value
+ * @param id1     PyTorch's MempoolId_t, by value
  */
 TCUDA_API
 void tcuda_torch_release_pool(int32_t device, uint64_t id0, uint64_t id1);
@@ -2808,7 +3076,7 @@ tcuda_status tcuda_ipc_export(void *ptr, tcuda_stream *stream, tcuda_ipc_handle 
  *
  * @param handle      what tcuda_ipc_export wrote in the other process
  * @param stream      of the device that the block is on; NULL: the current one of that device
- * @param[out] ptr    the byte that tcuda_ipc_export was called with; to be closed, not freed
+ * @param[out] ptr    the byte that tcuda_ipc_export was called with; the caller's, to be closed
  * @param[out] bytes  from there to the end of the requested size of the block; may be NULL
  */
 TCUDA_NODISCARD TCUDA_API
@@ -2863,6 +3131,8 @@ typedef uint32_t tcuda_file_flags;
  * Storage: the one that TCUDA_CUFILE_PATH names, else libcufile.so.0. False on the simulated
  * machine, where the variable may name a stand-in for tests. Does not initialise the library.
  * (torch.cuda.gds.is_available)
+ *
+ * @param[out] supported  whether they can
  */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_file_is_supported(bool *supported);
@@ -2900,6 +3170,7 @@ tcuda_status tcuda_file_close(tcuda_file *file);
  * TCUDA_STATUS_INVALID_POINTER for memory of the host. Parts of the memory may be written on
  * failure. (torch.cuda.gds.GdsFile.load_storage)
  *
+ * @param file             from tcuda_file_open
  * @param ptr              device memory, of any alignment; may be NULL if bytes is 0
  * @param bytes            not beyond the end of the block or allocation
  * @param file_offset      from the beginning of the file, of any alignment; not negative
@@ -2916,6 +3187,7 @@ tcuda_status tcuda_file_read(tcuda_file *file, void *ptr, size_t bytes, int64_t 
  * them to a disk. Statuses are those of tcuda_file_read; TCUDA_STATUS_FILE_ERROR also on a full
  * disk: then a part may be written. (torch.cuda.gds.GdsFile.save_storage)
  *
+ * @param file             from tcuda_file_open
  * @param ptr              device memory, of any alignment; may be NULL if bytes is 0
  * @param bytes            not beyond the end of the block or allocation
  * @param file_offset      from the beginning of the file, of any alignment; not negative
@@ -2952,6 +3224,7 @@ tcuda_status tcuda_file_unregister_buffer(void *ptr);
  * The file's descriptor and cuFile's handle (CUfileHandle_t), for calls of the system and of
  * cuFile itself. (+)
  *
+ * @param file                from tcuda_file_open
  * @param[out] descriptor     borrowed: valid until the file is closed; may be NULL
  * @param[out] cufile_handle  borrowed; NULL for a file with TCUDA_FILE_STAGING; may be NULL
  */
@@ -3019,6 +3292,9 @@ tcuda_status tcuda_tensor_release(tcuda_tensor *tensor);
  * The device that a tensor is on; -1 when it is on the host, so that tcuda_device_exchange with it
  * changes nothing. It is read from the struct: memory is not looked up, and the library is not
  * initialised. (torch.cuda.device_of)
+ *
+ * @param tensor       not NULL; its device field is read
+ * @param[out] device  its ordinal, or -1
  */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_tensor_device_of(const tcuda_tensor *tensor, int32_t *device);
@@ -3089,11 +3365,16 @@ typedef struct tcuda_philox_state {
  * process that had initialised the library it is ignored, as in torch. (torch.cuda.manual_seed)
  *
  * @param device  ordinal, or TCUDA_CURRENT_DEVICE
+ * @param seed    any number
  */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_random_manual_seed(int32_t device, uint64_t seed);
 
-/** tcuda_random_manual_seed for all devices. (torch.cuda.manual_seed_all) */
+/**
+ * tcuda_random_manual_seed for all devices. (torch.cuda.manual_seed_all)
+ *
+ * @param seed  any number
+ */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_random_manual_seed_all(uint64_t seed);
 
@@ -3111,13 +3392,19 @@ tcuda_status tcuda_random_seed(int32_t device);
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_random_seed_all(void);
 
-/** The present seed of a device's default generator. (torch.cuda.initial_seed) */
+/**
+ * The present seed of a device's default generator. (torch.cuda.initial_seed)
+ *
+ * @param device     ordinal, or TCUDA_CURRENT_DEVICE
+ * @param[out] seed  the seed
+ */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_random_initial_seed(int32_t device, uint64_t *seed);
 
 /**
  * The state of a device's default generator. (torch.cuda.get_rng_state)
  *
+ * @param device      ordinal, or TCUDA_CURRENT_DEVICE
  * @param[out] state  TCUDA_RANDOM_STATE_BYTES bytes
  */
 TCUDA_NODISCARD TCUDA_API
@@ -3127,7 +3414,8 @@ tcuda_status tcuda_random_state_get(int32_t device, uint8_t *state);
  * Sets the state of a device's default generator; before the library is initialised it is
  * remembered, as a seed is (tcuda_random_manual_seed). (torch.cuda.set_rng_state)
  *
- * @param state  TCUDA_RANDOM_STATE_BYTES bytes; its offset is a multiple of 4
+ * @param device  ordinal, or TCUDA_CURRENT_DEVICE
+ * @param state   TCUDA_RANDOM_STATE_BYTES bytes; its offset is a multiple of 4
  */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_random_state_set(int32_t device, const uint8_t *state);
@@ -3136,6 +3424,7 @@ tcuda_status tcuda_random_state_set(int32_t device, const uint8_t *state);
  * The states of all devices, in their order. (torch.cuda.get_rng_state_all)
  *
  * @param[out] states  room for `capacity` states; may be NULL if capacity is 0
+ * @param capacity     room in states, in states
  * @param[out] count   number of devices; if more than `capacity`, states are missing
  */
 TCUDA_NODISCARD TCUDA_API
@@ -3169,7 +3458,12 @@ tcuda_status tcuda_generator_create(int32_t device, tcuda_generator **generator)
 TCUDA_API
 tcuda_status tcuda_generator_destroy(tcuda_generator *generator);
 
-/** The default generator of a device; borrowed. (torch.cuda.default_generators) */
+/**
+ * The default generator of a device; borrowed. (torch.cuda.default_generators)
+ *
+ * @param device          ordinal, or TCUDA_CURRENT_DEVICE
+ * @param[out] generator  borrowed
+ */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_generator_default(int32_t device, tcuda_generator **generator);
 
@@ -3177,6 +3471,7 @@ tcuda_status tcuda_generator_default(int32_t device, tcuda_generator **generator
  * The seed of a generator. (torch.Generator.initial_seed)
  *
  * @param generator  NULL: the default one of the current device
+ * @param[out] seed  the seed
  */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_generator_seed_get(tcuda_generator *generator, uint64_t *seed);
@@ -3187,6 +3482,7 @@ tcuda_status tcuda_generator_seed_get(tcuda_generator *generator, uint64_t *seed
  * (torch.Generator.manual_seed)
  *
  * @param generator  NULL: the default one of the current device
+ * @param seed       any number
  */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_generator_seed_set(tcuda_generator *generator, uint64_t seed);
@@ -3196,7 +3492,8 @@ tcuda_status tcuda_generator_seed_set(tcuda_generator *generator, uint64_t seed)
  * functions that follow return TCUDA_STATUS_CAPTURING while this thread's current stream of the
  * generator's device is captured. (torch.Generator.get_offset)
  *
- * @param generator  NULL: the default one of the current device
+ * @param generator    NULL: the default one of the current device
+ * @param[out] offset  a multiple of 4
  */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_generator_offset_get(tcuda_generator *generator, uint64_t *offset);
@@ -3264,7 +3561,11 @@ tcuda_status tcuda_random_uniform(const tcuda_tensor *tensor, double low, double
  * Normal numbers: floats, bfloat16, and complex numbers, whose parts have half of the variance
  * each. (Tensor.normal_)
  *
- * @param stddev  not negative
+ * @param tensor     written; as for tcuda_random_uniform
+ * @param mean       any number
+ * @param stddev     not negative
+ * @param generator  of the tensor's device; NULL: its default one
+ * @param stream     of the tensor's device; NULL: its current one
  */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_random_normal(const tcuda_tensor *tensor, double mean, double stddev,
@@ -3273,8 +3574,11 @@ tcuda_status tcuda_random_normal(const tcuda_tensor *tensor, double mean, double
 /**
  * Integers in [low, high): any integers, floats and bool. (Tensor.random_(low, high), randint)
  *
+ * @param tensor     written; as for tcuda_random_uniform
  * @param low, high  numbers that the type has; bounds of floats are narrowed so that no number is
  * rounded past them
+ * @param generator  of the tensor's device; NULL: its default one
+ * @param stream     of the tensor's device; NULL: its current one
  */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_random_integers(const tcuda_tensor *tensor, int64_t low, int64_t high,
@@ -3284,7 +3588,10 @@ tcuda_status tcuda_random_integers(const tcuda_tensor *tensor, int64_t low, int6
  * Integers from `low` to the largest that the type has, inclusive, which no `high` could express
  * for int64; of floats to 2 to the power of their digits. (Tensor.random_(low, None))
  *
- * @param low  INT64_MIN: all numbers of 64 bits; int64, float64, float32 and bfloat16 only
+ * @param tensor     written; as for tcuda_random_uniform
+ * @param low        INT64_MIN: all numbers of 64 bits; int64, float64, float32 and bfloat16 only
+ * @param generator  of the tensor's device; NULL: its default one
+ * @param stream     of the tensor's device; NULL: its current one
  */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_random_integers_from(const tcuda_tensor *tensor, int64_t low,
@@ -3294,6 +3601,10 @@ tcuda_status tcuda_random_integers_from(const tcuda_tensor *tensor, int64_t low,
  * Integers from 0 to the largest that the type has; of floats to 2 to the power of their digits.
  * It is a function of its own because torch draws other bits for it than for the same range with
  * bounds. (Tensor.random_())
+ *
+ * @param tensor     written; as for tcuda_random_uniform
+ * @param generator  of the tensor's device; NULL: its default one
+ * @param stream     of the tensor's device; NULL: its current one
  */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_random_integers_all(const tcuda_tensor *tensor, tcuda_generator *generator,
@@ -3302,7 +3613,10 @@ tcuda_status tcuda_random_integers_all(const tcuda_tensor *tensor, tcuda_generat
 /**
  * 1 with probability p, else 0: integers, floats and bool. (Tensor.bernoulli_)
  *
- * @param p  0 to 1
+ * @param tensor     written; as for tcuda_random_uniform
+ * @param p          0 to 1
+ * @param generator  of the tensor's device; NULL: its default one
+ * @param stream     of the tensor's device; NULL: its current one
  */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_random_bernoulli(const tcuda_tensor *tensor, double p,
@@ -3313,8 +3627,11 @@ tcuda_status tcuda_random_bernoulli(const tcuda_tensor *tensor, double p,
  * refuses while it runs, count as 0 below 0 or where they are NaN, and as 1 above 1.
  * (torch.Tensor.bernoulli_ with a tensor)
  *
- * @param p  floats or bfloat16 on the same device and of the same shape; strides of 0 repeat, as
- * those of Tensor.expand
+ * @param tensor     written; as for tcuda_random_uniform
+ * @param p          floats or bfloat16 on the same device and of the same shape; strides of 0
+ * repeat, as those of Tensor.expand
+ * @param generator  of the tensor's device; NULL: its default one
+ * @param stream     of the tensor's device; NULL: its current one
  */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_random_bernoulli_tensor(const tcuda_tensor *tensor, const tcuda_tensor *p,
@@ -3323,7 +3640,10 @@ tcuda_status tcuda_random_bernoulli_tensor(const tcuda_tensor *tensor, const tcu
 /**
  * Exponential numbers: floats and bfloat16. (Tensor.exponential_)
  *
- * @param rate  above 0: torch's lambd
+ * @param tensor     written; as for tcuda_random_uniform
+ * @param rate       above 0: torch's lambd
+ * @param generator  of the tensor's device; NULL: its default one
+ * @param stream     of the tensor's device; NULL: its current one
  */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_random_exponential(const tcuda_tensor *tensor, double rate,
@@ -3332,7 +3652,10 @@ tcuda_status tcuda_random_exponential(const tcuda_tensor *tensor, double rate,
 /**
  * Log-normal numbers: floats and bfloat16. (Tensor.log_normal_)
  *
+ * @param tensor        written; as for tcuda_random_uniform
  * @param mean, stddev  of the logarithm; stddev above 0
+ * @param generator     of the tensor's device; NULL: its default one
+ * @param stream        of the tensor's device; NULL: its current one
  */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_random_log_normal(const tcuda_tensor *tensor, double mean, double stddev,
@@ -3341,7 +3664,11 @@ tcuda_status tcuda_random_log_normal(const tcuda_tensor *tensor, double mean, do
 /**
  * Cauchy's numbers: floats and bfloat16. (Tensor.cauchy_)
  *
- * @param sigma  above 0: half of the range between the quartiles
+ * @param tensor     written; as for tcuda_random_uniform
+ * @param median     any number
+ * @param sigma      above 0: half of the range between the quartiles
+ * @param generator  of the tensor's device; NULL: its default one
+ * @param stream     of the tensor's device; NULL: its current one
  */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_random_cauchy(const tcuda_tensor *tensor, double median, double sigma,
@@ -3351,7 +3678,10 @@ tcuda_status tcuda_random_cauchy(const tcuda_tensor *tensor, double median, doub
  * Number of trials up to the first success: floats, bfloat16, signed integers and uint8.
  * (Tensor.geometric_)
  *
- * @param p  of a success, above 0 and below 1
+ * @param tensor     written; as for tcuda_random_uniform
+ * @param p          of a success, above 0 and below 1
+ * @param generator  of the tensor's device; NULL: its default one
+ * @param stream     of the tensor's device; NULL: its current one
  */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_random_geometric(const tcuda_tensor *tensor, double p,
@@ -3479,6 +3809,7 @@ tcuda_status tcuda_graph_destroy(tcuda_graph *graph);
  * for a captured stream, or queries it, fails with it too, and invalidates the capture.
  * (torch.cuda.CUDAGraph.capture_begin)
  *
+ * @param graph       an empty graph
  * @param stream      not a default one; NULL is the current stream
  * @param pool        may be NULL: a new one. Graphs that share one reuse each other's memory: they
  * must replay in the order of their captures, or not need earlier outputs
@@ -3495,6 +3826,8 @@ tcuda_status tcuda_graph_capture_begin(tcuda_graph *graph, tcuda_stream *stream,
  * the stream is usable again. A graph without work is logged as a warning.
  * Hooks run between its two parts. (torch.cuda.CUDAGraph.capture_end, capture_end_pre,
  * capture_end_post)
+ *
+ * @param graph  that captures
  */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_graph_capture_end(tcuda_graph *graph);
@@ -3502,6 +3835,8 @@ tcuda_status tcuda_graph_capture_end(tcuda_graph *graph);
 /**
  * Ends a capture without a graph, on any thread, also an invalidated one; the graph is empty and
  * the stream is usable again. No-op on an empty graph. (+)
+ *
+ * @param graph  that captures, or is empty
  */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_graph_capture_abort(tcuda_graph *graph);
@@ -3514,6 +3849,7 @@ tcuda_status tcuda_graph_capture_abort(tcuda_graph *graph);
  * tcuda_device_set(previous_device). On failure the current stream and device are unchanged.
  * (torch.cuda.graph)
  *
+ * @param graph                 an empty graph
  * @param stream                not a default one; NULL is tcuda_graph_stream of the current device
  * @param pool                  may be NULL: a new one, as in tcuda_graph_capture_begin
  * @param error_mode            TCUDA_CAPTURE_..., as in tcuda_graph_capture_begin
@@ -3528,6 +3864,7 @@ tcuda_status tcuda_graph_begin(tcuda_graph *graph, tcuda_stream *stream, tcuda_m
  * Ends what tcuda_graph_begin began: tcuda_graph_capture_end, then the previous stream and device
  * become current again, also if the capture fails. (the end of torch.cuda.graph)
  *
+ * @param graph            that captures
  * @param previous         from tcuda_graph_begin; NULL leaves the stream that is current
  * @param previous_device  from tcuda_graph_begin; negative leaves the stream's device
  */
@@ -3537,6 +3874,8 @@ tcuda_status tcuda_graph_end(tcuda_graph *graph, tcuda_stream *previous, int32_t
 /**
  * Makes a graph that keeps its template executable; again after the template was changed.
  * (torch.cuda.CUDAGraph.instantiate)
+ *
+ * @param graph  that keeps its template
  */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_graph_instantiate(tcuda_graph *graph);
@@ -3557,6 +3896,7 @@ tcuda_status tcuda_graph_update(tcuda_graph *graph, tcuda_graph *source);
  * Queues all captured work; several replays of one graph run one after the other. Random numbers
  * continue as if the work had been queued again. (torch.cuda.CUDAGraph.replay)
  *
+ * @param graph   that can be launched
  * @param stream  of the graph's device, and not captured; NULL is the current one of that device
  */
 TCUDA_NODISCARD TCUDA_API
@@ -3565,6 +3905,8 @@ tcuda_status tcuda_graph_replay(tcuda_graph *graph, tcuda_stream *stream);
 /**
  * Destroys what was captured, and aborts a capture; the graph is empty again. Replays that are
  * under way continue. (torch.cuda.CUDAGraph.reset)
+ *
+ * @param graph  in any state
  */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_graph_reset(tcuda_graph *graph);
@@ -3573,6 +3915,9 @@ tcuda_status tcuda_graph_reset(tcuda_graph *graph);
  * The stream of a device for captures: one of its pooled streams, the same each time; borrowed.
  * Memory of a pool is reused in stream order: capture graphs that share a pool on one stream.
  * (torch.cuda.graph.default_capture_stream)
+ *
+ * @param device       ordinal, or TCUDA_CURRENT_DEVICE
+ * @param[out] stream  borrowed
  */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_graph_stream(int32_t device, tcuda_stream **stream);
@@ -3580,6 +3925,7 @@ tcuda_status tcuda_graph_stream(int32_t device, tcuda_stream **stream);
 /**
  * The pool of a captured graph, to capture others into. (torch.cuda.CUDAGraph.pool)
  *
+ * @param graph      that was captured
  * @param[out] pool  the caller's, to be destroyed
  */
 TCUDA_NODISCARD TCUDA_API
@@ -3589,9 +3935,10 @@ tcuda_status tcuda_graph_pool(tcuda_graph *graph, tcuda_mem_pool **pool);
  * The pools that hold a captured graph's memory, tcuda_graph_pool's first. On failure none is
  * made. (torch.cuda.CUDAGraph.pools)
  *
- * @param[out] pools     the first `capacity`, the caller's, to be destroyed; NULL if that is 0
- * @param      capacity  length of the list
- * @param[out] count     number of pools
+ * @param graph       that was captured
+ * @param[out] pools  the first `capacity`, the caller's, to be destroyed; NULL if that is 0
+ * @param capacity    length of the list
+ * @param[out] count  number of pools
  */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_graph_pools(tcuda_graph *graph, tcuda_mem_pool **pools, size_t capacity,
@@ -3610,6 +3957,9 @@ tcuda_status tcuda_graph_pool_handle(tcuda_mem_pool **pool);
  * details that CUDA has.
  * (torch.cuda.CUDAGraph.debug_dump; torch.cuda.export_dot, which a hook of
  * TCUDA_GRAPH_CAPTURE_ENDED does)
+ *
+ * @param graph  that keeps its template, or that a hook sees
+ * @param path   of the file, which is replaced
  */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_graph_debug_dump(tcuda_graph *graph, const char *path);
@@ -3620,6 +3970,7 @@ tcuda_status tcuda_graph_debug_dump(tcuda_graph *graph, const char *path);
  * no call. Before tcuda_graph_capture_begin; tcuda_graph_reset forgets it.
  * (torch.cuda.CUDAGraph.register_generator_state)
  *
+ * @param graph      an empty graph
  * @param generator  may be destroyed before the graph; NULL: the default one of the current device
  */
 TCUDA_NODISCARD TCUDA_API
@@ -3629,6 +3980,7 @@ tcuda_status tcuda_graph_register_generator(tcuda_graph *graph, tcuda_generator 
  * The driver's handles of a captured graph; borrowed, until it is reset or destroyed.
  * (torch.cuda.CUDAGraph.raw_cuda_graph, raw_cuda_graph_exec)
  *
+ * @param graph               that was captured
  * @param[out] cu_graph       the template, NULL unless it is kept or a hook sees it; may be NULL
  * @param[out] cu_graph_exec  what is launched, NULL before a kept one is executable; may be NULL
  */
@@ -3639,6 +3991,9 @@ tcuda_status tcuda_graph_native(tcuda_graph *graph, struct CUgraph_st **cu_graph
 /**
  * Is a stream being captured, by tcuda or by anything else, or is it in an invalidated capture
  * that has not ended? Creates no context. (torch.cuda.is_current_stream_capturing)
+ *
+ * @param stream          NULL is the current stream
+ * @param[out] capturing  whether it is
  */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_stream_is_capturing(tcuda_stream *stream, bool *capturing);
@@ -3721,6 +4076,7 @@ tcuda_status tcuda_graph_on_event(tcuda_graph *graph, tcuda_graph_event events,
  * is reset or destroyed, or at tcuda_shutdown. An executable that tcuda_graph_update changed keeps
  * the objects of its source, too. (torch.cuda.CUDAGraph.retain_object)
  *
+ * @param graph        not NULL
  * @param user_data    passed to destroy; may be NULL
  * @param destroy      not NULL
  * @param synchronize  1: destroy is called after all replays are complete, which the host waits
@@ -3754,8 +4110,10 @@ tcuda_status tcuda_graph_retain(tcuda_graph *graph, void *user_data, tcuda_destr
  * (torch.cuda.CUDAGraph.get_graph_data; torch.cuda.export_graph_data, which a hook of
  * TCUDA_GRAPH_INSTANTIATED does; torch.cuda.graph_annotations.get_kernel_annotations)
  *
- * @param buf     may be NULL if len is 0; cut to `len` - 1 bytes and a NUL
- * @param needed  length without the NUL; may be NULL
+ * @param graph        that keeps its template, or that a hook sees
+ * @param[out] buf     may be NULL if len is 0; cut to `len` - 1 bytes and a NUL
+ * @param len          room in buf, in bytes
+ * @param[out] needed  length without the NUL; may be NULL
  */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_graph_data_json(tcuda_graph *graph, char *buf, size_t len, size_t *needed);
@@ -3765,8 +4123,10 @@ tcuda_status tcuda_graph_data_json(tcuda_graph *graph, char *buf, size_t len, si
  * blocks, sizes of copies, and annotations. tcuda_graph_debug_dump has more of CUDA's details and
  * no annotations. (+)
  *
- * @param buf     may be NULL if len is 0; cut to `len` - 1 bytes and a NUL
- * @param needed  length without the NUL; may be NULL
+ * @param graph        that keeps its template, or that a hook sees
+ * @param[out] buf     may be NULL if len is 0; cut to `len` - 1 bytes and a NUL
+ * @param len          room in buf, in bytes
+ * @param[out] needed  length without the NUL; may be NULL
  */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_graph_data_dot(tcuda_graph *graph, char *buf, size_t len, size_t *needed);
@@ -3837,11 +4197,14 @@ tcuda_status tcuda_graphed_callable_destroy(tcuda_graphed_callable *graphed);
  * must order the calls of one callable on several streams.
  * (a call of one of torch.cuda.make_graphed_callables)
  *
+ * @param graphed       from tcuda_graphed_callable_create
  * @param inputs        as the samples in number, dtype, shape and strides; in any memory that
  * tcuda_copy can read; may be NULL if num_inputs is 0
+ * @param num_inputs    as many as were captured
  * @param stream        of the callable's device; NULL is the current one of that device
  * @param[out] outputs  borrowed views, until the callable is destroyed; the next call overwrites
  * what they show; may be NULL if num_outputs is 0
+ * @param num_outputs   as many as were captured
  */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_graphed_callable_call(tcuda_graphed_callable *graphed,
@@ -3852,11 +4215,14 @@ tcuda_status tcuda_graphed_callable_call(tcuda_graphed_callable *graphed,
  * Replays the backward function, after the call that it belongs to.
  * (the backward of one of torch.cuda.make_graphed_callables)
  *
+ * @param graphed           from tcuda_graphed_callable_create
  * @param grad_outputs      gradients of the outputs, as those in dtype, shape and strides; may be
  * NULL if num_outputs is 0
+ * @param num_outputs       as many as were captured
  * @param stream            of the callable's device; NULL is the current one of that device
  * @param[out] grad_inputs  borrowed views; all zero where an input has no gradient; may be NULL if
  * num_inputs is 0
+ * @param num_inputs        as many as were captured
  */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_graphed_callable_call_backward(tcuda_graphed_callable *graphed,
@@ -4080,6 +4446,7 @@ tcuda_status tcuda_communicator_unique_id(tcuda_unique_id *id);
  * @param id                 from tcuda_communicator_unique_id, of any process
  * @param num_ranks          how many join, in all processes
  * @param rank               0 to num_ranks - 1, each once
+ * @param device             ordinal, or TCUDA_CURRENT_DEVICE
  * @param[out] communicator  the caller's, to be destroyed
  */
 TCUDA_NODISCARD TCUDA_API
@@ -4092,6 +4459,7 @@ tcuda_status tcuda_communicator_init_rank(const tcuda_unique_id *id, int32_t num
  * (+)
  *
  * @param devices             `count` ordinals, each once
+ * @param count               number of ranks, 1 or more
  * @param[out] communicators  room for `count`, each the caller's, to be destroyed
  */
 TCUDA_NODISCARD TCUDA_API
@@ -4116,6 +4484,8 @@ tcuda_status tcuda_communicator_destroy(tcuda_communicator *communicator);
  * abort as well. A call that hangs returns once NCCL notices the abort, which may take a while;
  * with NCCL_COMM_BLOCKING=0 in the environment it returns at once, and each call costs more. No-op
  * on an aborted communicator. (+)
+ *
+ * @param communicator  from tcuda_communicator_init_rank or _init_all
  */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_communicator_abort(tcuda_communicator *communicator);
@@ -4125,6 +4495,8 @@ tcuda_status tcuda_communicator_abort(tcuda_communicator *communicator);
  * TCUDA_STATUS_NCCL_ERROR, TCUDA_STATUS_PEER_GONE where another process has ended or cannot be
  * reached, or TCUDA_STATUS_INVALID_STATE after an abort. Queued work may then never end: abort.
  * (+)
+ *
+ * @param communicator  from tcuda_communicator_init_rank or _init_all
  */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_communicator_query(tcuda_communicator *communicator);
@@ -4152,9 +4524,11 @@ tcuda_status tcuda_communicator_group_end(void);
  * 32 and 64, bool, and sums of complex numbers; the order in which NCCL adds depends on size and
  * machine. (torch.cuda.nccl.all_reduce)
  *
- * @param output  of the type and number of elements of input; may be input, in place
- * @param op      TCUDA_REDUCE_...
- * @param stream  of the communicator's device; NULL is the current one of that device
+ * @param communicator  from tcuda_communicator_init_rank or _init_all
+ * @param input         read: contiguous, on the communicator's device
+ * @param output        of the type and number of elements of input; may be input, in place
+ * @param op            TCUDA_REDUCE_...
+ * @param stream        of the communicator's device; NULL is the current one of that device
  */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_communicator_all_reduce(tcuda_communicator *communicator,
@@ -4164,10 +4538,11 @@ tcuda_status tcuda_communicator_all_reduce(tcuda_communicator *communicator,
 /**
  * Copies the root's elements, of any type, to all ranks. (torch.cuda.nccl.broadcast)
  *
- * @param input   read on root; elsewhere it is ignored and may be NULL
- * @param output  written on every rank; on root it may be input
- * @param root    0 to num_ranks - 1
- * @param stream  NULL is the current one of the communicator's device
+ * @param communicator  from tcuda_communicator_init_rank or _init_all
+ * @param input         read on root; elsewhere it is ignored and may be NULL
+ * @param output        written on every rank; on root it may be input
+ * @param root          0 to num_ranks - 1
+ * @param stream        NULL is the current one of the communicator's device
  */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_communicator_broadcast(tcuda_communicator *communicator,
@@ -4176,9 +4551,12 @@ tcuda_status tcuda_communicator_broadcast(tcuda_communicator *communicator,
 /**
  * tcuda_communicator_all_reduce with the result on one rank. (torch.cuda.nccl.reduce)
  *
- * @param output  written on root; elsewhere it is ignored and may be NULL
- * @param root    0 to num_ranks - 1
- * @param stream  NULL is the current one of the communicator's device
+ * @param communicator  from tcuda_communicator_init_rank or _init_all
+ * @param input         read: contiguous, of as many elements on each rank
+ * @param output        written on root; elsewhere it is ignored and may be NULL
+ * @param op            TCUDA_REDUCE_...
+ * @param root          0 to num_ranks - 1
+ * @param stream        NULL is the current one of the communicator's device
  */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_communicator_reduce(tcuda_communicator *communicator, const tcuda_tensor *input,
@@ -4188,8 +4566,11 @@ tcuda_status tcuda_communicator_reduce(tcuda_communicator *communicator, const t
  * Concatenates the elements of all ranks, of any type, in the order of ranks, on each of them.
  * (torch.cuda.nccl.all_gather)
  *
- * @param output  num_ranks times the elements of input; input may be the rank's own part of it
- * @param stream  NULL is the current one of the communicator's device
+ * @param communicator  from tcuda_communicator_init_rank or _init_all
+ * @param input         read: contiguous, of as many elements on each rank
+ * @param output        num_ranks times the elements of input; input may be the rank's own part of
+ * it
+ * @param stream        NULL is the current one of the communicator's device
  */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_communicator_all_gather(tcuda_communicator *communicator,
@@ -4199,9 +4580,11 @@ tcuda_status tcuda_communicator_all_gather(tcuda_communicator *communicator,
  * Reduces over all ranks, and gives each rank its part of the result, in the order of ranks.
  * (torch.cuda.nccl.reduce_scatter)
  *
- * @param input   num_ranks times the elements of output
- * @param output  may be the rank's own part of input
- * @param stream  NULL is the current one of the communicator's device
+ * @param communicator  from tcuda_communicator_init_rank or _init_all
+ * @param input         num_ranks times the elements of output
+ * @param output        may be the rank's own part of input
+ * @param op            TCUDA_REDUCE_...
+ * @param stream        NULL is the current one of the communicator's device
  */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_communicator_reduce_scatter(tcuda_communicator *communicator,
@@ -4213,8 +4596,10 @@ tcuda_status tcuda_communicator_reduce_scatter(tcuda_communicator *communicator,
  * in order. Messages that go both ways, or round a ring, must be one group on each rank, or they
  * wait for ever. (+)
  *
- * @param peer    0 to num_ranks - 1
- * @param stream  NULL is the current one of the communicator's device
+ * @param communicator  from tcuda_communicator_init_rank or _init_all
+ * @param input         read: contiguous
+ * @param peer          0 to num_ranks - 1
+ * @param stream        NULL is the current one of the communicator's device
  */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_communicator_send(tcuda_communicator *communicator, const tcuda_tensor *input,
@@ -4223,8 +4608,10 @@ tcuda_status tcuda_communicator_send(tcuda_communicator *communicator, const tcu
 /**
  * Receives what a rank sends. (+)
  *
- * @param peer    0 to num_ranks - 1
- * @param stream  NULL is the current one of the communicator's device
+ * @param communicator  from tcuda_communicator_init_rank or _init_all
+ * @param output        written: contiguous, of as many elements as are sent
+ * @param peer          0 to num_ranks - 1
+ * @param stream        NULL is the current one of the communicator's device
  */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_communicator_recv(tcuda_communicator *communicator, const tcuda_tensor *output,
@@ -4247,6 +4634,7 @@ tcuda_status tcuda_nvtx_mark(const char *message);
  * Opens a range of this thread, inside those that it has open.
  * (torch.cuda.nvtx.range_push, torch.cuda.nvtx.range)
  *
+ * @param message     UTF-8, copied
  * @param[out] depth  of the range, from 0; counts the ranges opened here; may be NULL
  */
 TCUDA_NODISCARD TCUDA_API
@@ -4264,6 +4652,7 @@ tcuda_status tcuda_nvtx_range_pop(int32_t *depth);
 /**
  * Opens a range that any thread may end, in any order. (torch.cuda.nvtx.range_start)
  *
+ * @param message  UTF-8, copied
  * @param[out] id  the tool's number of the range
  */
 TCUDA_NODISCARD TCUDA_API
@@ -4282,6 +4671,8 @@ tcuda_status tcuda_nvtx_range_end(uint64_t id);
  * queues it; in a capture of a tcuda_graph, at each replay. Nothing is queued while no tool is
  * attached. (torch.cuda.nvtx._device_range_start)
  *
+ * @param message  UTF-8, copied
+ * @param stream   NULL is the current stream
  * @param[out] id  for tcuda_nvtx_device_range_end
  */
 TCUDA_NODISCARD TCUDA_API
@@ -4291,7 +4682,8 @@ tcuda_status tcuda_nvtx_device_range_start(const char *message, tcuda_stream *st
  * Ends a range of a stream when the stream gets there; it may be another stream than that of the
  * start; the two should be ordered. (torch.cuda.nvtx._device_range_end)
  *
- * @param id  of tcuda_nvtx_device_range_start, once; numbers are forgotten at tcuda_shutdown
+ * @param id      of tcuda_nvtx_device_range_start, once; numbers are forgotten at tcuda_shutdown
+ * @param stream  NULL is the current stream
  */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_nvtx_device_range_end(uint64_t id, tcuda_stream *stream);
@@ -4316,6 +4708,9 @@ tcuda_status tcuda_profiler_stop(void);
  * utilization; TCUDA_STATUS_NVML_ERROR where it fails, or refuses access. The simulated machine
  * returns its own activity, and plausible values for what it does not have (heat, power, clocks).
  * (torch.cuda.utilization)
+ *
+ * @param device        ordinal, or TCUDA_CURRENT_DEVICE
+ * @param[out] percent  0 to 100
  */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_monitor_utilization(int32_t device, uint32_t *percent);
@@ -4323,23 +4718,46 @@ tcuda_status tcuda_monitor_utilization(int32_t device, uint32_t *percent);
 /**
  * Share of the last second or so in which the device's memory was read or written.
  * (torch.cuda.memory_usage)
+ *
+ * @param device        ordinal, or TCUDA_CURRENT_DEVICE
+ * @param[out] percent  0 to 100
  */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_monitor_memory_usage(int32_t device, uint32_t *percent);
 
-/** Temperature of the die. (torch.cuda.temperature) */
+/**
+ * Temperature of the die. (torch.cuda.temperature)
+ *
+ * @param device        ordinal, or TCUDA_CURRENT_DEVICE
+ * @param[out] celsius  degrees Celsius
+ */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_monitor_temperature_c(int32_t device, int32_t *celsius);
 
-/** Power of the board, also for a part of a GPU. (torch.cuda.power_draw) */
+/**
+ * Power of the board, also for a part of a GPU. (torch.cuda.power_draw)
+ *
+ * @param device           ordinal, or TCUDA_CURRENT_DEVICE
+ * @param[out] milliwatts  milliwatts
+ */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_monitor_power_draw_mw(int32_t device, uint32_t *milliwatts);
 
-/** Clock of the multiprocessors. (torch.cuda.clock_rate) */
+/**
+ * Clock of the multiprocessors. (torch.cuda.clock_rate)
+ *
+ * @param device          ordinal, or TCUDA_CURRENT_DEVICE
+ * @param[out] megahertz  megahertz
+ */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_monitor_clock_rate_mhz(int32_t device, uint32_t *megahertz);
 
-/** Memory in use by all processes, and by the driver. (torch.cuda.device_memory_used) */
+/**
+ * Memory in use by all processes, and by the driver. (torch.cuda.device_memory_used)
+ *
+ * @param device      ordinal, or TCUDA_CURRENT_DEVICE
+ * @param[out] bytes  bytes
+ */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_monitor_memory_used(int32_t device, uint64_t *bytes);
 
@@ -4520,6 +4938,7 @@ tcuda_status tcuda_jit_create(const char *code, const tcuda_jit_options *options
  * tcuda_jit_create for a function whose last parameters are its outputs, T &. It returns void, or
  * a value that is ignored. (torch.cuda.jiterator._create_multi_output_jit_fn)
  *
+ * @param code         as for tcuda_jit_create
  * @param num_outputs  1 to 8
  * @param options      may be NULL: no extra arguments
  * @param[out] jit     the caller's, to be destroyed
@@ -4545,15 +4964,19 @@ tcuda_status tcuda_jit_destroy(tcuda_jit *jit);
  * where the code is invalid for these types, TCUDA_STATUS_NO_LIBRARY without NVRTC.
  * (the call of a function of torch.cuda.jiterator)
  *
- * @param inputs   1 to 8, all on one device, of bool, integers of 8 to 64 bits, float8 e4m3fn and
- * e5m2, float16 to float64, bfloat16, complex of 32 to 128 bits; addresses are
- * multiples of an element's size, and strides not negative where there are
+ * @param jit          from tcuda_jit_create or tcuda_jit_create_multi
+ * @param inputs       1 to 8, all on one device, of bool, integers of 8 to 64 bits, float8 e4m3fn
+ * and e5m2, float16 to float64, bfloat16, complex of 32 to 128 bits; addresses
+ * are multiples of an element's size, and strides not negative where there are
  * elements. At most 25 dimensions, after those that can be merged are merged
- * @param scalars  instead of their defaults, by name; may be NULL if num_scalars is 0
- * @param outputs  as many as the function has, on that device, of the broadcast shape and the
- * common type of the inputs. An output may be an input, but must not overlap one
- * partly, and no two of its elements may have the same address
- * @param stream   NULL is the current stream of that device
+ * @param num_inputs   1 to 8
+ * @param scalars      instead of their defaults, by name; may be NULL if num_scalars is 0
+ * @param num_scalars  how many scalars there are
+ * @param outputs      as many as the function has, on that device, of the broadcast shape and the
+ * common type of the inputs. An output may be an input, but must not overlap
+ * one partly, and no two of its elements may have the same address
+ * @param num_outputs  as many as the function has
+ * @param stream       NULL is the current stream of that device
  */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_jit_call(tcuda_jit *jit, const tcuda_tensor *inputs, size_t num_inputs,
@@ -4596,6 +5019,7 @@ tcuda_status tcuda_kernel_destroy(tcuda_kernel *kernel);
  * below compute capability 9.0. If the kernel accesses invalid memory, calls give
  * TCUDA_STATUS_DEVICE_LOST from then on. (a call of a kernel of torch.cuda._compile_kernel)
  *
+ * @param kernel    from tcuda_kernel_compile
  * @param options   may be NULL: one thread
  * @param args      args[i] points to the i-th argument, which is read before the call returns; may
  * be NULL if num_args is 0
@@ -4612,9 +5036,11 @@ tcuda_status tcuda_kernel_launch(tcuda_kernel *kernel, const tcuda_launch_option
  * same time. Queues nothing, also while the stream is captured; compiles the kernel if it has not
  * been on this device. Fails as tcuda_kernel_launch where the options are wrong. (+)
  *
- * @param options    of the launch, whose grid and accesses are not read; may be NULL: one thread
- * @param stream     NULL is the current stream; one of a green context has its multiprocessors
- * @param[out] info  from TCUDA_INIT
+ * @param kernel        from tcuda_kernel_compile
+ * @param options       of the launch, whose grid and accesses are not read; may be NULL: one
+ * thread
+ * @param stream        NULL is the current stream; one of a green context has its multiprocessors
+ * @param[in,out] info  start from TCUDA_INIT(tcuda_kernel_info)
  */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_kernel_properties(tcuda_kernel *kernel, const tcuda_launch_options *options,
@@ -4696,6 +5122,7 @@ tcuda_status tcuda_sanitizer_disable(void);
  *
  * @param stream  NULL is the current stream
  * @param ptr     memory of any device, or pinned memory; may be NULL if bytes is 0
+ * @param bytes   length of the range; 0: nothing is recorded
  * @param mode    TCUDA_ACCESS_READ, _WRITE or _READ_WRITE
  * @param label   its name in reports; may be NULL: "kernel". Copied; each different one takes host
  * memory until tcuda_shutdown
@@ -4707,6 +5134,8 @@ tcuda_status tcuda_sanitizer_access(tcuda_stream *stream, const void *ptr, size_
 /**
  * Number of reports since tcuda_sanitizer_enable, also those that are not kept; 0 while it is off.
  * (+)
+ *
+ * @param[out] count  0 or more
  */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_sanitizer_report_count(size_t *count);
@@ -4715,8 +5144,8 @@ tcuda_status tcuda_sanitizer_report_count(size_t *count);
  * One of the reports that are kept. The struct is the host's, its texts are the library's.
  * (torch.cuda._sanitizer.UnsynchronizedAccessError)
  *
- * @param index        0 is the oldest; one that is not kept is TCUDA_STATUS_INVALID_ARGUMENT
- * @param[out] report  made by TCUDA_INIT
+ * @param index           0 is the oldest; one that is not kept is TCUDA_STATUS_INVALID_ARGUMENT
+ * @param[in,out] report  start from TCUDA_INIT(tcuda_sanitizer_report)
  */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_sanitizer_report_get(size_t index, tcuda_sanitizer_report *report);
@@ -4726,7 +5155,8 @@ tcuda_status tcuda_sanitizer_report_get(size_t index, tcuda_sanitizer_report *re
  * allocated, and the missing order. (the text of torch.cuda._sanitizer.UnsynchronizedAccessError)
  *
  * @param index        0 is the oldest
- * @param buf          may be NULL if len is 0
+ * @param[out] buf     may be NULL if len is 0
+ * @param len          room in buf, in bytes
  * @param[out] needed  length without NUL; may be NULL
  */
 TCUDA_NODISCARD TCUDA_API

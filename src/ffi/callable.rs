@@ -344,11 +344,14 @@ pub unsafe extern "C" fn tcuda_graphed_callable_destroy(
 /// must order the calls of one callable on several streams.
 /// (a call of one of torch.cuda.make_graphed_callables)
 ///
+/// @param graphed       from tcuda_graphed_callable_create
 /// @param inputs        as the samples in number, dtype, shape and strides; in any memory that
 ///                      tcuda_copy can read; may be NULL if num_inputs is 0
+/// @param num_inputs    as many as were captured
 /// @param stream        of the callable's device; NULL is the current one of that device
 /// @param[out] outputs  borrowed views, until the callable is destroyed; the next call overwrites
 ///                      what they show; may be NULL if num_outputs is 0
+/// @param num_outputs   as many as were captured
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_graphed_callable_call(
@@ -368,11 +371,14 @@ pub unsafe extern "C" fn tcuda_graphed_callable_call(
 /// Replays the backward function, after the call that it belongs to.
 /// (the backward of one of torch.cuda.make_graphed_callables)
 ///
+/// @param graphed           from tcuda_graphed_callable_create
 /// @param grad_outputs      gradients of the outputs, as those in dtype, shape and strides; may be
 ///                          NULL if num_outputs is 0
+/// @param num_outputs       as many as were captured
 /// @param stream            of the callable's device; NULL is the current one of that device
 /// @param[out] grad_inputs  borrowed views; all zero where an input has no gradient; may be NULL if
 ///                          num_inputs is 0
+/// @param num_inputs        as many as were captured
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_graphed_callable_call_backward(

@@ -103,6 +103,7 @@ pub unsafe extern "C" fn tcuda_communicator_unique_id(id: *mut tcuda_unique_id) 
 /// @param id                 from tcuda_communicator_unique_id, of any process
 /// @param num_ranks          how many join, in all processes
 /// @param rank               0 to num_ranks - 1, each once
+/// @param device             ordinal, or TCUDA_CURRENT_DEVICE
 /// @param[out] communicator  the caller's, to be destroyed
 #[unsafe(no_mangle)]
 #[must_use]
@@ -133,6 +134,7 @@ pub unsafe extern "C" fn tcuda_communicator_init_rank(
 /// (+)
 ///
 /// @param devices             `count` ordinals, each once
+/// @param count               number of ranks, 1 or more
 /// @param[out] communicators  room for `count`, each the caller's, to be destroyed
 #[unsafe(no_mangle)]
 #[must_use]
@@ -203,6 +205,8 @@ pub unsafe extern "C" fn tcuda_communicator_destroy(
 /// abort as well. A call that hangs returns once NCCL notices the abort, which may take a while;
 /// with NCCL_COMM_BLOCKING=0 in the environment it returns at once, and each call costs more. No-op
 /// on an aborted communicator. (+)
+///
+/// @param communicator  from tcuda_communicator_init_rank or _init_all
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_communicator_abort(
@@ -215,6 +219,8 @@ pub unsafe extern "C" fn tcuda_communicator_abort(
 /// TCUDA_STATUS_NCCL_ERROR, TCUDA_STATUS_PEER_GONE where another process has ended or cannot be
 /// reached, or TCUDA_STATUS_INVALID_STATE after an abort. Queued work may then never end: abort.
 /// (+)
+///
+/// @param communicator  from tcuda_communicator_init_rank or _init_all
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_communicator_query(
@@ -273,9 +279,11 @@ fn tensors(input: *const tcuda_tensor, output: *const tcuda_tensor) -> Result<Te
 /// 32 and 64, bool, and sums of complex numbers; the order in which NCCL adds depends on size and
 /// machine. (torch.cuda.nccl.all_reduce)
 ///
-/// @param output  of the type and number of elements of input; may be input, in place
-/// @param op      TCUDA_REDUCE_...
-/// @param stream  of the communicator's device; NULL is the current one of that device
+/// @param communicator  from tcuda_communicator_init_rank or _init_all
+/// @param input         read: contiguous, on the communicator's device
+/// @param output        of the type and number of elements of input; may be input, in place
+/// @param op            TCUDA_REDUCE_...
+/// @param stream        of the communicator's device; NULL is the current one of that device
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_communicator_all_reduce(
@@ -293,10 +301,11 @@ pub unsafe extern "C" fn tcuda_communicator_all_reduce(
 
 /// Copies the root's elements, of any type, to all ranks. (torch.cuda.nccl.broadcast)
 ///
-/// @param input   read on root; elsewhere it is ignored and may be NULL
-/// @param output  written on every rank; on root it may be input
-/// @param root    0 to num_ranks - 1
-/// @param stream  NULL is the current one of the communicator's device
+/// @param communicator  from tcuda_communicator_init_rank or _init_all
+/// @param input         read on root; elsewhere it is ignored and may be NULL
+/// @param output        written on every rank; on root it may be input
+/// @param root          0 to num_ranks - 1
+/// @param stream        NULL is the current one of the communicator's device
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_communicator_broadcast(
@@ -311,9 +320,12 @@ pub unsafe extern "C" fn tcuda_communicator_broadcast(
 
 /// tcuda_communicator_all_reduce with the result on one rank. (torch.cuda.nccl.reduce)
 ///
-/// @param output  written on root; elsewhere it is ignored and may be NULL
-/// @param root    0 to num_ranks - 1
-/// @param stream  NULL is the current one of the communicator's device
+/// @param communicator  from tcuda_communicator_init_rank or _init_all
+/// @param input         read: contiguous, of as many elements on each rank
+/// @param output        written on root; elsewhere it is ignored and may be NULL
+/// @param op            TCUDA_REDUCE_...
+/// @param root          0 to num_ranks - 1
+/// @param stream        NULL is the current one of the communicator's device
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_communicator_reduce(
@@ -333,8 +345,11 @@ pub unsafe extern "C" fn tcuda_communicator_reduce(
 /// Concatenates the elements of all ranks, of any type, in the order of ranks, on each of them.
 /// (torch.cuda.nccl.all_gather)
 ///
-/// @param output  num_ranks times the elements of input; input may be the rank's own part of it
-/// @param stream  NULL is the current one of the communicator's device
+/// @param communicator  from tcuda_communicator_init_rank or _init_all
+/// @param input         read: contiguous, of as many elements on each rank
+/// @param output        num_ranks times the elements of input; input may be the rank's own part of
+///                      it
+/// @param stream        NULL is the current one of the communicator's device
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_communicator_all_gather(
@@ -349,9 +364,11 @@ pub unsafe extern "C" fn tcuda_communicator_all_gather(
 /// Reduces over all ranks, and gives each rank its part of the result, in the order of ranks.
 /// (torch.cuda.nccl.reduce_scatter)
 ///
-/// @param input   num_ranks times the elements of output
-/// @param output  may be the rank's own part of input
-/// @param stream  NULL is the current one of the communicator's device
+/// @param communicator  from tcuda_communicator_init_rank or _init_all
+/// @param input         num_ranks times the elements of output
+/// @param output        may be the rank's own part of input
+/// @param op            TCUDA_REDUCE_...
+/// @param stream        NULL is the current one of the communicator's device
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_communicator_reduce_scatter(
@@ -371,8 +388,10 @@ pub unsafe extern "C" fn tcuda_communicator_reduce_scatter(
 /// in order. Messages that go both ways, or round a ring, must be one group on each rank, or they
 /// wait for ever. (+)
 ///
-/// @param peer    0 to num_ranks - 1
-/// @param stream  NULL is the current one of the communicator's device
+/// @param communicator  from tcuda_communicator_init_rank or _init_all
+/// @param input         read: contiguous
+/// @param peer          0 to num_ranks - 1
+/// @param stream        NULL is the current one of the communicator's device
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_communicator_send(
@@ -386,8 +405,10 @@ pub unsafe extern "C" fn tcuda_communicator_send(
 
 /// Receives what a rank sends. (+)
 ///
-/// @param peer    0 to num_ranks - 1
-/// @param stream  NULL is the current one of the communicator's device
+/// @param communicator  from tcuda_communicator_init_rank or _init_all
+/// @param output        written: contiguous, of as many elements as are sent
+/// @param peer          0 to num_ranks - 1
+/// @param stream        NULL is the current one of the communicator's device
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_communicator_recv(

@@ -19,6 +19,7 @@ fn address(ptr: *const c_void, name: &'static str) -> Result<u64> {
 /// (TCUDA_STATUS_DEVICE_LOST), as in CUDA. (+)
 ///
 /// @param dst, src  device or host memory; may be NULL if bytes is 0
+/// @param bytes     length of both ranges; 0: nothing is done
 /// @param stream    NULL: the current stream of dst's device, else of src's
 #[unsafe(no_mangle)]
 #[must_use]
@@ -42,8 +43,12 @@ pub unsafe extern "C" fn tcuda_copy(
 
 /// Copies `rows` rows of `width_bytes` each; a pitch is the distance between two rows. (+)
 ///
-/// @param dst, src  device or host memory; may be NULL if nothing is to be copied
-/// @param stream    NULL: the current stream of dst's device, else of src's
+/// @param dst, src         device or host memory; may be NULL if nothing is to be copied
+/// @param dst_pitch_bytes  at least width_bytes
+/// @param src_pitch_bytes  at least width_bytes
+/// @param width_bytes      of a row; 0: nothing is done
+/// @param rows             how many; 0: nothing is done
+/// @param stream           NULL: the current stream of dst's device, else of src's
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_copy_2d(

@@ -183,6 +183,8 @@ pub extern "C" fn tcuda_init() -> tcuda_status {
 
 /// Is the library initialised, and this not a forked child of the process that did it?
 /// (torch.cuda.is_initialized)
+///
+/// @param[out] initialized  whether it is
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_is_initialized(initialized: *mut bool) -> tcuda_status {
@@ -192,6 +194,8 @@ pub unsafe extern "C" fn tcuda_is_initialized(initialized: *mut bool) -> tcuda_s
 
 /// Is there a usable GPU, or a simulated one? False without a driver, and in the forked child of a
 /// process that had initialised the library. Never creates a context. (torch.cuda.is_available)
+///
+/// @param[out] available  whether there is one
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_is_available(available: *mut bool) -> tcuda_status {
@@ -205,6 +209,8 @@ pub unsafe extern "C" fn tcuda_is_available(available: *mut bool) -> tcuda_statu
 /// Devices visible to this process, CUDA_VISIBLE_DEVICES respected; 0 without a driver. Starts the
 /// driver, but does not initialise the library. TCUDA_STATUS_FORKED in the forked child of a
 /// process that had started the driver, where torch gives 0. (torch.cuda.device_count)
+///
+/// @param[out] count  0 or more
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_device_count(count: *mut i32) -> tcuda_status {
@@ -218,6 +224,8 @@ pub unsafe extern "C" fn tcuda_device_count(count: *mut i32) -> tcuda_status {
 /// This thread's current device: that of its current CUDA context when that is a primary one, else
 /// the one that the thread set, 0 at first. TCUDA_STATUS_NO_DRIVER without a driver.
 /// (torch.cuda.current_device)
+///
+/// @param[out] device  its ordinal
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_device_current(device: *mut i32) -> tcuda_status {
@@ -345,7 +353,8 @@ pub unsafe extern "C" fn tcuda_device_exchange(device: i32, previous: *mut i32) 
 /// The device that an address belongs to; -1 when it is not device memory, as none is without a
 /// driver. (torch.cuda.device_of)
 ///
-/// @param ptr  any address, also inside a block; may be NULL: -1
+/// @param ptr          any address, also inside a block; may be NULL: -1
+/// @param[out] device  its ordinal, or -1
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_device_of(ptr: *const c_void, device: *mut i32) -> tcuda_status {
@@ -365,7 +374,11 @@ pub unsafe extern "C" fn tcuda_device_of(ptr: *const c_void, device: *mut i32) -
 
 /// Name of a device, "NVIDIA H200". (torch.cuda.get_device_name)
 ///
-/// @param device  ordinal, or TCUDA_CURRENT_DEVICE (-1); INVALID_DEVICE for other negative ones
+/// @param device       ordinal, or TCUDA_CURRENT_DEVICE (-1); INVALID_DEVICE for other negative
+///                     ones
+/// @param[out] buf     may be NULL if len is 0; cut to `len` - 1 bytes and a NUL
+/// @param len          room in buf, in bytes
+/// @param[out] needed  length without the NUL; may be NULL
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_device_name(
@@ -384,7 +397,9 @@ pub unsafe extern "C" fn tcuda_device_name(
 /// Compute capability of a device, 9 and 0. (torch.cuda.get_device_capability;
 /// torch.cuda.is_bf16_supported and torch.cuda.is_tf32_supported: 8.0 and above)
 ///
-/// @param device  ordinal, or TCUDA_CURRENT_DEVICE (-1); INVALID_DEVICE for other negative ones
+/// @param device      ordinal, or TCUDA_CURRENT_DEVICE (-1); INVALID_DEVICE for other negative ones
+/// @param[out] major  9 of 9.0
+/// @param[out] minor  0 of 9.0
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_device_capability(
@@ -425,7 +440,8 @@ pub unsafe extern "C" fn tcuda_device_properties(
 /// Can `device` map the memory of `peer`? A device is not its own peer.
 /// (torch.cuda.can_device_access_peer)
 ///
-/// @param device, peer  ordinals, or TCUDA_CURRENT_DEVICE
+/// @param device, peer   ordinals, or TCUDA_CURRENT_DEVICE
+/// @param[out] possible  whether it can
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_device_can_access_peer(
@@ -494,6 +510,10 @@ pub extern "C" fn tcuda_sync_debug_mode_set(mode: i32) -> tcuda_status {
 
 /// Architectures of the kernels built in, "compute_52", with blanks between them where there are
 /// more. (torch.cuda.get_arch_list)
+///
+/// @param[out] buf     may be NULL if len is 0; cut to `len` - 1 bytes and a NUL
+/// @param len          room in buf, in bytes
+/// @param[out] needed  length without the NUL; may be NULL
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_arch_list(
@@ -506,6 +526,10 @@ pub unsafe extern "C" fn tcuda_arch_list(
 
 /// The same as compiler flags, in torch.cuda.get_gencode_flags' form.
 /// (torch.cuda.get_gencode_flags)
+///
+/// @param[out] buf     may be NULL if len is 0; cut to `len` - 1 bytes and a NUL
+/// @param len          room in buf, in bytes
+/// @param[out] needed  length without the NUL; may be NULL
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_gencode_flags(
@@ -526,6 +550,7 @@ pub unsafe extern "C" fn tcuda_gencode_flags(
 /// TCUDA_STATUS_NO_LIBRARY without cuBLAS; TCUDA_STATUS_NOT_SUPPORTED on the simulated machine,
 /// where TCUDA_CUBLAS_PATH may name a stand-in for tests. (torch.cuda.current_blas_handle)
 ///
+/// @param device              ordinal, or TCUDA_CURRENT_DEVICE
 /// @param[out] cublas_handle  borrowed
 #[unsafe(no_mangle)]
 #[must_use]
@@ -547,6 +572,7 @@ pub unsafe extern "C" fn tcuda_blas_handle(
 /// TCUDA_STATUS_NO_LIBRARY without cuSOLVER; TCUDA_STATUS_NOT_SUPPORTED on the simulated machine,
 /// where TCUDA_CUSOLVER_PATH may name a stand-in for tests. (torch.cuda.current_solver_handle)
 ///
+/// @param device                ordinal, or TCUDA_CURRENT_DEVICE
 /// @param[out] cusolver_handle  borrowed
 #[unsafe(no_mangle)]
 #[must_use]

@@ -60,6 +60,9 @@ pub unsafe extern "C" fn tcuda_event_destroy(event: *mut tcuda_event) -> tcuda_s
 
 /// Captures the present end of a stream's queue; a second record replaces it. The first record
 /// binds the event to the stream's device. (torch.cuda.Event.record)
+///
+/// @param event   not NULL
+/// @param stream  NULL is the current stream
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_event_record(
@@ -83,6 +86,9 @@ fn query_first(call: &Call, event: &Event) -> Result<bool> {
 }
 
 /// Has the recorded work completed? True if it was never recorded. (torch.cuda.Event.query)
+///
+/// @param event      not NULL
+/// @param[out] done  whether it has
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_event_query(
@@ -102,6 +108,8 @@ pub unsafe extern "C" fn tcuda_event_query(
 
 /// Waits until the recorded work has completed; returns at once if it was never recorded.
 /// (torch.cuda.Event.synchronize)
+///
+/// @param event  not NULL
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_event_synchronize(event: *mut tcuda_event) -> tcuda_status {
@@ -115,6 +123,9 @@ pub unsafe extern "C" fn tcuda_event_synchronize(event: *mut tcuda_event) -> tcu
 }
 
 /// tcuda_stream_wait_event, event first; no-op if it was never recorded. (torch.cuda.Event.wait)
+///
+/// @param event   not NULL
+/// @param stream  that waits; NULL is the current stream
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_event_wait(
@@ -126,6 +137,10 @@ pub unsafe extern "C" fn tcuda_event_wait(
 
 /// Time between two TIMING events that have completed; TCUDA_STATUS_NOT_READY before that.
 /// (torch.cuda.Event.elapsed_time)
+///
+/// @param start            the earlier event, with TCUDA_EVENT_TIMING
+/// @param end              the later event, with TCUDA_EVENT_TIMING
+/// @param[out] elapsed_ms  milliseconds from `start` to `end`
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_event_elapsed_ms(
@@ -143,6 +158,9 @@ pub unsafe extern "C" fn tcuda_event_elapsed_ms(
 }
 
 /// Ordinal of an event's device, -1 before the first record. (torch.cuda.Event.device)
+///
+/// @param event        not NULL
+/// @param[out] device  its ordinal, or -1
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_event_device(
@@ -157,6 +175,9 @@ pub unsafe extern "C" fn tcuda_event_device(
 }
 
 /// The CUevent, NULL before the first record; borrowed. (torch.cuda.Event.cuda_event)
+///
+/// @param event          not NULL
+/// @param[out] cu_event  borrowed; NULL before the first record
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_event_native(
@@ -173,6 +194,9 @@ pub unsafe extern "C" fn tcuda_event_native(
 /// Handle of an INTERPROCESS event for other processes, which open it with
 /// tcuda_event_from_ipc_handle. An event that was never recorded is bound to this thread's current
 /// device. Destroy the event after the others have destroyed theirs. (torch.cuda.Event.ipc_handle)
+///
+/// @param event        with TCUDA_EVENT_INTERPROCESS
+/// @param[out] handle  plain data, to be sent to the other process
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_event_ipc_handle(

@@ -44,6 +44,8 @@ const _: () = assert!(
 /// Storage: the one that TCUDA_CUFILE_PATH names, else libcufile.so.0. False on the simulated
 /// machine, where the variable may name a stand-in for tests. Does not initialise the library.
 /// (torch.cuda.gds.is_available)
+///
+/// @param[out] supported  whether they can
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_file_is_supported(supported: *mut bool) -> tcuda_status {
@@ -104,6 +106,7 @@ pub unsafe extern "C" fn tcuda_file_close(file: *mut tcuda_file) -> tcuda_status
 /// TCUDA_STATUS_INVALID_POINTER for memory of the host. Parts of the memory may be written on
 /// failure. (torch.cuda.gds.GdsFile.load_storage)
 ///
+/// @param file             from tcuda_file_open
 /// @param ptr              device memory, of any alignment; may be NULL if bytes is 0
 /// @param bytes            not beyond the end of the block or allocation
 /// @param file_offset      from the beginning of the file, of any alignment; not negative
@@ -130,6 +133,7 @@ pub unsafe extern "C" fn tcuda_file_read(
 /// them to a disk. Statuses are those of tcuda_file_read; TCUDA_STATUS_FILE_ERROR also on a full
 /// disk: then a part may be written. (torch.cuda.gds.GdsFile.save_storage)
 ///
+/// @param file             from tcuda_file_open
 /// @param ptr              device memory, of any alignment; may be NULL if bytes is 0
 /// @param bytes            not beyond the end of the block or allocation
 /// @param file_offset      from the beginning of the file, of any alignment; not negative
@@ -218,6 +222,7 @@ pub unsafe extern "C" fn tcuda_file_unregister_buffer(ptr: *mut c_void) -> tcuda
 /// The file's descriptor and cuFile's handle (CUfileHandle_t), for calls of the system and of
 /// cuFile itself. (+)
 ///
+/// @param file                from tcuda_file_open
 /// @param[out] descriptor     borrowed: valid until the file is closed; may be NULL
 /// @param[out] cufile_handle  borrowed; NULL for a file with TCUDA_FILE_STAGING; may be NULL
 #[unsafe(no_mangle)]

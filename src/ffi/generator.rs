@@ -93,6 +93,7 @@ fn state_in(state: *const u8, name: &'static str) -> Result<Position> {
 /// process that had initialised the library it is ignored, as in torch. (torch.cuda.manual_seed)
 ///
 /// @param device  ordinal, or TCUDA_CURRENT_DEVICE
+/// @param seed    any number
 #[unsafe(no_mangle)]
 #[must_use]
 pub extern "C" fn tcuda_random_manual_seed(device: i32, seed: u64) -> tcuda_status {
@@ -104,6 +105,8 @@ pub extern "C" fn tcuda_random_manual_seed(device: i32, seed: u64) -> tcuda_stat
 }
 
 /// tcuda_random_manual_seed for all devices. (torch.cuda.manual_seed_all)
+///
+/// @param seed  any number
 #[unsafe(no_mangle)]
 #[must_use]
 pub extern "C" fn tcuda_random_manual_seed_all(seed: u64) -> tcuda_status {
@@ -136,6 +139,9 @@ pub extern "C" fn tcuda_random_seed_all() -> tcuda_status {
 }
 
 /// The present seed of a device's default generator. (torch.cuda.initial_seed)
+///
+/// @param device     ordinal, or TCUDA_CURRENT_DEVICE
+/// @param[out] seed  the seed
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_random_initial_seed(device: i32, seed: *mut u64) -> tcuda_status {
@@ -148,6 +154,7 @@ pub unsafe extern "C" fn tcuda_random_initial_seed(device: i32, seed: *mut u64) 
 
 /// The state of a device's default generator. (torch.cuda.get_rng_state)
 ///
+/// @param device      ordinal, or TCUDA_CURRENT_DEVICE
 /// @param[out] state  TCUDA_RANDOM_STATE_BYTES bytes
 #[unsafe(no_mangle)]
 #[must_use]
@@ -164,7 +171,8 @@ pub unsafe extern "C" fn tcuda_random_state_get(device: i32, state: *mut u8) -> 
 /// Sets the state of a device's default generator; before the library is initialised it is
 /// remembered, as a seed is (tcuda_random_manual_seed). (torch.cuda.set_rng_state)
 ///
-/// @param state  TCUDA_RANDOM_STATE_BYTES bytes; its offset is a multiple of 4
+/// @param device  ordinal, or TCUDA_CURRENT_DEVICE
+/// @param state   TCUDA_RANDOM_STATE_BYTES bytes; its offset is a multiple of 4
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_random_state_set(device: i32, state: *const u8) -> tcuda_status {
@@ -177,6 +185,7 @@ pub unsafe extern "C" fn tcuda_random_state_set(device: i32, state: *const u8) -
 /// The states of all devices, in their order. (torch.cuda.get_rng_state_all)
 ///
 /// @param[out] states  room for `capacity` states; may be NULL if capacity is 0
+/// @param capacity     room in states, in states
 /// @param[out] count   number of devices; if more than `capacity`, states are missing
 #[unsafe(no_mangle)]
 #[must_use]
@@ -271,6 +280,9 @@ pub unsafe extern "C" fn tcuda_generator_destroy(generator: *mut tcuda_generator
 }
 
 /// The default generator of a device; borrowed. (torch.cuda.default_generators)
+///
+/// @param device          ordinal, or TCUDA_CURRENT_DEVICE
+/// @param[out] generator  borrowed
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_generator_default(
@@ -302,6 +314,7 @@ pub unsafe extern "C" fn tcuda_generator_default(
 /// The seed of a generator. (torch.Generator.initial_seed)
 ///
 /// @param generator  NULL: the default one of the current device
+/// @param[out] seed  the seed
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_generator_seed_get(
@@ -320,6 +333,7 @@ pub unsafe extern "C" fn tcuda_generator_seed_get(
 /// (torch.Generator.manual_seed)
 ///
 /// @param generator  NULL: the default one of the current device
+/// @param seed       any number
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_generator_seed_set(
@@ -335,7 +349,8 @@ pub unsafe extern "C" fn tcuda_generator_seed_set(
 /// functions that follow return TCUDA_STATUS_CAPTURING while this thread's current stream of the
 /// generator's device is captured. (torch.Generator.get_offset)
 ///
-/// @param generator  NULL: the default one of the current device
+/// @param generator    NULL: the default one of the current device
+/// @param[out] offset  a multiple of 4
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_generator_offset_get(

@@ -90,6 +90,7 @@ pub unsafe extern "C" fn tcuda_graph_destroy(graph: *mut tcuda_graph) -> tcuda_s
 /// for a captured stream, or queries it, fails with it too, and invalidates the capture.
 /// (torch.cuda.CUDAGraph.capture_begin)
 ///
+/// @param graph       an empty graph
 /// @param stream      not a default one; NULL is the current stream
 /// @param pool        may be NULL: a new one. Graphs that share one reuse each other's memory: they
 ///                    must replay in the order of their captures, or not need earlier outputs
@@ -123,6 +124,8 @@ fn shared_pool(pool: *mut tcuda_mem_pool, call: &Call) -> Result<Option<Pool>> {
 /// the stream is usable again. A graph without work is logged as a warning.
 /// Hooks run between its two parts. (torch.cuda.CUDAGraph.capture_end, capture_end_pre,
 /// capture_end_post)
+///
+/// @param graph  that captures
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_graph_capture_end(graph: *mut tcuda_graph) -> tcuda_status {
@@ -141,6 +144,8 @@ fn end_capture(graph: *mut tcuda_graph, call: &Call) -> Result<()> {
 
 /// Ends a capture without a graph, on any thread, also an invalidated one; the graph is empty and
 /// the stream is usable again. No-op on an empty graph. (+)
+///
+/// @param graph  that captures, or is empty
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_graph_capture_abort(graph: *mut tcuda_graph) -> tcuda_status {
@@ -154,6 +159,7 @@ pub unsafe extern "C" fn tcuda_graph_capture_abort(graph: *mut tcuda_graph) -> t
 /// tcuda_device_set(previous_device). On failure the current stream and device are unchanged.
 /// (torch.cuda.graph)
 ///
+/// @param graph                 an empty graph
 /// @param stream                not a default one; NULL is tcuda_graph_stream of the current device
 /// @param pool                  may be NULL: a new one, as in tcuda_graph_capture_begin
 /// @param error_mode            TCUDA_CAPTURE_..., as in tcuda_graph_capture_begin
@@ -202,6 +208,7 @@ pub unsafe extern "C" fn tcuda_graph_begin(
 /// Ends what tcuda_graph_begin began: tcuda_graph_capture_end, then the previous stream and device
 /// become current again, also if the capture fails. (the end of torch.cuda.graph)
 ///
+/// @param graph            that captures
 /// @param previous         from tcuda_graph_begin; NULL leaves the stream that is current
 /// @param previous_device  from tcuda_graph_begin; negative leaves the stream's device
 #[unsafe(no_mangle)]
@@ -230,6 +237,8 @@ pub unsafe extern "C" fn tcuda_graph_end(
 
 /// Makes a graph that keeps its template executable; again after the template was changed.
 /// (torch.cuda.CUDAGraph.instantiate)
+///
+/// @param graph  that keeps its template
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_graph_instantiate(graph: *mut tcuda_graph) -> tcuda_status {
@@ -259,6 +268,7 @@ pub unsafe extern "C" fn tcuda_graph_update(
 /// Queues all captured work; several replays of one graph run one after the other. Random numbers
 /// continue as if the work had been queued again. (torch.cuda.CUDAGraph.replay)
 ///
+/// @param graph   that can be launched
 /// @param stream  of the graph's device, and not captured; NULL is the current one of that device
 #[unsafe(no_mangle)]
 #[must_use]
@@ -274,6 +284,8 @@ pub unsafe extern "C" fn tcuda_graph_replay(
 
 /// Destroys what was captured, and aborts a capture; the graph is empty again. Replays that are
 /// under way continue. (torch.cuda.CUDAGraph.reset)
+///
+/// @param graph  in any state
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_graph_reset(graph: *mut tcuda_graph) -> tcuda_status {
@@ -288,6 +300,9 @@ pub unsafe extern "C" fn tcuda_graph_reset(graph: *mut tcuda_graph) -> tcuda_sta
 /// The stream of a device for captures: one of its pooled streams, the same each time; borrowed.
 /// Memory of a pool is reused in stream order: capture graphs that share a pool on one stream.
 /// (torch.cuda.graph.default_capture_stream)
+///
+/// @param device       ordinal, or TCUDA_CURRENT_DEVICE
+/// @param[out] stream  borrowed
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_graph_stream(
@@ -304,6 +319,7 @@ pub unsafe extern "C" fn tcuda_graph_stream(
 
 /// The pool of a captured graph, to capture others into. (torch.cuda.CUDAGraph.pool)
 ///
+/// @param graph      that was captured
 /// @param[out] pool  the caller's, to be destroyed
 #[unsafe(no_mangle)]
 #[must_use]
@@ -322,9 +338,10 @@ pub unsafe extern "C" fn tcuda_graph_pool(
 /// The pools that hold a captured graph's memory, tcuda_graph_pool's first. On failure none is
 /// made. (torch.cuda.CUDAGraph.pools)
 ///
-/// @param[out] pools     the first `capacity`, the caller's, to be destroyed; NULL if that is 0
-/// @param      capacity  length of the list
-/// @param[out] count     number of pools
+/// @param graph       that was captured
+/// @param[out] pools  the first `capacity`, the caller's, to be destroyed; NULL if that is 0
+/// @param capacity    length of the list
+/// @param[out] count  number of pools
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_graph_pools(
@@ -373,6 +390,9 @@ pub unsafe extern "C" fn tcuda_graph_pool_handle(pool: *mut *mut tcuda_mem_pool)
 /// details that CUDA has.
 /// (torch.cuda.CUDAGraph.debug_dump; torch.cuda.export_dot, which a hook of
 /// TCUDA_GRAPH_CAPTURE_ENDED does)
+///
+/// @param graph  that keeps its template, or that a hook sees
+/// @param path   of the file, which is replaced
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_graph_debug_dump(
@@ -390,6 +410,7 @@ pub unsafe extern "C" fn tcuda_graph_debug_dump(
 /// no call. Before tcuda_graph_capture_begin; tcuda_graph_reset forgets it.
 /// (torch.cuda.CUDAGraph.register_generator_state)
 ///
+/// @param graph      an empty graph
 /// @param generator  may be destroyed before the graph; NULL: the default one of the current device
 #[unsafe(no_mangle)]
 #[must_use]
@@ -406,6 +427,7 @@ pub unsafe extern "C" fn tcuda_graph_register_generator(
 /// The driver's handles of a captured graph; borrowed, until it is reset or destroyed.
 /// (torch.cuda.CUDAGraph.raw_cuda_graph, raw_cuda_graph_exec)
 ///
+/// @param graph               that was captured
 /// @param[out] cu_graph       the template, NULL unless it is kept or a hook sees it; may be NULL
 /// @param[out] cu_graph_exec  what is launched, NULL before a kept one is executable; may be NULL
 #[unsafe(no_mangle)]
@@ -429,6 +451,9 @@ pub unsafe extern "C" fn tcuda_graph_native(
 
 /// Is a stream being captured, by tcuda or by anything else, or is it in an invalidated capture
 /// that has not ended? Creates no context. (torch.cuda.is_current_stream_capturing)
+///
+/// @param stream          NULL is the current stream
+/// @param[out] capturing  whether it is
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_stream_is_capturing(

@@ -30,8 +30,10 @@ use std::ffi::c_char;
 /// (torch.cuda.CUDAGraph.get_graph_data; torch.cuda.export_graph_data, which a hook of
 /// TCUDA_GRAPH_INSTANTIATED does; torch.cuda.graph_annotations.get_kernel_annotations)
 ///
-/// @param buf     may be NULL if len is 0; cut to `len` - 1 bytes and a NUL
-/// @param needed  length without the NUL; may be NULL
+/// @param graph        that keeps its template, or that a hook sees
+/// @param[out] buf     may be NULL if len is 0; cut to `len` - 1 bytes and a NUL
+/// @param len          room in buf, in bytes
+/// @param[out] needed  length without the NUL; may be NULL
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_graph_data_json(
@@ -52,8 +54,10 @@ fn write_data(call: &Call, graph: *mut tcuda_graph, out: TextOut, format: Format
 /// blocks, sizes of copies, and annotations. tcuda_graph_debug_dump has more of CUDA's details and
 /// no annotations. (+)
 ///
-/// @param buf     may be NULL if len is 0; cut to `len` - 1 bytes and a NUL
-/// @param needed  length without the NUL; may be NULL
+/// @param graph        that keeps its template, or that a hook sees
+/// @param[out] buf     may be NULL if len is 0; cut to `len` - 1 bytes and a NUL
+/// @param len          room in buf, in bytes
+/// @param[out] needed  length without the NUL; may be NULL
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_graph_data_dot(

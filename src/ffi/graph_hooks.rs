@@ -136,6 +136,7 @@ pub unsafe extern "C" fn tcuda_graph_on_event(
 /// is reset or destroyed, or at tcuda_shutdown. An executable that tcuda_graph_update changed keeps
 /// the objects of its source, too. (torch.cuda.CUDAGraph.retain_object)
 ///
+/// @param graph        not NULL
 /// @param user_data    passed to destroy; may be NULL
 /// @param destroy      not NULL
 /// @param synchronize  1: destroy is called after all replays are complete, which the host waits

@@ -210,6 +210,7 @@ fn hand_out(
 /// (torch.cuda.green_contexts.SMPartition.split, of one group;
 /// torch.cuda.green_contexts.GreenContext.split)
 ///
+/// @param partition        not NULL
 /// @param min_sm_count     0 to the partition's sm_count; 0: the smallest part
 /// @param flags            a TCUDA_SM_SPLIT_... flag, or 0
 /// @param capacity         the length of `partitions`, at least 1
@@ -244,6 +245,7 @@ pub unsafe extern "C" fn tcuda_sm_partition_split(
 /// TCUDA_STATUS_NOT_SUPPORTED before CUDA 13.1; TCUDA_STATUS_INVALID_STATE for a part of a split,
 /// as for tcuda_sm_partition_split. (torch.cuda.green_contexts.SMPartition.split)
 ///
+/// @param partition        not NULL
 /// @param groups           `count` groups
 /// @param count            at least 1
 /// @param[out] partitions  `count` parts, the caller's, each to be destroyed
@@ -293,6 +295,7 @@ fn info_of(partition: &SmPartition) -> tcuda_sm_partition_info {
 /// What a partition consists of. (torch.cuda.green_contexts.SMPartition.sm_count, .device_id,
 /// .coscheduled_sm_count, .locality_domain_id)
 ///
+/// @param partition     not NULL
 /// @param[in,out] info  start from TCUDA_INIT(tcuda_sm_partition_info)
 #[unsafe(no_mangle)]
 #[must_use]
@@ -309,8 +312,10 @@ pub unsafe extern "C" fn tcuda_sm_partition_properties(
 
 /// The driver's description of a partition, a CUdevResource, for cuDevResourceGenerateDesc. (+)
 ///
-/// @param buf     may be NULL if len is 0; cut to `len` bytes
-/// @param needed  144 bytes; may be NULL
+/// @param partition    not NULL
+/// @param[out] buf     may be NULL if len is 0; cut to `len` bytes
+/// @param len          room in buf, in bytes
+/// @param[out] needed  144 bytes; may be NULL
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_sm_partition_native(
@@ -464,6 +469,7 @@ fn get(context: *mut tcuda_green_context, call: &Call) -> Result<&GreenContext> 
 /// What a green context consists of. (torch.cuda.green_contexts.GreenContext.sm_count, .device_id,
 /// .locality_domain_id)
 ///
+/// @param context       not NULL
 /// @param[in,out] info  start from TCUDA_INIT(tcuda_sm_partition_info)
 #[unsafe(no_mangle)]
 #[must_use]
@@ -481,6 +487,7 @@ pub unsafe extern "C" fn tcuda_green_context_properties(
 /// The multiprocessors of a green context, which can be split further. The driver's context lives
 /// as long as this partition and its parts. (torch.cuda.green_contexts.GreenContext.sm_partition)
 ///
+/// @param context         not NULL
 /// @param[out] partition  the caller's, to be destroyed
 #[unsafe(no_mangle)]
 #[must_use]
@@ -498,6 +505,7 @@ pub unsafe extern "C" fn tcuda_green_context_partition(
 /// One of 32 streams of a green context, round robin: the 33rd is the first again. It is not
 /// ordered relative to the default stream. (torch.cuda.green_contexts.GreenContext.Stream)
 ///
+/// @param context      not NULL
 /// @param[out] stream  the caller's, to be destroyed; it may outlive the green context's handle
 #[unsafe(no_mangle)]
 #[must_use]
@@ -523,6 +531,8 @@ fn wait_for(gpus: &Gpus) -> impl Fn(&Stream, &Stream) -> Result<()> + '_ {
 /// of the primary context.
 /// TCUDA_STATUS_INVALID_STATE if it is set already, here or on another thread.
 /// (torch.cuda.green_contexts.GreenContext.set_context)
+///
+/// @param context  not NULL
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_green_context_set(
@@ -538,6 +548,8 @@ pub unsafe extern "C" fn tcuda_green_context_set(
 /// the current one, and is current again. TCUDA_STATUS_INVALID_STATE, and nothing changes, if it is
 /// not set on this thread or another context is current.
 /// (torch.cuda.green_contexts.GreenContext.pop_context)
+///
+/// @param context  not NULL
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_green_context_pop(
@@ -553,6 +565,7 @@ pub unsafe extern "C" fn tcuda_green_context_pop(
 /// context is destroyed. The host removes the CUcontext from each thread's stack before: a driver
 /// ends the process where one is popped that was destroyed. (+)
 ///
+/// @param context          not NULL
 /// @param[out] green       borrowed; may be NULL
 /// @param[out] cu_context  borrowed; may be NULL
 #[unsafe(no_mangle)]

@@ -279,9 +279,10 @@ pub unsafe extern "C" fn tcuda_memory_record_history(
 /// is no live block. As a snapshot it copies all recorded stacks: not for each allocation.
 /// (torch.cuda.memory._allocation_traceback)
 ///
-/// @param ptr     what tcuda_malloc gave; not NULL
-/// @param buf     may be NULL if len is 0; cut to `len` - 1 bytes and a NUL
-/// @param needed  length without the NUL; may be NULL
+/// @param ptr          what tcuda_malloc gave; not NULL
+/// @param[out] buf     may be NULL if len is 0; cut to `len` - 1 bytes and a NUL
+/// @param len          room in buf, in bytes
+/// @param[out] needed  length without the NUL; may be NULL
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_memory_frames_of(
@@ -345,8 +346,9 @@ pub unsafe extern "C" fn tcuda_memory_metadata_set(text: *const c_char) -> tcuda
 /// The text that the calling thread set, or "".
 /// (torch.cuda.memory._get_memory_metadata)
 ///
-/// @param buf     may be NULL if len is 0; cut to `len` - 1 bytes and a NUL
-/// @param needed  length without the NUL; may be NULL
+/// @param[out] buf     may be NULL if len is 0; cut to `len` - 1 bytes and a NUL
+/// @param len          room in buf, in bytes
+/// @param[out] needed  length without the NUL; may be NULL
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_memory_metadata_get(

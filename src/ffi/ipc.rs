@@ -63,7 +63,7 @@ pub unsafe extern "C" fn tcuda_ipc_export(
 ///
 /// @param handle      what tcuda_ipc_export wrote in the other process
 /// @param stream      of the device that the block is on; NULL: the current one of that device
-/// @param[out] ptr    the byte that tcuda_ipc_export was called with; to be closed, not freed
+/// @param[out] ptr    the byte that tcuda_ipc_export was called with; the caller's, to be closed
 /// @param[out] bytes  from there to the end of the requested size of the block; may be NULL
 #[unsafe(no_mangle)]
 #[must_use]

@@ -153,6 +153,7 @@ pub unsafe extern "C" fn tcuda_jit_create(
 /// tcuda_jit_create for a function whose last parameters are its outputs, T &. It returns void, or
 /// a value that is ignored. (torch.cuda.jiterator._create_multi_output_jit_fn)
 ///
+/// @param code         as for tcuda_jit_create
 /// @param num_outputs  1 to 8
 /// @param options      may be NULL: no extra arguments
 /// @param[out] jit     the caller's, to be destroyed
@@ -210,15 +211,19 @@ fn read_views(
 /// where the code is invalid for these types, TCUDA_STATUS_NO_LIBRARY without NVRTC.
 /// (the call of a function of torch.cuda.jiterator)
 ///
-/// @param inputs   1 to 8, all on one device, of bool, integers of 8 to 64 bits, float8 e4m3fn and
-///                 e5m2, float16 to float64, bfloat16, complex of 32 to 128 bits; addresses are
-///                 multiples of an element's size, and strides not negative where there are
-///                 elements. At most 25 dimensions, after those that can be merged are merged
-/// @param scalars  instead of their defaults, by name; may be NULL if num_scalars is 0
-/// @param outputs  as many as the function has, on that device, of the broadcast shape and the
-///                 common type of the inputs. An output may be an input, but must not overlap one
-///                 partly, and no two of its elements may have the same address
-/// @param stream   NULL is the current stream of that device
+/// @param jit          from tcuda_jit_create or tcuda_jit_create_multi
+/// @param inputs       1 to 8, all on one device, of bool, integers of 8 to 64 bits, float8 e4m3fn
+///                     and e5m2, float16 to float64, bfloat16, complex of 32 to 128 bits; addresses
+///                     are multiples of an element's size, and strides not negative where there are
+///                     elements. At most 25 dimensions, after those that can be merged are merged
+/// @param num_inputs   1 to 8
+/// @param scalars      instead of their defaults, by name; may be NULL if num_scalars is 0
+/// @param num_scalars  how many scalars there are
+/// @param outputs      as many as the function has, on that device, of the broadcast shape and the
+///                     common type of the inputs. An output may be an input, but must not overlap
+///                     one partly, and no two of its elements may have the same address
+/// @param num_outputs  as many as the function has
+/// @param stream       NULL is the current stream of that device
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_jit_call(

@@ -348,6 +348,7 @@ fn launch_options(options: *const tcuda_launch_options) -> Result<(Launch, *cons
 /// below compute capability 9.0. If the kernel accesses invalid memory, calls give
 /// TCUDA_STATUS_DEVICE_LOST from then on. (a call of a kernel of torch.cuda._compile_kernel)
 ///
+/// @param kernel    from tcuda_kernel_compile
 /// @param options   may be NULL: one thread
 /// @param args      args[i] points to the i-th argument, which is read before the call returns; may
 ///                  be NULL if num_args is 0
@@ -397,9 +398,11 @@ pub unsafe extern "C" fn tcuda_kernel_launch(
 /// same time. Queues nothing, also while the stream is captured; compiles the kernel if it has not
 /// been on this device. Fails as tcuda_kernel_launch where the options are wrong. (+)
 ///
-/// @param options    of the launch, whose grid and accesses are not read; may be NULL: one thread
-/// @param stream     NULL is the current stream; one of a green context has its multiprocessors
-/// @param[out] info  from TCUDA_INIT
+/// @param kernel        from tcuda_kernel_compile
+/// @param options       of the launch, whose grid and accesses are not read; may be NULL: one
+///                      thread
+/// @param stream        NULL is the current stream; one of a green context has its multiprocessors
+/// @param[in,out] info  start from TCUDA_INIT(tcuda_kernel_info)
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_kernel_properties(

@@ -79,6 +79,8 @@ pub extern "C" fn tcuda_version() -> u32 {
 
 /// Name of a status, "TCUDA_STATUS_OUT_OF_MEMORY"; "unknown" for other numbers.
 /// (torch.cuda.cudaStatus)
+///
+/// @param status  any number
 #[unsafe(no_mangle)]
 pub extern "C" fn tcuda_status_name(status: i32) -> *const c_char {
     name_of(status).as_ptr()
@@ -93,6 +95,10 @@ pub extern "C" fn tcuda_last_error() -> *const c_char {
 }
 
 /// The same as tcuda_last_error, copied. (+)
+///
+/// @param[out] buf     may be NULL if len is 0; cut to `len` - 1 bytes and a NUL
+/// @param len          room in buf, in bytes
+/// @param[out] needed  length without the NUL; may be NULL
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_last_error_message(
@@ -162,8 +168,10 @@ impl log::LogSink for HostSink {
 /// (off, error, warning, info or debug) is the level up to which all lines are written to stderr;
 /// it is read at initialisation. (+)
 ///
-/// @param level     TCUDA_LOG_OFF to TCUDA_LOG_DEBUG
-/// @param callback  may be NULL: silence, also on stderr
+/// @param level      TCUDA_LOG_OFF to TCUDA_LOG_DEBUG
+/// @param callback   may be NULL: silence, also on stderr
+/// @param user_data  the caller's, passed to the callback; may be NULL
+/// @param destroy    called with user_data when the callback is replaced; may be NULL
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_set_log_callback(
@@ -277,7 +285,7 @@ pub unsafe extern "C" fn tcuda_backend_call_count(
 /// address is valid until tcuda_shutdown. (+)
 ///
 /// @param function      "cuStreamBeginCapture": without the suffix of a version
-/// @param[out] address  of the function; TCUDA_STATUS_NOT_SUPPORTED where the driver has none
+/// @param[out] address  of the function, borrowed; TCUDA_STATUS_NOT_SUPPORTED where there is none
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_backend_function(

@@ -92,6 +92,7 @@ impl Observes<Rejection> for HostRejections {
 /// Share of a device's memory that the cache may reserve; 1 where none is set.
 /// (torch.cuda.get_per_process_memory_fraction)
 ///
+/// @param device         ordinal, or TCUDA_CURRENT_DEVICE
 /// @param[out] fraction  as it was set
 #[unsafe(no_mangle)]
 #[must_use]
@@ -187,6 +188,10 @@ pub unsafe extern "C" fn tcuda_memory_on_rejection(
 /// The allocator's present settings, in the grammar of TCUDA_ALLOC_CONF: passing the text to
 /// tcuda_allocator_config_set changes nothing. Before initialisation, the settings that
 /// initialisation would use. (+)
+///
+/// @param[out] buf     may be NULL if len is 0; cut to `len` - 1 bytes and a NUL
+/// @param len          room in buf, in bytes
+/// @param[out] needed  length without the NUL; may be NULL
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_allocator_config_get(
@@ -209,6 +214,8 @@ pub unsafe extern "C" fn tcuda_allocator_config_get(
 ///
 /// The key "backend" can change only before the first allocation, else TCUDA_STATUS_INVALID_STATE.
 /// (torch.cuda.memory._set_allocator_settings)
+///
+/// @param config  the text; not NULL
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_allocator_config_set(config: *const c_char) -> tcuda_status {
@@ -240,6 +247,8 @@ pub extern "C" fn tcuda_memory_caching_enable(enabled: i32) -> tcuda_status {
 }
 
 /// Does the native backend cache freed memory? (+)
+///
+/// @param[out] enabled  whether it does
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_memory_caching_is_enabled(enabled: *mut bool) -> tcuda_status {

@@ -96,6 +96,7 @@ pub unsafe extern "C" fn tcuda_mem_pool_from_id(
 /// Sets the flags of a pool for the allocations that follow; blocks, and the rest of segments that
 /// were divided before, stay as they are. (+: c10's setUseOnOOM, setNoSplit)
 ///
+/// @param pool   not NULL
 /// @param flags  TCUDA_MEM_POOL_... combined, or 0. TCUDA_MEM_POOL_NO_SPLIT cannot be taken back:
 ///               TCUDA_STATUS_INVALID_STATE
 #[unsafe(no_mangle)]
@@ -134,6 +135,7 @@ pub unsafe extern "C" fn tcuda_mem_pool_destroy(pool: *mut tcuda_mem_pool) -> tc
 /// From now on this thread's allocations on a device come from the pool, on any stream, until the
 /// matching tcuda_mem_pool_end. Begins nest: the last one counts. (torch.cuda.use_mem_pool)
 ///
+/// @param pool    not NULL
 /// @param device  ordinal, or TCUDA_CURRENT_DEVICE
 #[unsafe(no_mangle)]
 #[must_use]
@@ -200,6 +202,7 @@ impl Filter for HostFilter {
 /// last is used. While there is one, each allocation of any device calls the functions of its
 /// device until one accepts the stream. (+: c10's beginAllocateToPool)
 ///
+/// @param pool       not NULL
 /// @param device     ordinal, or TCUDA_CURRENT_DEVICE; one route to a pool for each, or
 ///                   TCUDA_STATUS_INVALID_STATE
 /// @param filter     not NULL
@@ -247,6 +250,7 @@ pub unsafe extern "C" fn tcuda_mem_pool_end_streams(
 /// (TCUDA_MEM_POOL_USE_ON_OOM), which the message names; while a capture uses the pool it is
 /// TCUDA_STATUS_CAPTURING. No-op on a sleeping pool. (+: torch_memory_saver, vLLM's sleep mode)
 ///
+/// @param pool           not NULL
 /// @param keep_contents  1: the contents of the blocks are copied to the host and come back; 0: the
 ///                       contents are undefined afterwards
 #[unsafe(no_mangle)]
@@ -268,6 +272,8 @@ pub unsafe extern "C" fn tcuda_mem_pool_sleep(
 /// called, as for an allocation; then it fails with TCUDA_STATUS_OUT_OF_MEMORY and the pool stays
 /// asleep: free some memory, and try again. No-op on a pool that is awake.
 /// (+: torch_memory_saver, vLLM's sleep mode)
+///
+/// @param pool  not NULL
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_mem_pool_wake(pool: *mut tcuda_mem_pool) -> tcuda_status {
@@ -280,6 +286,7 @@ pub unsafe extern "C" fn tcuda_mem_pool_wake(pool: *mut tcuda_mem_pool) -> tcuda
 
 /// tcuda_memory_snapshot_create of this pool alone. (torch.cuda.MemPool.snapshot)
 ///
+/// @param pool           not NULL
 /// @param with_history   1: with the recorded history; 0: only the present state
 /// @param[out] snapshot  the caller's, to be destroyed
 #[unsafe(no_mangle)]
@@ -305,6 +312,7 @@ pub unsafe extern "C" fn tcuda_mem_pool_snapshot(
 /// The two numbers that identify a pool in snapshots and keys of statistics.
 /// (torch.cuda.MemPool.id)
 ///
+/// @param pool      not NULL
 /// @param[out] id0  0 for a pool that tcuda_mem_pool_create made
 /// @param[out] id1  0 for a pool of graphs
 #[unsafe(no_mangle)]
@@ -327,6 +335,7 @@ pub unsafe extern "C" fn tcuda_mem_pool_id(
 /// tcuda_mem_pool_begin_streams, of PyTorch's hooks, and of captures and graphs. The pool ends with
 /// the last. (torch.cuda.MemPool.use_count)
 ///
+/// @param pool        not NULL
 /// @param[out] count  1 or more
 #[unsafe(no_mangle)]
 #[must_use]
@@ -361,6 +370,7 @@ pub struct tcuda_pool_block {
 /// blocks and large ones have memory of their own. The block is the caller's, to be freed by
 /// tcuda_free. (+: c10's allocateWithAddress)
 ///
+/// @param pool   not NULL
 /// @param ptr    where the block begins, for example that of a freed block of this size; its device
 ///               is the block's
 /// @param bytes  1 or more
@@ -387,6 +397,7 @@ pub unsafe extern "C" fn tcuda_mem_pool_malloc_at(
 /// can return. The list is the caller's, and plain data. Pending blocks, which other streams may
 /// still use, are not live. (torch._C._cuda_getCheckpointState)
 ///
+/// @param pool         not NULL
 /// @param device       ordinal, or TCUDA_CURRENT_DEVICE
 /// @param[out] blocks  the first `capacity` of them; may be NULL when `capacity` is 0
 /// @param capacity     length of the list
@@ -465,6 +476,7 @@ pub unsafe extern "C" fn tcuda_mem_pool_restore(
 /// Are these, in any order, just the live blocks of a pool on a device?
 /// (torch._C._cuda_checkPoolLiveAllocations)
 ///
+/// @param pool        not NULL
 /// @param device      ordinal, or TCUDA_CURRENT_DEVICE
 /// @param ptrs        what tcuda_malloc gave; may be NULL when `count` is 0
 /// @param count       length of the list

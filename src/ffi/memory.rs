@@ -184,6 +184,9 @@ pub unsafe extern "C" fn tcuda_record_stream(
 
 /// tcuda_malloc with a handle. (torch.cuda.caching_allocator_alloc)
 ///
+/// @param bytes            any size; 0: an allocation without a block
+/// @param device           ordinal, or TCUDA_CURRENT_DEVICE: as for tcuda_malloc
+/// @param stream           NULL: the current stream of the device
 /// @param[out] allocation  the caller's, to be destroyed, which frees the block
 #[unsafe(no_mangle)]
 #[must_use]
@@ -231,6 +234,9 @@ pub unsafe extern "C" fn tcuda_allocation_destroy(
 }
 
 /// First byte of an allocation; NULL if it has none. (+)
+///
+/// @param allocation  from tcuda_allocation_create
+/// @param[out] ptr    borrowed: valid until the allocation is destroyed
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_allocation_pointer(
@@ -246,6 +252,9 @@ pub unsafe extern "C" fn tcuda_allocation_pointer(
 }
 
 /// Requested size of an allocation. (+)
+///
+/// @param allocation  from tcuda_allocation_create
+/// @param[out] bytes  as it was requested
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_allocation_bytes(
@@ -260,6 +269,9 @@ pub unsafe extern "C" fn tcuda_allocation_bytes(
 }
 
 /// Ordinal of an allocation's device. (+)
+///
+/// @param allocation   from tcuda_allocation_create
+/// @param[out] device  its ordinal
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_allocation_device(
@@ -274,6 +286,9 @@ pub unsafe extern "C" fn tcuda_allocation_device(
 }
 
 /// The stream of an allocation; borrowed. (+)
+///
+/// @param allocation   from tcuda_allocation_create
+/// @param[out] stream  borrowed
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_allocation_stream(
@@ -306,7 +321,7 @@ pub extern "C" fn tcuda_memory_empty_cache() -> tcuda_status {
 /// TCUDA_STATUS_INVALID_POINTER. (+: c10's getBaseAllocation)
 ///
 /// @param ptr         any address in it; not NULL
-/// @param[out] base   its first byte
+/// @param[out] base   its first byte, borrowed
 /// @param[out] bytes  its length
 #[unsafe(no_mangle)]
 #[must_use]
@@ -332,6 +347,10 @@ pub unsafe extern "C" fn tcuda_memory_base(
 }
 
 /// Free and total memory of a device as the driver reports it. (torch.cuda.mem_get_info)
+///
+/// @param device            ordinal, or TCUDA_CURRENT_DEVICE
+/// @param[out] free_bytes   free memory, for any process
+/// @param[out] total_bytes  all memory of the device
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_memory_info(

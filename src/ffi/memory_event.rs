@@ -177,6 +177,7 @@ fn history_of(snapshot: &Snapshot, device: i32) -> Result<&EventRange> {
 /// Number of events of a device in a snapshot, or of pinned memory; 0 without history.
 /// (torch.cuda.memory._snapshot)
 ///
+/// @param snapshot    from tcuda_memory_snapshot_create or tcuda_mem_pool_snapshot
 /// @param device      ordinal, or TCUDA_CPU_DEVICE; others, also TCUDA_CURRENT_DEVICE, are
 ///                    TCUDA_STATUS_INVALID_DEVICE
 /// @param[out] count  events that tcuda_memory_snapshot_event gives
@@ -198,6 +199,7 @@ pub unsafe extern "C" fn tcuda_memory_snapshot_event_count(
 /// An event of a snapshot, whose texts and context are valid until the snapshot is destroyed.
 /// (torch.cuda.memory._snapshot)
 ///
+/// @param snapshot       from tcuda_memory_snapshot_create or tcuda_mem_pool_snapshot
 /// @param device         as for tcuda_memory_snapshot_event_count
 /// @param index          below the number of events; 0: the oldest
 /// @param[in,out] event  start from TCUDA_INIT(tcuda_memory_event)

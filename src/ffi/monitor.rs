@@ -26,6 +26,9 @@ fn give<T>(
 /// utilization; TCUDA_STATUS_NVML_ERROR where it fails, or refuses access. The simulated machine
 /// returns its own activity, and plausible values for what it does not have (heat, power, clocks).
 /// (torch.cuda.utilization)
+///
+/// @param device        ordinal, or TCUDA_CURRENT_DEVICE
+/// @param[out] percent  0 to 100
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_monitor_utilization(device: i32, percent: *mut u32) -> tcuda_status {
@@ -36,6 +39,9 @@ pub unsafe extern "C" fn tcuda_monitor_utilization(device: i32, percent: *mut u3
 
 /// Share of the last second or so in which the device's memory was read or written.
 /// (torch.cuda.memory_usage)
+///
+/// @param device        ordinal, or TCUDA_CURRENT_DEVICE
+/// @param[out] percent  0 to 100
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_monitor_memory_usage(
@@ -48,6 +54,9 @@ pub unsafe extern "C" fn tcuda_monitor_memory_usage(
 }
 
 /// Temperature of the die. (torch.cuda.temperature)
+///
+/// @param device        ordinal, or TCUDA_CURRENT_DEVICE
+/// @param[out] celsius  degrees Celsius
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_monitor_temperature_c(
@@ -58,6 +67,9 @@ pub unsafe extern "C" fn tcuda_monitor_temperature_c(
 }
 
 /// Power of the board, also for a part of a GPU. (torch.cuda.power_draw)
+///
+/// @param device           ordinal, or TCUDA_CURRENT_DEVICE
+/// @param[out] milliwatts  milliwatts
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_monitor_power_draw_mw(
@@ -68,6 +80,9 @@ pub unsafe extern "C" fn tcuda_monitor_power_draw_mw(
 }
 
 /// Clock of the multiprocessors. (torch.cuda.clock_rate)
+///
+/// @param device          ordinal, or TCUDA_CURRENT_DEVICE
+/// @param[out] megahertz  megahertz
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_monitor_clock_rate_mhz(
@@ -78,6 +93,9 @@ pub unsafe extern "C" fn tcuda_monitor_clock_rate_mhz(
 }
 
 /// Memory in use by all processes, and by the driver. (torch.cuda.device_memory_used)
+///
+/// @param device      ordinal, or TCUDA_CURRENT_DEVICE
+/// @param[out] bytes  bytes
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_monitor_memory_used(device: i32, bytes: *mut u64) -> tcuda_status {

@@ -38,6 +38,7 @@ pub unsafe extern "C" fn tcuda_nvtx_mark(message: *const c_char) -> tcuda_status
 /// Opens a range of this thread, inside those that it has open.
 /// (torch.cuda.nvtx.range_push, torch.cuda.nvtx.range)
 ///
+/// @param message     UTF-8, copied
 /// @param[out] depth  of the range, from 0; counts the ranges opened here; may be NULL
 #[unsafe(no_mangle)]
 #[must_use]
@@ -89,6 +90,7 @@ fn pop(depth: *mut i32) -> tcuda_status {
 
 /// Opens a range that any thread may end, in any order. (torch.cuda.nvtx.range_start)
 ///
+/// @param message  UTF-8, copied
 /// @param[out] id  the tool's number of the range
 #[unsafe(no_mangle)]
 #[must_use]
@@ -119,6 +121,8 @@ pub extern "C" fn tcuda_nvtx_range_end(id: u64) -> tcuda_status {
 /// queues it; in a capture of a tcuda_graph, at each replay. Nothing is queued while no tool is
 /// attached. (torch.cuda.nvtx._device_range_start)
 ///
+/// @param message  UTF-8, copied
+/// @param stream   NULL is the current stream
 /// @param[out] id  for tcuda_nvtx_device_range_end
 #[unsafe(no_mangle)]
 #[must_use]
@@ -139,7 +143,8 @@ pub unsafe extern "C" fn tcuda_nvtx_device_range_start(
 /// Ends a range of a stream when the stream gets there; it may be another stream than that of the
 /// start; the two should be ordered. (torch.cuda.nvtx._device_range_end)
 ///
-/// @param id  of tcuda_nvtx_device_range_start, once; numbers are forgotten at tcuda_shutdown
+/// @param id      of tcuda_nvtx_device_range_start, once; numbers are forgotten at tcuda_shutdown
+/// @param stream  NULL is the current stream
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_nvtx_device_range_end(

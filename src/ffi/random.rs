@@ -73,7 +73,11 @@ pub unsafe extern "C" fn tcuda_random_uniform(
 /// Normal numbers: floats, bfloat16, and complex numbers, whose parts have half of the variance
 /// each. (Tensor.normal_)
 ///
-/// @param stddev  not negative
+/// @param tensor     written; as for tcuda_random_uniform
+/// @param mean       any number
+/// @param stddev     not negative
+/// @param generator  of the tensor's device; NULL: its default one
+/// @param stream     of the tensor's device; NULL: its current one
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_random_normal(
@@ -90,8 +94,11 @@ pub unsafe extern "C" fn tcuda_random_normal(
 
 /// Integers in [low, high): any integers, floats and bool. (Tensor.random_(low, high), randint)
 ///
+/// @param tensor     written; as for tcuda_random_uniform
 /// @param low, high  numbers that the type has; bounds of floats are narrowed so that no number is
 ///                   rounded past them
+/// @param generator  of the tensor's device; NULL: its default one
+/// @param stream     of the tensor's device; NULL: its current one
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_random_integers(
@@ -109,7 +116,10 @@ pub unsafe extern "C" fn tcuda_random_integers(
 /// Integers from `low` to the largest that the type has, inclusive, which no `high` could express
 /// for int64; of floats to 2 to the power of their digits. (Tensor.random_(low, None))
 ///
-/// @param low  INT64_MIN: all numbers of 64 bits; int64, float64, float32 and bfloat16 only
+/// @param tensor     written; as for tcuda_random_uniform
+/// @param low        INT64_MIN: all numbers of 64 bits; int64, float64, float32 and bfloat16 only
+/// @param generator  of the tensor's device; NULL: its default one
+/// @param stream     of the tensor's device; NULL: its current one
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_random_integers_from(
@@ -126,6 +136,10 @@ pub unsafe extern "C" fn tcuda_random_integers_from(
 /// Integers from 0 to the largest that the type has; of floats to 2 to the power of their digits.
 /// It is a function of its own because torch draws other bits for it than for the same range with
 /// bounds. (Tensor.random_())
+///
+/// @param tensor     written; as for tcuda_random_uniform
+/// @param generator  of the tensor's device; NULL: its default one
+/// @param stream     of the tensor's device; NULL: its current one
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_random_integers_all(
@@ -140,7 +154,10 @@ pub unsafe extern "C" fn tcuda_random_integers_all(
 
 /// 1 with probability p, else 0: integers, floats and bool. (Tensor.bernoulli_)
 ///
-/// @param p  0 to 1
+/// @param tensor     written; as for tcuda_random_uniform
+/// @param p          0 to 1
+/// @param generator  of the tensor's device; NULL: its default one
+/// @param stream     of the tensor's device; NULL: its current one
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_random_bernoulli(
@@ -156,8 +173,11 @@ pub unsafe extern "C" fn tcuda_random_bernoulli(
 /// refuses while it runs, count as 0 below 0 or where they are NaN, and as 1 above 1.
 /// (torch.Tensor.bernoulli_ with a tensor)
 ///
-/// @param p  floats or bfloat16 on the same device and of the same shape; strides of 0 repeat, as
-///           those of Tensor.expand
+/// @param tensor     written; as for tcuda_random_uniform
+/// @param p          floats or bfloat16 on the same device and of the same shape; strides of 0
+///                   repeat, as those of Tensor.expand
+/// @param generator  of the tensor's device; NULL: its default one
+/// @param stream     of the tensor's device; NULL: its current one
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_random_bernoulli_tensor(
@@ -176,7 +196,10 @@ pub unsafe extern "C" fn tcuda_random_bernoulli_tensor(
 
 /// Exponential numbers: floats and bfloat16. (Tensor.exponential_)
 ///
-/// @param rate  above 0: torch's lambd
+/// @param tensor     written; as for tcuda_random_uniform
+/// @param rate       above 0: torch's lambd
+/// @param generator  of the tensor's device; NULL: its default one
+/// @param stream     of the tensor's device; NULL: its current one
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_random_exponential(
@@ -190,7 +213,10 @@ pub unsafe extern "C" fn tcuda_random_exponential(
 
 /// Log-normal numbers: floats and bfloat16. (Tensor.log_normal_)
 ///
+/// @param tensor        written; as for tcuda_random_uniform
 /// @param mean, stddev  of the logarithm; stddev above 0
+/// @param generator     of the tensor's device; NULL: its default one
+/// @param stream        of the tensor's device; NULL: its current one
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_random_log_normal(
@@ -207,7 +233,11 @@ pub unsafe extern "C" fn tcuda_random_log_normal(
 
 /// Cauchy's numbers: floats and bfloat16. (Tensor.cauchy_)
 ///
-/// @param sigma  above 0: half of the range between the quartiles
+/// @param tensor     written; as for tcuda_random_uniform
+/// @param median     any number
+/// @param sigma      above 0: half of the range between the quartiles
+/// @param generator  of the tensor's device; NULL: its default one
+/// @param stream     of the tensor's device; NULL: its current one
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_random_cauchy(
@@ -223,7 +253,10 @@ pub unsafe extern "C" fn tcuda_random_cauchy(
 /// Number of trials up to the first success: floats, bfloat16, signed integers and uint8.
 /// (Tensor.geometric_)
 ///
-/// @param p  of a success, above 0 and below 1
+/// @param tensor     written; as for tcuda_random_uniform
+/// @param p          of a success, above 0 and below 1
+/// @param generator  of the tensor's device; NULL: its default one
+/// @param stream     of the tensor's device; NULL: its current one
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_random_geometric(

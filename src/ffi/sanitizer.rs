@@ -204,6 +204,7 @@ pub unsafe extern "C" fn tcuda_sanitizer_disable() -> tcuda_status {
 ///
 /// @param stream  NULL is the current stream
 /// @param ptr     memory of any device, or pinned memory; may be NULL if bytes is 0
+/// @param bytes   length of the range; 0: nothing is recorded
 /// @param mode    TCUDA_ACCESS_READ, _WRITE or _READ_WRITE
 /// @param label   its name in reports; may be NULL: "kernel". Copied; each different one takes host
 ///                memory until tcuda_shutdown
@@ -242,6 +243,8 @@ pub unsafe extern "C" fn tcuda_sanitizer_access(
 
 /// Number of reports since tcuda_sanitizer_enable, also those that are not kept; 0 while it is off.
 /// (+)
+///
+/// @param[out] count  0 or more
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_sanitizer_report_count(count: *mut usize) -> tcuda_status {
@@ -254,8 +257,8 @@ pub unsafe extern "C" fn tcuda_sanitizer_report_count(count: *mut usize) -> tcud
 /// One of the reports that are kept. The struct is the host's, its texts are the library's.
 /// (torch.cuda._sanitizer.UnsynchronizedAccessError)
 ///
-/// @param index        0 is the oldest; one that is not kept is TCUDA_STATUS_INVALID_ARGUMENT
-/// @param[out] report  made by TCUDA_INIT
+/// @param index           0 is the oldest; one that is not kept is TCUDA_STATUS_INVALID_ARGUMENT
+/// @param[in,out] report  start from TCUDA_INIT(tcuda_sanitizer_report)
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_sanitizer_report_get(
@@ -273,7 +276,8 @@ pub unsafe extern "C" fn tcuda_sanitizer_report_get(
 /// allocated, and the missing order. (the text of torch.cuda._sanitizer.UnsynchronizedAccessError)
 ///
 /// @param index        0 is the oldest
-/// @param buf          may be NULL if len is 0
+/// @param[out] buf     may be NULL if len is 0
+/// @param len          room in buf, in bytes
 /// @param[out] needed  length without NUL; may be NULL
 #[unsafe(no_mangle)]
 #[must_use]

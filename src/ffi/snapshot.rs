@@ -135,6 +135,10 @@ pub unsafe extern "C" fn tcuda_memory_snapshot_destroy(
 
 /// Sizes of a snapshot: its segments are in the order of devices and addresses, and so are the
 /// blocks of all of them. (torch.cuda.memory_snapshot)
+///
+/// @param snapshot            from tcuda_memory_snapshot_create or tcuda_mem_pool_snapshot
+/// @param[out] segment_count  number of segments
+/// @param[out] block_count    number of blocks of all segments
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_memory_snapshot_counts(
@@ -163,6 +167,7 @@ pub(super) fn element<T>(list: &[T], index: usize) -> Result<&T> {
 
 /// A segment of a snapshot. (torch.cuda.memory_snapshot)
 ///
+/// @param snapshot         from tcuda_memory_snapshot_create or tcuda_mem_pool_snapshot
 /// @param index            below the number of segments
 /// @param[in,out] segment  start from TCUDA_INIT(tcuda_segment_info)
 #[unsafe(no_mangle)]
@@ -204,6 +209,7 @@ pub(super) fn context_in(snapshot: &Snapshot, stack: u32) -> *mut tcuda_frame_co
 
 /// A block of a snapshot. (torch.cuda.memory_snapshot)
 ///
+/// @param snapshot       from tcuda_memory_snapshot_create or tcuda_mem_pool_snapshot
 /// @param index          below the number of blocks; a segment has the index of its first
 /// @param[in,out] block  start from TCUDA_INIT(tcuda_block_info)
 #[unsafe(no_mangle)]
@@ -237,7 +243,10 @@ pub unsafe extern "C" fn tcuda_memory_snapshot_block(
 /// A snapshot as a pickle, of the dictionary that torch.cuda.memory._snapshot gives: the memory_viz
 /// page of PyTorch and torch/cuda/_memory_viz.py open it. (torch.cuda.memory._snapshot)
 ///
-/// @param[out] buf  bytes, without a NUL; not usable where they are cut
+/// @param snapshot     from tcuda_memory_snapshot_create or tcuda_mem_pool_snapshot
+/// @param[out] buf     bytes, without a NUL; not usable where they are cut
+/// @param len          room in buf, in bytes
+/// @param[out] needed  length; may be NULL
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_memory_snapshot_pickle(
@@ -255,6 +264,11 @@ pub unsafe extern "C" fn tcuda_memory_snapshot_pickle(
 
 /// The same dictionary as JSON, in ASCII. The frames are repeated for each event, so that a long
 /// history of deep stacks is large. (+)
+///
+/// @param snapshot     from tcuda_memory_snapshot_create or tcuda_mem_pool_snapshot
+/// @param[out] buf     may be NULL if len is 0; cut to `len` - 1 bytes and a NUL
+/// @param len          room in buf, in bytes
+/// @param[out] needed  length without the NUL; may be NULL
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_memory_snapshot_json(
@@ -272,6 +286,11 @@ pub unsafe extern "C" fn tcuda_memory_snapshot_json(
 
 /// A snapshot as one HTML page that needs no other file and no network: allocated memory over time
 /// by block, and a map of the segments. (+)
+///
+/// @param snapshot     from tcuda_memory_snapshot_create or tcuda_mem_pool_snapshot
+/// @param[out] buf     may be NULL if len is 0; cut to `len` - 1 bytes and a NUL
+/// @param len          room in buf, in bytes
+/// @param[out] needed  length without the NUL; may be NULL
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_memory_snapshot_html(
@@ -291,7 +310,8 @@ pub unsafe extern "C" fn tcuda_memory_snapshot_html(
 /// renamed, so that the path never has half of a snapshot. TCUDA_STATUS_FILE_ERROR where it cannot
 /// be written. (torch.cuda.memory._dump_snapshot)
 ///
-/// @param path  ends in .pickle, .json or .html, which is the format
+/// @param snapshot  from tcuda_memory_snapshot_create or tcuda_mem_pool_snapshot
+/// @param path      ends in .pickle, .json or .html, which is the format
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_memory_snapshot_save(

@@ -146,6 +146,7 @@ fn in_c(all: &Statistics) -> tcuda_memory_statistics {
 /// "cudaMallocAsync" the driver only counts bytes; docs/configuration.md lists which.
 /// (torch.cuda.memory_stats)
 ///
+/// @param device         ordinal, or TCUDA_CURRENT_DEVICE
 /// @param[in,out] stats  start from TCUDA_INIT(tcuda_memory_statistics)
 #[unsafe(no_mangle)]
 #[must_use]
@@ -225,7 +226,9 @@ pub unsafe extern "C" fn tcuda_memory_segment_sizes(
 /// "allocated", from torch's documents, is the same as "allocation". TCUDA_STATUS_INVALID_ARGUMENT
 /// for other keys; the message names the nearest. (torch.cuda.memory_stats)
 ///
-/// @param key  one of those that tcuda_memory_stat_keys lists
+/// @param device      ordinal, or TCUDA_CURRENT_DEVICE
+/// @param key         one of those that tcuda_memory_stat_keys lists
+/// @param[out] value  bytes or a number, as the key says
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_memory_stat(
@@ -261,7 +264,9 @@ fn value_of(call: &Call, device: i32, key: &str) -> Result<Option<u64>> {
 /// by newlines. Private pools have keys of their own, in the order in which they were first used on
 /// the device. (the keys of torch.cuda.memory_stats)
 ///
-/// @param buf          may be NULL if len is 0
+/// @param device       ordinal, or TCUDA_CURRENT_DEVICE
+/// @param[out] buf     may be NULL if len is 0
+/// @param len          room in buf, in bytes
 /// @param[out] needed  length without NUL; may be NULL
 #[unsafe(no_mangle)]
 #[must_use]
@@ -288,6 +293,11 @@ fn by_pools(call: &Call, device: i32) -> Result<Vec<((u64, u64), StatArray)>> {
 /// All statistics as JSON, nested as in torch.cuda.memory_stats_as_nested_dict; below
 /// "reserved_bytes_by_private_pools" one entry for each private pool: "0_1" is the pool 0, 1.
 /// (torch.cuda.memory_stats_as_nested_dict)
+///
+/// @param device       ordinal, or TCUDA_CURRENT_DEVICE
+/// @param[out] buf     may be NULL if len is 0; cut to `len` - 1 bytes and a NUL
+/// @param len          room in buf, in bytes
+/// @param[out] needed  length without the NUL; may be NULL
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_memory_stats_json(
@@ -313,6 +323,9 @@ fn bytes_of(device: i32, bytes: *mut usize, value: fn(&Statistics) -> i64) -> tc
 }
 
 /// allocated_bytes.all.current: bytes of allocated blocks. (torch.cuda.memory_allocated)
+///
+/// @param device      ordinal, or TCUDA_CURRENT_DEVICE
+/// @param[out] bytes  0 before initialisation
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_memory_allocated(device: i32, bytes: *mut usize) -> tcuda_status {
@@ -320,6 +333,9 @@ pub unsafe extern "C" fn tcuda_memory_allocated(device: i32, bytes: *mut usize) 
 }
 
 /// allocated_bytes.all.peak. (torch.cuda.max_memory_allocated)
+///
+/// @param device      ordinal, or TCUDA_CURRENT_DEVICE
+/// @param[out] bytes  0 before initialisation
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_memory_max_allocated(
@@ -331,6 +347,9 @@ pub unsafe extern "C" fn tcuda_memory_max_allocated(
 
 /// reserved_bytes.all.current: bytes from the driver.
 /// (torch.cuda.memory_reserved, torch.cuda.memory_cached)
+///
+/// @param device      ordinal, or TCUDA_CURRENT_DEVICE
+/// @param[out] bytes  0 before initialisation
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_memory_reserved(device: i32, bytes: *mut usize) -> tcuda_status {
@@ -338,6 +357,9 @@ pub unsafe extern "C" fn tcuda_memory_reserved(device: i32, bytes: *mut usize) -
 }
 
 /// reserved_bytes.all.peak. (torch.cuda.max_memory_reserved, torch.cuda.max_memory_cached)
+///
+/// @param device      ordinal, or TCUDA_CURRENT_DEVICE
+/// @param[out] bytes  0 before initialisation
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_memory_max_reserved(device: i32, bytes: *mut usize) -> tcuda_status {
@@ -346,6 +368,8 @@ pub unsafe extern "C" fn tcuda_memory_max_reserved(device: i32, bytes: *mut usiz
 
 /// Every peak becomes its current value. (torch.cuda.reset_peak_memory_stats,
 /// torch.cuda.reset_max_memory_allocated, torch.cuda.reset_max_memory_cached)
+///
+/// @param device  ordinal, or TCUDA_CURRENT_DEVICE
 #[unsafe(no_mangle)]
 #[must_use]
 pub extern "C" fn tcuda_memory_reset_peak(device: i32) -> tcuda_status {
@@ -353,6 +377,8 @@ pub extern "C" fn tcuda_memory_reset_peak(device: i32) -> tcuda_status {
 }
 
 /// Every total (allocated, freed, num_...) becomes 0. (torch.cuda.reset_accumulated_memory_stats)
+///
+/// @param device  ordinal, or TCUDA_CURRENT_DEVICE
 #[unsafe(no_mangle)]
 #[must_use]
 pub extern "C" fn tcuda_memory_reset_accumulated(device: i32) -> tcuda_status {
@@ -367,6 +393,8 @@ pub extern "C" fn tcuda_memory_reset_accumulated(device: i32) -> tcuda_status {
 /// device's own statistics are independent: tcuda_memory_reset_peak and
 /// tcuda_memory_reset_accumulated do not change open scopes. When a thread ends its scopes are
 /// closed, and tcuda_shutdown closes all. (+)
+///
+/// @param device  ordinal, or TCUDA_CURRENT_DEVICE
 #[unsafe(no_mangle)]
 #[must_use]
 pub extern "C" fn tcuda_memory_stats_push(device: i32) -> tcuda_status {
@@ -378,6 +406,7 @@ pub extern "C" fn tcuda_memory_stats_push(device: i32) -> tcuda_status {
 /// current value the present one. Outer scopes include it. TCUDA_STATUS_INVALID_STATE if the thread
 /// has none. (+)
 ///
+/// @param device         ordinal, or TCUDA_CURRENT_DEVICE
 /// @param[in,out] stats  start from TCUDA_INIT(tcuda_memory_statistics); may be NULL
 #[unsafe(no_mangle)]
 #[must_use]
@@ -397,7 +426,11 @@ pub unsafe extern "C" fn tcuda_memory_stats_pop(
 
 /// All statistics as a table to read. (torch.cuda.memory_summary)
 ///
+/// @param device       ordinal, or TCUDA_CURRENT_DEVICE
 /// @param abbreviated  1: without the rows of the pools; 0: with them
+/// @param[out] buf     may be NULL if len is 0; cut to `len` - 1 bytes and a NUL
+/// @param len          room in buf, in bytes
+/// @param[out] needed  length without the NUL; may be NULL
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_memory_summary(
@@ -431,6 +464,11 @@ pub struct tcuda_process {
 /// NVML's number of it, then a line for each. From NVML, which is loaded at the first use, from the
 /// path in TCUDA_NVML_PATH if that is set; TCUDA_STATUS_NO_LIBRARY where there is none. The
 /// simulated machine reports only this process. (torch.cuda.list_gpu_processes)
+///
+/// @param device       ordinal, or TCUDA_CURRENT_DEVICE
+/// @param[out] buf     may be NULL if len is 0; cut to `len` - 1 bytes and a NUL
+/// @param len          room in buf, in bytes
+/// @param[out] needed  length without the NUL; may be NULL
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_memory_processes(
@@ -447,8 +485,9 @@ pub unsafe extern "C" fn tcuda_memory_processes(
 
 /// tcuda_memory_processes as a list, in NVML's order. (torch.cuda.list_gpu_processes)
 ///
+/// @param device          ordinal, or TCUDA_CURRENT_DEVICE
 /// @param[out] processes  the first `capacity` of them; may be NULL when `capacity` is 0
-/// @param      capacity   length of the list
+/// @param capacity        length of the list
 /// @param[out] count      number of processes
 #[unsafe(no_mangle)]
 #[must_use]

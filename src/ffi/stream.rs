@@ -189,6 +189,9 @@ pub unsafe extern "C" fn tcuda_stream_from_external(
 
 /// This thread's current stream of a device; borrowed. Compare streams by their ids.
 /// (torch.cuda.current_stream)
+///
+/// @param device       ordinal, or TCUDA_CURRENT_DEVICE
+/// @param[out] stream  borrowed
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_stream_current(
@@ -225,6 +228,9 @@ fn find_current(device: i32, stream: *mut *mut tcuda_stream) -> tcuda_status {
 }
 
 /// The device's default (legacy NULL) stream; borrowed. (torch.cuda.default_stream)
+///
+/// @param device       ordinal, or TCUDA_CURRENT_DEVICE
+/// @param[out] stream  borrowed
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_stream_default(
@@ -315,6 +321,9 @@ pub unsafe extern "C" fn tcuda_stream_exchange(
 }
 
 /// Has all queued work finished? (torch.cuda.Stream.query)
+///
+/// @param stream     NULL is the current stream
+/// @param[out] done  whether it has
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_stream_query(
@@ -330,6 +339,8 @@ pub unsafe extern "C" fn tcuda_stream_query(
 
 /// Waits for all queued work. TCUDA_STATUS_WOULD_SYNCHRONIZE in mode TCUDA_SYNC_DEBUG_ERROR.
 /// (torch.cuda.Stream.synchronize)
+///
+/// @param stream  NULL is the current stream
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_stream_synchronize(stream: *mut tcuda_stream) -> tcuda_status {
@@ -349,6 +360,9 @@ pub(super) fn wait_event(call: &Call, event: &Event, stream: *mut tcuda_stream) 
 
 /// Work queued from now on waits for an event; the host does not. No-op if it was never recorded.
 /// (torch.cuda.Stream.wait_event)
+///
+/// @param stream  that waits; NULL is the current stream
+/// @param event   not NULL
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_stream_wait_event(
@@ -375,6 +389,9 @@ pub unsafe extern "C" fn tcuda_stream_wait_stream(
 }
 
 /// tcuda_event_record, stream first. (torch.cuda.Stream.record_event)
+///
+/// @param stream  NULL is the current stream
+/// @param event   not NULL; a second record replaces the first
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_stream_record_event(
@@ -390,6 +407,7 @@ pub unsafe extern "C" fn tcuda_stream_record_event(
 /// Creates an event and records it: tcuda_event_create, then tcuda_event_record.
 /// (torch.cuda.Stream.record_event without an event)
 ///
+/// @param stream      NULL is the current stream
 /// @param flags       TCUDA_EVENT_... combined; 0 is torch's event
 /// @param[out] event  the caller's, to be destroyed
 #[unsafe(no_mangle)]
@@ -414,7 +432,10 @@ pub unsafe extern "C" fn tcuda_stream_record_new_event(
 /// more, neither this one nor one that was updated by it, and the replays are over. A capture that
 /// was begun without tcuda refuses it with TCUDA_STATUS_CAPTURING. (+)
 ///
-/// @param callback  the host function
+/// @param stream     NULL is the current stream
+/// @param callback   the host function
+/// @param user_data  the caller's, passed to the callback; may be NULL
+/// @param destroy    called with user_data, once; may be NULL
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_stream_add_callback(
@@ -431,6 +452,9 @@ pub unsafe extern "C" fn tcuda_stream_add_callback(
 }
 
 /// Ordinal of a stream's device. (torch.cuda.Stream.device, device_index)
+///
+/// @param stream       NULL is the current stream
+/// @param[out] device  its ordinal
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_stream_device(
@@ -445,6 +469,9 @@ pub unsafe extern "C" fn tcuda_stream_device(
 }
 
 /// Priority that the stream has. (torch.cuda.Stream.priority)
+///
+/// @param stream         NULL is the current stream
+/// @param[out] priority  0, or less if it is more urgent
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_stream_priority(
@@ -460,6 +487,9 @@ pub unsafe extern "C" fn tcuda_stream_priority(
 
 /// torch's id of a stream: 0 for default streams; equal for equal streams of a device.
 /// (torch.cuda.Stream.stream_id)
+///
+/// @param stream   NULL is the current stream
+/// @param[out] id  0 for default streams
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_stream_id(stream: *mut tcuda_stream, id: *mut i64) -> tcuda_status {
@@ -471,6 +501,9 @@ pub unsafe extern "C" fn tcuda_stream_id(stream: *mut tcuda_stream, id: *mut i64
 }
 
 /// The CUstream, NULL for default streams; borrowed. (torch.cuda.Stream.cuda_stream)
+///
+/// @param stream          NULL is the current stream
+/// @param[out] cu_stream  borrowed; NULL for default streams
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_stream_native(
@@ -486,6 +519,10 @@ pub unsafe extern "C" fn tcuda_stream_native(
 
 /// Priorities of a device: least urgent (0) and most urgent (0 to -3).
 /// (torch.cuda.Stream.priority_range)
+///
+/// @param device         ordinal, or TCUDA_CURRENT_DEVICE
+/// @param[out] least     0
+/// @param[out] greatest  0 to -3
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_stream_priority_range(

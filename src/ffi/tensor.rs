@@ -282,6 +282,9 @@ pub unsafe extern "C" fn tcuda_tensor_release(tensor: *mut tcuda_tensor) -> tcud
 /// The device that a tensor is on; -1 when it is on the host, so that tcuda_device_exchange with it
 /// changes nothing. It is read from the struct: memory is not looked up, and the library is not
 /// initialised. (torch.cuda.device_of)
+///
+/// @param tensor       not NULL; its device field is read
+/// @param[out] device  its ordinal, or -1
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_tensor_device_of(

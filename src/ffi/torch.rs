@@ -133,6 +133,9 @@ pub extern "C" fn tcuda_torch_reset() {
 
 /// For set_memory_fraction_fn: tcuda_memory_fraction_set.
 /// (torch.cuda.set_per_process_memory_fraction)
+///
+/// @param fraction  as for tcuda_memory_fraction_set
+/// @param device    ordinal
 #[unsafe(no_mangle)]
 pub extern "C" fn tcuda_torch_memory_fraction(fraction: f64, device: i32) {
     run_logged("tcuda_torch_memory_fraction", |call| {
@@ -190,6 +193,7 @@ pub unsafe extern "C" fn tcuda_torch_record_stream(ptr: *mut c_void, cu_stream: 
 /// created now if it is new: those on the streams of a capture, or, where id1 is not 0 and no
 /// capture has begun, those of this thread. (for torch.cuda.graph)
 ///
+/// @param device    ordinal
 /// @param id0, id1  PyTorch's MempoolId_t, by value
 /// @param filter    PyTorch's std::function, which C cannot call; ignored, may be NULL
 #[unsafe(no_mangle)]
@@ -207,6 +211,10 @@ pub unsafe extern "C" fn tcuda_torch_begin_allocate_to_pool(
 
 /// For set_end_allocate_to_pool_fn: ends that. The pool, and its cached memory, stays.
 /// (for torch.cuda.CUDAPluggableAllocator)
+///
+/// @param device  ordinal
+/// @param id0     PyTorch's MempoolId_t, by value
+/// @param id1     PyTorch's MempoolId_t, by value
 #[unsafe(no_mangle)]
 pub extern "C" fn tcuda_torch_end_allocate_to_pool(device: i32, id0: u64, id1: u64) {
     run_logged("tcuda_torch_end_allocate_to_pool", |call| {
@@ -239,6 +247,10 @@ pub extern "C" fn tcuda_torch_mark_capture_end(device: i32) {
 /// For set_release_pool: drops the reference to the pool of one tcuda_torch_begin_allocate_to_pool.
 /// After the last, unused memory of the pool goes back to the driver with the next
 /// tcuda_memory_empty_cache, or when memory is short. (for torch.cuda.CUDAPluggableAllocator)
+///
+/// @param device  ordinal
+/// @param id0     PyTorch's MempoolId_t, by value
+/// @param id1     PyTorch's MempoolId_t, by value
 #[unsafe(no_mangle)]
 pub extern "C" fn tcuda_torch_release_pool(device: i32, id0: u64, id1: u64) {
     run_logged("tcuda_torch_release_pool", |call| {

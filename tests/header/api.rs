@@ -8,8 +8,10 @@ use serde_json::{Value, json};
 const FORMAT: u32 = 1;
 
 /// Names have the unit, as a word at their end.
-const UNITS: [(&str, &str); 14] = [
+const UNITS: [(&str, &str); 16] = [
     ("bytes", "byte"),
+    ("len", "byte"),
+    ("needed", "byte"),
     ("bits", "bit"),
     ("ns", "ns"),
     ("us", "us"),
@@ -257,7 +259,7 @@ fn variable(code: &str, doc: &str, fields: Value) -> Value {
 /// `@param[out] major, minor  the capability`
 struct Described {
     names: Vec<String>,
-    direction: Option<&'static str>,
+    direction: &'static str,
     text: String,
 }
 
@@ -274,9 +276,9 @@ fn split_comment(comment: &[String]) -> (String, Vec<Described>) {
             continue;
         };
         let (direction, row) = match row.split_once(']') {
-            Some(("[out", row)) => (Some("out"), row),
-            Some(("[in,out", row)) => (Some("inout"), row),
-            _ => (None, row),
+            Some(("[out", row)) => ("out", row),
+            Some(("[in,out", row)) => ("inout", row),
+            _ => ("in", row),
         };
         let (names, text) = row.trim().split_once("  ").unwrap_or((row.trim(), ""));
         let names = names.split(", ").map(str::to_owned).collect();
@@ -305,10 +307,10 @@ fn function(row: &Row, known: &Known) -> (String, String, Value) {
         .enumerate()
         .map(|(index, (kind, parameter))| {
             let described = described.iter().find(|other| other.names.contains(parameter));
-            let doc = described.map_or("", |described| described.text.as_str());
-            let direction = described
-                .and_then(|described| described.direction)
-                .unwrap_or_else(|| direction(kind, parameter, known));
+            let Some(Described { direction, text: doc, .. }) = described else {
+                panic!("{name}: no @param describes {parameter}");
+            };
+            check_direction(&name, kind, parameter, direction, known);
             let ends = index == 0
                 && kind.ends_with('*')
                 && ["_destroy", "_free", "_release", "_close"]
@@ -326,7 +328,7 @@ fn function(row: &Row, known: &Known) -> (String, String, Value) {
                 () if parameter == "user_data" => {
                     declared.iter().any(|(kind, _)| kind == "tcuda_destroy_fn").then_some("kept")
                 }
-                () if direction == "in" => None,
+                () if *direction == "in" => None,
                 () => ownership(kind, doc, &text, known),
             };
             let is_list = kind.ends_with('*') && !is_handle(kind, known);
@@ -382,19 +384,22 @@ fn is_native(kind: &str) -> bool {
     kind.matches('*').count() == 1 && kind.starts_with("struct ")
 }
 
-/// Of a parameter whose @param does not say it. Memory of a device is a value: its address.
-fn direction(kind: &str, name: &str, known: &Known) -> &'static str {
+/// What a function writes is marked: what points to memory of the host that is not const. Memory of
+/// a device is a value, its address, and so are handles.
+fn check_direction(function: &str, kind: &str, name: &str, direction: &str, known: &Known) {
+    let is_const = kind.ends_with("const *") || kind.starts_with("const ") && !kind.ends_with("**");
     let is_value = !kind.ends_with('*')
-        || kind.starts_with("const ") && kind.matches('*').count() == 1
-        || kind.ends_with("const *")
+        || is_const
         || is_handle(kind, known)
         || is_native(kind)
         || (kind == "void *" && name != "buf");
-    match is_value {
-        true => "in",
-        false if known.sized.contains(&pointee(kind)) => "inout",
-        false => "out",
-    }
+    let is_sized = !is_value && known.sized.contains(&pointee(kind));
+    let right: &[&str] = match () {
+        () if is_value => &["in"],
+        () if is_sized => &["inout"],
+        () => &["out", "inout"],
+    };
+    assert!(right.contains(&direction), "{function}: {name} is {direction}, not {right:?}");
 }
 
 /// The number of elements of a list or text, from the parameters behind it.
