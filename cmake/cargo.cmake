@@ -14,6 +14,12 @@ if(TCUDA_CARGO_OUTPUT)
 endif()
 
 if(TCUDA_PREBUILT_DIR)
+    foreach(file IN ITEMS libtcuda.so libtcuda.a libtcuda_sim.so)
+        if(NOT EXISTS ${TCUDA_PREBUILT_DIR}/${file})
+            message(FATAL_ERROR "TCUDA_PREBUILT_DIR has no ${file}: ${TCUDA_PREBUILT_DIR}. "
+                "Set it to a folder with libtcuda.so, libtcuda.a and libtcuda_sim.so.")
+        endif()
+    endforeach()
     set(cargo_output ${TCUDA_PREBUILT_DIR})
     set(cargo_build ${CMAKE_COMMAND} -E true)
     set(comment "Taking libtcuda from ${TCUDA_PREBUILT_DIR}")
@@ -65,26 +71,26 @@ else()
 endif()
 string(REPLACE " " ";" native "${tcuda_native_libs}")
 
-# The files need not exist yet: tcuda_cargo makes them before anything is linked.
-add_library(tcuda SHARED IMPORTED GLOBAL)
-set_target_properties(tcuda PROPERTIES
+# The files need not exist yet: tcuda_cargo makes them before anything is linked. Imported targets
+# have the names that find_package gives them, because install(EXPORT) of a project that links them
+# writes these names.
+add_library(tcuda::tcuda SHARED IMPORTED GLOBAL)
+set_target_properties(tcuda::tcuda PROPERTIES
     IMPORTED_LOCATION ${tcuda_library_dir}/${tcuda_file}
     IMPORTED_SONAME ${tcuda_soname}
     INTERFACE_INCLUDE_DIRECTORIES ${PROJECT_SOURCE_DIR}/include)
-add_library(tcuda_static STATIC IMPORTED GLOBAL)
-set_target_properties(tcuda_static PROPERTIES
+add_library(tcuda::static STATIC IMPORTED GLOBAL)
+set_target_properties(tcuda::static PROPERTIES
     IMPORTED_LOCATION ${tcuda_library_dir}/libtcuda.a
     INTERFACE_COMPILE_DEFINITIONS TCUDA_STATIC
     INTERFACE_LINK_LIBRARIES "${native}"
+    INTERFACE_LINK_OPTIONS LINKER:--gc-sections
     INTERFACE_INCLUDE_DIRECTORIES ${PROJECT_SOURCE_DIR}/include)
 # The simulator, which tcuda opens from its own folder, or from that of an executable that tcuda is
 # linked into: $<TARGET_FILE:tcuda::sim> is what such a program puts beside it.
-add_library(tcuda_sim MODULE IMPORTED GLOBAL)
-set_target_properties(tcuda_sim PROPERTIES
+add_library(tcuda::sim MODULE IMPORTED GLOBAL)
+set_target_properties(tcuda::sim PROPERTIES
     IMPORTED_LOCATION ${tcuda_library_dir}/libtcuda_sim.so)
-add_dependencies(tcuda tcuda_cargo)
-add_dependencies(tcuda_static tcuda_cargo)
-add_dependencies(tcuda_sim tcuda_cargo)
-add_library(tcuda::tcuda ALIAS tcuda)
-add_library(tcuda::static ALIAS tcuda_static)
-add_library(tcuda::sim ALIAS tcuda_sim)
+foreach(target IN ITEMS tcuda static sim)
+    add_dependencies(tcuda::${target} tcuda_cargo)
+endforeach()

@@ -32,5 +32,7 @@ install(FILES ${PROJECT_BINARY_DIR}/tcuda-config.cmake
 # From the .pc file up to the prefix; absolute directories stay as they are.
 cmake_path(RELATIVE_PATH CMAKE_INSTALL_PREFIX
     BASE_DIRECTORY ${CMAKE_INSTALL_FULL_LIBDIR}/pkgconfig OUTPUT_VARIABLE pc_to_prefix)
-configure_file(${PROJECT_SOURCE_DIR}/cmake/tcuda.pc.in ${PROJECT_BINARY_DIR}/tcuda.pc @ONLY)
-install(FILES ${PROJECT_BINARY_DIR}/tcuda.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
+foreach(name IN ITEMS tcuda tcuda-static)
+    configure_file(${PROJECT_SOURCE_DIR}/cmake/${name}.pc.in ${PROJECT_BINARY_DIR}/${name}.pc @ONLY)
+    install(FILES ${PROJECT_BINARY_DIR}/${name}.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
+endforeach()

@@ -12,6 +12,11 @@ set -x
 LD_LIBRARY_PATH="$libdir" "$build/host"
 
 # shellcheck disable=SC2046
-"$cc" "$source" $(pkg-config --cflags tcuda) "$libdir/libtcuda.a" \
-    $(pkg-config --static --libs-only-l tcuda | sed 's/-ltcuda//') -o "$build/host_static"
+"$cc" "$source" $(pkg-config --cflags --libs tcuda) $(pkg-config --variable=rpath tcuda) \
+    -o "$build/host_rpath"
+env -u LD_LIBRARY_PATH "$build/host_rpath"
+
+# shellcheck disable=SC2046
+"$cc" "$source" $(pkg-config --cflags --libs tcuda-static) -o "$build/host_static"
 TCUDA_SIM_PATH="$libdir/libtcuda_sim.so" "$build/host_static"
+! ldd "$build/host_static" | grep libtcuda

@@ -24,7 +24,7 @@ consumer_test(find_package -DCMAKE_PREFIX_PATH=${prefix})
 set_tests_properties(consumer_find_package PROPERTIES FIXTURES_REQUIRED installed)
 
 set(share_cargo -DTCUDA_CARGO_TARGET_DIR=${TCUDA_CARGO_TARGET_DIR}
-    -DTCUDA_PREBUILT_DIR=${TCUDA_PREBUILT_DIR})
+    -DTCUDA_PREBUILT_DIR=${TCUDA_PREBUILT_DIR} -DTCUDA_INSTALL=ON)
 consumer_test(fetch_content -DFETCH=${PROJECT_SOURCE_DIR} ${share_cargo})
 consumer_test(add_subdirectory -DSUBDIRECTORY=${PROJECT_SOURCE_DIR} ${share_cargo})
 
@@ -32,3 +32,8 @@ add_test(NAME consumer_pkg_config COMMAND sh ${consumer}/pkg_config.sh ${CMAKE_C
     ${consumer}/host.c ${consumer_build}/pkg_config ${prefix}/${CMAKE_INSTALL_LIBDIR})
 runs_on_backend(consumer_pkg_config)
 set_tests_properties(consumer_pkg_config PROPERTIES FIXTURES_REQUIRED installed)
+
+add_test(NAME consumer_wrong_prebuilt COMMAND ${CMAKE_COMMAND} -S ${PROJECT_SOURCE_DIR}
+    -B ${consumer_build}/wrong_prebuilt -DTCUDA_PREBUILT_DIR=${consumer})
+set_tests_properties(consumer_wrong_prebuilt PROPERTIES PASS_REGULAR_EXPRESSION
+    "TCUDA_PREBUILT_DIR has no libtcuda.so:.*Configuring incomplete")

@@ -1,4 +1,4 @@
-# Sourced by the other scripts: cargo, CMake 3.25 or newer as $cmake and $ctest, and get_nvrtc. What
+# Sourced by the other scripts: cargo, CMake 3.22 or newer as $cmake and $ctest, and get_nvrtc. What
 # is missing comes from PyPI into target/tools; nothing needs root.
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
@@ -16,7 +16,7 @@ jobs() { nproc 2>/dev/null || echo 2; }
 is_new_enough() {
     local version
     version=$("$1" --version 2>/dev/null | sed -n '1s/cmake version //p') && [ -n "$version" ] &&
-        [ "$(printf '%s\n' 3.25 "$version" | sort -V | head -1)" = 3.25 ]
+        [ "$(printf '%s\n' 3.22 "$version" | sort -V | head -1)" = 3.22 ]
 }
 
 # The wheel's own starter wants PYTHONPATH; the program beside it does not.
@@ -25,7 +25,7 @@ if is_new_enough cmake; then
     cmake=cmake ctest=ctest
 else
     if ! is_new_enough "$wheel_bin/cmake"; then
-        echo "Getting CMake from PyPI into target/tools (none of 3.25 or newer is installed)"
+        echo "Getting CMake from PyPI into target/tools (none of 3.22 or newer is installed)"
         rm -rf "$tools/cmake"
         python3 scripts/tools/pip_install.py cmake "$tools/cmake"
     fi
