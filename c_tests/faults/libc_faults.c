@@ -188,14 +188,6 @@ int madvise(void *address, size_t bytes, int advice)
 
 /* ---- Files ---- */
 
-int memfd_create(const char *name, unsigned flags)
-{
-    NEXT(memfd_create);
-    if (FAILS(memfd_create))
-        GIVE(EMFILE, -1);
-    return next(name, flags);
-}
-
 int ftruncate(int file, off_t bytes)
 {
     NEXT(ftruncate);
@@ -281,14 +273,6 @@ int __register_atfork(void (*prepare)(void), void (*parent)(void), void (*child)
 
 /* ---- Others ---- */
 
-ssize_t getrandom(void *bytes, size_t count, unsigned flags)
-{
-    NEXT(getrandom);
-    if (FAILS(getrandom))
-        GIVE(ENOSYS, -1);
-    return next(bytes, count, flags);
-}
-
 void *dlopen(const char *path, int mode)
 {
     NEXT(dlopen);
@@ -297,7 +281,7 @@ void *dlopen(const char *path, int mode)
     return next(path, mode);
 }
 
-/* Of what is called by number only the barrier may fail: a futex has no failure that excuses. */
+/* What the library calls by number; a futex has no failure that excuses. */
 long syscall(long number, ...)
 {
     NEXT(syscall);
@@ -309,5 +293,9 @@ long syscall(long number, ...)
     va_end(arguments);
     if (number == SYS_membarrier && fails("membarrier", __builtin_return_address(0)))
         GIVE(EPERM, -1);
+    if (number == SYS_memfd_create && fails("memfd_create", __builtin_return_address(0)))
+        GIVE(EMFILE, -1);
+    if (number == SYS_getrandom && fails("getrandom", __builtin_return_address(0)))
+        GIVE(ENOSYS, -1);
     return next(number, a[0], a[1], a[2], a[3], a[4], a[5]);
 }

@@ -4,6 +4,7 @@
 //! path. A FIFO, a terminal or a device keeps its name, and the content is written into it.
 
 use crate::base::error::{Error, Result};
+use crate::base::host_calls;
 use crate::base::text::Text;
 use crate::base::waiting;
 use std::ffi::{CStr, c_int, c_uint, c_void};
@@ -400,9 +401,7 @@ pub fn replace_by_name(path: &CStr, body: impl FnOnce(&CStr) -> Result<()>) -> R
             fresh.keep(path)
         }
         Destination::Special(file) => {
-            // SAFETY: a name with a NUL.
-            let text = unsafe { libc::memfd_create(c"tcuda".as_ptr(), libc::MFD_CLOEXEC) };
-            let text = owned(text).ok_or_else(|| failed(path))?;
+            let text = owned(host_calls::memory_file(c"tcuda")).ok_or_else(|| failed(path))?;
             let mut own = [0u8; 32];
             let _ = write!(&mut own[..], "/proc/self/fd/{}\0", text.as_raw_fd());
             let own = CStr::from_bytes_until_nul(&own).map_err(|_| failed_with(path, 0))?;

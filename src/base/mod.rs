@@ -9,6 +9,7 @@ pub mod epoch;
 pub mod error;
 pub mod file;
 pub mod frames;
+pub(crate) mod host_calls;
 #[cfg(any(test, feature = "host_faults"))]
 pub mod host_faults;
 pub mod inline_vec;

@@ -5,6 +5,7 @@
 use super::handle::{BYTES, Handle};
 use crate::base::descriptor::{Descriptor, errno, failure};
 use crate::base::error::{Error, Result};
+use crate::base::host_calls::random_bytes;
 use crate::base::waiting;
 use std::mem::MaybeUninit;
 use std::time::{Duration, Instant};
@@ -64,9 +65,7 @@ struct Control([u8; CONTROL]);
 /// Random bytes of cryptographic quality.
 pub fn random() -> Result<[u8; 16]> {
     let mut bytes = [0u8; 16];
-    // SAFETY: the buffer has this length.
-    let given = unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), bytes.len(), 0) };
-    if given == bytes.len() as isize { Ok(bytes) } else { Err(failure("getrandom")) }
+    if random_bytes(&mut bytes) { Ok(bytes) } else { Err(failure("getrandom")) }
 }
 
 /// An address in the abstract namespace, and its length.

@@ -7,6 +7,7 @@
 use super::capture::{Registration, capture_of};
 use super::plan::Philox;
 use crate::base::error::{Error, Result};
+use crate::base::host_calls::random_bytes;
 use crate::base::lock::{Held, Mutex};
 use crate::base::rank::Rank;
 use crate::base::shared::Shared;
@@ -288,10 +289,9 @@ pub fn entropy() -> u64 {
     const BITS: u32 = 53;
     static COUNT: AtomicU64 = AtomicU64::new(0);
     let mut bytes = [0; 8];
-    // SAFETY: the buffer has this many bytes.
-    let got = unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), bytes.len(), 0) };
+    let is_random = random_bytes(&mut bytes);
     let mut number = u64::from_ne_bytes(bytes);
-    if got != bytes.len() as isize {
+    if !is_random {
         // `getrandom` failed (a sandbox, or early boot). The number is unique per process and call.
         let now = std::time::UNIX_EPOCH.elapsed().map_or(0, |elapsed| elapsed.as_nanos() as u64);
         // SAFETY: no preconditions.

@@ -13,6 +13,7 @@ use super::arguments::require;
 use super::copy;
 use super::hardware::Hardware;
 use super::helper::{Helper, Helpers};
+use super::host_calls::thread_id;
 use super::lanes::{Callback, Pending, ScheduleState};
 use super::queue::{Action, Point, Stream};
 use super::sync::lock;
@@ -344,8 +345,7 @@ impl Adversary {
 
     /// The body of a callback thread.
     fn help(self: &Arc<Self>) {
-        // SAFETY: gettid has no preconditions.
-        let id = unsafe { libc::gettid() };
+        let id = thread_id();
         let parker = Arc::new(Parker::default());
         let mut state = lock(&self.state);
         let own = state.helpers.len();
@@ -366,8 +366,7 @@ impl Adversary {
 
     /// The body of the watcher.
     fn watch(self: &Arc<Self>) {
-        // SAFETY: gettid has no preconditions.
-        let id = unsafe { libc::gettid() };
+        let id = thread_id();
         self.scheduler.end_short_sleep();
         let mut state = lock(&self.state);
         let (mut calls, mut quiet_time) = (state.calls, self.helpers.quiet_time());

@@ -58,6 +58,7 @@ mod value;
 // 3. Devices: their contexts, and how they run an operation.
 mod context;
 mod hardware;
+mod host_calls;
 mod settings;
 
 // 4. Schedules: when operations run and, under an adversarial one, which thread continues.

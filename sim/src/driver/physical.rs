@@ -2,6 +2,7 @@
 //! mapping of the whole file.
 
 use super::config::GRANULARITY;
+use super::host_calls::memory_file;
 use super::slots::{META, Slots};
 use super::sync::lock;
 use crate::base::code;
@@ -38,9 +39,7 @@ pub(super) struct Physical {
 impl Physical {
     /// Memory of `bytes`; the error is an errno.
     pub(super) fn new(device: usize, bytes: usize, poison: u8) -> Result<Physical, i32> {
-        // SAFETY: the name is NUL-terminated.
-        let file =
-            unsafe { libc::memfd_create(c"simulated device memory".as_ptr(), libc::MFD_CLOEXEC) };
+        let file = memory_file(c"simulated device memory");
         if file < 0 {
             return Err(errno());
         }

@@ -13,6 +13,7 @@
 
 use super::adversary_policy::Strategy;
 use super::hardware::in_callback;
+use super::host_calls::thread_id;
 use super::sync::lock;
 use super::thread_state::ThreadStates;
 use super::worker;
@@ -114,8 +115,7 @@ impl ThreadRecord {
     fn new() -> Arc<ThreadRecord> {
         let (machine, rank) = OWN.get();
         Arc::new(ThreadRecord {
-            // SAFETY: gettid has no preconditions.
-            id: unsafe { libc::gettid() },
+            id: thread_id(),
             machine: AtomicU64::new(machine),
             rank: AtomicU64::new(rank),
             is_selected: AtomicBool::new(false),

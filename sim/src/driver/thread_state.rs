@@ -293,21 +293,17 @@ impl Thread {
 
 #[cfg(test)]
 mod tests {
+    use super::super::host_calls::thread_id;
     use super::*;
     use std::sync::atomic::{AtomicBool, Ordering};
     use std::sync::mpsc::channel;
-
-    fn own_id() -> i32 {
-        // SAFETY: gettid has no preconditions.
-        unsafe { libc::gettid() }
-    }
 
     #[test]
     fn a_thread_that_computes_is_seen_until_it_is_left_alone() {
         let (stop, (id_sender, id_receiver)) = (AtomicBool::new(false), channel());
         std::thread::scope(|scope| {
             scope.spawn(|| {
-                id_sender.send(own_id()).unwrap();
+                id_sender.send(thread_id()).unwrap();
                 while !stop.load(Ordering::Relaxed) {
                     std::hint::spin_loop();
                 }
@@ -332,7 +328,7 @@ mod tests {
     fn a_thread_that_waits_sleeps_and_one_that_ended_is_gone() {
         let ((id_sender, id_receiver), (end, ended)) = (channel(), channel::<()>());
         let thread = std::thread::spawn(move || {
-            id_sender.send(own_id()).unwrap();
+            id_sender.send(thread_id()).unwrap();
             ended.recv().unwrap_err();
         });
         let id = id_receiver.recv().unwrap();
@@ -360,7 +356,7 @@ mod tests {
         std::thread::scope(|scope| {
             let ((id_sender, id_receiver), stop) = (channel(), &stop);
             scope.spawn(move || {
-                id_sender.send(own_id()).unwrap();
+                id_sender.send(thread_id()).unwrap();
                 while !stop.load(Ordering::Relaxed) {
                     std::hint::spin_loop();
                 }
@@ -386,7 +382,7 @@ mod tests {
                 let (id_sender, id_receiver) = channel();
                 let ended = &ended;
                 scope.spawn(move || {
-                    id_sender.send(own_id()).unwrap();
+                    id_sender.send(thread_id()).unwrap();
                     let _ = ended.lock().map(|ended| ended.recv());
                 });
                 ids.push(id_receiver.recv().unwrap());

@@ -2,6 +2,7 @@
 //! waits forever.
 
 use super::*;
+use crate::driver::host_calls::thread_id;
 use crate::driver::thread_state::ThreadStates;
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -201,8 +202,7 @@ fn a_callback_is_not_taken_for_asleep_while_its_thread_waits_for_a_lock() {
         std::thread::scope(|scope| {
             for _ in 0..6 {
                 scope.spawn(|| {
-                    // SAFETY: gettid has no preconditions.
-                    adversary.scheduler.set_idle(unsafe { libc::gettid() }, true);
+                    adversary.scheduler.set_idle(thread_id(), true);
                     while !stop.load(Ordering::Relaxed) {
                         let state = lock(&adversary.state);
                         compute(Duration::from_micros(5));
