@@ -2,7 +2,7 @@
 
 PREFIX ?= $(HOME)/.local
 
-.PHONY: build demo test check docs gauntlet test-gpu bless install clean
+.PHONY: build demo test check docs gauntlet test-gpu bless install release clean
 
 build:
 	@scripts/tools/build.sh
@@ -36,6 +36,10 @@ bless:
 
 install:
 	@scripts/tools/install.sh "$(PREFIX)"
+
+# Tarballs for x86-64 and aarch64, glibc 2.17, into target/release-VERSION.
+release:
+	@scripts/tools/release.sh
 
 clean:
 	rm -rf build target

@@ -1,4 +1,4 @@
-"""usage: pip_install.py PACKAGE DIRECTORY: installs a package from PyPI into a directory.
+"""usage: pip_install.py PACKAGE... DIRECTORY: installs packages from PyPI into a directory.
 
 Debian has Python without pip; pip's own single-file form does then.
 """
@@ -25,10 +25,10 @@ def pip(tools):
 
 
 def main():
-    package, directory = sys.argv[1], pathlib.Path(sys.argv[2])
+    packages, directory = sys.argv[1:-1], pathlib.Path(sys.argv[-1])
     directory.mkdir(parents=True, exist_ok=True)
     options = ["--quiet", "--disable-pip-version-check", "--target", str(directory)]
-    sys.exit(subprocess.run([*pip(directory.parent), "install", *options, package]).returncode)
+    sys.exit(subprocess.run([*pip(directory.parent), "install", *options, *packages]).returncode)
 
 
 main()
