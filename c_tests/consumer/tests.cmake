@@ -37,3 +37,12 @@ add_test(NAME consumer_wrong_prebuilt COMMAND ${CMAKE_COMMAND} -S ${PROJECT_SOUR
     -B ${consumer_build}/wrong_prebuilt -DTCUDA_PREBUILT_DIR=${consumer})
 set_tests_properties(consumer_wrong_prebuilt PROPERTIES PASS_REGULAR_EXPRESSION
     "TCUDA_PREBUILT_DIR has no libtcuda.so:.*Configuring incomplete")
+
+# docs/install.md, which builds a release from the sources.
+if(CMAKE_BUILD_TYPE STREQUAL "Release" AND NOT TCUDA_PREBUILT_DIR)
+    add_test(NAME install_page COMMAND Python3::Interpreter
+        ${CMAKE_CURRENT_SOURCE_DIR}/install_page.py ${PROJECT_SOURCE_DIR} ${consumer_build}/page
+        ${prefix} ${CMAKE_COMMAND} ${TCUDA_CARGO_TARGET_DIR})
+    runs_on_backend(install_page)
+    set_tests_properties(install_page PROPERTIES FIXTURES_REQUIRED installed TIMEOUT 600)
+endif()

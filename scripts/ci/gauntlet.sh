@@ -160,6 +160,8 @@ step c-faults c_faults
 step c-asan suite asan
 step c-faults-asan sanitized_faults
 step c-release suite release
+step release scripts/tools/release.sh
+step aarch64 scripts/ci/aarch64.sh
 step soak soak
 step instructions instructions
 step races races

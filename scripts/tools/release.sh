@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# usage: release.sh [TRIPLE...]: a release, into target/release-VERSION: for each target a tarball of
-# an installation and one of its debug files, a CycloneDX list of components, and SHA256SUMS. The
+# usage: release.sh [TRIPLE...]: a release, into target/release-VERSION: for each target a tarball
+# of an installation and one of its debug files, a CycloneDX list of components, and SHA256SUMS. The
 # same commit gives the same bytes in any folder.
 # The libraries load with glibc 2.17 and newer. Targets: x86_64-unknown-linux-gnu and
 # aarch64-unknown-linux-gnu. cargo-zigbuild and zig come from PyPI into target/tools.
@@ -103,8 +103,9 @@ for triple in "${triples[@]}"; do
         -DTCUDA_BUILD_EXAMPLES=OFF -DCMAKE_INSTALL_LIBDIR=lib
     "$cmake" --build "$folder/cmake" >/dev/null
     "$cmake" --install "$folder/cmake" --prefix "$root/$folder/tree/$name" >/dev/null
-    python3 scripts/generate/third_party.py "$triple" "$sysroot" "$folder/tree/$name/share/doc/tcuda"
-    cp "$folder/tree/$name/share/doc/tcuda/tcuda.cdx.json" "$out/$name.cdx.json"
+    documents=$folder/tree/$name/share/doc/tcuda
+    python3 scripts/generate/third_party.py "$triple" "$sysroot" "$documents"
+    cp "$documents/tcuda.cdx.json" "$out/$name.cdx.json"
     mkdir -p "$folder/debug/$name/lib"
     mv "$folder"/*.debug "$folder/debug/$name/lib"
     pack "$name" "$folder/tree"
