@@ -38,6 +38,15 @@ set(tcuda_library_dir ${PROJECT_BINARY_DIR}/lib)
 set(tcuda_file libtcuda.so.${PROJECT_VERSION})
 set(tcuda_soname libtcuda.so.${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR})
 
+# Bitcode for link-time optimisation is two thirds of the archive; only rustc reads it.
+set(archive ${cargo_output}/libtcuda.a)
+set(without_bitcode ${CMAKE_COMMAND} -E true)
+if(profile STREQUAL "release" AND CMAKE_OBJCOPY AND NOT TCUDA_PREBUILT_DIR)
+    set(archive ${PROJECT_BINARY_DIR}/libtcuda.a)
+    set(without_bitcode ${CMAKE_OBJCOPY} --remove-section=.llvmbc --remove-section=.llvmcmd
+        ${cargo_output}/libtcuda.a ${archive})
+endif()
+
 # cargo decides whether there is anything to do; copy_if_different then leaves file times alone, so
 # that nothing is linked anew in vain.
 add_custom_target(tcuda_cargo
@@ -45,8 +54,8 @@ add_custom_target(tcuda_cargo
     COMMAND ${CMAKE_COMMAND} -E make_directory ${tcuda_library_dir}
     COMMAND ${CMAKE_COMMAND} -E copy_if_different
         ${cargo_output}/libtcuda.so ${tcuda_library_dir}/${tcuda_file}
-    COMMAND ${CMAKE_COMMAND} -E copy_if_different
-        ${cargo_output}/libtcuda.a ${tcuda_library_dir}/libtcuda.a
+    COMMAND ${without_bitcode}
+    COMMAND ${CMAKE_COMMAND} -E copy_if_different ${archive} ${tcuda_library_dir}/libtcuda.a
     COMMAND ${CMAKE_COMMAND} -E copy_if_different
         ${cargo_output}/libtcuda_sim.so ${tcuda_library_dir}/libtcuda_sim.so
     COMMAND ${CMAKE_COMMAND} -E create_symlink ${tcuda_file} ${tcuda_library_dir}/${tcuda_soname}
