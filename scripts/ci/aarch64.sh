@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# usage: aarch64.sh [PROGRAM...]: C programs on the aarch64 libraries of scripts/tools/release.sh, on
-# the simulated machine, under qemu-aarch64 (Debian: qemu-user or qemu-user-static). The aarch64 C
-# library comes from Debian into target/tools, without root. PROGRAM is a name in c_tests.
+# usage: aarch64.sh [PROGRAM...]: C programs with the aarch64 libraries of scripts/tools/release.sh,
+# on the simulated machine, under qemu-aarch64 (Debian: qemu-user or qemu-user-static). The aarch64
+# C library comes from Debian into target/tools, without root. PROGRAM is a name in c_tests.
 # qemu runs threads with the memory order of this machine, which is stronger than Arm's.
 set -euo pipefail
 source "$(dirname "$0")/../tools/tools.sh"
@@ -48,8 +48,8 @@ run() {
 }
 
 sources=(examples/quickstart.c)
-[ $# -gt 0 ] || set -- memory stream event copy host capture graph graph_memory random random_order \
-    kernel_launch comm tensor snapshot statistics threads process mem_pool sanitizer
+[ $# -gt 0 ] || set -- memory stream event copy host capture graph graph_memory random \
+    random_order kernel_launch comm tensor snapshot statistics threads process mem_pool sanitizer
 for name in "$@"; do sources+=("c_tests/$name.c"); done
 failures=0
 for source in "${sources[@]}"; do run "$source" || failures=$((failures + 1)); done
