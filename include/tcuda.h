@@ -2725,7 +2725,8 @@ tcuda_status tcuda_malloc_native(size_t bytes, int32_t device, struct CUstream_s
  *
  * @param bytes      as in tcuda_malloc_native
  * @param alignment  a power of two of at most 512; 0: 512
- * @param device, cu_stream, ptr  as in tcuda_malloc_native
+ * @param device, cu_stream  as in tcuda_malloc_native
+ * @param[out] ptr   as in tcuda_malloc_native; the caller's, to be freed
  */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_malloc_native_aligned(size_t bytes, size_t alignment, int32_t device,

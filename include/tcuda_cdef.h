@@ -578,6 +578,11 @@ tcuda_status tcuda_memory_prefetch(const void *ptr, size_t bytes, int32_t device
 tcuda_status tcuda_memory_attach(const void *ptr, size_t bytes, uint32_t flags,
     tcuda_stream *stream);
 tcuda_status tcuda_memory_range(const void *ptr, size_t bytes, tcuda_memory_range_info *info);
+tcuda_status tcuda_malloc_native(size_t bytes, int32_t device, struct CUstream_st *cu_stream,
+    void **ptr);
+tcuda_status tcuda_malloc_native_aligned(size_t bytes, size_t alignment, int32_t device,
+    struct CUstream_st *cu_stream, void **ptr);
+tcuda_status tcuda_free_on(void *ptr, struct CUstream_st *cu_stream);
 void *tcuda_torch_malloc(ptrdiff_t bytes, int32_t device, struct CUstream_st *cu_stream);
 void tcuda_torch_free(void *ptr, ptrdiff_t bytes, int32_t device, struct CUstream_st *cu_stream);
 void tcuda_torch_init(int32_t device_count);
@@ -591,6 +596,9 @@ void tcuda_torch_end_allocate_to_pool(int32_t device, uint64_t id0, uint64_t id1
 void tcuda_torch_mark_capture_begin(int32_t device);
 void tcuda_torch_mark_capture_end(int32_t device);
 void tcuda_torch_release_pool(int32_t device, uint64_t id0, uint64_t id1);
+void *tcuda_ort_malloc(size_t bytes);
+void tcuda_ort_free(void *ptr);
+void tcuda_ort_empty_cache(void);
 typedef uint32_t tcuda_host_register_flags;
 enum {
     TCUDA_HOST_REGISTER_PORTABLE = 1,

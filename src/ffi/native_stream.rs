@@ -49,7 +49,8 @@ pub unsafe extern "C" fn tcuda_malloc_native(
 ///
 /// @param bytes      as in tcuda_malloc_native
 /// @param alignment  a power of two of at most 512; 0: 512
-/// @param device, cu_stream, ptr  as in tcuda_malloc_native
+/// @param device, cu_stream  as in tcuda_malloc_native
+/// @param[out] ptr   as in tcuda_malloc_native; the caller's, to be freed
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn tcuda_malloc_native_aligned(
