@@ -1,53 +1,16 @@
 // tcuda.hpp: functions of elements, kernels, memory of other processes, ranges, ranks and cuBLAS,
 // with exceptions and without.
 
-#include <cstdio>
-#include <tcuda.hpp>
-#include <type_traits>
-#include <utility>
+#include "hpp.h"
 
-static int failures = 0;
-
-static void expect(bool condition, const char *what) {
-    if (condition) return;
-    std::fprintf(stderr, "FAILED: %s\n", what);
-    failures++;
-}
-
-#ifdef TCUDA_NO_EXCEPTIONS
-static void took(tcuda::result result) { expect(result == TCUDA_STATUS_OK, tcuda_last_error()); }
-#define TOOK(call) took(call)
-#define FAILS(expected, call) expect((call) == (expected), #call)
-#else
-#define TOOK(call) (call) // void: a failure throws
-#define FAILS(expected, call) \
-    do { \
-        try { \
-            (void)(call); \
-            expect(false, #call " throws"); \
-        } catch (const tcuda::error &error) { \
-            expect(error.status() == (expected), error.what()); \
-        } \
-    } while (false)
-#endif
-
-template <class T> constexpr bool moves =
-    std::is_nothrow_move_constructible_v<T> && !std::is_copy_constructible_v<T>;
-static_assert(moves<tcuda::jit> && moves<tcuda::kernel> && moves<tcuda::imported>);
-static_assert(moves<tcuda::communicator>);
+static_assert(moves_only<tcuda::jit> && moves_only<tcuda::kernel> && moves_only<tcuda::imported>);
+static_assert(moves_only<tcuda::communicator>);
 static_assert(!std::is_move_constructible_v<tcuda::nvtx_range>);
 
 enum { COUNT = 100 };
 
-static tcuda_tensor floats(const tcuda::allocation &memory) {
-    static std::int64_t shape[] = {COUNT};
-    tcuda_tensor tensor = {};
-    tensor.data = memory.get();
-    tensor.device = {TCUDA_DEVICE_CUDA, 0};
-    tensor.ndim = 1;
-    tensor.dtype = {TCUDA_DTYPE_FLOAT, 32, 1};
-    tensor.shape = shape;
-    return tensor;
+static tcuda::tensor_view<1> floats(const tcuda::allocation &memory) {
+    return tcuda::view(memory.as<float>(), {COUNT}, 0);
 }
 
 static float last_of(const tcuda::allocation &memory, tcuda::stream_view stream) {
@@ -154,12 +117,7 @@ static void test_others() {
 }
 
 int main() {
-    const tcuda_status status = tcuda_init();
-    if (status == TCUDA_STATUS_NO_DRIVER || status == TCUDA_STATUS_NO_DEVICE) {
-        std::fprintf(stderr, "skipped: %s\n", tcuda_last_error());
-        return 77;
-    }
-    expect(status == TCUDA_STATUS_OK, "tcuda_init");
+    begin_test();
     tcuda_kernel *none = nullptr;
     if (tcuda_kernel_compile("none", "none", nullptr, &none) == TCUDA_STATUS_NO_LIBRARY) {
         std::fprintf(stderr, "skipped: %s\n", tcuda_last_error());
@@ -168,7 +126,5 @@ int main() {
     test_functions();
     test_kernels();
     test_others();
-    std::size_t live = 0;
-    expect(tcuda_shutdown(&live) == TCUDA_STATUS_OK && live == 0, "nothing is left");
-    return failures == 0 ? 0 : 1;
+    return finish_test();
 }

@@ -1,49 +1,19 @@
 // tcuda.hpp: captures of graphs, with exceptions and without.
 
-#include <cstdio>
-#include <cstring>
+#include "hpp.h"
 #include <memory>
-#include <tcuda.hpp>
-#include <type_traits>
-#include <utility>
-
-static int failures = 0;
-
-static void expect(bool condition, const char *what) {
-    if (condition) return;
-    std::fprintf(stderr, "FAILED: %s\n", what);
-    failures++;
-}
-
-#ifdef TCUDA_NO_EXCEPTIONS
-static void took(tcuda::result result) { expect(result == TCUDA_STATUS_OK, tcuda_last_error()); }
-template <class T> static T value_of(tcuda::outcome<T> outcome) {
-    expect(outcome.status == TCUDA_STATUS_OK, tcuda_last_error());
-    return outcome.value;
-}
-#define TOOK(call) took(call)
-#else
-template <class T> static T value_of(T value) { return value; }
-#define TOOK(call) (call) // void: a failure throws
-#endif
 
 static_assert(std::is_nothrow_move_constructible_v<tcuda::graph>);
 static_assert(!std::is_copy_constructible_v<tcuda::graph>);
 static_assert(!std::is_move_constructible_v<tcuda::graph_capture>);
 
 static std::int64_t id_of(tcuda::stream_view stream) {
-    std::int64_t id = -1;
-    TOOK(tcuda::check(tcuda_stream_id(stream.get(), &id)));
-    return id;
+    return value_of(stream.id());
 }
 
 static std::int64_t current_id() { return id_of(value_of(tcuda::stream_view::current())); }
 
-static bool is_capturing(tcuda::stream_view stream) {
-    bool capturing = true;
-    TOOK(tcuda::check(tcuda_stream_is_capturing(stream.get(), &capturing)));
-    return capturing;
-}
+static bool is_capturing(tcuda::stream_view stream) { return value_of(stream.is_capturing()); }
 
 static int byte_at(const tcuda::allocation &memory) {
     unsigned char byte = 0;
@@ -214,17 +184,10 @@ static void test_hooks() {
 }
 
 int main() {
-    const tcuda_status status = tcuda_init();
-    if (status == TCUDA_STATUS_NO_DRIVER || status == TCUDA_STATUS_NO_DEVICE) {
-        std::fprintf(stderr, "skipped: %s\n", tcuda_last_error());
-        return 77;
-    }
-    expect(status == TCUDA_STATUS_OK, "tcuda_init");
+    begin_test();
     test_capture();
     test_bodies();
     test_abandoned();
     test_hooks();
-    std::size_t live = 0;
-    expect(tcuda_shutdown(&live) == TCUDA_STATUS_OK && live == 0, "no handle is left");
-    return failures == 0 ? 0 : 1;
+    return finish_test();
 }

@@ -1,40 +1,10 @@
 // tcuda.hpp: moves, guards and errors, with exceptions and without.
-//
-// Built twice: as it is, and with -fno-exceptions. What both modes share is written once, with
-// `took` and `value_of` to read their different results.
 
-#include <cstdio>
-#include <cstring>
-#include <tcuda.hpp>
+#include "hpp.h"
 #include <tcuda.hpp> // twice is once
-#include <type_traits>
-#include <utility>
-
-static int failures = 0;
-
-static void expect(bool condition, const char *what) {
-    if (condition) return;
-    std::fprintf(stderr, "FAILED: %s\n", what);
-    failures++;
-}
-
-#ifdef TCUDA_NO_EXCEPTIONS
-static void took(tcuda::result result) { expect(result == TCUDA_STATUS_OK, tcuda_last_error()); }
-template <class T> static T value_of(tcuda::outcome<T> outcome) {
-    expect(outcome.status == TCUDA_STATUS_OK, tcuda_last_error());
-    return outcome.value;
-}
-#define TOOK(call) took(call)
-#else
-template <class T> static T value_of(T value) { return value; }
-#define TOOK(call) (call) // void: a failure throws
-#endif
 
 // ---- What the types promise ----
 
-template <class T> constexpr bool moves_only =
-    std::is_nothrow_move_constructible_v<T> && std::is_nothrow_move_assignable_v<T>
-    && !std::is_copy_constructible_v<T> && !std::is_copy_assignable_v<T>;
 static_assert(moves_only<tcuda::stream> && moves_only<tcuda::event>
     && moves_only<tcuda::allocation>);
 static_assert(!std::is_move_constructible_v<tcuda::device_guard>);
@@ -45,24 +15,16 @@ static_assert(!std::is_convertible_v<tcuda::stream, bool>);
 // ---- Helpers that ask the C interface ----
 
 static std::int64_t id_of(tcuda::stream_view stream) {
-    std::int64_t id = -1;
-    TOOK(tcuda::check(tcuda_stream_id(stream.get(), &id)));
-    return id;
+    return value_of(stream.id());
 }
 
 static std::int64_t current_id() { return id_of(value_of(tcuda::stream_view::current())); }
 
 static std::size_t allocated_bytes() {
-    std::size_t bytes = 0;
-    TOOK(tcuda::check(tcuda_memory_allocated(TCUDA_CURRENT_DEVICE, &bytes)));
-    return bytes;
+    return value_of(tcuda::query(tcuda_memory_allocated, TCUDA_CURRENT_DEVICE));
 }
 
-static std::int32_t current_device() {
-    std::int32_t device = -1;
-    TOOK(tcuda::check(tcuda_device_current(&device)));
-    return device;
-}
+static std::int32_t current_device() { return value_of(tcuda::query(tcuda_device_current)); }
 
 // Assigns through a reference, so that no compiler sees that both are the same object.
 template <class T> static void assign(T &to, T &from) { to = std::move(from); }
@@ -166,7 +128,7 @@ static void test_green_contexts() {
     tcuda_sm_partition *found = nullptr;
     const tcuda_status status = tcuda_sm_partition_from_device(TCUDA_CURRENT_DEVICE, &found);
     if (status == TCUDA_STATUS_NOT_SUPPORTED) return; // the driver is older
-    const tcuda::sm_partition given = tcuda::sm_partition::adopt(found), whole;
+    const tcuda::sm_partition given(tcuda::adopt(found)), whole;
     const std::uint32_t total = value_of(whole.info()).sm_count;
     expect(value_of(given.info()).sm_count == total, "a partition has all multiprocessors");
     const tcuda::green_context all(whole), some(8u);
@@ -257,12 +219,7 @@ static void test_errors() {
 }
 
 int main() {
-    const tcuda_status status = tcuda_init();
-    if (status == TCUDA_STATUS_NO_DRIVER || status == TCUDA_STATUS_NO_DEVICE) {
-        std::fprintf(stderr, "skipped: %s\n", tcuda_last_error());
-        return 77;
-    }
-    expect(status == TCUDA_STATUS_OK, "tcuda_init");
+    begin_test();
     test_stream_moves();
     test_allocation();
     test_fill_and_copy();
@@ -271,7 +228,5 @@ int main() {
     test_green_contexts();
     test_guards();
     test_errors();
-    std::size_t live = 0;
-    expect(tcuda_shutdown(&live) == TCUDA_STATUS_OK && live == 0, "no handle is left");
-    return failures == 0 ? 0 : 1;
+    return finish_test();
 }
