@@ -1028,12 +1028,12 @@ template <class T> result fill(void *ptr, const T &value, std::size_t count,
 
 #ifdef __cpp_lib_span
 /// Copies all elements of src to the beginning of dst; TCUDA_STATUS_INVALID_ARGUMENT if that has
-/// fewer (tcuda_copy_2d, of one row).
+/// fewer (tcuda_copy).
 template <class T, std::size_t Room, class From, std::size_t Count>
     requires std::is_same_v<T, std::remove_const_t<From>> && std::is_trivially_copyable_v<T>
 result copy(std::span<T, Room> dst, std::span<From, Count> src, stream_view stream = {}) {
-    return detail::acted(tcuda_copy_2d(dst.data(), dst.size_bytes(), src.data(), src.size_bytes(),
-        src.size_bytes(), 1, stream.get()));
+    return copy(src.size() <= dst.size() ? dst.data() : nullptr,
+        static_cast<const void *>(src.data()), src.size_bytes(), stream);
 }
 
 /// Writes a value to all elements (tcuda_fill).
