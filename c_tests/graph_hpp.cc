@@ -1,10 +1,13 @@
 // tcuda.hpp: captures of graphs, with exceptions and without.
 
 #include "hpp.h"
+#include <array>
+#include <iterator>
 #include <memory>
+#include <string>
+#include <vector>
 
-static_assert(std::is_nothrow_move_constructible_v<tcuda::graph>);
-static_assert(!std::is_copy_constructible_v<tcuda::graph>);
+static_assert(moves_only<tcuda::graph> && moves_only<tcuda::graphed_callable>);
 static_assert(!std::is_move_constructible_v<tcuda::graph_capture>);
 
 static std::int64_t id_of(tcuda::stream_view stream) {
@@ -183,11 +186,120 @@ static void test_hooks() {
     expect(count.use_count() == 1, "a hook that was refused is destroyed");
 }
 
+// Pools that graphs share, and objects that they keep.
+static void test_pools() {
+    const tcuda::mem_pool shared = tcuda::mem_pool::for_graphs();
+    const auto held = std::make_shared<int>(0);
+    tcuda::graph first, second(true);
+    {
+        tcuda::graph_capture capture(first, shared);
+        const tcuda::allocation inside(4096);
+        TOOK(tcuda::fill<unsigned char>(inside.get(), 1, 4096));
+        TOOK(first.retain(held, false));
+        TOOK(capture.end());
+    }
+    const tcuda::mem_pool pool = first.pool();
+    expect(value_of(pool.id()) == value_of(shared.id()), "a graph has the pool of its capture");
+    std::vector<tcuda::mem_pool> pools;
+    TOOK(first.pools(std::back_inserter(pools)));
+    expect(pools.size() == 1 && value_of(pools[0].id()) == value_of(shared.id()), "just that");
+    FAILS(TCUDA_STATUS_INVALID_STATE, second.pool());
+    expect(held.use_count() == 2, "a graph keeps an object");
+    TOOK(first.clear());
+    expect(held.use_count() == 1, "until it is cleared");
+    {
+        tcuda::graph_capture capture(second);
+        TOOK(second.retain(held, true));
+        TOOK(capture.end());
+    }
+    std::string dot;
+    TOOK(tcuda::read_into(dot, tcuda_graph_data_dot, second));
+    expect(dot.find("digraph") != std::string::npos, "a text of a graph");
+    second.reset();
+    expect(held.use_count() == 1, "or destroyed");
+}
+
+// Fills its output with its input, which is 64 bytes, and writes a mark at its beginning.
+struct layer {
+    std::shared_ptr<int> runs;
+    unsigned char mark;
+
+    std::int32_t operator()(tcuda::list<tcuda_tensor> inputs, tcuda::stream_view stream,
+        tcuda_tensor *outputs) const {
+        static std::int64_t shape[] = {64};
+        ++*runs;
+        void *data = nullptr;
+        if (inputs.size() != 1 || tcuda_malloc(64, -1, stream.get(), &data) != TCUDA_STATUS_OK)
+            return 5;
+        const bool queued = tcuda_copy(data, inputs[0].data, 64, stream.get()) == TCUDA_STATUS_OK
+            && tcuda_fill(data, &mark, 1, 1, stream.get()) == TCUDA_STATUS_OK;
+        outputs[0] = inputs[0];
+        outputs[0].data = data;
+        outputs[0].shape = shape;
+        outputs[0].strides = nullptr;
+        return queued ? 0 : 6;
+    }
+};
+
+static std::array<unsigned char, 64> bytes_of(const tcuda_tensor &tensor) {
+    std::array<unsigned char, 64> host{};
+    TOOK(tcuda::copy(host.data(), tensor.data, host.size()));
+    TOOK(value_of(tcuda::stream_view::current()).synchronize());
+    return host;
+}
+
+static void test_callables() {
+    const tcuda::allocation memory(64);
+    const tcuda::tensor_view<1> input = tcuda::view(memory.as<unsigned char>(), {64}, 0);
+    const std::array<tcuda_tensor, 1> samples = {input};
+    TOOK(tcuda::fill<unsigned char>(memory.get(), 3, 64));
+    const auto runs = std::make_shared<int>(0), other = std::make_shared<int>(0);
+    {
+        const tcuda::graphed_callable forward(tcuda::callable(layer{runs, 7}, samples, 1));
+        // Three runs to warm up, and the capture.
+        expect(*runs == 4 && runs.use_count() == 2, "a callable is captured");
+        tcuda_tensor output = {};
+        TOOK(tcuda::fill<unsigned char>(memory.get(), 4, 64));
+        TOOK(forward({input}, &output, 1));
+        const auto bytes = bytes_of(output);
+        expect(bytes[0] == 7 && bytes[1] == 4 && bytes[63] == 4, "a replay has the new input");
+        expect(*runs == 4, "and runs no code of the host");
+        FAILS(TCUDA_STATUS_INVALID_ARGUMENT, forward({}, &output, 1));
+        FAILS(TCUDA_STATUS_INVALID_STATE, forward.backward({output}, &output, 1));
+    }
+    expect(runs.use_count() == 1, "its function object ends with it");
+    {
+        auto options = tcuda_graphed_callable_options(TCUDA_INIT(tcuda_graphed_callable_options));
+        options.warmup_iterations = 1;
+        std::vector<tcuda::callable> callables;
+        callables.emplace_back(layer{runs, 1}, layer{other, 2}, samples, 1);
+        callables.emplace_back(layer{runs, 3}, layer{other, 4}, samples, 1);
+        std::vector<tcuda::graphed_callable> graphed;
+        TOOK(tcuda::graphed_callable::create_all(callables, std::back_inserter(graphed), &options));
+        callables.clear();
+        expect(graphed.size() == 2 && *runs == 8 && *other == 4, "two, forward and backward");
+        tcuda_tensor outputs[2] = {}, gradients[2] = {};
+        TOOK(graphed[0]({input}, &outputs[0], 1));
+        TOOK(graphed[1]({outputs[0]}, &outputs[1], 1));
+        TOOK(graphed[1].backward({outputs[1]}, &gradients[1], 1));
+        TOOK(graphed[0].backward({gradients[1]}, &gradients[0], 1));
+        expect(bytes_of(outputs[1])[0] == 3 && bytes_of(gradients[0])[0] == 2, "marks of each");
+        expect(bytes_of(gradients[0])[63] == 4, "and the input's last byte");
+    }
+    expect(runs.use_count() == 1 && other.use_count() == 1, "all function objects end");
+    const auto fails = [runs](auto...) { return std::int32_t{77}; };
+    FAILS(TCUDA_STATUS_CALLBACK_FAILED,
+        tcuda::graphed_callable(tcuda::callable(fails, samples, 1)));
+    expect(tcuda_last_error_native() == 77 && runs.use_count() == 2, "its code; it is destroyed");
+}
+
 int main() {
     begin_test();
     test_capture();
     test_bodies();
     test_abandoned();
     test_hooks();
+    test_pools();
+    test_callables();
     return finish_test();
 }

@@ -1,6 +1,10 @@
 // tcuda.hpp: moves, guards and errors, with exceptions and without.
 
 #include "hpp.h"
+#include <atomic>
+#include <iterator>
+#include <memory>
+#include <vector>
 #include <tcuda.hpp> // twice is once
 
 // ---- What the types promise ----
@@ -11,6 +15,8 @@ static_assert(!std::is_move_constructible_v<tcuda::device_guard>);
 static_assert(!std::is_move_constructible_v<tcuda::stream_guard>);
 static_assert(sizeof(tcuda::stream_view) == sizeof(void *));
 static_assert(!std::is_convertible_v<tcuda::stream, bool>);
+static_assert(moves_only<tcuda::sm_partition> && moves_only<tcuda::green_context>);
+static_assert(!std::is_move_constructible_v<tcuda::green_context_guard>);
 
 // ---- Helpers that ask the C interface ----
 
@@ -124,6 +130,36 @@ static void test_events() {
     expect(!end && moved, "events move");
 }
 
+static void test_streams() {
+    const std::int32_t device = current_device();
+    const auto [least, greatest] = value_of(tcuda::query(tcuda_stream_priority_range, device));
+    const tcuda::stream stream(device, greatest);
+    expect(least == 0 && value_of(stream.priority()) == greatest, "the most urgent priority");
+    expect(value_of(stream.device()) == device, "a stream has its device");
+    expect(value_of(stream.native()) != nullptr && value_of(stream.id()) != 0, "and handles");
+    const tcuda::stream_view fallback = value_of(tcuda::stream_view::default_of());
+    expect(value_of(fallback.native()) == nullptr && value_of(fallback.id()) == 0, "the default");
+    expect(!value_of(stream.is_capturing()), "no capture");
+    const tcuda::stream_view captures = value_of(tcuda::stream_view::for_captures(device));
+    expect(value_of(captures.id()) != value_of(stream.id()), "a stream for captures");
+
+    const auto held = std::make_shared<std::atomic<int>>(0);
+    TOOK(stream.add_callback([held] { ++*held; }));
+    TOOK(stream.synchronize());
+    expect(*held == 1, "a function object runs in the order of the stream");
+    const tcuda::event event = tcuda::event::recorded(stream, TCUDA_EVENT_INTERPROCESS);
+    expect(value_of(event.device()) == device && value_of(event.native()) != nullptr, "an event");
+    const tcuda_ipc_event_handle handle = value_of(event.ipc_handle());
+    const tcuda_ipc_event_handle zero = {};
+    expect(std::memcmp(&handle, &zero, sizeof zero) != 0, "a handle for other processes");
+    FAILS(TCUDA_STATUS_INVALID_DEVICE, tcuda::event::from_ipc_handle(handle, 99));
+    const tcuda::event never;
+    expect(value_of(never.device()) == -1 && value_of(never.native()) == nullptr, "not recorded");
+    FAILS(TCUDA_STATUS_INVALID_ARGUMENT, never.ipc_handle());
+    FAILS(TCUDA_STATUS_INVALID_ARGUMENT,
+        tcuda::event(TCUDA_EVENT_TIMING | TCUDA_EVENT_INTERPROCESS));
+}
+
 static void test_green_contexts() {
     tcuda_sm_partition *found = nullptr;
     const tcuda_status status = tcuda_sm_partition_from_device(TCUDA_CURRENT_DEVICE, &found);
@@ -139,6 +175,31 @@ static void test_green_contexts() {
     const tcuda::allocation block(4096, stream);
     TOOK(tcuda::fill<unsigned char>(block.get(), 1, 4096, stream));
     TOOK(stream.synchronize());
+
+    // Disjoint parts of 16 multiprocessors, and what is left.
+    std::vector<tcuda::sm_partition> parts;
+    const tcuda::sm_partition rest = value_of(whole.split(16, std::back_inserter(parts), 2));
+    expect(parts.size() == 2 && value_of(parts[0].info()).sm_count == 16, "two parts");
+    expect(rest && value_of(rest.info()).sm_count == total - 32, "and the rest");
+    FAILS(TCUDA_STATUS_INVALID_STATE, parts[0].split(8, std::back_inserter(parts)));
+    expect(parts.size() == 2, "nothing more");
+    const std::int64_t outside = current_id();
+    const tcuda::green_context part(parts[1]);
+    {
+        const tcuda::green_context_guard guard(part);
+        expect(current_id() != outside, "one of its streams is current");
+        FAILS(TCUDA_STATUS_INVALID_STATE, tcuda::green_context_guard(part));
+    }
+    expect(current_id() == outside, "until the end of the scope");
+    auto options = tcuda_green_context_options(TCUDA_INIT(tcuda_green_context_options));
+    options.sm_count = 8;
+    expect(value_of(tcuda::green_context(options).info()).sm_count == count, "by options");
+    tcuda_sm_group group = {};
+    group.sm_count = 16;
+    std::vector<tcuda::sm_partition> groups;
+    if (STATUS_OF(whole.split({group}, std::back_inserter(groups))) == TCUDA_STATUS_OK)
+        expect(groups.size() == 1 && value_of(groups[0].info()).sm_count == 16, "a group");
+    else expect(groups.empty(), "the driver is older");
 }
 
 static void test_guards() {
@@ -225,6 +286,7 @@ int main() {
     test_fill_and_copy();
     test_files();
     test_events();
+    test_streams();
     test_green_contexts();
     test_guards();
     test_errors();

@@ -14,7 +14,9 @@ static_assert(!std::is_move_constructible_v<tcuda::mem_pool_scope>);
 
 static constexpr std::size_t mib = 1 << 20;
 
-static tcuda_memory_statistics statistics() { return value_of(tcuda::query(tcuda_memory_stats, 0)); }
+static tcuda_memory_statistics statistics() {
+    return value_of(tcuda::query(tcuda_memory_stats, 0));
+}
 
 static std::size_t allocated() { return value_of(tcuda::query(tcuda_memory_allocated, 0)); }
 

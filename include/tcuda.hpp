@@ -1511,20 +1511,21 @@ private:
     tcuda_stream *stream_ = nullptr;
 };
 
-/// What graphed_callable captures: function objects, and tensors like their inputs. A function
-/// object is int32_t compute(list<tcuda_tensor> inputs, stream_view stream, tcuda_tensor *outputs),
-/// as tcuda_callable_fn says; it must not throw.
+/// What graphed_callable captures: function objects, and tensors like their inputs, in a container
+/// that the caller keeps until then. A function object is
+/// int32_t compute(list<tcuda_tensor> inputs, stream_view stream, tcuda_tensor *outputs), as
+/// tcuda_callable_fn says; it must not throw.
 class callable {
 public:
     /// A forward function.
-    template <class Forward>
-    callable(Forward forward, list<tcuda_tensor> samples, std::size_t num_outputs)
+    template <class Forward, class Samples>
+    callable(Forward forward, Samples &samples, std::size_t num_outputs)
         : callable(std::move(forward), nullptr, samples, num_outputs) {}
     /// A forward and a backward function.
-    template <class Forward, class Backward> callable(Forward forward, Backward backward,
-        list<tcuda_tensor> samples, std::size_t num_outputs) {
-        callable_.sample_inputs = samples.data();
-        callable_.num_inputs = samples.size();
+    template <class Forward, class Backward, class Samples>
+    callable(Forward forward, Backward backward, Samples &samples, std::size_t num_outputs) {
+        callable_.sample_inputs = detail::items(std::data(samples));
+        callable_.num_inputs = std::size(samples);
         callable_.num_outputs = num_outputs;
         using pair = std::pair<Forward, Backward>;
         (void)detail::created(

@@ -57,6 +57,7 @@ LEFT_OUT = {"faults", "replay_faults", "denied", "cancel", "reclamation", "plugg
             "pool_memory", "forks", "log", "remedies", "without_driver", "without_driver_cc",
             "ended", "files", "kernel_headers", "many", "sync_debug_calls", "unmapped",
             "wrong_kind", "every_function", "dlopen", "hpp_cc", "compiled_hpp_cc",
+            "memory_hpp_cc", "random_hpp_cc", "comm_hpp_cc",
             "quickstart_cc", "link_cc", "driver_gone", "driver_poor",
             "simulator_driver", "simulator_missing", "visible", "backend", "backends",
             "backends_capture", "pluggable", "sandbox", "teardown", "reentry", "capture",
