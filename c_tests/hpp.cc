@@ -4,6 +4,8 @@
 #include <atomic>
 #include <iterator>
 #include <memory>
+#include <string>
+#include <unistd.h>
 #include <vector>
 #include <tcuda.hpp> // twice is once
 
@@ -91,7 +93,8 @@ static void test_fill_and_copy() {
 }
 
 static void test_files() {
-    const char *const path = "hpp_cc.bin";
+    const std::string name = "hpp_cc." + std::to_string(getpid()) + ".bin"; // of this process
+    const char *const path = name.c_str();
     const tcuda::stream stream;
     const tcuda::allocation block(1000, stream);
     TOOK(tcuda::fill(block.get(), 'f', 1000, stream));

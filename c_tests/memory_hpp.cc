@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <unistd.h>
 #include <vector>
 
 static_assert(moves_only<tcuda::host_allocation> && moves_only<tcuda::managed_allocation>);
@@ -258,9 +259,10 @@ static void test_snapshots() {
     expect(!json.empty() && json.front() == '{' && json.back() == '}', "JSON to its last byte");
     // A pickle begins with its protocol, and ends in STOP.
     expect(pickle.size() > 2 && pickle[0] == '\x80' && pickle.back() == '.', "a whole pickle");
-    TOOK(snapshot.save("memory_hpp.json"));
-    expect(std::remove("memory_hpp.json") == 0, "a file");
-    FAILS(TCUDA_STATUS_INVALID_ARGUMENT, snapshot.save("memory_hpp.txt"));
+    const std::string path = "memory_hpp." + std::to_string(getpid()); // of this process
+    TOOK(snapshot.save((path + ".json").c_str()));
+    expect(std::remove((path + ".json").c_str()) == 0, "a file");
+    FAILS(TCUDA_STATUS_INVALID_ARGUMENT, snapshot.save((path + ".txt").c_str()));
 }
 
 static void test_observers() {
