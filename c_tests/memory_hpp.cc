@@ -57,6 +57,7 @@ static void test_statistics() {
     expect(inside.allocated_bytes.all.peak == before + 1536, "the peak of a scope");
     expect(inside.allocation.all.allocated == 2 && inside.allocation.all.freed == 2, "its blocks");
     FAILS(TCUDA_STATUS_INVALID_STATE, tcuda::query(tcuda_memory_stats_pop, 0));
+    FAILS(TCUDA_STATUS_INVALID_STATE, scope.end());
     {
         const tcuda::memory_stats_scope left;
         expect(left.status() == TCUDA_STATUS_OK, "a scope that is left");
@@ -189,6 +190,8 @@ static void test_pools() {
     expect(value_of(one.id()) == std::make_tuple(std::uint64_t{0}, std::uint64_t{77}), "by number");
     expect(value_of(one.use_count()) == 2, "two handles of one pool");
     FAILS(TCUDA_STATUS_INVALID_ARGUMENT, tcuda::mem_pool::from_id(7, 7));
+    FAILS(TCUDA_STATUS_INVALID_STATE,
+        tcuda::mem_pool::from_id(0, 77, tcuda::pluggable_allocator::managed()));
     const tcuda::mem_pool of_graphs = tcuda::mem_pool::for_graphs();
     expect(of_graphs && value_of(of_graphs.id()) != value_of(one.id()), "a pool for graphs");
 }

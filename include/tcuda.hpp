@@ -350,6 +350,7 @@ private:
 // ---- Streams and events ----
 
 class event;
+class stream_view;
 
 /// The calls of a stream, owned or not.
 template <class Self> class stream_calls {
@@ -361,9 +362,7 @@ public:
     /// Work queued from now on waits for an event (tcuda_stream_wait_event).
     result wait(const event &event) const;
     /// Work queued from now on waits for what another stream holds now (tcuda_stream_wait_stream).
-    template <class Stream> result wait(const stream_calls<Stream> &other) const {
-        return detail::acted(tcuda_stream_wait_stream(handle(), other.handle()));
-    }
+    result wait(stream_view other) const;
     /// Queues a call of a function object, on a thread of the driver; it must neither throw nor
     /// call tcuda (tcuda_stream_add_callback).
     template <class Function> result add_callback(Function function) const {
@@ -389,7 +388,6 @@ public:
     }
 
 private:
-    template <class> friend class stream_calls;
     tcuda_stream *handle() const noexcept { return static_cast<const Self *>(this)->get(); }
 };
 
@@ -488,6 +486,9 @@ public:
 
 template <class Self> result stream_calls<Self>::wait(const event &event) const {
     return detail::acted(tcuda_stream_wait_event(handle(), event.get()));
+}
+template <class Self> result stream_calls<Self>::wait(stream_view other) const {
+    return detail::acted(tcuda_stream_wait_stream(handle(), other.get()));
 }
 
 /// Makes a device current for this thread until the end of the scope; a negative one has no effect
@@ -838,6 +839,11 @@ public:
     static mem_pool from_id(std::uint64_t id0, std::uint64_t id1) {
         return mem_pool(detail::create(tcuda_mem_pool_from_id, id0, id1, nullptr));
     }
+    /// A new pool with a pair of numbers, of an allocator's memory (tcuda_mem_pool_from_id).
+    static mem_pool from_id(std::uint64_t id0, std::uint64_t id1,
+        const pluggable_allocator &allocator) {
+        return mem_pool(detail::create(tcuda_mem_pool_from_id, id0, id1, allocator));
+    }
     /// A new pool for graphs to share (tcuda_graph_pool_handle).
     static mem_pool for_graphs() { return mem_pool(detail::create(tcuda_graph_pool_handle)); }
 
@@ -943,10 +949,13 @@ public:
     ~memory_stats_scope() {
         if (is_open_) detail::ignore(tcuda_memory_stats_pop(device_, nullptr));
     }
-    /// Ends it on the thread that began it, and returns its peaks and totals.
+    /// Ends it on the thread that began it, once, and returns its peaks and totals.
     outcome<tcuda_memory_statistics> end() {
+        auto stats = detail::empty<tcuda_memory_statistics>();
+        if (is_open_) status_ = tcuda_memory_stats_pop(device_, &stats);
+        const tcuda_status status = std::exchange(status_, TCUDA_STATUS_INVALID_STATE);
         is_open_ = false;
-        return query(tcuda_memory_stats_pop, device_);
+        return detail::answered(status, stats);
     }
 
 private:
@@ -1044,8 +1053,6 @@ result fill(std::span<T, Count> to, const std::type_identity_t<T> &value, stream
 #endif
 
 // ---- Observers ----
-
-class graph;
 
 /// A registered function object: the end of this object ends the calls; the function object itself
 /// is destroyed once no thread is in it. It must not throw (tcuda_observer_destroy).
@@ -1883,10 +1890,10 @@ public:
     ~communicator_group() {
         if (is_open_) detail::ignore(tcuda_communicator_group_end());
     }
-    /// Ends it.
+    /// Ends it; again: the same status.
     result end() {
-        is_open_ = false;
-        return detail::acted(tcuda_communicator_group_end());
+        if (std::exchange(is_open_, false)) status_ = tcuda_communicator_group_end();
+        return detail::acted(status_);
     }
 
 private:
