@@ -6,8 +6,7 @@
 // (status and value), and a constructor's status is its object's status(). The two modes live in
 // inline namespaces of their own, so translation units of both kinds can be linked.
 //
-// Functions of C without a counterpart here: check() takes their status, query() returns what they
-// write, read_into() fills a container with their text or list, and adopt() gives a handle to the
+// Functions of C without a counterpart here: check() calls them, query() returns what they write, read_into() fills a container with their text or list, and adopt() gives a handle to the
 // object that owns it.
 //
 // Memory of the host is allocated only for function objects that the library keeps.
@@ -282,6 +281,13 @@ const tcuda_tensor *items(const tensor *list) noexcept;
 /// Checks the status of any function of tcuda.h: throws, or returns it as a result.
 inline result check(tcuda_status status) { return detail::acted(status); }
 
+/// Calls a function of tcuda.h and checks its status; inputs may be objects of this header.
+/// check(tcuda_graph_debug_dump, graph, "graph.dot")
+template <class... Parameters, class... Inputs>
+result check(tcuda_status (*function)(Parameters...), const Inputs &...inputs) {
+    return detail::acted(function(detail::raw(inputs, 0)...));
+}
+
 /// Calls a function of tcuda.h without its outputs, and returns them: one as it is, several as a
 /// std::tuple. query(tcuda_memory_allocated, 0); auto [free, total] = query(tcuda_memory_info, 0);
 /// Inputs may be objects of this header. For values and borrowed handles: nothing here destroys
@@ -356,7 +362,7 @@ class stream_view;
 template <class Self> class stream_calls {
 public:
     /// Waits for all queued work (tcuda_stream_synchronize).
-    result synchronize() const { return detail::acted(tcuda_stream_synchronize(handle())); }
+    result synchronize() const { return check(tcuda_stream_synchronize, handle()); }
     /// Has all queued work finished (tcuda_stream_query)?
     outcome<bool> query() const { return tcuda::query(tcuda_stream_query, handle()); }
     /// Work queued from now on waits for an event (tcuda_stream_wait_event).
@@ -464,12 +470,12 @@ public:
 
     /// Marks the present end of a stream (tcuda_event_record).
     result record(stream_view stream = {}) const {
-        return detail::acted(tcuda_event_record(handle_, stream.get()));
+        return check(tcuda_event_record, handle_, stream);
     }
     /// Has the recorded work completed (tcuda_event_query)?
     outcome<bool> query() const { return tcuda::query(tcuda_event_query, handle_); }
     /// Waits until the recorded work has completed (tcuda_event_synchronize).
-    result synchronize() const { return detail::acted(tcuda_event_synchronize(handle_)); }
+    result synchronize() const { return check(tcuda_event_synchronize, handle_); }
     /// Time from this event to a later one, both with TCUDA_EVENT_TIMING (tcuda_event_elapsed_ms).
     outcome<float> elapsed_ms(const event &end) const {
         return tcuda::query(tcuda_event_elapsed_ms, handle_, end);
@@ -485,10 +491,10 @@ public:
 };
 
 template <class Self> result stream_calls<Self>::wait(const event &event) const {
-    return detail::acted(tcuda_stream_wait_event(handle(), event.get()));
+    return check(tcuda_stream_wait_event, handle(), event);
 }
 template <class Self> result stream_calls<Self>::wait(stream_view other) const {
-    return detail::acted(tcuda_stream_wait_stream(handle(), other.get()));
+    return check(tcuda_stream_wait_stream, handle(), other);
 }
 
 /// Makes a device current for this thread until the end of the scope; a negative one has no effect
@@ -699,9 +705,7 @@ public:
 
     /// The memory is also used on `stream`: not reused before what is queued there is done
     /// (tcuda_record_stream).
-    result record(stream_view stream) const {
-        return detail::acted(tcuda_record_stream(handle_, stream.get()));
-    }
+    result record(stream_view stream) const { return check(tcuda_record_stream, handle_, stream); }
     /// For one other process, which imports it (tcuda_ipc_export).
     outcome<tcuda_ipc_handle> ipc_handle(stream_view stream = {}) const {
         return query(tcuda_ipc_export, handle_, stream);
@@ -719,9 +723,7 @@ public:
 
     /// The memory is also used on `stream`, by other work than this library's copies and fills
     /// (tcuda_host_record).
-    result record(stream_view stream) const {
-        return detail::acted(tcuda_host_record(handle_, stream.get()));
-    }
+    result record(stream_view stream) const { return check(tcuda_host_record, handle_, stream); }
 };
 
 /// Memory that the host and all devices use at the same address (tcuda_free).
@@ -736,15 +738,15 @@ public:
 
     /// How all of it is used: TCUDA_ADVISE_... (tcuda_memory_advise).
     result advise(std::int32_t advice, std::int32_t device = TCUDA_CURRENT_DEVICE) const {
-        return detail::acted(tcuda_memory_advise(handle_, size_bytes(), advice, device));
+        return check(tcuda_memory_advise, handle_, size_bytes(), advice, device);
     }
     /// Moves all of it to a device or the host, in the order of a stream (tcuda_memory_prefetch).
     result prefetch(std::int32_t device = TCUDA_CURRENT_DEVICE, stream_view stream = {}) const {
-        return detail::acted(tcuda_memory_prefetch(handle_, size_bytes(), device, stream.get()));
+        return check(tcuda_memory_prefetch, handle_, size_bytes(), device, stream);
     }
     /// Which streams use it: TCUDA_ATTACH_... (tcuda_memory_attach).
     result attach(std::uint32_t flags, stream_view stream = {}) const {
-        return detail::acted(tcuda_memory_attach(handle_, size_bytes(), flags, stream.get()));
+        return check(tcuda_memory_attach, handle_, size_bytes(), flags, stream);
     }
     /// What the driver knows about it (tcuda_memory_range).
     outcome<tcuda_memory_range_info> info() const {
@@ -781,10 +783,10 @@ public:
 
     /// Sets the optional functions (tcuda_pluggable_allocator_set_hooks).
     result set_hooks(const tcuda_pluggable_hooks &hooks) const {
-        return detail::acted(tcuda_pluggable_allocator_set_hooks(handle_, &hooks));
+        return check(tcuda_pluggable_allocator_set_hooks, handle_, &hooks);
     }
     /// All device memory comes from it from now on (tcuda_allocator_set_current).
-    result set_current() const { return detail::acted(tcuda_allocator_set_current(handle_)); }
+    result set_current() const { return check(tcuda_allocator_set_current, handle_); }
 };
 
 /// Segments and blocks of all devices, or of a pool, at one moment. Its texts:
@@ -819,9 +821,7 @@ public:
         return query(tcuda_memory_snapshot_event, handle_, device, index);
     }
     /// Writes a file, whose name ends in .pickle, .json or .html (tcuda_memory_snapshot_save).
-    result save(const char *path) const {
-        return detail::acted(tcuda_memory_snapshot_save(handle_, path));
-    }
+    result save(const char *path) const { return check(tcuda_memory_snapshot_save, handle_, path); }
 };
 
 /// A private pool, for any device. Its live blocks:
@@ -855,7 +855,7 @@ public:
     outcome<std::uint32_t> use_count() const { return query(tcuda_mem_pool_use_count, handle_); }
     /// For the allocations that follow (tcuda_mem_pool_set_flags).
     result set_flags(std::uint32_t flags) const {
-        return detail::acted(tcuda_mem_pool_set_flags(handle_, flags));
+        return check(tcuda_mem_pool_set_flags, handle_, flags);
     }
     /// Its segments and blocks (tcuda_mem_pool_snapshot).
     memory_snapshot snapshot(bool with_history = false) const {
@@ -864,10 +864,10 @@ public:
     }
     /// Gives its memory back to the driver and keeps its addresses (tcuda_mem_pool_sleep).
     result sleep(bool keep_contents) const {
-        return detail::acted(tcuda_mem_pool_sleep(handle_, keep_contents ? 1 : 0));
+        return check(tcuda_mem_pool_sleep, handle_, keep_contents ? 1 : 0);
     }
     /// Puts memory back at these addresses (tcuda_mem_pool_wake).
-    result wake() const { return detail::acted(tcuda_mem_pool_wake(handle_)); }
+    result wake() const { return check(tcuda_mem_pool_wake, handle_); }
     /// A block at an address in memory of the pool (tcuda_mem_pool_malloc_at).
     allocation malloc_at(void *ptr, std::size_t bytes) const {
         const tcuda_status status =
@@ -879,8 +879,7 @@ public:
     /// (tcuda_mem_pool_restore).
     result restore(list<tcuda_pool_block> blocks,
         std::int32_t device = TCUDA_CURRENT_DEVICE) const {
-        return detail::acted(
-            tcuda_mem_pool_restore(handle_, device, blocks.data(), blocks.size()));
+        return check(tcuda_mem_pool_restore, handle_, device, blocks.data(), blocks.size());
     }
     /// Are these just its live blocks on a device (tcuda_mem_pool_check_live)?
     outcome<bool> check_live(list<const void *> ptrs,
@@ -1025,14 +1024,14 @@ private:
 
 /// Copies bytes, any direction; only pageable host memory makes it wait (tcuda_copy).
 inline result copy(void *dst, const void *src, std::size_t bytes, stream_view stream = {}) {
-    return detail::acted(tcuda_copy(dst, src, bytes, stream.get()));
+    return check(tcuda_copy, dst, src, bytes, stream);
 }
 
 /// Writes a value of 1 to 16 bytes `count` times (tcuda_fill).
 template <class T> result fill(void *ptr, const T &value, std::size_t count,
     stream_view stream = {}) {
     static_assert(std::is_trivially_copyable_v<T> && sizeof(T) <= 16, "1 to 16 plain bytes");
-    return detail::acted(tcuda_fill(ptr, &value, sizeof(T), count, stream.get()));
+    return check(tcuda_fill, ptr, &value, sizeof(T), count, stream);
 }
 
 #ifdef __cpp_lib_span
@@ -1289,14 +1288,12 @@ public:
     /// Its seed (tcuda_generator_seed_get).
     outcome<std::uint64_t> seed() const { return query(tcuda_generator_seed_get, handle_); }
     /// Seeds it; its offset becomes 0 (tcuda_generator_seed_set).
-    result seed(std::uint64_t seed) const {
-        return detail::acted(tcuda_generator_seed_set(handle_, seed));
-    }
+    result seed(std::uint64_t seed) const { return check(tcuda_generator_seed_set, handle_, seed); }
     /// Its offset in 32-bit words (tcuda_generator_offset_get).
     outcome<std::uint64_t> offset() const { return query(tcuda_generator_offset_get, handle_); }
     /// Sets it, to a multiple of 4 (tcuda_generator_offset_set).
     result offset(std::uint64_t offset) const {
-        return detail::acted(tcuda_generator_offset_set(handle_, offset));
+        return check(tcuda_generator_offset_set, handle_, offset);
     }
     /// Seed and offset (tcuda_generator_state_get).
     outcome<random_state> state() const {
@@ -1306,7 +1303,7 @@ public:
     }
     /// Sets seed and offset (tcuda_generator_state_set).
     result state(const random_state &state) const {
-        return detail::acted(tcuda_generator_state_set(handle_, state.data()));
+        return check(tcuda_generator_state_set, handle_, state.data());
     }
     /// Draws so many 32-bit words for each thread of a kernel (tcuda_generator_philox_state).
     outcome<tcuda_philox_state> philox_state(std::uint64_t increment) const {
@@ -1315,49 +1312,49 @@ public:
 
     /// Uniform numbers in [low, high) (tcuda_random_uniform).
     result uniform(const tcuda_tensor &to, double low, double high, stream_view on = {}) const {
-        return detail::acted(tcuda_random_uniform(&to, low, high, handle_, on.get()));
+        return check(tcuda_random_uniform, &to, low, high, handle_, on);
     }
     /// Normal numbers (tcuda_random_normal).
     result normal(const tcuda_tensor &to, double mean, double stddev, stream_view on = {}) const {
-        return detail::acted(tcuda_random_normal(&to, mean, stddev, handle_, on.get()));
+        return check(tcuda_random_normal, &to, mean, stddev, handle_, on);
     }
     /// Integers in [low, high) (tcuda_random_integers).
     result integers(const tcuda_tensor &to, std::int64_t low, std::int64_t high,
         stream_view on = {}) const {
-        return detail::acted(tcuda_random_integers(&to, low, high, handle_, on.get()));
+        return check(tcuda_random_integers, &to, low, high, handle_, on);
     }
     /// Integers from `low` to the largest of the type (tcuda_random_integers_from).
     result integers_from(const tcuda_tensor &to, std::int64_t low, stream_view on = {}) const {
-        return detail::acted(tcuda_random_integers_from(&to, low, handle_, on.get()));
+        return check(tcuda_random_integers_from, &to, low, handle_, on);
     }
     /// Integers from 0 to the largest of the type (tcuda_random_integers_all).
     result integers_all(const tcuda_tensor &to, stream_view on = {}) const {
-        return detail::acted(tcuda_random_integers_all(&to, handle_, on.get()));
+        return check(tcuda_random_integers_all, &to, handle_, on);
     }
     /// 1 with probability p, else 0 (tcuda_random_bernoulli).
     result bernoulli(const tcuda_tensor &to, double p, stream_view on = {}) const {
-        return detail::acted(tcuda_random_bernoulli(&to, p, handle_, on.get()));
+        return check(tcuda_random_bernoulli, &to, p, handle_, on);
     }
     /// The same with a probability for each element (tcuda_random_bernoulli_tensor).
     result bernoulli(const tcuda_tensor &to, const tcuda_tensor &p, stream_view on = {}) const {
-        return detail::acted(tcuda_random_bernoulli_tensor(&to, &p, handle_, on.get()));
+        return check(tcuda_random_bernoulli_tensor, &to, &p, handle_, on);
     }
     /// Exponential numbers (tcuda_random_exponential).
     result exponential(const tcuda_tensor &to, double rate, stream_view on = {}) const {
-        return detail::acted(tcuda_random_exponential(&to, rate, handle_, on.get()));
+        return check(tcuda_random_exponential, &to, rate, handle_, on);
     }
     /// Log-normal numbers (tcuda_random_log_normal).
     result log_normal(const tcuda_tensor &to, double mean, double stddev,
         stream_view on = {}) const {
-        return detail::acted(tcuda_random_log_normal(&to, mean, stddev, handle_, on.get()));
+        return check(tcuda_random_log_normal, &to, mean, stddev, handle_, on);
     }
     /// Cauchy's numbers (tcuda_random_cauchy).
     result cauchy(const tcuda_tensor &to, double median, double sigma, stream_view on = {}) const {
-        return detail::acted(tcuda_random_cauchy(&to, median, sigma, handle_, on.get()));
+        return check(tcuda_random_cauchy, &to, median, sigma, handle_, on);
     }
     /// Numbers of trials up to the first success (tcuda_random_geometric).
     result geometric(const tcuda_tensor &to, double p, stream_view on = {}) const {
-        return detail::acted(tcuda_random_geometric(&to, p, handle_, on.get()));
+        return check(tcuda_random_geometric, &to, p, handle_, on);
     }
 };
 
@@ -1373,16 +1370,16 @@ public:
 
     /// Queues all of it (tcuda_graph_replay).
     result replay(stream_view stream = {}) const {
-        return detail::acted(tcuda_graph_replay(handle_, stream.get()));
+        return check(tcuda_graph_replay, handle_, stream);
     }
     /// Makes a graph that keeps its template executable (tcuda_graph_instantiate).
-    result instantiate() const { return detail::acted(tcuda_graph_instantiate(handle_)); }
+    result instantiate() const { return check(tcuda_graph_instantiate, handle_); }
     /// Copies the parameters of another graph, which keeps its template (tcuda_graph_update).
     result update(const graph &source) const {
-        return detail::acted(tcuda_graph_update(handle_, source.handle_));
+        return check(tcuda_graph_update, handle_, source.handle_);
     }
     /// Drops what was captured; reset() destroys the object (tcuda_graph_reset).
-    result clear() const { return detail::acted(tcuda_graph_reset(handle_)); }
+    result clear() const { return check(tcuda_graph_reset, handle_); }
     /// The pool of what was captured, for others to share (tcuda_graph_pool).
     mem_pool pool() const { return mem_pool(detail::create(tcuda_graph_pool, handle_)); }
     /// Writes all pools that hold its memory, at most 128, to an output iterator of mem_pool
@@ -1398,7 +1395,7 @@ public:
     }
     /// Registers a generator with the next capture (tcuda_graph_register_generator).
     result register_generator(const generator &generator) const {
-        return detail::acted(tcuda_graph_register_generator(handle_, generator.get()));
+        return check(tcuda_graph_register_generator, handle_, generator);
     }
     /// Keeps an object as long as what is captured. synchronize: it is destroyed after all replays
     /// (tcuda_graph_retain).
@@ -1466,7 +1463,7 @@ public:
     /// Ends the capture; the graph is empty where that fails (tcuda_graph_end).
     result end() {
         tcuda_graph *const graph = std::exchange(graph_, nullptr);
-        return detail::acted(tcuda_graph_end(graph, previous_, previous_device_));
+        return check(tcuda_graph_end, graph, previous_, previous_device_);
     }
 
 private:
@@ -1506,12 +1503,10 @@ public:
     /// Sets the condition of the node, behind the work of a stream; of the body, if none is given
     /// (tcuda_graph_conditional_set).
     result set(const void *predicate, stream_view stream = {}) const {
-        return detail::acted(tcuda_graph_conditional_set(graph_, predicate, stream.get()));
+        return check(tcuda_graph_conditional_set, graph_, predicate, stream);
     }
     /// Ends it.
-    result end() {
-        return detail::acted(tcuda_graph_conditional_end(std::exchange(graph_, nullptr)));
-    }
+    result end() { return check(tcuda_graph_conditional_end, std::exchange(graph_, nullptr)); }
 
 private:
     tcuda_graph *graph_ = nullptr; // until the body has ended
@@ -1599,15 +1594,15 @@ public:
     /// the next call (tcuda_graphed_callable_call).
     result operator()(list<tcuda_tensor> inputs, tcuda_tensor *outputs, std::size_t num_outputs,
         stream_view stream = {}) const {
-        return detail::acted(tcuda_graphed_callable_call(
-            handle_, inputs.data(), inputs.size(), stream.get(), outputs, num_outputs));
+        return check(tcuda_graphed_callable_call, handle_, inputs.data(), inputs.size(), stream,
+            outputs, num_outputs);
     }
     /// Replays the backward function; room for num_inputs borrowed views of gradients
     /// (tcuda_graphed_callable_call_backward).
     result backward(list<tcuda_tensor> grad_outputs, tcuda_tensor *grad_inputs,
         std::size_t num_inputs, stream_view stream = {}) const {
-        return detail::acted(tcuda_graphed_callable_call_backward(handle_, grad_outputs.data(),
-            grad_outputs.size(), stream.get(), grad_inputs, num_inputs));
+        return check(tcuda_graphed_callable_call_backward, handle_, grad_outputs.data(),
+            grad_outputs.size(), stream, grad_inputs, num_inputs);
     }
 };
 
@@ -1636,8 +1631,8 @@ public:
     /// Queues it (tcuda_jit_call). jit({x, y}, {out}, stream, {scalar("alpha", 2.0)})
     result operator()(tensors inputs, tensors outputs, stream_view stream = {},
         scalars instead = {}) const {
-        return detail::acted(tcuda_jit_call(handle_, inputs.data(), inputs.size(), instead.data(),
-            instead.size(), outputs.data(), outputs.size(), stream.get()));
+        return check(tcuda_jit_call, handle_, inputs.data(), inputs.size(), instead.data(),
+            instead.size(), outputs.data(), outputs.size(), stream);
     }
 
 private:
@@ -1687,8 +1682,7 @@ public:
         stream_view stream, const Arguments &...arguments) const {
         void *const list[] = {
             const_cast<void *>(static_cast<const void *>(&arguments))..., nullptr};
-        return detail::acted(tcuda_kernel_launch(
-            handle_, &options, list, sizeof...(Arguments), stream.get()));
+        return check(tcuda_kernel_launch, handle_, &options, list, sizeof...(Arguments), stream);
     }
 
     /// What it needs, and how many blocks of such a launch run at the same time
@@ -1724,20 +1718,19 @@ namespace comm {
 /// A copy on each of some devices (tcuda_comm_broadcast).
 template <class Tensors>
 result broadcast(const tcuda_tensor &src, list<std::int32_t> devices, Tensors &outs) {
-    return detail::acted(tcuda_comm_broadcast(
-        &src, devices.data(), devices.size(), detail::room(outs, devices.size())));
+    return check(tcuda_comm_broadcast, &src, devices.data(), devices.size(),
+        detail::room(outs, devices.size()));
 }
 /// Copies into each of some others (tcuda_comm_broadcast_into).
 inline result broadcast_into(const tcuda_tensor &src, list<tcuda_tensor> outs) {
-    return detail::acted(tcuda_comm_broadcast_into(&src, outs.data(), outs.size()));
+    return check(tcuda_comm_broadcast_into, &src, outs.data(), outs.size());
 }
 /// Copies of many tensors, device by device; buffer_bytes 0 is 10 MiB
 /// (tcuda_comm_broadcast_coalesced).
 template <class Tensors> result broadcast_coalesced(list<tcuda_tensor> tensors,
     list<std::int32_t> devices, Tensors &outs, std::size_t buffer_bytes = 0) {
-    return detail::acted(tcuda_comm_broadcast_coalesced(tensors.data(), tensors.size(),
-        devices.data(), devices.size(), buffer_bytes,
-        detail::room(outs, tensors.size() * devices.size())));
+    return check(tcuda_comm_broadcast_coalesced, tensors.data(), tensors.size(), devices.data(),
+        devices.size(), buffer_bytes, detail::room(outs, tensors.size() * devices.size()));
 }
 
 /// The sum of tensors of several devices (tcuda_comm_reduce_add).
@@ -1750,16 +1743,16 @@ inline outcome<tensor> reduce_add(list<tcuda_tensor> tensors,
 }
 /// The sum into a tensor, whose device is the destination (tcuda_comm_reduce_add_into).
 inline result reduce_add_into(list<tcuda_tensor> tensors, const tcuda_tensor &out) {
-    return detail::acted(tcuda_comm_reduce_add_into(tensors.data(), tensors.size(), &out));
+    return check(tcuda_comm_reduce_add_into, tensors.data(), tensors.size(), &out);
 }
 /// Many sums: `tensors` is one list after the other, each as long as `outs`
 /// (tcuda_comm_reduce_add_coalesced).
 template <class Tensors> result reduce_add_coalesced(list<tcuda_tensor> tensors, Tensors &outs,
     std::int32_t destination = TCUDA_CURRENT_DEVICE, std::size_t buffer_bytes = 0) {
     const std::size_t each = std::size(outs), lists = each == 0 ? 1 : tensors.size() / each;
-    return detail::acted(tcuda_comm_reduce_add_coalesced(
+    return check(tcuda_comm_reduce_add_coalesced,
         lists * each == tensors.size() ? tensors.data() : nullptr, lists, each, destination,
-        buffer_bytes, detail::room(outs, each)));
+        buffer_bytes, detail::room(outs, each));
 }
 
 /// Splits a tensor along a dimension, one piece for each device; chunk_sizes and streams may be
@@ -1770,15 +1763,15 @@ template <class Tensors> result scatter(const tcuda_tensor &tensor, list<std::in
     const std::size_t count = devices.size();
     const bool fit = (chunk_sizes.size() == 0 || chunk_sizes.size() == count)
         && (streams.size() == 0 || streams.size() == count);
-    return detail::acted(tcuda_comm_scatter(&tensor, devices.data(), chunk_sizes.data(), count, dim,
-        streams.data(), fit ? detail::room(outs, count) : nullptr));
+    return check(tcuda_comm_scatter, &tensor, devices.data(), chunk_sizes.data(), count, dim,
+        streams.data(), fit ? detail::room(outs, count) : nullptr);
 }
 /// Splits a tensor into others, whose sizes say how (tcuda_comm_scatter_into).
 inline result scatter_into(const tcuda_tensor &tensor, list<tcuda_tensor> outs,
     std::int32_t dim = 0, list<tcuda_stream *> streams = {}) {
     const bool fit = streams.size() == 0 || streams.size() == outs.size();
-    return detail::acted(tcuda_comm_scatter_into(
-        &tensor, fit ? outs.data() : nullptr, outs.size(), dim, streams.data()));
+    return check(tcuda_comm_scatter_into, &tensor, fit ? outs.data() : nullptr, outs.size(), dim,
+        streams.data());
 }
 
 /// Joins tensors along a dimension (tcuda_comm_gather).
@@ -1792,7 +1785,7 @@ inline outcome<tensor> gather(list<tcuda_tensor> tensors, std::int32_t dim = 0,
 /// Joins tensors into another (tcuda_comm_gather_into).
 inline result gather_into(list<tcuda_tensor> tensors, const tcuda_tensor &out,
     std::int32_t dim = 0) {
-    return detail::acted(tcuda_comm_gather_into(tensors.data(), tensors.size(), dim, &out));
+    return check(tcuda_comm_gather_into, tensors.data(), tensors.size(), dim, &out);
 }
 
 } // namespace comm
@@ -1823,15 +1816,14 @@ public:
     }
 
     /// Aborts work that hangs (tcuda_communicator_abort).
-    result abort() const { return detail::acted(tcuda_communicator_abort(handle_)); }
+    result abort() const { return check(tcuda_communicator_abort, handle_); }
     /// Has it failed (tcuda_communicator_query)?
-    result query() const { return detail::acted(tcuda_communicator_query(handle_)); }
+    result query() const { return check(tcuda_communicator_query, handle_); }
 
     /// Reduces over all ranks, TCUDA_REDUCE_... (tcuda_communicator_all_reduce).
     result all_reduce(const tcuda_tensor &input, const tcuda_tensor &output,
         tcuda_reduce_op op = TCUDA_REDUCE_SUM, stream_view stream = {}) const {
-        return detail::acted(
-            tcuda_communicator_all_reduce(handle_, &input, &output, op, stream.get()));
+        return check(tcuda_communicator_all_reduce, handle_, &input, &output, op, stream);
     }
     /// Copies the root's tensor to all ranks, in place (tcuda_communicator_broadcast).
     result broadcast(const tcuda_tensor &tensor, std::int32_t root,
@@ -1841,8 +1833,7 @@ public:
     /// Copies the root's input to all outputs (tcuda_communicator_broadcast).
     result broadcast(const tcuda_tensor &input, const tcuda_tensor &output, std::int32_t root,
         stream_view stream = {}) const {
-        return detail::acted(
-            tcuda_communicator_broadcast(handle_, &input, &output, root, stream.get()));
+        return check(tcuda_communicator_broadcast, handle_, &input, &output, root, stream);
     }
     /// Reduces over all ranks to the root, in place (tcuda_communicator_reduce).
     result reduce(const tcuda_tensor &tensor, tcuda_reduce_op op, std::int32_t root,
@@ -1852,28 +1843,25 @@ public:
     /// Reduces over all ranks to the root's output (tcuda_communicator_reduce).
     result reduce(const tcuda_tensor &input, const tcuda_tensor &output, tcuda_reduce_op op,
         std::int32_t root, stream_view stream = {}) const {
-        return detail::acted(
-            tcuda_communicator_reduce(handle_, &input, &output, op, root, stream.get()));
+        return check(tcuda_communicator_reduce, handle_, &input, &output, op, root, stream);
     }
     /// Concatenates the tensors of all ranks (tcuda_communicator_all_gather).
     result all_gather(const tcuda_tensor &input, const tcuda_tensor &output,
         stream_view stream = {}) const {
-        return detail::acted(
-            tcuda_communicator_all_gather(handle_, &input, &output, stream.get()));
+        return check(tcuda_communicator_all_gather, handle_, &input, &output, stream);
     }
     /// Reduces over all ranks; each gets its part (tcuda_communicator_reduce_scatter).
     result reduce_scatter(const tcuda_tensor &input, const tcuda_tensor &output,
         tcuda_reduce_op op = TCUDA_REDUCE_SUM, stream_view stream = {}) const {
-        return detail::acted(
-            tcuda_communicator_reduce_scatter(handle_, &input, &output, op, stream.get()));
+        return check(tcuda_communicator_reduce_scatter, handle_, &input, &output, op, stream);
     }
     /// Sends to a rank (tcuda_communicator_send).
     result send(const tcuda_tensor &input, std::int32_t peer, stream_view stream = {}) const {
-        return detail::acted(tcuda_communicator_send(handle_, &input, peer, stream.get()));
+        return check(tcuda_communicator_send, handle_, &input, peer, stream);
     }
     /// Receives what a rank sends (tcuda_communicator_recv).
     result recv(const tcuda_tensor &output, std::int32_t peer, stream_view stream = {}) const {
-        return detail::acted(tcuda_communicator_recv(handle_, &output, peer, stream.get()));
+        return check(tcuda_communicator_recv, handle_, &output, peer, stream);
     }
 };
 
