@@ -6,8 +6,9 @@
 // (status and value), and a constructor's status is its object's status(). The two modes live in
 // inline namespaces of their own, so translation units of both kinds can be linked.
 //
-// Functions of C without a counterpart here: check() calls them, query() returns what they write, read_into() fills a container with their text or list, and adopt() gives a handle to the
-// object that owns it.
+// Functions of C without a counterpart here: check() calls them, query() returns what they write,
+// read_into() fills a container with their text or list, and adopt() gives a handle to the object
+// that owns it.
 //
 // Memory of the host is allocated only for function objects that the library keeps.
 // Destructors ignore the status: call the C function where that matters.
