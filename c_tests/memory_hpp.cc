@@ -229,21 +229,27 @@ static void test_routes() {
 }
 
 static void test_snapshots() {
-    const auto options = [] {
-        auto all = TCUDA_INIT(tcuda_history_options);
-        all.max_entries = 100;
-        return all;
-    }();
-    TOOK(tcuda::check(tcuda_memory_record_history(TCUDA_HISTORY_ALL, &options)));
+    tcuda_history_options options = TCUDA_INIT(tcuda_history_options);
+    options.max_entries = 100;
+    const auto held = std::make_shared<int>(0);
+    TOOK(tcuda::record_history(
+        TCUDA_HISTORY_ALL, options, [held](tcuda_frame *frames, std::size_t capacity) {
+            if (capacity > 0) frames[0] = {"step", "model.cc", 7};
+            return std::size_t{1};
+        }));
     tcuda::allocation block;
     {
         const tcuda::memory_compile_context context("a \"graph\"");
         block = tcuda::allocation(2000, {}, 0);
     }
     const void *const where = block.get();
+    std::string frames;
+    TOOK(tcuda::read_into(frames, tcuda_memory_frames_of, block));
+    expect(frames.find("model.cc") != std::string::npos, "the frame of a live block");
     block.reset();
     const tcuda::memory_snapshot snapshot(true);
-    TOOK(tcuda::check(tcuda_memory_record_history(TCUDA_HISTORY_OFF, nullptr)));
+    TOOK(tcuda::check(tcuda_memory_record_history, TCUDA_HISTORY_OFF, nullptr));
+    expect(held.use_count() == 1, "the end of the history ends its function object");
     const std::size_t count = value_of(snapshot.event_count(0));
     std::size_t found = 0;
     for (std::size_t i = 0; i < count; i++) {
@@ -324,6 +330,31 @@ static void test_observers() {
     }
     TOOK(tcuda::check(tcuda_allocator_config_set("throw_on_cudamalloc_oom:False")));
     TOOK(tcuda::check(tcuda_memory_fraction_set(0, 1)));
+}
+
+// Two streams that write the same bytes without an order.
+static void test_sanitizer() {
+    const auto held = std::make_shared<int>(0);
+    const tcuda::stream one(0), two(0);
+    const tcuda::allocation block(1024, one, 0);
+    TOOK(block.record(two));
+    TOOK(one.synchronize());
+    int reports = 0;
+    std::size_t bytes = 0;
+    TOOK(tcuda::enable_sanitizer([&, held](const tcuda_sanitizer_report *report) {
+        reports++;
+        bytes = report->bytes;
+    }));
+    TOOK(tcuda::fill<char>(block.get(), 1, 1024, one));
+    TOOK(two.wait(one));
+    TOOK(tcuda::fill<char>(block.get(), 2, 1024, two));
+    expect(reports == 0, "an order is none");
+    TOOK(tcuda::fill<char>(block.as<char>() + 100, 3, 24, one));
+    expect(reports == 1 && bytes == 24, "without one it is reported, with its bytes");
+    TOOK(tcuda::check(tcuda_sanitizer_disable));
+    expect(held.use_count() == 1, "its function object ends with it");
+    TOOK(one.synchronize());
+    TOOK(two.synchronize());
 }
 
 static int lines = 0;
@@ -425,6 +456,7 @@ int main() {
     test_native_streams();
     test_pluggable();
     test_spans();
+    test_sanitizer();
     test_log();
     return finish_test();
 }

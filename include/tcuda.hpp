@@ -1104,6 +1104,32 @@ template <class Log> result set_log_callback(tcuda_log_level level, Log log) {
     }));
 }
 
+/// Records what the allocators do, with the frames that a function object writes:
+/// std::size_t frames(tcuda_frame *, std::size_t capacity), which must neither throw nor allocate
+/// from tcuda. The options have no frames and no context (tcuda_memory_record_history).
+template <class Frames> result record_history(tcuda_history_mode mode,
+    tcuda_history_options options, Frames frames) {
+    return detail::acted(detail::box(std::move(frames), [&](Frames *box) {
+        options.frames = &detail::boxed<Frames, tcuda_frames_fn>::call;
+        options.user_data = box;
+        options.destroy = &detail::destroy_box<Frames>;
+        return tcuda_memory_record_history(mode, &options);
+    }));
+}
+
+/// Turns the stream sanitizer on, with a function object for each report:
+/// void report(const tcuda_sanitizer_report *), which must not throw. The options have no frames
+/// (tcuda_sanitizer_enable).
+template <class Report> result enable_sanitizer(Report report,
+    tcuda_sanitizer_options options = detail::empty<tcuda_sanitizer_options>()) {
+    return detail::acted(detail::box(std::move(report), [&](Report *box) {
+        options.report = &detail::boxed<Report, tcuda_report_fn>::call;
+        options.user_data = box;
+        options.destroy = &detail::destroy_box<Report>;
+        return tcuda_sanitizer_enable(&options);
+    }));
+}
+
 // ---- Files ----
 
 /// A file that is read into device memory and written from it (tcuda_file_close).
