@@ -1,0 +1,97 @@
+"""Builds the test of an adapter beside the packages that the adapter is for, and runs it.
+
+usage: run.py TEST PROJECT LIBRARY CC CXX TOOLS_DIR BUILD_DIR
+
+A package that is missing is installed into TOOLS_DIR; if it cannot be, the exit status is 77. On
+the simulated machine the program runs with each of the schedules below.
+"""
+
+import dataclasses
+import fcntl
+import os
+import pathlib
+import subprocess
+import sys
+
+SCHEDULES = ["", "schedule=threads,devices=2", "schedule=adversarial:1,devices=2", "leaks=report"]
+
+CCCL = "nvidia-cuda-cccl==13.3.5.0.6"
+CCCL_2 = "nvidia-cuda-cccl-cu12==12.9.27"
+CUDART = "nvidia-cuda-runtime==13.5.37"
+CRT = "nvidia-cuda-crt==13.5.37"  # headers of CUDART
+RMM = "librmm-cu13==26.10.0"
+
+
+@dataclasses.dataclass
+class Test:
+    source: str
+    options: list  # for the compiler
+    # Package, its folders of headers, its libraries.
+    packages: list
+
+
+RUNTIME = [(CUDART, ["nvidia/cu13/include"], []), (CRT, ["nvidia/cu13/include"], [])]
+TESTS = {
+    "mr": Test("mr.cc", ["-std=c++17"], [(CCCL, ["nvidia/cu13/include/cccl"], []), *RUNTIME]),
+    "mr_cccl_2": Test("mr.cc", ["-std=c++17", "-DWITH_CCCL_2"],
+        [(CCCL_2, ["nvidia/cuda_cccl/include"], []), *RUNTIME]),
+    "rmm": Test("rmm.cc", ["-std=c++20"], [
+        (RMM, ["librmm/include/rapids", "librmm/include", "rapids_logger/include"],
+            ["librmm/lib64/librmm.so", "rapids_logger/lib64/librapids_logger.so"]),
+        (CUDART, ["nvidia/cu13/include"], ["nvidia/cu13/lib/libcudart.so.13"]),
+        (CRT, ["nvidia/cu13/include"], [])]),
+}
+
+
+def install(project, package, tools):
+    """The folder of a package. Tests run at the same time: one installs, others wait."""
+    folder = tools / package.replace("==", "-")
+    tools.mkdir(parents=True, exist_ok=True)
+    with open(tools / "adapters.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not folder.exists():
+            partial = tools / (folder.name + ".partial")
+            installer = project / "scripts/tools/pip_install.py"
+            command = [sys.executable, installer, package, partial]
+            if subprocess.run(command, stdout=subprocess.DEVNULL).returncode != 0:
+                print(f"skipped: no {package}, and it cannot be fetched")
+                sys.exit(77)
+            partial.rename(folder)
+    return folder
+
+
+def build(test, project, library, compilers, tools, program):
+    here = pathlib.Path(__file__).parent
+    compiler = compilers["c" if test.source.endswith(".c") else "c++"]
+    command = [compiler, *test.options, "-g", "-Wall", "-Wextra", "-Wpedantic", "-Wconversion",
+        "-Werror", "-pthread", "-D_POSIX_C_SOURCE=200809L", f"-I{project}/include",
+        f"-I{project}/c_tests", "-o", program]
+    if "tcuda_malloc_native" not in (project / "include/tcuda.h").read_text():
+        command += ["-DTCUDA_TEST_NATIVE", "-include", here / "native.h"]
+    libraries = [library]
+    for package, headers, files in test.packages:
+        folder = install(project, package, tools)
+        for header in headers:
+            command += ["-isystem", folder / header]
+        libraries += [folder / file for file in files]
+    command += [here / test.source, *libraries]
+    command += [f"-Wl,-rpath,{file.parent}" for file in libraries]
+    subprocess.run(command, check=True)
+
+
+def main():
+    name, project, library, cc, cxx, tools, folder = sys.argv[1:]
+    project, library, tools = map(pathlib.Path, (project, library, tools))
+    program = pathlib.Path(folder) / f"adapter_{name}"
+    build(TESTS[name], project, library, {"c": cc, "c++": cxx}, tools, program)
+    on_simulator = os.environ.get("TCUDA_BACKEND") == "sim"
+    for schedule in SCHEDULES if on_simulator else [""]:
+        done = subprocess.run([program], env=dict(os.environ, TCUDA_SIM=schedule),
+            stderr=subprocess.PIPE, text=True)
+        print(done.stderr, end="", file=sys.stderr)
+        if done.returncode != 0 or "simulated machine:" in done.stderr:
+            print(f"failed with {done.returncode} and TCUDA_SIM={schedule!r}")
+            sys.exit(done.returncode or 1)
+
+
+main()
