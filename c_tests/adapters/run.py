@@ -20,6 +20,7 @@ CCCL_2 = "nvidia-cuda-cccl-cu12==12.9.27"
 CUDART = "nvidia-cuda-runtime==13.5.37"
 CRT = "nvidia-cuda-crt==13.5.37"  # headers of CUDART
 RMM = "librmm-cu13==26.10.0"
+TVM_FFI = "apache-tvm-ffi==0.1.15.post2"
 
 
 @dataclasses.dataclass
@@ -40,6 +41,9 @@ TESTS = {
             ["librmm/lib64/librmm.so", "rapids_logger/lib64/librapids_logger.so"]),
         (CUDART, ["nvidia/cu13/include"], ["nvidia/cu13/lib/libcudart.so.13"]),
         (CRT, ["nvidia/cu13/include"], [])]),
+    "dlpack": Test("dlpack.cc", ["-std=c++17"], [
+        (TVM_FFI, ["tvm_ffi/include", "tvm_ffi/3rdparty/dlpack/include"],
+            ["tvm_ffi/lib/libtvm_ffi.so"])]),
 }
 
 
