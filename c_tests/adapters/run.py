@@ -8,8 +8,10 @@ the simulated machine the program runs with each of the schedules below.
 
 import dataclasses
 import fcntl
+import json
 import os
 import pathlib
+import re
 import subprocess
 import sys
 
@@ -21,6 +23,7 @@ CUDART = "nvidia-cuda-runtime==13.5.37"
 CRT = "nvidia-cuda-crt==13.5.37"  # headers of CUDART
 RMM = "librmm-cu13==26.10.0"
 TVM_FFI = "apache-tvm-ffi==0.1.15.post2"
+GGML = ("llama-cpp-sys-2", "0.1.161")  # of crates.io; has the sources of llama.cpp
 
 
 @dataclasses.dataclass
@@ -44,6 +47,9 @@ TESTS = {
     "dlpack": Test("dlpack.cc", ["-std=c++17"], [
         (TVM_FFI, ["tvm_ffi/include", "tvm_ffi/3rdparty/dlpack/include"],
             ["tvm_ffi/lib/libtvm_ffi.so"])]),
+    "ort": Test("ort.c", ["-std=c99"], []),
+    "ort_cc": Test("ort.c", ["-std=c++17"], []),
+    "ggml": Test("ggml.cc", ["-std=c++17"], []),
 }
 
 
@@ -64,12 +70,37 @@ def install(project, package, tools):
     return folder
 
 
+def write_ggml_interface(tools, folder):
+    """Writes the two classes of ggml's common.cuh that users of its pool see; the rest of that file
+    needs nvcc."""
+    name, version = GGML
+    crate = tools / "adapters_ggml"
+    (crate / "src").mkdir(parents=True, exist_ok=True)
+    (crate / "src/lib.rs").touch()
+    (crate / "Cargo.toml").write_text('[package]\nname = "ggml"\nversion = "0.0.0"\n'
+        f'[workspace]\n[dependencies]\n{name} = "={version}"\n')
+    try:
+        found = subprocess.run(["cargo", "metadata", "--format-version", "1", "--filter-platform",
+            "x86_64-unknown-linux-gnu", "--manifest-path", crate / "Cargo.toml"],
+            capture_output=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        print(f"skipped: no {name}, and it cannot be fetched")
+        sys.exit(77)
+    sources, = [pathlib.Path(package["manifest_path"]).parent
+        for package in json.loads(found.stdout)["packages"] if package["name"] == name]
+    text = (sources / "llama.cpp/ggml/src/ggml-cuda/common.cuh").read_text()
+    classes = re.findall(r"^(?:template<typename T>\n)?struct ggml_cuda_pool(?:_alloc)? \{.*?^\};$",
+        text, re.MULTILINE | re.DOTALL)
+    assert len(classes) == 2, classes
+    (folder / "ggml_interface.h").write_text("#pragma GCC system_header\n" + "\n".join(classes))
+
+
 def build(test, project, library, compilers, tools, program):
     here = pathlib.Path(__file__).parent
-    compiler = compilers["c" if test.source.endswith(".c") else "c++"]
-    command = [compiler, *test.options, "-g", "-Wall", "-Wextra", "-Wpedantic", "-Wconversion",
-        "-Werror", "-pthread", "-D_POSIX_C_SOURCE=200809L", f"-I{project}/include",
-        f"-I{project}/c_tests", "-o", program]
+    is_cxx = "++" in test.options[0]
+    command = [compilers["c++" if is_cxx else "c"], *test.options, "-g", "-Wall", "-Wextra",
+        "-Wpedantic", "-Wconversion", "-Werror", "-pthread", "-D_POSIX_C_SOURCE=200809L",
+        f"-I{project}/include", f"-I{project}/c_tests", f"-I{program.parent}", "-o", program]
     if "tcuda_malloc_native" not in (project / "include/tcuda.h").read_text():
         command += ["-DTCUDA_TEST_NATIVE", "-include", here / "native.h"]
     libraries = [library]
@@ -78,7 +109,7 @@ def build(test, project, library, compilers, tools, program):
         for header in headers:
             command += ["-isystem", folder / header]
         libraries += [folder / file for file in files]
-    command += [here / test.source, *libraries]
+    command += ["-x", "c++" if is_cxx else "c", here / test.source, "-x", "none", *libraries]
     command += [f"-Wl,-rpath,{file.parent}" for file in libraries]
     subprocess.run(command, check=True)
 
@@ -87,6 +118,8 @@ def main():
     name, project, library, cc, cxx, tools, folder = sys.argv[1:]
     project, library, tools = map(pathlib.Path, (project, library, tools))
     program = pathlib.Path(folder) / f"adapter_{name}"
+    if name == "ggml":
+        write_ggml_interface(tools, program.parent)
     build(TESTS[name], project, library, {"c": cc, "c++": cxx}, tools, program)
     on_simulator = os.environ.get("TCUDA_BACKEND") == "sim"
     for schedule in SCHEDULES if on_simulator else [""]:
