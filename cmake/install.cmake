@@ -17,7 +17,8 @@ install(FILES ${PROJECT_SOURCE_DIR}/include/api.json ${PROJECT_SOURCE_DIR}/data/
 install(FILES ${PROJECT_SOURCE_DIR}/include/tcuda_mr.hpp
     ${PROJECT_SOURCE_DIR}/include/tcuda_dlpack.hpp
     ${PROJECT_SOURCE_DIR}/include/tcuda_ort.h
-    ${PROJECT_SOURCE_DIR}/include/tcuda_ggml.hpp TYPE INCLUDE)
+    ${PROJECT_SOURCE_DIR}/include/tcuda_ggml.hpp
+    ${PROJECT_SOURCE_DIR}/include/tcuda_nccl.hpp TYPE INCLUDE)
 install(PROGRAMS ${tcuda_library_dir}/${tcuda_file} ${tcuda_library_dir}/libtcuda_sim.so TYPE LIB)
 install(FILES ${tcuda_library_dir}/${tcuda_soname} ${tcuda_library_dir}/libtcuda.so
     ${tcuda_library_dir}/libtcuda.a TYPE LIB)

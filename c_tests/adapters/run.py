@@ -3,7 +3,7 @@
 usage: run.py TEST PROJECT LIBRARY CC CXX TOOLS_DIR BUILD_DIR
 
 A package that is missing is installed into TOOLS_DIR; if it cannot be, the exit status is 77. On
-the simulated machine the program runs with each of the schedules below.
+the simulated machine the program runs once for each line of RUNS.
 """
 
 import dataclasses
@@ -15,13 +15,17 @@ import re
 import subprocess
 import sys
 
-SCHEDULES = ["", "schedule=threads,devices=2", "schedule=adversarial:1,devices=2", "leaks=report"]
+HERE = pathlib.Path(__file__).parent
+# TCUDA_SIM and TCUDA_ALLOC_CONF.
+RUNS = [("", ""), ("schedule=threads,devices=2", ""), ("schedule=adversarial:1,devices=2", ""),
+    ("leaks=report", ""), ("memory=16GiB", "expandable_segments:False")]
 
 CCCL = "nvidia-cuda-cccl==13.3.5.0.6"
 CCCL_2 = "nvidia-cuda-cccl-cu12==12.9.27"
 CUDART = "nvidia-cuda-runtime==13.5.37"
 CRT = "nvidia-cuda-crt==13.5.37"  # headers of CUDART
 RMM = "librmm-cu13==26.10.0"
+NCCL = "nvidia-nccl-cu13==2.32.3"  # 300 MB
 TVM_FFI = "apache-tvm-ffi==0.1.15.post2"
 GGML = ("llama-cpp-sys-2", "0.1.161")  # of crates.io; has the sources of llama.cpp
 
@@ -50,6 +54,11 @@ TESTS = {
     "ort": Test("ort.c", ["-std=c99"], []),
     "ort_cc": Test("ort.c", ["-std=c++17"], []),
     "ggml": Test("ggml.cc", ["-std=c++17"], []),
+    "nccl": Test("nccl.cc", ["-std=c++17", "-isystem", HERE / "stub"], []),
+    # For GPUs.
+    "nccl_real": Test("nccl.cc", ["-std=c++17", "-DWITH_NCCL"], [
+        (NCCL, ["nvidia/nccl/include"], ["nvidia/nccl/lib/libnccl.so.2"]),
+        (CCCL, ["nvidia/cu13/include/cccl"], []), *RUNTIME]),
 }
 
 
@@ -96,20 +105,19 @@ def write_ggml_interface(tools, folder):
 
 
 def build(test, project, library, compilers, tools, program):
-    here = pathlib.Path(__file__).parent
     is_cxx = "++" in test.options[0]
     command = [compilers["c++" if is_cxx else "c"], *test.options, "-g", "-Wall", "-Wextra",
         "-Wpedantic", "-Wconversion", "-Werror", "-pthread", "-D_POSIX_C_SOURCE=200809L",
         f"-I{project}/include", f"-I{project}/c_tests", f"-I{program.parent}", "-o", program]
     if "tcuda_malloc_native" not in (project / "include/tcuda.h").read_text():
-        command += ["-DTCUDA_TEST_NATIVE", "-include", here / "native.h"]
+        command += ["-DTCUDA_TEST_NATIVE", "-include", HERE / "native.h"]
     libraries = [library]
     for package, headers, files in test.packages:
         folder = install(project, package, tools)
         for header in headers:
             command += ["-isystem", folder / header]
         libraries += [folder / file for file in files]
-    command += ["-x", "c++" if is_cxx else "c", here / test.source, "-x", "none", *libraries]
+    command += ["-x", "c++" if is_cxx else "c", HERE / test.source, "-x", "none", *libraries]
     command += [f"-Wl,-rpath,{file.parent}" for file in libraries]
     subprocess.run(command, check=True)
 
@@ -122,12 +130,12 @@ def main():
         write_ggml_interface(tools, program.parent)
     build(TESTS[name], project, library, {"c": cc, "c++": cxx}, tools, program)
     on_simulator = os.environ.get("TCUDA_BACKEND") == "sim"
-    for schedule in SCHEDULES if on_simulator else [""]:
-        done = subprocess.run([program], env=dict(os.environ, TCUDA_SIM=schedule),
-            stderr=subprocess.PIPE, text=True)
+    for machine, settings in RUNS if on_simulator else [("", "")]:
+        environment = dict(os.environ, TCUDA_SIM=machine, TCUDA_ALLOC_CONF=settings)
+        done = subprocess.run([program], env=environment, stderr=subprocess.PIPE, text=True)
         print(done.stderr, end="", file=sys.stderr)
         if done.returncode != 0 or "simulated machine:" in done.stderr:
-            print(f"failed with {done.returncode} and TCUDA_SIM={schedule!r}")
+            print(f"failed with {done.returncode}; TCUDA_SIM={machine!r}, {settings!r}")
             sys.exit(done.returncode or 1)
 
 
