@@ -51,7 +51,7 @@ public:
         const std::size_t rounded = size > SIZE_MAX - 511 ? size : (size + 511) / 512 * 512;
         void *ptr = nullptr;
         check(tcuda_mem_pool_begin(pool_, device_));
-        const tcuda_status status = tcuda_malloc_native(rounded, 0, device_, stream_, &ptr);
+        const tcuda_status status = tcuda_malloc_native(rounded, device_, stream_, &ptr);
         const tcuda_status ended = tcuda_mem_pool_end(pool_, device_);
         check(status);
         if (ended != TCUDA_STATUS_OK) (void)tcuda_free(ptr);
@@ -60,7 +60,7 @@ public:
         return ptr;
     }
 
-    void free(void *ptr, std::size_t) override { (void)tcuda_free_on(ptr, stream_); }
+    void free(void *ptr, std::size_t) override { (void)tcuda_free(ptr); }
 
 private:
     static void check(tcuda_status status) {

@@ -12,9 +12,9 @@
 //   rmm::mr::set_current_device_resource(statistics);
 //
 // Versions. The class has the names of CCCL 3.1 and newer (allocate, allocate_sync) and those of
-// CCCL 2.8 (allocate_async, allocate); of 2.8 the host defines
-// LIBCUDACXX_ENABLE_EXPERIMENTAL_MEMORY_RESOURCE first. RMM 26 takes any such resource; RMM before
-// 25.12 takes it as a device_async_resource_ref.
+// CCCL 2.7 and 2.8 (allocate_async, allocate), of which the host defines
+// LIBCUDACXX_ENABLE_EXPERIMENTAL_MEMORY_RESOURCE first. RMM takes it as a
+// device_async_resource_ref, and RMM 26 as an any_resource too.
 //
 // Order. allocate gives memory that work queued to the stream from now on may use. deallocate has
 // the order of cudaFreeAsync: work queued to its stream before may still use the memory. Where
@@ -28,8 +28,9 @@
 //
 // Threads. Any thread, at any time.
 //
-// Errors. No memory: OutOfMemory, which is constructed from a const char *. A size or alignment
-// that is not valid: std::invalid_argument. All else: std::runtime_error. Frees ignore failures.
+// Errors. No memory: OutOfMemory, which is constructed from a const char *. An alignment that is no
+// power of two, or above 512: std::invalid_argument. All else: std::runtime_error. Frees ignore
+// failures. For larger alignments RMM has its aligned_resource_adaptor.
 
 #ifndef TCUDA_MR_HPP
 #define TCUDA_MR_HPP
@@ -67,7 +68,7 @@ public:
 
     void *allocate(cuda::stream_ref stream, std::size_t bytes, std::size_t alignment) {
         void *ptr = nullptr;
-        check(tcuda_malloc_native(bytes, alignment, device_, stream.get(), &ptr));
+        check(tcuda_malloc_native_aligned(bytes, alignment, device_, stream.get(), &ptr));
         return ptr;
     }
 
@@ -79,7 +80,7 @@ public:
         tcuda_stream *stream = nullptr;
         void *ptr = nullptr;
         check(tcuda_stream_default(device_, &stream));
-        check(tcuda_malloc_native(bytes, alignment, device_, nullptr, &ptr));
+        check(tcuda_malloc_native_aligned(bytes, alignment, device_, nullptr, &ptr));
         const tcuda_status status = tcuda_stream_synchronize(stream);
         if (status != TCUDA_STATUS_OK) {
             const std::string text = tcuda_last_error();

@@ -15,9 +15,9 @@
 // gets later, one registration for each growth. With NULL for the pool: all device memory of
 // tcuda on the communicator's device. NCCL uses a registration for buffers that lie within it.
 //
-// When memory goes back to the driver, its registration ends, and what remains of the segment is
-// registered anew. NCCL demands that no collective uses that registration at that time. Memory of
-// a pool of tcuda_graph_pool_handle does not go back while the pool exists; memory of other pools
+// When memory has gone back to the driver, its registration ends, and what remains of the segment
+// is registered anew. NCCL demands that no collective uses that registration at that time. Memory
+// of a pool of tcuda_graph_pool_handle does not go back while the pool exists; that of other pools
 // goes back when memory is short.
 //
 // Ownership. It does not own the communicator, which must outlive it, and must be a blocking one.

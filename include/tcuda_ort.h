@@ -10,19 +10,23 @@
  *     tcuda_ort_options_clear(0); // when the last session of the device is released
  *
  * The options are gpu_external_alloc, gpu_external_free and gpu_external_empty_cache, the addresses
- * of the functions below in decimal digits; user_compute_stream, so that the sessions queue their
- * work to the stream whose memory they get; and device_id. ONNX Runtime then uses no arena of its
- * own.
+ * of tcuda_ort_alloc_on_stream, tcuda_ort_free and tcuda_ort_empty_cache in decimal digits;
+ * user_compute_stream, so that the sessions queue their work to the stream whose memory they get;
+ * and device_id. ONNX Runtime then uses no arena of its own. tcuda_ort_malloc of tcuda.h allocates
+ * for the current stream of the calling thread instead, which is right for sessions that run on one
+ * thread.
  *
  * Order       Memory is allocated and freed in the order of the one stream of its device. Work of
  *             the host on other streams is ordered by the host.
  * Ownership   The stream is the caller's and outlives the sessions. The texts are in the options,
  *             which must not be copied; ONNX Runtime copies the texts.
- * Threads     Fill and clear while no session of the device exists; the other functions are for
- *             any thread. They use the CUDA device that is current, as ONNX Runtime sets it. The
- *             state is that of the source file that includes this header: fill in one file only.
- * Errors      tcuda_ort_alloc gives NULL, which ONNX Runtime reports; tcuda_last_error() has the
- *             reason. TCUDA_STATUS_INVALID_STATE: the device has another stream, clear it first. */
+ * Threads     Clear, and fill for the first time, while no session of the device exists. ONNX
+ *             Runtime calls the functions on any thread; memory is that of the current CUDA device,
+ *             which ONNX Runtime sets. The state is that of the source file that includes this
+ *             header: fill in one file only.
+ * Errors      tcuda_ort_alloc_on_stream gives NULL, which ONNX Runtime reports;
+ *             tcuda_last_error() has the reason. TCUDA_STATUS_INVALID_STATE of
+ *             tcuda_ort_options_fill: the device has another stream, which is to be cleared. */
 
 #ifndef TCUDA_ORT_H
 #define TCUDA_ORT_H
@@ -49,29 +53,16 @@ static struct {
 } tcuda_ort_devices_[TCUDA_ORT_MAX_DEVICES];
 
 /* gpu_external_alloc: memory of the current device, for its stream; NULL: there is none. */
-static inline void *tcuda_ort_alloc(size_t bytes)
+static inline void *tcuda_ort_alloc_on_stream(size_t bytes)
 {
     int32_t device = -1;
     void *ptr = NULL;
     if (tcuda_device_current(&device) != TCUDA_STATUS_OK || device < 0
         || device >= TCUDA_ORT_MAX_DEVICES || !tcuda_ort_devices_[device].is_set
-        || tcuda_malloc_native(bytes, 0, device, tcuda_ort_devices_[device].cu_stream, &ptr)
+        || tcuda_malloc_native(bytes, device, tcuda_ort_devices_[device].cu_stream, &ptr)
             != TCUDA_STATUS_OK)
         return NULL;
     return ptr;
-}
-
-/* gpu_external_free. */
-static inline void tcuda_ort_free(void *ptr)
-{
-    (void)tcuda_free(ptr);
-}
-
-/* gpu_external_empty_cache: ONNX Runtime calls it when it frees memory that it had reserved. */
-static inline void tcuda_ort_empty_cache(void)
-{
-    const tcuda_status ignored = tcuda_memory_empty_cache();
-    (void)ignored;
 }
 
 static inline void tcuda_ort_option_(tcuda_ort_options *options, const char *key, uintptr_t value)
@@ -113,7 +104,7 @@ static inline tcuda_status tcuda_ort_options_fill(tcuda_ort_options *options, in
 
     options->count = 0;
     tcuda_ort_option_(options, "device_id", (uintptr_t)device);
-    tcuda_ort_option_(options, "gpu_external_alloc", (uintptr_t)&tcuda_ort_alloc);
+    tcuda_ort_option_(options, "gpu_external_alloc", (uintptr_t)&tcuda_ort_alloc_on_stream);
     tcuda_ort_option_(options, "gpu_external_free", (uintptr_t)&tcuda_ort_free);
     tcuda_ort_option_(options, "gpu_external_empty_cache", (uintptr_t)&tcuda_ort_empty_cache);
     /* ONNX Runtime takes 0 for no stream; 1 is CU_STREAM_LEGACY, the default stream by its name. */
@@ -121,7 +112,7 @@ static inline tcuda_status tcuda_ort_options_fill(tcuda_ort_options *options, in
     return TCUDA_STATUS_OK;
 }
 
-/* Forgets the stream of a device: tcuda_ort_alloc gives NULL for it again. */
+/* Forgets the stream of a device: tcuda_ort_alloc_on_stream gives NULL for it again. */
 static inline void tcuda_ort_options_clear(int32_t device)
 {
     if (device >= 0 && device < TCUDA_ORT_MAX_DEVICES)

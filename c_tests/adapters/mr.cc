@@ -102,18 +102,6 @@ static void memory_comes_and_goes(tcuda_stream *stream) {
     CHECK(resource(TCUDA_CURRENT_DEVICE) != of_device);
 }
 
-#ifndef TCUDA_TEST_NATIVE
-static void large_alignments_hold(tcuda_stream *stream) {
-    resource of_device(0);
-    for (std::size_t alignment = KIB; alignment <= KIB * KIB; alignment *= 2) {
-        void *const ptr = allocate(of_device, native_of(stream), 3 * KIB, alignment);
-        CHECK_EQ(reinterpret_cast<std::uintptr_t>(ptr) % alignment, 0);
-        check_usable(ptr, 3 * KIB, 11, stream);
-        deallocate(of_device, native_of(stream), ptr, 3 * KIB, alignment);
-    }
-}
-#endif
-
 // A block that is freed on another stream is not reused here before the work there is done.
 static void a_free_is_in_the_order_of_its_stream(tcuda_stream *here, tcuda_stream *there) {
     resource of_device(0);
@@ -144,6 +132,7 @@ static void failures_are_exceptions(CUstream_st *stream) {
     CHECK(throws<tcuda::bad_alloc>(too_large));
     CHECK(throws<std::bad_alloc>([&] { (void)allocate_sync(of_device, std::size_t(1) << 50, 8); }));
     CHECK(throws<std::invalid_argument>([&] { (void)allocate(of_device, stream, KIB, 24); }));
+    CHECK(throws<std::invalid_argument>([&] { (void)allocate(of_device, stream, KIB, KIB); }));
     CHECK(throws<std::runtime_error>([&] { (void)allocate_sync(of_none, KIB, 256); }));
 }
 
@@ -151,9 +140,6 @@ int main() {
     SKIP_WITHOUT_GPU();
     tcuda_stream *const here = new_stream(), *const there = new_stream();
     memory_comes_and_goes(here);
-#ifndef TCUDA_TEST_NATIVE
-    large_alignments_hold(here);
-#endif
     a_free_is_in_the_order_of_its_stream(here, there);
     failures_are_exceptions(native_of(here));
 #ifndef WITH_CCCL_2

@@ -4,11 +4,11 @@
 
 #include "tcuda.h"
 
-static inline tcuda_status tcuda_malloc_native(size_t bytes, size_t alignment, int32_t device,
-    struct CUstream_st *cu_stream, void **out_ptr)
+static inline tcuda_status tcuda_malloc_native_aligned(size_t bytes, size_t alignment,
+    int32_t device, struct CUstream_st *cu_stream, void **out_ptr)
 {
     int32_t current = device;
-    if ((alignment & (alignment - 1)) != 0)
+    if ((alignment & (alignment - 1)) != 0 || alignment > 512)
         return tcuda_host_malloc(1, NULL); /* TCUDA_STATUS_INVALID_ARGUMENT */
     if (device == TCUDA_CURRENT_DEVICE) {
         tcuda_status status = tcuda_device_current(&current);
@@ -20,6 +20,23 @@ static inline tcuda_status tcuda_malloc_native(size_t bytes, size_t alignment, i
         return TCUDA_STATUS_OUT_OF_MEMORY;
     *out_ptr = ptr;
     return TCUDA_STATUS_OK;
+}
+
+static inline tcuda_status tcuda_malloc_native(size_t bytes, int32_t device,
+    struct CUstream_st *cu_stream, void **out_ptr)
+{
+    return tcuda_malloc_native_aligned(bytes, 0, device, cu_stream, out_ptr);
+}
+
+static inline void tcuda_ort_free(void *ptr)
+{
+    (void)tcuda_free(ptr);
+}
+
+static inline void tcuda_ort_empty_cache(void)
+{
+    const tcuda_status ignored = tcuda_memory_empty_cache();
+    (void)ignored;
 }
 
 static inline tcuda_status tcuda_free_on(void *ptr, struct CUstream_st *cu_stream)

@@ -79,6 +79,11 @@ static void adaptors(tcuda_stream *stream) {
     CHECK_EQ(reinterpret_cast<std::uintptr_t>(page) % 4096, 0);
     aligned.deallocate(native, page, 100, 256);
 
+    std::ostringstream log;
+    rmm::mr::logging_resource_adaptor logging(resource, log);
+    comes_and_goes(logging, stream);
+    CHECK(log.str().find(",102400,") != std::string::npos);
+
     // Its copies, and resources made of references, share it.
     any owner(statistics);
     comes_and_goes(owner, stream);
@@ -115,25 +120,32 @@ static void allocator_of_elements(tcuda_stream *stream) {
     CHECK_EQ(live_bytes(), before);
 }
 
-// What calls the CUDA runtime.
-static void containers_and_pools(tcuda_stream *stream) {
+static void containers(tcuda_stream *stream) {
     CUstream_st *const native = native_of(stream);
     const std::uint64_t before = live_bytes();
-    std::ostringstream log;
     rmm::mr::set_current_device_resource(upstream(0));
     comes_and_goes(rmm::mr::get_current_device_resource_ref(), stream);
     {
-        const rmm::device_uvector<int> values(1000, native);
+        const rmm::device_uvector<int> values(1000, native); // of the current resource
         CHECK(live_bytes() >= before + 4000);
-        const rmm::device_buffer buffer(values.data(), 4000, native, any(upstream(0)));
+        check_usable(const_cast<int *>(values.data()), 4000, 2, stream);
+        rmm::device_buffer buffer(4000, native, any(upstream(0)));
         CHECK(live_bytes() >= before + 8000);
+        const rmm::device_buffer moved(std::move(buffer));
+        CHECK_EQ(moved.size(), 4000);
     }
     CHECK_EQ(live_bytes(), before);
+    rmm::mr::reset_current_device_resource();
+}
+
+// What calls the CUDA runtime.
+static void pools_and_copies(tcuda_stream *stream) {
+    CUstream_st *const native = native_of(stream);
+    const std::uint64_t before = live_bytes();
     {
-        rmm::mr::logging_resource_adaptor logging(upstream(0), log);
-        comes_and_goes(logging, stream);
-    }
-    {
+        const rmm::device_buffer buffer(4000, native, any(upstream(0)));
+        const rmm::device_buffer copy(buffer.data(), 4000, native, any(upstream(0)));
+        CHECK(live_bytes() >= before + 8000);
         rmm::mr::pool_memory_resource pool(upstream(0), 1 << 20, 1 << 24);
         CHECK(live_bytes() >= before + (1 << 20));
         void *const ptr = pool.allocate(native, 100 * KIB, 256);
@@ -143,7 +155,6 @@ static void containers_and_pools(tcuda_stream *stream) {
         blocks.deallocate(native, blocks.allocate(native, 64 * KIB, 256), 64 * KIB, 256);
     }
     CHECK_EQ(live_bytes(), before);
-    rmm::mr::reset_current_device_resource();
 }
 
 int main() {
@@ -152,8 +163,8 @@ int main() {
     adaptors(stream);
     out_of_memory_is_theirs(stream);
     allocator_of_elements(stream);
-    if (std::strcmp(tcuda_backend_name(), "cuda") == 0)
-        containers_and_pools(stream);
+    containers(stream);
+    if (std::strcmp(tcuda_backend_name(), "cuda") == 0) pools_and_copies(stream);
     CHECK_OK(tcuda_stream_destroy(stream));
     return finish();
 }

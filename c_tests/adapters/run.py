@@ -25,6 +25,7 @@ CCCL_2 = "nvidia-cuda-cccl-cu12==12.9.27"
 CUDART = "nvidia-cuda-runtime==13.5.37"
 CRT = "nvidia-cuda-crt==13.5.37"  # headers of CUDART
 RMM = "librmm-cu13==26.10.0"
+RMM_25 = "librmm-cu12==25.4.0"
 NCCL = "nvidia-nccl-cu13==2.32.3"  # 300 MB
 TVM_FFI = "apache-tvm-ffi==0.1.15.post2"
 GGML = ("llama-cpp-sys-2", "0.1.161")  # of crates.io; has the sources of llama.cpp
@@ -46,6 +47,11 @@ TESTS = {
     "rmm": Test("rmm.cc", ["-std=c++20"], [
         (RMM, ["librmm/include/rapids", "librmm/include", "rapids_logger/include"],
             ["librmm/lib64/librmm.so", "rapids_logger/lib64/librapids_logger.so"]),
+        (CUDART, ["nvidia/cu13/include"], ["nvidia/cu13/lib/libcudart.so.13"]),
+        (CRT, ["nvidia/cu13/include"], [])]),
+    "rmm_25": Test("rmm_25.cc", ["-std=c++17"], [
+        (RMM_25, ["librmm/include/rapids/libcudacxx", "librmm/include", "rapids_logger/include"],
+            ["rapids_logger/lib64/librapids_logger.so"]),
         (CUDART, ["nvidia/cu13/include"], ["nvidia/cu13/lib/libcudart.so.13"]),
         (CRT, ["nvidia/cu13/include"], [])]),
     "dlpack": Test("dlpack.cc", ["-std=c++17"], [
