@@ -47,20 +47,15 @@ namespace dlpack {
 
 namespace detail {
 
-// Bytes of a contiguous tensor; false: a negative size, or more than size_t has.
+// Bytes of a contiguous tensor, modulo 2^61: tcuda_tensor_to_dlpack refuses a tensor that is larger
+// than its block. False: a size is negative.
 inline bool bytes_of(const DLTensor &tensor, std::size_t &bytes) noexcept {
-    std::size_t bits = static_cast<std::size_t>(tensor.dtype.bits) * tensor.dtype.lanes;
-    bool is_empty = false;
+    std::uint64_t bits = static_cast<std::uint64_t>(tensor.dtype.bits) * tensor.dtype.lanes;
     for (std::int32_t i = 0; i < tensor.ndim; i++) {
         if (tensor.shape[i] < 0) return false;
-        is_empty = is_empty || tensor.shape[i] == 0;
+        bits *= static_cast<std::uint64_t>(tensor.shape[i]);
     }
-    for (std::int32_t i = 0; i < tensor.ndim && !is_empty; i++) {
-        const auto size = static_cast<std::uint64_t>(tensor.shape[i]);
-        if (bits != 0 && size > (SIZE_MAX - 7) / bits) return false;
-        bits *= static_cast<std::size_t>(size);
-    }
-    bytes = is_empty ? 0 : (bits + 7) / 8;
+    bytes = static_cast<std::size_t>(bits / 8 + (bits % 8 != 0));
     return true;
 }
 
@@ -85,7 +80,7 @@ extern "C" inline int tcuda_dlpack_allocate(DLTensor *prototype, DLManagedTensor
         return -1;
     }
     if (!detail::bytes_of(*prototype, bytes)) {
-        set_error(error_ctx, "ValueError", "a size of the tensor is negative or too large");
+        set_error(error_ctx, "ValueError", "a size of the tensor is negative");
         return -1;
     }
     tcuda_tensor tensor{};

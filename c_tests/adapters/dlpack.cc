@@ -41,6 +41,12 @@ static DLTensor prototype_of(DLDevice device, DLDataType dtype, std::vector<std:
     return prototype;
 }
 
+static std::uint64_t requested_bytes() {
+    std::uint64_t value = 0;
+    CHECK_OK(tcuda_memory_stat(0, "requested_bytes.all.current", &value));
+    return value;
+}
+
 static void a_consumer_allocates(tcuda_stream *stream) {
     CHECK_EQ(api().header.version.major, DLPACK_MAJOR_VERSION);
     CHECK(api().managed_tensor_from_py_object_no_sync == nullptr);
@@ -69,15 +75,18 @@ static void a_consumer_allocates(tcuda_stream *stream) {
     managed->deleter(managed);
     CHECK_EQ(live_bytes(), before);
 
-    // One element of no dimension, no element at all, and two elements of 4 bits in a byte.
-    shape = {};
-    for (const std::vector<std::int64_t> &sizes : {std::vector<std::int64_t>{}, {4, 0}, {2, 3}}) {
-        shape = sizes;
-        const DLDataType half_byte = {kDLFloat4_e2m1fn, 4, 1};
-        prototype = prototype_of(DEVICE_0, sizes.size() == 2 && sizes[1] == 3 ? half_byte : FLOAT32,
-            shape);
+    // One element of no dimension, no element at all, and three elements of 4 bits in two bytes.
+    struct {
+        std::vector<std::int64_t> sizes;
+        DLDataType dtype;
+        std::uint64_t bytes;
+    } cases[] = {{{}, FLOAT32, 4}, {{4, 0}, FLOAT32, 0}, {{1, 3}, {kDLFloat4_e2m1fn, 4, 1}, 2}};
+    for (auto &[sizes, dtype, bytes] : cases) {
+        const std::uint64_t requested = requested_bytes();
+        prototype = prototype_of(DEVICE_0, dtype, sizes);
         CHECK_EQ(api().managed_tensor_allocator(&prototype, &managed, &failed, note), 0);
-        CHECK((managed->dl_tensor.data == nullptr) == (sizes.size() == 2 && sizes[1] == 0));
+        CHECK_EQ(requested_bytes(), requested + bytes);
+        CHECK((managed->dl_tensor.data == nullptr) == (bytes == 0));
         managed->deleter(managed);
     }
     CHECK_EQ(failed.count, 0);
@@ -100,6 +109,7 @@ static void failures_have_a_kind() {
     check_failure(DEVICE_0, {-1, 2}, "ValueError");
     check_failure(DEVICE_0, {0, -1}, "ValueError");
     check_failure(DEVICE_0, {std::int64_t(1) << 40, std::int64_t(1) << 40}, "ValueError");
+    check_failure(DEVICE_0, {(std::int64_t(1) << 61) + 1}, "ValueError"); // 4 bytes modulo 2^64
     check_failure({kDLCUDA, 1000}, {2}, "ValueError");
     check_failure({kDLCPU, 0}, {2}, "BufferError");
     check_failure({kDLCUDAHost, 0}, {2}, "BufferError");
