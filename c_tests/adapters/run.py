@@ -12,6 +12,7 @@ import json
 import os
 import pathlib
 import re
+import shutil
 import subprocess
 import sys
 
@@ -76,6 +77,7 @@ def install(project, package, tools):
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not folder.exists():
             partial = tools / (folder.name + ".partial")
+            shutil.rmtree(partial, ignore_errors=True)
             installer = project / "scripts/tools/pip_install.py"
             command = [sys.executable, installer, package, partial]
             if subprocess.run(command, stdout=subprocess.DEVNULL).returncode != 0:
@@ -115,8 +117,6 @@ def build(test, project, library, compilers, tools, program):
     command = [compilers["c++" if is_cxx else "c"], *test.options, "-g", "-Wall", "-Wextra",
         "-Wpedantic", "-Wconversion", "-Werror", "-pthread", "-D_POSIX_C_SOURCE=200809L",
         f"-I{project}/include", f"-I{project}/c_tests", f"-I{program.parent}", "-o", program]
-    if "tcuda_malloc_native" not in (project / "include/tcuda.h").read_text():
-        command += ["-DTCUDA_TEST_NATIVE", "-include", HERE / "native.h"]
     libraries = [library]
     for package, headers, files in test.packages:
         folder = install(project, package, tools)
