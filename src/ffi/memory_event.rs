@@ -135,10 +135,11 @@ impl Listens for HostListener {
 /// tcuda_shutdown removes all such functions.
 ///
 /// It is called on the thread of the event, on one thread at a time, with locks of tcuda held: the
-/// events of an address come in their order, memory that goes back to the driver is still there,
-/// and new memory is not yet the host's. It must not call tcuda, which would be
-/// TCUDA_STATUS_INVALID_STATE, nor wait for a thread that is in a call of tcuda. While one is
-/// registered, allocations and frees take the slow path. (+: c10's attachAllocatorTraceTracker)
+/// events of an address come in their order, and new memory is not yet the host's. Memory that goes
+/// back to the driver is still there at SEGMENT_FREE, and unmapped already at SEGMENT_UNMAP. The
+/// callback must not call tcuda, which would be TCUDA_STATUS_INVALID_STATE, nor wait for a thread
+/// that is in a call of tcuda. While one is registered, allocations and frees take the slow path.
+/// (+: c10's attachAllocatorTraceTracker)
 ///
 /// @param callback       not NULL
 /// @param user_data      the caller's, passed to the callback; may be NULL
