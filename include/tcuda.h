@@ -3938,7 +3938,7 @@ tcuda_status tcuda_graph_pool(tcuda_graph *graph, tcuda_mem_pool **pool);
  * made. (torch.cuda.CUDAGraph.pools)
  *
  * @param graph       that was captured
- * @param[out] pools  the first `capacity`, the caller's, to be destroyed; NULL if that is 0
+ * @param[out] pools  the caller's, to be destroyed; may be NULL if capacity is 0
  * @param capacity    length of the list
  * @param[out] count  number of pools
  */

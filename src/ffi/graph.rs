@@ -339,7 +339,7 @@ pub unsafe extern "C" fn tcuda_graph_pool(
 /// made. (torch.cuda.CUDAGraph.pools)
 ///
 /// @param graph       that was captured
-/// @param[out] pools  the first `capacity`, the caller's, to be destroyed; NULL if that is 0
+/// @param[out] pools  the caller's, to be destroyed; may be NULL if capacity is 0
 /// @param capacity    length of the list
 /// @param[out] count  number of pools
 #[unsafe(no_mangle)]
