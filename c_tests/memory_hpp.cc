@@ -42,6 +42,24 @@ static void test_queries() {
     expect(name.empty(), "a text that could not be read");
 }
 
+// A block of one stream that another one frees, which gets it next.
+static void test_free_on() {
+    tcuda::stream first(0), second(0);
+    const auto from = value_of(first.native()), to = value_of(second.native());
+    const std::size_t before = allocated();
+    auto block = tcuda::allocation::on_native(24 * mib, from);
+    expect(block && allocated() == before + 24 * mib, "a block for a native stream");
+    const void *const where = block.get();
+    TOOK(block.free_on(to));
+    expect(!block && allocated() == before, "a block that is freed");
+    auto next = tcuda::allocation::on_native(24 * mib, to);
+    expect(next.get() == where, "the block again");
+    int here = 0;
+    tcuda::allocation wrong(tcuda::adopt<void>(&here), 1);
+    FAILS(TCUDA_STATUS_INVALID_POINTER, wrong.free_on(to));
+    expect(wrong.release() == &here, "what is not freed is still there");
+}
+
 // Blocks count in units of 512 bytes.
 static void test_statistics() {
     const std::size_t before = allocated();
@@ -445,6 +463,7 @@ static void test_spans() {
 int main() {
     begin_test();
     test_queries();
+    test_free_on();
     test_statistics();
     test_pinned();
     test_managed();

@@ -703,7 +703,19 @@ public:
         : memory(detail::create(tcuda_malloc, bytes, device, stream), bytes) {}
     /// Owns a block that C gave, allocation(tcuda::adopt(ptr), bytes).
     allocation(adopted<void> made, std::size_t bytes) noexcept : memory(made, bytes) {}
+    /// Allocates for a native stream (tcuda_malloc_native).
+    static allocation on_native(std::size_t bytes, CUstream_st *cu_stream,
+        std::int32_t device = TCUDA_CURRENT_DEVICE) {
+        return {detail::create(tcuda_malloc_native, bytes, device, cu_stream), bytes};
+    }
 
+    /// Gives it back in the order of a native stream; on failure it is still there
+    /// (tcuda_free_on).
+    result free_on(CUstream_st *cu_stream) {
+        const tcuda_status status = tcuda_free_on(handle_, cu_stream);
+        if (status == TCUDA_STATUS_OK) release();
+        return detail::acted(status);
+    }
     /// The memory is also used on `stream`: not reused before what is queued there is done
     /// (tcuda_record_stream).
     result record(stream_view stream) const { return check(tcuda_record_stream, handle_, stream); }
