@@ -161,6 +161,7 @@ step c-asan suite asan
 step c-faults-asan sanitized_faults
 step c-release suite release
 step release scripts/tools/release.sh
+step reproducible scripts/ci/reproducible.sh
 step aarch64 scripts/ci/aarch64.sh
 step soak soak
 step instructions instructions

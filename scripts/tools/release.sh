@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # usage: release.sh [TRIPLE...]: a release, into target/release-VERSION: for each target a tarball
 # of an installation and one of its debug files, a CycloneDX list of components, and SHA256SUMS. The
-# same commit gives the same bytes in any folder.
+# same commit gives the same bytes in any folder, debug files aside.
 # The libraries load with glibc 2.17 and newer. Targets: x86_64-unknown-linux-gnu and
 # aarch64-unknown-linux-gnu. cargo-zigbuild and zig come from PyPI into target/tools.
 set -euo pipefail
@@ -57,9 +57,10 @@ libraries() {
     stub_libgcc "$triple"
     # No path of this machine is in what is built. The folder of the stub is relative, because cargo
     # hashes the options.
-    flags="--remap-path-prefix=$root/= --remap-path-prefix=$registry=crates/"
+    flags="--remap-path-prefix=$root=/tcuda --remap-path-prefix=$root/="
+    flags+=" --remap-path-prefix=$registry=crates/"
     flags+=" --remap-path-prefix=$sysroot=/rust"
-    CARGO_TARGET_DIR=$root/$build/cargo CFLAGS="-ffile-prefix-map=$root/=" \
+    CARGO_TARGET_DIR=$root/$build/cargo CFLAGS="-ffile-prefix-map=$root=/tcuda" \
         RUSTFLAGS="$flags -L native=$build/libgcc/$triple -l dylib=gcc_s_stub" \
         "$zig_tools/bin/cargo-zigbuild" zigbuild --release --locked --lib \
         -p tcuda -p tcuda_sim_library --target "$triple.$glibc"
@@ -67,8 +68,8 @@ libraries() {
     mkdir -p "$folder/lib"
     for name in libtcuda.so libtcuda_sim.so; do
         "$objcopy" --only-keep-debug "$built/$name" "$folder/$name.debug"
-        "$objcopy" --strip-all --add-gnu-debuglink="$folder/$name.debug" "$built/$name" \
-            "$folder/lib/$name"
+        # No .gnu_debuglink: it has a sum of the debug file, where zig puts paths of this machine.
+        "$objcopy" --strip-all "$built/$name" "$folder/lib/$name"
     done
     # Bitcode for link-time optimisation is two thirds of the archive; only rustc reads it.
     "$objcopy" --strip-debug --remove-section=.llvmbc --remove-section=.llvmcmd \
