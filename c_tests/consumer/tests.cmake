@@ -28,6 +28,15 @@ set(share_cargo -DTCUDA_CARGO_TARGET_DIR=${TCUDA_CARGO_TARGET_DIR}
 consumer_test(fetch_content -DFETCH=${PROJECT_SOURCE_DIR} ${share_cargo})
 consumer_test(add_subdirectory -DSUBDIRECTORY=${PROJECT_SOURCE_DIR} ${share_cargo})
 
+# The project that users copy.
+if(CMAKE_CXX_COMPILER)
+    add_test(NAME consumer_template COMMAND ${CMAKE_CTEST_COMMAND}
+        --build-and-test ${PROJECT_SOURCE_DIR}/examples/template ${consumer_build}/template
+        --build-generator ${CMAKE_GENERATOR} --build-options -DCMAKE_PREFIX_PATH=${prefix}
+        --test-command ${CMAKE_CTEST_COMMAND} --output-on-failure)
+    set_tests_properties(consumer_template PROPERTIES FIXTURES_REQUIRED installed TIMEOUT 120)
+endif()
+
 add_test(NAME consumer_pkg_config COMMAND sh ${consumer}/pkg_config.sh ${CMAKE_C_COMPILER}
     ${consumer}/host.c ${consumer_build}/pkg_config ${prefix}/${CMAKE_INSTALL_LIBDIR})
 runs_on_backend(consumer_pkg_config)

@@ -1,0 +1,86 @@
+"""Builds and runs a quickstart of examples/languages, where its toolchain can be had.
+
+usage: languages.py LANGUAGE PROJECT LIBRARY TOOLS_DIR BUILD_DIR
+LANGUAGE: go (cgo), node (koffi from npm, into TOOLS_DIR), cs (mono or .NET's csc), java (22 or
+newer). Without the toolchain the exit status is 77.
+"""
+
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+
+EXPECTED = "1.5 ... 1.5, 4096 bytes allocated\n"
+KOFFI = "koffi@3.3.4"
+
+
+def skip(why):
+    print(f"skipped: {why}")
+    sys.exit(77)
+
+
+def found(*names):
+    for name in names:
+        if shutil.which(name) is None:
+            skip(f"there is no {name}")
+
+
+def go(source, project, build, tools):
+    found("go")
+    os.environ.update(CGO_CFLAGS=f"-I{project}/include", CGO_LDFLAGS=f"-L{build}",
+        GOCACHE=str(build / "go"), GOFLAGS="-mod=mod", GO111MODULE="off")
+    subprocess.run(["go", "build", "-o", build / "quickstart", source / "quickstart.go"],
+        check=True)
+    return [build / "quickstart"]
+
+
+def node(source, project, build, tools):
+    found("node", "npm")
+    modules = tools / "koffi"
+    if not (modules / "node_modules/koffi").exists():
+        modules.mkdir(parents=True, exist_ok=True)
+        command = ["npm", "install", "--silent", "--no-save", "--prefix", modules, KOFFI]
+        if subprocess.run(command).returncode != 0:
+            skip(f"{KOFFI} cannot be fetched")
+    # Modules are searched beside the program.
+    shutil.copy(source / "quickstart.mjs", modules)
+    os.environ["TCUDA_LIBRARY"] = str(build / "libtcuda.so.0.1")
+    return ["node", modules / "quickstart.mjs"]
+
+
+def cs(source, project, build, tools):
+    found("mcs", "mono")
+    program = build / "Quickstart.exe"
+    subprocess.run(["mcs", f"-out:{program}", source / "Quickstart.cs"], check=True)
+    return ["mono", program]
+
+
+def java(source, project, build, tools):
+    found("java", "javac")
+    version = subprocess.run(["javac", "-version"], capture_output=True, text=True).stdout
+    if int(re.search(r"(\d+)", version)[1]) < 22:
+        skip(f"{version.strip()} is older than Java 22")
+    subprocess.run(["javac", "-d", build, source / "Quickstart.java"], check=True)
+    return ["java", "--enable-native-access=ALL-UNNAMED", "-cp", build, "Quickstart"]
+
+
+def main():
+    language, project, library, tools, build = sys.argv[1:]
+    project, tools, build = map(pathlib.Path, (project, tools, build))
+    folder = build / f"language_{language}"
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in ("libtcuda.so.0.1", "libtcuda.so", "libtcuda_sim.so"):
+        link = folder / name
+        link.unlink(missing_ok=True)
+        link.symlink_to(library if "sim" not in name else pathlib.Path(library).parent / name)
+    os.environ["LD_LIBRARY_PATH"] = str(folder)
+    builders = {"go": go, "node": node, "cs": cs, "java": java}
+    command = builders[language](project / "examples/languages", project, folder, tools)
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True)
+    print(done.stdout, end="")
+    sys.exit(done.returncode or done.stdout != EXPECTED)
+
+
+main()
