@@ -109,6 +109,18 @@ soak() {
     return "$status"
 }
 
+# The Conan recipe, and a project that uses the package.
+conan() {
+    local folder=$tools/conan-2.34.0
+    configure_and_build release || return
+    [ -e "$folder" ] || python3 scripts/tools/pip_install.py conan==2.34.0 "$folder" || return
+    env PYTHONPATH="$folder" CONAN_HOME="$root/target/conan" \
+        PATH="$(dirname "$(command -v "$cmake")"):$PATH" \
+        sh -euc 'python3 "$1/bin/conan" profile detect --force
+            python3 "$1/bin/conan" create packaging/conan -s build_type=Release \
+                -c user.tcuda:prebuilt_dir="$2"' _ "$folder" "$root/build/release/lib"
+}
+
 # Random calls of all functions, on one thread, on several, and beside shutdowns and forks.
 random_caller() {
     TCUDA_FUZZ_SECONDS=$(full 600 20) CARGO_TARGET_DIR=$root/target/faults cargo test --locked \
@@ -166,6 +178,7 @@ released() {
         lintian --allow-root --fail-on error target/release-[0-9]*/*.deb
 }
 step release released
+step conan conan
 step reproducible scripts/ci/reproducible.sh
 step aarch64 scripts/ci/aarch64.sh
 step soak soak

@@ -33,13 +33,13 @@ find "$build/deb/all" -name '*.so*' -type f -exec chmod 644 {} +
 # package NAME: builds the package of the folder with this name; stdin: its control file, without
 # the fields that all packages have.
 package() {
-    local folder=$build/deb/$1 documents
+    local folder=$build/deb/$1 documents common=/usr/share/common-licenses/Apache-2.0
     documents=$folder/usr/share/doc/$1
     mkdir -p "$folder/DEBIAN" "$documents"
-    { echo "tcuda is under the Apache License 2.0: /usr/share/common-licenses/Apache-2.0"
+    { echo "tcuda is under the Apache License 2.0: $common"
         echo
         # Debian has the text of this licence once.
-        sed '/^ *Apache License *$/,/END OF TERMS AND CONDITIONS/c\    /usr/share/common-licenses/Apache-2.0' \
+        sed "/^ *Apache License *\$/,/END OF TERMS AND CONDITIONS/c\\    $common" \
             "$build/deb/THIRD_PARTY.txt"; } >"$documents/copyright"
     printf 'tcuda (%s) unstable; urgency=medium\n\n  * Release %s.\n\n -- %s  %s\n' "$revision" \
         "$version" "$maintainer" "$(date -uRd "@$SOURCE_DATE_EPOCH")" |
