@@ -47,9 +47,10 @@ package() {
     { printf 'Package: %s\nSource: tcuda\nVersion: %s\nArchitecture: %s\nMulti-Arch: same\n' "$1" \
         "$revision" "$architecture"
         printf 'Maintainer: %s\nPriority: optional\nInstalled-Size: %s\n' "$maintainer" \
-            "$(du -sk "$folder/usr" | cut -f1)"
+            "$(du -sk --apparent-size "$folder/usr" | cut -f1)"
         cat; } >"$folder/DEBIAN/control"
     (cd "$folder" && find usr -type f | LC_ALL=C sort | xargs md5sum >DEBIAN/md5sums)
+    find "$folder" -exec touch -hd "@$SOURCE_DATE_EPOCH" {} +
     dpkg-deb --root-owner-group -Zxz --build "$folder" "$out" >/dev/null
     echo "$out/$1_${revision}_$architecture.deb"
 }
