@@ -48,8 +48,9 @@ run() {
 }
 
 sources=(examples/quickstart.c)
+# Programs with alarms for their children are too slow under qemu.
 [ $# -gt 0 ] || set -- memory stream event copy host capture graph graph_memory random \
-    random_order kernel_launch comm tensor snapshot statistics threads process mem_pool sanitizer
+    random_order comm tensor snapshot statistics threads mem_pool sanitizer
 for name in "$@"; do sources+=("c_tests/$name.c"); done
 failures=0
 for source in "${sources[@]}"; do run "$source" || failures=$((failures + 1)); done
