@@ -426,7 +426,7 @@ fn condition(doc: &str) -> Option<String> {
     Some(rest.split([';', ':', '.']).next()?.replace('`', ""))
 }
 
-/// Of what a function gives out.
+/// Of an output of a function.
 fn ownership(kind: &str, doc: &str, text: &str, known: &Known) -> Option<&'static str> {
     let is_handle = kind.ends_with("**") && known.handles.contains(&pointee(kind));
     match () {
