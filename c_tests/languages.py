@@ -1,8 +1,9 @@
-"""Builds and runs a quickstart of examples/languages, where its toolchain can be had.
+"""Builds and runs a program in another language, where its toolchain can be had.
 
-usage: languages.py LANGUAGE PROJECT LIBRARY TOOLS_DIR BUILD_DIR
-LANGUAGE: go (cgo), node (koffi from npm, into TOOLS_DIR), cs (mono or .NET's csc), java (22 or
-newer). Without the toolchain the exit status is 77.
+usage: languages.py SOURCE PROJECT LIBRARY TOOLS_DIR BUILD_DIR
+SOURCE: a quickstart of examples/languages or a program of c_tests/languages, for Go (cgo), Node
+(koffi from npm, into TOOLS_DIR), mono, or Java 22 or newer. Without the toolchain the exit status
+is 77.
 """
 
 import os
@@ -12,7 +13,11 @@ import shutil
 import subprocess
 import sys
 
-EXPECTED = "1.5 ... 1.5, 4096 bytes allocated\n"
+EXPECTED = {
+    "quickstart": "1.5 ... 1.5, 4096 bytes allocated\n",
+    "errors.go": "128000 texts are right, 0 are not\n",
+    "errors.mjs": "2000 texts are right, 0 are not\n",
+}
 KOFFI = "koffi@3.3.4"
 
 
@@ -31,9 +36,9 @@ def go(source, project, build, tools):
     found("go")
     os.environ.update(CGO_CFLAGS=f"-I{project}/include", CGO_LDFLAGS=f"-L{build}",
         GOCACHE=str(build / "go"), GOFLAGS="-mod=mod", GO111MODULE="off")
-    subprocess.run(["go", "build", "-o", build / "quickstart", source / "quickstart.go"],
-        check=True)
-    return [build / "quickstart"]
+    program = build / source.stem
+    subprocess.run(["go", "build", "-o", program, source], check=True)
+    return [program]
 
 
 def node(source, project, build, tools):
@@ -45,15 +50,15 @@ def node(source, project, build, tools):
         if subprocess.run(command).returncode != 0:
             skip(f"{KOFFI} cannot be fetched")
     # Modules are searched beside the program.
-    shutil.copy(source / "quickstart.mjs", modules)
+    shutil.copy(source, modules)
     os.environ["TCUDA_LIBRARY"] = str(build / "libtcuda.so.0.1")
-    return ["node", modules / "quickstart.mjs"]
+    return ["node", modules / source.name]
 
 
 def cs(source, project, build, tools):
     found("mcs", "mono")
-    program = build / "Quickstart.exe"
-    subprocess.run(["mcs", f"-out:{program}", source / "Quickstart.cs"], check=True)
+    program = build / f"{source.stem}.exe"
+    subprocess.run(["mcs", f"-out:{program}", source], check=True)
     return ["mono", program]
 
 
@@ -62,25 +67,25 @@ def java(source, project, build, tools):
     version = subprocess.run(["javac", "-version"], capture_output=True, text=True).stdout
     if int(re.search(r"(\d+)", version)[1]) < 22:
         skip(f"{version.strip()} is older than Java 22")
-    subprocess.run(["javac", "-d", build, source / "Quickstart.java"], check=True)
-    return ["java", "--enable-native-access=ALL-UNNAMED", "-cp", build, "Quickstart"]
+    subprocess.run(["javac", "-d", build, source], check=True)
+    return ["java", "--enable-native-access=ALL-UNNAMED", "-cp", build, source.stem]
 
 
 def main():
-    language, project, library, tools, build = sys.argv[1:]
-    project, tools, build = map(pathlib.Path, (project, tools, build))
-    folder = build / f"language_{language}"
+    source, project, library, tools, build = map(pathlib.Path, sys.argv[1:])
+    folder = build / f"language_{source.name}"
     folder.mkdir(parents=True, exist_ok=True)
     for name in ("libtcuda.so.0.1", "libtcuda.so", "libtcuda_sim.so"):
         link = folder / name
         link.unlink(missing_ok=True)
-        link.symlink_to(library if "sim" not in name else pathlib.Path(library).parent / name)
+        link.symlink_to(library if "sim" not in name else library.parent / name)
     os.environ["LD_LIBRARY_PATH"] = str(folder)
-    builders = {"go": go, "node": node, "cs": cs, "java": java}
-    command = builders[language](project / "examples/languages", project, folder, tools)
+    builders = {".go": go, ".mjs": node, ".cs": cs, ".java": java}
+    command = builders[source.suffix](source, project, folder, tools)
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True)
     print(done.stdout, end="")
-    sys.exit(done.returncode or done.stdout != EXPECTED)
+    expected = EXPECTED.get(source.name) or EXPECTED[source.stem.lower()]
+    sys.exit(done.returncode or done.stdout != expected)
 
 
 main()

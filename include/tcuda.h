@@ -174,6 +174,14 @@ typedef void (*tcuda_log_fn)(void *user_data, tcuda_log_level level, const char 
 /** Frees user_data: see Callbacks on the front page. */
 typedef void (*tcuda_destroy_fn)(void *user_data);
 
+/** What tcuda_call says about a call, in memory of the caller, for any thread to read. (+) */
+typedef struct tcuda_error {
+    size_t struct_size;  /**< From TCUDA_INIT. */
+    tcuda_status status; /**< TCUDA_STATUS_OK: the call succeeded. */
+    int32_t native_code; /**< What tcuda_last_error_native gives; 0 if there is none. */
+    char message[2048];  /**< What tcuda_last_error gives; "" if the call succeeded. */
+} tcuda_error;
+
 /** Version of the loaded library, to compare with TCUDA_VERSION. (+) */
 TCUDA_API
 uint32_t tcuda_version(void);
@@ -326,6 +334,22 @@ tcuda_status tcuda_backend_fault_count(uint64_t *fired);
  */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_shutdown(size_t *live_handles);
+
+/**
+ * Calls a function of this header by its name and writes what went wrong to an object of the
+ * caller: for hosts that move a task to another thread between two calls, where tcuda_last_error
+ * may tell about the call of another task. This thread's last error changes as if the function had
+ * been called directly. (+)
+ *
+ * @param function       name of any other function that returns a status: "tcuda_malloc"
+ * @param arguments      one for each parameter, in their order, 8 bytes each: integers with zero
+ *                       or sign extension, the bits of a double, the address of what is pointed to
+ * @param count          number of arguments, which must be that of the parameters
+ * @param[in,out] error  the outcome, written whether the call succeeds or fails
+ */
+TCUDA_NODISCARD TCUDA_API
+tcuda_status tcuda_call(const char *function, const uint64_t *arguments, size_t count,
+    tcuda_error *error);
 
 /**
  * Removes an observer. Its user_data is destroyed before this returns; if threads are in the
@@ -502,7 +526,7 @@ tcuda_status tcuda_device_of(const void *ptr, int32_t *device);
  * Name of a device, "NVIDIA H200". (torch.cuda.get_device_name)
  *
  * @param device       ordinal, or TCUDA_CURRENT_DEVICE (-1); INVALID_DEVICE for other negative
- * ones
+ *                     ones
  * @param[out] buf     may be NULL if len is 0; cut to `len` - 1 bytes and a NUL
  * @param len          room in buf, in bytes
  * @param[out] needed  length without the NUL; may be NULL
@@ -730,7 +754,7 @@ tcuda_status tcuda_stream_set_current(tcuda_stream *stream);
  *
  * @param stream                NULL: the one that is current, which changes nothing
  * @param[out] previous         the current stream of the stream's device, borrowed; without a
- * device NULL, as `stream` must be then
+ *                              device NULL, as `stream` must be then
  * @param[out] previous_device  the current device; without one -1
  */
 TCUDA_NODISCARD TCUDA_API
@@ -1187,10 +1211,10 @@ tcuda_status tcuda_sm_partition_destroy(tcuda_sm_partition *partition);
  * (torch.cuda.green_contexts.GreenContext, torch.cuda.green_contexts.GreenContext.create)
  *
  * @param device        ordinal, or TCUDA_CURRENT_DEVICE; with a partition it is that of the
- * partition, or TCUDA_CURRENT_DEVICE
+ *                      partition, or TCUDA_CURRENT_DEVICE
  * @param partition     may be NULL: options->sm_count, or all multiprocessors
  * @param options       may be NULL: defaults; without a partition it has sm_count or a
- * workqueue_scope
+ *                      workqueue_scope
  * @param[out] context  the caller's, to be destroyed
  */
 TCUDA_NODISCARD TCUDA_API
@@ -1291,7 +1315,7 @@ typedef struct tcuda_allocation tcuda_allocation; /**< An allocated block with a
  * @param device    ordinal, TCUDA_CURRENT_DEVICE: the stream's, else this thread's current one
  * @param stream    NULL: the current stream of the device
  * @param[out] ptr  the block, aligned to 512 bytes unless another library's allocator gave it; the
- * caller's, to be freed
+ *                  caller's, to be freed
  */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_malloc(size_t bytes, int32_t device, tcuda_stream *stream, void **ptr);
@@ -2203,7 +2227,7 @@ tcuda_status tcuda_memory_on_event(tcuda_memory_event_fn callback, void *user_da
  *
  * @param snapshot    from tcuda_memory_snapshot_create or tcuda_mem_pool_snapshot
  * @param device      ordinal, or TCUDA_CPU_DEVICE; others, also TCUDA_CURRENT_DEVICE, are
- * TCUDA_STATUS_INVALID_DEVICE
+ *                    TCUDA_STATUS_INVALID_DEVICE
  * @param[out] count  events that tcuda_memory_snapshot_event gives
  */
 TCUDA_NODISCARD TCUDA_API
@@ -2315,7 +2339,7 @@ tcuda_status tcuda_pluggable_allocator_set_hooks(tcuda_pluggable_allocator *allo
  * library's own allocator. Initialises the library. (torch.cuda.memory.change_current_allocator)
  *
  * @param allocator  may be NULL: the library's own. After the first allocation it is too late:
- * TCUDA_STATUS_INVALID_STATE
+ *                   TCUDA_STATUS_INVALID_STATE
  */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_allocator_set_current(tcuda_pluggable_allocator *allocator);
@@ -2359,7 +2383,7 @@ typedef struct tcuda_pool_block {
  * which replays write. (torch.cuda.MemPool)
  *
  * @param allocator   source of its segments, which it divides into blocks; the pool and its
- * segments keep it; may be NULL: the driver
+ *                    segments keep it; may be NULL: the driver
  * @param flags       TCUDA_MEM_POOL_... combined, or 0
  * @param[out] pool   the caller's, to be destroyed
  */
@@ -2378,7 +2402,7 @@ tcuda_status tcuda_mem_pool_create(tcuda_pluggable_allocator *allocator, uint32_
  * @param id0        of a pool of graphs, whose unused memory graphs may write; else 0
  * @param id1        of another pool; else 0. One of the two numbers is 0, the other 1 to 2^30 - 1
  * @param allocator  source of the segments of a new pool; may be NULL: the driver. It is
- * TCUDA_STATUS_INVALID_STATE to give one for a pool that exists
+ *                   TCUDA_STATUS_INVALID_STATE to give one for a pool that exists
  * @param[out] pool  the caller's, to be destroyed
  */
 TCUDA_NODISCARD TCUDA_API
@@ -2391,7 +2415,7 @@ tcuda_status tcuda_mem_pool_from_id(uint64_t id0, uint64_t id1,
  *
  * @param pool   not NULL
  * @param flags  TCUDA_MEM_POOL_... combined, or 0. TCUDA_MEM_POOL_NO_SPLIT cannot be taken back:
- * TCUDA_STATUS_INVALID_STATE
+ *               TCUDA_STATUS_INVALID_STATE
  */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_mem_pool_set_flags(tcuda_mem_pool *pool, uint32_t flags);
@@ -2423,7 +2447,7 @@ tcuda_status tcuda_mem_pool_begin(tcuda_mem_pool *pool, int32_t device);
  * since. (the end of torch.cuda.use_mem_pool)
  *
  * @param pool    a handle of the pool of that begin, or TCUDA_STATUS_INVALID_STATE; if that handle
- * was destroyed, the same one, or TCUDA_STATUS_INVALID_HANDLE
+ *                was destroyed, the same one, or TCUDA_STATUS_INVALID_HANDLE
  * @param device  ordinal, or TCUDA_CURRENT_DEVICE
  */
 TCUDA_NODISCARD TCUDA_API
@@ -2438,7 +2462,7 @@ tcuda_status tcuda_mem_pool_end(tcuda_mem_pool *pool, int32_t device);
  *
  * @param pool       not NULL
  * @param device     ordinal, or TCUDA_CURRENT_DEVICE; one route to a pool for each, or
- * TCUDA_STATUS_INVALID_STATE
+ *                   TCUDA_STATUS_INVALID_STATE
  * @param filter     not NULL
  * @param user_data  the caller's, passed to the filter; may be NULL
  * @param destroy    called with user_data once no thread is in the filter; may be NULL
@@ -2467,7 +2491,7 @@ tcuda_status tcuda_mem_pool_end_streams(tcuda_mem_pool *pool, int32_t device);
  *
  * @param pool           not NULL
  * @param keep_contents  1: the contents of the blocks are copied to the host and come back; 0: the
- * contents are undefined afterwards
+ *                       contents are undefined afterwards
  */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_mem_pool_sleep(tcuda_mem_pool *pool, int32_t keep_contents);
@@ -2526,7 +2550,7 @@ tcuda_status tcuda_mem_pool_use_count(tcuda_mem_pool *pool, uint32_t *count);
  *
  * @param pool   not NULL
  * @param ptr    where the block begins, for example that of a freed block of this size; its device
- * is the block's
+ *               is the block's
  * @param bytes  1 or more
  */
 TCUDA_NODISCARD TCUDA_API
@@ -2712,10 +2736,10 @@ tcuda_status tcuda_memory_range(const void *ptr, size_t bytes, tcuda_memory_rang
  * @param bytes      any size; 0: NULL and OK
  * @param device     ordinal, TCUDA_CURRENT_DEVICE: the stream's, else this thread's current one
  * @param cu_stream  a CUstream or cudaStream_t of a device's primary context; NULL: the default
- * stream of the device. It must live as long as tcuda keeps memory that was used
- * on it; to end it earlier, use tcuda_stream_from_external
+ *                   stream of the device. It must live as long as tcuda keeps memory that was used
+ *                   on it; to end it earlier, use tcuda_stream_from_external
  * @param[out] ptr   the block, aligned to 512 bytes unless another library's allocator gave it;
- * the caller's, to be freed by tcuda_free_on or tcuda_free
+ *                   the caller's, to be freed by tcuda_free_on or tcuda_free
  */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_malloc_native(size_t bytes, int32_t device, struct CUstream_st *cu_stream,
@@ -2742,9 +2766,9 @@ tcuda_status tcuda_malloc_native_aligned(size_t bytes, size_t alignment, int32_t
  * was allocated for, after that work. (+)
  *
  * @param ptr        what tcuda_malloc, tcuda_malloc_native or tcuda_torch_malloc gave; may be
- * NULL: no-op
+ *                   NULL: no-op
  * @param cu_stream  as in tcuda_malloc_native, of any device; NULL: the default stream of ptr's
- * device
+ *                   device
  * @return           TCUDA_STATUS_OUT_OF_HOST_MEMORY: ptr is not freed; call again
  */
 TCUDA_API
@@ -2765,7 +2789,7 @@ tcuda_status tcuda_free_on(void *ptr, struct CUstream_st *cu_stream);
  * @param bytes      0: NULL
  * @param device     ordinal
  * @param cu_stream  may be NULL: the device's default stream. A stream must live as long as
- * tcuda keeps memory that was used on it, as PyTorch's own do
+ *                   tcuda keeps memory that was used on it, as PyTorch's own do
  * @return           the block, aligned to 512 bytes; NULL: it failed
  */
 TCUDA_NODISCARD TCUDA_API
@@ -3285,7 +3309,7 @@ typedef struct tcuda_tensor {
  * stream, a capsule by its deleter. A tensor that is all zero has nothing: OK. (+)
  *
  * @param[in,out] tensor  one that the library filled in, its data, shape and strides as they
- * were, or TCUDA_STATUS_INVALID_ARGUMENT; may be NULL: no-op
+ *                        were, or TCUDA_STATUS_INVALID_ARGUMENT; may be NULL: no-op
  */
 TCUDA_API
 tcuda_status tcuda_tensor_release(tcuda_tensor *tensor);
@@ -3308,8 +3332,8 @@ tcuda_status tcuda_tensor_device_of(const tcuda_tensor *tensor, int32_t *device)
  * (torch.from_dlpack)
  *
  * @param managed      a DLManagedTensorVersioned of DLPack 1, of any device and type. If its flags
- * say read-only, then until it is released functions that write refuse the
- * tensor, and tensors of the host's own that share a byte with it
+ *                     say read-only, then until it is released functions that write refuse the
+ *                     tensor, and tensors of the host's own that share a byte with it
  * @param[out] tensor  the caller's, to be released; its shape and strides are the library's
  */
 TCUDA_NODISCARD TCUDA_API
@@ -3326,7 +3350,7 @@ tcuda_status tcuda_tensor_from_dlpack(struct DLManagedTensorVersioned *managed,
  * (torch.utils.dlpack.to_dlpack)
  *
  * @param[in,out] tensor  one that the library filled in; or one of the host's own, with data from
- * tcuda_malloc: the capsule owns the block, and copies shape and strides
+ *                        tcuda_malloc: the capsule owns the block, and copies shape and strides
  * @param[out] managed    the caller's, whose deleter is to be called once, by it or a consumer
  */
 TCUDA_NODISCARD TCUDA_API
@@ -3549,11 +3573,11 @@ tcuda_status tcuda_generator_philox_state(tcuda_generator *generator, uint64_t i
  * filled. (Tensor.uniform_)
  *
  * @param tensor     of any strides that keep its elements apart, and of a type that torch can fill
- * so, or TCUDA_STATUS_INVALID_ARGUMENT
+ *                   so, or TCUDA_STATUS_INVALID_ARGUMENT
  * @param low, high  numbers that the type can hold; so must be their difference
  * @param generator  of the tensor's device; NULL: its default one
  * @param stream     of the tensor's device; NULL: its current one. While it is captured, the
- * generator must be registered with the graph, whose replays draw new numbers
+ *                   generator must be registered with the graph, whose replays draw new numbers
  */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_random_uniform(const tcuda_tensor *tensor, double low, double high,
@@ -3578,7 +3602,7 @@ tcuda_status tcuda_random_normal(const tcuda_tensor *tensor, double mean, double
  *
  * @param tensor     written; as for tcuda_random_uniform
  * @param low, high  numbers that the type has; bounds of floats are narrowed so that no number is
- * rounded past them
+ *                   rounded past them
  * @param generator  of the tensor's device; NULL: its default one
  * @param stream     of the tensor's device; NULL: its current one
  */
@@ -3631,7 +3655,7 @@ tcuda_status tcuda_random_bernoulli(const tcuda_tensor *tensor, double p,
  *
  * @param tensor     written; as for tcuda_random_uniform
  * @param p          floats or bfloat16 on the same device and of the same shape; strides of 0
- * repeat, as those of Tensor.expand
+ *                   repeat, as those of Tensor.expand
  * @param generator  of the tensor's device; NULL: its default one
  * @param stream     of the tensor's device; NULL: its current one
  */
@@ -3783,9 +3807,9 @@ typedef struct tcuda_graphed_callable_options {
  * An empty graph. (torch.cuda.CUDAGraph, enable_debug_mode)
  *
  * @param keep        1: the template stays after the capture, for tcuda_graph_update,
- * tcuda_graph_debug_dump and changes by the host, and the graph becomes
- * executable by tcuda_graph_instantiate or its first replay; 0: it is
- * executable when its capture ends, and the template is destroyed
+ *                    tcuda_graph_debug_dump and changes by the host, and the graph becomes
+ *                    executable by tcuda_graph_instantiate or its first replay; 0: it is
+ *                    executable when its capture ends, and the template is destroyed
  * @param[out] graph  the caller's, to be destroyed
  */
 TCUDA_NODISCARD TCUDA_API
@@ -3814,9 +3838,9 @@ tcuda_status tcuda_graph_destroy(tcuda_graph *graph);
  * @param graph       an empty graph
  * @param stream      not a default one; NULL is the current stream
  * @param pool        may be NULL: a new one. Graphs that share one reuse each other's memory: they
- * must replay in the order of their captures, or not need earlier outputs
+ *                    must replay in the order of their captures, or not need earlier outputs
  * @param error_mode  TCUDA_CAPTURE_...: which threads' unsafe calls invalidate the capture, as
- * cudaMalloc or a wait for any stream; calls that tcuda makes itself are safe
+ *                    cudaMalloc or a wait for any stream; calls that tcuda makes itself are safe
  */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_graph_capture_begin(tcuda_graph *graph, tcuda_stream *stream,
@@ -4015,11 +4039,11 @@ tcuda_status tcuda_stream_is_capturing(tcuda_stream *stream, bool *capturing);
  * CUDA 12.3. (torch.cuda.CUDAGraph.begin_capture_to_if_node, begin_capture_to_while_node)
  *
  * @param graph      is being captured; on the thread that began that, unless its mode was
- * TCUDA_CAPTURE_RELAXED
+ *                   TCUDA_CAPTURE_RELAXED
  * @param condition  TCUDA_CONDITION_IF; or TCUDA_CONDITION_WHILE, which ends only if its body sets
- * the condition, by tcuda_graph_conditional_set
+ *                   the condition, by tcuda_graph_conditional_set
  * @param predicate  one byte, a bool of C, in memory that kernels of the device can read; work
- * before the node may write it. Valid as long as the graph is replayed
+ *                   before the node may write it. Valid as long as the graph is replayed
  * @param stream     captured into the graph, within a body its stream; NULL is the current one
  * @param[out] body  may be NULL; the body's stream, borrowed
  */
@@ -4035,7 +4059,7 @@ tcuda_status tcuda_graph_conditional_begin(tcuda_graph *graph, tcuda_condition c
  * @param graph      a body of it is being captured
  * @param predicate  as in tcuda_graph_conditional_begin; the body's work may write it
  * @param stream     the stream of the innermost body, or one that waits for it; NULL is the
- * current one
+ *                   current one
  */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_graph_conditional_set(tcuda_graph *graph, const void *predicate,
@@ -4082,9 +4106,9 @@ tcuda_status tcuda_graph_on_event(tcuda_graph *graph, tcuda_graph_event events,
  * @param user_data    passed to destroy; may be NULL
  * @param destroy      not NULL
  * @param synchronize  1: destroy is called after all replays are complete, which the host waits
- * for; while a stream of them is captured, by a later tcuda_graph_reset or
- * tcuda_memory_empty_cache. 0: at once, so that it must not free what replays
- * may still use
+ *                     for; while a stream of them is captured, by a later tcuda_graph_reset or
+ *                     tcuda_memory_empty_cache. 0: at once, so that it must not free what replays
+ *                     may still use
  */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_graph_retain(tcuda_graph *graph, void *user_data, tcuda_destroy_fn destroy,
@@ -4201,11 +4225,11 @@ tcuda_status tcuda_graphed_callable_destroy(tcuda_graphed_callable *graphed);
  *
  * @param graphed       from tcuda_graphed_callable_create
  * @param inputs        as the samples in number, dtype, shape and strides; in any memory that
- * tcuda_copy can read; may be NULL if num_inputs is 0
+ *                      tcuda_copy can read; may be NULL if num_inputs is 0
  * @param num_inputs    as many as were captured
  * @param stream        of the callable's device; NULL is the current one of that device
  * @param[out] outputs  borrowed views, until the callable is destroyed; the next call overwrites
- * what they show; may be NULL if num_outputs is 0
+ *                      what they show; may be NULL if num_outputs is 0
  * @param num_outputs   as many as were captured
  */
 TCUDA_NODISCARD TCUDA_API
@@ -4219,11 +4243,11 @@ tcuda_status tcuda_graphed_callable_call(tcuda_graphed_callable *graphed,
  *
  * @param graphed           from tcuda_graphed_callable_create
  * @param grad_outputs      gradients of the outputs, as those in dtype, shape and strides; may be
- * NULL if num_outputs is 0
+ *                          NULL if num_outputs is 0
  * @param num_outputs       as many as were captured
  * @param stream            of the callable's device; NULL is the current one of that device
  * @param[out] grad_inputs  borrowed views; all zero where an input has no gradient; may be NULL if
- * num_inputs is 0
+ *                          num_inputs is 0
  * @param num_inputs        as many as were captured
  */
 TCUDA_NODISCARD TCUDA_API
@@ -4279,7 +4303,7 @@ tcuda_status tcuda_comm_broadcast_into(const tcuda_tensor *src, const tcuda_tens
  * freed with the last of them. (torch.cuda.comm.broadcast_coalesced)
  *
  * @param tensors       read: all on one device, which need not be in the list, or all on the host;
- * of any shapes and types
+ *                      of any shapes and types
  * @param num_tensors   length of the list; 0: nothing is done
  * @param devices       as in tcuda_comm_broadcast
  * @param num_devices   length of the list, 1 or more
@@ -4299,10 +4323,10 @@ tcuda_status tcuda_comm_broadcast_coalesced(const tcuda_tensor *tensors, size_t 
  * (torch.cuda.comm.reduce_add)
  *
  * @param tensors      read: of one shape and type: integers, floats of 16 to 64 bits, bfloat16,
- * complex numbers of these, or bools, whose sum is "or"
+ *                     complex numbers of these, or bools, whose sum is "or"
  * @param count        length of the list, 1 or more
  * @param destination  ordinal, TCUDA_CURRENT_DEVICE or TCUDA_CPU_DEVICE; no tensor need be on it.
- * For the host the first device that has a tensor adds
+ *                     For the host the first device that has a tensor adds
  * @param[out] out     the caller's, to be released
  */
 TCUDA_NODISCARD TCUDA_API
@@ -4315,7 +4339,7 @@ tcuda_status tcuda_comm_reduce_add(const tcuda_tensor *tensors, size_t count, in
  * @param tensors  as in tcuda_comm_reduce_add
  * @param count    length of the list, 1 or more
  * @param out      written: of the same shape and type; may be one of the tensors, with the same
- * strides
+ *                 strides
  */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_comm_reduce_add_into(const tcuda_tensor *tensors, size_t count,
@@ -4345,12 +4369,12 @@ tcuda_status tcuda_comm_reduce_add_coalesced(const tcuda_tensor *tensors, size_t
  * @param tensor       read; of 1 dimension or more
  * @param devices      as in tcuda_comm_broadcast
  * @param chunk_sizes  size of each piece along dim, which together are the tensor's; may be NULL:
- * all of ceil(size / count) but the last, and if these are fewer than count,
- * the outs that are left over are zeroed: all of the struct is 0
+ *                     all of ceil(size / count) but the last, and if these are fewer than count,
+ *                     the outs that are left over are zeroed: all of the struct is 0
  * @param count        length of the lists, 1 or more
  * @param dim          the dimension; negative ones count from the end
  * @param streams      for each piece a stream of its device instead of the current one, to copy to
- * it and for its memory; may be NULL, and so may each of them: the current one
+ *                     it and for its memory; may be NULL, and so may each of them: the current one
  * @param[out] outs    one for each device; the caller's, to be released
  */
 TCUDA_NODISCARD TCUDA_API
@@ -4364,7 +4388,7 @@ tcuda_status tcuda_comm_scatter(const tcuda_tensor *tensor, const int32_t *devic
  *
  * @param tensor   read; of 1 dimension or more
  * @param outs     written: of the tensor's type and shape but for dim, where together they have
- * its size
+ *                 its size
  * @param count    length of the lists, 1 or more
  * @param dim      the dimension; negative ones count from the end
  * @param streams  as in tcuda_comm_scatter; may be NULL
@@ -4378,12 +4402,12 @@ tcuda_status tcuda_comm_scatter_into(const tcuda_tensor *tensor, const tcuda_ten
  * are. (torch.cuda.comm.gather)
  *
  * @param tensors      read: of one type and of one shape but for dim; those without dimensions
- * count as if they had one, of size 1
+ *                     count as if they had one, of size 1
  * @param count        length of the list, 1 or more
  * @param dim          the dimension; negative ones count from the end
  * @param destination  ordinal, TCUDA_CURRENT_DEVICE or TCUDA_CPU_DEVICE. -1 is the current device,
- * like None in torch; older versions of torch.cuda.comm.gather wrote -1 for
- * the CPU
+ *                     like None in torch; older versions of torch.cuda.comm.gather wrote -1 for
+ *                     the CPU
  * @param[out] out     the caller's, to be released
  */
 TCUDA_NODISCARD TCUDA_API
@@ -4571,7 +4595,7 @@ tcuda_status tcuda_communicator_reduce(tcuda_communicator *communicator, const t
  * @param communicator  from tcuda_communicator_init_rank or _init_all
  * @param input         read: contiguous, of as many elements on each rank
  * @param output        num_ranks times the elements of input; input may be the rank's own part of
- * it
+ *                      it
  * @param stream        NULL is the current one of the communicator's device
  */
 TCUDA_NODISCARD TCUDA_API
@@ -4929,7 +4953,7 @@ typedef struct tcuda_kernel_info {
  * (torch.cuda.jiterator._create_jit_fn)
  *
  * @param code      CUDA C++ without includes, at most 1 MiB; mathematical functions as std::sin or
- * ::sin. It may use any names, except tcuda and std, and except macros
+ *                  ::sin. It may use any names, except tcuda and std, and except macros
  * @param options   may be NULL: no extra arguments
  * @param[out] jit  the caller's, to be destroyed
  */
@@ -4968,15 +4992,15 @@ tcuda_status tcuda_jit_destroy(tcuda_jit *jit);
  *
  * @param jit          from tcuda_jit_create or tcuda_jit_create_multi
  * @param inputs       1 to 8, all on one device, of bool, integers of 8 to 64 bits, float8 e4m3fn
- * and e5m2, float16 to float64, bfloat16, complex of 32 to 128 bits; addresses
- * are multiples of an element's size, and strides not negative where there are
- * elements. At most 25 dimensions, after those that can be merged are merged
+ *                     and e5m2, float16 to float64, bfloat16, complex of 32 to 128 bits; addresses
+ *                     are multiples of an element's size, and strides not negative where there are
+ *                     elements. At most 25 dimensions, after those that can be merged are merged
  * @param num_inputs   1 to 8
  * @param scalars      instead of their defaults, by name; may be NULL if num_scalars is 0
  * @param num_scalars  how many scalars there are
  * @param outputs      as many as the function has, on that device, of the broadcast shape and the
- * common type of the inputs. An output may be an input, but must not overlap
- * one partly, and no two of its elements may have the same address
+ *                     common type of the inputs. An output may be an input, but must not overlap
+ *                     one partly, and no two of its elements may have the same address
  * @param num_outputs  as many as the function has
  * @param stream       NULL is the current stream of that device
  */
@@ -4994,10 +5018,10 @@ tcuda_status tcuda_jit_call(tcuda_jit *jit, const tcuda_tensor *inputs, size_t n
  * TCUDA_NVJITLINK_PATH if that is set). (torch.cuda._compile_kernel)
  *
  * @param source       CUDA C++; functions without a specifier are device functions; may be NULL if
- * an image has the kernel, under `name`
+ *                     an image has the kernel, under `name`
  * @param name         a kernel, "add", or an instance of a template, "scale<float>"; ASCII,
  * without
- * quotes and newlines
+ *                     quotes and newlines
  * @param options      may be NULL
  * @param[out] kernel  the caller's, to be destroyed
  */
@@ -5024,9 +5048,9 @@ tcuda_status tcuda_kernel_destroy(tcuda_kernel *kernel);
  * @param kernel    from tcuda_kernel_compile
  * @param options   may be NULL: one thread
  * @param args      args[i] points to the i-th argument, which is read before the call returns; may
- * be NULL if num_args is 0
+ *                  be NULL if num_args is 0
  * @param num_args  as many as the kernel has parameters, at most 64; else
- * TCUDA_STATUS_INVALID_ARGUMENT, where the driver can report it (CUDA 12.4)
+ *                  TCUDA_STATUS_INVALID_ARGUMENT, where the driver can report it (CUDA 12.4)
  * @param stream    NULL is the current stream
  */
 TCUDA_NODISCARD TCUDA_API
@@ -5040,7 +5064,7 @@ tcuda_status tcuda_kernel_launch(tcuda_kernel *kernel, const tcuda_launch_option
  *
  * @param kernel        from tcuda_kernel_compile
  * @param options       of the launch, whose grid and accesses are not read; may be NULL: one
- * thread
+ *                      thread
  * @param stream        NULL is the current stream; one of a green context has its multiprocessors
  * @param[in,out] info  start from TCUDA_INIT(tcuda_kernel_info)
  */
@@ -5127,7 +5151,7 @@ tcuda_status tcuda_sanitizer_disable(void);
  * @param bytes   length of the range; 0: nothing is recorded
  * @param mode    TCUDA_ACCESS_READ, _WRITE or _READ_WRITE
  * @param label   its name in reports; may be NULL: "kernel". Copied; each different one takes host
- * memory until tcuda_shutdown
+ *                memory until tcuda_shutdown
  */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_sanitizer_access(tcuda_stream *stream, const void *ptr, size_t bytes,

@@ -61,6 +61,12 @@ enum {
 };
 typedef void (*tcuda_log_fn)(void *user_data, tcuda_log_level level, const char *message);
 typedef void (*tcuda_destroy_fn)(void *user_data);
+typedef struct tcuda_error {
+    size_t struct_size;
+    tcuda_status status;
+    int32_t native_code;
+    char message[2048];
+} tcuda_error;
 uint32_t tcuda_version(void);
 const char *tcuda_status_name(int32_t status);
 const char *tcuda_last_error(void);
@@ -77,6 +83,8 @@ tcuda_status tcuda_backend_inject(const char *function, uint64_t nth, int32_t re
 tcuda_status tcuda_backend_faults(const char *rules);
 tcuda_status tcuda_backend_fault_count(uint64_t *fired);
 tcuda_status tcuda_shutdown(size_t *live_handles);
+tcuda_status tcuda_call(const char *function, const uint64_t *arguments, size_t count,
+    tcuda_error *error);
 tcuda_status tcuda_observer_destroy(tcuda_observer *observer);
 enum {
     TCUDA_SYNC_DEBUG_DEFAULT = 0,

@@ -9,9 +9,9 @@ use std::path::{Path, PathBuf};
 /// Functions that query, choose or describe: they queue nothing, order nothing and allocate no
 /// memory.
 const NOT_RECORDED: &str = "
-    version status_name last_error last_error_message last_error_native set_log_callback
-    backend_select backend_name backend_call_count backend_function backend_inject backend_faults
-    backend_fault_count init is_initialized is_available
+    version status_name last_error last_error_message last_error_native call
+    set_log_callback backend_select backend_name backend_call_count backend_function
+    backend_inject backend_faults backend_fault_count init is_initialized is_available
     device_primary_contexts context_check_mode_get context_check_mode_set
     device_count device_current device_set device_exchange device_of device_name device_capability
     device_properties device_can_access_peer device_enable_peer_access

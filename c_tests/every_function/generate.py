@@ -31,11 +31,13 @@ TEXTS = {
 TEXTS_OF = {
     ("tcuda_kernel_compile", "name"): "nothing",
     ("tcuda_file_open", "path"): "/dev/zero",
+    ("tcuda_call", "function"): "tcuda_init",
     ("tcuda_jit_create_multi", "code"): "template <typename T> void f(T x, T &y) { y = x; }",
 }
 # Numbers that depend on the function.
 NUMBERS_OF = {
     ("tcuda_sm_partition_split", "capacity"): "1",
+    ("tcuda_call", "count"): "0",
     ("tcuda_mem_pool_from_id", "id1"): "7",
     ("tcuda_memory_advise", "advice"): "TCUDA_ADVISE_SET_READ_MOSTLY",
     ("tcuda_memory_attach", "flags"): "TCUDA_ATTACH_GLOBAL",
@@ -165,6 +167,8 @@ class Generator:
             value = f"make_{host}memory()"
         elif p.pointee == "tcuda_tensor" and p.is_const:
             value = "make_tensor()"
+        elif p.pointee == "tcuda_error":
+            value = "error_object()"
         elif self.is_output(p):
             value = self.output(function, p)
         else:
@@ -224,6 +228,8 @@ class Generator:
         else:
             lines.append("    (void)arguments;")
         if result == "tcuda_status":
+            if function.name != "tcuda_call":
+                lines += self.named_call(function)
             lines += [f"    return {call};", "}", ""]
         else:
             lines += [f"    {'' if result == 'void' else '(void)!'}{call};",
@@ -240,6 +246,25 @@ class Generator:
                 lines.append(f"    if (outcome == TCUDA_STATUS_OK && {p.name} != NULL)")
                 lines.append(f"        drop_later({drop}, *{p.name});")
         return lines + ["    return outcome;", "}", ""]
+
+    def named_call(self, function):
+        """The call by tcuda_call, which has each argument in 8 bytes."""
+        count = len(function.parameters)
+        values = []
+        for p in function.parameters:
+            value = f"with->{p.name}"
+            if p.type == "double":
+                values.append(f"bits_of({value})")
+            elif self.can_be_null(p):
+                values.append(f"(uint64_t)(uintptr_t){value}")
+            else:
+                values.append(f"(uint64_t){value}")
+        lines = ["    if (are_by_name) {"]
+        if count > 0:
+            lines.append(f"        const uint64_t values[] = {{ {', '.join(values)} }};")
+        values = "values" if count > 0 else "NULL"
+        return lines + [f'        return call_by_name("{function.name}", {values}, {count});',
+                        "    }"]
 
     def drop_of_output(self, function, p):
         type = p.pointee.rstrip("* ")

@@ -62,6 +62,27 @@ static inline tcuda_status call_in_place(tcuda_status (*perform)(void *), void *
     return call_place == NULL ? perform(arguments) : call_place(perform, arguments);
 }
 
+/* Functions are called by tcuda_call. */
+static int are_by_name;
+
+/* The object says what the status and this thread's last error say. */
+static inline tcuda_status call_by_name(const char *function, const uint64_t *arguments,
+    size_t count)
+{
+    tcuda_error error = TCUDA_INIT(tcuda_error);
+    const tcuda_status status = tcuda_call(function, arguments, count, &error);
+    CHECK(error.status == status);
+    CHECK(strcmp(error.message, status == TCUDA_STATUS_OK ? "" : tcuda_last_error()) == 0);
+    return status;
+}
+
+static inline uint64_t bits_of(double value)
+{
+    uint64_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    return bits;
+}
+
 /* ---- Arguments ---- */
 
 #define HANDLE(argument, type, other) \
@@ -120,6 +141,14 @@ static inline void *output_bytes(size_t size, size_t struct_size)
     outputs[output_count].before = before;
     outputs[output_count++].size = size;
     return bytes;
+}
+
+/* The output that is written after a failure, too. */
+static inline tcuda_error *error_object(void)
+{
+    static tcuda_error error;
+    error.struct_size = sizeof error;
+    return &error;
 }
 
 /* Host bytes that a call reads. */
@@ -348,6 +377,7 @@ static inline int run_everything(const struct function *functions, int function_
     const struct spoiled *cases, size_t case_count)
 {
     int failures = 0;
+    are_by_name = getenv("EVERY_FUNCTION_BY_NAME") != NULL;
     signal(SIGSEGV, crashed);
     signal(SIGBUS, crashed);
     signal(SIGABRT, crashed);

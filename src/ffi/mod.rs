@@ -5,6 +5,9 @@
 #![allow(clippy::missing_safety_doc, reason = "the header's front page has the rules of pointers")]
 
 mod boundary;
+pub mod call;
+#[rustfmt::skip]
+mod call_table;
 pub mod callable;
 pub mod comm;
 pub mod communicator;

@@ -198,7 +198,7 @@ pub(super) fn name_of(status: i32) -> &'static CStr {
 }
 
 /// Size of a message, including the NUL.
-const MESSAGE: usize = 2048;
+pub(super) const MESSAGE: usize = 2048;
 
 /// Makes an error this thread's last one.
 pub(super) fn record(error: &Error) {

@@ -50,14 +50,19 @@ fn rows(raw: &str) -> Vec<Row> {
 
 /// The text of a comment. What Rust asks of its callers below "# Safety" is for Rust alone.
 fn comment_text<'a>(lines: impl Iterator<Item = &'a str>) -> Vec<String> {
-    let text: Vec<String> =
-        lines.map(|line| line.trim_start_matches('*').trim().to_owned()).collect();
+    let text: Vec<String> = lines.map(|line| uncommented(line).trim_end().to_owned()).collect();
     let mut text: Vec<String> =
         text.into_iter().take_while(|line| !line.starts_with("# Safety")).collect();
     while text.last().is_some_and(String::is_empty) {
         text.pop();
     }
     text
+}
+
+/// The text of a comment's line; its indentation goes on.
+fn uncommented(line: &str) -> &str {
+    let text = line.trim_start_matches('*');
+    text.strip_prefix(' ').unwrap_or(text)
 }
 
 fn heading(mut comment: Vec<String>) -> (Option<String>, Vec<String>) {

@@ -1,5 +1,6 @@
 //! `include/tcuda.h` is what cbindgen makes of `src/ffi`, section by section, laid out as by hand;
-//! `include/api.json` and `include/tcuda_cdef.h` are the same for programs.
+//! `include/api.json` and `include/tcuda_cdef.h` are the same for programs, and
+//! `src/ffi/call_table.rs` is the list of functions that `tcuda_call` finds.
 //!
 //! `TCUDA_BLESS=1 cargo test --test header` writes them anew; read the diff of `tcuda.h` as a C
 //! programmer would.
@@ -8,6 +9,7 @@
 
 mod agree;
 mod api;
+mod calls;
 mod cdef;
 mod layout;
 
@@ -20,7 +22,7 @@ use std::sync::LazyLock;
 /// cbindgen prints all types of one run before all functions, hence one run per entry; a file that
 /// uses the types of a later one shares its entry. A title that starts with `-` is a subsection.
 const SECTIONS: &[(&str, &[&str])] = &[
-    ("Library", &["status", "library", "observer"]),
+    ("Library", &["status", "library", "call", "observer"]),
     ("Devices", &["device"]),
     ("Streams and events", &["stream", "event", "copy"]),
     ("Green contexts", &["green_context"]),
@@ -53,9 +55,14 @@ const BACK: &str = "\n#ifdef __cplusplus\n}\n#endif\n\n#endif /* TCUDA_H */\n";
 
 #[test]
 fn is_current() {
-    let api = serde_json::to_string_pretty(&api()).unwrap() + "\n";
-    for (name, fresh) in [("tcuda.h", header()), ("tcuda_cdef.h", cdef()), ("api.json", api)] {
-        let path = root().join("include").join(name);
+    let api = api();
+    for (name, fresh) in [
+        ("include/tcuda.h", header()),
+        ("include/tcuda_cdef.h", cdef()),
+        ("include/api.json", serde_json::to_string_pretty(&api).unwrap() + "\n"),
+        ("src/ffi/call_table.rs", calls::table(&api, &root().join("src/ffi"))),
+    ] {
+        let path = root().join(name);
         if std::env::var_os("TCUDA_BLESS").is_some_and(|value| value == "1") {
             std::fs::write(&path, &fresh).unwrap();
         }
@@ -63,7 +70,7 @@ fn is_current() {
         let differs = checked_in.lines().zip(fresh.lines()).position(|(old, new)| old != new);
         assert!(
             checked_in == fresh,
-            "include/{name} is stale from line {}: TCUDA_BLESS=1 cargo test --test header",
+            "{name} is stale from line {}: TCUDA_BLESS=1 cargo test --test header",
             differs.unwrap_or(checked_in.lines().count().min(fresh.lines().count())) + 1
         );
     }

@@ -12,6 +12,7 @@ use crate::world::{
 use std::ffi::{CStr, CString, c_void};
 use std::sync::atomic::Ordering;
 use tcuda::driver::NAMES;
+use tcuda::ffi::call::*;
 use tcuda::ffi::library::*;
 
 pub(super) fn version(_: &mut World, _: &mut Input) {
@@ -42,6 +43,49 @@ pub(super) fn last_error_message(w: &mut World, i: &mut Input) {
 
 pub(super) fn last_error_native(_: &mut World, _: &mut Input) {
     tcuda_last_error_native();
+}
+
+pub(super) fn call(w: &mut World, i: &mut Input) {
+    let mut e = Expect::default();
+    let name = i.one_of(&[
+        c"tcuda_device_current".as_ptr(),
+        c"tcuda_call".as_ptr(),
+        c"tcuda_version".as_ptr(),
+        c"tcuda_\xff".as_ptr(),
+        c"".as_ptr(),
+        std::ptr::null(),
+    ]);
+    let count = i.one_of(&[1, 0, 2, usize::MAX]);
+    let mut out = Out::<i32>::new();
+    let arguments = [out.ptr() as u64];
+    let list = if i.rarely(16) { std::ptr::null() } else { arguments.as_ptr() };
+    let size = i.one_of(&[size_of::<tcuda_error>(), 16, 0, usize::MAX]);
+    let mut error: tcuda_error = tcuda_error {
+        struct_size: size,
+        status: tcuda::ffi::status::tcuda_status::Internal,
+        native_code: 0,
+        message: [0x55; 2048],
+    };
+    let object = if i.rarely(16) { std::ptr::null_mut() } else { &raw mut error };
+    let is_current = name == c"tcuda_device_current".as_ptr();
+    let is_sized = size == size_of::<tcuda_error>();
+    if !is_current || count != 1 || list.is_null() || object.is_null() || !(is_sized || size == 16)
+    {
+        e.wrong(status::INVALID_ARGUMENT);
+    }
+    let status = status_of!(tcuda_call(name, list, count, object));
+    out.check(w.judge(status, &e));
+    if object.is_null() || !(is_sized || size == 16) {
+        assert_eq!(error.status as i32, status::INTERNAL);
+        return;
+    }
+    assert_eq!(error.status as i32, status);
+    let text: Vec<u8> = error.message.iter().map(|byte| byte.cast_unsigned()).collect();
+    match status {
+        _ if !is_sized => assert!(text.iter().all(|byte| *byte == 0x55)),
+        status::OK => assert!(text.iter().all(|byte| *byte == 0)),
+        _ => assert_eq!(CStr::from_bytes_until_nul(&text).unwrap().to_str().unwrap(), sentence()),
+    }
 }
 
 pub(super) fn set_log_callback(w: &mut World, i: &mut Input) {

@@ -385,6 +385,7 @@ pub const FUNCTIONS: &[(&str, Step)] = &[
     ("tcuda_ort_malloc", native_stream::ort_malloc),
     ("tcuda_ort_free", native_stream::ort_free),
     ("tcuda_ort_empty_cache", native_stream::ort_empty_cache),
+    ("tcuda_call", library::call),
 ];
 
 /// More calls than this make an input slow, not better.
