@@ -108,6 +108,24 @@ static void closes_without_shutdown(void)
     shut_down(&tcuda, 1);
 }
 
+/* The simulator is found beside the library when the name of its folder means another one. */
+static void is_opened_by_a_relative_name(void)
+{
+    char folder[4096], name[4096];
+    const char *const path = getenv("TCUDA_LIBRARY");
+    CHECK(path != NULL && path[0] == '/');
+    const int end = (int)(strrchr(path, '/') - path);
+    snprintf(folder, sizeof folder, "%.*s", end, path);
+    snprintf(name, sizeof name, "./%s", path + end + 1);
+    CHECK_EQ(chdir(folder), 0);
+    CHECK_EQ(setenv("TCUDA_LIBRARY", name, 1), 0);
+    const api tcuda = open_library();
+    CHECK_EQ(chdir("/"), 0);
+    use(&tcuda);
+    shut_down(&tcuda, 1);
+    CHECK_EQ(dlclose(tcuda.library), 0);
+}
+
 /* Does queued work run after the call that queues it? */
 static bool runs_late(void)
 {
@@ -298,6 +316,7 @@ int main(void)
     in_a_process_of_its_own("opens_and_closes", opens_and_closes_again_and_again);
     in_a_process_of_its_own("closes_without_use", closes_without_use);
     in_a_process_of_its_own("closes_without_shutdown", closes_without_shutdown);
+    in_a_process_of_its_own("is_opened_by_a_relative_name", is_opened_by_a_relative_name);
     in_a_process_of_its_own("closes_while_work_waits", closes_while_work_waits);
     in_a_process_of_its_own("exits_while_work_waits", exits_while_work_waits);
     in_a_process_of_its_own("ends_without_shutdown", ends_without_shutdown);

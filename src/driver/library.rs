@@ -87,10 +87,10 @@ impl Library {
     /// Opens a library of this name in the folder of the object that contains this function.
     fn beside(name: &CStr) -> Option<Library> {
         let mut path = Vec::new();
-        path.try_reserve_exact(libc::PATH_MAX as usize).ok()?;
-        own_path(&mut path)?;
-        let end = path.iter().rposition(|byte| *byte == b'/')? + 1;
-        path.truncate(end);
+        // That of the current folder and a name.
+        path.try_reserve_exact(2 * libc::PATH_MAX as usize).ok()?;
+        folder_of_library(&mut path).or_else(|| folder_of_executable(&mut path))?;
+        path.push(b'/');
         path.try_reserve(name.to_bytes_with_nul().len()).ok()?;
         path.extend_from_slice(name.to_bytes_with_nul());
         Library::load(CStr::from_bytes_with_nul(&path).ok()?, 0)
@@ -112,28 +112,44 @@ impl Library {
     }
 }
 
-/// Writes the path of the object that contains this function: of the library, or of the executable
-/// that it is linked into. There is room for the longest path.
-fn own_path(path: &mut Vec<u8>) -> Option<()> {
+/// Writes the folder of the shared library that contains this function; there is room for the
+/// longest path. `None`: it is linked into the executable, which has another name for the loader.
+fn folder_of_library(path: &mut Vec<u8>) -> Option<()> {
     // SAFETY: a structure of pointers.
     let mut place: libc::Dl_info = unsafe { std::mem::zeroed() };
     // SAFETY: any address will do; `place` is writable.
-    let found = unsafe { libc::dladdr(own_path as *const c_void, &mut place) };
-    if found != 0 && !place.dli_fname.is_null() {
-        // SAFETY: NUL-terminated, and valid as long as this object is loaded.
-        let name = unsafe { CStr::from_ptr(place.dli_fname) }.to_bytes();
-        if name.starts_with(b"/") && name.len() < path.capacity() {
-            path.extend_from_slice(name);
-            return Some(());
-        }
+    let found = unsafe { libc::dladdr(folder_of_library as *const c_void, &mut place) };
+    if found == 0 || place.dli_fname.is_null() {
+        return None;
     }
-    // The name of an executable may be relative to a folder that is not the current one any more.
+    let flags = libc::RTLD_NOW | libc::RTLD_NOLOAD;
+    // SAFETY: NUL-terminated, and valid as long as this object is loaded; nothing is loaded.
+    let own = NonNull::new(unsafe { libc::dlopen(place.dli_fname, flags) })?.as_ptr();
+    // The loader has it absolute, also if it found the library by a relative name.
+    // SAFETY: the handle is open, and there is room.
+    let outcome =
+        unsafe { libc::dlinfo(own, libc::RTLD_DI_ORIGIN, path.as_mut_ptr().cast::<c_void>()) };
+    // SAFETY: the handle is open, and not used any more.
+    unsafe { libc::dlclose(own) };
+    if outcome != 0 {
+        return None;
+    }
+    // SAFETY: NUL-terminated by the call.
+    let length = unsafe { CStr::from_ptr(path.as_ptr().cast()) }.to_bytes().len();
+    // SAFETY: the call has written so many bytes.
+    unsafe { path.set_len(length) };
+    Some(())
+}
+
+/// Writes the folder of the executable.
+fn folder_of_executable(path: &mut Vec<u8>) -> Option<()> {
     let own = c"/proc/self/exe";
     // SAFETY: a NUL-terminated name, and so much room.
     let length = unsafe { libc::readlink(own.as_ptr(), path.as_mut_ptr().cast(), path.capacity()) };
     let length = usize::try_from(length).ok()?;
     // SAFETY: the call has written so many bytes.
     unsafe { path.set_len(length) };
+    path.truncate(path.iter().rposition(|byte| *byte == b'/')?);
     Some(())
 }
 
