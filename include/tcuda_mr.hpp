@@ -73,7 +73,10 @@ public:
     }
 
     void deallocate(cuda::stream_ref stream, void *ptr, std::size_t, std::size_t) noexcept {
-        (void)tcuda_free_on(ptr, stream.get());
+        // Without memory of the host for the change of streams, the block is freed after a wait.
+        if (tcuda_free_on(ptr, stream.get()) == TCUDA_STATUS_OUT_OF_HOST_MEMORY &&
+            tcuda_device_synchronize(device_) == TCUDA_STATUS_OK)
+            (void)tcuda_free(ptr);
     }
 
     void *allocate_sync(std::size_t bytes, std::size_t alignment) {
