@@ -126,7 +126,7 @@ fn describe(error: *mut tcuda_error, status: tcuda_status) {
         let message = unsafe { CStr::from_ptr(last_message()) }.to_bytes();
         let room = &mut value.message[..MESSAGE - 1];
         for (to, from) in room.iter_mut().zip(message) {
-            *to = from.cast_signed();
+            *to = *from as c_char;
         }
     }
     place.set(&value);

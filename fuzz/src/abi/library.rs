@@ -80,7 +80,7 @@ pub(super) fn call(w: &mut World, i: &mut Input) {
         return;
     }
     assert_eq!(error.status as i32, status);
-    let text: Vec<u8> = error.message.iter().map(|byte| byte.cast_unsigned()).collect();
+    let text: Vec<u8> = error.message.iter().map(|byte| *byte as u8).collect();
     match status {
         _ if !is_sized => assert!(text.iter().all(|byte| *byte == 0x55)),
         status::OK => assert!(text.iter().all(|byte| *byte == 0)),
