@@ -121,6 +121,17 @@ conan() {
                 -c user.tcuda:prebuilt_dir="$2"' _ "$folder" "$root/build/release/lib"
 }
 
+# The conda recipe, and a project that uses the package.
+conda() {
+    local folder=$tools/py-rattler-build-0.73.0
+    configure_and_build release || return
+    [ -e "$folder" ] ||
+        python3 scripts/tools/pip_install.py py-rattler-build==0.73.0 "$folder" || return
+    rm -rf target/conda
+    env PYTHONPATH="$folder" TCUDA_PREBUILT_DIR="$root/build/release/lib" \
+        PATH="$(dirname "$(command -v "$cmake")"):$PATH" python3 scripts/ci/conda.py target/conda
+}
+
 # Random calls of all functions, on one thread, on several, and beside shutdowns and forks.
 random_caller() {
     TCUDA_FUZZ_SECONDS=$(full 600 20) CARGO_TARGET_DIR=$root/target/faults cargo test --locked \
@@ -179,6 +190,7 @@ released() {
 }
 step release released
 step conan conan
+step conda conda
 step reproducible scripts/ci/reproducible.sh
 step aarch64 scripts/ci/aarch64.sh
 step soak soak

@@ -1,8 +1,9 @@
 """usage: style.py [--long]: what is checked of texts.
 
 Fails where a line of a source file, comments included, is wider than 100 columns, where a page
-names a Rust file that does not exist, or where the sources, the header and the pages have 40 or
-more of the words that treat objects as people.
+names a Rust file that does not exist, where the sources, the header and the pages have 40 or more
+of the words that treat objects as people, or where a recipe of packaging/ has another version than
+Cargo.toml.
 Also counts files over 800 lines and Rust functions over 80 lines, which do not fail; --long names
 them.
 """
@@ -23,6 +24,12 @@ MOST_WORDS = 40
 # A path of a Rust file; not the end of a pattern ("sim/*_calls.rs") or of an address.
 RUST_FILE = re.compile(r"(?<![\w./*:-])[\w./-]*\w\.rs\b(?!/)")
 WITH_BARE_NAMES = ("src/", "tests/", "models/tests/", "fuzz/")
+# Files with the version, and where it is in them.
+VERSIONS = {
+    "Cargo.toml": r'^version = "(.*)"',
+    "packaging/conda/recipe.yaml": r'^  version: "(.*)"',
+    "packaging/vcpkg/ports/tcuda/vcpkg.json": r'"version": "(.*)"',
+}
 FUNCTION = re.compile(r"^( *)(?:pub(?:\([a-z: ]+\))? )?(?:const |unsafe |extern \"C\" )*fn (\w+)")
 
 
@@ -64,6 +71,15 @@ def absent_files(names):
                     yield f"{page}:{number}: {path}"
 
 
+def other_versions():
+    """Versions of recipes that cannot read Cargo.toml, where they differ from it."""
+    of = {
+        name: re.search(pattern, pathlib.Path(name).read_text(), re.MULTILINE)[1]
+        for name, pattern in VERSIONS.items()
+    }
+    return [f"{name}: {version}" for name, version in of.items() if version != of["Cargo.toml"]]
+
+
 def main():
     names = subprocess.run(["git", "ls-files"], capture_output=True, text=True, check=True).stdout
     wide, long_files, long_functions = [], [], []
@@ -99,6 +115,8 @@ def main():
     if absent := list(absent_files(names.splitlines())):
         print("\n".join(absent))
         sys.exit(f"{len(absent)} Rust files that pages name do not exist: correct their paths")
+    if others := other_versions():
+        sys.exit(f"another version than that of Cargo.toml: {', '.join(others)}")
     if wide:
         print("\n".join(wide[:50]))
         sys.exit(f"{len(wide)} lines are wider than {WIDTH} columns: break them")
