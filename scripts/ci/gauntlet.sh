@@ -189,6 +189,14 @@ released() {
         lintian --allow-root --fail-on error target/release-[0-9]*/*.deb
 }
 step release released
+# The libraries of the release, in wheels.
+wheels() {
+    local folder=$tools/auditwheel-6.8.2
+    [ -e "$folder" ] || python3 scripts/tools/pip_install.py auditwheel==6.8.2 "$folder" || return
+    PYTHONPATH=$folder python3 scripts/ci/auditwheel.py 2.17 \
+        target/release-[0-9]*/tcuda-*-linux-{x86_64,aarch64}.tar.gz
+}
+step auditwheel wheels
 step conan conan
 step conda conda
 step reproducible scripts/ci/reproducible.sh
