@@ -11,10 +11,12 @@
 //   rmm::mr::statistics_resource_adaptor statistics(upstream);
 //   rmm::mr::set_current_device_resource(statistics);
 //
+// Needs the headers of CCCL and of the CUDA runtime (cuda_runtime_api.h and crt/), and C++17.
+//
 // Versions. The class has the names of CCCL 3.1 and newer (allocate, allocate_sync) and those of
-// CCCL 2.7 and 2.8 (allocate_async, allocate), of which the host defines
-// LIBCUDACXX_ENABLE_EXPERIMENTAL_MEMORY_RESOURCE first. RMM takes it as a
-// device_async_resource_ref, and RMM 26 as an any_resource too.
+// CCCL 2.5 to 3.0 (allocate_async, allocate), of which the host defines
+// LIBCUDACXX_ENABLE_EXPERIMENTAL_MEMORY_RESOURCE first, as for the resource_ref of CCCL 3.1. RMM
+// takes it as a device_async_resource_ref, and RMM 26 as an any_resource too.
 //
 // Order. allocate gives memory that work queued to the stream from now on may use. deallocate has
 // the order of cudaFreeAsync: work queued to its stream before may still use the memory. Where
@@ -37,6 +39,10 @@
 
 #include <tcuda.h>
 
+#if defined(__has_include) && !__has_include(<cuda_runtime_api.h>)
+#error "tcuda_mr.hpp and CCCL need the headers of the CUDA runtime: nvidia-cuda-runtime, -crt"
+#endif
+
 #include <cuda/memory_resource>
 #include <cuda/stream_ref>
 
@@ -47,6 +53,10 @@
 #include <string>
 
 namespace tcuda {
+// Where the host's stream 0 is each thread's own, the functions differ.
+#ifdef CUDA_API_PER_THREAD_DEFAULT_STREAM
+inline namespace per_thread_default_stream {
+#endif
 
 // A std::bad_alloc with tcuda's sentence about the failure.
 class bad_alloc : public std::bad_alloc {
@@ -68,13 +78,13 @@ public:
 
     void *allocate(cuda::stream_ref stream, std::size_t bytes, std::size_t alignment) {
         void *ptr = nullptr;
-        check(tcuda_malloc_native_aligned(bytes, alignment, device_, stream.get(), &ptr));
+        check(tcuda_malloc_native_aligned(bytes, alignment, device_, native(stream), &ptr));
         return ptr;
     }
 
     void deallocate(cuda::stream_ref stream, void *ptr, std::size_t, std::size_t) noexcept {
         // Without memory of the host for the change of streams, the block is freed after a wait.
-        if (tcuda_free_on(ptr, stream.get()) == TCUDA_STATUS_OUT_OF_HOST_MEMORY &&
+        if (tcuda_free_on(ptr, native(stream)) == TCUDA_STATUS_OUT_OF_HOST_MEMORY &&
             tcuda_device_synchronize(device_) == TCUDA_STATUS_OK)
             (void)tcuda_free(ptr);
     }
@@ -120,11 +130,19 @@ public:
     }
     friend constexpr void get_property(const basic_memory_resource &,
         cuda::mr::device_accessible) noexcept {}
-#if CCCL_MAJOR_VERSION >= 3
+#if CCCL_VERSION >= 3002000
     using default_queries = cuda::mr::properties_list<cuda::mr::device_accessible>;
 #endif
 
 private:
+    // The driver's NULL is the default stream that all threads share.
+    static CUstream_st *native(cuda::stream_ref stream) noexcept {
+#ifdef CUDA_API_PER_THREAD_DEFAULT_STREAM
+        if (stream.get() == nullptr) return cudaStreamPerThread;
+#endif
+        return stream.get();
+    }
+
     static void check(tcuda_status status) {
         if (status == TCUDA_STATUS_OK) return;
         if (status == TCUDA_STATUS_OUT_OF_MEMORY) throw OutOfMemory(tcuda_last_error());
@@ -138,6 +156,9 @@ private:
 
 using memory_resource = basic_memory_resource<>;
 
+#ifdef CUDA_API_PER_THREAD_DEFAULT_STREAM
+} // namespace per_thread_default_stream
+#endif
 } // namespace tcuda
 
 #endif // TCUDA_MR_HPP

@@ -1,5 +1,5 @@
 // tcuda_mr.hpp beside CCCL: its concepts accept the resource, and its wrappers use it. With
-// WITH_CCCL_2 by the names of CCCL 2.8.
+// WITH_CCCL_2 by the names of CCCL 2.5 to 3.0.
 #ifdef WITH_CCCL_2
 #define LIBCUDACXX_ENABLE_EXPERIMENTAL_MEMORY_RESOURCE
 #endif
@@ -52,6 +52,7 @@ static void deallocate_sync(resource_ref to, void *ptr, std::size_t bytes, std::
     to.deallocate_sync(ptr, bytes, alignment);
 }
 
+#if CCCL_VERSION >= 3002000
 static void wrappers_own_it() {
     mr::any_resource<mr::device_accessible> owner;
     {
@@ -77,6 +78,7 @@ static void wrappers_own_it() {
     reference.deallocate_sync(reference.allocate_sync(KIB, 256), KIB, 256);
     CHECK_EQ(live_bytes(), before);
 }
+#endif
 #endif
 
 static void memory_comes_and_goes(tcuda_stream *stream) {
@@ -136,14 +138,35 @@ static void failures_are_exceptions(CUstream_st *stream) {
     CHECK(throws<std::runtime_error>([&] { (void)allocate_sync(of_none, KIB, 256); }));
 }
 
+#ifdef CUDA_API_PER_THREAD_DEFAULT_STREAM
+// Stream 0 is each thread's own: what a thread frees there, another does not get at once.
+static void stream_0_belongs_to_the_thread() {
+    resource of_device(0);
+    CUstream_st *const stream_0 = nullptr;
+    void *const ptr = allocate(of_device, stream_0, 700 * KIB, 256);
+    deallocate(of_device, stream_0, ptr, 700 * KIB, 256);
+    std::thread([&] {
+        void *const other = allocate(of_device, stream_0, 700 * KIB, 256);
+        CHECK(other != ptr);
+        deallocate(of_device, stream_0, other, 700 * KIB, 256);
+    }).join();
+    void *const again = allocate(of_device, stream_0, 700 * KIB, 256);
+    CHECK(again == ptr);
+    deallocate(of_device, stream_0, again, 700 * KIB, 256);
+}
+#endif
+
 int main() {
     SKIP_WITHOUT_GPU();
     tcuda_stream *const here = new_stream(), *const there = new_stream();
     memory_comes_and_goes(here);
     a_free_is_in_the_order_of_its_stream(here, there);
     failures_are_exceptions(native_of(here));
-#ifndef WITH_CCCL_2
+#if CCCL_VERSION >= 3002000
     wrappers_own_it();
+#endif
+#ifdef CUDA_API_PER_THREAD_DEFAULT_STREAM
+    stream_0_belongs_to_the_thread();
 #endif
     CHECK_OK(tcuda_stream_destroy(here));
     CHECK_OK(tcuda_stream_destroy(there));

@@ -23,6 +23,7 @@ RUNS = [("", ""), ("schedule=threads,devices=2", ""), ("schedule=adversarial:1,d
 
 CCCL = "nvidia-cuda-cccl==13.3.5.0.6"
 CCCL_2 = "nvidia-cuda-cccl-cu12==12.9.27"
+CCCL_3_1 = "nvidia-cuda-cccl==13.1.115"
 CUDART = "nvidia-cuda-runtime==13.5.37"
 CRT = "nvidia-cuda-crt==13.5.37"  # headers of CUDART
 RMM = "librmm-cu13==26.10.0"
@@ -41,20 +42,24 @@ class Test:
 
 
 RUNTIME = [(CUDART, ["nvidia/cu13/include"], []), (CRT, ["nvidia/cu13/include"], [])]
+LINKED_RUNTIME = [(CUDART, ["nvidia/cu13/include"], ["nvidia/cu13/lib/libcudart.so.13"]), RUNTIME[1]]
 TESTS = {
     "mr": Test("mr.cc", ["-std=c++17"], [(CCCL, ["nvidia/cu13/include/cccl"], []), *RUNTIME]),
     "mr_cccl_2": Test("mr.cc", ["-std=c++17", "-DWITH_CCCL_2"],
         [(CCCL_2, ["nvidia/cuda_cccl/include"], []), *RUNTIME]),
+    "mr_cccl_3_1": Test("mr.cc",
+        ["-std=c++17", "-DLIBCUDACXX_ENABLE_EXPERIMENTAL_MEMORY_RESOURCE"],
+        [(CCCL_3_1, ["nvidia/cu13/include/cccl"], []), *LINKED_RUNTIME]),
+    "mr_per_thread": Test("mr.cc", ["-std=c++17", "-DCUDA_API_PER_THREAD_DEFAULT_STREAM"],
+        [(CCCL, ["nvidia/cu13/include/cccl"], []), *RUNTIME]),
     "rmm": Test("rmm.cc", ["-std=c++20"], [
         (RMM, ["librmm/include/rapids", "librmm/include", "rapids_logger/include"],
             ["librmm/lib64/librmm.so", "rapids_logger/lib64/librapids_logger.so"]),
-        (CUDART, ["nvidia/cu13/include"], ["nvidia/cu13/lib/libcudart.so.13"]),
-        (CRT, ["nvidia/cu13/include"], [])]),
+        *LINKED_RUNTIME]),
     "rmm_25": Test("rmm_25.cc", ["-std=c++17"], [
         (RMM_25, ["librmm/include/rapids/libcudacxx", "librmm/include", "rapids_logger/include"],
             ["rapids_logger/lib64/librapids_logger.so"]),
-        (CUDART, ["nvidia/cu13/include"], ["nvidia/cu13/lib/libcudart.so.13"]),
-        (CRT, ["nvidia/cu13/include"], [])]),
+        *LINKED_RUNTIME]),
     "dlpack": Test("dlpack.cc", ["-std=c++17"], [
         (TVM_FFI, ["tvm_ffi/include", "tvm_ffi/3rdparty/dlpack/include"],
             ["tvm_ffi/lib/libtvm_ffi.so"])]),
