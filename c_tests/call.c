@@ -93,7 +93,8 @@ static void test_refused(void)
     /* Not cut to device 0. */
     void *ptr = &count;
     uint64_t wide[] = { 4096, UINT64_C(1) << 32, 0, address_of(&ptr) };
-    call_fails(TCUDA_STATUS_INVALID_ARGUMENT, "4294967296", "tcuda_malloc", wide, 4);
+    call_fails(TCUDA_STATUS_INVALID_ARGUMENT, "arguments[1] is 4294967296;", "tcuda_malloc", wide,
+        4);
     wide[1] = (uint64_t)INT32_MIN - 1;
     call_fails(TCUDA_STATUS_INVALID_ARGUMENT, "-2147483649", "tcuda_malloc", wide, 4);
     wide[1] = (uint64_t)INT32_MIN;

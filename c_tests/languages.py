@@ -2,8 +2,8 @@
 
 usage: languages.py SOURCE PROJECT LIBRARY TOOLS_DIR BUILD_DIR
 SOURCE: a quickstart of examples/languages or a program of c_tests/languages, for Go (cgo), Node
-(koffi from npm, into TOOLS_DIR), mono, or Java 22 or newer. Without the toolchain the exit status
-is 77.
+(koffi from npm, into TOOLS_DIR), mono, Java 22 or newer, rustc, Python (cffi, into TOOLS_DIR) or
+LuaJIT. Without the toolchain the exit status is 77.
 """
 
 import os
@@ -71,6 +71,29 @@ def java(source, project, build, tools):
     return ["java", "--enable-native-access=ALL-UNNAMED", "-cp", build, source.stem]
 
 
+def rs(source, project, build, tools):
+    found("rustc")
+    program = build / source.stem
+    subprocess.run(["rustc", "--edition", "2024", source, "-L", f"native={build}", "-o", program],
+        check=True)
+    return [program]
+
+
+def py(source, project, build, tools):
+    packages = tools / f"python{sys.version_info.major}.{sys.version_info.minor}"
+    if not (packages / "cffi").exists():
+        installer = project / "scripts/tools/pip_install.py"
+        if subprocess.run([sys.executable, installer, "cffi", packages]).returncode != 0:
+            skip("cffi cannot be fetched")
+    os.environ["PYTHONPATH"] = str(packages)
+    return [sys.executable, source]
+
+
+def lua(source, project, build, tools):
+    found("luajit")
+    return ["luajit", source]
+
+
 def main():
     source, project, library, tools, build = map(pathlib.Path, sys.argv[1:])
     folder = build / f"language_{source.name}"
@@ -79,8 +102,9 @@ def main():
         link = folder / name
         link.unlink(missing_ok=True)
         link.symlink_to(library if "sim" not in name else library.parent / name)
-    os.environ["LD_LIBRARY_PATH"] = str(folder)
-    builders = {".go": go, ".mjs": node, ".cs": cs, ".java": java}
+    os.environ.update(LD_LIBRARY_PATH=str(folder), TCUDA_INCLUDE=str(project / "include"))
+    builders = {".go": go, ".mjs": node, ".cs": cs, ".java": java, ".rs": rs, ".py": py,
+        ".lua": lua}
     command = builders[source.suffix](source, project, folder, tools)
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True)
     print(done.stdout, end="")

@@ -24,8 +24,12 @@ if(TCUDA_PREBUILT_DIR)
     set(cargo_build ${CMAKE_COMMAND} -E true)
     set(comment "Taking libtcuda from ${TCUDA_PREBUILT_DIR}")
 else()
-    find_program(TCUDA_CARGO cargo HINTS $ENV{HOME}/.cargo/bin REQUIRED)
-    find_program(TCUDA_RUSTC rustc HINTS $ENV{HOME}/.cargo/bin REQUIRED)
+    find_program(TCUDA_CARGO cargo HINTS $ENV{HOME}/.cargo/bin)
+    find_program(TCUDA_RUSTC rustc HINTS $ENV{HOME}/.cargo/bin)
+    if(NOT TCUDA_CARGO OR NOT TCUDA_RUSTC)
+        message(FATAL_ERROR "There is no cargo or no rustc. Install Rust 1.95 or newer "
+            "(https://rustup.rs), or set TCUDA_PREBUILT_DIR to the lib folder of a release.")
+    endif()
     # CUDARC_CUDA_VERSION would override cudarc's features.
     set(cargo_build ${CMAKE_COMMAND} -E env --unset=CUDARC_CUDA_VERSION
         ${TCUDA_CARGO} build --locked --lib --profile ${profile}

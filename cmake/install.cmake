@@ -13,6 +13,10 @@ install(FILES ${PROJECT_SOURCE_DIR}/include/tcuda.hpp TYPE INCLUDE OPTIONAL)
 install(FILES ${PROJECT_SOURCE_DIR}/include/tcuda_cdef.h TYPE INCLUDE)
 install(FILES ${PROJECT_SOURCE_DIR}/include/api.json ${PROJECT_SOURCE_DIR}/data/api.schema.json
     DESTINATION ${CMAKE_INSTALL_DATADIR}/tcuda)
+# The pages, which messages name, and the programs in other languages.
+install(DIRECTORY ${PROJECT_SOURCE_DIR}/docs ${PROJECT_SOURCE_DIR}/examples
+    DESTINATION ${CMAKE_INSTALL_DOCDIR}
+    OPTIONAL PATTERN benchmarks EXCLUDE)
 # Adapters for other libraries.
 install(FILES ${PROJECT_SOURCE_DIR}/include/tcuda_mr.hpp
     ${PROJECT_SOURCE_DIR}/include/tcuda_dlpack.hpp

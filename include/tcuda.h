@@ -196,7 +196,8 @@ TCUDA_API
 const char *tcuda_status_name(int32_t status);
 
 /**
- * Sentence about this thread's last failure, valid until its next one; "" if there was none.
+ * Sentence about this thread's last failure, valid until its next one; "" if there was none. What
+ * is longer than 2,047 bytes, as the output of a compiler may be, is cut.
  * Successful calls keep it.
  * (the text of torch.cuda.CudaError, which torch.cuda.check_error raises)
  */
@@ -435,7 +436,9 @@ tcuda_status tcuda_is_initialized(bool *initialized);
 
 /**
  * Is there a usable GPU, or a simulated one? False without a driver, and in the forked child of a
- * process that had initialised the library. Never creates a context. (torch.cuda.is_available)
+ * process that had initialised the library. A backend that was asked for and cannot start, or a
+ * wrong value of TCUDA_BACKEND or TCUDA_SIM, is a status. Never creates a context.
+ * (torch.cuda.is_available)
  *
  * @param[out] available  whether there is one
  */
@@ -1725,6 +1728,7 @@ tcuda_status tcuda_memory_fraction_get(int32_t device, double *fraction);
  * The limit counts what tcuda_memory_reserved returns, including allocated blocks; not contexts,
  * kernels, or allocations of other libraries. Memory that is reserved beyond a lower limit stays
  * until it is given back, and the next allocation that needs more gives unused memory back first.
+ * For a limit in bytes, divide it by the total that tcuda_memory_info gives.
  * (torch.cuda.set_per_process_memory_fraction)
  *
  * @param device    ordinal, or TCUDA_CURRENT_DEVICE; it comes first, where torch has the fraction

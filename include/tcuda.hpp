@@ -6,6 +6,9 @@
 // (status and value), and a constructor's status is its object's status(). The two modes live in
 // inline namespaces of their own, so translation units of both kinds can be linked.
 //
+// An object whose constructor failed, or that was moved from, has no handle. A stream without one
+// is the current stream, and such a generator the device's default one, as NULL is in tcuda.h.
+//
 // Functions of C without a counterpart here: check() calls them, query() returns what they write,
 // read_into() fills a container with their text or list, and adopt() gives a handle to the object
 // that owns it.
@@ -15,6 +18,10 @@
 
 #ifndef TCUDA_HPP
 #define TCUDA_HPP
+
+#if __cplusplus < 201703L && (!defined(_MSVC_LANG) || _MSVC_LANG < 201703L)
+#error "tcuda.hpp needs C++17: -std=c++17"
+#endif
 
 #include <tcuda.h>
 

@@ -42,7 +42,8 @@ class Test:
 
 
 RUNTIME = [(CUDART, ["nvidia/cu13/include"], []), (CRT, ["nvidia/cu13/include"], [])]
-LINKED_RUNTIME = [(CUDART, ["nvidia/cu13/include"], ["nvidia/cu13/lib/libcudart.so.13"]), RUNTIME[1]]
+LINKED_RUNTIME = [(CUDART, ["nvidia/cu13/include"], ["nvidia/cu13/lib/libcudart.so.13"]),
+    RUNTIME[1]]
 TESTS = {
     "mr": Test("mr.cc", ["-std=c++17"], [(CCCL, ["nvidia/cu13/include/cccl"], []), *RUNTIME]),
     "mr_cccl_2": Test("mr.cc", ["-std=c++17", "-DWITH_CCCL_2"],

@@ -1,4 +1,4 @@
-// The quickstart in Go. cgo finds tcuda by CGO_CFLAGS and CGO_LDFLAGS, or by pkg-config.
+// The quickstart in Go. cgo finds tcuda by CGO_CFLAGS and CGO_LDFLAGS.
 package main
 
 /*

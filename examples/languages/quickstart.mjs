@@ -11,7 +11,6 @@ const malloc = tcuda.func('int tcuda_malloc(size_t, int32_t, void *, _Out_ void 
 const free = tcuda.func('int tcuda_free(void *)');
 const fill = tcuda.func('int tcuda_fill(void *, const void *, size_t, size_t, void *)');
 const copy = tcuda.func('int tcuda_copy(void *, const void *, size_t, void *)');
-const allocated = tcuda.func('int tcuda_memory_allocated(int32_t, _Out_ size_t *)');
 const create = tcuda.func('int tcuda_stream_create(int32_t, int32_t, _Out_ void **)');
 const destroy = tcuda.func('int tcuda_stream_destroy(void *)');
 const shutdown = tcuda.func('int tcuda_shutdown(void *)');
@@ -25,14 +24,17 @@ function check(status) {
 // A tcuda_error: struct_size, status and native code, then the text.
 const [ERROR_BYTES, MESSAGE] = [2064, 16];
 
-// Calls on a worker thread, and does not block the event loop. The values are BigInts: integers, and
-// the addresses of pointers.
+// Calls on a worker thread, and does not block the event loop. The values are integers, pointers of
+// koffi, and typed arrays for outputs, which are kept until the call has returned. koffi refuses
+// more than 256 of its calls at a time (max_async_calls).
 function callAsync(name, ...values) {
     const error = Buffer.alloc(ERROR_BYTES);
     error.writeBigUInt64LE(BigInt(ERROR_BYTES));
-    const list = BigUint64Array.from(values);
+    const list = BigUint64Array.from(values, (value) =>
+        BigInt(typeof value === 'object' ? koffi.address(value) : value));
     return new Promise((resolve, reject) => call.async(name, list, list.length, error,
         (failure, status) => {
+            values = null; // kept until here
             const text = error.toString('utf8', MESSAGE, error.indexOf(0, MESSAGE));
             if (failure || status !== 0) reject(failure ?? new Error(text));
             else resolve();
@@ -40,14 +42,14 @@ function callAsync(name, ...values) {
 }
 
 const host = new Float32Array(1000);
-const [memory, stream, bytes] = [[null], [null], [0]];
+const [memory, stream, allocated] = [[null], [null], new BigUint64Array(1)];
 check(create(0, 0, stream));
 check(malloc(host.byteLength, 0, stream[0], memory));
 check(fill(memory[0], new Float32Array([1.5]), 4, host.length, stream[0]));
 check(copy(host, memory[0], host.byteLength, stream[0]));
-await callAsync('tcuda_stream_synchronize', koffi.address(stream[0]));
-check(allocated(0, bytes));
-console.log(`${host[0]} ... ${host[host.length - 1]}, ${bytes[0]} bytes allocated`);
+await callAsync('tcuda_stream_synchronize', stream[0]);
+await callAsync('tcuda_memory_allocated', 0, allocated);
+console.log(`${host[0]} ... ${host[host.length - 1]}, ${allocated[0]} bytes allocated`);
 check(free(memory[0]));
 check(destroy(stream[0]));
 check(shutdown(null));

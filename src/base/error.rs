@@ -398,7 +398,7 @@ pub enum Error {
     #[error("{0}")]
     Simulator(SimulatorError),
     /// A text with faults to inject was invalid.
-    #[error("{0}")]
+    #[error("{0} (TCUDA_FAULTS, or the rules of tcuda_backend_faults)")]
     Faults(faults::RuleError),
     /// A driver call failed.
     #[error("{}", CudaErrorText(.0))]

@@ -25,7 +25,8 @@ static LIBRARY: Spec = Spec {
         c"/usr/lib64/libcuda.so.1",
         c"/run/opengl-driver/lib/libcuda.so.1",
     ],
-    advice: "install an NVIDIA driver (in a container: start it with GPU access)",
+    advice: "install an NVIDIA driver (in a container: start it with GPU access), or set \
+             TCUDA_BACKEND=sim, which simulates a GPU",
 };
 
 /// Opens libcuda and fills the table from it. Calls that the driver lacks stay `None`.

@@ -406,7 +406,7 @@ pub fn struct_out<T: Sized_>(ptr: *mut T, name: &'static str) -> Result<StructOu
         return Err(Error::OutOfRange {
             name: "struct_size",
             value: size as i64,
-            allowed: "start from TCUDA_INIT(type)",
+            allowed: "set it to the size of the struct, as TCUDA_INIT(type) does",
         });
     }
     Ok(StructOut { ptr, size })

@@ -89,6 +89,18 @@ arities! {
     call8 sizes8 (A B C D E F G H)
 }
 
+/// For messages.
+const ARGUMENTS: [&str; 8] = [
+    "arguments[0]",
+    "arguments[1]",
+    "arguments[2]",
+    "arguments[3]",
+    "arguments[4]",
+    "arguments[5]",
+    "arguments[6]",
+    "arguments[7]",
+];
+
 /// The function of this name, after a check of its arguments.
 fn checked(function: &str, arguments: *const u64, count: usize) -> Result<&'static Entry> {
     let index = ENTRIES.binary_search_by_key(&function, |entry| entry.name).map_err(|_| {
@@ -108,7 +120,7 @@ fn checked(function: &str, arguments: *const u64, count: usize) -> Result<&'stat
         let value = unsafe { argument.read_unaligned() }.cast_signed();
         if !(i64::from(i32::MIN)..=i64::from(u32::MAX)).contains(&value) {
             let allowed = "that parameter has 32 bits";
-            return Err(Error::OutOfRange { name: "an element of arguments", value, allowed });
+            return Err(Error::OutOfRange { name: ARGUMENTS[index], value, allowed });
         }
     }
     Ok(entry)

@@ -3,8 +3,8 @@
 use super::boundary::{
     Sized_, boundary, boundary_with_forked, out, out_list, struct_out, text_out,
 };
-use super::status::tcuda_status;
-use crate::base::error::Result;
+use super::status::{status_of, tcuda_status};
+use crate::base::error::{Error, Result};
 use crate::base::text;
 use crate::driver::math_library::{CUBLAS, CUSOLVER, cublasContext, cusolverDnContext};
 use crate::driver::sync_debug;
@@ -192,8 +192,15 @@ pub unsafe extern "C" fn tcuda_is_initialized(initialized: *mut bool) -> tcuda_s
     boundary_with_forked(|| write(false), |call| write(gpus::existing(call.inside()).is_some()))
 }
 
+/// Cannot the backend start that was asked for? That is no lack of a GPU.
+fn is_misconfigured(error: &Error) -> bool {
+    matches!(status_of(error), tcuda_status::InvalidArgument | tcuda_status::NoLibrary)
+}
+
 /// Is there a usable GPU, or a simulated one? False without a driver, and in the forked child of a
-/// process that had initialised the library. Never creates a context. (torch.cuda.is_available)
+/// process that had initialised the library. A backend that was asked for and cannot start, or a
+/// wrong value of TCUDA_BACKEND or TCUDA_SIM, is a status. Never creates a context.
+/// (torch.cuda.is_available)
 ///
 /// @param[out] available  whether there is one
 #[unsafe(no_mangle)]
@@ -202,7 +209,10 @@ pub unsafe extern "C" fn tcuda_is_available(available: *mut bool) -> tcuda_statu
     let write = |is: bool| out(available, "available").map(|out| out.set(is));
     boundary_with_forked(
         || write(false),
-        |call| write(runtime::device_count(call.inside()).is_ok_and(|count| count > 0)),
+        |call| match runtime::device_count(call.inside()) {
+            Err(error) if is_misconfigured(&error) => Err(error),
+            count => write(count.is_ok_and(|count| count > 0)),
+        },
     )
 }
 

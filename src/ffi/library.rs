@@ -86,7 +86,8 @@ pub extern "C" fn tcuda_status_name(status: i32) -> *const c_char {
     name_of(status).as_ptr()
 }
 
-/// Sentence about this thread's last failure, valid until its next one; "" if there was none.
+/// Sentence about this thread's last failure, valid until its next one; "" if there was none. What
+/// is longer than 2,047 bytes, as the output of a compiler may be, is cut.
 /// Successful calls keep it.
 /// (the text of torch.cuda.CudaError, which torch.cuda.check_error raises)
 #[unsafe(no_mangle)]

@@ -111,6 +111,7 @@ pub unsafe extern "C" fn tcuda_memory_fraction_get(
 /// The limit counts what tcuda_memory_reserved returns, including allocated blocks; not contexts,
 /// kernels, or allocations of other libraries. Memory that is reserved beyond a lower limit stays
 /// until it is given back, and the next allocation that needs more gives unused memory back first.
+/// For a limit in bytes, divide it by the total that tcuda_memory_info gives.
 /// (torch.cuda.set_per_process_memory_fraction)
 ///
 /// @param device    ordinal, or TCUDA_CURRENT_DEVICE; it comes first, where torch has the fraction

@@ -52,17 +52,20 @@ fn descriptor_hint(errno: i32) -> &'static str {
 pub enum ConfigError {
     /// A key that does not exist.
     #[error(
-        "unknown option \"{0}\" of the simulated machine; accepted are gpu, devices, memory, \
-         schedule, late, trace, leaks, races, peers, virtual_memory, question, kernel_time, \
-         multiprocessors, threads_per_multiprocessor, locality_domains, compute_capability and \
-         name"
+        "unknown option \"{0}\" of the simulated machine (TCUDA_SIM); accepted are gpu, devices, \
+         memory, schedule, late, trace, leaks, races, peers, virtual_memory, question, \
+         kernel_time, multiprocessors, threads_per_multiprocessor, locality_domains, \
+         compute_capability and name"
     )]
     UnknownKey(Excerpt),
     /// Not of the form key=value.
-    #[error("option \"{0}\" of the simulated machine is not of the form key=value")]
+    #[error("option \"{0}\" of the simulated machine (TCUDA_SIM) is not of the form key=value")]
     NotAPair(Excerpt),
     /// A value that the key does not accept.
-    #[error("option {key} of the simulated machine cannot be \"{value}\"; accepted: {accepted}")]
+    #[error(
+        "option {key} of the simulated machine (TCUDA_SIM) cannot be \"{value}\"; accepted: \
+         {accepted}"
+    )]
     BadValue {
         /// The key.
         key: &'static str,
