@@ -1,0 +1,359 @@
+"""usage: generate.py API_JSON WRAPPERS_C STUB: writes the Python functions of tcuda._core.
+
+Each function of api.json becomes one of `_core`, without the prefix `tcuda_`: inputs in order as
+arguments; outputs as the result, a tuple if there are several; a status other than OK raises.
+"""
+
+import fnmatch
+import json
+import pathlib
+import sys
+
+# Functions that are written by hand in src/, with their arguments and their types.
+HAND_WRITTEN = {
+    "tcuda_set_log_callback": (
+        {"level": "int", "callback": "Callable[[int, str], object] | None"}, "None"),
+    "tcuda_stream_add_callback": (
+        {"stream": "int | None", "callback": "Callable[[], object]"}, "None"),
+    "tcuda_memory_on_out_of_memory": (
+        {"callback": "Callable[[int, int, int, int], object]"}, "int"),
+    "tcuda_memory_record_history": (
+        {"mode": "int", "max_entries": "int", "frames_for": "int", "flags": "int",
+         "skip_actions": "str | None", "with_frames": "int"}, "None"),
+}
+
+# Functions that are left out, and why: by pattern of the name, and by type of a parameter.
+LEFT_OUT = {
+    "tcuda_last_error*": "exceptions carry text and code",
+    "tcuda_call": "every function has a name of its own here",
+    "tcuda_torch_*": "called by PyTorch, which finds them in the library",
+    "tcuda_ort_*": "called by ONNX Runtime, which finds them in the library",
+    "tcuda_memory_context_of": "contexts come from a function of the host in C",
+    "tcuda_memory_snapshot_event": "the pickle of a snapshot has its events",
+    "tcuda_memory_snapshot_block": "the pickle of a snapshot has its blocks",
+    "tcuda_mem_pool_check_live": "takes a list of pointers",
+    "tcuda_sm_partition_split*": "the length of the list of handles has a rule of its own",
+    "tcuda_graph_pools": "a list of handles that was cut would leak some",
+    "tcuda_communicator_init_all": "a list of handles without capacity",
+}
+LEFT_OUT_TYPES = {
+    "tcuda_tensor": "tensors are not in the package yet",
+    "struct DLManagedTensorVersioned": "tensors are not in the package yet",
+    "tcuda_callable": "tensors are not in the package yet",
+    "tcuda_graphed_callable": "tensors are not in the package yet",
+    "tcuda_rejection_fn": "the callback is not written yet",
+    "tcuda_memory_event_fn": "the callback is not written yet",
+    "tcuda_graph_hook_fn": "the callback is not written yet",
+    "tcuda_stream_filter_fn": "the callback is not written yet",
+    "tcuda_destroy_fn": "the callback is not written yet",
+    "tcuda_torch_malloc_fn": "allocators are loaded from a library by name",
+    "tcuda_pluggable_hooks": "its members are functions in C",
+    "tcuda_jit_options": "its members are pointers of the host",
+    "tcuda_kernel_options": "its members are pointers of the host",
+    "tcuda_launch_options": "its members are pointers of the host",
+    "tcuda_sanitizer_options": "its members are functions in C",
+    "tcuda_sanitizer_report": "tcuda_sanitizer_report_text has it as text",
+}
+
+# For a number of C: what reads it from Python, what makes a Python object of it, its type there.
+NUMBERS = {
+    "bool": (None, "PyBool_FromLong", "bool"),
+    "int32_t": ("to_int32", "PyLong_FromLong", "int"),
+    "uint32_t": ("to_uint32", "PyLong_FromUnsignedLong", "int"),
+    "int64_t": ("to_int64", "PyLong_FromLongLong", "int"),
+    "uint64_t": ("to_uint64", "PyLong_FromUnsignedLongLong", "int"),
+    "size_t": ("to_size", "PyLong_FromSize_t", "int"),
+    "float": (None, "PyFloat_FromDouble", "float"),
+    "double": ("to_double", "PyFloat_FromDouble", "float"),
+}
+STATE = "uint8_t[TCUDA_RANDOM_STATE_BYTES]"  # What uint8_t * points to, everywhere.
+
+
+def base(type_name):
+    """A type without const, pointers and the length of an array."""
+    return type_name.replace("const", "").split("[")[0].replace("*", "").strip()
+
+
+def pointee(type_name):
+    """What a pointer points to."""
+    target = type_name.removesuffix("*").strip()
+    if not target.endswith("*"):
+        target = target.removeprefix("const ")
+    return STATE if target == "uint8_t" else target
+
+
+def python_name(function):
+    """The name of a function in _core."""
+    return function["name"].removeprefix("tcuda_")
+
+
+def left_out_because(function):
+    """Why there is no wrapper of a function; None if there is one."""
+    if function["name"] in HAND_WRITTEN:
+        return None
+    for pattern, reason in LEFT_OUT.items():
+        if fnmatch.fnmatch(function["name"], pattern):
+            return reason
+    for parameter in function["parameters"]:
+        if reason := LEFT_OUT_TYPES.get(base(parameter["type"])):
+            return reason
+    return None
+
+
+class Types:
+    """The types of api.json, in C and in Python."""
+
+    def __init__(self, api):
+        self.structs = {struct["name"]: struct for struct in api["structs"]}
+        self.enums = {enum["name"]: enum["type"] for enum in api["enums"]}
+        self.used = []  # Structs that come out, the parts of one before it.
+
+    def number(self, type_name):
+        """The entry of NUMBERS for a number or enum; None for other types."""
+        integer = self.enums.get(type_name, type_name)
+        return NUMBERS.get("int32_t" if integer == "enum" else integer)
+
+    def value(self, type_name, c_value):
+        """An expression of C that makes a Python object of a value, and the object's type."""
+        if number := self.number(type_name):
+            return f"{number[1]}({c_value})", number[2]
+        if type_name in self.structs:
+            return f"{self.converter(type_name)}(&{c_value})", self.struct_in_python(type_name)
+        if type_name == "const char *":
+            return f"from_text({c_value})", "str | None"
+        if type_name.endswith("*"):
+            return f"PyLong_FromVoidPtr((void *)(uintptr_t){c_value})", "int"
+        element = base(type_name)
+        if element == "char":
+            return f"PyUnicode_FromString({c_value})", "str"
+        if element == "uint8_t":
+            size = f"sizeof {c_value}"
+            return f"PyBytes_FromStringAndSize((const char *){c_value}, {size})", "bytes"
+        length = int(type_name.split("[")[1].rstrip("]"))
+        numbers = ", ".join(
+            self.value(element, f"{c_value}[{index}]")[0] for index in range(length))
+        return f'Py_BuildValue("({"N" * length})", {numbers})', "tuple[int, ...]"
+
+    def struct_in_python(self, name):
+        """A struct of bytes alone is bytes, others are dictionaries."""
+        return "bytes" if self.is_bytes(name) else "dict[str, Any]"
+
+    def is_bytes(self, name):
+        """Has a struct one member, which is called bytes?"""
+        return [member["name"] for member in self.structs[name]["members"]] == ["bytes"]
+
+    def converter(self, type_name):
+        """The function that makes a Python object of what a pointer points to."""
+        if type_name == STATE:
+            return "from_state"
+        if type_name == "int32_t":
+            return "from_int32"
+        for member in self.structs[type_name]["members"]:
+            if member["type"] in self.structs:
+                self.converter(member["type"])
+        if type_name not in self.used:
+            self.used.append(type_name)
+        return f"from_{type_name}"
+
+    def converters(self):
+        """The functions for the structs that come out."""
+        for name in self.used:
+            members = [m for m in self.structs[name]["members"] if m["name"] != "struct_size"]
+            values = [self.value(m["type"], f"value->{m['name']}")[0] for m in members]
+            if self.is_bytes(name):
+                result = values[0]
+            else:
+                pairs = ",\n        ".join(
+                    f'"{m["name"]}", {value}' for m, value in zip(members, values))
+                result = f'Py_BuildValue("{{{"sN" * len(members)}}}",\n        {pairs})'
+            yield (f"static PyObject *from_{name}(const void *item)\n{{\n"
+                   f"    const {name} *value = item;\n    return {result};\n}}\n")
+
+
+class Wrapper:
+    """The wrapper of a function: what each of its parameters adds."""
+
+    def __init__(self, function, types):
+        self.function, self.types = function, types
+        self.arguments, self.reads, self.locals, self.call = {}, [], [], []
+        self.results, self.result_types = [], []
+        self.buffer = None  # How the text or list in `buffer` becomes an object.
+        parameters = list(function["parameters"])
+        while parameters:
+            parameter = parameters.pop(0)
+            if parameter["direction"] == "in" and "length" in parameter:
+                self.add_list(parameter, parameters.pop(0))
+            elif parameter["direction"] == "in":
+                self.add_input(parameter)
+            elif "length" in parameter:
+                self.add_buffer(parameter, parameters.pop(0), parameters.pop(0))
+            else:
+                self.add_output(parameter)
+
+    def argument(self, name, annotation, read):
+        """Adds a Python argument, which `read` reads."""
+        self.reads.append(read.format(f"args[{len(self.arguments)}]"))
+        self.arguments[name] = annotation
+
+    def add_input(self, parameter):
+        name, type_name = parameter["name"], parameter["type"]
+        self.call.append(name)
+        if number := self.types.number(type_name):
+            self.locals.append(f"{type_name} {name};")
+            if self.types.enums.get(type_name) == "enum":
+                self.argument(name, "int", f"to_int32({{}}, (int32_t *)&{name})")
+            else:
+                self.argument(name, number[2], f"{number[0]}({{}}, &{name})")
+        elif type_name == "const char *":
+            self.locals.append(f"const char *{name};")
+            self.argument(name, "str | None", f"to_text({{}}, &{name})")
+        elif pointee(type_name) in self.types.structs or pointee(type_name) == STATE:
+            size = f"sizeof({pointee(type_name)})"
+            self.locals.append(f"const void *{name};")
+            self.argument(name, "bytes | None", f"to_struct({{}}, {size}, &{name})")
+        elif type_name.endswith("*"):
+            self.locals.append(f"void *{name};")
+            self.argument(name, "int | None", f"to_pointer({{}}, &{name})")
+        else:
+            raise TypeError(f"{self.function['name']}: no rule for {type_name} {name}")
+
+    def add_list(self, parameter, count):
+        name, size = parameter["name"], f"sizeof({pointee(parameter['type'])})"
+        self.locals += [f"const void *{name};", f"size_t {count['name']};"]
+        self.call += [name, count["name"]]
+        self.argument(name, "bytes", f"to_items({{}}, {size}, &{name}, &{count['name']})")
+
+    def add_output(self, parameter):
+        name, target = parameter["name"], pointee(parameter["type"])
+        struct = self.types.structs.get(target)
+        value, annotation = self.types.value(target, name)
+        start = " = TCUDA_INIT(" + target + ")" if struct and struct["sized"] else ""
+        element, bracket, length = target.partition("[")
+        self.locals.append(f"{element} {name}{bracket}{length}{start};")
+        self.call.append(name if bracket else f"&{name}")
+        self.results.append(value)
+        self.result_types.append(annotation)
+
+    def add_buffer(self, items, capacity, count):
+        if (capacity["name"], count["name"]) not in [("len", "needed"), ("capacity", "count")]:
+            raise TypeError(f"{self.function['name']}: no rule for the list {items['name']}")
+        target = pointee(items["type"])
+        if target in ("char", "void"):
+            self.buffer, annotation = {
+                "char": ("text_of(&buffer)", "str"), "void": ("bytes_of(&buffer)", "bytes")}[target]
+            start = f"start_buffer(&buffer, 1, {int(target == 'char')});"
+        else:
+            annotation = f"list[{self.element_annotation(target)}]"
+            self.buffer = f"list_of(&buffer, {self.types.converter(target)})"
+            start = f"start_buffer(&buffer, sizeof({target}), 0);"
+        self.locals += ["struct buffer buffer;"]
+        self.start = start
+        self.call += ["buffer.items", "buffer.room", "&buffer.count"]
+        self.result_types.append(annotation)
+
+    def element_annotation(self, target):
+        if target in self.types.structs:
+            return self.types.struct_in_python(target)
+        return "bytes" if target == STATE else "int"
+
+    def annotation(self):
+        """The type of the result in Python."""
+        if self.function["result"] != "tcuda_status":
+            return self.types.value(self.function["result"], "")[1]
+        if len(self.result_types) > 1:
+            return f"tuple[{', '.join(self.result_types)}]"
+        return self.result_types[0] if self.result_types else "None"
+
+    def result(self):
+        """The expression of the result after success, where there is no buffer."""
+        if not self.results:
+            return "Py_NewRef(Py_None)"
+        if len(self.results) == 1:
+            return self.results[0]
+        return f'Py_BuildValue("({"N" * len(self.results)})", {", ".join(self.results)})'
+
+    def text(self):
+        """The wrapper in C."""
+        name, has_status = python_name(self.function), self.function["result"] == "tcuda_status"
+        answer = "tcuda_status status;" if has_status else f"{self.function['result']} result;"
+        reads = [f'has_arguments("{name}", nargs, {len(self.reads)})', *self.reads]
+        call = f"{answer.split()[-1][:-1]} = tcuda_{name}({', '.join(self.call)});"
+        lines = [f"static PyObject *py_{name}(PyObject *self, PyObject *const *args, "
+                 "Py_ssize_t nargs)", "{"]
+        lines += [f"    {line}" for line in [*self.locals, answer]]
+        lines += [f"    if (!({' && '.join(reads)}))", "        return NULL;"]
+        called = ["Py_BEGIN_ALLOW_THREADS", call, "Py_END_ALLOW_THREADS"]
+        if self.buffer:
+            lines += [f"    {self.start}", "    do {",
+                      *(f"        {line}" for line in called),
+                      "    } while (status == TCUDA_STATUS_OK && grow_buffer(&buffer));",
+                      "    PyObject *result = status == TCUDA_STATUS_OK",
+                      f"        ? {self.buffer}",
+                      "        : raise_status(self, status);",
+                      "    end_buffer(&buffer);", "    return result;"]
+        elif has_status:
+            lines += [f"    {line}" for line in called]
+            lines += ["    if (status != TCUDA_STATUS_OK)",
+                      "        return raise_status(self, status);",
+                      f"    return {self.result()};"]
+        else:
+            lines += [f"    {line}" for line in called]
+            value = self.types.value(self.function["result"], "result")[0]
+            lines += ["    (void)self; /* only errors need the module */", f"    return {value};"]
+        if "args[" not in "".join(self.reads):
+            lines.insert(2, "    (void)args;")
+        return "\n".join([*lines, "}", ""])
+
+
+def quoted(text):
+    """Text as a literal of C."""
+    return json.dumps(text)
+
+
+def document(function, arguments):
+    """The docstring in C: a signature that `inspect` reads, the comment, the parameters."""
+    lines = [f"{python_name(function)}({', '.join(['$module', *arguments, '/'])})", "--", "",
+             function["doc"]]
+    given = [p for p in function["parameters"] if p["name"] in arguments and "doc" in p]
+    lines += [""] * bool(given) + [f"{p['name']}: {p['doc']}" for p in given]
+    return "\n        ".join(quoted(line + "\n") for line in lines)
+
+
+def main():
+    source, wrappers_path, stub_path = map(pathlib.Path, sys.argv[1:])
+    api = json.loads(source.read_text())
+    types = Types(api)
+    wrappers, table, stub = [], [], []
+    for function in api["functions"]:
+        if left_out_because(function):
+            continue
+        if function["name"] in HAND_WRITTEN:
+            arguments, annotation = HAND_WRITTEN[function["name"]]
+        else:
+            wrapper = Wrapper(function, types)
+            wrappers.append(wrapper.text())
+            arguments, annotation = wrapper.arguments, wrapper.annotation()
+        name = python_name(function)
+        table.append(f'    {{"{name}", (PyCFunction)(void (*)(void))py_{name}, METH_FASTCALL,\n'
+                     f"        {document(function, arguments)}}},\n")
+        parameters = ", ".join(f"{key}: {value}" for key, value in arguments.items())
+        slash = ", /" * bool(arguments)
+        stub.append(f"def {name}({parameters}{slash}) -> {annotation}: ...\n")
+    names = [value["name"] for enum in api["enums"] for value in enum["values"]]
+    names += [constant["name"] for constant in api["constants"]]
+    constants = "".join(f'    {{"{name.removeprefix("TCUDA_")}", {name}}},\n' for name in names)
+    written = "/* Written by generate.py from api.json. */"
+    wrappers_path.write_text(
+        f'{written}\n#include "core.h"\n\n' + "\n".join([*types.converters(), *wrappers])
+        + f"\nPyMethodDef methods[] = {{\n{''.join(table)}"
+        f'    {{"close_callbacks", close_callbacks, METH_NOARGS, NULL}},\n    {{0}},\n}};\n'
+        + f"\nconst struct constant constants[] = {{\n{constants}    {{0}},\n}};\n")
+    stub_path.write_text(
+        "# Written by generate.py from api.json.\nfrom collections.abc import Callable\n"
+        "from typing import Any\n\n"
+        + "".join(f"{name.removeprefix('TCUDA_')}: int\n" for name in names) + "\n"
+        + "".join(stub) + "def close_callbacks() -> None: ...\n")
+
+
+if __name__ == "__main__":
+    main()

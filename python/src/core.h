@@ -1,0 +1,67 @@
+/* core.h: what the wrappers of tcuda._core have in common: arguments, results, errors. */
+
+#ifndef TCUDA_PYTHON_CORE_H
+#define TCUDA_PYTHON_CORE_H
+
+#include <Python.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <tcuda.h>
+
+/* Arguments. Each returns false with an exception set if the object is not such a value. */
+bool has_arguments(const char *function, Py_ssize_t count, Py_ssize_t wanted);
+bool to_int32(PyObject *object, int32_t *value);
+bool to_uint32(PyObject *object, uint32_t *value);
+bool to_int64(PyObject *object, int64_t *value);
+bool to_uint64(PyObject *object, uint64_t *value);
+bool to_size(PyObject *object, size_t *value);
+bool to_double(PyObject *object, double *value);
+bool to_pointer(PyObject *object, void **value);                          /* None: NULL */
+bool to_text(PyObject *object, const char **text);                        /* None: NULL */
+bool to_struct(PyObject *object, size_t bytes, const void **value);       /* None: NULL */
+bool to_items(PyObject *object, size_t bytes, const void **items, size_t *count);
+
+/* Results: new references, or NULL with an exception set. */
+PyObject *from_text(const char *text); /* NULL: None */
+PyObject *from_int32(const void *item);
+PyObject *from_state(const void *item);
+
+/* The exception for a status and this thread's last error. Returns NULL. */
+PyObject *raise_status(PyObject *module, tcuda_status status);
+
+/* Text or a list that a function of tcuda writes: a call that needs more room is repeated. */
+struct buffer {
+    void *items;
+    size_t room, count; /* in items */
+    size_t bytes;       /* of an item */
+    size_t spare;       /* items that count leaves out: the NUL of a text */
+    _Alignas(8) char inside[512];
+};
+
+void start_buffer(struct buffer *buffer, size_t bytes, size_t spare);
+bool grow_buffer(struct buffer *buffer); /* true: call again */
+void end_buffer(struct buffer *buffer);
+PyObject *text_of(const struct buffer *buffer);
+PyObject *bytes_of(const struct buffer *buffer);
+PyObject *list_of(const struct buffer *buffer, PyObject *(*convert)(const void *item));
+
+/* Functions with callbacks, in callbacks.c and history.c. */
+PyObject *py_set_log_callback(PyObject *self, PyObject *const *args, Py_ssize_t nargs);
+PyObject *py_stream_add_callback(PyObject *self, PyObject *const *args, Py_ssize_t nargs);
+PyObject *py_memory_on_out_of_memory(PyObject *self, PyObject *const *args, Py_ssize_t nargs);
+PyObject *py_memory_record_history(PyObject *self, PyObject *const *args, Py_ssize_t nargs);
+PyObject *close_callbacks(PyObject *self, PyObject *unused);
+
+/* A callback takes the GIL; false: the interpreter ends, and Python can no longer be called. */
+bool enter_python(PyGILState_STATE *state);
+void leave_python(PyGILState_STATE state);
+
+/* Written by generate.py. */
+struct constant {
+    const char *name;
+    long value;
+};
+extern PyMethodDef methods[];
+extern const struct constant constants[];
+
+#endif

@@ -1,0 +1,25 @@
+"""torch.cuda without torch: `import tcuda as cuda` in place of `from torch import cuda`.
+
+The names and what they do are those of torch.cuda; (+) marks what it does not have. A device is an
+ordinal, "cuda:1", a `device` or a torch.device; None is this thread's current one.
+"""
+
+import atexit
+
+from . import _core, devices, errors, memory, nvtx, profiler, random, streams, telemetry
+from .devices import *  # noqa: F403
+from .errors import *  # noqa: F403
+from .memory import *  # noqa: F403
+from .random import *  # noqa: F403
+from .streams import *  # noqa: F403
+from .telemetry import *  # noqa: F403
+
+__version__ = "{}.{}.{}".format(
+    _core.version() // 1_000_000, _core.version() // 1000 % 1000, _core.version() % 1000)
+
+__all__ = [
+    *devices.__all__, *errors.__all__, *memory.__all__, *random.__all__, *streams.__all__,
+    *telemetry.__all__, "memory", "nvtx", "profiler", "random", "streams",
+]
+
+atexit.register(_core.close_callbacks)

@@ -1,0 +1,256 @@
+"""The caching allocator: numbers are those that PyTorch's rules give."""
+
+import pathlib
+import pickle
+import tempfile
+import unittest
+import warnings
+
+import tcuda
+from tcuda import _core
+
+MIB = 1 << 20
+
+
+class MemoryTest(unittest.TestCase):
+    def setUp(self):
+        tcuda.empty_cache()
+        tcuda.reset_peak_memory_stats()
+        tcuda.reset_accumulated_memory_stats()
+        self.assertEqual(tcuda.memory_allocated(), 0)
+
+
+class Allocation(MemoryTest):
+    def test_sizes_are_rounded_to_512_bytes(self):
+        for size, rounded in ((1, 512), (512, 512), (513, 1024), (3 * MIB + 1, 3 * MIB + 512)):
+            address = tcuda.caching_allocator_alloc(size)
+            self.assertEqual(address % 512, 0)
+            self.assertEqual(tcuda.memory_allocated(), rounded)
+            tcuda.caching_allocator_delete(address)
+        self.assertEqual(tcuda.caching_allocator_alloc(0), 0)
+        self.assertEqual(tcuda.memory_allocated(), 0)
+
+    def test_streams_and_devices(self):
+        stream = tcuda.Stream(1)
+        for of_stream in (stream, stream.cuda_stream):
+            address = tcuda.caching_allocator_alloc(512, 1, of_stream)
+            self.assertEqual(tcuda.memory_allocated(1), 512)
+            self.assertEqual(tcuda.memory_allocated(0), 0)
+            tcuda.memory.record_stream(address, tcuda.Stream(1))
+            tcuda.caching_allocator_delete(address)
+        self.assertEqual(tcuda.memory_allocated("cuda:1"), 0)
+
+    def test_memory_that_was_not_allocated(self):
+        address = tcuda.caching_allocator_alloc(512)
+        tcuda.caching_allocator_delete(address)
+        for pointer in (address, 1):
+            with self.assertRaises(tcuda.CudaError) as raised:
+                tcuda.caching_allocator_delete(pointer)
+            self.assertEqual(raised.exception.status, "INVALID_POINTER")
+
+    def test_peaks(self):
+        first = tcuda.caching_allocator_alloc(4 * MIB)
+        tcuda.caching_allocator_delete(first)
+        second = tcuda.caching_allocator_alloc(MIB)
+        self.assertEqual(tcuda.max_memory_allocated(), 4 * MIB)
+        self.assertGreaterEqual(tcuda.memory_reserved(), MIB)
+        self.assertGreaterEqual(tcuda.max_memory_reserved(), 4 * MIB)
+        tcuda.reset_peak_memory_stats()
+        self.assertEqual(tcuda.max_memory_allocated(), MIB)
+        tcuda.caching_allocator_delete(second)
+
+    def test_out_of_memory(self):
+        with self.assertRaises(tcuda.OutOfMemoryError) as raised:
+            tcuda.caching_allocator_alloc(17 << 30)
+        self.assertIsInstance(raised.exception, RuntimeError)
+        self.assertEqual(raised.exception.status, "OUT_OF_MEMORY")
+        self.assertRegex(
+            str(raised.exception), r"^CUDA out of memory. Tried to allocate 17.00 GiB. GPU 0 ")
+        self.assertEqual(tcuda.memory_stats()["num_ooms"], 1)
+
+    def test_fraction(self):
+        self.addCleanup(tcuda.set_per_process_memory_fraction, 1.0)
+        self.assertEqual(tcuda.get_per_process_memory_fraction(), 1.0)
+        tcuda.set_per_process_memory_fraction(0.25)
+        self.assertEqual(tcuda.get_per_process_memory_fraction(), 0.25)
+        self.assertRaises(tcuda.OutOfMemoryError, tcuda.caching_allocator_alloc, 5 << 30)
+        self.assertRaises(ValueError, tcuda.set_per_process_memory_fraction, 1.5)
+        self.assertRaises(TypeError, tcuda.set_per_process_memory_fraction, 1)
+
+    def test_without_cache(self):
+        with tcuda.caching_allocator_disabled():
+            self.assertFalse(_core.memory_caching_is_enabled())
+        self.assertTrue(_core.memory_caching_is_enabled())
+        tcuda.caching_allocator_enable(False)
+        tcuda.caching_allocator_enable()
+        self.assertTrue(_core.memory_caching_is_enabled())
+
+    def test_mem_get_info(self):
+        free, total = tcuda.mem_get_info()
+        self.assertEqual(total, 16 << 30)
+        self.assertLessEqual(free, total)
+        self.assertEqual(tcuda.get_allocator_backend(), "native")
+        self.assertRegex(tcuda.list_gpu_processes(), r"^GPU:0\n(process +\d+ uses +\d+\.\d{3} MB)")
+
+
+class Statistics(MemoryTest):
+    def test_flat(self):
+        addresses = [tcuda.caching_allocator_alloc(size) for size in (100, 2 * MIB)]
+        stats = tcuda.memory_stats()
+        self.assertEqual(list(stats), sorted(stats))
+        for key, value in {
+            "allocation.all.current": 2, "allocation.small_pool.current": 1,
+            "allocation.large_pool.allocated": 1, "allocated_bytes.all.peak": 2 * MIB + 512,
+            "requested_bytes.all.current": 2 * MIB + 100, "allocation.all.freed": 0,
+            "num_ooms": 0, "max_split_size": -1,
+        }.items():
+            self.assertEqual(stats[key], value, key)
+        for address in addresses:
+            tcuda.caching_allocator_delete(address)
+
+    def test_nested_has_the_same_values(self):
+        pool = tcuda.MemPool()
+        with tcuda.use_mem_pool(pool):
+            address = tcuda.caching_allocator_alloc(512)
+        flat, nested = tcuda.memory_stats(), tcuda.memory_stats_as_nested_dict()
+        self.assertEqual(
+            nested["active"]["small_pool"]["current"], flat["active.small_pool.current"])
+        key = f"reserved_bytes_by_private_pools.{pool.id[0]}_{pool.id[1]}.all.current"
+        of_pool = nested["reserved_bytes_by_private_pools"][pool.id]["all"]["current"]
+        self.assertGreaterEqual(of_pool, 512)
+        self.assertEqual(flat[key], of_pool)
+        tcuda.caching_allocator_delete(address)
+
+    def test_of_pinned_memory(self):
+        tcuda.reset_accumulated_host_memory_stats()
+        tcuda.reset_peak_host_memory_stats()
+        pinned = _core.host_malloc(1000)
+        stats = tcuda.host_memory_stats()
+        self.assertEqual(list(stats), sorted(stats))
+        self.assertEqual(stats["active_bytes.current"], 1024)
+        self.assertLessEqual(stats["host_alloc_time.min"], stats["host_alloc_time.max"])
+        self.assertEqual(
+            tcuda.host_memory_stats_as_nested_dict()["active_requests"]["current"], 1)
+        _core.host_free(pinned)
+
+    def test_summary(self):
+        lines = tcuda.memory_summary(0).splitlines()
+        self.assertEqual({len(line) for line in lines}, {77})
+        self.assertIn("device ID 0", lines[1])
+        self.assertLess(len(tcuda.memory_summary(0, abbreviated=True).splitlines()), len(lines))
+
+    def test_deprecated_names(self):
+        for old, new in (
+            ("memory_cached", "memory_reserved"), ("max_memory_cached", "max_memory_reserved"),
+            ("reset_max_memory_allocated", "reset_peak_memory_stats"),
+            ("reset_max_memory_cached", "reset_peak_memory_stats"),
+        ):
+            with self.assertWarnsRegex(FutureWarning, new) as warned:
+                result = getattr(tcuda, old)()
+            self.assertEqual(warned.filename, __file__)
+            with warnings.catch_warnings():
+                warnings.simplefilter("error")
+                self.assertEqual(result, getattr(tcuda, new)())
+
+
+class Snapshots(MemoryTest):
+    def record(self, **options):
+        tcuda.memory._record_memory_history(**options)
+        self.addCleanup(tcuda.memory._record_memory_history, None)
+
+    def test_segments(self):
+        address = tcuda.caching_allocator_alloc(1000)
+        blocks = [block for segment in tcuda.memory_snapshot() for block in segment["blocks"]
+                  if block["state"] == "active_allocated"]
+        self.assertEqual([(block["address"], block["size"], block["requested_size"])
+                          for block in blocks], [(address, 1024, 1000)])
+        tcuda.caching_allocator_delete(address)
+
+    def allocate_here(self):
+        return tcuda.caching_allocator_alloc(1000)
+
+    def test_history_with_stacks(self):
+        self.record(stacks="python", clear_history=True)
+        address = self.allocate_here()
+        tcuda.caching_allocator_delete(address)
+        trace = tcuda.memory._snapshot()["device_traces"][0]
+        entries = [entry for entry in trace if entry.get("addr") == address]
+        self.assertEqual([entry["action"] for entry in entries if "segment" not in entry["action"]],
+                         ["alloc", "free_requested", "free_completed"])
+        alloc = next(entry for entry in entries if entry["action"] == "alloc")
+        self.assertEqual(alloc["size"], 1000)
+        names = [frame["name"] for frame in alloc["frames"]]
+        self.assertEqual(names[:3], [
+            "caching_allocator_alloc", "allocate_here", "test_history_with_stacks"])
+        line = self.allocate_here.__func__.__code__.co_firstlineno + 1
+        self.assertEqual((alloc["frames"][1]["filename"], alloc["frames"][1]["line"]),
+                         (self.allocate_here.__func__.__code__.co_filename, line))
+
+    def test_history_without_stacks(self):
+        self.record(context=None, max_entries=2, clear_history=True, skip_actions=["snapshot"])
+        for _ in range(3):
+            tcuda.caching_allocator_delete(self.allocate_here())
+        trace = tcuda.memory._snapshot()["device_traces"][0]
+        self.assertEqual([entry["action"] for entry in trace], ["free_requested", "free_completed"])
+        self.assertEqual({tuple(entry["frames"]) for entry in trace}, {()})
+
+    def test_options_that_do_not_exist(self):
+        for options in ({"enabled": "some"}, {"context": "some"}, {"stacks": "some"},
+                        {"max_entries": 0}, {"skip_actions": ["jump"]}):
+            self.assertRaises(ValueError, tcuda.memory._record_memory_history, **options)
+
+    def test_dump(self):
+        address = tcuda.caching_allocator_alloc(1000)
+        with tempfile.TemporaryDirectory() as folder:
+            path = pathlib.Path(folder, "snapshot.pickle")
+            tcuda.memory._dump_snapshot(path)
+            snapshot = pickle.loads(path.read_bytes())
+        self.assertEqual(sum(s["requested_size"] for s in snapshot["segments"]), 1000)
+        self.assertIn("allocator_settings", snapshot)
+        tcuda.caching_allocator_delete(address)
+
+
+class Pools(MemoryTest):
+    def test_routes_this_thread(self):
+        pool, other = tcuda.MemPool(), tcuda.MemPool(use_on_oom=True, no_split=True)
+        self.assertNotEqual(pool.id, other.id)
+        self.assertEqual(pool.id[0], 0)
+        with tcuda.use_mem_pool(pool, 1):
+            inside, elsewhere = (tcuda.caching_allocator_alloc(512, index) for index in (1, 0))
+        outside = tcuda.caching_allocator_alloc(512, 1)
+        blocks = [block["address"] for segment in pool.snapshot() for block in segment["blocks"]]
+        self.assertIn(inside, blocks)
+        self.assertNotIn(outside, blocks)
+        self.assertNotIn(elsewhere, blocks)
+        self.assertEqual(
+            tcuda.memory_snapshot(pool.id, include_traces=False), pool.snapshot())
+        for address in (inside, outside, elsewhere):
+            tcuda.caching_allocator_delete(address)
+
+    def test_use_count(self):
+        pool = tcuda.MemPool()
+        self.assertEqual(pool.use_count(), 1)
+        self.assertIsNone(pool.allocator)
+
+    def test_ends_with_an_exception(self):
+        pool = tcuda.MemPool()
+        with self.assertRaises(KeyError), tcuda.use_mem_pool(pool):
+            raise KeyError
+        address = tcuda.caching_allocator_alloc(512)
+        self.assertEqual(pool.snapshot(), [])
+        tcuda.caching_allocator_delete(address)
+
+    def test_allocator_of_a_library(self):
+        folder = pathlib.Path(tcuda.__file__).parent
+        library = str(next(folder.glob("lib/libtcuda.so.*")))
+        allocator = tcuda.CUDAPluggableAllocator(library, "tcuda_torch_malloc", "tcuda_torch_free")
+        self.assertIs(tcuda.MemPool(allocator).allocator, allocator)
+        with self.assertRaisesRegex(tcuda.CudaError, "no_such_symbol"):
+            tcuda.CUDAPluggableAllocator(library, "no_such_symbol", "tcuda_torch_free")
+        with self.assertRaises(tcuda.CudaError) as raised:  # memory was allocated
+            tcuda.change_current_allocator(allocator)
+        self.assertEqual(raised.exception.status, "INVALID_STATE")
+
+
+if __name__ == "__main__":
+    unittest.main()

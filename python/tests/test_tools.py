@@ -1,0 +1,57 @@
+"""NVTX, the profiler, telemetry and the report for bugs."""
+
+import subprocess
+import sys
+import unittest
+
+import tcuda
+
+
+class Nvtx(unittest.TestCase):
+    def test_depths(self):
+        self.assertEqual(tcuda.nvtx.range_push("outer"), 0)
+        self.assertEqual(tcuda.nvtx.range_push("inner"), 1)
+        self.assertEqual(tcuda.nvtx.range_pop(), 1)
+        self.assertEqual(tcuda.nvtx.range_pop(), 0)
+
+    def test_context_and_decorator(self):
+        @tcuda.nvtx.range("call")
+        def depth():
+            tcuda.nvtx.range_push("inner")
+            return tcuda.nvtx.range_pop()
+
+        self.assertEqual(depth(), 1)
+        with self.assertRaises(KeyError), tcuda.nvtx.range("{} {name}", 1, name="a"):
+            raise KeyError
+        self.assertEqual(depth(), 1)
+
+    def test_range_of_any_thread(self):
+        tcuda.nvtx.mark("now")
+        tcuda.nvtx.range_end(tcuda.nvtx.range_start("work"))
+
+
+class Others(unittest.TestCase):
+    def test_profiler(self):
+        with tcuda.profiler.profile():
+            pass
+
+    def test_telemetry(self):
+        for function, most in (
+            (tcuda.utilization, 100), (tcuda.memory_usage, 100), (tcuda.temperature, 120),
+            (tcuda.power_draw, 10**6), (tcuda.clock_rate, 10**4),
+            (tcuda.device_memory_used, 16 << 30),
+        ):
+            self.assertIn(function(1), range(most + 1), function)
+
+    def test_report(self):
+        report = subprocess.run(
+            [sys.executable, "-m", "tcuda"], capture_output=True, text=True, check=True).stdout
+        self.assertTrue(report.startswith(f"tcuda {tcuda.__version__}, Python "))
+        self.assertIn("backend: sim, available: True\n", report)
+        self.assertIn("device 1: _CudaDeviceProperties(name='Simulated GPU'", report)
+        self.assertIn("driver for CUDA 12.9, ", report)
+        self.assertRegex(report, r"libtcuda_sim\.so\n")
+
+
+if __name__ == "__main__":
+    unittest.main()
