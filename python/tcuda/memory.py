@@ -12,6 +12,7 @@ from typing import Any
 
 from . import _core
 from .devices import Device, index_of
+from .handles import Owner
 from .streams import Stream
 
 __all__ = [
@@ -326,25 +327,21 @@ class OutOfMemoryObserver:
         _core.observer_destroy(handle)
 
 
-class CUDAPluggableAllocator:
+class CUDAPluggableAllocator(Owner):
     """An allocator of another library: functions as PyTorch's allocators have them.
 
     They are `void *alloc(ssize_t, int, cudaStream_t)` and
     `void free(void *, ssize_t, int, cudaStream_t)`.
     """
 
-    __slots__ = ("_handle",)
+    __slots__ = ()
+    _destroy = _core.pluggable_allocator_destroy
 
     def __new__(
         cls, path_to_so_file: str, alloc_fn_name: str, free_fn_name: str
     ) -> CUDAPluggableAllocator:
-        handle = _core.pluggable_allocator_load(path_to_so_file, alloc_fn_name, free_fn_name)
-        self = object.__new__(cls)
-        self._handle = handle
-        return self
-
-    def __del__(self, destroy: Any = _core.pluggable_allocator_destroy) -> None:
-        destroy(self._handle)
+        return cls._owning(
+            _core.pluggable_allocator_load(path_to_so_file, alloc_fn_name, free_fn_name))
 
 
 def change_current_allocator(allocator: CUDAPluggableAllocator) -> None:
@@ -352,7 +349,7 @@ def change_current_allocator(allocator: CUDAPluggableAllocator) -> None:
     _core.allocator_set_current(allocator._handle)
 
 
-class MemPool:
+class MemPool(Owner):
     """A private pool: memory for the allocations in `use_mem_pool` alone.
 
     With `use_on_oom` other allocations may use its free memory before they fail; with `no_split`
@@ -366,8 +363,8 @@ class MemPool:
     >>> tcuda.caching_allocator_delete(address)
     """
 
-    __slots__ = ("_handle", "_allocator", "__weakref__")
-    _handle: int
+    __slots__ = ("_allocator",)
+    _destroy = _core.mem_pool_destroy
     _allocator: CUDAPluggableAllocator | None
 
     def __new__(
@@ -376,9 +373,8 @@ class MemPool:
     ) -> MemPool:
         flags = (_core.MEM_POOL_USE_ON_OOM if use_on_oom else 0) | (
             _core.MEM_POOL_NO_SPLIT if no_split else 0)
-        handle = _core.mem_pool_create(None if allocator is None else allocator._handle, flags)
-        self = object.__new__(cls)
-        self._handle = handle
+        self = cls._owning(
+            _core.mem_pool_create(None if allocator is None else allocator._handle, flags))
         self._allocator = allocator
         return self
 
@@ -399,9 +395,6 @@ class MemPool:
     def snapshot(self, include_traces: bool = True) -> list[dict[str, Any]]:
         """The segments of the pool with their blocks."""
         return _unpickled(_core.mem_pool_snapshot(self._handle, include_traces))["segments"]
-
-    def __del__(self, destroy: Any = _core.mem_pool_destroy) -> None:
-        destroy(self._handle)
 
 
 @contextlib.contextmanager

@@ -8,6 +8,7 @@ from typing import Any
 
 from . import _core, devices
 from .devices import Device, index_of
+from .handles import Owner
 
 __all__ = [
     "Event", "ExternalStream", "Stream", "StreamContext", "current_stream", "default_stream",
@@ -26,16 +27,11 @@ class _ThreadState(threading.local):
 _thread = _ThreadState()
 
 
-class _Owner:
+class _StreamOwner(Owner):
     """Gives a stream back when the last reference ends."""
 
-    __slots__ = ("_handle",)
-
-    def __init__(self, handle: int) -> None:
-        self._handle = handle
-
-    def __del__(self, destroy: Any = _core.stream_destroy) -> None:
-        destroy(self._handle)
+    __slots__ = ()
+    _destroy = _core.stream_destroy
 
 
 class Stream:
@@ -49,7 +45,8 @@ class Stream:
 
     __slots__ = ("_handle", "_owner", "__weakref__")
     _handle: int
-    _owner: _Owner
+    _owner: Owner
+    device_type = 1  # PyTorch's number of CUDA
 
     def __new__(cls, device: Device = None, priority: int = 0) -> Stream:
         return cls._owning(_core.stream_create(index_of(device), priority))
@@ -58,7 +55,7 @@ class Stream:
     def _owning(cls, handle: int) -> Any:
         self = object.__new__(cls)
         self._handle = handle
-        self._owner = _Owner(handle)
+        self._owner = _StreamOwner._owning(handle)
         return self
 
     @staticmethod
@@ -157,7 +154,7 @@ class ExternalStream(Stream):
         return cls._owning(_core.stream_from_external(index_of(device), stream_ptr))
 
 
-class Event:
+class Event(Owner):
     """A point in the work of a stream; created on a device when it is first recorded.
 
     >>> start, end = tcuda.Event(enable_timing=True), tcuda.Event(enable_timing=True)
@@ -166,8 +163,8 @@ class Event:
     True
     """
 
-    __slots__ = ("_handle", "__weakref__")
-    _handle: int
+    __slots__ = ()
+    _destroy = _core.event_destroy
 
     def __new__(
         cls, enable_timing: bool = False, blocking: bool = False, interprocess: bool = False,
@@ -180,12 +177,6 @@ class Event:
             | (_core.EVENT_EXTERNAL if external else 0)
         )
         return cls._owning(_core.event_create(flags))
-
-    @classmethod
-    def _owning(cls, handle: int) -> Event:
-        self = object.__new__(cls)
-        self._handle = handle
-        return self
 
     @classmethod
     def from_ipc_handle(cls, device: Device, handle: bytes) -> Event:
@@ -235,9 +226,6 @@ class Event:
     def __repr__(self) -> str:
         return f"<tcuda.Event {self.cuda_event:#x}>" if self.cuda_event else (
             "<tcuda.Event uninitialized>")
-
-    def __del__(self, destroy: Any = _core.event_destroy) -> None:
-        destroy(self._handle)
 
 
 class StreamContext:

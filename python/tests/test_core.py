@@ -121,7 +121,7 @@ class Results(unittest.TestCase):
         self.assertIn("device 99 does not exist", str(raised.exception))
 
     def test_code_of_the_driver(self):
-        _core.backend_inject("cuEventCreate", 1, 999, 0)
+        _core.backend_inject("cuEventRecord", 1, 999, 0)
         self.addCleanup(_core.backend_faults, None)
         with self.assertRaises(tcuda.CudaError) as raised:
             tcuda.Event().record()

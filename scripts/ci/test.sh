@@ -4,11 +4,12 @@
 set -euo pipefail
 source "$(dirname "$0")/steps.sh"
 
-# The C and C++ programs with the shared library, on the default simulated machine.
+# The C and C++ programs with the shared library, and the Python package, on the default simulated
+# machine.
 programs() {
     "$cmake" --preset dev -DTCUDA_CARGO_TARGET_DIR="$CARGO_TARGET_DIR" &&
         "$cmake" --build --preset dev --parallel "$(jobs)" --target shared_tests &&
-        "$ctest" --preset dev --parallel "$(jobs)" --tests-regex '_shared$'
+        "$ctest" --preset dev --parallel "$(jobs)" --tests-regex '_shared$|^python$'
 }
 
 if cargo fmt --version >/dev/null 2>&1; then

@@ -1,0 +1,31 @@
+"""Objects that own a handle of the library."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import ClassVar, TypeVar
+
+_Self = TypeVar("_Self", bound="Owner")
+
+
+class Owner:
+    """Ends its handle with the last reference.
+
+    A status is ignored: there is one in a forked child, for example.
+    """
+
+    __slots__ = ("_handle", "__weakref__")
+    _handle: int
+    _destroy: ClassVar[Callable[[int], None]]
+
+    @classmethod
+    def _owning(cls: type[_Self], handle: int) -> _Self:
+        self = object.__new__(cls)
+        self._handle = handle
+        return self
+
+    def __del__(self) -> None:
+        try:
+            self._destroy(self._handle)
+        except RuntimeError:
+            pass
