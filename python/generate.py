@@ -259,7 +259,7 @@ class Wrapper:
     def annotation(self):
         """The type of the result in Python."""
         if self.function["result"] != "tcuda_status":
-            return self.types.value(self.function["result"], "")[1]
+            return self.types.value(self.function["result"], "")[1].removesuffix(" | None")
         if len(self.result_types) > 1:
             return f"tuple[{', '.join(self.result_types)}]"
         return self.result_types[0] if self.result_types else "None"

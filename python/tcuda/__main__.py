@@ -2,12 +2,13 @@
 
 import platform
 import re
+from collections.abc import Callable
 
 import tcuda
 from tcuda import _core
 
 # Each opens a library when it is first called.
-_PROBES = {
+_PROBES: dict[str, Callable[[], object]] = {
     "NVML": lambda: _core.monitor_memory_used(0),
     "NCCL": _core.nccl_version,
     "cuBLAS": lambda: _core.blas_handle(0),
@@ -17,7 +18,7 @@ _PROBES = {
 _LIBRARY = re.compile(r"/lib(cu|nv|nccl|tcuda)[^/]*\.so[^/]*$")
 
 
-def outcome(probe):
+def outcome(probe: Callable[[], object]) -> str:
     """What a probe found, in a few words."""
     try:
         return "unsupported" if probe() is False else "found"
@@ -25,14 +26,14 @@ def outcome(probe):
         return f"{error.status}: {error}"
 
 
-def mapped_libraries():
+def mapped_libraries() -> list[str]:
     """The libraries of CUDA that this process has opened."""
     with open("/proc/self/maps", encoding="utf-8", errors="replace") as maps:
         paths = {line.split(maxsplit=5)[5].strip() for line in maps if "/" in line}
     return sorted(filter(_LIBRARY.search, paths))
 
 
-def main():
+def main() -> None:
     """Prints the report."""
     print(f"tcuda {tcuda.__version__}, Python {platform.python_version()}, {platform.platform()}")
     print(f"backend: {_core.backend_name()}, available: {tcuda.is_available()}")

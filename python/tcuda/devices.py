@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import operator
 import uuid
-from typing import Any, Protocol, SupportsIndex
+from typing import Any, Protocol, SupportsIndex, runtime_checkable
 
 from . import _core
 
@@ -18,6 +18,7 @@ __all__ = [
 ]
 
 
+@runtime_checkable
 class _DeviceLike(Protocol):
     """A device of this package or PyTorch."""
 
@@ -46,7 +47,7 @@ def index_of(device: Device) -> int:
         if kind != "cuda" or (colon and not number.isdecimal()):
             raise ValueError(f"Expected a cuda device, but got: {device}")
         return int(number) if colon else -1
-    if hasattr(device, "index"):
+    if isinstance(device, _DeviceLike):
         if device.type != "cuda":
             raise ValueError(f"Expected a cuda device, but got: {device}")
         return -1 if device.index is None else device.index

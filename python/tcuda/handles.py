@@ -26,6 +26,6 @@ class Owner:
 
     def __del__(self) -> None:
         try:
-            self._destroy(self._handle)
+            type(self)._destroy(self._handle)
         except RuntimeError:
             pass

@@ -131,7 +131,8 @@ def _stats(device: Device) -> dict[str, Any]:
     """The statistics of the allocator, nested; {} before the library is initialized."""
     if not _core.is_initialized():
         return {}
-    return json.loads(_core.memory_stats_json(index_of(device)))
+    stats: dict[str, Any] = json.loads(_core.memory_stats_json(index_of(device)))
+    return stats
 
 
 def memory_stats(device: Device = None) -> dict[str, Any]:
@@ -248,16 +249,23 @@ def reset_accumulated_host_memory_stats() -> None:
 def _unpickled(snapshot: int) -> dict[str, Any]:
     """The content of a snapshot, which this destroys."""
     try:
-        return pickle.loads(_core.memory_snapshot_pickle(snapshot))
+        content: dict[str, Any] = pickle.loads(_core.memory_snapshot_pickle(snapshot))
     finally:
         _core.memory_snapshot_destroy(snapshot)
+    return content
+
+
+def _segments(snapshot: int) -> list[dict[str, Any]]:
+    """The segments of a snapshot, which this destroys."""
+    segments: list[dict[str, Any]] = _unpickled(snapshot)["segments"]
+    return segments
 
 
 def memory_snapshot(
     mempool_id: tuple[int, int] | None = None, include_traces: bool = True
 ) -> list[dict[str, Any]]:
     """The segments of all devices with their blocks; with an id, those of that pool."""
-    segments = _unpickled(_core.memory_snapshot_create(include_traces))["segments"]
+    segments = _segments(_core.memory_snapshot_create(include_traces))
     if mempool_id is None:
         return segments
     return [segment for segment in segments if segment["segment_pool_id"] == mempool_id]
@@ -394,7 +402,7 @@ class MemPool(Owner):
 
     def snapshot(self, include_traces: bool = True) -> list[dict[str, Any]]:
         """The segments of the pool with their blocks."""
-        return _unpickled(_core.mem_pool_snapshot(self._handle, include_traces))["segments"]
+        return _segments(_core.mem_pool_snapshot(self._handle, include_traces))
 
 
 @contextlib.contextmanager

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import Any
+from typing import TypeVar
 
 from . import _core, devices
 from .devices import Device, index_of
@@ -14,6 +14,8 @@ __all__ = [
     "Event", "ExternalStream", "Stream", "StreamContext", "current_stream", "default_stream",
     "get_stream_from_external", "is_current_stream_capturing", "set_stream", "stream",
 ]
+
+_Stream = TypeVar("_Stream", bound="Stream")
 
 
 class _ThreadState(threading.local):
@@ -52,7 +54,7 @@ class Stream:
         return cls._owning(_core.stream_create(index_of(device), priority))
 
     @classmethod
-    def _owning(cls, handle: int) -> Any:
+    def _owning(cls: type[_Stream], handle: int) -> _Stream:
         self = object.__new__(cls)
         self._handle = handle
         self._owner = _StreamOwner._owning(handle)
@@ -280,6 +282,8 @@ def set_stream(stream: Stream | None) -> None:
     _core.stream_set_current(stream._handle)
     if isinstance(stream, ExternalStream):
         _thread.external[stream.device_index] = stream
+    elif _thread.external:
+        _thread.external.pop(stream.device_index, None)
 
 
 def get_stream_from_external(data_ptr: int, device: Device = None) -> Stream:

@@ -1,5 +1,6 @@
 """Streams and events. The simulated machine has two devices."""
 
+import ctypes
 import gc
 import threading
 import unittest
@@ -101,11 +102,19 @@ class Streams(unittest.TestCase):
         self.assertEqual(stream, tcuda.get_stream_from_external(native.cuda_stream, 0))
 
     def test_current_external_stream_outlives_its_object(self):
-        native = tcuda.Stream(0)
-        tcuda.set_stream(tcuda.ExternalStream(native.cuda_stream))
+        kind = ctypes.CFUNCTYPE(
+            ctypes.c_int, ctypes.POINTER(ctypes.c_void_p), ctypes.c_uint, ctypes.c_int)
+        native = ctypes.c_void_p()
+        create = kind(_core.backend_function("cuStreamCreateWithPriority"))
+        self.assertEqual(create(native, 0, 0), 0)
+        tcuda.set_stream(tcuda.ExternalStream(native.value))
         gc.collect()
-        self.assertEqual(tcuda.current_stream().cuda_stream, native.cuda_stream)
-        self.assertTrue(tcuda.current_stream().query())
+        current = tcuda.current_stream()
+        self.assertEqual(current.cuda_stream, native.value)
+        self.assertTrue(current.query())
+        tcuda.set_stream(tcuda.default_stream())
+        gc.collect()
+        self.assertRaises(tcuda.CudaError, current.query)
 
     def test_failed_constructor(self):
         self.assertRaises(tcuda.CudaError, tcuda.Stream, 7)
