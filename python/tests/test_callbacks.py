@@ -150,6 +150,18 @@ class End(unittest.TestCase):
             address = tcuda.caching_allocator_alloc(512)
             """)
 
+    def test_callbacks_after_the_end(self):
+        self.ends_well("""
+            import tcuda
+            from tcuda import _core
+            _core.close_callbacks()
+            called = []
+            stream = tcuda.Stream()
+            stream.add_callback(lambda: called.append(1))
+            stream.synchronize()
+            assert called == []
+            """)
+
     def test_callbacks_that_still_run(self):
         self.ends_well("""
             import time, tcuda
@@ -161,10 +173,11 @@ class End(unittest.TestCase):
 
     def test_forked_child(self):
         self.ends_well("""
-            import os, tcuda
+            import os, threading, tcuda
+            inside, leave = threading.Event(), threading.Event()
             stream = tcuda.Stream()
-            stream.add_callback(lambda: None)
-            stream.synchronize()
+            stream.add_callback(lambda: (inside.set(), leave.wait()))
+            inside.wait()
             child = os.fork()
             if child == 0:
                 assert not tcuda.is_available()
@@ -173,8 +186,9 @@ class End(unittest.TestCase):
                 except tcuda.CudaError as error:
                     assert error.status == "FORKED"
             else:
+                leave.set()
                 assert os.waitpid(child, 0)[1] == 0
-            """, PYTHONWARNINGS="ignore::DeprecationWarning")
+            """, TCUDA_SIM="schedule=threads", PYTHONWARNINGS="ignore::DeprecationWarning")
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """The caching allocator: numbers are those that PyTorch's rules give."""
 
+import gc
 import pathlib
 import pickle
 import tempfile
@@ -231,6 +232,13 @@ class Pools(MemoryTest):
         pool = tcuda.MemPool()
         self.assertEqual(pool.use_count(), 1)
         self.assertIsNone(pool.allocator)
+
+    def test_ends_with_its_object(self):
+        pool = tcuda.MemPool()
+        handle = pool._handle
+        del pool
+        gc.collect()
+        self.assertRaises(tcuda.CudaError, _core.mem_pool_id, handle)
 
     def test_ends_with_an_exception(self):
         pool = tcuda.MemPool()

@@ -4,6 +4,7 @@ import ctypes
 import gc
 import threading
 import unittest
+import weakref
 
 import tcuda
 from tcuda import _core
@@ -107,14 +108,23 @@ class Streams(unittest.TestCase):
         native = ctypes.c_void_p()
         create = kind(_core.backend_function("cuStreamCreateWithPriority"))
         self.assertEqual(create(native, 0, 0), 0)
-        tcuda.set_stream(tcuda.ExternalStream(native.value))
+        stream = tcuda.ExternalStream(native.value)
+        ended = weakref.ref(stream)
+        tcuda.set_stream(stream)
+        del stream
         gc.collect()
-        current = tcuda.current_stream()
-        self.assertEqual(current.cuda_stream, native.value)
-        self.assertTrue(current.query())
+        self.assertIsNotNone(ended())
+        self.assertEqual(tcuda.current_stream().cuda_stream, native.value)
         tcuda.set_stream(tcuda.default_stream())
         gc.collect()
-        self.assertRaises(tcuda.CudaError, current.query)
+        self.assertIsNone(ended())
+
+    def test_ends_with_its_object(self):
+        stream = tcuda.Stream(0)
+        handle = stream._handle
+        del stream
+        gc.collect()
+        self.assertRaises(tcuda.CudaError, _core.stream_query, handle)
 
     def test_failed_constructor(self):
         self.assertRaises(tcuda.CudaError, tcuda.Stream, 7)
