@@ -5,10 +5,23 @@ ordinal, "cuda:1", a `device` or a torch.device; None is this thread's current o
 """
 
 import atexit
+from typing import Any
 
-from . import _core, devices, errors, memory, nvtx, profiler, random, streams, telemetry
+from . import (
+    _core,
+    devices,
+    errors,
+    graphs,
+    memory,
+    nvtx,
+    profiler,
+    random,
+    streams,
+    telemetry,
+)
 from .devices import *  # noqa: F403
 from .errors import *  # noqa: F403
+from .graphs import *  # noqa: F403
 from .memory import *  # noqa: F403
 from .random import *  # noqa: F403
 from .streams import *  # noqa: F403
@@ -17,9 +30,19 @@ from .telemetry import *  # noqa: F403
 __version__ = "{}.{}.{}".format(
     _core.version() // 1_000_000, _core.version() // 1000 % 1000, _core.version() % 1000)
 
-__all__ = [
-    *devices.__all__, *errors.__all__, *memory.__all__, *random.__all__, *streams.__all__,
-    *telemetry.__all__, "memory", "nvtx", "profiler", "random", "streams",
-]
+__all__ = sorted({
+    *devices.__all__, *errors.__all__, *graphs.__all__, *memory.__all__, *random.__all__,
+    *streams.__all__, *telemetry.__all__, "default_generators", "graphs", "memory", "nvtx",
+    "profiler", "random", "streams",
+})
+
+
+def __getattr__(name: str) -> Any:
+    """`default_generators`, which exist once there are devices."""
+    if name == "default_generators":
+        return random._default_generators()
+    raise AttributeError(f"module 'tcuda' has no attribute '{name}'")
+
+
 
 atexit.register(_core.close_callbacks)

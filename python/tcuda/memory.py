@@ -386,6 +386,12 @@ class MemPool(Owner):
         self._allocator = allocator
         return self
 
+    @classmethod
+    def _owning(cls, handle: int) -> MemPool:
+        self = super()._owning(handle)
+        self._allocator = None
+        return self
+
     @property
     def id(self) -> tuple[int, int]:
         """The two numbers that identify the pool in snapshots and statistics."""
@@ -395,6 +401,12 @@ class MemPool(Owner):
     def allocator(self) -> CUDAPluggableAllocator | None:
         """The source of the pool's segments; None: the driver."""
         return self._allocator
+
+    def __eq__(self, other: object) -> bool:
+        return self.id == other.id if isinstance(other, MemPool) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self.id)
 
     def use_count(self) -> int:
         """The number of references to the pool: this object's and those of graphs and contexts."""

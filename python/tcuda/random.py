@@ -1,4 +1,4 @@
-"""The default random number generators of the devices.
+"""Random number generators, the default ones of the devices and others.
 
 The state of a generator is 16 `bytes`, the content of PyTorch's tensor of a state: the seed and the
 offset, 64 bits each, little-endian.
@@ -6,16 +6,18 @@ offset, 64 bits each, little-endian.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import os
+from collections.abc import Callable, Iterable
 from typing import SupportsBytes, SupportsIndex
 
-from . import _core
+from . import _core, devices
 from .devices import Device, index_of
 from .errors import InvalidArgumentError
+from .handles import Owner
 
 __all__ = [
-    "get_rng_state", "get_rng_state_all", "initial_seed", "manual_seed", "manual_seed_all", "seed",
-    "seed_all", "set_rng_state", "set_rng_state_all",
+    "Generator", "get_rng_state", "get_rng_state_all", "initial_seed", "manual_seed",
+    "manual_seed_all", "seed", "seed_all", "set_rng_state", "set_rng_state_all",
 ]
 
 State = bytes | bytearray | memoryview | SupportsBytes
@@ -76,3 +78,67 @@ def set_rng_state(new_state: State, device: Device = "cuda") -> None:
 def set_rng_state_all(new_states: Iterable[State]) -> None:
     """Sets the states of the generators of all devices."""
     _core.random_state_set_all(b"".join(bytes(state) for state in new_states))
+
+
+class Generator(Owner):
+    """A generator of a device, with the methods of torch.Generator.
+
+    >>> tcuda.Generator(0).initial_seed()
+    67280421310721
+    """
+
+    __slots__ = ("_device",)
+    _destroy = _core.generator_destroy
+    _device: devices.device
+
+    def __new__(cls, device: Device = None) -> Generator:
+        return cls._of_device(_core.generator_create, devices.device(device))
+
+    @classmethod
+    def _of_device(cls, create: Callable[[int], int], device: devices.device) -> Generator:
+        self = cls._owning(create(device.index))
+        self._device = device
+        return self
+
+    @property
+    def device(self) -> devices.device:
+        """The device of the generator."""
+        return self._device
+
+    def manual_seed(self, seed: SupportsIndex) -> Generator:
+        """Seeds the generator and returns it."""
+        _core.generator_seed_set(self._handle, _seed_bits(seed))
+        return self
+
+    def seed(self) -> int:
+        """Seeds the generator with a random number of 53 bits, and returns that."""
+        seed = int.from_bytes(os.urandom(7), "little") >> 3
+        _core.generator_seed_set(self._handle, seed)
+        return seed
+
+    def initial_seed(self) -> int:
+        """The seed."""
+        return _core.generator_seed_get(self._handle)
+
+    def get_offset(self) -> int:
+        """The number of 32-bit words that each thread of kernels has drawn."""
+        return _core.generator_offset_get(self._handle)
+
+    def set_offset(self, offset: int) -> None:
+        """Sets the offset, a multiple of 4."""
+        _core.generator_offset_set(self._handle, offset)
+
+    def get_state(self) -> bytes:
+        """Seed and offset."""
+        return _core.generator_state_get(self._handle)
+
+    def set_state(self, new_state: State) -> None:
+        """Sets seed and offset."""
+        _core.generator_state_set(self._handle, bytes(new_state))
+
+
+def _default_generators() -> tuple[Generator, ...]:
+    """The default generators of the devices; `tcuda.default_generators` is their tuple."""
+    return tuple(
+        Generator._of_device(_core.generator_default, devices.device(index))
+        for index in range(_core.device_count()))

@@ -1,0 +1,173 @@
+"""Graphs of captured work."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from . import _core
+from .handles import Owner
+from .memory import MemPool
+from .random import Generator
+from .streams import Stream, is_current_stream_capturing
+
+__all__ = ["CUDAGraph", "graph", "graph_pool_handle", "is_current_stream_capturing"]
+
+_MODES = {
+    "global": _core.CAPTURE_GLOBAL,
+    "thread_local": _core.CAPTURE_THREAD_LOCAL,
+    "relaxed": _core.CAPTURE_RELAXED,
+}
+
+
+def _mode(capture_error_mode: str) -> int:
+    """The number of a mode."""
+    if capture_error_mode not in _MODES:
+        raise ValueError(f"Unknown capture error mode. Expected one of {', '.join(_MODES)}, "
+                         f"got {capture_error_mode}")
+    return _MODES[capture_error_mode]
+
+
+def graph_pool_handle() -> MemPool:
+    """A new pool for graphs to share.
+
+    Graphs that share a pool reuse each other's memory: they are replayed in the order of their
+    captures, or need no earlier outputs.
+    """
+    return MemPool._owning(_core.graph_pool_handle())
+
+
+class CUDAGraph(Owner):
+    """Captured work, which `replay` queues again.
+
+    With `keep_graph` the template stays after the capture, for `debug_dump` and `get_graph_data`,
+    and the graph becomes executable by `instantiate` or its first replay.
+
+    >>> g = tcuda.CUDAGraph()
+    >>> with tcuda.graph(g):
+    ...     event = tcuda.Event(external=True)
+    ...     event.record()
+    >>> g.replay()
+    """
+
+    __slots__ = ("_retained",)
+    _destroy = _core.graph_destroy
+    _retained: list[object]
+
+    def __new__(cls, keep_graph: bool = False) -> CUDAGraph:
+        self = cls._owning(_core.graph_create(keep_graph))
+        self._retained = []
+        return self
+
+    def capture_begin(
+        self, pool: MemPool | None = None, capture_error_mode: str = "global"
+    ) -> None:
+        """Begins to capture the work of the current stream; `graph` does this and more."""
+        _core.graph_capture_begin(self._handle, None, _pool(pool), _mode(capture_error_mode))
+
+    def capture_end(self) -> None:
+        """Ends the capture."""
+        _core.graph_capture_end(self._handle)
+
+    def instantiate(self) -> None:
+        """Makes a graph executable that keeps its template."""
+        _core.graph_instantiate(self._handle)
+
+    def replay(self) -> None:
+        """Queues the captured work on the current stream."""
+        _core.graph_replay(self._handle, None)
+
+    def reset(self) -> None:
+        """Ends what was captured: the graph is empty again."""
+        _core.graph_reset(self._handle)
+        self._retained.clear()
+
+    def pool(self) -> MemPool:
+        """The pool of the captured graph, to capture others into."""
+        return MemPool._owning(_core.graph_pool(self._handle))
+
+    def debug_dump(self, debug_path: str) -> None:
+        """Writes the template, if it is kept, to a file in the DOT language."""
+        _core.graph_debug_dump(self._handle, debug_path)
+
+    def get_graph_data(self) -> dict[str, Any]:
+        """The nodes and edges of the template, if it is kept."""
+        data: dict[str, Any] = json.loads(_core.graph_data_json(self._handle))
+        return data
+
+    def raw_cuda_graph(self) -> int:
+        """The template, a cudaGraph_t; 0 unless it is kept."""
+        return _core.graph_native(self._handle)[0]
+
+    def raw_cuda_graph_exec(self) -> int:
+        """What is launched, a cudaGraphExec_t; 0 before the graph is executable."""
+        return _core.graph_native(self._handle)[1]
+
+    def register_generator_state(self, generator: Generator) -> None:
+        """Lets each replay of the next capture draw new numbers from a generator.
+
+        The default generator of the device needs no call.
+        """
+        _core.graph_register_generator(self._handle, generator._handle)
+
+    def retain_object(self, obj: object) -> None:
+        """Keeps an object until the graph is reset or ends."""
+        self._retained.append(obj)
+
+    def begin_capture_to_if_node(self, predicate: int) -> None:
+        """Begins work that a replay runs if the byte at a device address is not 0."""
+        _core.graph_conditional_begin(self._handle, _core.CONDITION_IF, predicate, None)
+
+    def begin_capture_to_while_node(self, predicate: int) -> None:
+        """Begins work that a replay repeats while its condition is set.
+
+        The first run depends on the byte at a device address. The work calls
+        `set_conditional_handle_for_current_node`, or it is repeated for ever.
+        """
+        _core.graph_conditional_begin(self._handle, _core.CONDITION_WHILE, predicate, None)
+
+    def set_conditional_handle_for_current_node(self, predicate: int) -> None:
+        """Sets the condition of the innermost node from the byte at a device address."""
+        _core.graph_conditional_set(self._handle, predicate, None)
+
+    def end_capture_to_conditional_node(self) -> None:
+        """Ends the innermost conditional work."""
+        _core.graph_conditional_end(self._handle)
+
+
+def _pool(pool: MemPool | None) -> int | None:
+    """The handle of a pool."""
+    return None if pool is None else pool._handle
+
+
+class graph:
+    """A context whose work is captured into a graph.
+
+    It waits for the device, empties the caches, and makes a stream current: the given one, or one
+    of the device for captures. Where the context ends with an exception, the graph stays empty.
+    """
+
+    __slots__ = ("cuda_graph", "pool", "stream", "capture_error_mode", "_previous")
+
+    def __init__(
+        self, cuda_graph: CUDAGraph, pool: MemPool | None = None, stream: Stream | None = None,
+        capture_error_mode: str = "global",
+    ) -> None:
+        self.cuda_graph = cuda_graph
+        self.pool = pool
+        self.stream = stream
+        self.capture_error_mode = _mode(capture_error_mode)
+
+    def __enter__(self) -> None:
+        stream = None if self.stream is None else self.stream._handle
+        self._previous = _core.graph_begin(
+            self.cuda_graph._handle, stream, _pool(self.pool), self.capture_error_mode)
+
+    def __exit__(self, kind: type[BaseException] | None, *exception: object) -> None:
+        stream, device_index = self._previous
+        if kind is None:
+            _core.graph_end(self.cuda_graph._handle, stream, device_index)
+        else:
+            _core.graph_capture_abort(self.cuda_graph._handle)
+            _core.stream_set_current(stream)
+            _core.device_set(device_index)

@@ -1,0 +1,218 @@
+"""Graphs. The captured work fills numbers in device memory, which the host reads."""
+
+import ctypes
+import gc
+import pathlib
+import struct
+import tempfile
+import unittest
+import weakref
+
+import tcuda
+from tcuda import _core
+
+
+class GraphTest(unittest.TestCase):
+    def setUp(self):
+        self.address = tcuda.caching_allocator_alloc(512)
+        self.addCleanup(tcuda.caching_allocator_delete, self.address)
+        self.fill(0)
+
+    def fill(self, value):
+        number = ctypes.c_uint32(value)
+        _core.fill(self.address, ctypes.addressof(number), 4, 1, None)
+
+    def fill_byte(self, address, value):
+        number = ctypes.c_uint8(value)
+        _core.fill(address, ctypes.addressof(number), 1, 1, None)
+
+    def value(self):
+        number = ctypes.c_uint32()
+        _core.copy(ctypes.addressof(number), self.address, 4, None)
+        tcuda.synchronize()
+        return number.value
+
+
+class Captures(GraphTest):
+    def test_replay(self):
+        graph = tcuda.CUDAGraph()
+        with tcuda.graph(graph):
+            self.assertTrue(tcuda.is_current_stream_capturing())
+            self.fill(7)
+        self.assertFalse(tcuda.is_current_stream_capturing())
+        self.assertEqual(self.value(), 0)
+        graph.replay()
+        self.assertEqual(self.value(), 7)
+        self.assertEqual(graph.raw_cuda_graph(), 0)
+        self.assertNotEqual(graph.raw_cuda_graph_exec(), 0)
+
+    def test_by_hand(self):
+        graph = tcuda.CUDAGraph()
+        with tcuda.stream(tcuda.Stream()):
+            graph.capture_begin(capture_error_mode="thread_local")
+            self.fill(8)
+            graph.capture_end()
+        graph.replay()
+        self.assertEqual(self.value(), 8)
+
+    def test_stream_and_device_are_restored(self):
+        stream = tcuda.Stream(1)
+        with tcuda.graph(tcuda.CUDAGraph(), stream=stream):
+            self.assertEqual(tcuda.current_stream(), stream)
+            stream.record_event()
+        self.assertEqual(tcuda.current_device(), 0)
+        self.assertEqual(tcuda.current_stream(1), tcuda.default_stream(1))
+
+    def test_exception(self):
+        graph = tcuda.CUDAGraph()
+        with self.assertRaises(KeyError), tcuda.graph(graph):
+            self.fill(9)
+            raise KeyError
+        self.assertEqual(tcuda.current_stream(), tcuda.default_stream())
+        self.assertFalse(tcuda.is_current_stream_capturing())
+        self.assertRaises(tcuda.CudaError, graph.replay)
+        with tcuda.graph(graph):
+            self.fill(10)
+        graph.replay()
+        self.assertEqual(self.value(), 10)
+
+    def test_reset_and_retained_objects(self):
+        graph = tcuda.CUDAGraph()
+        for end in (graph.reset, lambda: None):
+            with tcuda.graph(graph):
+                self.fill(1)
+            pool = tcuda.MemPool()
+            graph.retain_object(pool)
+            ended = weakref.ref(pool)
+            del pool
+            gc.collect()
+            self.assertIsNotNone(ended())
+            end()
+        del graph, end
+        gc.collect()
+        self.assertIsNone(ended())
+
+    def test_modes(self):
+        with self.assertRaisesRegex(ValueError, "Unknown capture error mode"):
+            tcuda.graph(tcuda.CUDAGraph(), capture_error_mode="some")
+
+    def test_default_stream_cannot_be_captured(self):
+        self.assertRaises(tcuda.CudaError, tcuda.CUDAGraph().capture_begin)
+
+
+class Pools(GraphTest):
+    def test_shared(self):
+        pool = tcuda.graph_pool_handle()
+        first, second = tcuda.CUDAGraph(), tcuda.CUDAGraph()
+        addresses = []
+        for graph in (first, second):
+            with tcuda.graph(graph, pool=pool):
+                address = tcuda.caching_allocator_alloc(512)
+                addresses.append(address)
+                tcuda.caching_allocator_delete(address)
+                self.fill(1)
+        self.assertEqual(first.pool(), pool)
+        self.assertEqual(hash(first.pool()), hash(second.pool()))
+        self.assertEqual(addresses[0], addresses[1])
+        self.assertNotEqual(tcuda.graph_pool_handle(), pool)
+        self.assertNotEqual(pool, pool.id)
+
+    def test_of_a_mem_pool(self):
+        pool, graph = tcuda.MemPool(), tcuda.CUDAGraph()
+        with tcuda.graph(graph, pool):
+            address = tcuda.caching_allocator_alloc(512)
+            self.fill(1)
+        blocks = [block["address"] for segment in pool.snapshot() for block in segment["blocks"]]
+        self.assertIn(address, blocks)
+        tcuda.caching_allocator_delete(address)
+
+
+class Templates(GraphTest):
+    def test_is_kept(self):
+        graph = tcuda.CUDAGraph(keep_graph=True)
+        with tcuda.graph(graph):
+            self.fill(11)
+        self.assertNotEqual(graph.raw_cuda_graph(), 0)
+        self.assertEqual(graph.raw_cuda_graph_exec(), 0)
+        nodes = graph.get_graph_data()["nodes"]
+        self.assertEqual([node["node_type"] for node in nodes], ["memset"])
+        with tempfile.TemporaryDirectory() as folder:
+            path = pathlib.Path(folder, "graph.dot")
+            graph.debug_dump(str(path))
+            self.assertIn("digraph", path.read_text())
+        graph.instantiate()
+        self.assertNotEqual(graph.raw_cuda_graph_exec(), 0)
+        graph.replay()
+        self.assertEqual(self.value(), 11)
+
+    def test_is_not_kept(self):
+        graph = tcuda.CUDAGraph()
+        with tcuda.graph(graph):
+            self.fill(1)
+        self.assertRaises(tcuda.CudaError, graph.get_graph_data)
+        self.assertRaises(tcuda.CudaError, graph.instantiate)
+
+
+class Conditions(GraphTest):
+    def test_if(self):
+        predicate = self.address + 256
+        graph = tcuda.CUDAGraph()
+        with tcuda.graph(graph):
+            graph.begin_capture_to_if_node(predicate)
+            self.fill(12)
+            graph.end_capture_to_conditional_node()
+        for condition, value in ((0, 0), (1, 12)):
+            self.fill_byte(predicate, condition)
+            graph.replay()
+            self.assertEqual(self.value(), value)
+
+    def test_while(self):
+        predicate, again = self.address + 256, self.address + 257
+        graph = tcuda.CUDAGraph()
+        with tcuda.graph(graph):
+            graph.begin_capture_to_while_node(predicate)
+            self.fill(13)
+            graph.set_conditional_handle_for_current_node(again)
+            graph.end_capture_to_conditional_node()
+        self.fill_byte(predicate, 1)
+        self.fill_byte(again, 0)
+        graph.replay()
+        self.assertEqual(self.value(), 13)
+
+
+class Generators(unittest.TestCase):
+    def test_state(self):
+        generator = tcuda.random.Generator("cuda:1")
+        self.assertEqual(generator.device, tcuda.device(1))
+        self.assertIs(generator.manual_seed(-2), generator)
+        self.assertEqual(generator.initial_seed(), (1 << 64) - 2)
+        generator.set_offset(8)
+        self.assertEqual(generator.get_offset(), 8)
+        self.assertEqual(generator.get_state(), struct.pack("<QQ", (1 << 64) - 2, 8))
+        generator.set_state(struct.pack("<QQ", 5, 12))
+        self.assertEqual((generator.initial_seed(), generator.get_offset()), (5, 12))
+        self.assertRaises(ValueError, generator.set_offset, 3)
+        self.assertEqual(generator.seed(), generator.initial_seed())
+        self.assertLess(generator.initial_seed(), 1 << 53)
+
+    def test_default_ones(self):
+        self.assertEqual([g.device.index for g in tcuda.default_generators], [0, 1])
+        tcuda.default_generators[1].manual_seed(6)
+        gc.collect()
+        self.assertEqual(tcuda.get_rng_state(1), struct.pack("<QQ", 6, 0))
+
+    def test_numbers_of_a_graph(self):
+        generator = tcuda.random.Generator().manual_seed(1)
+        graph = tcuda.CUDAGraph()
+        graph.register_generator_state(generator)
+        with tcuda.graph(graph):
+            _core.generator_philox_state(generator._handle, 4)
+            tcuda.Event(external=True).record()
+        self.assertEqual(generator.get_offset(), 0)
+        for _ in range(2):
+            graph.replay()
+        self.assertEqual(generator.get_offset(), 8)
+
+
+if __name__ == "__main__":
+    unittest.main()
