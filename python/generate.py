@@ -110,8 +110,7 @@ class Types:
 
     def number(self, type_name):
         """The entry of NUMBERS for a number or enum; None for other types."""
-        integer = self.enums.get(type_name, type_name)
-        return NUMBERS.get("int32_t" if integer == "enum" else integer)
+        return NUMBERS.get(self.enums.get(type_name, type_name))
 
     def value(self, type_name, c_value):
         """An expression of C that makes a Python object of a value, and the object's type."""
@@ -177,7 +176,7 @@ class Wrapper:
         self.function, self.types = function, types
         self.arguments, self.reads, self.locals, self.call = {}, [], [], []
         self.results, self.result_types = [], []
-        self.buffer = None  # How the text or list in `buffer` becomes an object.
+        self.buffer = None  # How `buffer` starts, and how its text or list becomes an object.
         parameters = list(function["parameters"])
         while parameters:
             parameter = parameters.pop(0)
@@ -200,10 +199,7 @@ class Wrapper:
         self.call.append(name)
         if number := self.types.number(type_name):
             self.locals.append(f"{type_name} {name};")
-            if self.types.enums.get(type_name) == "enum":
-                self.argument(name, "int", f"to_int32({{}}, (int32_t *)&{name})")
-            else:
-                self.argument(name, number[2], f"{number[0]}({{}}, &{name})")
+            self.argument(name, number[2], f"{number[0]}({{}}, &{name})")
         elif type_name == "const char *":
             self.locals.append(f"const char *{name};")
             self.argument(name, "str | None", f"to_text({{}}, &{name})")
@@ -238,16 +234,15 @@ class Wrapper:
         if (capacity["name"], count["name"]) not in [("len", "needed"), ("capacity", "count")]:
             raise TypeError(f"{self.function['name']}: no rule for the list {items['name']}")
         target = pointee(items["type"])
-        if target in ("char", "void"):
-            self.buffer, annotation = {
-                "char": ("text_of(&buffer)", "str"), "void": ("bytes_of(&buffer)", "bytes")}[target]
-            start = f"start_buffer(&buffer, 1, {int(target == 'char')});"
+        if target == "char":
+            self.buffer, annotation = ("1, 1", "text_of(&buffer)"), "str"
+        elif target == "void":
+            self.buffer, annotation = ("1, 0", "bytes_of(&buffer)"), "bytes"
         else:
+            convert = f"list_of(&buffer, {self.types.converter(target)})"
+            self.buffer = (f"sizeof({target}), 0", convert)
             annotation = f"list[{self.element_annotation(target)}]"
-            self.buffer = f"list_of(&buffer, {self.types.converter(target)})"
-            start = f"start_buffer(&buffer, sizeof({target}), 0);"
         self.locals += ["struct buffer buffer;"]
-        self.start = start
         self.call += ["buffer.items", "buffer.room", "&buffer.count"]
         self.result_types.append(annotation)
 
@@ -284,11 +279,12 @@ class Wrapper:
         lines += [f"    if (!({' && '.join(reads)}))", "        return NULL;"]
         called = ["Py_BEGIN_ALLOW_THREADS", call, "Py_END_ALLOW_THREADS"]
         if self.buffer:
-            lines += [f"    {self.start}", "    do {",
+            start, convert = self.buffer
+            lines += [f"    start_buffer(&buffer, {start});", "    do {",
                       *(f"        {line}" for line in called),
                       "    } while (status == TCUDA_STATUS_OK && grow_buffer(&buffer));",
                       "    PyObject *result = status == TCUDA_STATUS_OK",
-                      f"        ? {self.buffer}",
+                      f"        ? {convert}",
                       "        : raise_status(self, status);",
                       "    end_buffer(&buffer);", "    return result;"]
         elif has_status:
@@ -305,18 +301,13 @@ class Wrapper:
         return "\n".join([*lines, "}", ""])
 
 
-def quoted(text):
-    """Text as a literal of C."""
-    return json.dumps(text)
-
-
 def document(function, arguments):
     """The docstring in C: a signature that `inspect` reads, the comment, the parameters."""
     lines = [f"{python_name(function)}({', '.join(['$module', *arguments, '/'])})", "--", "",
              function["doc"]]
     given = [p for p in function["parameters"] if p["name"] in arguments and "doc" in p]
     lines += [""] * bool(given) + [f"{p['name']}: {p['doc']}" for p in given]
-    return "\n        ".join(quoted(line + "\n") for line in lines)
+    return "\n        ".join(json.dumps(line + "\n") for line in lines)
 
 
 def main():

@@ -25,7 +25,8 @@ static size_t python_frames(void *unused, tcuda_frame *frames, size_t capacity)
     while (frame && frame != Py_None) {
         if (depth < capacity) {
             PyObject *code = (PyObject *)PyFrame_GetCode((PyFrameObject *)frame);
-            frames[depth].name = text_of_code(code, "co_name");
+            const char *name = text_of_code(code, "co_name");
+            frames[depth].name = name ? name : "?";
             frames[depth].filename = text_of_code(code, "co_filename");
             frames[depth].line = PyFrame_GetLineNumber((PyFrameObject *)frame);
             Py_DECREF(code);
@@ -36,7 +37,7 @@ static size_t python_frames(void *unused, tcuda_frame *frames, size_t capacity)
         frame = outer;
     }
     Py_XDECREF(frame);
-    PyErr_Clear(); /* text that is no UTF-8 is left out */
+    PyErr_Clear(); /* of text that is no UTF-8 */
     leave_python(state);
     return depth;
 }
