@@ -17,6 +17,8 @@ HAND_WRITTEN = {
         {"stream": "int | None", "callback": "Callable[[], object]"}, "None"),
     "tcuda_memory_on_out_of_memory": (
         {"callback": "Callable[[int, int, int, int], object]"}, "int"),
+    "tcuda_graph_on_event": (
+        {"graph": "int | None", "events": "int", "hook": "Callable[[int, int], object]"}, "int"),
     "tcuda_memory_record_history": (
         {"mode": "int", "max_entries": "int", "frames_for": "int", "flags": "int",
          "skip_actions": "str | None", "with_frames": "int"}, "None"),
@@ -43,7 +45,6 @@ LEFT_OUT_TYPES = {
     "tcuda_graphed_callable": "tensors are not in the package yet",
     "tcuda_rejection_fn": "the callback is not written yet",
     "tcuda_memory_event_fn": "the callback is not written yet",
-    "tcuda_graph_hook_fn": "the callback is not written yet",
     "tcuda_stream_filter_fn": "the callback is not written yet",
     "tcuda_destroy_fn": "the callback is not written yet",
     "tcuda_torch_malloc_fn": "allocators are loaded from a library by name",

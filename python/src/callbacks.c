@@ -114,6 +114,19 @@ static int32_t on_out_of_memory(
     return has_freed;
 }
 
+static void on_graph_event(void *callable, tcuda_graph_event event, tcuda_graph *graph,
+    struct CUgraph_st *cu_graph, struct CUgraphExec_st *cu_graph_exec)
+{
+    PyGILState_STATE state;
+    (void)cu_graph;
+    (void)cu_graph_exec; /* tcuda_graph_native has both */
+    if (!enter_python(&state))
+        return;
+    is_true(callable,
+        PyObject_CallFunction(callable, "IN", (unsigned)event, PyLong_FromVoidPtr(graph)));
+    leave_python(state);
+}
+
 /* What a registration returns; one that failed does not call drop_callable. */
 static PyObject *end_registration(PyObject *self, PyObject *callable, tcuda_status status)
 {
@@ -165,4 +178,21 @@ PyObject *py_memory_on_out_of_memory(PyObject *self, PyObject *const *args, Py_s
     if (status == TCUDA_STATUS_OK)
         return PyLong_FromVoidPtr(observer);
     return end_registration(self, args[0], status);
+}
+
+PyObject *py_graph_on_event(PyObject *self, PyObject *const *args, Py_ssize_t nargs)
+{
+    void *graph;
+    uint32_t events;
+    tcuda_observer *observer = NULL;
+    tcuda_status status;
+    if (!has_arguments("graph_on_event", nargs, 3) || !to_pointer(args[0], &graph) ||
+        !to_uint32(args[1], &events) || !keep_callable(args[2]))
+        return NULL;
+    Py_BEGIN_ALLOW_THREADS
+    status = tcuda_graph_on_event(graph, events, on_graph_event, args[2], drop_callable, &observer);
+    Py_END_ALLOW_THREADS
+    if (status == TCUDA_STATUS_OK)
+        return PyLong_FromVoidPtr(observer);
+    return end_registration(self, args[2], status);
 }

@@ -49,6 +49,7 @@ PyObject *list_of(const struct buffer *buffer, PyObject *(*convert)(const void *
 PyObject *py_set_log_callback(PyObject *self, PyObject *const *args, Py_ssize_t nargs);
 PyObject *py_stream_add_callback(PyObject *self, PyObject *const *args, Py_ssize_t nargs);
 PyObject *py_memory_on_out_of_memory(PyObject *self, PyObject *const *args, Py_ssize_t nargs);
+PyObject *py_graph_on_event(PyObject *self, PyObject *const *args, Py_ssize_t nargs);
 PyObject *py_memory_record_history(PyObject *self, PyObject *const *args, Py_ssize_t nargs);
 PyObject *close_callbacks(PyObject *self, PyObject *unused);
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import pickle
+import weakref
+from collections.abc import Callable
 from typing import Any
 
 from . import _core
@@ -11,13 +14,51 @@ from .memory import MemPool
 from .random import Generator
 from .streams import Stream, is_current_stream_capturing
 
-__all__ = ["CUDAGraph", "graph", "graph_pool_handle", "is_current_stream_capturing"]
+__all__ = [
+    "CUDAGraph", "export_dot", "export_graph_data", "graph", "graph_pool_handle",
+    "is_current_stream_capturing", "register_graph_capture_end_hook",
+    "register_graph_capture_start_hook", "register_graph_instantiate_hook",
+    "register_graph_replay_end_hook", "register_graph_replay_start_hook",
+]
 
 _MODES = {
     "global": _core.CAPTURE_GLOBAL,
     "thread_local": _core.CAPTURE_THREAD_LOCAL,
     "relaxed": _core.CAPTURE_RELAXED,
 }
+
+# The graphs of this package, by handle.
+_graphs: weakref.WeakValueDictionary[int, CUDAGraph] = weakref.WeakValueDictionary()
+
+
+class RemovableHandle:
+    """Ends a registration by `remove`."""
+
+    __slots__ = ("_remove",)
+
+    def __init__(self, remove: Callable[[], object]) -> None:
+        self._remove: Callable[[], object] | None = remove
+
+    def remove(self) -> None:
+        """Ends the registration; a second call does nothing."""
+        remove, self._remove = self._remove, None
+        if remove is not None:
+            remove()
+
+
+Hook = Callable[["CUDAGraph"], object]
+
+
+def _register(graph: int | None, event: int, hook: Hook) -> RemovableHandle:
+    """Registers a hook of a graph, or of all."""
+
+    def call(event: int, handle: int) -> None:
+        graph = _graphs.get(handle)
+        if graph is not None:
+            hook(graph)
+
+    observer = _core.graph_on_event(graph, event, call)
+    return RemovableHandle(lambda: _core.observer_destroy(observer))
 
 
 def _mode(capture_error_mode: str) -> int:
@@ -52,12 +93,18 @@ class CUDAGraph(Owner):
 
     __slots__ = ("_retained",)
     _destroy = _core.graph_destroy
-    _retained: list[object]
+    _retained: dict[object, object]
 
     def __new__(cls, keep_graph: bool = False) -> CUDAGraph:
         self = cls._owning(_core.graph_create(keep_graph))
-        self._retained = []
+        self._retained = {}
+        _graphs[self._handle] = self
         return self
+
+    @staticmethod
+    def get_currently_capturing_graph() -> CUDAGraph | None:
+        """The graph that the current stream is captured into."""
+        return _graphs.get(_core.graph_capturing(None))
 
     def capture_begin(
         self, pool: MemPool | None = None, capture_error_mode: str = "global"
@@ -110,9 +157,35 @@ class CUDAGraph(Owner):
         """
         _core.graph_register_generator(self._handle, generator._handle)
 
-    def retain_object(self, obj: object) -> None:
+    def retain_object(self, obj: object) -> RemovableHandle:
         """Keeps an object until the graph is reset or ends."""
-        self._retained.append(obj)
+        retained, key = self._retained, object()
+        retained[key] = obj
+        return RemovableHandle(lambda: retained.pop(key, None))
+
+    def register_capture_start_hook(self, hook: Hook) -> RemovableHandle:
+        """Registers a function that is called with the graph when its capture has begun.
+
+        Hooks cannot stop a step: `sys.unraisablehook` gets their exceptions. A hook that refers to
+        the graph keeps it alive.
+        """
+        return _register(self._handle, _core.GRAPH_CAPTURE_BEGUN, hook)
+
+    def register_capture_end_hook(self, hook: Hook) -> RemovableHandle:
+        """Registers a hook for the end of the capture, while the template is there."""
+        return _register(self._handle, _core.GRAPH_CAPTURE_ENDED, hook)
+
+    def register_post_instantiate_hook(self, hook: Hook) -> RemovableHandle:
+        """Registers a hook for when the graph has become executable."""
+        return _register(self._handle, _core.GRAPH_INSTANTIATED, hook)
+
+    def register_replay_start_hook(self, hook: Hook) -> RemovableHandle:
+        """Registers a hook for the begin of each replay."""
+        return _register(self._handle, _core.GRAPH_REPLAY_BEGINS, hook)
+
+    def register_replay_end_hook(self, hook: Hook) -> RemovableHandle:
+        """Registers a hook for when a replay is queued."""
+        return _register(self._handle, _core.GRAPH_REPLAY_QUEUED, hook)
 
     def begin_capture_to_if_node(self, predicate: int) -> None:
         """Begins work that a replay runs if the byte at a device address is not 0."""
@@ -171,3 +244,43 @@ class graph:
             _core.graph_capture_abort(self.cuda_graph._handle)
             _core.stream_set_current(stream)
             _core.device_set(device_index)
+
+
+def register_graph_capture_start_hook(fn: Hook) -> RemovableHandle:
+    """Registers a hook for the capture of every graph of this package, when it has begun."""
+    return _register(None, _core.GRAPH_CAPTURE_BEGUN, fn)
+
+
+def register_graph_capture_end_hook(fn: Hook) -> RemovableHandle:
+    """Registers a hook for the end of every capture, while the template is there."""
+    return _register(None, _core.GRAPH_CAPTURE_ENDED, fn)
+
+
+def register_graph_instantiate_hook(fn: Hook) -> RemovableHandle:
+    """Registers a hook for when any graph has become executable."""
+    return _register(None, _core.GRAPH_INSTANTIATED, fn)
+
+
+def register_graph_replay_start_hook(fn: Hook) -> RemovableHandle:
+    """Registers a hook for the begin of each replay of any graph."""
+    return _register(None, _core.GRAPH_REPLAY_BEGINS, fn)
+
+
+def register_graph_replay_end_hook(fn: Hook) -> RemovableHandle:
+    """Registers a hook for when a replay of any graph is queued."""
+    return _register(None, _core.GRAPH_REPLAY_QUEUED, fn)
+
+
+def export_dot(path: str) -> Hook:
+    """A capture-end hook that writes the graph to a file in the DOT language."""
+    return lambda graph: graph.debug_dump(path)
+
+
+def export_graph_data(path: str) -> Hook:
+    """A post-instantiate hook that writes `CUDAGraph.get_graph_data` to a file, pickled."""
+
+    def hook(graph: CUDAGraph) -> None:
+        with open(path, "wb") as file:
+            pickle.dump(graph.get_graph_data(), file)
+
+    return hook

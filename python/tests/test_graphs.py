@@ -3,10 +3,12 @@
 import ctypes
 import gc
 import pathlib
+import pickle
 import struct
 import tempfile
 import unittest
 import weakref
+from unittest import mock
 
 import tcuda
 from tcuda import _core
@@ -82,6 +84,7 @@ class Captures(GraphTest):
             with tcuda.graph(graph):
                 self.fill(1)
             pool = tcuda.MemPool()
+            graph.retain_object([]).remove()
             graph.retain_object(pool)
             ended = weakref.ref(pool)
             del pool
@@ -98,6 +101,52 @@ class Captures(GraphTest):
 
     def test_default_stream_cannot_be_captured(self):
         self.assertRaises(tcuda.CudaError, tcuda.CUDAGraph().capture_begin)
+
+
+class Hooks(GraphTest):
+    def test_of_a_graph_and_of_all(self):
+        steps = ("capture_start", "capture_end", "instantiate", "replay_start", "replay_end")
+        graph, called = tcuda.CUDAGraph(), []
+        handles = []
+        for step in steps:
+            def hook(graph, step=step):
+                called.append((step, graph))
+
+            name = "post_instantiate" if step == "instantiate" else step
+            handles.append(getattr(graph, f"register_{name}_hook")(hook))
+            handles.append(getattr(tcuda.graphs, f"register_graph_{step}_hook")(hook))
+        with tcuda.graph(graph):
+            self.assertIs(tcuda.CUDAGraph.get_currently_capturing_graph(), graph)
+            self.fill(1)
+        graph.replay()
+        self.assertIsNone(tcuda.CUDAGraph.get_currently_capturing_graph())
+        self.assertEqual(called, [(step, graph) for step in steps for _ in range(2)])
+        for handle in handles * 2:
+            handle.remove()
+        graph.replay()
+        self.assertEqual(len(called), 2 * len(steps))
+
+    def test_exception_is_reported(self):
+        graph = tcuda.CUDAGraph()
+        graph.register_replay_start_hook(lambda graph: 1 // 0)
+        with tcuda.graph(graph):
+            self.fill(14)
+        with mock.patch("sys.unraisablehook") as hook:
+            graph.replay()
+        self.assertIs(hook.call_args[0][0].exc_type, ZeroDivisionError)
+        self.assertEqual(self.value(), 14)
+
+    def test_exports(self):
+        graph = tcuda.CUDAGraph()
+        with tempfile.TemporaryDirectory() as folder:
+            dot, data = pathlib.Path(folder, "graph.dot"), pathlib.Path(folder, "graph.pickle")
+            graph.register_capture_end_hook(tcuda.graphs.export_dot(str(dot)))
+            graph.register_post_instantiate_hook(tcuda.graphs.export_graph_data(str(data)))
+            with tcuda.graph(graph):
+                self.fill(1)
+            self.assertIn("digraph", dot.read_text())
+            nodes = pickle.loads(data.read_bytes())["nodes"]
+        self.assertEqual([node["node_type"] for node in nodes], ["memset"])
 
 
 class Pools(GraphTest):

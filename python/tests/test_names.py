@@ -16,20 +16,13 @@ MODULES = (devices, errors, graphs, memory, nvtx, profiler, random, streams, tel
 # Names of PyTorch that have functions in tcuda.h and are not in the package yet.
 NOT_YET = {
     "torch.cuda": {
-        "GreenContext", "check_error", "cudaStatus", "cudart", "export_dot", "export_graph_data",
-        "graph_annotations", "jiterator", "make_graphed_callables", "nccl",
+        "GreenContext", "check_error", "cudaStatus", "cudart", "graph_annotations", "jiterator",
+        "make_graphed_callables", "nccl",
     },
     "torch.cuda.graphs": {
         "CUDAGraph.capture_end_post", "CUDAGraph.capture_end_pre", "CUDAGraph.enable_debug_mode",
-        "CUDAGraph.get_currently_capturing_graph", "CUDAGraph.pools",
-        "CUDAGraph.register_capture_end_hook", "CUDAGraph.register_capture_start_hook",
-        "CUDAGraph.register_destroy_callback", "CUDAGraph.register_post_instantiate_hook",
-        "CUDAGraph.register_replay_end_hook", "CUDAGraph.register_replay_start_hook",
-        "export_dot", "export_graph_data", "graph.default_capture_stream",
-        "make_graphed_callables", "register_graph_capture_end_hook",
-        "register_graph_capture_start_hook", "register_graph_destroy_hook",
-        "register_graph_instantiate_hook", "register_graph_replay_end_hook",
-        "register_graph_replay_start_hook",
+        "CUDAGraph.pools", "CUDAGraph.register_destroy_callback", "graph.default_capture_stream",
+        "make_graphed_callables", "register_graph_destroy_hook",
     },
 }
 
