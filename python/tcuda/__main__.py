@@ -36,15 +36,16 @@ def mapped_libraries() -> list[str]:
 def main() -> None:
     """Prints the report."""
     print(f"tcuda {tcuda.__version__}, Python {platform.python_version()}, {platform.platform()}")
-    print(f"backend: {_core.backend_name()}, available: {tcuda.is_available()}")
+    print(f"backend: {_core.backend_name()}: {outcome(tcuda.init)}")
     for index in range(tcuda.device_count()):
         free, total = tcuda.mem_get_info(index)
         info = _core.device_properties(index)
         print(f"device {index}: {tcuda.get_device_properties(index)}")
         print(f"    driver for CUDA {info['driver_version'] // 1000}."
               f"{info['driver_version'] % 1000 // 10}, {free >> 20} of {total >> 20} MiB free")
-    for name, probe in _PROBES.items():
-        print(f"{name}: {outcome(probe)}")
+    if tcuda.is_available():
+        for name, probe in _PROBES.items():
+            print(f"{name}: {outcome(probe)}")
     print("opened:", *mapped_libraries(), sep="\n    ")
 
 

@@ -1,5 +1,6 @@
 """NVTX, the profiler, telemetry and the report for bugs."""
 
+import os
 import subprocess
 import sys
 import unittest
@@ -43,14 +44,25 @@ class Others(unittest.TestCase):
         ):
             self.assertIn(function(1), range(most + 1), function)
 
+    def report(self, **environment):
+        return subprocess.run(
+            [sys.executable, "-m", "tcuda"], capture_output=True, text=True, check=True,
+            env={**os.environ, **environment}).stdout
+
     def test_report(self):
-        report = subprocess.run(
-            [sys.executable, "-m", "tcuda"], capture_output=True, text=True, check=True).stdout
+        report = self.report()
         self.assertTrue(report.startswith(f"tcuda {tcuda.__version__}, Python "))
-        self.assertIn("backend: sim, available: True\n", report)
+        self.assertIn("backend: sim: found\n", report)
+        self.assertIn("NVML: found\n", report)
         self.assertIn("device 1: _CudaDeviceProperties(name='Simulated GPU'", report)
         self.assertIn("driver for CUDA 12.9, ", report)
         self.assertRegex(report, r"libtcuda_sim\.so\n")
+
+    def test_report_without_a_driver(self):
+        report = self.report(TCUDA_BACKEND="cuda", TCUDA_CUDA_DRIVER_PATH="/absent")
+        self.assertIn("backend: cuda: NO_DRIVER: ", report)
+        self.assertIn("/absent", report)
+        self.assertNotIn("NVML", report)
 
 
 if __name__ == "__main__":
