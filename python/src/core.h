@@ -35,7 +35,7 @@ struct buffer {
     size_t room, count; /* in items */
     size_t bytes;       /* of an item */
     size_t spare;       /* items that count leaves out: the NUL of a text */
-    _Alignas(8) char inside[512];
+    _Alignas(8) char inside[8192]; /* enough for all statistics as text */
 };
 
 void start_buffer(struct buffer *buffer, size_t bytes, size_t spare);

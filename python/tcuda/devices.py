@@ -68,10 +68,12 @@ class device:
     type = "cuda"
 
     def __init__(self, device: Device) -> None:
-        self.idx = index_of(device)
-        if self.idx < 0 and type(device) is not int:
-            self.idx = current_device()
-        self.prev_idx = -1
+        if type(device) is int:
+            self.idx = device
+        else:
+            self.idx = index_of(device)
+            if self.idx < 0:
+                self.idx = current_device()
 
     @property
     def index(self) -> int:

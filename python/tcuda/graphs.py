@@ -95,11 +95,10 @@ class CUDAGraph(Owner):
     _destroy = _core.graph_destroy
     _retained: dict[object, object]
 
-    def __new__(cls, keep_graph: bool = False) -> CUDAGraph:
-        self = cls._owning(_core.graph_create(keep_graph))
+    def __init__(self, keep_graph: bool = False) -> None:
+        self._handle = _core.graph_create(keep_graph)
         self._retained = {}
         _graphs[self._handle] = self
-        return self
 
     @staticmethod
     def get_currently_capturing_graph() -> CUDAGraph | None:

@@ -9,14 +9,11 @@ _Self = TypeVar("_Self", bound="Owner")
 
 
 class Owner:
-    """Ends its handle with the last reference.
-
-    A status is ignored: there is one in a forked child, for example.
-    """
+    """Ends its handle with the last reference."""
 
     __slots__ = ("_handle", "__weakref__")
     _handle: int
-    _destroy: ClassVar[Callable[[int], None]]
+    _destroy: ClassVar[Callable[[int], None]]  # does nothing with a borrowed handle
 
     @classmethod
     def _owning(cls: type[_Self], handle: int) -> _Self:
@@ -27,5 +24,5 @@ class Owner:
     def __del__(self) -> None:
         try:
             type(self)._destroy(self._handle)
-        except RuntimeError:
-            pass
+        except (AttributeError, RuntimeError):
+            pass  # the constructor failed; the status of a forked child, for example

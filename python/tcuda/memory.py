@@ -118,13 +118,13 @@ def _flat(nested: dict[str, Any]) -> dict[str, Any]:
 
     def add(prefix: str, inner: dict[str, Any]) -> None:
         for key, value in inner.items():
-            if isinstance(value, dict):
+            if type(value) is dict:
                 add(f"{prefix}{key}.", value)
             else:
                 flat[prefix + key] = value
 
     add("", nested)
-    return dict(sorted(flat.items()))
+    return {key: flat[key] for key in sorted(flat)}
 
 
 def _stats(device: Device) -> dict[str, Any]:
@@ -345,11 +345,9 @@ class CUDAPluggableAllocator(Owner):
     __slots__ = ()
     _destroy = _core.pluggable_allocator_destroy
 
-    def __new__(
-        cls, path_to_so_file: str, alloc_fn_name: str, free_fn_name: str
-    ) -> CUDAPluggableAllocator:
-        return cls._owning(
-            _core.pluggable_allocator_load(path_to_so_file, alloc_fn_name, free_fn_name))
+    def __init__(self, path_to_so_file: str, alloc_fn_name: str, free_fn_name: str) -> None:
+        self._handle = _core.pluggable_allocator_load(
+            path_to_so_file, alloc_fn_name, free_fn_name)
 
 
 def change_current_allocator(allocator: CUDAPluggableAllocator) -> None:
@@ -375,16 +373,15 @@ class MemPool(Owner):
     _destroy = _core.mem_pool_destroy
     _allocator: CUDAPluggableAllocator | None
 
-    def __new__(
-        cls, allocator: CUDAPluggableAllocator | None = None, use_on_oom: bool = False,
+    def __init__(
+        self, allocator: CUDAPluggableAllocator | None = None, use_on_oom: bool = False,
         no_split: bool = False,
-    ) -> MemPool:
+    ) -> None:
         flags = (_core.MEM_POOL_USE_ON_OOM if use_on_oom else 0) | (
             _core.MEM_POOL_NO_SPLIT if no_split else 0)
-        self = cls._owning(
-            _core.mem_pool_create(None if allocator is None else allocator._handle, flags))
+        self._handle = _core.mem_pool_create(
+            None if allocator is None else allocator._handle, flags)
         self._allocator = allocator
-        return self
 
     @classmethod
     def _owning(cls, handle: int) -> MemPool:

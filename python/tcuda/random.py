@@ -7,7 +7,7 @@ offset, 64 bits each, little-endian.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import SupportsBytes, SupportsIndex
 
 from . import _core, devices
@@ -91,14 +91,9 @@ class Generator(Owner):
     _destroy = _core.generator_destroy
     _device: devices.device
 
-    def __new__(cls, device: Device = None) -> Generator:
-        return cls._of_device(_core.generator_create, devices.device(device))
-
-    @classmethod
-    def _of_device(cls, create: Callable[[int], int], device: devices.device) -> Generator:
-        self = cls._owning(create(device.index))
-        self._device = device
-        return self
+    def __init__(self, device: Device = None) -> None:
+        self._device = devices.device(device)
+        self._handle = _core.generator_create(self._device.index)
 
     @property
     def device(self) -> devices.device:
@@ -139,6 +134,9 @@ class Generator(Owner):
 
 def _default_generators() -> tuple[Generator, ...]:
     """The default generators of the devices; `tcuda.default_generators` is their tuple."""
-    return tuple(
-        Generator._of_device(_core.generator_default, devices.device(index))
-        for index in range(_core.device_count()))
+    generators = []
+    for index in range(_core.device_count()):
+        generator = Generator._owning(_core.generator_default(index))
+        generator._device = devices.device(index)
+        generators.append(generator)
+    return tuple(generators)

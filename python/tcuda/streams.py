@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import TypeVar
 
 from . import _core, devices
 from .devices import Device, index_of
@@ -14,8 +13,6 @@ __all__ = [
     "Event", "ExternalStream", "Stream", "StreamContext", "current_stream", "default_stream",
     "get_stream_from_external", "is_current_stream_capturing", "set_stream", "stream",
 ]
-
-_Stream = TypeVar("_Stream", bound="Stream")
 
 
 class _ThreadState(threading.local):
@@ -29,14 +26,7 @@ class _ThreadState(threading.local):
 _thread = _ThreadState()
 
 
-class _StreamOwner(Owner):
-    """Gives a stream back when the last reference ends."""
-
-    __slots__ = ()
-    _destroy = _core.stream_destroy
-
-
-class Stream:
+class Stream(Owner):
     """A stream of a device, one of 32 for each priority; lower numbers are more urgent.
 
     >>> stream = tcuda.Stream()
@@ -45,20 +35,12 @@ class Stream:
     True
     """
 
-    __slots__ = ("_handle", "_owner", "__weakref__")
-    _handle: int
-    _owner: Owner
+    __slots__ = ()
+    _destroy = _core.stream_destroy
     device_type = 1  # PyTorch's number of CUDA
 
-    def __new__(cls, device: Device = None, priority: int = 0) -> Stream:
-        return cls._owning(_core.stream_create(index_of(device), priority))
-
-    @classmethod
-    def _owning(cls: type[_Stream], handle: int) -> _Stream:
-        self = object.__new__(cls)
-        self._handle = handle
-        self._owner = _StreamOwner._owning(handle)
-        return self
+    def __init__(self, device: Device = None, priority: int = 0) -> None:
+        self._handle = _core.stream_create(index_of(device), priority)
 
     @staticmethod
     def priority_range() -> tuple[int, int]:
@@ -152,8 +134,8 @@ class ExternalStream(Stream):
 
     __slots__ = ()
 
-    def __new__(cls, stream_ptr: int, device: Device = None) -> ExternalStream:
-        return cls._owning(_core.stream_from_external(index_of(device), stream_ptr))
+    def __init__(self, stream_ptr: int, device: Device = None) -> None:
+        self._handle = _core.stream_from_external(index_of(device), stream_ptr)
 
 
 class Event(Owner):
@@ -168,17 +150,16 @@ class Event(Owner):
     __slots__ = ()
     _destroy = _core.event_destroy
 
-    def __new__(
-        cls, enable_timing: bool = False, blocking: bool = False, interprocess: bool = False,
+    def __init__(
+        self, enable_timing: bool = False, blocking: bool = False, interprocess: bool = False,
         external: bool = False,
-    ) -> Event:
-        flags = (
+    ) -> None:
+        self._handle = _core.event_create(
             (_core.EVENT_TIMING if enable_timing else 0)
             | (_core.EVENT_BLOCKING if blocking else 0)
             | (_core.EVENT_INTERPROCESS if interprocess else 0)
             | (_core.EVENT_EXTERNAL if external else 0)
         )
-        return cls._owning(_core.event_create(flags))
 
     @classmethod
     def from_ipc_handle(cls, device: Device, handle: bytes) -> Event:
@@ -253,13 +234,6 @@ def _restore(stream: int, device_index: int) -> None:
     _core.device_set(device_index)
 
 
-def _borrowed(handle: int) -> Stream:
-    """An object for a stream that the library keeps."""
-    self: Stream = object.__new__(Stream)
-    self._handle = handle
-    return self
-
-
 def stream(stream: Stream | None) -> StreamContext:
     """A context in which a stream and its device are current; None changes nothing."""
     return StreamContext(stream)
@@ -267,12 +241,12 @@ def stream(stream: Stream | None) -> StreamContext:
 
 def current_stream(device: Device = None) -> Stream:
     """This thread's current stream of a device."""
-    return _borrowed(_core.stream_current(index_of(device)))
+    return Stream._owning(_core.stream_current(index_of(device)))
 
 
 def default_stream(device: Device = None) -> Stream:
     """The default stream of a device."""
-    return _borrowed(_core.stream_default(index_of(device)))
+    return Stream._owning(_core.stream_default(index_of(device)))
 
 
 def set_stream(stream: Stream | None) -> None:
