@@ -129,6 +129,8 @@ class Types:
         if element == "uint8_t":
             size = f"sizeof {c_value}"
             return f"PyBytes_FromStringAndSize((const char *){c_value}, {size})", "bytes"
+        if "[" not in type_name:
+            raise TypeError(f"no rule for {type_name} {c_value}")
         length = int(type_name.split("[")[1].rstrip("]"))
         numbers = ", ".join(
             self.value(element, f"{c_value}[{index}]")[0] for index in range(length))

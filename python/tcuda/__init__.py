@@ -30,11 +30,19 @@ from .telemetry import *  # noqa: F403
 __version__ = "{}.{}.{}".format(
     _core.version() // 1_000_000, _core.version() // 1000 % 1000, _core.version() % 1000)
 
-__all__ = sorted({
-    *devices.__all__, *errors.__all__, *graphs.__all__, *memory.__all__, *random.__all__,
-    *streams.__all__, *telemetry.__all__, "default_generators", "graphs", "memory", "nvtx",
-    "profiler", "random", "streams",
-})
+__all__ = ["default_generators", "graphs", "memory", "nvtx", "profiler", "random", "streams"]
+__all__ += devices.__all__
+__all__ += errors.__all__
+__all__ += graphs.__all__
+__all__ += memory.__all__
+__all__ += random.__all__
+__all__ += streams.__all__
+__all__ += telemetry.__all__
+
+default_generators: tuple[Generator, ...]  # noqa: F405
+
+# After this no callback waits for the interpreter, which ends.
+atexit.register(_core.close_callbacks)
 
 
 def __getattr__(name: str) -> Any:
@@ -42,7 +50,3 @@ def __getattr__(name: str) -> Any:
     if name == "default_generators":
         return random._default_generators()
     raise AttributeError(f"module 'tcuda' has no attribute '{name}'")
-
-
-
-atexit.register(_core.close_callbacks)

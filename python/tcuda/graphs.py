@@ -12,7 +12,7 @@ from . import _core
 from .handles import Owner
 from .memory import MemPool
 from .random import Generator
-from .streams import Stream, is_current_stream_capturing
+from .streams import Stream
 
 __all__ = [
     "CUDAGraph", "export_dot", "export_graph_data", "graph", "graph_pool_handle",
@@ -67,6 +67,11 @@ def _mode(capture_error_mode: str) -> int:
         raise ValueError(f"Unknown capture error mode. Expected one of {', '.join(_MODES)}, "
                          f"got {capture_error_mode}")
     return _MODES[capture_error_mode]
+
+
+def is_current_stream_capturing() -> bool:
+    """Is a graph being captured on the current stream?"""
+    return _core.stream_is_capturing(None)
 
 
 def graph_pool_handle() -> MemPool:

@@ -11,7 +11,7 @@ from .handles import Owner
 
 __all__ = [
     "Event", "ExternalStream", "Stream", "StreamContext", "current_stream", "default_stream",
-    "get_stream_from_external", "is_current_stream_capturing", "set_stream", "stream",
+    "get_stream_from_external", "set_stream", "stream",
 ]
 
 
@@ -263,8 +263,3 @@ def set_stream(stream: Stream | None) -> None:
 def get_stream_from_external(data_ptr: int, device: Device = None) -> Stream:
     """An `ExternalStream`."""
     return ExternalStream(data_ptr, device)
-
-
-def is_current_stream_capturing() -> bool:
-    """Is a graph being captured on the current stream?"""
-    return _core.stream_is_capturing(None)
