@@ -34,9 +34,12 @@ static void forget_threads(void)
     atomic_store(&inside, 0);
 }
 
-static void watch_forks(void)
+bool watch_forks(void)
 {
-    pthread_atfork(NULL, NULL, forget_threads);
+    if (pthread_atfork(NULL, NULL, forget_threads) == 0)
+        return true;
+    PyErr_NoMemory();
+    return false;
 }
 
 PyObject *close_callbacks(PyObject *self, PyObject *unused)
@@ -54,12 +57,10 @@ PyObject *close_callbacks(PyObject *self, PyObject *unused)
 /* Takes a reference for tcuda, which drop_callable ends. */
 static bool keep_callable(PyObject *callable)
 {
-    static pthread_once_t once = PTHREAD_ONCE_INIT;
     if (!PyCallable_Check(callable)) {
         PyErr_SetString(PyExc_TypeError, "the callback is not callable");
         return false;
     }
-    pthread_once(&once, watch_forks);
     Py_INCREF(callable);
     return true;
 }

@@ -200,7 +200,7 @@ static int fill_module(PyObject *module)
         return -1;
     state->error_for = PyObject_GetAttrString(errors, "error_for");
     Py_DECREF(errors);
-    if (!state->error_for)
+    if (!state->error_for || !watch_forks())
         return -1;
     for (const struct constant *constant = constants; constant->name; constant++)
         if (PyModule_AddIntConstant(module, constant->name, constant->value) != 0)

@@ -53,6 +53,9 @@ PyObject *py_graph_on_event(PyObject *self, PyObject *const *args, Py_ssize_t na
 PyObject *py_memory_record_history(PyObject *self, PyObject *const *args, Py_ssize_t nargs);
 PyObject *close_callbacks(PyObject *self, PyObject *unused);
 
+/* Once, before the first callback; false with an exception set. */
+bool watch_forks(void);
+
 /* A callback takes the GIL; false: the interpreter ends, and Python can no longer be called. */
 bool enter_python(PyGILState_STATE *state);
 void leave_python(PyGILState_STATE state);

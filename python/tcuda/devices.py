@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 import operator
-import uuid
-from typing import Any, Protocol, SupportsIndex, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, SupportsIndex, runtime_checkable
 
 from . import _core
+
+if TYPE_CHECKING:
+    import uuid
 
 __all__ = [
     "can_device_access_peer", "current_blas_handle", "current_device", "current_solver_handle",
@@ -168,7 +169,19 @@ def get_device_capability(device: Device = None) -> tuple[int, int]:
     return _core.device_capability(index_of(device))
 
 
-@dataclasses.dataclass(frozen=True, repr=False)
+# What PyTorch calls a member of tcuda_device_info that has another name there.
+_PROPERTY_MEMBERS = {
+    "total_memory": "total_memory_bytes",
+    "L2_cache_size": "l2_cache_bytes",
+    "shared_memory_per_block": "shared_memory_per_block_bytes",
+    "shared_memory_per_block_optin": "shared_memory_per_block_optin_bytes",
+    "shared_memory_per_multiprocessor": "shared_memory_per_multiprocessor_bytes",
+    "clock_rate": "clock_rate_khz",
+    "memory_clock_rate": "memory_clock_rate_khz",
+    "memory_bus_width": "memory_bus_width_bits",
+}
+
+
 class _CudaDeviceProperties:
     name: str
     major: int
@@ -193,6 +206,10 @@ class _CudaDeviceProperties:
     memory_clock_rate: int
     memory_bus_width: int
 
+    def __init__(self, info: dict[str, Any]) -> None:
+        for name in _CudaDeviceProperties.__annotations__:
+            setattr(self, name, info[_PROPERTY_MEMBERS.get(name, name)])
+
     def __repr__(self) -> str:
         return (
             f"_CudaDeviceProperties(name='{self.name}', major={self.major}, minor={self.minor}, "
@@ -203,29 +220,17 @@ class _CudaDeviceProperties:
         )
 
 
-# What PyTorch calls a member of tcuda_device_info that has another name there.
-_PROPERTY_MEMBERS = {
-    "total_memory": "total_memory_bytes",
-    "L2_cache_size": "l2_cache_bytes",
-    "shared_memory_per_block": "shared_memory_per_block_bytes",
-    "shared_memory_per_block_optin": "shared_memory_per_block_optin_bytes",
-    "shared_memory_per_multiprocessor": "shared_memory_per_multiprocessor_bytes",
-    "clock_rate": "clock_rate_khz",
-    "memory_clock_rate": "memory_clock_rate_khz",
-    "memory_bus_width": "memory_bus_width_bits",
-}
-
-
 def get_device_properties(device: Device = None) -> _CudaDeviceProperties:
     """The fixed properties of a device.
 
     >>> tcuda.get_device_properties(0).warp_size
     32
     """
+    import uuid  # most programs do not need it
+
     info = _core.device_properties(index_of(device))
     info["uuid"] = uuid.UUID(bytes=info["uuid"])
-    names = [field.name for field in dataclasses.fields(_CudaDeviceProperties)]
-    return _CudaDeviceProperties(*(info[_PROPERTY_MEMBERS.get(name, name)] for name in names))
+    return _CudaDeviceProperties(info)
 
 
 def can_device_access_peer(device: Device, peer_device: Device) -> bool:
