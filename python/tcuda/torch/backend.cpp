@@ -1,0 +1,999 @@
+// PyTorch's CUDAAllocator on tcuda: all of the interface, where CUDAPluggableAllocator has a part.
+//
+// tcuda.torch.enable() compiles this file against the installed PyTorch and calls
+// tcuda_torch_backend_install before the first use of CUDA. libtcuda.so is loaded before, with
+// RTLD_GLOBAL, so that this library needs only libc10 and libc10_cuda.
+//
+// What differs from PyTorch's own allocator:
+//   - Free-memory callbacks run before an allocation fails; PyTorch runs them at each cache miss.
+//   - Of nested routes to pools, the one that began last is used.
+//   - A handle of shareIpcHandle is for one receiver.
+
+#include <c10/core/impl/GPUTrace.h>
+#include <c10/cuda/CUDAAllocatorConfig.h>
+#include <c10/cuda/CUDACachingAllocator.h>
+#include <c10/cuda/CUDAException.h>
+#include <c10/cuda/CUDAFunctions.h>
+#include <c10/cuda/CUDAGuard.h>
+#include <c10/cuda/CUDAStream.h>
+#include <c10/util/ApproximateClock.h>
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstring>
+#include <deque>
+#include <exception>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <tuple>
+#include <unordered_set>
+#include <utility>
+#include <vector>
+
+#include "tcuda.h"
+
+namespace {
+
+using namespace c10::cuda::CUDACachingAllocator;
+using c10::DataPtr;
+using c10::DeviceIndex;
+using c10::GatheredContext;
+using c10::MempoolId_t;
+using c10::CachingAllocator::Stat;
+using c10::CachingAllocator::StatArray;
+using c10::CachingAllocator::StatType;
+using c10::CachingDeviceAllocator::AnnotationEntry;
+
+// ---- Statuses ----
+
+/// Throws what a failed call of this thread means in PyTorch.
+[[noreturn]] void fail(const char *function, tcuda_status status) {
+    const std::string text = tcuda_last_error();
+    TORCH_CHECK_WITH(
+        OutOfMemoryError, status != TCUDA_STATUS_OUT_OF_MEMORY, "CUDA out of memory. ", text);
+    TORCH_CHECK(false, text, " (", function, ": ", tcuda_status_name(status), ")");
+}
+
+void check(const char *function, tcuda_status status) {
+    if (C10_UNLIKELY(status != TCUDA_STATUS_OK)) fail(function, status);
+}
+
+/// Calls a function of tcuda; a failure throws.
+#define TCUDA_CHECK(function, ...) check(#function, (function)(__VA_ARGS__))
+
+/// A text that a function writes in the manner of snprintf.
+template <class Function> std::string text_of(const char *name, Function function) {
+    std::string text(256, '\0');
+    for (;;) {
+        size_t needed = 0;
+        check(name, function(text.data(), text.size(), &needed));
+        const bool is_whole = needed < text.size();
+        text.resize(is_whole ? needed : needed + 1);
+        if (is_whole) return text;
+    }
+}
+
+// ---- Contexts: the stacks that PyTorch gathers ----
+
+/// A stack of PyTorch as tcuda keeps it.
+struct Context : tcuda_frame_context {
+    explicit Context(std::shared_ptr<GatheredContext> stack)
+        : tcuda_frame_context{retain_one, release_one}, gathered(std::move(stack)) {}
+
+    static Context *of(void *context) {
+        return static_cast<Context *>(static_cast<tcuda_frame_context *>(context));
+    }
+    static void retain_one(void *context) {
+        of(context)->references.fetch_add(1, std::memory_order_relaxed);
+    }
+    static void release_one(void *context) {
+        if (of(context)->references.fetch_sub(1, std::memory_order_acq_rel) == 1)
+            delete of(context);
+    }
+
+    std::atomic<size_t> references{1};
+    std::shared_ptr<GatheredContext> gathered;
+};
+
+/// The stack of PyTorch in a context; none if another recorder made it.
+std::shared_ptr<GatheredContext> stack_of(tcuda_frame_context *context) {
+    if (context == nullptr || context->retain != &Context::retain_one) return nullptr;
+    return Context::of(context)->gathered;
+}
+
+/// Gathers the stack of this thread; `user_data` points to the function of PyTorch that does.
+tcuda_frame_context *gather(void *user_data) {
+    try {
+        auto gathered = (*static_cast<CreateContextFn *>(user_data))();
+        return gathered == nullptr ? nullptr : new Context(std::move(gathered));
+    } catch (...) {
+        return nullptr; // no exception may leave a callback: the event has no stack
+    }
+}
+
+// ---- Events ----
+
+/// Is it an event that this version of PyTorch knows?
+bool is_known(const tcuda_memory_event &event) {
+    return event.action >= TCUDA_ACTION_ALLOC && event.action <= TCUDA_ACTION_OOM
+        && event.device >= 0;
+}
+
+TraceEntry::Action action_of(tcuda_memory_action action) {
+    switch (action) {
+    case TCUDA_ACTION_ALLOC: return TraceEntry::ALLOC;
+    case TCUDA_ACTION_FREE_REQUESTED: return TraceEntry::FREE_REQUESTED;
+    case TCUDA_ACTION_FREE_COMPLETED: return TraceEntry::FREE_COMPLETED;
+    case TCUDA_ACTION_SEGMENT_ALLOC: return TraceEntry::SEGMENT_ALLOC;
+    case TCUDA_ACTION_SEGMENT_FREE: return TraceEntry::SEGMENT_FREE;
+    case TCUDA_ACTION_SEGMENT_MAP: return TraceEntry::SEGMENT_MAP;
+    case TCUDA_ACTION_SEGMENT_UNMAP: return TraceEntry::SEGMENT_UNMAP;
+    case TCUDA_ACTION_SNAPSHOT: return TraceEntry::SNAPSHOT;
+    default: return TraceEntry::OOM;
+    }
+}
+
+/// An event in PyTorch's form, with the time now.
+TraceEntry entry_of(const tcuda_memory_event &event) {
+    const auto action = action_of(event.action);
+    // PyTorch has the free memory in place of an address there.
+    const size_t address = action == TraceEntry::OOM ? event.free_bytes
+                                                     : reinterpret_cast<size_t>(event.ptr);
+    return TraceEntry(action, static_cast<DeviceIndex>(event.device), address, event.bytes,
+        event.cu_stream, MempoolId_t{event.pool_id0, event.pool_id1}, c10::getApproximateTime(),
+        stack_of(event.context), event.compile_context, event.metadata);
+}
+
+void track(void *user_data, const tcuda_memory_event *event) {
+    if (!is_known(*event)) return; // pinned memory, and annotations
+    try {
+        (*static_cast<AllocatorTraceTracker *>(user_data))(entry_of(*event));
+    } catch (const std::exception &error) {
+        TORCH_WARN("a tracker of CUDA memory failed: ", error.what());
+    }
+}
+
+template <class Value> void destroy(void *user_data) { delete static_cast<Value *>(user_data); }
+
+// ---- Statistics ----
+
+Stat stat_of(const tcuda_stat &stat) {
+    Stat result;
+    result.current = static_cast<int64_t>(stat.current);
+    result.peak = static_cast<int64_t>(stat.peak);
+    result.allocated = static_cast<int64_t>(stat.allocated);
+    result.freed = static_cast<int64_t>(stat.freed);
+    return result;
+}
+
+StatArray stats_of(const tcuda_stat_by_pool &stats) {
+    StatArray result;
+    result[static_cast<size_t>(StatType::AGGREGATE)] = stat_of(stats.all);
+    result[static_cast<size_t>(StatType::SMALL_POOL)] = stat_of(stats.small_pool);
+    result[static_cast<size_t>(StatType::LARGE_POOL)] = stat_of(stats.large_pool);
+    return result;
+}
+
+tcuda_memory_statistics statistics(DeviceIndex device) {
+    tcuda_memory_statistics stats = TCUDA_INIT(tcuda_memory_statistics);
+    TCUDA_CHECK(tcuda_memory_stats, device, &stats);
+    return stats;
+}
+
+// ---- Allocators of pools ----
+
+/// Allocators that MemPools got from the program. tcuda calls functions without user data, so that
+/// each allocator has a pair of functions of its own. It is kept for ever, as tcuda gives memory
+/// back to it at any later time.
+constexpr size_t SOURCES = 64;
+std::mutex sources_lock;
+std::shared_ptr<CUDAAllocator> sources[SOURCES];
+
+template <size_t Index> void *take_from(ptrdiff_t bytes, int32_t device, cudaStream_t) {
+    try {
+        const c10::cuda::CUDAGuard guard(static_cast<DeviceIndex>(device));
+        return sources[Index]->raw_alloc(static_cast<size_t>(bytes));
+    } catch (const std::exception &error) {
+        TORCH_WARN("the allocator of a pool failed: ", error.what());
+        return nullptr;
+    }
+}
+
+template <size_t Index> void give_to(void *ptr, ptrdiff_t, int32_t device, cudaStream_t) {
+    try {
+        const c10::cuda::CUDAGuard guard(static_cast<DeviceIndex>(device));
+        sources[Index]->raw_delete(ptr);
+    } catch (const std::exception &error) {
+        TORCH_WARN("the allocator of a pool failed to free: ", error.what());
+    }
+}
+
+struct SourceFunctions {
+    tcuda_torch_malloc_fn take;
+    tcuda_torch_free_fn give;
+};
+
+template <size_t... Index> SourceFunctions functions_at(size_t at, std::index_sequence<Index...>) {
+    static constexpr SourceFunctions all[] = {{take_from<Index>, give_to<Index>}...};
+    return all[at];
+}
+
+SourceFunctions functions_of(const std::shared_ptr<CUDAAllocator> &allocator) {
+    const std::lock_guard<std::mutex> guard(sources_lock);
+    for (size_t index = 0; index < SOURCES; ++index) {
+        if (sources[index] != nullptr && sources[index] != allocator) continue;
+        sources[index] = allocator;
+        return functions_at(index, std::make_index_sequence<SOURCES>());
+    }
+    TORCH_CHECK(false, "tcuda: pools can have at most ", SOURCES, " different allocators");
+}
+
+// ---- Routes to pools ----
+
+using Filter = std::function<bool(cudaStream_t)>;
+
+/// What a filter threw during this thread's allocation, which throws it then.
+thread_local std::exception_ptr filter_failure;
+
+int32_t accepts(void *user_data, cudaStream_t stream) {
+    try {
+        return (*static_cast<Filter *>(user_data))(stream) ? 1 : 0;
+    } catch (...) {
+        filter_failure = std::current_exception();
+        return 0;
+    }
+}
+
+// ---- When memory runs out ----
+
+/// What tcuda said about this thread's failing allocation before it gave up.
+struct Shortage {
+    size_t bytes;
+    size_t limit_bytes;
+    size_t free_bytes;
+};
+thread_local Shortage shortage;
+
+/// Runs PyTorch's registered callbacks, which may free memory: the allocation is tried again.
+int32_t free_memory(void *, int32_t, size_t bytes, size_t limit_bytes, size_t free_bytes) {
+    shortage = {bytes, limit_bytes, free_bytes};
+    bool has_freed = false;
+    try {
+        for (const auto &name : c10::FreeCudaMemoryCallbacksRegistry()->Keys())
+            has_freed |= c10::FreeCudaMemoryCallbacksRegistry()->Create(name)->Execute();
+    } catch (const std::exception &error) {
+        TORCH_WARN("a callback that frees CUDA memory failed: ", error.what());
+    }
+    return has_freed ? 1 : 0;
+}
+
+// ---- Checkpoints ----
+
+struct PoolState : AllocatorState {
+    MempoolId_t pool;
+    std::vector<tcuda_pool_block> blocks;
+};
+
+// ---- The allocator ----
+
+void delete_block(void *ptr);
+
+class TcudaAllocator final : public CUDAAllocator {
+public:
+    // c10::Allocator
+
+    DataPtr allocate(size_t size) override {
+        const DeviceIndex device = current_device();
+        void *ptr = size == 0
+            ? nullptr
+            : take(size, device, c10::cuda::getCurrentCUDAStream(device).stream());
+        return {ptr, ptr, &delete_block, c10::Device(c10::DeviceType::CUDA, device)};
+    }
+
+    c10::DeleterFnPtr raw_deleter() const override { return &delete_block; }
+
+    void copy_data(void *dest, const void *src, std::size_t count) const override {
+        C10_CUDA_CHECK(cudaMemcpy(dest, src, count, cudaMemcpyDeviceToDevice));
+    }
+
+    // c10::DeviceAllocator
+
+    bool initialized() override { return device_count_.load(std::memory_order_acquire) > 0; }
+
+    void emptyCache(MempoolId_t mempool_id) override {
+        if (mempool_id != MempoolId_t{0, 0} && !has_rest(mempool_id)) return;
+        TCUDA_CHECK(tcuda_memory_empty_cache);
+    }
+
+    using CUDAAllocator::recordStream;
+    void recordStream(const DataPtr &ptr, c10::cuda::CUDAStream stream) override {
+        // As in PyTorch: memory of other libraries or processes is not tracked.
+        if (ptr.get() == nullptr || ptr.get_deleter() != &delete_block) return;
+        TCUDA_CHECK(tcuda_record_stream, ptr.get(), handle_of(stream));
+    }
+
+    DeviceStats getDeviceStats(DeviceIndex device) override {
+        const auto stats = statistics(device);
+        DeviceStats result;
+        result.allocation = stats_of(stats.allocation);
+        result.segment = stats_of(stats.segment);
+        result.active = stats_of(stats.active);
+        result.inactive_split = stats_of(stats.inactive_split);
+        result.allocated_bytes = stats_of(stats.allocated_bytes);
+        result.reserved_bytes = stats_of(stats.reserved_bytes);
+        result.active_bytes = stats_of(stats.active_bytes);
+        result.inactive_split_bytes = stats_of(stats.inactive_split_bytes);
+        result.requested_bytes = stats_of(stats.requested_bytes);
+        result.num_alloc_retries = static_cast<int64_t>(stats.num_alloc_retries);
+        result.num_ooms = static_cast<int64_t>(stats.num_ooms);
+        result.oversize_allocations = stat_of(stats.oversize_allocations);
+        result.oversize_segments = stat_of(stats.oversize_segments);
+        result.num_sync_all_streams = static_cast<int64_t>(stats.num_sync_all_streams);
+        result.num_device_alloc = static_cast<int64_t>(stats.num_device_alloc);
+        result.num_device_free = static_cast<int64_t>(stats.num_device_free);
+        result.max_split_size = static_cast<int64_t>(stats.max_split_size);
+        return result;
+    }
+
+    void resetAccumulatedStats(DeviceIndex device) override {
+        TCUDA_CHECK(tcuda_memory_reset_accumulated, device);
+    }
+
+    void resetPeakStats(DeviceIndex device) override {
+        TCUDA_CHECK(tcuda_memory_reset_peak, device);
+    }
+
+    // CUDAAllocator: blocks
+
+    void *raw_alloc(size_t nbytes) override {
+        if (nbytes == 0) return nullptr;
+        const DeviceIndex device = current_device();
+        return take(nbytes, device, c10::cuda::getCurrentCUDAStream(device).stream());
+    }
+
+    void *raw_alloc_with_stream(size_t nbytes, cudaStream_t stream) override {
+        return nbytes == 0 ? nullptr : take(nbytes, current_device(), stream);
+    }
+
+    void raw_delete(void *ptr) override { check("tcuda_free", give(ptr)); }
+
+    void *getBaseAllocation(void *ptr, size_t *size) override {
+        void *base = nullptr;
+        size_t bytes = 0;
+        TCUDA_CHECK(tcuda_memory_base, ptr, &base, &bytes);
+        if (size != nullptr) *size = bytes;
+        return base;
+    }
+
+    // CUDAAllocator: settings
+
+    void init(int device_count) override {
+        const std::lock_guard<std::mutex> guard(init_lock_);
+        if (device_count <= device_count_.load(std::memory_order_relaxed)) return;
+        TCUDA_CHECK(tcuda_init);
+        int32_t own = 0;
+        TCUDA_CHECK(tcuda_device_count, &own);
+        TORCH_CHECK(own >= device_count, "PyTorch has ", device_count, " devices, tcuda ", own);
+        if (device_count_.load(std::memory_order_relaxed) == 0) {
+            TCUDA_CHECK(tcuda_memory_on_out_of_memory, free_memory, nullptr, nullptr, nullptr);
+        }
+        device_count_.store(device_count, std::memory_order_release);
+    }
+
+    double getMemoryFraction(DeviceIndex device) override {
+        double fraction = 1.0;
+        TCUDA_CHECK(tcuda_memory_fraction_get, device, &fraction);
+        return fraction;
+    }
+
+    void setMemoryFraction(double fraction, DeviceIndex device) override {
+        TCUDA_CHECK(tcuda_memory_fraction_set, device, fraction);
+    }
+
+    void enable(bool value) override { TCUDA_CHECK(tcuda_memory_caching_enable, value ? 1 : 0); }
+
+    bool isEnabled() const override {
+        bool is_enabled = true;
+        TCUDA_CHECK(tcuda_memory_caching_is_enabled, &is_enabled);
+        return is_enabled;
+    }
+
+    std::string name() override { return "tcuda"; }
+
+    void cacheInfo(DeviceIndex device, size_t *largestBlock) override {
+        size_t bytes = 0;
+        TCUDA_CHECK(tcuda_memory_largest_free, device, &bytes);
+        *largestBlock = std::max(*largestBlock, bytes);
+    }
+
+    std::vector<StreamSegmentSize> getExpandableSegmentSizes(DeviceIndex device) override {
+        std::vector<tcuda_segment_size> sizes(16);
+        for (;;) {
+            size_t count = 0;
+            TCUDA_CHECK(tcuda_memory_segment_sizes, device, sizes.data(), sizes.size(), &count);
+            const bool is_whole = count <= sizes.size();
+            sizes.resize(count);
+            if (is_whole) break;
+        }
+        std::vector<StreamSegmentSize> result;
+        result.reserve(sizes.size());
+        for (const auto &size : sizes)
+            result.emplace_back(size.cu_stream, size.is_small != 0, size.bytes);
+        return result;
+    }
+
+    // CUDAAllocator: private pools
+
+    void createOrIncrefPool(DeviceIndex device, MempoolId_t mempool_id,
+        std::shared_ptr<CUDAAllocator> allocator) override {
+        const std::lock_guard<std::mutex> guard(pools_lock_);
+        (void)incref(device, mempool_id, allocator);
+    }
+
+    void beginAllocateToPool(DeviceIndex device, MempoolId_t mempool_id,
+        std::function<bool(cudaStream_t)> filter) override {
+        const std::lock_guard<std::mutex> guard(pools_lock_);
+        Pool &pool = incref(device, mempool_id, nullptr);
+        auto held = std::make_unique<Filter>(std::move(filter));
+        const tcuda_status status = tcuda_mem_pool_begin_streams(
+            pool.handle, device, accepts, held.get(), destroy<Filter>);
+        if (status != TCUDA_STATUS_OK) {
+            const std::string text = tcuda_last_error();
+            if (--pool.uses == 0) {
+                tcuda_mem_pool_destroy(pool.handle);
+                pools_.erase(key(device, mempool_id));
+            }
+            TORCH_CHECK(false, "beginAllocateToPool: ", text);
+        }
+        (void)held.release(); // tcuda destroys it when the route has ended
+    }
+
+    void endAllocateToPool(DeviceIndex device, MempoolId_t mempool_id) override {
+        const std::lock_guard<std::mutex> guard(pools_lock_);
+        TCUDA_CHECK(tcuda_mem_pool_end_streams, pool_of(device, mempool_id).handle, device);
+    }
+
+    void releasePool(DeviceIndex device, MempoolId_t mempool_id) override {
+        tcuda_mem_pool *ended = nullptr;
+        {
+            const std::lock_guard<std::mutex> guard(pools_lock_);
+            Pool &pool = pool_of(device, mempool_id);
+            if (--pool.uses > 0) return;
+            ended = pool.handle;
+            pools_.erase(key(device, mempool_id));
+        }
+        // It waits for work of the device, and may call the allocator of the pool.
+        TCUDA_CHECK(tcuda_mem_pool_destroy, ended);
+    }
+
+    int getPoolUseCount(DeviceIndex device, MempoolId_t mempool_id) override {
+        const std::lock_guard<std::mutex> guard(pools_lock_);
+        const auto found = pools_.find(key(device, mempool_id));
+        return found == pools_.end() ? 0 : found->second.uses;
+    }
+
+    void setUseOnOOM(DeviceIndex device, MempoolId_t mempool_id, bool use_on_oom) override {
+        set_flag(device, mempool_id, TCUDA_MEM_POOL_USE_ON_OOM, use_on_oom);
+    }
+
+    void setNoSplit(DeviceIndex device, MempoolId_t mempool_id) override {
+        set_flag(device, mempool_id, TCUDA_MEM_POOL_NO_SPLIT, true);
+    }
+
+    bool checkPoolLiveAllocations(DeviceIndex device, MempoolId_t mempool_id,
+        const std::unordered_set<void *> &expected_live_allocations) override {
+        const std::vector<const void *> expected(
+            expected_live_allocations.begin(), expected_live_allocations.end());
+        bool is_equal = false;
+        const std::lock_guard<std::mutex> guard(pools_lock_);
+        TCUDA_CHECK(tcuda_mem_pool_check_live, pool_of(device, mempool_id).handle, device,
+            expected.data(), expected.size(), &is_equal);
+        return is_equal;
+    }
+
+    std::shared_ptr<AllocatorState> getCheckpointState(
+        DeviceIndex device, MempoolId_t id) override {
+        const std::lock_guard<std::mutex> guard(pools_lock_);
+        auto state = std::make_shared<PoolState>();
+        state->pool = id;
+        state->blocks = live_blocks(pool_of(device, id), device);
+        return state;
+    }
+
+    CheckpointDelta setCheckpointPoolState(
+        DeviceIndex device, std::shared_ptr<AllocatorState> pps) override {
+        const auto state = std::dynamic_pointer_cast<PoolState>(pps);
+        TORCH_CHECK(state, "the checkpoint is of another allocator");
+        const std::lock_guard<std::mutex> guard(pools_lock_);
+        Pool &pool = pool_of(device, state->pool);
+        const auto before = live_blocks(pool, device);
+        TCUDA_CHECK(tcuda_mem_pool_restore, pool.handle, device, state->blocks.data(),
+            state->blocks.size());
+        // PyTorch frees all blocks and allocates those of the checkpoint, so that each of them is
+        // in a list, and storages get their deleters anew. In tcuda a block that is live before
+        // and after stays as it is, which the caller cannot tell.
+        CheckpointDelta delta;
+        for (const auto &block : before) delta.ptrs_freed.push_back(block.ptr);
+        for (const auto &block : state->blocks)
+            delta.dataptrs_allocd.emplace_back(
+                block.ptr, block.ptr, &delete_block, c10::Device(c10::DeviceType::CUDA, device));
+        return delta;
+    }
+
+    // CUDAAllocator: other processes and devices
+
+    ShareableHandle shareIpcHandle(void *ptr) override {
+        tcuda_ipc_handle handle;
+        const auto stream = c10::cuda::getCurrentCUDAStream(current_device());
+        TCUDA_CHECK(tcuda_ipc_export, ptr, handle_of(stream), &handle);
+        const auto *bytes = reinterpret_cast<const char *>(handle.bytes);
+        return {0, std::string(bytes, sizeof handle.bytes)};
+    }
+
+    std::shared_ptr<void> getIpcDevPtr(std::string handle) override {
+        tcuda_ipc_handle native;
+        TORCH_CHECK(handle.size() == sizeof native.bytes,
+            "a CUDA tensor came from a process that does not allocate from tcuda: "
+            "call tcuda.torch.enable() in both processes");
+        std::memcpy(native.bytes, handle.data(), sizeof native.bytes);
+        const auto stream = c10::cuda::getCurrentCUDAStream(current_device());
+        tcuda_stream *const own = handle_of(stream);
+        void *ptr = nullptr;
+        TCUDA_CHECK(tcuda_ipc_import, &native, own, &ptr, nullptr);
+        return std::shared_ptr<void>(ptr, [own](void *imported) {
+            const tcuda_status status = tcuda_ipc_close(imported, own);
+            if (status != TCUDA_STATUS_OK && is_running())
+                TORCH_WARN("closing a CUDA tensor of another process: ", tcuda_last_error());
+        });
+    }
+
+    void enablePeerAccess(DeviceIndex dev, DeviceIndex dev_to_access) override {
+        {
+            // For memory that other parts of the process have from cudaMalloc.
+            const c10::cuda::CUDAGuard guard(dev);
+            const cudaError_t error = cudaDeviceEnablePeerAccess(dev_to_access, 0);
+            if (error == cudaErrorPeerAccessAlreadyEnabled)
+                (void)cudaGetLastError();
+            else
+                C10_CUDA_CHECK(error);
+        }
+        TCUDA_CHECK(tcuda_device_enable_peer_access, dev, dev_to_access);
+    }
+
+    cudaError_t memcpyAsync(void *dst, int dstDevice, const void *src, int srcDevice, size_t count,
+        cudaStream_t stream, bool p2p_enabled) override {
+        if (p2p_enabled || srcDevice == dstDevice)
+            return cudaMemcpyAsync(dst, src, count, cudaMemcpyDeviceToDevice, stream);
+        // tcuda's memory comes from cuMemMap.
+        return cudaMemcpyPeerAsync(dst, dstDevice, src, srcDevice, count, stream);
+    }
+
+    // CUDAAllocator: snapshots and history
+
+    SnapshotInfo snapshot(MempoolId_t mempool_id, bool include_traces) override {
+        tcuda_memory_snapshot *made = nullptr;
+        TCUDA_CHECK(tcuda_memory_snapshot_create, include_traces ? 1 : 0, &made);
+        const std::unique_ptr<tcuda_memory_snapshot, void (*)(tcuda_memory_snapshot *)> owner(
+            made, [](tcuda_memory_snapshot *it) { (void)tcuda_memory_snapshot_destroy(it); });
+        const std::string config =
+            text_of("tcuda_allocator_config_get", tcuda_allocator_config_get);
+        const bool is_expandable = config.find("expandable_segments:False") == std::string::npos;
+        SnapshotInfo result;
+        size_t segments = 0, blocks = 0;
+        TCUDA_CHECK(tcuda_memory_snapshot_counts, made, &segments, &blocks);
+        for (size_t index = 0; index < segments; ++index) {
+            tcuda_segment_info info = TCUDA_INIT(tcuda_segment_info);
+            TCUDA_CHECK(tcuda_memory_snapshot_segment, made, index, &info);
+            const MempoolId_t pool{info.pool_id0, info.pool_id1};
+            if (mempool_id == MempoolId_t{0, 0} || pool == mempool_id)
+                result.segments.push_back(segment_of(made, info, is_expandable));
+        }
+        for (int device = 0; device < device_count_.load(std::memory_order_acquire); ++device) {
+            result.device_traces.emplace_back();
+            if (include_traces) result.device_traces.back() = trace_of(made, device);
+        }
+        if (include_traces) {
+            const std::lock_guard<std::mutex> guard(history_lock_);
+            result.external_annotations.assign(annotations_.begin(), annotations_.end());
+        }
+        using Config = c10::CachingAllocator::AcceleratorAllocatorConfig;
+        auto &metadata = result.config_metadata;
+        metadata.garbage_collection_threshold = Config::garbage_collection_threshold();
+        metadata.max_split_size = Config::max_split_size();
+        metadata.pinned_num_register_threads = CUDAAllocatorConfig::pinned_num_register_threads();
+        metadata.expandable_segments = is_expandable;
+        metadata.release_lock_on_malloc = CUDAAllocatorConfig::release_lock_on_cudamalloc();
+        metadata.pinned_use_host_register = CUDAAllocatorConfig::pinned_use_cuda_host_register();
+        metadata.graph_capture_record_stream_reuse =
+            CUDAAllocatorConfig::graph_capture_record_stream_reuse();
+        metadata.last_allocator_settings = config;
+        metadata.roundup_power2_divisions = Config::roundup_power2_divisions();
+        return result;
+    }
+
+    bool isHistoryEnabled() override { return is_recording_.load(std::memory_order_acquire); }
+
+    void recordHistory(bool enabled, CreateContextFn context_recorder,
+        size_t alloc_trace_max_entries, RecordContext when, bool clearHistory,
+        const std::vector<std::string> &skip_actions) override {
+        TORCH_CHECK(when == RecordContext::NEVER || context_recorder,
+            "stacks are to be recorded, without a function that gathers them");
+        constexpr size_t MOST = 268435456;
+        const size_t entries = std::min(std::max<size_t>(alloc_trace_max_entries, 1), MOST);
+        std::string skipped;
+        for (const auto &action : skip_actions) {
+            (void)c10::CachingDeviceAllocator::parseTraceEntryAction(action);
+            skipped += (skipped.empty() ? "" : ",") + action;
+        }
+        tcuda_history_options options = TCUDA_INIT(tcuda_history_options);
+        options.max_entries = entries;
+        options.flags = !enabled || clearHistory ? TCUDA_RECORD_CLEAR : 0;
+        options.skip_actions = skipped.empty() ? nullptr : skipped.c_str();
+        switch (when) {
+        case RecordContext::NEVER: options.frames_for = TCUDA_FRAMES_NONE; break;
+        case RecordContext::STATE: options.frames_for = TCUDA_FRAMES_STATE; break;
+        case RecordContext::ALLOC: options.frames_for = TCUDA_FRAMES_ALLOC; break;
+        case RecordContext::ALL: options.frames_for = TCUDA_FRAMES_ALL; break;
+        }
+        std::unique_ptr<CreateContextFn> recorder;
+        if (enabled && when != RecordContext::NEVER) {
+            recorder = std::make_unique<CreateContextFn>(context_recorder);
+            options.context = gather;
+            options.user_data = recorder.get();
+            options.destroy = destroy<CreateContextFn>;
+        }
+        TCUDA_CHECK(tcuda_memory_record_history, enabled ? TCUDA_HISTORY_ALL : TCUDA_HISTORY_OFF,
+            &options);
+        (void)recorder.release(); // tcuda destroys it when recording changes
+        const std::lock_guard<std::mutex> guard(history_lock_);
+        most_annotations_ = entries;
+        if (!enabled || clearHistory) annotations_.clear();
+        is_recording_.store(enabled, std::memory_order_release);
+    }
+
+    void recordAnnotation(const std::vector<std::pair<std::string, std::string>> &md) override {
+        if (!isHistoryEnabled()) return;
+        AnnotationEntry entry(current_device(), c10::getApproximateTime());
+        const auto now = std::chrono::system_clock::now().time_since_epoch();
+        // PyTorch writes microseconds there when it takes a snapshot.
+        entry.time_.t_ = static_cast<time_t>(
+            std::chrono::duration_cast<std::chrono::microseconds>(now).count());
+        for (const auto &pair : md) entry.recordUserMetadata(pair.first, pair.second);
+        const std::lock_guard<std::mutex> guard(history_lock_);
+        if (annotations_.size() >= most_annotations_) annotations_.pop_front();
+        annotations_.push_back(std::move(entry));
+    }
+
+    void pushCompileContext(std::string &md) override {
+        TCUDA_CHECK(tcuda_memory_compile_context_push, md.c_str());
+    }
+
+    void popCompileContext() override {
+        const tcuda_status status = tcuda_memory_compile_context_pop();
+        // PyTorch ignores an end without a begin.
+        if (status != TCUDA_STATUS_INVALID_STATE)
+            check("tcuda_memory_compile_context_pop", status);
+    }
+
+    void setUserMetadata(const std::string &metadata) override {
+        TCUDA_CHECK(tcuda_memory_metadata_set, metadata.c_str());
+    }
+
+    std::string getUserMetadata() override {
+        return text_of("tcuda_memory_metadata_get", tcuda_memory_metadata_get);
+    }
+
+    // CUDAAllocator: observers
+
+    void attachOutOfMemoryObserver(OutOfMemoryObserver observer) override {
+        const std::lock_guard<std::mutex> guard(observers_lock_);
+        observers_.push_back(std::move(observer));
+    }
+
+    void attachAllocatorTraceTracker(AllocatorTraceTracker tracker) override {
+        auto held = std::make_unique<AllocatorTraceTracker>(std::move(tracker));
+        TCUDA_CHECK(tcuda_memory_on_event, track, held.get(), destroy<AllocatorTraceTracker>,
+            nullptr);
+        (void)held.release(); // tcuda has it until it is shut down
+    }
+
+    // For delete_block
+
+    /// Frees a block, and tells PyTorch's tools about it.
+    tcuda_status give(void *ptr) {
+        if (ptr == nullptr) return TCUDA_STATUS_OK;
+        if (const auto *interpreter = c10::impl::GPUTrace::get_trace();
+            C10_UNLIKELY(interpreter != nullptr))
+            (*interpreter)
+                ->trace_gpu_memory_deallocation(c10::kCUDA, reinterpret_cast<uintptr_t>(ptr));
+        if (C10_LIKELY(!c10::memoryProfilingEnabled())) return tcuda_free(ptr);
+        return give_profiled(ptr);
+    }
+
+    /// Is tcuda initialised? Tensors may outlive it, and their memory went back with it.
+    static bool is_running() {
+        bool is_initialized = false;
+        return tcuda_is_initialized(&is_initialized) == TCUDA_STATUS_OK && is_initialized;
+    }
+
+private:
+    /// A private pool of a device, which exists while PyTorch counts uses of it.
+    struct Pool {
+        tcuda_mem_pool *handle = nullptr;
+        uint32_t flags = 0;
+        int uses = 0;
+        bool has_allocator = false;
+    };
+    using Key = std::tuple<DeviceIndex, c10::CaptureId_t, c10::CaptureId_t>;
+
+    static Key key(DeviceIndex device, MempoolId_t id) { return {device, id.first, id.second}; }
+
+    static DeviceIndex current_device() {
+        DeviceIndex device = -1;
+        C10_CUDA_CHECK(c10::cuda::GetDevice(&device));
+        return device;
+    }
+
+    /// Allocates a block of 1 or more bytes.
+    void *take(size_t bytes, DeviceIndex device, cudaStream_t stream) {
+        constexpr size_t EXABYTE = 1152921504606846976ULL;
+        TORCH_CHECK_WITH(OutOfMemoryError, bytes < EXABYTE,
+            "CUDA out of memory. Tried to allocate more than 1EB memory.");
+        void *ptr = nullptr;
+        shortage = {bytes, 0, 0};
+        filter_failure = nullptr; // another library's allocation may have left one
+        const tcuda_status status = tcuda_malloc_native(bytes, device, stream, &ptr);
+        if (C10_UNLIKELY(filter_failure != nullptr)) {
+            if (status == TCUDA_STATUS_OK) (void)tcuda_free(ptr);
+            std::rethrow_exception(std::exchange(filter_failure, nullptr));
+        }
+        if (C10_UNLIKELY(status == TCUDA_STATUS_OUT_OF_MEMORY)) throw_out_of_memory(bytes, device);
+        check("tcuda_malloc_native", status);
+        if (const auto *interpreter = c10::impl::GPUTrace::get_trace();
+            C10_UNLIKELY(interpreter != nullptr))
+            (*interpreter)
+                ->trace_gpu_memory_allocation(c10::kCUDA, reinterpret_cast<uintptr_t>(ptr));
+        if (C10_UNLIKELY(c10::memoryProfilingEnabled())) {
+            const auto stats = statistics(device);
+            const size_t rounded = (bytes + 511) / 512 * 512;
+            c10::reportMemoryUsageToProfiler(ptr, static_cast<int64_t>(rounded),
+                stats.allocated_bytes.all.current, stats.reserved_bytes.all.current,
+                c10::Device(c10::DeviceType::CUDA, device));
+        }
+        return ptr;
+    }
+
+    /// Calls the observers, and throws what PyTorch throws.
+    [[noreturn]] void throw_out_of_memory(size_t bytes, DeviceIndex device) {
+        const std::string text = tcuda_last_error();
+        const auto stats = statistics(device);
+        c10::reportOutOfMemoryToProfiler(static_cast<int64_t>(bytes),
+            stats.allocated_bytes.all.current, stats.reserved_bytes.all.current,
+            c10::Device(c10::DeviceType::CUDA, device));
+        std::vector<OutOfMemoryObserver> observers;
+        {
+            const std::lock_guard<std::mutex> guard(observers_lock_);
+            observers = observers_;
+        }
+        Shortage seen = shortage;
+        if (seen.limit_bytes == 0)
+            (void)tcuda_memory_info(device, &seen.free_bytes, &seen.limit_bytes);
+        for (const auto &observer : observers)
+            observer(device, seen.bytes, seen.limit_bytes, seen.free_bytes);
+        TORCH_CHECK_WITH(OutOfMemoryError, false, "CUDA out of memory. ", text);
+    }
+
+    /// Frees a block while PyTorch's profiler follows memory. What other threads allocate or free
+    /// at the same moment may count as this block's bytes.
+    tcuda_status give_profiled(void *ptr) {
+        cudaPointerAttributes attributes{};
+        if (cudaPointerGetAttributes(&attributes, ptr) != cudaSuccess) {
+            (void)cudaGetLastError();
+            return tcuda_free(ptr);
+        }
+        const auto device = static_cast<DeviceIndex>(attributes.device);
+        const auto before = statistics(device);
+        const tcuda_status status = tcuda_free(ptr);
+        if (status != TCUDA_STATUS_OK) return status;
+        const auto after = statistics(device);
+        const auto freed = static_cast<int64_t>(before.allocated_bytes.all.current)
+            - static_cast<int64_t>(after.allocated_bytes.all.current);
+        c10::reportMemoryUsageToProfiler(ptr, -freed, after.allocated_bytes.all.current,
+            after.reserved_bytes.all.current, c10::Device(c10::DeviceType::CUDA, device));
+        return status;
+    }
+
+    /// tcuda's handle of a stream of PyTorch, which never ends.
+    tcuda_stream *handle_of(c10::cuda::CUDAStream stream) {
+        const auto key = std::make_pair(stream.device_index(), stream.stream());
+        const std::lock_guard<std::mutex> guard(streams_lock_);
+        tcuda_stream *&handle = streams_[key];
+        if (handle == nullptr)
+            TCUDA_CHECK(tcuda_stream_from_external, key.first, key.second, &handle);
+        return handle;
+    }
+
+    /// Adds a use of a pool, which is made if it is new.
+    Pool &incref(DeviceIndex device, MempoolId_t id,
+        const std::shared_ptr<CUDAAllocator> &allocator) {
+        const auto found = pools_.find(key(device, id));
+        if (found != pools_.end()) {
+            TORCH_CHECK(allocator == nullptr,
+                "the pool exists: its allocator cannot change any more");
+            found->second.uses += 1;
+            return found->second;
+        }
+        tcuda_pluggable_allocator *source = nullptr;
+        if (allocator != nullptr && allocator.get() != this) {
+            const auto functions = functions_of(allocator);
+            TCUDA_CHECK(tcuda_pluggable_allocator_create, functions.take, functions.give, &source);
+        }
+        tcuda_mem_pool *handle = nullptr;
+        const tcuda_status status =
+            tcuda_mem_pool_from_id(id.first, id.second, source, &handle);
+        const std::string text = status == TCUDA_STATUS_OK ? "" : tcuda_last_error();
+        (void)tcuda_pluggable_allocator_destroy(source); // the pool keeps it
+        TORCH_CHECK(status == TCUDA_STATUS_OK, text);
+        Pool &pool = pools_[key(device, id)];
+        pool.handle = handle;
+        pool.uses = 1;
+        pool.has_allocator = source != nullptr;
+        return pool;
+    }
+
+    Pool &pool_of(DeviceIndex device, MempoolId_t id) {
+        const auto found = pools_.find(key(device, id));
+        TORCH_CHECK(found != pools_.end(), "device ", static_cast<int>(device), " has no pool (",
+            id.first, ", ", id.second, ")");
+        return found->second;
+    }
+
+    void set_flag(DeviceIndex device, MempoolId_t id, uint32_t flag, bool is_set) {
+        const std::lock_guard<std::mutex> guard(pools_lock_);
+        Pool &pool = pool_of(device, id);
+        const uint32_t flags = is_set ? pool.flags | flag : pool.flags & ~flag;
+        TCUDA_CHECK(tcuda_mem_pool_set_flags, pool.handle, flags);
+        pool.flags = flags;
+    }
+
+    /// Has a pool that PyTorch has released memory that could not go back to the driver then?
+    bool has_rest(MempoolId_t id) {
+        const int devices = device_count_.load(std::memory_order_acquire);
+        {
+            const std::lock_guard<std::mutex> guard(pools_lock_);
+            for (int device = 0; device < devices; ++device)
+                if (pools_.count(key(static_cast<DeviceIndex>(device), id)) != 0) return false;
+        }
+        const std::string name = "reserved_bytes_by_private_pools." + std::to_string(id.first)
+            + "_" + std::to_string(id.second) + ".all.current";
+        for (int device = 0; device < devices; ++device) {
+            uint64_t bytes = 0;
+            // A device on which the pool was never used does not have the key.
+            if (tcuda_memory_stat(device, name.c_str(), &bytes) == TCUDA_STATUS_OK && bytes > 0)
+                return true;
+        }
+        return false;
+    }
+
+    static std::vector<tcuda_pool_block> live_blocks(const Pool &pool, DeviceIndex device) {
+        std::vector<tcuda_pool_block> blocks(64);
+        for (;;) {
+            size_t count = 0;
+            TCUDA_CHECK(
+                tcuda_mem_pool_blocks, pool.handle, device, blocks.data(), blocks.size(), &count);
+            const bool is_whole = count <= blocks.size();
+            blocks.resize(count);
+            if (is_whole) return blocks;
+        }
+    }
+
+    SegmentInfo segment_of(
+        tcuda_memory_snapshot *made, const tcuda_segment_info &info, bool is_expandable) {
+        SegmentInfo segment;
+        segment.device = static_cast<DeviceIndex>(info.device);
+        segment.address = reinterpret_cast<size_t>(info.ptr);
+        segment.total_size = info.total_bytes;
+        segment.requested_size = info.requested_bytes;
+        segment.allocated_size = info.allocated_bytes;
+        segment.active_size = info.active_bytes;
+        segment.stream = info.cu_stream;
+        segment.is_large = info.is_small == 0;
+        segment.owner_private_pool_id = MempoolId_t{info.pool_id0, info.pool_id1};
+        {
+            const std::lock_guard<std::mutex> guard(pools_lock_);
+            const auto found =
+                pools_.find(key(segment.device, segment.owner_private_pool_id));
+            const bool is_whole = found != pools_.end()
+                && (found->second.has_allocator
+                    || (found->second.flags & TCUDA_MEM_POOL_NO_SPLIT) != 0);
+            segment.is_expandable = is_expandable && !is_whole;
+        }
+        segment.blocks.reserve(info.block_count);
+        for (size_t index = 0; index < info.block_count; ++index) {
+            tcuda_block_info block = TCUDA_INIT(tcuda_block_info);
+            TCUDA_CHECK(tcuda_memory_snapshot_block, made, info.first_block + index, &block);
+            BlockInfo &into = segment.blocks.emplace_back();
+            into.size = block.bytes;
+            into.requested_size = block.requested_bytes;
+            into.allocated = block.state == TCUDA_BLOCK_ACTIVE_ALLOCATED;
+            into.active = block.state != TCUDA_BLOCK_INACTIVE;
+            into.context_when_allocated = stack_of(block.context);
+        }
+        return segment;
+    }
+
+    static std::vector<TraceEntry> trace_of(tcuda_memory_snapshot *made, int device) {
+        size_t count = 0;
+        TCUDA_CHECK(tcuda_memory_snapshot_event_count, made, device, &count);
+        std::vector<TraceEntry> trace;
+        trace.reserve(count);
+        for (size_t index = 0; index < count; ++index) {
+            tcuda_memory_event event = TCUDA_INIT(tcuda_memory_event);
+            TCUDA_CHECK(tcuda_memory_snapshot_event, made, device, index, &event);
+            if (!is_known(event)) continue;
+            trace.push_back(entry_of(event));
+            trace.back().time_.t_ = static_cast<time_t>(event.time_us);
+        }
+        return trace;
+    }
+
+    std::mutex init_lock_;
+    std::atomic<int> device_count_{0};
+
+    std::mutex pools_lock_;
+    std::map<Key, Pool> pools_;
+
+    std::mutex streams_lock_;
+    std::map<std::pair<DeviceIndex, cudaStream_t>, tcuda_stream *> streams_;
+
+    std::mutex history_lock_;
+    std::deque<AnnotationEntry> annotations_;
+    size_t most_annotations_ = 1;
+    std::atomic<bool> is_recording_{false};
+
+    std::mutex observers_lock_;
+    std::vector<OutOfMemoryObserver> observers_;
+};
+
+/// It is never destroyed: tensors may be freed when the process ends.
+TcudaAllocator &instance() {
+    static TcudaAllocator *const allocator = new TcudaAllocator();
+    return *allocator;
+}
+
+/// The deleter of all blocks. PyTorch calls it from destructors, so that it must not throw.
+void delete_block(void *ptr) {
+    const tcuda_status status = instance().give(ptr);
+    if (C10_UNLIKELY(status != TCUDA_STATUS_OK) && TcudaAllocator::is_running())
+        TORCH_WARN("freeing CUDA memory failed: ", tcuda_last_error());
+}
+
+} // namespace
+
+/// Makes tcuda the allocator of CUDA memory. 0: done; 1: `error` says why not.
+extern "C" __attribute__((visibility("default"))) int tcuda_torch_backend_install(
+    char *error, size_t capacity) {
+    const auto refuse = [&](const char *text) {
+        if (capacity > 0) {
+            std::strncpy(error, text, capacity - 1);
+            error[capacity - 1] = '\0';
+        }
+        return 1;
+    };
+    try {
+        CUDAAllocator *const old = c10::cuda::CUDACachingAllocator::allocator.load();
+        if (old == &instance()) return 0;
+        if (old != nullptr && old->initialized())
+            return refuse("PyTorch has used CUDA already: call tcuda.torch.enable() before that");
+        c10::cuda::CUDACachingAllocator::allocator.store(&instance());
+        c10::SetAllocator(c10::DeviceType::CUDA, &instance());
+        return 0;
+    } catch (const std::exception &failure) {
+        return refuse(failure.what());
+    }
+}

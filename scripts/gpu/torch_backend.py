@@ -1,0 +1,749 @@
+"""Does PyTorch work on tcuda.torch.enable() as on its own allocator? Each check runs in a process
+of its own, so that a crash of one leaves the others alone.
+
+usage: torch_backend.py LIBRARY OUT [CHECK ...]
+
+LIBRARY is libtcuda.so. OUT gets torch_backend.json, and the output of each check. Ends with 77
+where there is no PyTorch, or no GPU. About 4 minutes.
+"""
+
+import argparse
+import gc
+import json
+import os
+import pathlib
+import pickle
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import types
+
+SKIPPED = 77
+PACKAGE = pathlib.Path(__file__).resolve().parent.parent.parent / "python" / "tcuda"
+MIB = 1 << 20
+
+
+class Skipped(Exception):
+    pass
+
+
+def enable():
+    """tcuda.torch alone: the package around it has a compiled part, which is not used here."""
+    package = types.ModuleType("tcuda")
+    package.__path__ = [str(PACKAGE)]
+    sys.modules["tcuda"] = package
+    import tcuda.torch
+
+    tcuda.torch.enable(verbose=bool(os.environ.get("VERBOSE")))
+    import torch
+
+    return torch
+
+
+def need(condition, *what):
+    if not condition:
+        raise AssertionError(" ".join(str(part) for part in what))
+
+
+# ---- Checks: each returns what it saw ----
+
+
+def check_build():
+    start = time.monotonic()
+    torch = enable()
+    took = time.monotonic() - start
+    need(torch.cuda.get_allocator_backend() == "tcuda", torch.cuda.get_allocator_backend())
+    x = torch.ones(1000, device="cuda")
+    need(float(x.sum()) == 1000.0, "a sum")
+    return f"{took:.1f} s; PyTorch {torch.__version__} on {torch.cuda.get_device_name()}"
+
+
+def check_late():
+    import torch
+
+    torch.ones(1, device="cuda")
+    try:
+        enable()
+    except RuntimeError as error:
+        need("already" in str(error), error)
+        return str(error)
+    raise AssertionError("enable() after the first use of CUDA did not raise")
+
+
+def train(torch):
+    """Losses of a small transformer and a convolutional network, and statistics after them."""
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    torch.manual_seed(1)
+    nn = torch.nn
+    layer = nn.TransformerEncoderLayer(128, 4, 512, dropout=0.0, batch_first=True)
+    gpt = nn.ModuleDict({"tokens": nn.Embedding(500, 128),
+                         "body": nn.TransformerEncoder(layer, 3, enable_nested_tensor=False),
+                         "head": nn.Linear(128, 500)}).cuda()
+    network = nn.Sequential(
+        nn.Conv2d(3, 32, 3, padding=1), nn.BatchNorm2d(32), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Conv2d(32, 64, 3, padding=1), nn.ReLU(), nn.Flatten(), nn.Linear(64 * 64, 10)).cuda()
+    parameters = [*gpt.parameters(), *network.parameters()]
+    optimizer = torch.optim.AdamW(parameters, lr=1e-3)
+    side, losses = torch.cuda.Stream(), []
+    for step in range(20):
+        tokens = torch.randint(500, (8, 33 + 13 * (step % 5)))
+        batch = 32 - step % 3
+        pictures, labels = torch.randn(batch, 3, 16, 16), torch.randint(10, (batch,))
+        main = torch.cuda.current_stream()
+        with torch.cuda.stream(side):
+            inputs = [tensor.pin_memory().cuda(non_blocking=True)
+                      for tensor in (tokens, pictures, labels)]
+        main.wait_stream(side)
+        for tensor in inputs:
+            tensor.record_stream(main)
+        tokens, pictures, labels = inputs
+        mask = nn.Transformer.generate_square_subsequent_mask(tokens.shape[1] - 1, device="cuda")
+        logits = gpt["head"](gpt["body"](gpt["tokens"](tokens[:, :-1]), mask=mask, is_causal=True))
+        loss = nn.functional.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten()) \
+            + nn.functional.cross_entropy(network(pictures), labels)
+        optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    del inputs, tensor, tokens, pictures, labels
+    torch.cuda.synchronize()
+    torch.cuda.empty_cache()
+    stats = torch.cuda.memory_stats()
+    keys = [f"{name}.all.{value}" for name in ("allocation", "allocated_bytes", "requested_bytes")
+            for value in ("current", "allocated", "freed", "peak")]
+    return {"losses": [loss.hex() for loss in losses], "stats": {key: stats[key] for key in keys},
+            "keys": sorted(stats)}
+
+
+def check_train():
+    ours = train(enable())
+    child = subprocess.run([sys.executable, __file__, "--torch-train"], text=True,
+                           capture_output=True, check=False)
+    need(child.returncode == 0, "PyTorch alone:", child.stderr[-2000:])
+    theirs = json.loads(child.stdout.splitlines()[-1])
+    need(ours["losses"] == theirs["losses"], ours["losses"], theirs["losses"])
+    need(ours["keys"] == theirs["keys"], "keys of memory_stats:",
+         sorted(set(ours["keys"]) ^ set(theirs["keys"])))
+    differing = {key: (value, theirs["stats"][key]) for key, value in ours["stats"].items()
+                 if value != theirs["stats"][key]}
+    need(all(key.endswith(".peak") for key in differing), "statistics, tcuda and PyTorch:",
+         differing)
+    first, last = float.fromhex(ours["losses"][0]), float.fromhex(ours["losses"][-1])
+    return f"20 losses equal to the last bit, {first:.4f} to {last:.4f}; statistics equal, " \
+           f"except {differing or 'none'}"
+
+
+def check_statistics():
+    torch = enable()
+    cuda = torch.cuda
+    torch.zeros(1, device="cuda")
+    gc.collect()
+    before = cuda.memory_allocated()
+    x = torch.zeros(4 * MIB, dtype=torch.uint8, device="cuda")
+    need(cuda.memory_allocated() - before == 4 * MIB, cuda.memory_allocated(), before)
+    y = torch.zeros(3 * MIB, dtype=torch.uint8, device="cuda")
+    peak = cuda.max_memory_allocated()
+    need(peak >= before + 7 * MIB, peak)
+    del y
+    need(cuda.max_memory_allocated() == peak, "the peak stays")
+    cuda.reset_peak_memory_stats()
+    need(cuda.max_memory_allocated() == before + 4 * MIB, cuda.max_memory_allocated())
+    reserved = cuda.memory_reserved()
+    need(reserved >= cuda.memory_allocated(), reserved)
+    big = torch.empty(64 * MIB, dtype=torch.uint8, device="cuda")
+    del big
+    cuda.empty_cache()
+    need(cuda.memory_reserved() <= reserved + 2 * MIB, cuda.memory_reserved(), reserved)
+    stats = cuda.memory_stats()
+    need(stats["allocated_bytes.all.current"] == cuda.memory_allocated(), "memory_stats")
+    summary = cuda.memory_summary()
+    need("Allocated memory" in summary, summary)
+    segments = cuda.memory_snapshot()
+    held = sum(block["size"] for segment in segments for block in segment["blocks"]
+               if block["state"] == "active_allocated")
+    need(held == cuda.memory_allocated(), held, cuda.memory_allocated())
+    need(any(segment["address"] <= x.data_ptr() < segment["address"] + segment["total_size"]
+             for segment in segments), "the tensor's segment")
+    need(sum(segment["total_size"] for segment in segments) == cuda.memory_reserved(), "segments")
+    cuda.reset_accumulated_memory_stats()
+    need(cuda.memory_stats()["allocation.all.allocated"] == 0, "reset_accumulated_memory_stats")
+    free, total = cuda.mem_get_info()
+    need(0 < free < total, free, total)
+    others = []
+    if hasattr(torch, "accelerator") and hasattr(torch.accelerator, "memory_allocated"):
+        need(torch.accelerator.memory_allocated() == cuda.memory_allocated(), "torch.accelerator")
+        torch.accelerator.empty_cache()
+        others.append("torch.accelerator")
+    return f"memory_stats with {len(stats)} keys, {len(segments)} segments {' '.join(others)}"
+
+
+def check_history():
+    torch = enable()
+    memory = torch.cuda.memory
+    torch.zeros(1, device="cuda")
+    memory._record_memory_history(max_entries=10000)
+
+    def allocate_here():
+        return torch.zeros(5 * MIB, dtype=torch.uint8, device="cuda")
+
+    if hasattr(memory, "_set_memory_metadata"):
+        memory._set_memory_metadata("step 1")
+    held = allocate_here()
+    torch.zeros(MIB, dtype=torch.uint8, device="cuda")
+    snapshot = memory._snapshot()
+    trace = snapshot["device_traces"][0]
+    alloc = [event for event in trace
+             if event["action"] == "alloc" and event["addr"] == held.data_ptr()]
+    need(len(alloc) == 1, trace[:10])
+    need(any(frame["name"] == "allocate_here" for frame in alloc[0]["frames"]), alloc)
+    need(abs(alloc[0]["time_us"] / 1e6 - time.time()) < 100, alloc[0]["time_us"], time.time())
+    if hasattr(memory, "_set_memory_metadata"):
+        need(alloc[0].get("user_metadata") == "step 1", alloc[0].get("user_metadata"))
+        need(memory._get_memory_metadata() == "step 1", memory._get_memory_metadata())
+    need({"alloc", "free_requested", "free_completed"} <= {event["action"] for event in trace},
+         {event["action"] for event in trace})
+    blocks = [block for segment in snapshot["segments"] for block in segment["blocks"]
+              if block["address"] == held.data_ptr()]
+    need(len(blocks) == 1 and any(frame["name"] == "allocate_here"
+                                  for frame in blocks[0]["frames"]), blocks)
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "snapshot.pickle")
+        memory._dump_snapshot(path)
+        with open(path, "rb") as file:
+            loaded = pickle.load(file)
+    from torch.cuda import _memory_viz
+
+    page = _memory_viz.trace_plot(loaded)
+    need("</script>" in page or len(page) > 1000, page[:200])
+    memory._record_memory_history(enabled=None)
+    need(not memory._snapshot()["device_traces"][0], "the history ends")
+    memory._record_memory_history("state", stacks="all")
+    again = allocate_here()
+    blocks = [block for segment in memory._snapshot()["segments"] for block in segment["blocks"]
+              if block["address"] == again.data_ptr()]
+    need(blocks and blocks[0]["frames"], blocks)
+    return f"{len(trace)} events, {len(alloc[0]['frames'])} frames, a page of {len(page)} bytes"
+
+
+def check_out_of_memory():
+    torch = enable()
+    cuda = torch.cuda
+    seen, texts = [], []
+    model = torch.nn.Linear(1000, 1000).cuda()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    torch._C._cuda_attach_out_of_memory_observer(lambda *what: seen.append(what))
+
+    def step():
+        loss = model(torch.ones(64, 1000, device="cuda")).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        return loss.item()
+
+    first = step()
+    for size in (1 << 45, 1 << 62):
+        try:
+            torch.empty(size, dtype=torch.uint8, device="cuda")
+            raise AssertionError(f"{size} bytes were allocated")
+        except cuda.OutOfMemoryError as error:
+            texts.append(str(error))
+    need(len(seen) == 1, seen)
+    total = cuda.mem_get_info()[1]
+    cuda.set_per_process_memory_fraction(0.02)
+    need(abs(cuda.get_per_process_memory_fraction() - 0.02) < 1e-9, "the fraction")
+    held = []
+    try:
+        while True:
+            held.append(torch.empty(256 * MIB, dtype=torch.uint8, device="cuda"))
+            need(len(held) < 1000, "no end")
+    except torch.OutOfMemoryError as error:
+        texts.append(str(error))
+    need(len(held) * 256 * MIB <= 0.02 * total, len(held), total)
+    need(all(text.startswith("CUDA out of memory.") for text in texts), texts)
+    need(len(seen) == 2 and seen[1][1] >= 256 * MIB and 0 < seen[1][2] <= total, seen)
+    need(cuda.memory_stats()["num_ooms"] == 2, cuda.memory_stats()["num_ooms"])
+    held.clear()
+    last = [step() for _ in range(5)][-1]
+    need(last < first, first, last)
+    return f"{seen}; {texts[-1][:300]}"
+
+
+def check_cudnn_benchmark():
+    torch = enable()
+    torch.backends.cudnn.benchmark = True
+    torch.manual_seed(1)
+    convolution = torch.nn.Conv2d(16, 32, 3, padding=1).cuda()
+    x = torch.randn(8, 16, 64, 64, device="cuda", requires_grad=True)
+    found = convolution(x)
+    found.sum().backward()
+    wanted = torch.nn.functional.conv2d(
+        x.double(), convolution.weight.double(), convolution.bias.double(), padding=1)
+    error = float((found.double() - wanted).abs().max())
+    need(error < 0.01, error)
+    return f"largest difference {error:.2e}"
+
+
+def check_pool():
+    torch = enable()
+    cuda = torch.cuda
+    pool = cuda.MemPool()
+    with cuda.use_mem_pool(pool):
+        x = torch.full((4 * MIB,), 1.0, device="cuda")
+    y = torch.full((4 * MIB,), 2.0, device="cuda")
+    segments = pool.snapshot()
+
+    def inside(tensor):
+        return any(segment["address"] <= tensor.data_ptr()
+                   < segment["address"] + segment["total_size"] for segment in segments)
+
+    need(inside(x) and not inside(y), segments)
+    need(all(tuple(segment["segment_pool_id"]) == tuple(pool.id) for segment in segments), segments)
+    need(pool.use_count() == 1, pool.use_count())
+    others = []
+
+    def on_thread():
+        others.append(torch.full((4 * MIB,), 3.0, device="cuda"))
+
+    with cuda.use_mem_pool(pool):
+        need(pool.use_count() == 2, pool.use_count())
+        thread = threading.Thread(target=on_thread)
+        thread.start()
+        thread.join()
+    segments = pool.snapshot()
+    need(not inside(others[0]), "another thread's memory is not the pool's")
+    need(float(x.sum()) == 4 * MIB, "contents")
+    reserved = cuda.memory_reserved()
+    address = x.data_ptr()
+    del x, pool
+    gc.collect()
+    cuda.empty_cache()
+    need(cuda.memory_reserved() <= reserved - 16 * MIB, cuda.memory_reserved(), reserved)
+    second = cuda.MemPool(use_on_oom=True)
+    with cuda.use_mem_pool(second):
+        z = torch.ones(MIB, device="cuda")
+    need(float(z.sum()) == MIB, "use_on_oom")
+    third = cuda.MemPool(no_split=True)
+    with cuda.use_mem_pool(third):
+        z = torch.ones(1000, device="cuda")
+        w = torch.ones(1000, device="cuda")
+    need(len(third.snapshot()) == 2, third.snapshot())
+    with cuda.use_mem_pool(second), cuda.use_mem_pool(third):
+        v = torch.ones(1000, device="cuda")
+    segments = third.snapshot()
+    need(float((z + w + v).sum()) == 3000, "no_split")
+    return f"{len(segments)} segments; nested: in the {'inner' if inside(v) else 'outer'} pool; " \
+           f"was at {address:#x}"
+
+
+SOURCE = r"""
+#include <stddef.h>
+extern int cudaMalloc(void **ptr, size_t bytes);
+extern int cudaFree(void *ptr);
+int taken, given;
+void *take(ptrdiff_t bytes, int device, void *stream) {
+    void *ptr = NULL;
+    taken++;
+    return cudaMalloc(&ptr, (size_t)bytes) == 0 ? ptr : NULL;
+}
+void give(void *ptr, ptrdiff_t bytes, int device, void *stream) { given++; cudaFree(ptr); }
+int count_taken(void) { return taken; }
+int count_given(void) { return given; }
+"""
+
+
+def check_pool_allocator():
+    import ctypes
+
+    torch = enable()
+    cuda = torch.cuda
+    with tempfile.TemporaryDirectory() as folder:
+        source, library = os.path.join(folder, "a.c"), os.path.join(folder, "a.so")
+        with open(source, "w") as file:
+            file.write(SOURCE)
+        subprocess.run(["gcc", "-shared", "-fPIC", "-w", source, "-o", library], check=True)
+        allocator = cuda.memory.CUDAPluggableAllocator(library, "take", "give")
+        counts = ctypes.CDLL(library)
+        pool = cuda.MemPool(allocator.allocator())
+        with cuda.use_mem_pool(pool):
+            x = torch.full((8 * MIB,), 1.0, device="cuda")
+        need(float(x.sum()) == 8 * MIB, "contents")
+        taken = counts.count_taken()
+        need(taken >= 1, taken)
+        del x, pool
+        gc.collect()
+        cuda.empty_cache()
+        given = counts.count_given()
+        need(given == counts.count_taken(), given, counts.count_taken())
+        return f"{taken} segments of the allocator, all given back"
+
+
+def check_graphs():
+    torch = enable()
+    cuda, nn = torch.cuda, torch.nn
+    torch.manual_seed(1)
+    model = nn.Sequential(nn.Linear(256, 1024), nn.ReLU(), nn.Linear(1024, 256)).cuda()
+    inputs = torch.randn(64, 256, device="cuda")
+
+    def work():
+        return model(inputs).square().mean(1)
+
+    with torch.no_grad():
+        side = cuda.Stream()
+        side.wait_stream(cuda.current_stream())
+        with cuda.stream(side):
+            work()
+        cuda.current_stream().wait_stream(side)
+        graph, second = cuda.CUDAGraph(), cuda.CUDAGraph()
+        with cuda.graph(graph):
+            found = work()
+        with cuda.graph(second, pool=graph.pool()):
+            sums = work().sum()
+        others = []
+        for index in range(20):
+            inputs.copy_(torch.randn(64, 256))
+            graph.replay()
+            others.append(torch.full((128 * 1024 * (1 + index % 5),), float(index), device="cuda"))
+            second.replay()
+            wanted = work()
+            need(torch.equal(found, wanted), "a replay differs at", index)
+            need(abs(float(sums) - float(wanted.sum())) < 1e-3, float(sums), float(wanted.sum()))
+            for value, other in enumerate(others):
+                need(float(other.min()) == float(other.max()) == float(value), "corrupted", value)
+            if index % 7 == 6:
+                cuda.empty_cache()
+        handle = cuda.graph_pool_handle()
+        third = cuda.CUDAGraph()
+        with cuda.graph(third, pool=handle):
+            kept = inputs * 2
+            dropped = kept + 1
+            out = dropped.sum()
+            del dropped
+        cuda.empty_cache()
+        third.replay()
+        need(abs(float(out) - float((inputs * 2 + 1).sum())) < 1, "a pool by handle")
+        pools = {tuple(segment["segment_pool_id"]) for segment in cuda.memory_snapshot()}
+        need(len(pools) == 3, pools)
+        graph.reset(), second.reset(), third.reset()
+        del found, sums, kept, out, graph, second, third
+        gc.collect()
+        cuda.empty_cache()
+        left = {tuple(segment["segment_pool_id"]) for segment in cuda.memory_snapshot()}
+        need(left == {(0, 0)}, left)
+    graphed = cuda.make_graphed_callables(model, (torch.randn(64, 256, device="cuda"),))
+    loss = graphed(torch.randn(64, 256, device="cuda")).sum()
+    loss.backward()
+    need(all(p.grad is not None for p in model.parameters()), "gradients")
+    return f"pools {sorted(pools)}; make_graphed_callables"
+
+
+def check_compile():
+    torch = enable()
+    try:
+        import triton
+    except ImportError as error:
+        raise Skipped(f"no Triton: {error}") from error
+    from torch._inductor import config, cudagraph_trees
+
+    config.triton.slow_path_cudagraph_asserts = True
+    config.triton.fast_path_cudagraph_asserts = True
+    torch.manual_seed(1)
+
+    def one(x):
+        return (x.sin() @ x).relu(), x * 2
+
+    def two(x):
+        return x.cos() @ x + 1
+
+    def three(x):
+        return (x - 1).sum(0), x @ x
+
+    fast = [torch.compile(f, mode="reduce-overhead") for f in (one, two, three)]
+    with torch.no_grad():
+        for index in range(12):
+            x = torch.randn(128, 128, device="cuda")
+            torch.compiler.cudagraph_mark_step_begin()
+            a, b = fast[0](x)
+            wanted_a, wanted_b = one(x)
+            if index % 3 == 1:
+                del b  # dies between recordings
+            # Of the three paths after the first graph each is recorded after it was replayed.
+            if index % 4 < 2:
+                c = fast[1](a)
+                need(torch.allclose(c, two(wanted_a), rtol=1e-3, atol=0.1), "two at", index)
+            else:
+                c, d = fast[2](a)
+                need(torch.allclose(d, three(wanted_a)[1], rtol=1e-3, atol=1.0), "three at", index)
+            need(torch.allclose(a, wanted_a, rtol=1e-3, atol=0.1), "one at", index)
+            if index % 3 != 1:
+                need(torch.equal(b, wanted_b), "b at", index)
+    manager = cudagraph_trees.get_container(0).tree_manager
+    checkpoints, graphs = manager.debug_checkpointing_counter, manager.new_graph_id().id
+    need(graphs >= 3, graphs)
+    need(checkpoints >= 1, checkpoints)
+    model = torch.nn.Sequential(
+        torch.nn.Linear(64, 256), torch.nn.GELU(), torch.nn.Linear(256, 64)).cuda()
+    twin = torch.nn.Sequential(
+        torch.nn.Linear(64, 256), torch.nn.GELU(), torch.nn.Linear(256, 64)).cuda()
+    twin.load_state_dict(model.state_dict())
+    compiled = torch.compile(model, mode="reduce-overhead")
+    for _ in range(8):
+        x = torch.randn(32, 64, device="cuda")
+        torch.compiler.cudagraph_mark_step_begin()
+        losses = []
+        for network, owner in ((compiled, model), (twin, twin)):
+            loss = network(x).square().mean()
+            loss.backward()
+            with torch.no_grad():
+                for parameter in owner.parameters():
+                    parameter -= 0.05 * parameter.grad
+                    parameter.grad = None
+            losses.append(loss.item())
+        need(abs(losses[0] - losses[1]) < 1e-3, losses)
+    return f"Triton {triton.__version__}, {graphs} graphs, {checkpoints} checkpoints"
+
+
+def check_record_stream():
+    torch = enable()
+    cuda = torch.cuda
+    side = cuda.Stream()
+    x = torch.zeros(MIB, device="cuda")
+    cuda.synchronize()
+    address = x.data_ptr()
+    with cuda.stream(side):
+        cuda._sleep(2_000_000_000)
+        y = x + 1
+    x.record_stream(side)
+    del x
+    z = torch.full((MIB,), 7.0, device="cuda")
+    need(z.data_ptr() != address, "memory was reused while another stream reads it")
+    need(not side.query(), "the stream was done already")
+    side.synchronize()
+    need(float(y.sum()) == MIB, float(y.sum()))
+    again = []
+    for _ in range(8):
+        again.append(torch.empty(MIB, device="cuda"))
+    need(address in {tensor.data_ptr() for tensor in again}, "memory comes back")
+    return "not reused before the stream was done, and reused after that"
+
+
+def ipc_child(inbox, outbox):
+    try:
+        torch = enable()
+        first, part = inbox.get(timeout=40)
+        outbox.put([float(first.sum()), float(part.sum()), part.numel()])
+        first.add_(1)
+        torch.cuda.synchronize()
+        del first, part
+        inbox.get(timeout=40)
+        made = torch.full((3 * MIB,), 5.0, device="cuda")
+        outbox.put(made)
+        inbox.get(timeout=40)
+        del made
+        outbox.put("done")
+        inbox.get(timeout=40)
+    except BaseException as error:
+        outbox.put(f"{type(error).__name__}: {error}")
+        raise
+
+
+def check_ipc():
+    torch = enable()
+    context = torch.multiprocessing.get_context("spawn")
+    inbox, outbox = context.Queue(), context.Queue()
+    child = context.Process(target=ipc_child, args=(inbox, outbox))
+    child.start()
+    try:
+        before = torch.cuda.memory_allocated()
+        x = torch.arange(MIB, dtype=torch.float32, device="cuda")
+        y = torch.ones(1000, device="cuda")
+        inbox.put((x, y[100:]))
+        found = outbox.get(timeout=60)
+        need(found == [float(x.sum()), 900.0, 900], found)
+        inbox.put(None)
+        got = outbox.get(timeout=60)
+        need(not isinstance(got, str), got)
+        need(float(x[0]) == 1.0, "what the child wrote", float(x[0]))
+        need(float(got.sum()) == 15 * MIB, float(got.sum()))
+        got += 1
+        torch.cuda.synchronize()
+        del got
+        inbox.put(None)
+        need(outbox.get(timeout=60) == "done", "the child ends")
+        del x, y
+        gc.collect()
+        torch.cuda.ipc_collect()
+        left = torch.cuda.memory_allocated() - before
+        inbox.put(None)
+        child.join(30)
+        need(child.exitcode == 0, child.exitcode)
+        return f"both ways; {left} bytes stay allocated here after ipc_collect"
+    finally:
+        if child.is_alive():
+            child.kill()
+
+
+def check_profiler():
+    torch = enable()
+    torch.zeros(1, device="cuda")
+    activities = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
+    with torch.profiler.profile(activities=activities, profile_memory=True) as profiler:
+        x = torch.empty(8 * MIB, dtype=torch.uint8, device="cuda")
+        x.fill_(1)
+        del x
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "trace.json")
+        profiler.export_chrome_trace(path)
+        with open(path) as file:
+            events = [event for event in json.load(file)["traceEvents"]
+                      if event.get("name") == "[memory]"]
+    sizes = [event["args"]["Bytes"] for event in events if event["args"]["Device Type"] == 1]
+    need(8 * MIB in sizes and -8 * MIB in sizes, sizes)
+    return f"sizes {sizes}"
+
+
+def check_settings():
+    torch = enable()
+    cuda = torch.cuda
+    torch.zeros(1, device="cuda")
+    block = cuda.caching_allocator_alloc(5000)
+    cuda.caching_allocator_delete(block)
+    try:
+        cuda.caching_allocator_delete(block)
+        raise AssertionError("a second free of a block did not raise")
+    except RuntimeError as error:
+        text = str(error).splitlines()[0]
+    torch._C._accelerator_setAllocatorSettings("max_split_size_mb:256")
+    need(cuda.memory_stats()["max_split_size"] == 256 * MIB, cuda.memory_stats()["max_split_size"])
+    cuda.memory.caching_allocator_enable(False)
+    before = cuda.memory_reserved()
+    x = torch.ones(20 * MIB, dtype=torch.uint8, device="cuda")
+    del x
+    need(cuda.memory_reserved() <= before, "without the cache", cuda.memory_reserved(), before)
+    cuda.memory.caching_allocator_enable(True)
+    sizes = ""
+    if hasattr(torch._C, "_cuda_getMemoryFraction"):
+        sizes = f"; fraction {torch._C._cuda_getMemoryFraction(0)}"
+    return text[:200] + sizes
+
+
+def check_threads():
+    torch = enable()
+    errors = []
+
+    def work(seed):
+        try:
+            stream, held = torch.cuda.Stream(), []
+            with torch.cuda.stream(stream):
+                for index in range(300):
+                    value = float(seed * 1000 + index)
+                    held.append((torch.full((1 + (index * 7919) % 300_000,), value, device="cuda"),
+                                 value))
+                    if len(held) > 20:
+                        tensor, wanted = held.pop(index % 20)
+                        need(float(tensor.min()) == float(tensor.max()) == wanted, "corrupted")
+        except BaseException as error:
+            errors.append(repr(error))
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(6)]
+    [thread.start() for thread in threads]
+    [thread.join() for thread in threads]
+    need(not errors, errors)
+    return f"6 threads; {torch.cuda.memory_stats()['allocation.all.allocated']} allocations"
+
+
+def check_devices():
+    torch = enable()
+    if torch.cuda.device_count() < 2:
+        raise Skipped("one GPU")
+    x = torch.arange(MIB, device="cuda:0")
+    y = x.to("cuda:1")
+    z = torch.ones(MIB, dtype=torch.int64, device="cuda:1")
+    need(torch.equal((y + z).cpu(), x.cpu() + 1), "copies between devices")
+    stream = torch.cuda.Stream(device=1)
+    x.record_stream(stream)
+    need(torch.cuda.memory_allocated(1) >= 16 * MIB, torch.cuda.memory_allocated(1))
+    return "copies between two devices"
+
+
+CHECKS = {name[6:]: function for name, function in list(globals().items())
+          if name.startswith("check_")}
+SECONDS = {"build": 150, "compile": 150}
+
+
+def run(name):
+    """Runs one check in this process; its last line is the result."""
+    try:
+        result = {"outcome": "passed", "detail": CHECKS[name]()}
+    except Skipped as error:
+        result = {"outcome": "skipped", "detail": str(error)}
+    print("\n" + json.dumps(result), flush=True)
+
+
+def start(name, out):
+    """Runs one check in a process of its own."""
+    begin = time.monotonic()
+    environment = dict(os.environ, CUBLAS_WORKSPACE_CONFIG=":4096:8")
+    environment.setdefault("TCUDA_TORCH_CACHE", str(out / "cache"))
+    limit = SECONDS.get(name, 75)
+    with open(out / f"{name}.txt", "w+") as file:
+        child = subprocess.Popen([sys.executable, __file__, "--check", name], stdout=file,
+                                 stderr=subprocess.STDOUT, env=environment)
+        try:
+            status = child.wait(limit)
+        except subprocess.TimeoutExpired:
+            child.kill()
+            child.wait()
+            status = f"not over after {limit} s"
+        file.seek(0)
+        said = file.read()
+    result = {"outcome": "FAILED", "detail": f"ended with {status}"}
+    if status == 0:
+        result = json.loads(said.strip().splitlines()[-1])
+    else:
+        result["output"] = said[-6000:]
+    result.update(name=name, seconds=round(time.monotonic() - begin, 1))
+    print(f"{name:<18} {result['outcome']:<8} {result['seconds']:6.1f} s  {result['detail']}",
+          flush=True)
+    if "output" in result:
+        print(f"--- {name}:\n{result['output']}\n---", flush=True)
+    return result
+
+
+def main():
+    if sys.argv[1:2] == ["--check"]:
+        run(sys.argv[2])
+        return
+    if sys.argv[1:2] == ["--torch-train"]:
+        os.environ["PYTORCH_CUDA_ALLOC_CONF"] = "expandable_segments:True"
+        import torch
+
+        print("\n" + json.dumps(train(torch)))
+        return
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("library", type=pathlib.Path)
+    parser.add_argument("out", type=pathlib.Path)
+    parser.add_argument("checks", nargs="*", default=list(CHECKS))
+    options = parser.parse_args()
+    try:
+        import torch
+    except ImportError:
+        print("skipped: python3 has no PyTorch")
+        sys.exit(SKIPPED)
+    if not torch.cuda.is_available():
+        print("skipped: PyTorch sees no GPU")
+        sys.exit(SKIPPED)
+    out = options.out.resolve()
+    out.mkdir(parents=True, exist_ok=True)
+    os.environ["TCUDA_LIBRARY"] = str(options.library.resolve())
+    results = [start(name, out) for name in options.checks]
+    (out / "torch_backend.json").write_text(json.dumps(results, indent=1) + "\n")
+    failed = [result["name"] for result in results if result["outcome"] == "FAILED"]
+    print(f"{len(results)} checks, {len(failed)} failed: {' '.join(failed)}")
+    sys.exit(1 if failed else 0)
+
+
+if __name__ == "__main__":
+    main()
