@@ -122,7 +122,7 @@ def check_train():
     child = subprocess.run([sys.executable, __file__, "--torch-train"], text=True,
                            capture_output=True, check=False)
     need(child.returncode == 0, "PyTorch alone:", child.stderr[-2000:])
-    theirs = json.loads(child.stdout.splitlines()[-1])
+    theirs = json.loads(child.stdout.strip().splitlines()[-1])
     need(ours["losses"] == theirs["losses"], ours["losses"], theirs["losses"])
     need(ours["keys"] == theirs["keys"], "keys of memory_stats:",
          sorted(set(ours["keys"]) ^ set(theirs["keys"])))
@@ -262,7 +262,7 @@ def check_out_of_memory():
         texts.append(str(error))
     need(len(held) * 256 * MIB <= 0.02 * total, len(held), total)
     need(all(text.startswith("CUDA out of memory.") for text in texts), texts)
-    need(len(seen) == 2 and seen[1][1] >= 256 * MIB and 0 < seen[1][2] <= total, seen)
+    need(len(seen) == 2 and 0 < seen[1][1] and 0 < seen[1][2] <= total, seen)
     need(cuda.memory_stats()["num_ooms"] == 2, cuda.memory_stats()["num_ooms"])
     held.clear()
     last = [step() for _ in range(5)][-1]
@@ -427,6 +427,7 @@ def check_graphs():
         need(len(pools) == 3, pools)
         graph.reset(), second.reset(), third.reset()
         del found, sums, kept, out, graph, second, third
+        torch._C._cuda_clearCublasWorkspaces()  # captures have some in their pools
         gc.collect()
         cuda.empty_cache()
         left = {tuple(segment["segment_pool_id"]) for segment in cuda.memory_snapshot()}
@@ -700,7 +701,9 @@ def start(name, out):
         said = file.read()
     result = {"outcome": "FAILED", "detail": f"ended with {status}"}
     if status == 0:
-        result = json.loads(said.strip().splitlines()[-1])
+        # Something may be printed after it, when the process ends.
+        lines = [line for line in said.splitlines() if line.startswith('{"outcome"')]
+        result = json.loads(lines[-1])
     else:
         result["output"] = said[-6000:]
     result.update(name=name, seconds=round(time.monotonic() - begin, 1))

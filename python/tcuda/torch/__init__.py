@@ -60,7 +60,11 @@ def enable(library: Union[str, os.PathLike, None] = None, verbose: bool = False)
 
     path = _find_library(library)
     # The backend takes the functions of tcuda from the process.
-    tcuda = ctypes.CDLL(path, mode=ctypes.RTLD_GLOBAL)
+    try:
+        tcuda = ctypes.CDLL(path, mode=ctypes.RTLD_GLOBAL)
+    except OSError as error:
+        raise OSError(f"{error}: pass the path of libtcuda.so to tcuda.torch.enable(), or set "
+                      "TCUDA_LIBRARY") from None
     backend = ctypes.CDLL(str(_built(torch, path, verbose)))
     error = ctypes.create_string_buffer(4096)
     # Not released: no other thread may use CUDA meanwhile.

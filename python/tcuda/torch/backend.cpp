@@ -51,11 +51,17 @@ using c10::CachingDeviceAllocator::AnnotationEntry;
 
 // ---- Statuses ----
 
+/// Programs look for this beginning, which tcuda's sentences about allocations have.
+[[noreturn]] void throw_out_of_memory(const std::string &text) {
+    constexpr const char *BEGINNING = "CUDA out of memory. ";
+    const bool has_it = text.rfind(BEGINNING, 0) == 0;
+    TORCH_CHECK_WITH(OutOfMemoryError, false, has_it ? "" : BEGINNING, text);
+}
+
 /// Throws what a failed call of this thread means in PyTorch.
 [[noreturn]] void fail(const char *function, tcuda_status status) {
     const std::string text = tcuda_last_error();
-    TORCH_CHECK_WITH(
-        OutOfMemoryError, status != TCUDA_STATUS_OUT_OF_MEMORY, "CUDA out of memory. ", text);
+    if (status == TCUDA_STATUS_OUT_OF_MEMORY) throw_out_of_memory(text);
     TORCH_CHECK(false, text, " (", function, ": ", tcuda_status_name(status), ")");
 }
 
@@ -752,7 +758,7 @@ private:
             if (status == TCUDA_STATUS_OK) (void)tcuda_free(ptr);
             std::rethrow_exception(std::exchange(filter_failure, nullptr));
         }
-        if (C10_UNLIKELY(status == TCUDA_STATUS_OUT_OF_MEMORY)) throw_out_of_memory(bytes, device);
+        if (C10_UNLIKELY(status == TCUDA_STATUS_OUT_OF_MEMORY)) report_shortage(bytes, device);
         check("tcuda_malloc_native", status);
         if (const auto *interpreter = c10::impl::GPUTrace::get_trace();
             C10_UNLIKELY(interpreter != nullptr))
@@ -769,7 +775,7 @@ private:
     }
 
     /// Calls the observers, and throws what PyTorch throws.
-    [[noreturn]] void throw_out_of_memory(size_t bytes, DeviceIndex device) {
+    [[noreturn]] void report_shortage(size_t bytes, DeviceIndex device) {
         const std::string text = tcuda_last_error();
         const auto stats = statistics(device);
         c10::reportOutOfMemoryToProfiler(static_cast<int64_t>(bytes),
@@ -785,7 +791,7 @@ private:
             (void)tcuda_memory_info(device, &seen.free_bytes, &seen.limit_bytes);
         for (const auto &observer : observers)
             observer(device, seen.bytes, seen.limit_bytes, seen.free_bytes);
-        TORCH_CHECK_WITH(OutOfMemoryError, false, "CUDA out of memory. ", text);
+        throw_out_of_memory(text);
     }
 
     /// Frees a block while PyTorch's profiler follows memory. What other threads allocate or free
