@@ -513,6 +513,9 @@ def check_record_stream():
     cuda = torch.cuda
     side = cuda.Stream()
     x = torch.zeros(MIB, device="cuda")
+    # Kernels are loaded at their first use, which may wait for the device.
+    torch.full_like(x + 1, 7.0)
+    cuda._sleep(1)
     cuda.synchronize()
     address = x.data_ptr()
     with cuda.stream(side):
@@ -562,9 +565,10 @@ def check_ipc():
         before = torch.cuda.memory_allocated()
         x = torch.arange(MIB, dtype=torch.float32, device="cuda")
         y = torch.ones(1000, device="cuda")
+        total = float(x.sum())
         inbox.put((x, y[100:]))
         found = outbox.get(timeout=60)
-        need(found == [float(x.sum()), 900.0, 900], found)
+        need(found == [total, 900.0, 900], found)
         inbox.put(None)
         got = outbox.get(timeout=60)
         need(not isinstance(got, str), got)
