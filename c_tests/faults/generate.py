@@ -19,9 +19,9 @@ class Generator:
         return p.is_pointer and not p.is_const and p.pointee in self.header.opaque
 
     def is_output(self, p):
-        """Host memory that the call writes and of which the size is known."""
+        """Host memory that the call writes only if it succeeds, and of which the size is known."""
         foreign = p.pointee.startswith("struct ") and not p.pointee.endswith("*")
-        return p.is_pointer and not p.is_const and p.pointee != "void" \
+        return p.is_pointer and not p.is_const and p.pointee not in ("void", "tcuda_error") \
             and not self.is_handle(p) and not foreign
 
     def size(self, function, p):
