@@ -7,6 +7,7 @@ use crate::options::{shut_down, text_of, work};
 use crate::status_of;
 use crate::world::last_error;
 use std::time::Duration;
+use tcuda::base::error::Error;
 use tcuda::driver::inject::{Effect, Rule, Rules, Target, parse};
 use tcuda::driver::{NAMES, inject};
 use tcuda::ffi::device::tcuda_init;
@@ -53,7 +54,7 @@ pub fn run(data: &[u8]) {
     let rules = match parse(utf8) {
         Ok(rules) => rules,
         Err(error) => {
-            let sentence = error.to_string();
+            let sentence = Error::Faults(error).to_string();
             assert_eq!((told, last_error()), (status::INVALID_ARGUMENT, sentence.clone()));
             let parts = || utf8.split(',').map(str::trim).filter(|part| !part.is_empty());
             let begins = |part: &str| {
