@@ -320,8 +320,12 @@ public:
     void recordStream(const DataPtr &ptr, c10::cuda::CUDAStream stream) override {
         // As in PyTorch: memory of other libraries or processes is not tracked.
         if (ptr.get() == nullptr || ptr.get_deleter() != &delete_block) return;
-        // By the native handle: a stream may be new to tcuda while it is captured.
-        tcuda_torch_record_stream(ptr.get(), stream.stream());
+        // By the native handle, because a stream may be new to tcuda while it is captured. NULL is
+        // the default stream of the block's device, and this one may be of another device.
+        if (stream.stream() == nullptr)
+            TCUDA_CHECK(tcuda_record_stream, ptr.get(), handle_of(stream));
+        else
+            tcuda_torch_record_stream(ptr.get(), stream.stream());
     }
 
     DeviceStats getDeviceStats(DeviceIndex device) override {
