@@ -26,7 +26,11 @@ export CARGO_ZIGBUILD_ZIG_PATH=$zig_tools/ziglang/zig
 export ZIG_GLOBAL_CACHE_DIR=$root/$build/zig ZIG_LOCAL_CACHE_DIR=$root/$build/zig
 export CARGO_PROFILE_RELEASE_DEBUG=line-tables-only
 sysroot=$(rustc --print sysroot)
-objcopy=$sysroot/lib/rustlib/$(rustc --print host-tuple)/bin/rust-objcopy
+# Some toolchains have its libLLVM only beside rustc.
+objcopy() {
+    local bin=$sysroot/lib/rustlib/$(rustc --print host-tuple)/bin
+    LD_LIBRARY_PATH=$sysroot/lib "$bin/rust-objcopy" "$@"
+}
 registry=$(echo "${CARGO_HOME:-$HOME/.cargo}"/registry/src/*/)
 
 # A libgcc_s to link with: its name and the functions that Rust calls. cargo-zigbuild would put an
@@ -68,12 +72,12 @@ libraries() {
     rm -rf "$folder"
     mkdir -p "$folder/lib"
     for name in libtcuda.so libtcuda_sim.so; do
-        "$objcopy" --only-keep-debug "$built/$name" "$folder/$name.debug"
+        objcopy --only-keep-debug "$built/$name" "$folder/$name.debug"
         # No .gnu_debuglink: it has a sum of the debug file, where zig puts paths of this machine.
-        "$objcopy" --strip-all "$built/$name" "$folder/lib/$name"
+        objcopy --strip-all "$built/$name" "$folder/lib/$name"
     done
     # Bitcode for link-time optimisation is two thirds of the archive; only rustc reads it.
-    "$objcopy" --strip-debug --remove-section=.llvmbc --remove-section=.llvmcmd \
+    objcopy --strip-debug --remove-section=.llvmbc --remove-section=.llvmcmd \
         "$built/libtcuda.a" "$folder/lib/libtcuda.a"
 }
 
