@@ -191,6 +191,47 @@ static void blocks_have_their_frames(void)
     CHECK_OK(tcuda_free(other));
 }
 
+/* Memory that a call gives back has the frames of the call, if every event has frames. */
+static void released_memory_has_frames(int32_t frames_for, int32_t line, bool expected)
+{
+    tcuda_history_options options = TCUDA_INIT(tcuda_history_options);
+    options.max_entries = ENTRIES;
+    options.frames_for = frames_for;
+    options.flags = TCUDA_RECORD_CLEAR | TCUDA_RECORD_HOST;
+    options.frames = frames_of;
+    void *pinned = NULL, *const block = take("comes", line);
+    CHECK_OK(tcuda_host_malloc(1000, &pinned));
+    CHECK_OK(tcuda_free(block));
+    CHECK_OK(tcuda_host_free(pinned));
+    CHECK_OK(tcuda_memory_record_history(TCUDA_HISTORY_ALL, &options));
+    at("empties", line);
+    CHECK_OK(tcuda_memory_empty_cache());
+    CHECK_EQ(count_in_snapshot("empties", line) >= 1, expected);
+    at("empties_host", line);
+    CHECK_OK(tcuda_host_memory_empty_cache());
+    CHECK_EQ(count_in_snapshot("empties_host", line) >= 1, expected);
+    record(TCUDA_HISTORY_OFF, TCUDA_RECORD_CLEAR);
+}
+
+/* The frames of a call that failed are not those of later events. */
+static void frames_end_with_their_call(void)
+{
+    tcuda_mem_pool *pool = NULL;
+    void *none = NULL;
+    CHECK_OK(tcuda_mem_pool_create(NULL, 0, &pool));
+    CHECK_OK(tcuda_mem_pool_begin(pool, 0));
+    void *const block = take("comes", 21);
+    CHECK_OK(tcuda_mem_pool_end(pool, 0));
+    CHECK_OK(tcuda_free(block));
+    record(TCUDA_HISTORY_ALL, TCUDA_RECORD_CLEAR);
+    at("fails", 22);
+    CHECK_STATUS(TCUDA_STATUS_OUT_OF_MEMORY, tcuda_malloc((size_t)1 << 46, 0, NULL, &none));
+    CHECK_EQ(count_in_snapshot("fails", 22), 1);
+    CHECK_OK(tcuda_mem_pool_destroy(pool));
+    CHECK_EQ(count_in_snapshot("fails", 22), 1);
+    record(TCUDA_HISTORY_OFF, TCUDA_RECORD_CLEAR);
+}
+
 int main(void)
 {
     SKIP_WITHOUT_GPU();
@@ -198,5 +239,8 @@ int main(void)
     a_small_ring_stays_small();
     clear_and_off_keep_the_frames_of_live_blocks();
     threads_meet_a_search();
+    released_memory_has_frames(TCUDA_FRAMES_ALL, 12, true);
+    released_memory_has_frames(TCUDA_FRAMES_ALLOC, 13, false);
+    frames_end_with_their_call();
     return finish();
 }

@@ -102,6 +102,7 @@ static void events_have_rounded_sizes_and_frames(void)
     CHECK_STATUS(TCUDA_STATUS_INVALID_POINTER, tcuda_host_free(small));
     line = 4;
     CHECK_OK(tcuda_host_free(large));
+    line = 5;
     CHECK_OK(tcuda_host_memory_empty_cache());
     read_events();
     CHECK_EQ(entry_count, 10);
@@ -113,8 +114,8 @@ static void events_have_rounded_sizes_and_frames(void)
     is_event(5, "free_completed", small, 128, "place:3");
     is_event(6, "free_requested", large, 100 * KIB + 512, "place:4");
     is_event(7, "free_completed", large, 100 * KIB + 512, "place:4");
-    is_event(8, "segment_free", small, 2 * MIB, "");
-    is_event(9, "segment_free", large, 2 * MIB, "");
+    is_event(8, "segment_free", small, 2 * MIB, "place:5");
+    is_event(9, "segment_free", large, 2 * MIB, "place:5");
 }
 
 static void a_block_that_waits_completes_later(void)
@@ -139,7 +140,7 @@ static void a_block_that_waits_completes_later(void)
     read_events();
     CHECK_EQ(entry_count, 5);
     is_event(3, "free_completed", block, 5056, "place:1");
-    is_event(4, "segment_free", block, 2 * MIB, "");
+    is_event(4, "segment_free", block, 2 * MIB, "place:3");
     CHECK_OK(tcuda_stream_destroy(stream));
 }
 

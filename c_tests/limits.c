@@ -161,7 +161,7 @@ static long events_in(tcuda_memory_snapshot *snapshot, long *dropped)
 static void events_that_the_system_refuses(int resource)
 {
     /* Three of each pair, and the snapshot itself. */
-    enum { PAIRS = 200000, EVENTS = 3 * PAIRS + 1 };
+    enum { PAIRS = 200000, EVENTS = 3 * PAIRS };
     tcuda_history_options options = TCUDA_INIT(tcuda_history_options);
     options.frames_for = TCUDA_FRAMES_NONE;
     options.max_entries = 1 << 28;

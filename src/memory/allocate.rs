@@ -65,7 +65,7 @@ impl DeviceMemory {
         stream: &Stream,
         bytes: u64,
     ) -> Result<u64> {
-        history::before_allocation(stream);
+        let _frames = history::before_allocation(stream);
         observers::check()?;
         if self.server() != Server::Cache && bytes < TOO_LARGE {
             return self.allocate_uncached(gpus, device, stream, bytes);

@@ -276,7 +276,7 @@ impl DeviceMemory {
         let refuse = |why| Error::InvalidPointer { ptr: address as usize, why };
         let (arena, offset) = arena_in(pool, address).ok_or_else(|| refuse(NOT_IN_POOL))?;
         let stream = arena.stream().ok_or_else(|| refuse(ENDED))?;
-        history::before_allocation(stream);
+        let _frames = history::before_allocation(stream);
         let _context = suballocations::context(device);
         {
             let state = &mut arena.enter()?;

@@ -61,7 +61,7 @@ fn free_watched(gpus: &Gpus, address: u64) -> Result<()> {
         sanitizer::freed(address);
         return free_block::<false>(gpus, address);
     }
-    history::before_free();
+    let _frames = history::before_free();
     // Before another thread can have it.
     sanitizer::freed(address);
     free_block::<true>(gpus, address)
@@ -205,7 +205,7 @@ pub fn annotate(address: u64, text: &str) -> Result<()> {
     if !history::is_on() {
         return find(address).map(|_| ());
     }
-    history::before_free();
+    let _frames = history::before_free();
     let stored = metadata::store(text.as_bytes());
     let Locked { state, id } = match addresses::arena_of(address) {
         Some(found) => lock_mapped(found, address)?,

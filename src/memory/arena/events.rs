@@ -104,10 +104,8 @@ pub fn segment_of(arena: &Arena, action: Action, address: u64, bytes: u64) {
 
 #[cold]
 fn record_segment_of(arena: &Arena, action: Action, address: u64, bytes: u64) {
-    let comes = matches!(action, Action::SegmentMap | Action::SegmentAlloc);
-    let stack = if comes { pending_stack() } else { 0 };
     let stream = arena.stream().map_or(0, |stream| stream.native() as u64);
-    let pool = arena.pool().word();
+    let (pool, stack) = (arena.pool().word(), pending_stack());
     let event = Event { address, bytes, stream, pool, stack, ..Event::of(action) };
     push(arena.device as usize, event);
 }

@@ -13,7 +13,6 @@ use crate::memory::device::lookup::unknown_pointer;
 use crate::memory::device::{DeviceMemory, hooks, uncached};
 use crate::memory::stats::ledger::change_of;
 use crate::memory::trace::history;
-use crate::observe::flags;
 
 /// The memory behind a block.
 pub struct Exported {
@@ -70,9 +69,7 @@ pub fn forget(address: u64) {
 
 /// Frees a block that the host freed before, and that no other process has any more.
 pub fn free(gpus: &Gpus, address: u64) {
-    if flags::is_watched() {
-        history::before_free();
-    }
+    let _frames = history::before_free();
     let found = addresses::arena_of(address).or_else(|| segmented::arena_of(address));
     let Some((arena, offset)) = found else { return };
     let Ok(device) = gpus.device(arena.device) else { return };

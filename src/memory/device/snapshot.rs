@@ -208,8 +208,7 @@ impl DeviceStats {
         wanted.0 += count;
         wanted.1 += count;
         if with_history {
-            // This snapshot is recorded as an event too.
-            wanted.2 = history::ring(Some(device)).len() + 1;
+            wanted.2 = history::ring(Some(device)).len();
         }
         if !snapshot.has_room(wanted) {
             return Ok(Some(wanted));
@@ -218,12 +217,13 @@ impl DeviceStats {
         chosen().for_each(|arena| snapshot.add(arena));
         uncached_blocks().for_each(|(address, block)| snapshot.add_uncached(*address, block));
         let active = snapshot.segments[first..].iter().map(|segment| segment.active).sum();
-        history::snapshot_taken(device, active, pool.unwrap_or(PoolId::DEFAULT));
         let range = if with_history {
             snapshot.add_events(Some(device), pool)?
         } else {
             EventRange::default()
         };
+        // As in PyTorch, a snapshot has the events of earlier ones, not its own.
+        history::snapshot_taken(device, active, pool.unwrap_or(PoolId::DEFAULT));
         let mut all = Statistics::default();
         self.statistics(&mut all);
         snapshot.devices.push(EventRange {

@@ -150,6 +150,7 @@ impl DeviceMemory {
     /// it.
     pub fn empty_cache(&self, gpus: &Gpus) -> Result<()> {
         waiting::refuse_in_callback()?;
+        let _frames = history::before_free();
         self.trim_pool(gpus, gpus.device(self.ordinal)?)?;
         let _relaxed = Relaxed::enter(self.driver);
         self.with_ledger(None, |stats| stats.ledger.count(|all| all.num_sync_all_streams += 1));

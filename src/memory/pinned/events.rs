@@ -46,7 +46,6 @@ fn push(heap: &mut Heap, id: u32, actions: &[Action]) {
 /// is about to be freed: another thread may get its addresses before the driver call returns.
 pub fn of_segment(action: Action, memory: Memory) {
     if is_on() {
-        let stack = if matches!(action, Action::SegmentAlloc) { pending_stack() } else { 0 };
-        host_event(action, memory.base as u64, memory.bytes as u64, stack);
+        host_event(action, memory.base as u64, memory.bytes as u64, pending_stack());
     }
 }

@@ -157,7 +157,7 @@ impl HostMemory {
         if bytes == 0 {
             return Ok(0);
         }
-        history::before_host_allocation();
+        let _frames = history::before_host_allocation();
         let (class, request) = self.request(bytes as u64)?;
         let shard = thread::share(self.generation, &self.next_shard) as usize % SHARDS;
         let index = class * SHARDS + shard;
@@ -271,7 +271,7 @@ impl HostMemory {
     /// Frees a block. It becomes free after the present work of the streams that use it.
     #[inline]
     pub fn free(&self, gpus: &Gpus, address: usize) -> Result<()> {
-        history::before_free();
+        let _frames = history::before_free();
         sanitizer::unpinned(address as u64);
         let starts = |block: &Block, offset| block.state == State::Allocated && offset == 0;
         let found = self.find(address, starts);

@@ -8,6 +8,7 @@ use crate::base::waiting;
 use crate::gpu::device::Device;
 use crate::gpu::gpus::Gpus;
 use crate::memory::device::settle::{Polled, poll};
+use crate::memory::trace::history;
 use crate::memory::trace::ring::Action;
 
 impl HostMemory {
@@ -60,6 +61,7 @@ impl HostMemory {
     /// the cache.
     pub fn empty_cache(&self, gpus: &Gpus) -> Result<()> {
         waiting::refuse_in_callback()?;
+        let _frames = history::before_free();
         let mut outcome = Ok(());
         for index in 0..HEAPS {
             let settled = self.settle(gpus, &mut self.heap(index));

@@ -108,28 +108,48 @@ pub fn is_on() -> bool {
     RECORDER.is_some() || listeners::is_on()
 }
 
+/// The frames of this thread's current call. Events after its end do not get them.
+#[must_use]
+pub struct CallFrames {
+    are_gathered: bool,
+}
+
+impl CallFrames {
+    #[inline(always)]
+    fn gather(needed: FramesFor, stream: impl FnOnce() -> u64) -> CallFrames {
+        let are_gathered = is_on();
+        if are_gathered {
+            capture_stack(needed, stream());
+        }
+        CallFrames { are_gathered }
+    }
+}
+
+impl Drop for CallFrames {
+    #[inline(always)]
+    fn drop(&mut self) {
+        if self.are_gathered {
+            STATE.with(|state| state.is_pending.set(false));
+        }
+    }
+}
+
 /// Gathers the frames before an allocation on a stream.
 #[inline(always)]
-pub fn before_allocation(stream: &Stream) {
-    if is_on() {
-        capture_stack(FramesFor::State, stream.native() as u64);
-    }
+pub fn before_allocation(stream: &Stream) -> CallFrames {
+    CallFrames::gather(FramesFor::State, || stream.native() as u64)
 }
 
 /// Gathers the frames before an allocation of pinned memory, which has no stream.
 #[inline(always)]
-pub fn before_host_allocation() {
-    if is_on() {
-        capture_stack(FramesFor::State, 0);
-    }
+pub fn before_host_allocation() -> CallFrames {
+    CallFrames::gather(FramesFor::State, || 0)
 }
 
-/// Gathers the frames before a free or an annotation.
+/// Gathers the frames before a free, an annotation, or the release of unused memory.
 #[inline(always)]
-pub fn before_free() {
-    if is_on() {
-        capture_stack(FramesFor::All, 0);
-    }
+pub fn before_free() -> CallFrames {
+    CallFrames::gather(FramesFor::All, || 0)
 }
 
 /// Captures the stack of this thread, if the recorder wants frames for `needed`.
@@ -211,7 +231,7 @@ fn remove_unreferenced(_records: &Held<'_, ()>) {
     stacks::finish(&ids, walked);
 }
 
-/// The gathered stack, for a segment event that comes before the event of its block.
+/// The gathered stack, for the event of a segment, which other events of the call may follow.
 pub(in crate::memory) fn pending_stack() -> u32 {
     if !STATE.with(|state| state.is_pending.get()) {
         return 0;
