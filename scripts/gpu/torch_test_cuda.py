@@ -1,12 +1,13 @@
 """Runs PyTorch's own test/test_cuda.py with PyTorch's allocator and with tcuda's, and compares.
 
-usage: torch_test_cuda.py CHECKOUT OUT [--only CLASS] [--seconds N]
+usage: torch_test_cuda.py CHECKOUT OUT [--only NAMES] [--seconds N] [--at-once] [--jobs N]
 
 CHECKOUT is a checkout of PyTorch, or a folder with test/test_cuda.py; nothing of it is copied here.
 Names that its version imports from torch.testing, and that the installed PyTorch does not have, are
-replaced by ones that change nothing. With two GPUs both allocators run at the same time, each with
-a GPU of its own. Subprocesses of tests use the same allocator. Needs the package tcuda, pytest,
-expecttest and psutil; OUT gets torch_test_cuda.json. Exit status 77: no PyTorch with a GPU.
+replaced by ones that change nothing. With two GPUs, or --at-once, both allocators run at the same
+time; with two GPUs, each with a GPU of its own. Tests that fail beside others run once more alone.
+Subprocesses of tests use the same allocator. Needs the package tcuda, pytest, expecttest and
+psutil; OUT gets torch_test_cuda.json. Exit status 77: no PyTorch with a GPU.
 """
 
 import argparse
@@ -90,25 +91,42 @@ class Run:
         found = re.findall(r"^\S+?::(\S+)$", text, re.MULTILINE)
         if status != 0 or not found:
             sys.exit(f"the tests cannot be collected:\n{text[-3000:]}")
-        return [name for name in found if name.startswith(self.options.only)]
+        return [name for name in found if name.startswith(tuple(self.options.only.split(",")))]
 
     def all(self):
         """Outcome and, after a failure, the end of the output, by the name of the test."""
         self.end = time.monotonic() + self.options.seconds
         outcomes, names = {}, self.names()
-        for start in range(0, len(names), GROUP):
-            group = names[start:start + GROUP]
-            status, text = self.run(group, GROUP_SECONDS, outcomes)
-            if status not in (0, 1):  # It crashed or did not end: one by one.
-                for name in group:
-                    status, text = self.run([name], TEST_SECONDS, outcomes)
-                    outcomes.setdefault(name, ("CRASHED" if status else "SKIPPED", text[-1500:]))
-            for name in group:
-                outcomes.setdefault(name, ("SKIPPED", ""))
+
+        def run_group(start):
+            self.group(names[start:start + GROUP], outcomes)
             print(f"{self.allocator}: {len(outcomes)} of {len(names)}", flush=True)
-            if time.monotonic() > self.end:
-                break
+
+        with concurrent.futures.ThreadPoolExecutor(self.options.jobs) as threads:
+            list(threads.map(run_group, range(0, len(names), GROUP)))
         return outcomes
+
+    def group(self, names, outcomes):
+        """Runs tests in one process, or one by one if it crashes or does not end."""
+        if time.monotonic() > self.end:
+            return
+        status, text = self.run(names, GROUP_SECONDS, outcomes)
+        if status not in (0, 1):
+            for name in names:
+                if time.monotonic() > self.end:
+                    return
+                status, text = self.run([name], TEST_SECONDS, outcomes)
+                outcomes.setdefault(name, ("CRASHED" if status else "SKIPPED", text[-1500:]))
+        for name in names:
+            outcomes.setdefault(name, ("SKIPPED", ""))
+
+    def again(self, outcomes):
+        """Runs the tests that failed beside others once more, without others at the same time."""
+        names = [name for name, (outcome, _) in outcomes.items()
+                 if outcome not in ("PASSED", "SKIPPED", "XFAIL")]
+        second, self.end = {}, time.monotonic() + self.options.seconds
+        self.group(names, second)
+        outcomes.update(second)
 
     def run(self, names, seconds, outcomes):
         status, text = self.pytest(seconds, *(f"test_of_pytorch.py::{name}" for name in names))
@@ -127,8 +145,10 @@ def main():
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("checkout", type=pathlib.Path)
     parser.add_argument("out", type=pathlib.Path)
-    parser.add_argument("--only", default="", help="the beginning of names: TestCuda::")
+    parser.add_argument("--only", default="", help="the beginnings of names, with commas")
     parser.add_argument("--seconds", type=float, default=1800, help="for each allocator")
+    parser.add_argument("--jobs", type=int, default=1, help="processes of an allocator at once")
+    parser.add_argument("--at-once", action="store_true", help="both on one GPU")
     options = parser.parse_args()
     source = (options.checkout / "test/test_cuda.py").resolve()
     try:
@@ -146,8 +166,12 @@ def main():
         (folder / "test_of_pytorch.py").write_text(
             TESTS.format(scripts=str(HERE.parent), source=str(source)))
         runs = [Run(options, folder, "PyTorch", 0), Run(options, folder, "tcuda", min(gpus, 2) - 1)]
-        with concurrent.futures.ThreadPoolExecutor(min(gpus, 2)) as threads:
+        at_once = 2 if options.at_once or gpus > 1 else 1
+        with concurrent.futures.ThreadPoolExecutor(at_once) as threads:
             own, ours = threads.map(Run.all, runs)
+        if at_once * options.jobs > 1:
+            runs[0].again(own)
+            runs[1].again(ours)
     passed = [name for name, (outcome, _) in own.items() if outcome == "PASSED" and name in ours]
     failed = [name for name in passed if ours[name][0] != "PASSED"]
     for name in failed:
