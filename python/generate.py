@@ -17,6 +17,22 @@ HAND_WRITTEN = {
         {"stream": "int | None", "callback": "Callable[[], object]"}, "None"),
     "tcuda_memory_on_out_of_memory": (
         {"callback": "Callable[[int, int, int, int], object]"}, "int"),
+    "tcuda_memory_on_rejection": (
+        {"callback": "Callable[[int, int, int, int], object]"}, "int"),
+    "tcuda_memory_on_event": ({"callback": "Callable[[dict[str, Any]], object]"}, "int"),
+    "tcuda_mem_pool_begin_streams": (
+        {"pool": "int | None", "device": "int", "filter": "Callable[[int], object]"}, "None"),
+    "tcuda_graph_pools": ({"graph": "int | None"}, "list[int]"),
+    "tcuda_graph_retain": (
+        {"graph": "int | None", "object": "object", "synchronize": "int"}, "None"),
+    "tcuda_sm_partition_split": (
+        {"partition": "int | None", "min_sm_count": "int", "flags": "int", "capacity": "int"},
+        "tuple[list[int], int]"),
+    "tcuda_sm_partition_split_groups": (
+        {"partition": "int | None", "groups": "bytes"}, "tuple[list[int], int]"),
+    "tcuda_sanitizer_enable": (
+        {"max_reports": "int", "report": "Callable[[dict[str, Any]], object] | None",
+         "with_frames": "int"}, "None"),
     "tcuda_graph_on_event": (
         {"graph": "int | None", "events": "int", "hook": "Callable[[int, int], object]"}, "int"),
     "tcuda_memory_record_history": (
@@ -33,9 +49,6 @@ LEFT_OUT = {
     "tcuda_memory_context_of": "contexts come from a function of the host in C",
     "tcuda_memory_snapshot_event": "the pickle of a snapshot has its events",
     "tcuda_memory_snapshot_block": "the pickle of a snapshot has its blocks",
-    "tcuda_mem_pool_check_live": "takes a list of pointers",
-    "tcuda_sm_partition_split*": "the length of the list of handles has a rule of its own",
-    "tcuda_graph_pools": "a list of handles that was cut would leak some",
     "tcuda_communicator_init_all": "a list of handles without capacity",
 }
 LEFT_OUT_TYPES = {
@@ -43,18 +56,15 @@ LEFT_OUT_TYPES = {
     "struct DLManagedTensorVersioned": "tensors are not in the package yet",
     "tcuda_callable": "tensors are not in the package yet",
     "tcuda_graphed_callable": "tensors are not in the package yet",
-    "tcuda_rejection_fn": "the callback is not written yet",
-    "tcuda_memory_event_fn": "the callback is not written yet",
-    "tcuda_stream_filter_fn": "the callback is not written yet",
-    "tcuda_destroy_fn": "the callback is not written yet",
     "tcuda_torch_malloc_fn": "allocators are loaded from a library by name",
     "tcuda_pluggable_hooks": "its members are functions in C",
     "tcuda_jit_options": "its members are pointers of the host",
     "tcuda_kernel_options": "its members are pointers of the host",
     "tcuda_launch_options": "its members are pointers of the host",
-    "tcuda_sanitizer_options": "its members are functions in C",
-    "tcuda_sanitizer_report": "tcuda_sanitizer_report_text has it as text",
 }
+
+# Structs that the callbacks in src/ get.
+OF_CALLBACKS = ["tcuda_memory_event", "tcuda_sanitizer_report"]
 
 # For a number of C: what reads it from Python, what makes a Python object of it, its type there.
 NUMBERS = {
@@ -168,7 +178,8 @@ class Types:
                 pairs = ",\n        ".join(
                     f'"{m["name"]}", {value}' for m, value in zip(members, values))
                 result = f'Py_BuildValue("{{{"sN" * len(members)}}}",\n        {pairs})'
-            yield (f"static PyObject *from_{name}(const void *item)\n{{\n"
+            static = "" if name in OF_CALLBACKS else "static "
+            yield (f"{static}PyObject *from_{name}(const void *item)\n{{\n"
                    f"    const {name} *value = item;\n    return {result};\n}}\n")
 
 
@@ -264,8 +275,9 @@ class Wrapper:
 
     def result(self):
         """The expression of the result after success, where there is no buffer."""
-        if not self.results:
-            return "Py_NewRef(Py_None)"
+        if not self.results:  # What frees does not raise: it runs where no caller handles that.
+            frees = self.function["name"].endswith(("_destroy", "_free", "_release", "_close"))
+            return "Py_NewRef(Py_None)" if frees else "end_call()"
         if len(self.results) == 1:
             return self.results[0]
         return f'Py_BuildValue("({"N" * len(self.results)})", {", ".join(self.results)})'
@@ -317,6 +329,8 @@ def main():
     source, wrappers_path, stub_path = map(pathlib.Path, sys.argv[1:])
     api = json.loads(source.read_text())
     types = Types(api)
+    for name in OF_CALLBACKS:
+        types.converter(name)
     wrappers, table, stub = [], [], []
     for function in api["functions"]:
         if left_out_because(function):

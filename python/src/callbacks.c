@@ -1,4 +1,4 @@
-/* callbacks.c: functions of Python that tcuda calls, on threads of its own. */
+/* callbacks.c: functions of Python that tcuda calls, also on threads of its own. */
 
 #include "core.h"
 
@@ -54,7 +54,7 @@ PyObject *close_callbacks(PyObject *self, PyObject *unused)
     return Py_NewRef(Py_None);
 }
 
-/* Takes a reference for tcuda, which drop_callable ends. */
+/* Takes a reference for tcuda, which drop_object ends. */
 static bool keep_callable(PyObject *callable)
 {
     if (!PyCallable_Check(callable)) {
@@ -65,12 +65,12 @@ static bool keep_callable(PyObject *callable)
     return true;
 }
 
-static void drop_callable(void *callable)
+static void drop_object(void *object)
 {
     PyGILState_STATE state;
     if (!enter_python(&state))
         return;
-    Py_DECREF((PyObject *)callable);
+    Py_DECREF((PyObject *)object);
     leave_python(state);
 }
 
@@ -115,6 +115,62 @@ static int32_t on_out_of_memory(
     return has_freed;
 }
 
+static void on_rejection(
+    void *callable, int32_t device, size_t bytes, size_t allocated_bytes, size_t total_bytes)
+{
+    PyGILState_STATE state;
+    if (!enter_python(&state))
+        return;
+    is_true(callable,
+        PyObject_CallFunction(callable, "innn", (int)device, (Py_ssize_t)bytes,
+            (Py_ssize_t)allocated_bytes, (Py_ssize_t)total_bytes));
+    leave_python(state);
+}
+
+static void on_memory_event(void *callable, const tcuda_memory_event *event)
+{
+    PyGILState_STATE state;
+    if (!enter_python(&state))
+        return;
+    is_true(callable, PyObject_CallFunction(callable, "N", from_tcuda_memory_event(event)));
+    leave_python(state);
+}
+
+static int32_t is_stream_in_set(void *callable, struct CUstream_st *cu_stream)
+{
+    PyGILState_STATE state;
+    if (!enter_python(&state))
+        return 0;
+    bool is_in_set =
+        is_true(callable, PyObject_CallFunction(callable, "N", PyLong_FromVoidPtr(cu_stream)));
+    leave_python(state);
+    return is_in_set;
+}
+
+/* May tcuda.sanitizer have reports that no call has raised yet? */
+static atomic_bool has_reports;
+
+static void on_report(void *callable, const tcuda_sanitizer_report *report)
+{
+    PyGILState_STATE state;
+    if (!enter_python(&state))
+        return;
+    PyObject *content = from_tcuda_sanitizer_report(report);
+    if (is_true(callable, PyObject_CallFunction(callable, "N", content)))
+        atomic_store(&has_reports, true);
+    leave_python(state);
+}
+
+PyObject *end_call(void)
+{
+    if (!atomic_load_explicit(&has_reports, memory_order_relaxed))
+        return Py_NewRef(Py_None);
+    PyObject *sanitizer = PyImport_ImportModule("tcuda.sanitizer");
+    PyObject *result = sanitizer ? PyObject_CallMethod(sanitizer, "raise_reports", NULL) : NULL;
+    Py_XDECREF(sanitizer);
+    return result;
+}
+
 static void on_graph_event(void *callable, tcuda_graph_event event, tcuda_graph *graph,
     struct CUgraph_st *cu_graph, struct CUgraphExec_st *cu_graph_exec)
 {
@@ -128,14 +184,23 @@ static void on_graph_event(void *callable, tcuda_graph_event event, tcuda_graph 
     leave_python(state);
 }
 
-/* What a registration returns; one that failed does not call drop_callable. */
-static PyObject *end_registration(PyObject *self, PyObject *callable, tcuda_status status)
+/* What a registration returns; one that failed does not call drop_object. */
+static PyObject *end_registration(PyObject *self, PyObject *object, tcuda_status status)
 {
     if (status == TCUDA_STATUS_OK)
         return Py_NewRef(Py_None);
     raise_status(self, status);
-    Py_XDECREF(callable);
+    Py_XDECREF(object);
     return NULL;
+}
+
+/* The same for one with an observer. */
+static PyObject *end_observed(
+    PyObject *self, PyObject *callable, tcuda_observer *observer, tcuda_status status)
+{
+    if (status == TCUDA_STATUS_OK)
+        return PyLong_FromVoidPtr(observer);
+    return end_registration(self, callable, status);
 }
 
 PyObject *py_set_log_callback(PyObject *self, PyObject *const *args, Py_ssize_t nargs)
@@ -149,7 +214,7 @@ PyObject *py_set_log_callback(PyObject *self, PyObject *const *args, Py_ssize_t 
         return NULL;
     Py_BEGIN_ALLOW_THREADS
     status = tcuda_set_log_callback(
-        level, callable ? on_log_line : NULL, callable, callable ? drop_callable : NULL);
+        level, callable ? on_log_line : NULL, callable, callable ? drop_object : NULL);
     Py_END_ALLOW_THREADS
     return end_registration(self, callable, status);
 }
@@ -162,7 +227,7 @@ PyObject *py_stream_add_callback(PyObject *self, PyObject *const *args, Py_ssize
         !keep_callable(args[1]))
         return NULL;
     Py_BEGIN_ALLOW_THREADS
-    status = tcuda_stream_add_callback(stream, on_stream, args[1], drop_callable);
+    status = tcuda_stream_add_callback(stream, on_stream, args[1], drop_object);
     Py_END_ALLOW_THREADS
     return end_registration(self, args[1], status);
 }
@@ -174,11 +239,9 @@ PyObject *py_memory_on_out_of_memory(PyObject *self, PyObject *const *args, Py_s
     if (!has_arguments("memory_on_out_of_memory", nargs, 1) || !keep_callable(args[0]))
         return NULL;
     Py_BEGIN_ALLOW_THREADS
-    status = tcuda_memory_on_out_of_memory(on_out_of_memory, args[0], drop_callable, &observer);
+    status = tcuda_memory_on_out_of_memory(on_out_of_memory, args[0], drop_object, &observer);
     Py_END_ALLOW_THREADS
-    if (status == TCUDA_STATUS_OK)
-        return PyLong_FromVoidPtr(observer);
-    return end_registration(self, args[0], status);
+    return end_observed(self, args[0], observer, status);
 }
 
 PyObject *py_graph_on_event(PyObject *self, PyObject *const *args, Py_ssize_t nargs)
@@ -191,9 +254,84 @@ PyObject *py_graph_on_event(PyObject *self, PyObject *const *args, Py_ssize_t na
         !to_uint32(args[1], &events) || !keep_callable(args[2]))
         return NULL;
     Py_BEGIN_ALLOW_THREADS
-    status = tcuda_graph_on_event(graph, events, on_graph_event, args[2], drop_callable, &observer);
+    status = tcuda_graph_on_event(graph, events, on_graph_event, args[2], drop_object, &observer);
     Py_END_ALLOW_THREADS
-    if (status == TCUDA_STATUS_OK)
-        return PyLong_FromVoidPtr(observer);
+    return end_observed(self, args[2], observer, status);
+}
+
+PyObject *py_memory_on_rejection(PyObject *self, PyObject *const *args, Py_ssize_t nargs)
+{
+    tcuda_observer *observer = NULL;
+    tcuda_status status;
+    if (!has_arguments("memory_on_rejection", nargs, 1) || !keep_callable(args[0]))
+        return NULL;
+    Py_BEGIN_ALLOW_THREADS
+    status = tcuda_memory_on_rejection(on_rejection, args[0], drop_object, &observer);
+    Py_END_ALLOW_THREADS
+    return end_observed(self, args[0], observer, status);
+}
+
+PyObject *py_memory_on_event(PyObject *self, PyObject *const *args, Py_ssize_t nargs)
+{
+    tcuda_observer *observer = NULL;
+    tcuda_status status;
+    if (!has_arguments("memory_on_event", nargs, 1) || !keep_callable(args[0]))
+        return NULL;
+    Py_BEGIN_ALLOW_THREADS
+    status = tcuda_memory_on_event(on_memory_event, args[0], drop_object, &observer);
+    Py_END_ALLOW_THREADS
+    return end_observed(self, args[0], observer, status);
+}
+
+PyObject *py_mem_pool_begin_streams(PyObject *self, PyObject *const *args, Py_ssize_t nargs)
+{
+    void *pool;
+    int32_t device;
+    tcuda_status status;
+    if (!has_arguments("mem_pool_begin_streams", nargs, 3) || !to_pointer(args[0], &pool) ||
+        !to_int32(args[1], &device) || !keep_callable(args[2]))
+        return NULL;
+    Py_BEGIN_ALLOW_THREADS
+    status = tcuda_mem_pool_begin_streams(pool, device, is_stream_in_set, args[2], drop_object);
+    Py_END_ALLOW_THREADS
     return end_registration(self, args[2], status);
+}
+
+PyObject *py_graph_retain(PyObject *self, PyObject *const *args, Py_ssize_t nargs)
+{
+    void *graph;
+    int32_t synchronize;
+    tcuda_status status;
+    if (!has_arguments("graph_retain", nargs, 3) || !to_pointer(args[0], &graph) ||
+        !to_int32(args[2], &synchronize))
+        return NULL;
+    Py_INCREF(args[1]);
+    Py_BEGIN_ALLOW_THREADS
+    status = tcuda_graph_retain(graph, args[1], drop_object, synchronize);
+    Py_END_ALLOW_THREADS
+    return end_registration(self, args[1], status);
+}
+
+PyObject *py_sanitizer_enable(PyObject *self, PyObject *const *args, Py_ssize_t nargs)
+{
+    tcuda_sanitizer_options options = TCUDA_INIT(tcuda_sanitizer_options);
+    int32_t with_frames;
+    tcuda_status status;
+    if (!has_arguments("sanitizer_enable", nargs, 3) ||
+        !to_size(args[0], &options.max_reports) || !to_int32(args[2], &with_frames))
+        return NULL;
+    if (with_frames)
+        options.frames = python_frames;
+    if (args[1] != Py_None) {
+        if (!keep_callable(args[1]))
+            return NULL;
+        options.report = on_report;
+        options.user_data = args[1];
+        options.destroy = drop_object;
+    }
+    atomic_store(&has_reports, false);
+    Py_BEGIN_ALLOW_THREADS
+    status = tcuda_sanitizer_enable(&options);
+    Py_END_ALLOW_THREADS
+    return end_registration(self, options.user_data, status);
 }

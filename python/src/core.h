@@ -45,12 +45,20 @@ PyObject *text_of(const struct buffer *buffer);
 PyObject *bytes_of(const struct buffer *buffer);
 PyObject *list_of(const struct buffer *buffer, PyObject *(*convert)(const void *item));
 
-/* Functions with callbacks, in callbacks.c and history.c. */
+/* Functions with callbacks, in callbacks.c and history.c, and with lists of handles (handles.c). */
 PyObject *py_set_log_callback(PyObject *self, PyObject *const *args, Py_ssize_t nargs);
 PyObject *py_stream_add_callback(PyObject *self, PyObject *const *args, Py_ssize_t nargs);
 PyObject *py_memory_on_out_of_memory(PyObject *self, PyObject *const *args, Py_ssize_t nargs);
 PyObject *py_graph_on_event(PyObject *self, PyObject *const *args, Py_ssize_t nargs);
 PyObject *py_memory_record_history(PyObject *self, PyObject *const *args, Py_ssize_t nargs);
+PyObject *py_memory_on_rejection(PyObject *self, PyObject *const *args, Py_ssize_t nargs);
+PyObject *py_memory_on_event(PyObject *self, PyObject *const *args, Py_ssize_t nargs);
+PyObject *py_mem_pool_begin_streams(PyObject *self, PyObject *const *args, Py_ssize_t nargs);
+PyObject *py_graph_retain(PyObject *self, PyObject *const *args, Py_ssize_t nargs);
+PyObject *py_sanitizer_enable(PyObject *self, PyObject *const *args, Py_ssize_t nargs);
+PyObject *py_graph_pools(PyObject *self, PyObject *const *args, Py_ssize_t nargs);
+PyObject *py_sm_partition_split(PyObject *self, PyObject *const *args, Py_ssize_t nargs);
+PyObject *py_sm_partition_split_groups(PyObject *self, PyObject *const *args, Py_ssize_t nargs);
 PyObject *close_callbacks(PyObject *self, PyObject *unused);
 
 /* Once, before the first callback; false with an exception set. */
@@ -60,7 +68,15 @@ bool watch_forks(void);
 bool enter_python(PyGILState_STATE *state);
 void leave_python(PyGILState_STATE state);
 
+/* This thread's stack, a tcuda_frames_fn. */
+size_t python_frames(void *unused, tcuda_frame *frames, size_t capacity);
+
+/* None; NULL with an exception set if a report of the sanitizer is to be raised on this thread. */
+PyObject *end_call(void);
+
 /* Written by generate.py. */
+PyObject *from_tcuda_memory_event(const void *event);
+PyObject *from_tcuda_sanitizer_report(const void *report);
 struct constant {
     const char *name;
     long value;

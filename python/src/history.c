@@ -13,7 +13,7 @@ static const char *text_of_code(PyObject *code, const char *attribute)
 
 /* This thread's stack, innermost frame first. The frames run until the call of tcuda returns, so
  * that their texts stay valid after the GIL is released. */
-static size_t python_frames(void *unused, tcuda_frame *frames, size_t capacity)
+size_t python_frames(void *unused, tcuda_frame *frames, size_t capacity)
 {
     PyGILState_STATE state;
     size_t depth = 0;

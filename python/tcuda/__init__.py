@@ -9,19 +9,27 @@ from typing import Any
 
 from . import (
     _core,
+    _cudart,
     devices,
     errors,
+    gds,
+    graph_annotations,
     graphs,
+    green_contexts,
+    ipc,
     memory,
     nvtx,
     profiler,
     random,
+    sanitizer,
     streams,
     telemetry,
 )
+from ._cudart import *  # noqa: F403
 from .devices import *  # noqa: F403
 from .errors import *  # noqa: F403
 from .graphs import *  # noqa: F403
+from .green_contexts import GreenContext
 from .memory import *  # noqa: F403
 from .random import *  # noqa: F403
 from .streams import *  # noqa: F403
@@ -30,7 +38,11 @@ from .telemetry import *  # noqa: F403
 __version__ = "{}.{}.{}".format(
     _core.version() // 1_000_000, _core.version() // 1000 % 1000, _core.version() % 1000)
 
-__all__ = ["default_generators", "graphs", "memory", "nvtx", "profiler", "random", "streams"]
+__all__ = [
+    "GreenContext", "default_generators", "gds", "graph_annotations", "graphs", "green_contexts",
+    "ipc", "memory", "nvtx", "profiler", "random", "sanitizer", "streams",
+]
+__all__ += _cudart.__all__
 __all__ += devices.__all__
 __all__ += errors.__all__
 __all__ += graphs.__all__

@@ -135,8 +135,8 @@ def is_available() -> bool:
 def device_count() -> int:
     """The number of devices; 0 without a driver.
 
-    >>> tcuda.device_count()
-    2
+    >>> tcuda.device_count() > 0
+    True
     """
     return _core.device_count()
 

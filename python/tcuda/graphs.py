@@ -8,7 +8,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
-from . import _core
+from . import _core, graph_annotations
 from .handles import Owner
 from .memory import MemPool
 from .random import Generator
@@ -17,8 +17,9 @@ from .streams import Stream
 __all__ = [
     "CUDAGraph", "export_dot", "export_graph_data", "graph", "graph_pool_handle",
     "is_current_stream_capturing", "register_graph_capture_end_hook",
-    "register_graph_capture_start_hook", "register_graph_instantiate_hook",
-    "register_graph_replay_end_hook", "register_graph_replay_start_hook",
+    "register_graph_capture_start_hook", "register_graph_destroy_hook",
+    "register_graph_instantiate_hook", "register_graph_replay_end_hook",
+    "register_graph_replay_start_hook",
 ]
 
 _MODES = {
@@ -96,12 +97,15 @@ class CUDAGraph(Owner):
     >>> g.replay()
     """
 
-    __slots__ = ("_retained",)
+    __slots__ = ("_is_ending", "_is_used", "_keeps", "_retained")
     _destroy = _core.graph_destroy
     _retained: dict[object, object]
 
     def __init__(self, keep_graph: bool = False) -> None:
         self._handle = _core.graph_create(keep_graph)
+        self._keeps = bool(keep_graph)
+        self._is_used = False  # captured, or the library keeps something for the handle
+        self._is_ending = False  # between both parts of the end of a capture
         self._retained = {}
         _graphs[self._handle] = self
 
@@ -114,15 +118,32 @@ class CUDAGraph(Owner):
         self, pool: MemPool | None = None, capture_error_mode: str = "global"
     ) -> None:
         """Begins to capture the work of the current stream; `graph` does this and more."""
+        self._is_used = True
         _core.graph_capture_begin(self._handle, None, _pool(pool), _mode(capture_error_mode))
 
     def capture_end(self) -> None:
         """Ends the capture."""
         _core.graph_capture_end(self._handle)
 
+    def capture_end_pre(self) -> None:
+        """Ends the capture; `instantiate` and `capture_end_post` follow.
+
+        A graph with `keep_graph` has its template then. One without is executable already, and its
+        template was there for hooks of `register_capture_end_hook` alone.
+        """
+        _core.graph_capture_end(self._handle)
+        self._is_ending = True
+
+    def capture_end_post(self) -> None:
+        """Ends what `capture_end_pre` began."""
+        if not self._is_ending:
+            raise RuntimeError("capture_end_post() without capture_end_pre()")
+        self._is_ending = False
+
     def instantiate(self) -> None:
         """Makes a graph executable that keeps its template."""
-        _core.graph_instantiate(self._handle)
+        if self._keeps or not self._is_ending:
+            _core.graph_instantiate(self._handle)
 
     def replay(self) -> None:
         """Queues the captured work on the current stream."""
@@ -131,11 +152,28 @@ class CUDAGraph(Owner):
     def reset(self) -> None:
         """Ends what was captured: the graph is empty again."""
         _core.graph_reset(self._handle)
+        self._is_ending = False
         self._retained.clear()
 
     def pool(self) -> MemPool:
         """The pool of the captured graph, to capture others into."""
         return MemPool._owning(_core.graph_pool(self._handle))
+
+    def pools(self) -> list[MemPool]:
+        """The pools that hold the memory of the captured graph, that of `pool` first."""
+        return [MemPool._owning(pool) for pool in _core.graph_pools(self._handle)]
+
+    def enable_debug_mode(self) -> None:
+        """Keeps the template, as keep_graph=True does; before anything else is done with the graph.
+        """
+        if self._keeps:
+            return
+        if self._is_used:
+            raise RuntimeError("enable_debug_mode() comes before captures, hooks and generators")
+        handle, self._handle = self._handle, _core.graph_create(True)
+        _core.graph_destroy(handle)
+        _graphs[self._handle] = self
+        self._keeps = True
 
     def debug_dump(self, debug_path: str) -> None:
         """Writes the template, if it is kept, to a file in the DOT language."""
@@ -159,6 +197,7 @@ class CUDAGraph(Owner):
 
         The default generator of the device needs no call.
         """
+        self._is_used = True
         _core.graph_register_generator(self._handle, generator._handle)
 
     def retain_object(self, obj: object) -> RemovableHandle:
@@ -173,23 +212,32 @@ class CUDAGraph(Owner):
         Hooks cannot stop a step: `sys.unraisablehook` gets their exceptions. A hook that refers to
         the graph keeps it alive.
         """
-        return _register(self._handle, _core.GRAPH_CAPTURE_BEGUN, hook)
+        return self._register(_core.GRAPH_CAPTURE_BEGUN, hook)
 
     def register_capture_end_hook(self, hook: Hook) -> RemovableHandle:
         """Registers a hook for the end of the capture, while the template is there."""
-        return _register(self._handle, _core.GRAPH_CAPTURE_ENDED, hook)
+        return self._register(_core.GRAPH_CAPTURE_ENDED, hook)
 
     def register_post_instantiate_hook(self, hook: Hook) -> RemovableHandle:
         """Registers a hook for when the graph has become executable."""
-        return _register(self._handle, _core.GRAPH_INSTANTIATED, hook)
+        return self._register(_core.GRAPH_INSTANTIATED, hook)
 
     def register_replay_start_hook(self, hook: Hook) -> RemovableHandle:
         """Registers a hook for the begin of each replay."""
-        return _register(self._handle, _core.GRAPH_REPLAY_BEGINS, hook)
+        return self._register(_core.GRAPH_REPLAY_BEGINS, hook)
 
     def register_replay_end_hook(self, hook: Hook) -> RemovableHandle:
         """Registers a hook for when a replay is queued."""
-        return _register(self._handle, _core.GRAPH_REPLAY_QUEUED, hook)
+        return self._register(_core.GRAPH_REPLAY_QUEUED, hook)
+
+    def register_destroy_callback(self, hook: Hook) -> RemovableHandle:
+        """Registers a hook for when what was captured is about to end: `reset`, or the last
+        reference to the graph, which the hook must not keep. Replays may still run."""
+        return self._register(_core.GRAPH_DESTROYED, hook)
+
+    def _register(self, event: int, hook: Hook) -> RemovableHandle:
+        self._is_used = True
+        return _register(self._handle, event, hook)
 
     def begin_capture_to_if_node(self, predicate: int) -> None:
         """Begins work that a replay runs if the byte at a device address is not 0."""
@@ -217,25 +265,37 @@ def _pool(pool: MemPool | None) -> int | None:
     return None if pool is None else pool._handle
 
 
-class graph:
+class _GraphType(type):
+    @property
+    def default_capture_stream(cls) -> Stream:
+        """The stream of the current device for captures."""
+        return Stream._owning(_core.graph_stream(-1))
+
+
+class graph(metaclass=_GraphType):
     """A context whose work is captured into a graph.
 
-    It waits for the device, empties the caches, and makes a stream current: the given one, or one
-    of the device for captures. Where the context ends with an exception, the graph stays empty.
+    It waits for the device, empties the caches, and makes a stream current: the given one, or
+    `graph.default_capture_stream`. Where the context ends with an exception, the graph stays empty.
+    With `enable_annotations` the graph enters those of its work into `graph_annotations`.
     """
 
-    __slots__ = ("cuda_graph", "pool", "stream", "capture_error_mode", "_previous")
+    __slots__ = (
+        "cuda_graph", "pool", "stream", "capture_error_mode", "enable_annotations", "_previous")
 
     def __init__(
         self, cuda_graph: CUDAGraph, pool: MemPool | None = None, stream: Stream | None = None,
-        capture_error_mode: str = "global",
+        capture_error_mode: str = "global", enable_annotations: bool = False,
     ) -> None:
         self.cuda_graph = cuda_graph
         self.pool = pool
         self.stream = stream
         self.capture_error_mode = _mode(capture_error_mode)
+        self.enable_annotations = enable_annotations
 
     def __enter__(self) -> None:
+        self.cuda_graph._is_used = True
+        graph_annotations._begin_capture(self.cuda_graph, self.enable_annotations)
         stream = None if self.stream is None else self.stream._handle
         self._previous = _core.graph_begin(
             self.cuda_graph._handle, stream, _pool(self.pool), self.capture_error_mode)
@@ -273,6 +333,11 @@ def register_graph_replay_start_hook(fn: Hook) -> RemovableHandle:
 def register_graph_replay_end_hook(fn: Hook) -> RemovableHandle:
     """Registers a hook for when a replay of any graph is queued."""
     return _register(None, _core.GRAPH_REPLAY_QUEUED, fn)
+
+
+def register_graph_destroy_hook(fn: Hook) -> RemovableHandle:
+    """Registers a hook for when what any graph captured is about to end."""
+    return _register(None, _core.GRAPH_DESTROYED, fn)
 
 
 def export_dot(path: str) -> Hook:

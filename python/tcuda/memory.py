@@ -317,22 +317,64 @@ def _record_memory_history(
         ",".join(skip_actions or ()) or None, context is not None)
 
 
-class OutOfMemoryObserver:
+class _Observer:
+    """A function that the library calls until `remove`."""
+
+    __slots__ = ("_handle",)
+    _handle: int
+
+    def remove(self) -> None:
+        """Ends the calls; a second call of this does nothing."""
+        handle, self._handle = self._handle, 0
+        _core.observer_destroy(handle)
+
+
+class OutOfMemoryObserver(_Observer):
     """A function that is called before an allocation fails for want of memory. (+)
 
     It gets device, bytes of the request, limit and free bytes. Where it frees memory and returns
     true, the allocation is tried once more. It is called until `remove`.
     """
 
-    __slots__ = ("_handle",)
+    __slots__ = ()
 
     def __init__(self, callback: Callable[[int, int, int, int], object]) -> None:
         self._handle = _core.memory_on_out_of_memory(callback)
 
-    def remove(self) -> None:
-        """Ends the calls; a second call of this does nothing."""
-        handle, self._handle = self._handle, 0
-        _core.observer_destroy(handle)
+
+class RejectionObserver(_Observer):
+    """A function that is called when the memory fraction refuses an allocation. (+)
+
+    It gets device, bytes of the request, allocated bytes and the bytes of the device, and is
+    called with the setting throw_on_cudamalloc_oom:True alone. It cannot change the outcome.
+    """
+
+    __slots__ = ()
+
+    def __init__(self, callback: Callable[[int, int, int, int], object]) -> None:
+        self._handle = _core.memory_on_rejection(callback)
+
+
+class MemoryEventObserver(_Observer):
+    """A function that is called for each event of the allocators, until `remove`. (+)
+
+    It gets a dictionary with the members of tcuda_memory_event; `action` is one of
+    `_core.ACTION_*`. It runs within the operation, with locks of the library held: it must not
+    call this package, nor may another thread hold the global interpreter lock while it is in the
+    library, as C++ code of another package may.
+
+    >>> sizes = []
+    >>> observer = tcuda.memory.MemoryEventObserver(lambda event: sizes.append(event["bytes"]))
+    >>> tcuda.caching_allocator_delete(tcuda.caching_allocator_alloc(1000))
+    >>> observer.remove()
+    >>> sizes[-3:]  # allocated, freed, free again
+    [1000, 1000, 1000]
+    """
+
+    __slots__ = ()
+
+    def __init__(self, callback: Callable[[dict[str, Any]], object]) -> None:
+        self._handle = _core.memory_on_event(callback)
 
 
 class CUDAPluggableAllocator(Owner):
@@ -412,6 +454,25 @@ class MemPool(Owner):
     def snapshot(self, include_traces: bool = True) -> list[dict[str, Any]]:
         """The segments of the pool with their blocks."""
         return _segments(_core.mem_pool_snapshot(self._handle, include_traces))
+
+
+@contextlib.contextmanager
+def use_mem_pool_for_streams(
+    pool: MemPool, filter: Callable[[int], object], device: Device = None
+) -> Iterator[None]:
+    """A context in which all threads' allocations for some streams come from a pool. (+)
+
+    `filter` gets the cudaStream_t of each allocation on the device and returns whether the pool
+    serves it. As a callback of `MemoryEventObserver`, it must not call this package.
+    """
+    index = index_of(device)
+    if index < 0:
+        index = _core.device_current()
+    _core.mem_pool_begin_streams(pool._handle, index, filter)
+    try:
+        yield
+    finally:
+        _core.mem_pool_end_streams(pool._handle, index)
 
 
 @contextlib.contextmanager

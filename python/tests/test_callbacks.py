@@ -11,6 +11,7 @@ import weakref
 from unittest import mock
 
 import tcuda
+from support import GIB, MIB, TOTAL, TestCase
 from tcuda import _core
 
 
@@ -67,15 +68,15 @@ class Streams(unittest.TestCase):
         self.assertEqual((program.stdout, program.stderr), ("False 1\n", ""))
 
 
-class LogLines(unittest.TestCase):
-    def tearDown(self):
-        _core.set_log_callback(_core.LOG_OFF, None)
+class LogLines(TestCase):
+    def setUp(self):
+        super().setUp()
+        self.addCleanup(_core.set_log_callback, _core.LOG_OFF, None)
 
     def test_lines(self):
         lines = []
         _core.set_log_callback(_core.LOG_DEBUG, lambda level, line: lines.append((level, line)))
         tcuda.set_sync_debug_mode("warn")
-        self.addCleanup(tcuda.set_sync_debug_mode, "default")
         tcuda.current_stream().synchronize()
         levels, texts = zip(*lines)
         self.assertIn(_core.LOG_WARNING, levels)
@@ -95,32 +96,138 @@ class LogLines(unittest.TestCase):
         self.assertIsNone(dropped())
 
 
-class OutOfMemory(unittest.TestCase):
+class OutOfMemory(TestCase):
     def test_frees_and_asks_for_another_try(self):
-        kept = [tcuda.caching_allocator_alloc(10 << 30)]
+        most = TOTAL * 5 // 8 // (2 * MIB) * (2 * MIB)
+        kept = [self.allocate(most)]
         calls = []
 
         def callback(*arguments):
             calls.append(arguments)
             if kept:
-                tcuda.caching_allocator_delete(kept.pop())
+                self.free(kept.pop())
                 return True
             return False
 
         observer = tcuda.memory.OutOfMemoryObserver(callback)
-        address = tcuda.caching_allocator_alloc(10 << 30)
+        self.addCleanup(observer.remove)
+        address = self.allocate(most)
         device, size, limit, free = calls[0]
-        self.assertEqual((device, limit), (0, 16 << 30))
-        self.assertEqual(size, 10 << 30)
+        self.assertEqual((device, limit), (0, TOTAL))
+        self.assertEqual(size, most)
         self.assertLess(free, size)
-        tcuda.caching_allocator_delete(address)
-        self.assertRaises(tcuda.OutOfMemoryError, tcuda.caching_allocator_alloc, 17 << 30)
+        self.free(address)
+        self.assertRaises(tcuda.OutOfMemoryError, self.allocate, TOTAL + GIB)
         self.assertEqual(len(calls), 2)
         observer.remove()
         observer.remove()
-        self.assertRaises(tcuda.OutOfMemoryError, tcuda.caching_allocator_alloc, 17 << 30)
+        self.assertRaises(tcuda.OutOfMemoryError, self.allocate, TOTAL + GIB)
         self.assertEqual(len(calls), 2)
+
+
+class Rejections(TestCase):
+    def test_calls(self):
+        _core.allocator_config_set("throw_on_cudamalloc_oom:True")
+        self.addCleanup(_core.allocator_config_set, "throw_on_cudamalloc_oom:False")
+        calls = []
+        observer = tcuda.memory.RejectionObserver(lambda *arguments: calls.append(arguments))
+        self.addCleanup(observer.remove)
+        held = self.allocate(4 * MIB)
+        tcuda.set_per_process_memory_fraction(0.25)
+        size = TOTAL // 2 // (2 * MIB) * (2 * MIB)
+        self.assertRaises(tcuda.OutOfMemoryError, self.allocate, size)
+        self.assertEqual(calls, [(0, size, 4 * MIB, TOTAL)])
+        observer.remove()
+        self.assertRaises(tcuda.OutOfMemoryError, self.allocate, size)
+        self.assertEqual(len(calls), 1)
+        self.free(held)
+
+
+class MemoryEvents(TestCase):
+    def test_calls(self):
         tcuda.empty_cache()
+        events = []
+        observer = tcuda.memory.MemoryEventObserver(events.append)
+        self.addCleanup(observer.remove)
+        stream, pool = tcuda.Stream(0), tcuda.MemPool()
+        self.addCleanup(_core.memory_metadata_set, None)
+        _core.memory_metadata_set("layer 1")
+        with tcuda.use_mem_pool(pool):
+            address = self.allocate(1000, 0, stream)
+        self.free(address)
+        observer.remove()
+        tcuda.caching_allocator_delete(tcuda.caching_allocator_alloc(1000))
+        of_blocks = [event for event in events if event["ptr"] == address and
+                     event["action"] in (_core.ACTION_ALLOC, _core.ACTION_FREE_REQUESTED,
+                                         _core.ACTION_FREE_COMPLETED)]
+        self.assertEqual([event["action"] for event in of_blocks], [
+            _core.ACTION_ALLOC, _core.ACTION_FREE_REQUESTED, _core.ACTION_FREE_COMPLETED])
+        for event in of_blocks:
+            self.assertEqual(
+                (event["bytes"], event["device"], event["cu_stream"], event["metadata"],
+                 (event["pool_id0"], event["pool_id1"])),
+                (1000, 0, stream.cuda_stream, "layer 1", pool.id))
+        kinds = {event["action"] for event in events}
+        self.assertTrue(kinds & {_core.ACTION_SEGMENT_ALLOC, _core.ACTION_SEGMENT_MAP})
+
+    def test_exception_is_reported(self):
+        observer = tcuda.memory.MemoryEventObserver(lambda event: event["no such member"])
+        self.addCleanup(observer.remove)
+        with mock.patch("sys.unraisablehook") as hook:
+            self.allocate(512)
+        self.assertIs(hook.call_args[0][0].exc_type, KeyError)
+
+
+class PoolOfStreams(TestCase):
+    def test_of_all_threads(self):
+        pool, stream = tcuda.MemPool(), tcuda.Stream(0)
+        asked, native = [], stream.cuda_stream
+
+        def is_ours(cu_stream):
+            asked.append(cu_stream)
+            return cu_stream == native
+
+        def work():
+            inside.append(self.allocate(512, 0, stream))
+
+        inside = []
+        with tcuda.memory.use_mem_pool_for_streams(pool, is_ours):
+            work()
+            thread = threading.Thread(target=work)
+            thread.start()
+            thread.join()
+            outside = self.allocate(512)
+            with self.raises_status("INVALID_STATE"):
+                _core.mem_pool_begin_streams(pool._handle, 0, is_ours)
+        after = self.allocate(512, 0, stream)
+        blocks = {block["address"] for segment in pool.snapshot() for block in segment["blocks"]}
+        self.assertTrue(blocks.issuperset(inside))
+        self.assertFalse(blocks & {outside, after})
+        self.assertEqual(set(asked), {native, 0})
+
+
+class Retained(TestCase):
+    def test_object_ends_with_the_captured_work(self):
+        class Object:
+            pass
+
+        graph = tcuda.CUDAGraph()
+        with tcuda.graph(graph):
+            tcuda.Event(external=True).record()
+        for end in (graph.reset, lambda: _core.graph_destroy(graph._handle)):
+            one = Object()
+            ended = weakref.ref(one)
+            _core.graph_retain(graph._handle, one, 1)
+            del one
+            gc.collect()
+            self.assertIsNotNone(ended())
+            end()
+            self.assertIsNone(ended())
+        one = Object()
+        ended = weakref.ref(one)
+        self.assertRaises(tcuda.CudaError, _core.graph_retain, 1, one, 0)
+        del one
+        self.assertIsNone(ended())
 
 
 class End(unittest.TestCase):

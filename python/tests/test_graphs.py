@@ -11,28 +11,15 @@ import weakref
 from unittest import mock
 
 import tcuda
+from support import COUNT, OTHER, TestCase
 from tcuda import _core
 
 
-class GraphTest(unittest.TestCase):
+class GraphTest(TestCase):
     def setUp(self):
-        self.address = tcuda.caching_allocator_alloc(512)
-        self.addCleanup(tcuda.caching_allocator_delete, self.address)
-        self.fill(0)
-
-    def fill(self, value):
-        number = ctypes.c_uint32(value)
-        _core.fill(self.address, ctypes.addressof(number), 4, 1, None)
-
-    def fill_byte(self, address, value):
-        number = ctypes.c_uint8(value)
-        _core.fill(address, ctypes.addressof(number), 1, 1, None)
-
-    def value(self):
-        number = ctypes.c_uint32()
-        _core.copy(ctypes.addressof(number), self.address, 4, None)
-        tcuda.synchronize()
-        return number.value
+        super().setUp()
+        self.address = self.allocate(512)
+        self.fill(self.address, 0)
 
 
 class Captures(GraphTest):
@@ -40,11 +27,11 @@ class Captures(GraphTest):
         graph = tcuda.CUDAGraph()
         with tcuda.graph(graph):
             self.assertTrue(tcuda.is_current_stream_capturing())
-            self.fill(7)
+            self.fill(self.address, 7)
         self.assertFalse(tcuda.is_current_stream_capturing())
-        self.assertEqual(self.value(), 0)
+        self.assertEqual(self.value(self.address), 0)
         graph.replay()
-        self.assertEqual(self.value(), 7)
+        self.assertEqual(self.value(self.address), 7)
         self.assertEqual(graph.raw_cuda_graph(), 0)
         self.assertNotEqual(graph.raw_cuda_graph_exec(), 0)
 
@@ -52,37 +39,37 @@ class Captures(GraphTest):
         graph = tcuda.CUDAGraph()
         with tcuda.stream(tcuda.Stream()):
             graph.capture_begin(capture_error_mode="thread_local")
-            self.fill(8)
+            self.fill(self.address, 8)
             graph.capture_end()
         graph.replay()
-        self.assertEqual(self.value(), 8)
+        self.assertEqual(self.value(self.address), 8)
 
     def test_stream_and_device_are_restored(self):
-        stream = tcuda.Stream(1)
+        stream = tcuda.Stream(OTHER)
         with tcuda.graph(tcuda.CUDAGraph(), stream=stream):
             self.assertEqual(tcuda.current_stream(), stream)
             stream.record_event()
         self.assertEqual(tcuda.current_device(), 0)
-        self.assertEqual(tcuda.current_stream(1), tcuda.default_stream(1))
+        self.assertEqual(tcuda.current_stream(OTHER), tcuda.default_stream(OTHER))
 
     def test_exception(self):
         graph = tcuda.CUDAGraph()
         with self.assertRaises(KeyError), tcuda.graph(graph):
-            self.fill(9)
+            self.fill(self.address, 9)
             raise KeyError
         self.assertEqual(tcuda.current_stream(), tcuda.default_stream())
         self.assertFalse(tcuda.is_current_stream_capturing())
         self.assertRaises(tcuda.CudaError, graph.replay)
         with tcuda.graph(graph):
-            self.fill(10)
+            self.fill(self.address, 10)
         graph.replay()
-        self.assertEqual(self.value(), 10)
+        self.assertEqual(self.value(self.address), 10)
 
     def test_reset_and_retained_objects(self):
         graph = tcuda.CUDAGraph()
         for end in (graph.reset, lambda: None):
             with tcuda.graph(graph):
-                self.fill(1)
+                self.fill(self.address, 1)
             pool = tcuda.MemPool()
             graph.retain_object([]).remove()
             graph.retain_object(pool)
@@ -105,36 +92,52 @@ class Captures(GraphTest):
 
 class Hooks(GraphTest):
     def test_of_a_graph_and_of_all(self):
-        steps = ("capture_start", "capture_end", "instantiate", "replay_start", "replay_end")
+        steps = ("capture_start", "capture_end", "instantiate", "replay_start", "replay_end",
+                 "destroy")
         graph, called = tcuda.CUDAGraph(), []
         handles = []
         for step in steps:
             def hook(graph, step=step):
                 called.append((step, graph))
 
-            name = "post_instantiate" if step == "instantiate" else step
-            handles.append(getattr(graph, f"register_{name}_hook")(hook))
+            name = {"instantiate": "post_instantiate_hook", "destroy": "destroy_callback"}.get(
+                step, f"{step}_hook")
+            handles.append(getattr(graph, f"register_{name}")(hook))
             handles.append(getattr(tcuda.graphs, f"register_graph_{step}_hook")(hook))
         with tcuda.graph(graph):
             self.assertIs(tcuda.CUDAGraph.get_currently_capturing_graph(), graph)
-            self.fill(1)
+            self.fill(self.address, 1)
         graph.replay()
         self.assertIsNone(tcuda.CUDAGraph.get_currently_capturing_graph())
+        graph.reset()
         self.assertEqual(called, [(step, graph) for step in steps for _ in range(2)])
         for handle in handles * 2:
             handle.remove()
+        with tcuda.graph(graph):
+            self.fill(self.address, 1)
         graph.replay()
+        graph.reset()
         self.assertEqual(len(called), 2 * len(steps))
 
     def test_exception_is_reported(self):
         graph = tcuda.CUDAGraph()
         graph.register_replay_start_hook(lambda graph: 1 // 0)
         with tcuda.graph(graph):
-            self.fill(14)
+            self.fill(self.address, 14)
         with mock.patch("sys.unraisablehook") as hook:
             graph.replay()
         self.assertIs(hook.call_args[0][0].exc_type, ZeroDivisionError)
-        self.assertEqual(self.value(), 14)
+        self.assertEqual(self.value(self.address), 14)
+
+    def test_end_of_the_object(self):
+        graph, called = tcuda.CUDAGraph(), []
+        graph.register_destroy_callback(lambda graph: called.append(graph.raw_cuda_graph_exec()))
+        with tcuda.graph(graph):
+            self.fill(self.address, 1)
+        executable = graph.raw_cuda_graph_exec()
+        del graph
+        gc.collect()
+        self.assertEqual(called, [executable])
 
     def test_exports(self):
         graph = tcuda.CUDAGraph()
@@ -143,7 +146,7 @@ class Hooks(GraphTest):
             graph.register_capture_end_hook(tcuda.graphs.export_dot(str(dot)))
             graph.register_post_instantiate_hook(tcuda.graphs.export_graph_data(str(data)))
             with tcuda.graph(graph):
-                self.fill(1)
+                self.fill(self.address, 1)
             self.assertIn("digraph", dot.read_text())
             nodes = pickle.loads(data.read_bytes())["nodes"]
         self.assertEqual([node["node_type"] for node in nodes], ["memset"])
@@ -156,10 +159,9 @@ class Pools(GraphTest):
         addresses = []
         for graph in (first, second):
             with tcuda.graph(graph, pool=pool):
-                address = tcuda.caching_allocator_alloc(512)
-                addresses.append(address)
-                tcuda.caching_allocator_delete(address)
-                self.fill(1)
+                addresses.append(self.allocate(512))
+                self.free(addresses[-1])
+                self.fill(self.address, 1)
         self.assertEqual(first.pool(), pool)
         self.assertEqual(hash(first.pool()), hash(second.pool()))
         self.assertEqual(addresses[0], addresses[1])
@@ -169,18 +171,84 @@ class Pools(GraphTest):
     def test_of_a_mem_pool(self):
         pool, graph = tcuda.MemPool(), tcuda.CUDAGraph()
         with tcuda.graph(graph, pool):
-            address = tcuda.caching_allocator_alloc(512)
-            self.fill(1)
+            address = self.allocate(512)
+            self.fill(self.address, 1)
         blocks = [block["address"] for segment in pool.snapshot() for block in segment["blocks"]]
         self.assertIn(address, blocks)
-        tcuda.caching_allocator_delete(address)
+
+    def test_of_a_graph(self):
+        graph, pool = tcuda.CUDAGraph(), tcuda.graph_pool_handle()
+        self.assertRaises(tcuda.CudaError, graph.pools)
+        with tcuda.graph(graph, pool):
+            self.fill(self.address, 1)
+        self.assertEqual(graph.pools(), [pool])
+        self.assertEqual(pool.use_count(), 2)
+        other = tcuda.CUDAGraph(keep_graph=True)
+        with tcuda.graph(other, tcuda.MemPool()):
+            self.fill(self.address, 2)
+        _core.graph_update(graph._handle, other._handle)  # now it holds the memory of both
+        self.assertEqual(graph.pools(), [pool, other.pool()])
+
+    def test_live_blocks(self):
+        pool = tcuda.MemPool()
+        with tcuda.use_mem_pool(pool):
+            held = [self.allocate(512) for _ in range(3)]
+
+        def is_live(*addresses):
+            items = b"".join(address.to_bytes(8, "little") for address in addresses)
+            return _core.mem_pool_check_live(pool._handle, 0, items)
+
+        self.assertTrue(is_live(*held))
+        self.assertFalse(is_live(*held[:2]))
+        self.free(held.pop())
+        self.assertTrue(is_live(*held))
 
 
 class Templates(GraphTest):
+    def test_debug_mode(self):
+        graph = tcuda.CUDAGraph()
+        graph.enable_debug_mode()
+        graph.enable_debug_mode()
+        with tcuda.graph(graph):
+            self.assertIs(tcuda.CUDAGraph.get_currently_capturing_graph(), graph)
+            self.fill(self.address, 2)
+        self.assertNotEqual(graph.raw_cuda_graph(), 0)
+        graph.replay()
+        self.assertEqual(self.value(self.address), 2)
+        used = tcuda.CUDAGraph()
+        used.register_capture_end_hook(print)
+        self.assertRaises(RuntimeError, used.enable_debug_mode)
+
+    def test_end_of_a_capture_in_two_parts(self):
+        for keep in (True, False):
+            graph = tcuda.CUDAGraph(keep_graph=keep)
+            self.assertRaises(RuntimeError, graph.capture_end_post)
+            with tcuda.stream(tcuda.Stream()):
+                graph.capture_begin()
+                self.fill(self.address, 3 + keep)
+                graph.capture_end_pre()
+                self.assertFalse(tcuda.is_current_stream_capturing())
+                self.assertEqual(graph.raw_cuda_graph() != 0, keep)
+                graph.instantiate()
+                graph.capture_end_post()
+            self.assertRaises(RuntimeError, graph.capture_end_post)
+            graph.replay()
+            self.assertEqual(self.value(self.address), 3 + keep)
+
+    def test_default_capture_stream(self):
+        stream = tcuda.graph.default_capture_stream
+        self.assertEqual(stream, tcuda.graph.default_capture_stream)
+        self.assertNotEqual(stream, tcuda.default_stream())
+        with tcuda.graph(tcuda.CUDAGraph()):
+            self.assertEqual(tcuda.current_stream(), stream)
+            self.fill(self.address, 1)
+        with tcuda.device(OTHER):
+            self.assertEqual(tcuda.graph.default_capture_stream.device_index, OTHER)
+
     def test_is_kept(self):
         graph = tcuda.CUDAGraph(keep_graph=True)
         with tcuda.graph(graph):
-            self.fill(11)
+            self.fill(self.address, 11)
         self.assertNotEqual(graph.raw_cuda_graph(), 0)
         self.assertEqual(graph.raw_cuda_graph_exec(), 0)
         nodes = graph.get_graph_data()["nodes"]
@@ -192,12 +260,12 @@ class Templates(GraphTest):
         graph.instantiate()
         self.assertNotEqual(graph.raw_cuda_graph_exec(), 0)
         graph.replay()
-        self.assertEqual(self.value(), 11)
+        self.assertEqual(self.value(self.address), 11)
 
     def test_is_not_kept(self):
         graph = tcuda.CUDAGraph()
         with tcuda.graph(graph):
-            self.fill(1)
+            self.fill(self.address, 1)
         self.assertRaises(tcuda.CudaError, graph.get_graph_data)
         self.assertRaises(tcuda.CudaError, graph.instantiate)
 
@@ -208,31 +276,31 @@ class Conditions(GraphTest):
         graph = tcuda.CUDAGraph()
         with tcuda.graph(graph):
             graph.begin_capture_to_if_node(predicate)
-            self.fill(12)
+            self.fill(self.address, 12)
             graph.end_capture_to_conditional_node()
         for condition, value in ((0, 0), (1, 12)):
             self.fill_byte(predicate, condition)
             graph.replay()
-            self.assertEqual(self.value(), value)
+            self.assertEqual(self.value(self.address), value)
 
     def test_while(self):
         predicate, again = self.address + 256, self.address + 257
         graph = tcuda.CUDAGraph()
         with tcuda.graph(graph):
             graph.begin_capture_to_while_node(predicate)
-            self.fill(13)
+            self.fill(self.address, 13)
             graph.set_conditional_handle_for_current_node(again)
             graph.end_capture_to_conditional_node()
         self.fill_byte(predicate, 1)
         self.fill_byte(again, 0)
         graph.replay()
-        self.assertEqual(self.value(), 13)
+        self.assertEqual(self.value(self.address), 13)
 
 
-class Generators(unittest.TestCase):
+class Generators(TestCase):
     def test_state(self):
-        generator = tcuda.random.Generator("cuda:1")
-        self.assertEqual(generator.device, tcuda.device(1))
+        generator = tcuda.random.Generator(f"cuda:{OTHER}")
+        self.assertEqual(generator.device, tcuda.device(OTHER))
         self.assertIs(generator.manual_seed(-2), generator)
         self.assertEqual(generator.initial_seed(), (1 << 64) - 2)
         generator.set_offset(8)
@@ -245,10 +313,10 @@ class Generators(unittest.TestCase):
         self.assertLess(generator.initial_seed(), 1 << 53)
 
     def test_default_ones(self):
-        self.assertEqual([g.device.index for g in tcuda.default_generators], [0, 1])
-        tcuda.default_generators[1].manual_seed(6)
+        self.assertEqual([g.device.index for g in tcuda.default_generators], list(range(COUNT)))
+        tcuda.default_generators[OTHER].manual_seed(6)
         gc.collect()
-        self.assertEqual(tcuda.get_rng_state(1), struct.pack("<QQ", 6, 0))
+        self.assertEqual(tcuda.get_rng_state(OTHER), struct.pack("<QQ", 6, 0))
 
     def test_numbers_of_a_graph(self):
         generator = tcuda.random.Generator().manual_seed(1)

@@ -8,22 +8,18 @@ import unittest
 
 import tcuda
 from tcuda import (
-    _core, devices, errors, graphs, memory, nvtx, profiler, random, streams, telemetry)
+    _core, _cudart, devices, errors, gds, graph_annotations, graphs, green_contexts, ipc, memory,
+    nvtx, profiler, random, sanitizer, streams, telemetry)
 
 ROOT = pathlib.Path(__file__).parents[2]
-MODULES = (devices, errors, graphs, memory, nvtx, profiler, random, streams, telemetry)
+MODULES = (
+    _cudart, devices, errors, gds, graph_annotations, graphs, green_contexts, ipc, memory, nvtx,
+    profiler, random, sanitizer, streams, telemetry)
 
 # Names of PyTorch that have functions in tcuda.h and are not in the package yet.
 NOT_YET = {
-    "torch.cuda": {
-        "GreenContext", "check_error", "cudaStatus", "cudart", "graph_annotations", "jiterator",
-        "make_graphed_callables", "nccl",
-    },
-    "torch.cuda.graphs": {
-        "CUDAGraph.capture_end_post", "CUDAGraph.capture_end_pre", "CUDAGraph.enable_debug_mode",
-        "CUDAGraph.pools", "CUDAGraph.register_destroy_callback", "graph.default_capture_stream",
-        "make_graphed_callables", "register_graph_destroy_hook",
-    },
+    "torch.cuda": {"jiterator", "make_graphed_callables", "nccl"},
+    "torch.cuda.graphs": {"make_graphed_callables"},
 }
 
 
@@ -46,7 +42,8 @@ def has_name(module, name):
 
 class Names(unittest.TestCase):
     def test_of_torch_cuda_and_its_modules(self):
-        for module in (tcuda, graphs, memory, nvtx, profiler, random, streams):
+        for module in (tcuda, gds, graph_annotations, graphs, green_contexts, memory, nvtx,
+                       profiler, random, streams):
             section = module.__name__.replace("tcuda", "torch.cuda")
             absent = {name for name in torch_names(section) if not has_name(module, name)}
             self.assertEqual(absent, NOT_YET.get(section, set()))
