@@ -8,6 +8,7 @@ import sys
 import unittest
 
 import tcuda
+from support import COUNT, TestCase, simulated
 from tcuda import _core
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -84,7 +85,7 @@ class Arguments(unittest.TestCase):
             self.assertEqual(raised.exception.status, "INVALID_HANDLE")
 
 
-class Results(unittest.TestCase):
+class Results(TestCase):
     def test_text_that_is_longer_than_the_first_buffer(self):
         snapshot = _core.memory_snapshot_create(0)
         self.addCleanup(_core.memory_snapshot_destroy, snapshot)
@@ -105,32 +106,30 @@ class Results(unittest.TestCase):
         stream = tcuda.Stream()
         pool = tcuda.MemPool()
         with tcuda.use_mem_pool(pool):
-            addresses = [tcuda.caching_allocator_alloc(512, 0, stream) for _ in range(1000)]
+            addresses = [self.allocate(512, 0, stream) for _ in range(1000)]
         blocks = _core.mem_pool_blocks(pool._handle, 0)
         allocated = {block["ptr"] for block in blocks if block["requested_bytes"] == 512}
         self.assertEqual(allocated, set(addresses))
-        for address in addresses:
-            tcuda.caching_allocator_delete(address)
 
     def test_struct(self):
         info = _core.device_properties(0)
-        self.assertEqual(info["name"], "Simulated GPU")
+        self.assertEqual(info["name"], tcuda.get_device_name(0))
         self.assertEqual(len(info["uuid"]), 16)
         self.assertEqual(info["max_block_dim"], (1024, 1024, 64))
         self.assertNotIn("struct_size", info)
 
     def test_nested_struct(self):
-        address = tcuda.caching_allocator_alloc(512, 0)
+        self.allocate(512, 0)
         self.assertGreaterEqual(_core.memory_stats(0)["allocation"]["small_pool"]["current"], 1)
-        tcuda.caching_allocator_delete(address)
 
     def test_error(self):
         with self.assertRaises(tcuda.CudaError) as raised:
-            _core.stream_create(99, 0)
+            _core.stream_create(99 + COUNT, 0)
         self.assertIs(type(raised.exception), tcuda.CudaError)
         self.assertEqual((raised.exception.status, raised.exception.code), ("INVALID_DEVICE", 0))
-        self.assertIn("device 99 does not exist", str(raised.exception))
+        self.assertIn(f"device {99 + COUNT} does not exist", str(raised.exception))
 
+    @simulated
     def test_code_of_the_driver(self):
         _core.backend_inject("cuEventRecord", 1, 999, 0)
         self.addCleanup(_core.backend_faults, None)

@@ -8,13 +8,13 @@ import unittest
 import warnings
 
 import tcuda
+from support import GIB, MIB, OTHER, SIMULATED, TOTAL, TestCase, two_devices
 from tcuda import _core
 
-MIB = 1 << 20
 
-
-class MemoryTest(unittest.TestCase):
+class MemoryTest(TestCase):
     def setUp(self):
+        super().setUp()
         tcuda.empty_cache()
         tcuda.reset_peak_memory_stats()
         tcuda.reset_accumulated_memory_stats()
@@ -24,57 +24,60 @@ class MemoryTest(unittest.TestCase):
 class Allocation(MemoryTest):
     def test_sizes_are_rounded_to_512_bytes(self):
         for size, rounded in ((1, 512), (512, 512), (513, 1024), (3 * MIB + 1, 3 * MIB + 512)):
-            address = tcuda.caching_allocator_alloc(size)
+            address = self.allocate(size)
             self.assertEqual(address % 512, 0)
             self.assertEqual(tcuda.memory_allocated(), rounded)
-            tcuda.caching_allocator_delete(address)
+            self.free(address)
         self.assertEqual(tcuda.caching_allocator_alloc(0), 0)
         self.assertEqual(tcuda.memory_allocated(), 0)
 
-    def test_streams_and_devices(self):
-        stream = tcuda.Stream(1)
+    def test_streams(self):
+        stream = tcuda.Stream(OTHER)
         for of_stream in (stream, stream.cuda_stream):
-            address = tcuda.caching_allocator_alloc(512, 1, of_stream)
-            self.assertEqual(tcuda.memory_allocated(1), 512)
-            self.assertEqual(tcuda.memory_allocated(0), 0)
-            tcuda.memory.record_stream(address, tcuda.Stream(1))
-            tcuda.caching_allocator_delete(address)
-        self.assertEqual(tcuda.memory_allocated("cuda:1"), 0)
+            address = self.allocate(512, OTHER, of_stream)
+            self.assertEqual(tcuda.memory_allocated(OTHER), 512)
+            tcuda.memory.record_stream(address, tcuda.Stream(OTHER))
+            self.free(address)
+        self.assertEqual(tcuda.memory_allocated(f"cuda:{OTHER}"), 0)
+
+    @two_devices
+    def test_devices(self):
+        self.allocate(512, 1)
+        self.assertEqual((tcuda.memory_allocated(1), tcuda.memory_allocated(0)), (512, 0))
 
     def test_memory_that_was_not_allocated(self):
-        address = tcuda.caching_allocator_alloc(512)
-        tcuda.caching_allocator_delete(address)
+        address = self.allocate(512)
+        self.free(address)
         for pointer in (address, 1):
             with self.assertRaises(tcuda.CudaError) as raised:
                 tcuda.caching_allocator_delete(pointer)
             self.assertEqual(raised.exception.status, "INVALID_POINTER")
 
     def test_peaks(self):
-        first = tcuda.caching_allocator_alloc(4 * MIB)
-        tcuda.caching_allocator_delete(first)
-        second = tcuda.caching_allocator_alloc(MIB)
+        first = self.allocate(4 * MIB)
+        self.free(first)
+        self.allocate(MIB)
         self.assertEqual(tcuda.max_memory_allocated(), 4 * MIB)
         self.assertGreaterEqual(tcuda.memory_reserved(), MIB)
         self.assertGreaterEqual(tcuda.max_memory_reserved(), 4 * MIB)
         tcuda.reset_peak_memory_stats()
         self.assertEqual(tcuda.max_memory_allocated(), MIB)
-        tcuda.caching_allocator_delete(second)
 
     def test_out_of_memory(self):
         with self.assertRaises(tcuda.OutOfMemoryError) as raised:
-            tcuda.caching_allocator_alloc(17 << 30)
+            self.allocate(TOTAL + GIB)
         self.assertIsInstance(raised.exception, RuntimeError)
         self.assertEqual(raised.exception.status, "OUT_OF_MEMORY")
-        self.assertRegex(
-            str(raised.exception), r"^CUDA out of memory. Tried to allocate 17.00 GiB. GPU 0 ")
+        size = f"{(TOTAL + GIB) / GIB:.2f}"
+        self.assertRegex(str(raised.exception),
+                         rf"^CUDA out of memory. Tried to allocate {size} GiB. GPU 0 ")
         self.assertEqual(tcuda.memory_stats()["num_ooms"], 1)
 
     def test_fraction(self):
-        self.addCleanup(tcuda.set_per_process_memory_fraction, 1.0)
         self.assertEqual(tcuda.get_per_process_memory_fraction(), 1.0)
         tcuda.set_per_process_memory_fraction(0.25)
         self.assertEqual(tcuda.get_per_process_memory_fraction(), 0.25)
-        self.assertRaises(tcuda.OutOfMemoryError, tcuda.caching_allocator_alloc, 5 << 30)
+        self.assertRaises(tcuda.OutOfMemoryError, self.allocate, TOTAL * 5 // 16)
         self.assertRaises(ValueError, tcuda.set_per_process_memory_fraction, 1.5)
         self.assertRaises(TypeError, tcuda.set_per_process_memory_fraction, 1)
 
@@ -88,15 +91,20 @@ class Allocation(MemoryTest):
 
     def test_mem_get_info(self):
         free, total = tcuda.mem_get_info()
-        self.assertEqual(total, 16 << 30)
+        self.assertEqual(total, TOTAL)
+        if SIMULATED:
+            self.assertEqual(total, tcuda.get_device_properties().total_memory)
         self.assertLessEqual(free, total)
         self.assertEqual(tcuda.get_allocator_backend(), "native")
-        self.assertRegex(tcuda.list_gpu_processes(), r"^GPU:0\n(process +\d+ uses +\d+\.\d{3} MB)")
+        self.assertRegex(
+            tcuda.list_gpu_processes(),
+            r"^GPU:0\n(process +\d+ uses +\d+\.\d{3} MB|no processes are running)")
 
 
 class Statistics(MemoryTest):
     def test_flat(self):
-        addresses = [tcuda.caching_allocator_alloc(size) for size in (100, 2 * MIB)]
+        for size in (100, 2 * MIB):
+            self.allocate(size)
         stats = tcuda.memory_stats()
         self.assertEqual(list(stats), sorted(stats))
         for key, value in {
@@ -106,13 +114,11 @@ class Statistics(MemoryTest):
             "num_ooms": 0, "max_split_size": -1,
         }.items():
             self.assertEqual(stats[key], value, key)
-        for address in addresses:
-            tcuda.caching_allocator_delete(address)
 
     def test_nested_has_the_same_values(self):
         pool = tcuda.MemPool()
         with tcuda.use_mem_pool(pool):
-            address = tcuda.caching_allocator_alloc(512)
+            self.allocate(512)
         flat, nested = tcuda.memory_stats(), tcuda.memory_stats_as_nested_dict()
         self.assertEqual(
             nested["active"]["small_pool"]["current"], flat["active.small_pool.current"])
@@ -120,19 +126,18 @@ class Statistics(MemoryTest):
         of_pool = nested["reserved_bytes_by_private_pools"][pool.id]["all"]["current"]
         self.assertGreaterEqual(of_pool, 512)
         self.assertEqual(flat[key], of_pool)
-        tcuda.caching_allocator_delete(address)
 
     def test_of_pinned_memory(self):
         tcuda.reset_accumulated_host_memory_stats()
         tcuda.reset_peak_host_memory_stats()
         pinned = _core.host_malloc(1000)
+        self.addCleanup(_core.host_free, pinned)
         stats = tcuda.host_memory_stats()
         self.assertEqual(list(stats), sorted(stats))
         self.assertEqual(stats["active_bytes.current"], 1024)
         self.assertLessEqual(stats["host_alloc_time.min"], stats["host_alloc_time.max"])
         self.assertEqual(
             tcuda.host_memory_stats_as_nested_dict()["active_requests"]["current"], 1)
-        _core.host_free(pinned)
 
     def test_summary(self):
         lines = tcuda.memory_summary(0).splitlines()
@@ -160,12 +165,11 @@ class Snapshots(MemoryTest):
         self.addCleanup(tcuda.memory._record_memory_history, None)
 
     def test_segments(self):
-        address = tcuda.caching_allocator_alloc(1000)
+        address = self.allocate(1000)
         blocks = [block for segment in tcuda.memory_snapshot() for block in segment["blocks"]
                   if block["state"] == "active_allocated"]
         self.assertEqual([(block["address"], block["size"], block["requested_size"])
                           for block in blocks], [(address, 1024, 1000)])
-        tcuda.caching_allocator_delete(address)
 
     def allocate_here(self):
         return tcuda.caching_allocator_alloc(1000)
@@ -201,14 +205,13 @@ class Snapshots(MemoryTest):
             self.assertRaises(ValueError, tcuda.memory._record_memory_history, **options)
 
     def test_dump(self):
-        address = tcuda.caching_allocator_alloc(1000)
+        self.allocate(1000)
         with tempfile.TemporaryDirectory() as folder:
             path = pathlib.Path(folder, "snapshot.pickle")
             tcuda.memory._dump_snapshot(path)
             snapshot = pickle.loads(path.read_bytes())
         self.assertEqual(sum(s["requested_size"] for s in snapshot["segments"]), 1000)
         self.assertIn("allocator_settings", snapshot)
-        tcuda.caching_allocator_delete(address)
 
 
 class Pools(MemoryTest):
@@ -216,17 +219,22 @@ class Pools(MemoryTest):
         pool, other = tcuda.MemPool(), tcuda.MemPool(use_on_oom=True, no_split=True)
         self.assertNotEqual(pool.id, other.id)
         self.assertEqual(pool.id[0], 0)
-        with tcuda.use_mem_pool(pool, 1):
-            inside, elsewhere = (tcuda.caching_allocator_alloc(512, index) for index in (1, 0))
-        outside = tcuda.caching_allocator_alloc(512, 1)
+        with tcuda.use_mem_pool(pool, OTHER):
+            inside = self.allocate(512, OTHER)
+        outside = self.allocate(512, OTHER)
         blocks = [block["address"] for segment in pool.snapshot() for block in segment["blocks"]]
         self.assertIn(inside, blocks)
         self.assertNotIn(outside, blocks)
-        self.assertNotIn(elsewhere, blocks)
         self.assertEqual(
             tcuda.memory_snapshot(pool.id, include_traces=False), pool.snapshot())
-        for address in (inside, outside, elsewhere):
-            tcuda.caching_allocator_delete(address)
+
+    @two_devices
+    def test_is_of_one_device(self):
+        pool = tcuda.MemPool()
+        with tcuda.use_mem_pool(pool, 1):
+            elsewhere = self.allocate(512, 0)
+        blocks = [block["address"] for segment in pool.snapshot() for block in segment["blocks"]]
+        self.assertNotIn(elsewhere, blocks)
 
     def test_use_count(self):
         pool = tcuda.MemPool()
@@ -244,9 +252,8 @@ class Pools(MemoryTest):
         pool = tcuda.MemPool()
         with self.assertRaises(KeyError), tcuda.use_mem_pool(pool):
             raise KeyError
-        address = tcuda.caching_allocator_alloc(512)
+        self.allocate(512)
         self.assertEqual(pool.snapshot(), [])
-        tcuda.caching_allocator_delete(address)
 
     def test_allocator_of_a_library(self):
         folder = pathlib.Path(tcuda.__file__).parent

@@ -4,12 +4,11 @@ import struct
 import unittest
 
 import tcuda
+from support import COUNT, OTHER, TestCase, two_devices
 
 
-class Seeds(unittest.TestCase):
-    def setUp(self):
-        tcuda.set_device(0)
-
+class Seeds(TestCase):
+    @two_devices
     def test_of_the_current_device(self):
         tcuda.manual_seed_all(7)
         tcuda.manual_seed(42)
@@ -28,24 +27,24 @@ class Seeds(unittest.TestCase):
 
     def test_random_seeds(self):
         tcuda.seed_all()
-        with tcuda.device(1):
+        with tcuda.device(OTHER):
             self.assertEqual(tcuda.initial_seed(), tcuda.random.initial_seed())
-            of_device_1 = tcuda.initial_seed()
-        self.assertEqual(tcuda.initial_seed(), of_device_1)
+            of_other = tcuda.initial_seed()
+        self.assertEqual(tcuda.initial_seed(), of_other)
         tcuda.seed()
-        self.assertNotEqual(tcuda.initial_seed(), of_device_1)
+        self.assertNotEqual(tcuda.initial_seed(), of_other)
 
 
-class States(unittest.TestCase):
+class States(TestCase):
     def test_one(self):
         state = struct.pack("<QQ", 3, 8)
         for kind in (bytes, bytearray, memoryview):
-            tcuda.set_rng_state(kind(state), "cuda:1")
-            self.assertEqual(tcuda.get_rng_state(1), state)
+            tcuda.set_rng_state(kind(state), f"cuda:{OTHER}")
+            self.assertEqual(tcuda.get_rng_state(OTHER), state)
         self.assertRaises(ValueError, tcuda.set_rng_state, state[:-1])
 
     def test_all(self):
-        states = [struct.pack("<QQ", seed, 4) for seed in (1, 2)]
+        states = [struct.pack("<QQ", seed, 4) for seed in range(1, COUNT + 1)]
         tcuda.set_rng_state_all(states)
         self.assertEqual(tcuda.get_rng_state_all(), states)
         self.assertEqual(tcuda.get_rng_state(0), states[0])

@@ -1,4 +1,4 @@
-"""Streams and events. The simulated machine has two devices."""
+"""Streams and events."""
 
 import ctypes
 import gc
@@ -7,39 +7,36 @@ import unittest
 import weakref
 
 import tcuda
+from support import COUNT, OTHER, TestCase, two_devices
 from tcuda import _core
 
 
-class Streams(unittest.TestCase):
-    def setUp(self):
-        tcuda.set_device(0)
-        tcuda.set_stream(tcuda.default_stream(0))
-
-    tearDown = setUp
-
+class Streams(TestCase):
     def test_properties(self):
-        stream = tcuda.Stream("cuda:1", priority=-1)
-        self.assertEqual(stream.device, tcuda.device(1))
-        self.assertEqual(stream.device_index, 1)
+        stream = tcuda.Stream(f"cuda:{OTHER}", priority=-1)
+        self.assertEqual(stream.device, tcuda.device(OTHER))
+        self.assertEqual(stream.device_index, OTHER)
         self.assertEqual(stream.priority, -1)
         self.assertEqual(stream.__cuda_stream__(), (0, stream.cuda_stream))
         self.assertEqual(
-            repr(stream), f"<tcuda.Stream device=cuda:1 cuda_stream={stream.cuda_stream:#x}>")
+            repr(stream), f"<tcuda.Stream device=cuda:{OTHER} cuda_stream={stream.cuda_stream:#x}>")
         self.assertEqual(tcuda.Stream.priority_range(), (0, -3))
 
     def test_default_stream(self):
         stream = tcuda.default_stream()
         self.assertEqual((stream.stream_id, stream.cuda_stream, stream.priority), (0, 0, 0))
-        self.assertNotEqual(stream, tcuda.default_stream(1))
+        if COUNT > 1:
+            self.assertNotEqual(stream, tcuda.default_stream(1))
 
     def test_33rd_stream_is_the_first(self):
-        streams = [tcuda.Stream(1) for _ in range(33)]
+        streams = [tcuda.Stream(OTHER) for _ in range(33)]
         self.assertEqual(streams[0], streams[32])
         self.assertEqual(hash(streams[0]), hash(streams[32]))
         self.assertEqual(len(set(streams)), 32)
         self.assertNotEqual(streams[0], streams[1])
         self.assertNotEqual(streams[0], 1)
 
+    @two_devices
     def test_context(self):
         first, second = tcuda.Stream(0), tcuda.Stream(1)
         with tcuda.stream(first):
@@ -53,12 +50,12 @@ class Streams(unittest.TestCase):
         self.assertEqual(tcuda.current_stream(), tcuda.default_stream())
 
     def test_stream_is_a_context(self):
-        first, second = tcuda.Stream(0), tcuda.Stream(1)
+        first, second = tcuda.Stream(0), tcuda.Stream(OTHER)
         with first as entered, second, first:
             self.assertIs(entered, first)
             self.assertEqual(tcuda.current_stream(), first)
         self.assertEqual(tcuda.current_stream(0), tcuda.default_stream(0))
-        self.assertEqual(tcuda.current_stream(1), tcuda.default_stream(1))
+        self.assertEqual(tcuda.current_stream(OTHER), tcuda.default_stream(OTHER))
         self.assertEqual(tcuda.current_device(), 0)
 
     def test_threads_enter_a_stream_each_for_itself(self):
@@ -82,12 +79,11 @@ class Streams(unittest.TestCase):
         self.assertEqual(tcuda.current_stream(), tcuda.default_stream())
 
     def test_set_stream_sets_the_device(self):
-        stream = tcuda.Stream(1)
+        stream = tcuda.Stream(OTHER)
         tcuda.set_stream(stream)
-        self.assertEqual(tcuda.current_device(), 1)
+        self.assertEqual(tcuda.current_device(), OTHER)
         tcuda.set_stream(None)
         self.assertEqual(tcuda.current_stream(), stream)
-        tcuda.set_stream(tcuda.default_stream(1))
 
     def test_current_stream_outlives_its_object(self):
         tcuda.set_stream(tcuda.Stream(0))
@@ -127,7 +123,7 @@ class Streams(unittest.TestCase):
         self.assertRaises(tcuda.CudaError, _core.stream_query, handle)
 
     def test_failed_constructor(self):
-        self.assertRaises(tcuda.CudaError, tcuda.Stream, 7)
+        self.assertRaises(tcuda.CudaError, tcuda.Stream, COUNT)
         gc.collect()
 
     def test_capturing(self):
@@ -140,7 +136,7 @@ class Streams(unittest.TestCase):
             _core.graph_capture_end(graph)
 
 
-class Events(unittest.TestCase):
+class Events(TestCase):
     def test_is_created_when_it_is_recorded(self):
         event = tcuda.Event()
         self.assertIsNone(event.device)
@@ -149,9 +145,13 @@ class Events(unittest.TestCase):
         self.assertTrue(event.query())
         event.synchronize()
         event.wait()
-        event.record(tcuda.Stream(1))
-        self.assertEqual(event.device, tcuda.device(1))
+        event.record(tcuda.Stream(OTHER))
+        self.assertEqual(event.device, tcuda.device(OTHER))
         self.assertEqual(repr(event), f"<tcuda.Event {event.cuda_event:#x}>")
+
+    @two_devices
+    def test_stays_on_its_device(self):
+        event = tcuda.Stream(1).record_event()
         self.assertRaises(tcuda.CudaError, event.record, tcuda.Stream(0))
 
     def test_order(self):

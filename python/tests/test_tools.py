@@ -6,6 +6,7 @@ import sys
 import unittest
 
 import tcuda
+from support import OTHER, SIMULATED, TOTAL, TestCase
 
 
 class Nvtx(unittest.TestCase):
@@ -31,7 +32,7 @@ class Nvtx(unittest.TestCase):
         tcuda.nvtx.range_end(tcuda.nvtx.range_start("work"))
 
 
-class Others(unittest.TestCase):
+class Others(TestCase):
     def test_profiler(self):
         with tcuda.profiler.profile():
             pass
@@ -40,9 +41,9 @@ class Others(unittest.TestCase):
         for function, most in (
             (tcuda.utilization, 100), (tcuda.memory_usage, 100), (tcuda.temperature, 120),
             (tcuda.power_draw, 10**6), (tcuda.clock_rate, 10**4),
-            (tcuda.device_memory_used, 16 << 30),
+            (tcuda.device_memory_used, 2 * TOTAL),
         ):
-            self.assertIn(function(1), range(most + 1), function)
+            self.assertIn(function(OTHER), range(most + 1), function)
 
     def report(self, **environment):
         return subprocess.run(
@@ -52,11 +53,12 @@ class Others(unittest.TestCase):
     def test_report(self):
         report = self.report()
         self.assertTrue(report.startswith(f"tcuda {tcuda.__version__}, Python "))
-        self.assertIn("backend: sim: found\n", report)
+        self.assertIn(f"backend: {'sim' if SIMULATED else 'cuda'}: found\n", report)
         self.assertIn("NVML: found\n", report)
-        self.assertIn("device 1: _CudaDeviceProperties(name='Simulated GPU'", report)
-        self.assertIn("driver for CUDA 12.9, ", report)
-        self.assertRegex(report, r"libtcuda_sim\.so\n")
+        name = tcuda.get_device_name(OTHER)
+        self.assertIn(f"device {OTHER}: _CudaDeviceProperties(name='{name}'", report)
+        self.assertRegex(report, r"driver for CUDA 1\d\.\d+, \d+ of \d+ MiB free\n")
+        self.assertRegex(report, r"libtcuda_sim\.so\n" if SIMULATED else r"libcuda\.so")
 
     def test_report_without_a_driver(self):
         report = self.report(TCUDA_BACKEND="cuda", TCUDA_CUDA_DRIVER_PATH="/absent")

@@ -17,6 +17,7 @@ suite() {
 
 checked "clippy, every crate and feature" scripts/ci/lint.sh
 checked "licences, versions and sources of crates" scripts/ci/deny.sh
+checked "types of the Python package" scripts/ci/types.sh
 checked "the ABI of the last release" scripts/ci/abi.sh
 step "documentation site" scripts/tools/docs.sh
 # A directory for what has the feature host_faults: libraries have the same names with and without

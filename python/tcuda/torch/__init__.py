@@ -33,7 +33,7 @@ _backend: Optional[ctypes.CDLL] = None
 _library: Optional[ctypes.CDLL] = None
 
 
-def enable(library: Union[str, os.PathLike, None] = None, verbose: bool = False) -> None:
+def enable(library: Union[str, "os.PathLike[str]", None] = None, verbose: bool = False) -> None:
     """Makes tcuda the allocator of PyTorch's CUDA memory, in this process; again: no-op.
 
     Raises RuntimeError if PyTorch has used CUDA already, or if the backend cannot be compiled.
@@ -66,13 +66,13 @@ def enable(library: Union[str, os.PathLike, None] = None, verbose: bool = False)
         raise OSError(f"{error}: pass the path of libtcuda.so to tcuda.torch.enable(), or set "
                       "TCUDA_LIBRARY") from None
     backend = ctypes.CDLL(str(_built(torch, path, verbose)))
-    error = ctypes.create_string_buffer(4096)
+    text = ctypes.create_string_buffer(4096)
     # Not released: no other thread may use CUDA meanwhile.
     if ctypes.PyDLL(backend._name).tcuda_torch_backend_install(
-            error, ctypes.c_size_t(len(error))) != 0:
-        raise RuntimeError(error.value.decode(errors="replace"))
+            text, ctypes.c_size_t(len(text))) != 0:
+        raise RuntimeError(text.value.decode(errors="replace"))
     _backend, _library = backend, tcuda
-    _forward_settings(torch)
+    _forward_settings(torch, tcuda)
 
 
 def is_enabled() -> bool:
@@ -83,7 +83,7 @@ def is_enabled() -> bool:
 # ---- The library and its header ----
 
 
-def _find_library(given: Union[str, os.PathLike, None]) -> str:
+def _find_library(given: Union[str, "os.PathLike[str]", None]) -> str:
     given = given or os.environ.get("TCUDA_LIBRARY")
     if given:
         if not os.path.exists(given):
@@ -186,16 +186,16 @@ def _built(torch: Any, library: str, verbose: bool) -> pathlib.Path:
     return target
 
 
-def _forward_settings(torch: Any) -> None:
+def _forward_settings(torch: Any, library: ctypes.CDLL) -> None:
     """Has settings that a program gives to PyTorch's allocator change tcuda's as well: PyTorch has
     no virtual function for them."""
 
     def forwarding(function: Any) -> Any:
         def set_allocator_settings(settings: str) -> None:
             function(settings)
-            if _library.tcuda_allocator_config_set(settings.encode()) != 0:
-                _library.tcuda_last_error.restype = ctypes.c_char_p
-                raise RuntimeError(_library.tcuda_last_error().decode(errors="replace"))
+            if library.tcuda_allocator_config_set(settings.encode()) != 0:
+                library.tcuda_last_error.restype = ctypes.c_char_p
+                raise RuntimeError(library.tcuda_last_error().decode(errors="replace"))
         return set_allocator_settings
 
     for name in ("_accelerator_setAllocatorSettings",
