@@ -14,17 +14,7 @@ qemu=$(command -v qemu-aarch64 || command -v qemu-aarch64-static || true)
 [ -n "$qemu" ] || { echo "skipped: there is no qemu-aarch64"; exit 0; }
 command -v apt-get >/dev/null || { echo "skipped: there is no apt-get"; exit 0; }
 
-if [ ! -e "$system/root/lib/ld-linux-aarch64.so.1" ]; then
-    echo "Getting the aarch64 C library from Debian into target/tools"
-    rm -rf "$system"
-    mkdir -p "$system"/{state/lists/partial,cache/archives/partial,packages,root}
-    touch "$system/state/status"
-    apt=(apt-get -qq -o Dir::State="$system/state" -o Dir::State::status="$system/state/status"
-        -o Dir::Cache="$system/cache" -o APT::Architecture=arm64 -o APT::Architectures=arm64)
-    "${apt[@]}" update
-    (cd "$system/packages" && "${apt[@]}" download libc6 libgcc-s1)
-    for package in "$system"/packages/*.deb; do dpkg-deb -x "$package" "$system/root"; done
-fi
+get_aarch64 "$system" libc6 libgcc-s1
 
 [ -e "$libraries/libtcuda.so" ] || scripts/tools/release.sh "$triple"
 zig=("$tools"/zigbuild-*/ziglang/zig)

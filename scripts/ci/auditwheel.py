@@ -1,67 +1,55 @@
-"""usage: auditwheel.py GLIBC TARBALL...: checks the libraries of release tarballs with auditwheel.
+"""usage: auditwheel.py GLIBC WHEEL...: checks the wheels of a release with auditwheel.
 
-Packs both shared libraries of a tarball into a wheel. Fails where `auditwheel show` names another
-platform than manylinux with this glibc, such as 2.17. auditwheel is on PYTHONPATH.
+Fails where a wheel lacks a library, where its name is not that of manylinux with this glibc, such
+as 2.17, or where `auditwheel show` names another platform. auditwheel is on PYTHONPATH.
 """
 
 import pathlib
 import re
 import subprocess
 import sys
-import tarfile
-import tempfile
 import zipfile
 
-LIBRARY = re.compile(r"/lib/(libtcuda\.so\.\d+\.\d+\.\d+|libtcuda_sim\.so)$")
-METADATA = "Metadata-Version: 2.1\nName: tcuda\nVersion: 0\n"
-WHEEL = "Wheel-Version: 1.0\nGenerator: auditwheel.py\nRoot-Is-Purelib: false\nTag: {}\n"
+FILES = {"_core.abi3.so", "_core.pyi", "py.typed", "lib/libtcuda_sim.so", "include/tcuda.h"}
+LIBRARY = re.compile(r"tcuda/lib/libtcuda\.so\.\d+\.\d+$")
+TAGS = re.compile(r"^tcuda-[0-9.]+-cp310-abi3-manylinux2014_(\w+)\.manylinux_(\d+_\d+)_\1\.whl$")
 
 
-def libraries(tarball):
-    """The contents of the shared libraries, by name."""
-    with tarfile.open(tarball) as archive:
-        found = [(LIBRARY.search(member.name), member) for member in archive]
-        contents = {name[1]: archive.extractfile(member).read() for name, member in found if name}
-    assert len(contents) == 2, f"{tarball} has {sorted(contents)}"
-    return contents
-
-
-def pack(folder, architecture, contents):
-    """A wheel with the libraries. Its RECORD has no sums, because auditwheel reads none."""
-    tag = f"py3-none-linux_{architecture}"
-    files = {f"tcuda/{name}": content for name, content in contents.items()}
-    files["tcuda/__init__.py"] = b""
-    files["tcuda-0.dist-info/METADATA"] = METADATA.encode()
-    files["tcuda-0.dist-info/WHEEL"] = WHEEL.format(tag).encode()
-    files["tcuda-0.dist-info/RECORD"] = "".join(f"{name},,\n" for name in files).encode()
-    wheel = folder / f"tcuda-0-{tag}.whl"
-    with zipfile.ZipFile(wheel, "w") as archive:
-        for name, content in files.items():
-            archive.writestr(name, content)
-    return wheel
-
-
-def named(wheel):
-    """The platform that auditwheel names for a wheel."""
+def complaints(wheel, glibc):
+    """What is wrong with a wheel."""
+    found = TAGS.match(wheel.name)
+    if not found or found[2] != glibc:
+        yield f"the name is not one of manylinux_{glibc}"
+        return
+    with zipfile.ZipFile(wheel) as archive:
+        names = archive.namelist()
+        metadata = archive.read(next(name for name in names if name.endswith(".dist-info/WHEEL")))
+    yield from sorted(f"{name} is absent" for name in FILES if f"tcuda/{name}" not in names)
+    if len(list(filter(LIBRARY.search, names))) != 1:
+        yield "there is not one libtcuda.so"
+    if not any(name.endswith("/licenses/THIRD_PARTY.txt") for name in names):
+        yield "the licences of the crates are absent"
+    tags = set(re.findall(r"^Tag: (.*)$", metadata.decode(), re.MULTILINE))
+    platforms = {f"cp310-abi3-manylinux2014_{found[1]}", f"cp310-abi3-manylinux_{glibc}_{found[1]}"}
+    if tags != platforms:
+        yield f"its tags are {sorted(tags)}"
     command = [sys.executable, "-m", "auditwheel", "show", str(wheel)]
     shown = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
     print(shown)
-    return re.search(r'is consistent with the following platform tag: "(\w+)"',
+    platform = re.search(r'is consistent with the following platform tag: "(\w+)"',
         " ".join(shown.split()))[1]
+    if platform != f"manylinux_{glibc}_{found[1]}":
+        yield f"auditwheel finds it fit for {platform}"
 
 
 def main():
-    glibc, tarballs, failures = sys.argv[1].replace(".", "_"), sys.argv[2:], 0
-    assert tarballs, "no tarball is named"
-    for tarball in tarballs:
-        architecture = re.search(r"-linux-(\w+)\.tar\.gz$", tarball)[1]
-        with tempfile.TemporaryDirectory() as folder:
-            wheel = pack(pathlib.Path(folder), architecture, libraries(tarball))
-            platform = named(wheel)
-        if platform != f"manylinux_{glibc}_{architecture}":
-            print(f"{tarball}: {platform}, not manylinux_{glibc}")
-            failures += 1
-    print(f"figure: wheels for manylinux_{glibc} = {len(tarballs) - failures}")
+    glibc, wheels, failures = sys.argv[1].replace(".", "_"), sys.argv[2:], 0
+    assert wheels, "no wheel is named"
+    for wheel in map(pathlib.Path, wheels):
+        wrong = list(complaints(wheel, glibc))
+        print("\n".join(f"{wheel.name}: {what}" for what in wrong))
+        failures += bool(wrong)
+    print(f"figure: wheels for manylinux_{glibc} = {len(wheels) - failures}")
     sys.exit(failures > 0)
 
 

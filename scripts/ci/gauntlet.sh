@@ -189,14 +189,15 @@ released() {
         lintian --allow-root --fail-on error target/release-[0-9]*/*.deb
 }
 step release released
-# The libraries of the release, in wheels.
-wheels() {
+# The wheels of the release.
+audited() {
     local folder=$tools/auditwheel-6.8.2
     [ -e "$folder" ] || python3 scripts/tools/pip_install.py auditwheel==6.8.2 "$folder" || return
     PYTHONPATH=$folder python3 scripts/ci/auditwheel.py 2.17 \
-        target/release-[0-9]*/tcuda-*-linux-{x86_64,aarch64}.tar.gz
+        target/release-[0-9]*/tcuda-*_{x86_64,aarch64}.whl
 }
-step auditwheel wheels
+step auditwheel audited
+step wheels scripts/ci/wheels.sh
 step conan conan
 step conda conda
 step reproducible scripts/ci/reproducible.sh

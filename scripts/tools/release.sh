@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # usage: release.sh [TRIPLE...]: a release, into target/release-VERSION: for each target a tarball
 # of an installation and one of its debug files, a CycloneDX list of components, Debian packages
-# (deb.sh, where there is dpkg-deb), and SHA256SUMS. The same commit gives the same bytes in any
-# folder, debug files aside.
+# (deb.sh, where there is dpkg-deb), a Python wheel (wheel.sh), and SHA256SUMS. The same commit
+# gives the same bytes in any folder, debug files aside.
 # The libraries load with glibc 2.17 and newer. Targets: x86_64-unknown-linux-gnu and
 # aarch64-unknown-linux-gnu. cargo-zigbuild and zig come from PyPI into target/tools.
 set -euo pipefail
@@ -117,6 +117,7 @@ for triple in "${triples[@]}"; do
     pack "$name" "$folder/tree"
     pack "$name-debug" "$folder/debug"
     ! command -v dpkg-deb >/dev/null || scripts/tools/deb.sh "$triple"
+    scripts/tools/wheel.sh "$triple"
 done
 cd "$out"
 find . -type f ! -name SHA256SUMS -printf "%f\n" | LC_ALL=C sort | xargs sha256sum >SHA256SUMS

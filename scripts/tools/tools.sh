@@ -60,6 +60,32 @@ get_nvjitlink() {
         nvidia/nvjitlink/lib/libnvJitLink.so.12
 }
 
+# get_aarch64 FOLDER PACKAGE...: unpacks aarch64 packages of Debian into FOLDER/root, unless it is
+# there. In place of python3-minimal it takes the packages of that Python.
+get_aarch64() {
+    local folder=$1 apt package python
+    shift
+    [ ! -e "$folder/root" ] || return 0
+    echo "Getting $* for aarch64 from Debian into target/tools"
+    rm -rf "$folder.partial"
+    mkdir -p "$folder.partial"/{state/lists/partial,cache/archives/partial,packages,root}
+    touch "$folder.partial/state/status"
+    apt=(-qq -o Dir::State="$folder.partial/state" -o Dir::Cache="$folder.partial/cache"
+        -o Dir::State::status="$folder.partial/state/status"
+        -o APT::Architecture=arm64 -o APT::Architectures=arm64)
+    apt-get "${apt[@]}" update
+    if [ "$1" = python3-minimal ]; then
+        python=$(apt-cache "${apt[@]}" depends python3-minimal |
+            sed -n 's/.*Depends: \(python3\.[0-9]*\)-minimal$/\1/p' | head -1)
+        set -- "$@" "$python-minimal" "lib$python-minimal" "lib$python-stdlib"
+    fi
+    (cd "$folder.partial/packages" && apt-get "${apt[@]}" download "$@")
+    for package in "$folder.partial"/packages/*.deb; do
+        dpkg-deb -x "$package" "$folder.partial/root"
+    done
+    mv "$folder.partial" "$folder"
+}
+
 # configure_and_build PRESET [option...], with cargo's output shared by all presets.
 configure_and_build() {
     local preset=$1
