@@ -273,11 +273,16 @@ class Wrapper:
             return f"tuple[{', '.join(self.result_types)}]"
         return self.result_types[0] if self.result_types else "None"
 
+    def queues_work(self):
+        """Does it queue work on a stream, or wait for it? What ends something does not."""
+        return (any(p["type"] == "tcuda_stream *" for p in self.function["parameters"]) and
+                not self.function["name"].endswith(
+                    ("_close", "_destroy", "_end", "_pop", "_set_current")))
+
     def result(self):
         """The expression of the result after success, where there is no buffer."""
-        if not self.results:  # What frees does not raise: it runs where no caller handles that.
-            frees = self.function["name"].endswith(("_destroy", "_free", "_release", "_close"))
-            return "Py_NewRef(Py_None)" if frees else "end_call()"
+        if not self.results:
+            return "end_call()" if self.queues_work() else "Py_NewRef(Py_None)"
         if len(self.results) == 1:
             return self.results[0]
         return f'Py_BuildValue("({"N" * len(self.results)})", {", ".join(self.results)})'

@@ -3,9 +3,9 @@
 `enable_cuda_sanitizer()` begins to record what is queued through this package and other hosts of
 the library. Two accesses to the same bytes, of which one writes, without an event, wait or
 synchronization between them, are a report: it is printed to stderr, and the call that queued the
-later access raises `CUDASanitizerErrors`. Calls that return something leave that to the next call
-of this thread that returns nothing. TCUDA_SANITIZER=1 in the environment does not need a change of
-the program, and writes reports to the log.
+later access raises `CUDASanitizerErrors`. A call that returns something does not: the next call of
+its thread that queues work, or waits for it, raises. TCUDA_SANITIZER=1 in the environment needs no
+change of the program, and writes reports to the log.
 """
 
 from __future__ import annotations

@@ -63,6 +63,8 @@ class Partitions(TestCase):
         parts, rest = SMPartition.from_device(0).split(num_sms=(8, 0), backfill=(False, True))
         self.assertEqual([part.sm_count for part in parts], [8, ALL - 8])
         self.assertIsNone(rest)
+        with self.raises_status("INVALID_ARGUMENT"):
+            SMPartition.from_device(0).split(num_sms=8, coscheduled_sm_count=16)
         contexts = GreenContext.split(num_sms=[16, 32], coscheduled_sm_count=8)
         self.assertEqual([context.sm_count for context in contexts], [16, 32])
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import tempfile
 import threading
 
 import tcuda
@@ -51,7 +52,7 @@ class Reports(SanitizerTest):
         for access in (current, previous):
             self.assertIn("test_error_of_the_later_call", access.stack_trace)
             self.assertIn(__file__, access.stack_trace)
-        tcuda.ipc_collect()  # the error was raised once
+        self.first.synchronize()  # the error was raised once
 
     def test_text(self):
         enable_cuda_sanitizer()
@@ -147,9 +148,27 @@ class Reports(SanitizerTest):
 class Raising(SanitizerTest):
     """Calls that cannot raise leave the error to the next call of the thread that can."""
 
+    def save(self):
+        """Reads memory on the second stream, and returns how many bytes."""
+        with tempfile.NamedTemporaryFile() as file, tcuda.stream(self.second):
+            handle = _core.file_open(file.name, _core.FILE_WRITE | _core.FILE_STAGING)
+            try:
+                return _core.file_write(handle, self.address, 16, 0, None)
+            finally:
+                _core.file_close(handle)
+
     def test_call_with_a_result(self):
         enable_cuda_sanitizer()
         self.write(self.first)
+        self.assertEqual(self.save(), 16)
+        self.assertEqual(tcuda.current_stream(), tcuda.default_stream())
+        with self.assertRaises(CUDASanitizerErrors) as raised:
+            self.first.synchronize()
+        self.assertEqual(raised.exception.errors[0].current_access.type, AccessType.READ)
+        self.first.synchronize()  # the error was raised once
+
+    def test_graph(self):
+        enable_cuda_sanitizer()
         graph = tcuda.CUDAGraph()
         with tcuda.graph(graph, stream=self.second):
             self.write(self.second)
@@ -173,18 +192,29 @@ class Raising(SanitizerTest):
     def test_each_thread_has_its_own(self):
         enable_cuda_sanitizer()
         self.write(self.first)
-        raised = []
+        written, checked, raised = threading.Event(), threading.Event(), []
 
         def work():
-            try:
-                self.write(self.second)
-            except CUDASanitizerErrors as error:
-                raised.append(error)
+            with tcuda.stream(self.second):
+                handle = _core.file_open("/dev/null", _core.FILE_WRITE | _core.FILE_STAGING)
+                try:
+                    _core.file_write(handle, self.address, 16, 0, None)
+                    written.set()
+                    checked.wait()
+                    self.first.synchronize()
+                except CUDASanitizerErrors as error:
+                    raised.append(error)
+                finally:
+                    _core.file_close(handle)
 
         thread = threading.Thread(target=work)
         thread.start()
-        thread.join()
-        self.write(self.second)  # nothing is left to raise here
+        written.wait()
+        try:
+            self.first.synchronize()  # nothing is to be raised here
+        finally:
+            checked.set()
+            thread.join()
         self.assertEqual(len(raised), 1)
 
 
