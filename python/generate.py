@@ -56,8 +56,6 @@ LEFT_OUT_TYPES = {
     "struct DLManagedTensorVersioned": "tensors are not in the package yet",
     "tcuda_callable": "tensors are not in the package yet",
     "tcuda_graphed_callable": "tensors are not in the package yet",
-    "tcuda_torch_malloc_fn": "allocators are loaded from a library by name",
-    "tcuda_pluggable_hooks": "its members are functions in C",
     "tcuda_jit_options": "its members are pointers of the host",
     "tcuda_kernel_options": "its members are pointers of the host",
     "tcuda_launch_options": "its members are pointers of the host",
@@ -117,6 +115,7 @@ class Types:
     def __init__(self, api):
         self.structs = {struct["name"]: struct for struct in api["structs"]}
         self.enums = {enum["name"]: enum["type"] for enum in api["enums"]}
+        self.callbacks = {callback["name"] for callback in api["callbacks"]}
         self.used = []  # Structs that come out, the parts of one before it.
 
     def number(self, type_name):
@@ -210,7 +209,8 @@ class Wrapper:
 
     def add_input(self, parameter):
         name, type_name = parameter["name"], parameter["type"]
-        self.call.append(name)
+        self.call.append(
+            f"({type_name})(uintptr_t){name}" if type_name in self.types.callbacks else name)
         if number := self.types.number(type_name):
             self.locals.append(f"{type_name} {name};")
             self.argument(name, number[2], f"{number[0]}({{}}, &{name})")
@@ -221,7 +221,7 @@ class Wrapper:
             size = f"sizeof({pointee(type_name)})"
             self.locals.append(f"const void *{name};")
             self.argument(name, "bytes | None", f"to_struct({{}}, {size}, &{name})")
-        elif type_name.endswith("*"):
+        elif type_name in self.types.callbacks or type_name.endswith("*"):
             self.locals.append(f"void *{name};")
             self.argument(name, "int | None", f"to_pointer({{}}, &{name})")
         else:

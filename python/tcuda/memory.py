@@ -391,6 +391,14 @@ class CUDAPluggableAllocator(Owner):
         self._handle = _core.pluggable_allocator_load(
             path_to_so_file, alloc_fn_name, free_fn_name)
 
+    @classmethod
+    def from_pointers(cls, alloc_fn: int, free_fn: int) -> CUDAPluggableAllocator:
+        """An allocator of functions that are given by their addresses, as of ctypes. (+)
+
+        They are valid as long as the process runs: the allocator may free its memory last.
+        """
+        return cls._owning(_core.pluggable_allocator_create(alloc_fn, free_fn))
+
 
 def change_current_allocator(allocator: CUDAPluggableAllocator) -> None:
     """Makes another library's allocator the current one, before memory was allocated."""

@@ -1,5 +1,6 @@
 """The caching allocator: numbers are those that PyTorch's rules give."""
 
+import ctypes
 import gc
 import pathlib
 import pickle
@@ -265,6 +266,46 @@ class Pools(MemoryTest):
         with self.assertRaises(tcuda.CudaError) as raised:  # memory was allocated
             tcuda.change_current_allocator(allocator)
         self.assertEqual(raised.exception.status, "INVALID_STATE")
+
+
+class Functions(MemoryTest):
+    """An allocator whose functions are of ctypes."""
+
+    # They live as long as the process.
+    calls = []
+    kind = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(ctypes.c_uint64), ctypes.c_size_t)
+
+    @ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_ssize_t, ctypes.c_int, ctypes.c_void_p)
+    def alloc_fn(size, device, stream):
+        pointer = ctypes.c_uint64()
+        status = Functions.kind(_core.backend_function("cuMemAlloc"))(pointer, size)
+        Functions.calls.append(("alloc", size, device, stream or 0))
+        return pointer.value if status == 0 else None
+
+    @ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_ssize_t, ctypes.c_int, ctypes.c_void_p)
+    def free_fn(pointer, size, device, stream):
+        kind = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_uint64)
+        kind(_core.backend_function("cuMemFree"))(pointer)
+        Functions.calls.append(("free", size, device, stream or 0))
+
+    def test_pool(self):
+        alloc, free = (ctypes.cast(function, ctypes.c_void_p).value
+                       for function in (Functions.alloc_fn, Functions.free_fn))
+        pool = tcuda.MemPool(tcuda.CUDAPluggableAllocator.from_pointers(alloc, free))
+        with tcuda.use_mem_pool(pool):
+            address = tcuda.caching_allocator_alloc(1000)
+        self.fill(address, 5)
+        self.assertEqual(self.value(address), 5)
+        (call, size, device, stream), = Functions.calls
+        self.assertEqual((call, device, stream), ("alloc", 0, 0))
+        self.assertGreaterEqual(size, 1000)
+        tcuda.caching_allocator_delete(address)
+        del pool
+        gc.collect()
+        tcuda.empty_cache()
+        self.assertEqual(Functions.calls[1:], [("free", size, 0, 0)])
+        with self.raises_status("INVALID_ARGUMENT"):
+            tcuda.CUDAPluggableAllocator.from_pointers(0, free)
 
 
 if __name__ == "__main__":
