@@ -206,6 +206,45 @@ class PoolOfStreams(TestCase):
         self.assertEqual(set(asked), {native, 0})
 
 
+class Dropped(TestCase):
+    def ends(self, begin, end):
+        """Is a callback kept from `begin` to `end` and no longer?"""
+        def callback(*arguments):
+            pass
+
+        kept = weakref.ref(callback)
+        handle = begin(callback)
+        del callback
+        gc.collect()
+        self.assertIsNotNone(kept())
+        end(handle)
+        gc.collect()
+        self.assertIsNone(kept())
+
+    def test_with_their_registration(self):
+        pool = tcuda.MemPool()
+        for register in (_core.memory_on_out_of_memory, _core.memory_on_rejection,
+                         _core.memory_on_event,
+                         lambda callback: _core.graph_on_event(None, 1, callback)):
+            self.ends(register, _core.observer_destroy)
+        self.ends(lambda callback: _core.mem_pool_begin_streams(pool._handle, 0, callback),
+                  lambda _: _core.mem_pool_end_streams(pool._handle, 0))
+        self.ends(lambda callback: _core.sanitizer_enable(0, callback, 0),
+                  lambda _: _core.sanitizer_disable())
+
+    def test_where_the_registration_fails(self):
+        def callback(*arguments):
+            pass
+
+        kept = weakref.ref(callback)
+        self.assertRaises(tcuda.CudaError, _core.mem_pool_begin_streams, 0, 0, callback)
+        self.assertRaises(tcuda.CudaError, _core.graph_on_event, 1, 1, callback)
+        self.assertRaises(TypeError, _core.sanitizer_enable, 0, 1, 0)
+        del callback
+        gc.collect()
+        self.assertIsNone(kept())
+
+
 class Retained(TestCase):
     def test_object_ends_with_the_captured_work(self):
         class Object:
