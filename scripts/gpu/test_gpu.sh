@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The C tests on a real GPU: the same programs as on the simulated machine, one at a time.
+# The tests in C and Python on a real GPU: the same as on the simulated machine, one at a time.
 set -euo pipefail
 source "$(dirname "$0")/../tools/tools.sh"
 "$cmake" --preset release -B build/gpu -DTCUDA_CARGO_TARGET_DIR="$CARGO_TARGET_DIR" \
