@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
 
 from . import _core
 from .devices import Device, index_of
@@ -32,27 +33,23 @@ def is_localization_supported(device: Device = None) -> bool:
 
 
 def _groups(**options: object) -> bytes:
-    """The groups of a split, each a tcuda_sm_group; a number counts for all groups."""
-    lists = {name: list(value) for name, value in options.items()
-             if isinstance(value, Sequence) and not isinstance(value, (str, bytes))}
-    lengths = {len(values) for values in lists.values()}
+    """The groups of a split, each a tcuda_sm_group; what is no list counts for all groups."""
+    lengths = {len(value) for value in options.values() if isinstance(value, (list, tuple))}
     if len(lengths) > 1:
         raise ValueError("All sequence options must have the same length")
     count = lengths.pop() if lengths else 1
     if count == 0:
         raise ValueError("A split must contain at least one group")
-    columns = []
-    for name, value in options.items():
-        column = lists.get(name, [value] * count)
+    columns = [value if isinstance(value, (list, tuple)) else [value] * count
+               for value in options.values()]
+    for name, column in zip(options, columns):
         for entry in column:
-            if name == "backfill" and not isinstance(entry, bool):
-                raise ValueError("backfill entries must be bool values")
-            if name == "locality_domain_id" and entry is None:
-                continue
-            if name != "backfill" and (
-                    not isinstance(entry, int) or isinstance(entry, bool) or entry < 0):
+            if name == "backfill":
+                if not isinstance(entry, bool):
+                    raise ValueError("backfill entries must be bool values")
+            elif not (isinstance(entry, int) and entry >= 0 and not isinstance(entry, bool)
+                      or entry is None and name == "locality_domain_id"):
                 raise ValueError(f"{name} entries must be nonnegative integers, got {entry!r}")
-        columns.append(column)
     groups = b""
     for index, (sms, together, preferred, backfill, domain) in enumerate(zip(*columns)):
         if sms == 0 and backfill and index < count - 1:
@@ -64,7 +61,34 @@ def _groups(**options: object) -> bytes:
     return groups
 
 
-class SMPartition(Owner):
+class _Multiprocessors(Owner):
+    """Multiprocessors of a device."""
+
+    __slots__ = ()
+    _properties: ClassVar[Callable[[int], dict[str, Any]]]
+
+    def _property(self, name: str) -> int:
+        value: int = type(self)._properties(self._handle)[name]
+        return value
+
+    @property
+    def device_id(self) -> int:
+        """The ordinal of the device."""
+        return self._property("device")
+
+    @property
+    def sm_count(self) -> int:
+        """The number of multiprocessors."""
+        return self._property("sm_count")
+
+    @property
+    def locality_domain_id(self) -> int | None:
+        """The locality domain of all; None: there is none, or it is not known."""
+        domain = self._property("locality_domain")
+        return None if domain < 0 else domain
+
+
+class SMPartition(_Multiprocessors):
     """A set of multiprocessors of a device, from `from_device`, `split` or a green context.
 
     It does not reserve them: contexts of one partition share its multiprocessors.
@@ -75,6 +99,7 @@ class SMPartition(Owner):
 
     __slots__ = ()
     _destroy = _core.sm_partition_destroy
+    _properties = _core.sm_partition_properties
 
     @classmethod
     def from_device(cls, device_id: Device = None) -> SMPartition:
@@ -82,28 +107,9 @@ class SMPartition(Owner):
         return cls._owning(_core.sm_partition_from_device(index_of(device_id)))
 
     @property
-    def device_id(self) -> int:
-        """The ordinal of the device."""
-        device: int = _core.sm_partition_properties(self._handle)["device"]
-        return device
-
-    @property
-    def sm_count(self) -> int:
-        """The number of multiprocessors."""
-        count: int = _core.sm_partition_properties(self._handle)["sm_count"]
-        return count
-
-    @property
     def coscheduled_sm_count(self) -> int:
         """How many multiprocessors are scheduled together; 0: not known."""
-        count: int = _core.sm_partition_properties(self._handle)["coscheduled_sm_count"]
-        return count
-
-    @property
-    def locality_domain_id(self) -> int | None:
-        """The locality domain of all; None: there is none, or it is not known."""
-        domain: int = _core.sm_partition_properties(self._handle)["locality_domain"]
-        return None if domain < 0 else domain
+        return self._property("coscheduled_sm_count")
 
     def split(
         self, *, num_sms: int | Sequence[int] = 0, coscheduled_sm_count: int | Sequence[int] = 0,
@@ -148,7 +154,7 @@ class SMPartition(Owner):
         return f"<tcuda.SMPartition device_id={self.device_id} sm_count={self.sm_count}>"
 
 
-class GreenContext(Owner):
+class GreenContext(_Multiprocessors):
     """A context with a part of the multiprocessors of a device. CUDA 12.4.
 
     `num_sms` (rounded up to what the device schedules together), `sm_partition` or
@@ -165,6 +171,7 @@ class GreenContext(Owner):
 
     __slots__ = ()
     _destroy = _core.green_context_destroy
+    _properties = _core.green_context_properties
 
     def __init__(
         self, num_sms: int | None = None, device_id: Device = None, *,
@@ -225,24 +232,6 @@ class GreenContext(Owner):
     def max_workqueue_concurrency(device_id: Device = None) -> int:
         """The most streams whose work the driver can submit side by side. CUDA 13.1."""
         return _core.device_workqueue_concurrency(index_of(device_id))
-
-    @property
-    def device_id(self) -> int:
-        """The ordinal of the device."""
-        device: int = _core.green_context_properties(self._handle)["device"]
-        return device
-
-    @property
-    def sm_count(self) -> int:
-        """The number of multiprocessors."""
-        count: int = _core.green_context_properties(self._handle)["sm_count"]
-        return count
-
-    @property
-    def locality_domain_id(self) -> int | None:
-        """The locality domain of all multiprocessors; None: there is none, or it is not known."""
-        domain: int = _core.green_context_properties(self._handle)["locality_domain"]
-        return None if domain < 0 else domain
 
     @property
     def sm_partition(self) -> SMPartition:

@@ -2,6 +2,10 @@
 
 import contextlib
 import ctypes
+import os
+import subprocess
+import sys
+import textwrap
 import unittest
 
 import tcuda
@@ -16,6 +20,13 @@ MIB = 1 << 20
 
 two_devices = unittest.skipIf(COUNT < 2, "needs two devices")
 simulated = unittest.skipUnless(SIMULATED, "needs the simulated machine")
+
+
+def run_program(program, **environment):
+    """Runs a program in a process of its own."""
+    return subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True,
+        timeout=60, env={**os.environ, **environment})
 
 
 class TestCase(unittest.TestCase):

@@ -1,25 +1,14 @@
 """Functions of Python that the library calls, also at the end of the interpreter."""
 
 import gc
-import os
-import subprocess
-import sys
-import textwrap
 import threading
 import unittest
 import weakref
 from unittest import mock
 
 import tcuda
-from support import GIB, MIB, TOTAL, TestCase
+from support import GIB, MIB, TOTAL, TestCase, run_program
 from tcuda import _core
-
-
-def run(program, **environment):
-    """Runs a program in a process of its own."""
-    return subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True,
-        timeout=60, env={**os.environ, **environment})
 
 
 class Streams(unittest.TestCase):
@@ -56,7 +45,7 @@ class Streams(unittest.TestCase):
         self.assertIsNone(dropped())
 
     def test_of_threads_of_the_driver(self):
-        program = run("""
+        program = run_program("""
             import threading, tcuda
             threads = set()
             stream = tcuda.Stream()
@@ -274,7 +263,7 @@ class End(unittest.TestCase):
 
     def ends_well(self, program, **environment):
         for _ in range(3):
-            ended = run(program, **environment)
+            ended = run_program(program, **environment)
             self.assertEqual((ended.returncode, ended.stderr), (0, ""))
 
     def test_live_objects(self):

@@ -4,7 +4,7 @@ import gc
 import unittest
 
 import tcuda
-from support import COUNT, TestCase
+from support import COUNT, TestCase, run_program, simulated
 from tcuda import _core
 from tcuda.green_contexts import GreenContext, SMPartition
 
@@ -72,6 +72,19 @@ class Partitions(TestCase):
     def test_groups_before_cuda_13_1(self):
         with self.raises_status("NOT_SUPPORTED"):
             SMPartition.from_device(0).split(num_sms=8)
+
+    @groups
+    @simulated
+    def test_groups_of_locality_domains(self):
+        ended = run_program("""
+            from tcuda.green_contexts import *
+            print(get_num_locality_domains(), is_localization_supported())
+            parts, rest = SMPartition.from_device(0).split(
+                num_sms=(8, 16), locality_domain_id=(1, 0))
+            print([(part.sm_count, part.locality_domain_id) for part in parts])
+            print(GreenContext(sm_partition=parts[0]).locality_domain_id)
+            """, TCUDA_SIM="locality_domains=2")
+        self.assertEqual((ended.stdout, ended.stderr), ("2 True\n[(8, 1), (16, 0)]\n1\n", ""))
 
     def test_options_of_groups(self):
         whole = SMPartition.from_device(0)
