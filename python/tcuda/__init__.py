@@ -51,6 +51,8 @@ __all__ += random.__all__
 __all__ += streams.__all__
 __all__ += telemetry.__all__
 
+_sanitizer = sanitizer  # its name in torch.cuda
+
 default_generators: tuple[Generator, ...]  # noqa: F405
 
 # After this no callback waits for the interpreter, which ends.

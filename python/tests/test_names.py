@@ -48,6 +48,9 @@ class Names(unittest.TestCase):
             absent = {name for name in torch_names(section) if not has_name(module, name)}
             self.assertEqual(absent, NOT_YET.get(section, set()))
 
+    def test_of_the_sanitizer(self):
+        self.assertIs(tcuda._sanitizer.enable_cuda_sanitizer, sanitizer.enable_cuda_sanitizer)
+
     def test_all(self):
         self.assertEqual(len(tcuda.__all__), len(set(tcuda.__all__)))
         for name in tcuda.__all__:
