@@ -9,16 +9,21 @@ from typing import Any
 
 from . import (
     _core,
+    arrays,
+    comm,
     devices,
     errors,
     graphs,
+    jiterator,
     memory,
+    nccl,
     nvtx,
     profiler,
     random,
     streams,
     telemetry,
 )
+from .arrays import *  # noqa: F403
 from .devices import *  # noqa: F403
 from .errors import *  # noqa: F403
 from .graphs import *  # noqa: F403
@@ -30,7 +35,11 @@ from .telemetry import *  # noqa: F403
 __version__ = "{}.{}.{}".format(
     _core.version() // 1_000_000, _core.version() // 1000 % 1000, _core.version() % 1000)
 
-__all__ = ["default_generators", "graphs", "memory", "nvtx", "profiler", "random", "streams"]
+__all__ = [
+    "comm", "default_generators", "graphs", "jiterator", "memory", "nccl", "nvtx", "profiler",
+    "random", "streams",
+]
+__all__ += arrays.__all__
 __all__ += devices.__all__
 __all__ += errors.__all__
 __all__ += graphs.__all__
