@@ -155,7 +155,8 @@ class Array(Owner):
         owner: Any = None
         address: int | None = 0
         if view.nbytes and view.readonly:
-            owner = view.obj if isinstance(view.obj, bytes) else bytes(view)
+            is_whole = isinstance(view.obj, bytes) and len(view.obj) == view.nbytes
+            owner = view.obj if is_whole else bytes(view)
             address = ctypes.cast(ctypes.c_char_p(owner), ctypes.c_void_p).value
         elif view.nbytes:
             owner = (ctypes.c_char * view.nbytes).from_buffer(view)
