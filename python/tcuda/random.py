@@ -162,7 +162,8 @@ def uniform_(
     >>> tcuda.get_rng_state()[8:]  # the offset has grown
     b'\\x04\\x00\\x00\\x00\\x00\\x00\\x00\\x00'
     """
-    _core.random_uniform(asarray(tensor)._handle, start, end, _handle(generator), None)
+    array = asarray(tensor)
+    _core.random_uniform(array._handle, start, end, _handle(generator), None)
     return tensor
 
 
@@ -170,7 +171,8 @@ def normal_(
     tensor: _Filled, mean: float = 0.0, std: float = 1.0, *, generator: Generator | None = None
 ) -> _Filled:
     """Fills an array with normal numbers. (+)"""
-    _core.random_normal(asarray(tensor)._handle, mean, std, _handle(generator), None)
+    array = asarray(tensor)
+    _core.random_normal(array._handle, mean, std, _handle(generator), None)
     return tensor
 
 
@@ -186,15 +188,17 @@ def random_(
             largest.
         generator: None: the default one.
     """
-    handle, of = asarray(tensor)._handle, _handle(generator)
+    array, of = asarray(tensor), _handle(generator)
     if not bounds:
-        _core.random_integers_all(handle, of, None)
-        return tensor
-    start, end = bounds if len(bounds) > 1 else (0, bounds[0])
-    if end is None:
-        _core.random_integers_from(handle, start, of, None)
+        _core.random_integers_all(array._handle, of, None)
+    elif len(bounds) == 1:
+        _core.random_integers(array._handle, 0, bounds[0], of, None)
+    elif len(bounds) > 2:
+        raise TypeError(f"at most 2 bounds, not {len(bounds)}")
+    elif bounds[1] is None:
+        _core.random_integers_from(array._handle, bounds[0], of, None)
     else:
-        _core.random_integers(handle, start, end, of, None)
+        _core.random_integers(array._handle, bounds[0], bounds[1], of, None)
     return tensor
 
 
@@ -202,12 +206,13 @@ def bernoulli_(
     tensor: _Filled, p: float | ArrayLike = 0.5, *, generator: Generator | None = None
 ) -> _Filled:
     """Fills an array with 1, with probability p, or 0; `p` may be an array of floats. (+)"""
-    handle = asarray(tensor)._handle
+    array = asarray(tensor)
     if isinstance(p, (int, float)):
-        _core.random_bernoulli(handle, p, _handle(generator), None)
+        _core.random_bernoulli(array._handle, p, _handle(generator), None)
     else:
         probabilities = asarray(p)
-        _core.random_bernoulli_tensor(handle, probabilities._handle, _handle(generator), None)
+        _core.random_bernoulli_tensor(
+            array._handle, probabilities._handle, _handle(generator), None)
     return tensor
 
 
@@ -215,7 +220,8 @@ def exponential_(
     tensor: _Filled, lambd: float = 1.0, *, generator: Generator | None = None
 ) -> _Filled:
     """Fills an array with exponential numbers of the rate `lambd`. (+)"""
-    _core.random_exponential(asarray(tensor)._handle, lambd, _handle(generator), None)
+    array = asarray(tensor)
+    _core.random_exponential(array._handle, lambd, _handle(generator), None)
     return tensor
 
 
@@ -223,7 +229,8 @@ def log_normal_(
     tensor: _Filled, mean: float = 1.0, std: float = 2.0, *, generator: Generator | None = None
 ) -> _Filled:
     """Fills an array with numbers whose logarithm is normal, of `mean` and `std`. (+)"""
-    _core.random_log_normal(asarray(tensor)._handle, mean, std, _handle(generator), None)
+    array = asarray(tensor)
+    _core.random_log_normal(array._handle, mean, std, _handle(generator), None)
     return tensor
 
 
@@ -232,7 +239,8 @@ def cauchy_(
     generator: Generator | None = None,
 ) -> _Filled:
     """Fills an array with Cauchy's numbers; `sigma` is half of the range between quartiles. (+)"""
-    _core.random_cauchy(asarray(tensor)._handle, median, sigma, _handle(generator), None)
+    array = asarray(tensor)
+    _core.random_cauchy(array._handle, median, sigma, _handle(generator), None)
     return tensor
 
 
@@ -240,5 +248,6 @@ def geometric_(
     tensor: _Filled, p: float, *, generator: Generator | None = None
 ) -> _Filled:
     """Fills an array with the number of trials up to the first success, of probability p. (+)"""
-    _core.random_geometric(asarray(tensor)._handle, p, _handle(generator), None)
+    array = asarray(tensor)
+    _core.random_geometric(array._handle, p, _handle(generator), None)
     return tensor
