@@ -338,6 +338,16 @@ class Import(ArrayTest):
             del capsule
             self.assertEqual(producer.ended, 1)
 
+    def test_byte_offset(self):
+        producer = Producer(b"abcd", True)
+        producer.managed.tensor.byte_offset, producer.sizes[0] = 1, 3
+        made = tcuda.from_dlpack(producer)
+        self.assertEqual(made.address, ctypes.addressof(producer.memory) + 1)
+        self.assertEqual(made.tobytes(), b"bcd")
+        consumer = Consumer(made.__dlpack__(), False)
+        self.assertEqual((consumer.tensor.data, consumer.tensor.byte_offset), (made.address, 0))
+        consumer.end()
+
     def test_own_arrays(self):
         made = self.numbers()
         again = tcuda.from_dlpack(made)
@@ -488,10 +498,25 @@ class Order(ArrayTest):
             self.assertIn(address, {each.address for each in later}, order)
             del later
 
+    def test_memory_of_results_in_one_block_waits(self):
+        sources = [tcuda.empty(100, "int8"), tcuda.empty(100, "int8")]
+        for index in (0, 1):
+            made, busy = tcuda.comm.broadcast_coalesced(sources, [1])[0], BusyStream(1)
+            self.addCleanup(busy.end)
+            address = made[0].address
+            consumer = Consumer(made[index].__dlpack__(stream=busy.stream.cuda_stream), False)
+            del made
+            consumer.end()
+            other = tcuda.empty(1024, "int8", 1)
+            self.assertNotEqual(other.address, address)
+            busy.end()
+            del other
+
     def test_stream_of_an_interface(self):
         busy, own = self.busy_stream(), self.numbers(1)
         interface = {"shape": (1,), "typestr": "<f4", "data": (own.address, False), "version": 3}
         tcuda.asarray(Interface(**interface))
+        tcuda.default_stream().synchronize()
         stream = tcuda.Stream()
         with tcuda.stream(stream):
             tcuda.asarray(Interface(**interface, stream=busy.stream.cuda_stream))

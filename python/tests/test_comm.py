@@ -104,6 +104,7 @@ class Copies(CommTest):
         self.assertEqual([values(row) for row in rows], [[0, 1, 2], [3, 4, 5]])
         self.assertEqual(rows[0].address, source.address)
         columns = comm.scatter(source, [1, 0], [2, 1], dim=-1, streams=[tcuda.Stream(1), None])
+        tcuda.synchronize(1)
         self.assertEqual([values(column) for column in columns], [[0, 1, 3, 4], [2, 5]])
         self.assertEqual([column.shape for column in columns], [(2, 2), (2, 1)])
         self.assertEqual(len(comm.scatter(source, [0, 1, 0])), 2)  # there are two rows
