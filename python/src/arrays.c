@@ -306,7 +306,7 @@ struct capsule {
         struct unversioned unversioned;
     } managed; /* first */
     struct array *array;
-    tcuda_stream *stream; /* the consumer's; may be NULL */
+    tcuda_stream *stream; /* the consumer's; NULL: it was the current one */
 };
 
 static void end_capsule(struct capsule *capsule)
@@ -343,18 +343,26 @@ static void end_object(PyObject *object)
 /* Lets the consumer's stream wait for the current one, and keeps memory for its work. */
 static tcuda_status order(struct capsule *capsule, struct CUstream_st *native)
 {
-    tcuda_stream *current;
+    tcuda_stream *current, *stream;
+    struct CUstream_st *native_current;
     const struct array *array = capsule->array;
     int32_t device = array->tensor.device.device_id;
+    tcuda_status status = tcuda_stream_current(device, &current);
+    if (status == TCUDA_STATUS_OK)
+        status = tcuda_stream_native(current, &native_current);
+    if (status != TCUDA_STATUS_OK)
+        return status;
+    stream = current;
+    if (native != native_current) {
+        status = tcuda_stream_from_external(device, native, &capsule->stream);
+        stream = capsule->stream;
+        if (status == TCUDA_STATUS_OK)
+            status = tcuda_stream_wait_stream(stream, current);
+    }
     while (array->origin)
         array = array->origin;
-    tcuda_status status = tcuda_stream_from_external(device, native, &capsule->stream);
-    if (status == TCUDA_STATUS_OK)
-        status = tcuda_stream_current(device, &current);
-    if (status == TCUDA_STATUS_OK)
-        status = tcuda_stream_wait_stream(capsule->stream, current);
     if (status == TCUDA_STATUS_OK && array->block)
-        status = tcuda_record_stream(array->block, capsule->stream);
+        status = tcuda_record_stream(array->block, stream);
     return status;
 }
 

@@ -183,27 +183,24 @@ class Array(Owner):
             dl_device: the device of the result, which must be the array's own.
             copy: True: the capsule has a copy; queued on the current stream.
         """
-        device = self.__dlpack_device__()
+        _, _, _, _, device, is_read_only = _core.tensor_info(self._handle)
         if dl_device is not None and (int(dl_device[0]), int(dl_device[1])) != device:
             raise BufferError(f"the array is on device {device}, not {tuple(dl_device)}")
         is_on_device = device[0] in devices._DLPACK_DEVICES
-        if not is_on_device and stream is not None:
-            raise BufferError("memory of the host has no stream")
+        if not is_on_device and (stream is not None or copy):
+            raise BufferError("memory of the host has no stream, and is not copied")
         if stream == 0:
             raise BufferError("stream 0 is ambiguous: use 1, the legacy default stream, or 2")
         is_versioned = max_version is not None and max_version[0] >= 1
-        if _core.tensor_info(self._handle)[5] and not (is_versioned or copy):
+        if is_read_only and not (is_versioned or copy):
             raise BufferError("the array is read-only, which DLPack before 1.0 cannot say")
         array = self
         if copy:
-            if not is_on_device:
-                raise BufferError("memory of the host is not copied")
             array = empty(self.shape, self.dtype, device[1])
             copy_elements(self, array)
-        is_ordered = is_on_device and stream != -1
-        native = None if stream in (None, 1) else stream
         return _core.tensor_to_capsule(
-            array._handle, is_versioned, bool(copy), is_ordered, native if is_ordered else None)
+            array._handle, is_versioned, bool(copy), is_on_device and stream != -1,
+            None if stream in (None, 1, -1) else stream)
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
@@ -220,7 +217,7 @@ class Array(Owner):
             "strides": tuple(stride * size for stride in strides),
             "typestr": f"{'|' if size == 1 else '<'}{letter}{size}",
             "data": (address, is_read_only),
-            "stream": current_stream(device[1]).cuda_stream or 1,
+            "stream": _core.stream_native(_core.stream_current(device[1])) or 1,
         }
 
     def __repr__(self) -> str:
@@ -265,7 +262,7 @@ def from_dlpack(obj: Any) -> Array:
     kind, index = obj.__dlpack_device__()
     arguments: dict[str, Any] = {}
     if kind in devices._DLPACK_DEVICES:
-        arguments["stream"] = current_stream(int(index)).cuda_stream or 1
+        arguments["stream"] = _core.stream_native(_core.stream_current(int(index))) or 1
     try:
         capsule = obj.__dlpack__(max_version=(1, 1), **arguments)
     except TypeError:  # it is from before DLPack 1.0
