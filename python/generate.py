@@ -58,8 +58,8 @@ ADDED = {
     "tensor_from_capsule": ({"capsule": "object"}, "int", "An array from a capsule of DLPack."),
     "tensor_to_capsule": (
         {"tensor": "int", "versioned": "int", "copied": "int", "ordered": "int",
-         "cu_stream": "int | None"}, "object",
-        "A capsule of an array; ordered: for a consumer that uses the stream."),
+         "cu_stream": "int | None", "lasting": "int"}, "object",
+        "A capsule of an array; ordered: for a consumer that uses the stream, which lasts or not."),
     "tensor_info": (
         {"tensor": "int"},
         "tuple[int, tuple[int, ...], tuple[int, ...], tuple[int, int, int], tuple[int, int], bool]",

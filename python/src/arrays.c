@@ -306,7 +306,7 @@ struct capsule {
         struct unversioned unversioned;
     } managed; /* first */
     struct array *array;
-    tcuda_stream *stream; /* the consumer's; NULL: it was the current one */
+    tcuda_stream *stream; /* the consumer's; NULL: the current one, or it may not last */
 };
 
 static void end_capsule(struct capsule *capsule)
@@ -340,11 +340,13 @@ static void end_object(PyObject *object)
     }
 }
 
-/* Lets the consumer's stream wait for the current one, and keeps memory for its work. */
-static tcuda_status order(struct capsule *capsule, struct CUstream_st *native)
+/* Lets the consumer's stream wait for the current one. Memory is kept for the work that the stream
+ * holds when the capsule ends, if the stream exists until then: tcuda's own do, and `is_lasting`. */
+static tcuda_status order(struct capsule *capsule, struct CUstream_st *native, bool is_lasting)
 {
     tcuda_stream *current, *stream;
     struct CUstream_st *native_current;
+    int64_t id;
     const struct array *array = capsule->array;
     int32_t device = array->tensor.device.device_id;
     tcuda_status status = tcuda_stream_current(device, &current);
@@ -354,10 +356,20 @@ static tcuda_status order(struct capsule *capsule, struct CUstream_st *native)
         return status;
     stream = current;
     if (native != native_current) {
-        status = tcuda_stream_from_external(device, native, &capsule->stream);
-        stream = capsule->stream;
+        status = tcuda_stream_from_external(device, native, &stream);
+        if (status != TCUDA_STATUS_OK)
+            return status;
+        capsule->stream = stream;
+        status = tcuda_stream_wait_stream(stream, current);
         if (status == TCUDA_STATUS_OK)
-            status = tcuda_stream_wait_stream(stream, current);
+            status = tcuda_stream_id(stream, &id);
+        /* The id of a stream of others is its native handle. */
+        is_lasting |= status == TCUDA_STATUS_OK && id != (int64_t)(intptr_t)native;
+        if (!is_lasting) {
+            capsule->stream = NULL;
+            tcuda_stream_destroy(stream);
+            return status;
+        }
     }
     while (array->origin)
         array = array->origin;
@@ -369,11 +381,12 @@ static tcuda_status order(struct capsule *capsule, struct CUstream_st *native)
 PyObject *py_tensor_to_capsule(PyObject *self, PyObject *const *args, Py_ssize_t nargs)
 {
     void *pointer, *native;
-    int32_t is_versioned, is_copied, is_ordered;
+    int32_t is_versioned, is_copied, is_ordered, is_lasting;
     tcuda_status status = TCUDA_STATUS_OK;
-    if (!has_arguments("tensor_to_capsule", nargs, 5) || !to_pointer(args[0], &pointer) ||
+    if (!has_arguments("tensor_to_capsule", nargs, 6) || !to_pointer(args[0], &pointer) ||
         !to_int32(args[1], &is_versioned) || !to_int32(args[2], &is_copied) ||
-        !to_int32(args[3], &is_ordered) || !to_pointer(args[4], &native))
+        !to_int32(args[3], &is_ordered) || !to_pointer(args[4], &native) ||
+        !to_int32(args[5], &is_lasting))
         return NULL;
     struct capsule *capsule = calloc(1, sizeof *capsule);
     if (!capsule)
@@ -382,7 +395,7 @@ PyObject *py_tensor_to_capsule(PyObject *self, PyObject *const *args, Py_ssize_t
     atomic_fetch_add(&array->references, 1);
     if (is_ordered) {
         Py_BEGIN_ALLOW_THREADS
-        status = order(capsule, native);
+        status = order(capsule, native, is_lasting);
         Py_END_ALLOW_THREADS
     }
     if (status != TCUDA_STATUS_OK) {
@@ -394,6 +407,8 @@ PyObject *py_tensor_to_capsule(PyObject *self, PyObject *const *args, Py_ssize_t
     if (tensor.data) /* some consumers ignore byte_offset */
         tensor.data = (char *)tensor.data + tensor.byte_offset;
     tensor.byte_offset = 0;
+    if (tensor.device.device_type == TCUDA_DEVICE_CUDA_HOST) /* few consumers know it */
+        tensor.device.device_type = TCUDA_DEVICE_CPU;
     if (is_versioned) {
         capsule->managed.versioned = (struct DLManagedTensorVersioned){
             .major = 1,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Iterable, Sequence
 from typing import Any, Protocol
 
@@ -64,7 +65,8 @@ class Array(Owner):
 
     Other libraries take it by DLPack and by `__cuda_array_interface__`. The memory is freed with
     the last of the array and what was made of it, in the order of the stream on which it was
-    allocated, and after the work that streams of consumers hold when their arrays end.
+    allocated. It waits for the work that a consumer's stream holds when the consumer's array ends,
+    if the stream is one of this package or of PyTorch: those of others may not exist any more.
     """
 
     __slots__ = ()
@@ -166,8 +168,9 @@ class Array(Owner):
             address or 0, shape, None, code, bits, _core.DEVICE_CPU, 0, not is_written, owner))
 
     def __dlpack_device__(self) -> tuple[int, int]:
-        """DLPack's kind of device, 2 for CUDA, and the ordinal."""
-        return _core.tensor_info(self._handle)[4]
+        """DLPack's kind of device, 2 for CUDA and 1 for the host, and the ordinal."""
+        kind, index = _core.tensor_info(self._handle)[4]
+        return _core.DEVICE_CPU if kind == _core.DEVICE_CUDA_HOST else kind, index
 
     def __dlpack__(
         self, *, stream: int | None = None, max_version: tuple[int, int] | None = None,
@@ -183,7 +186,8 @@ class Array(Owner):
             dl_device: the device of the result, which must be the array's own.
             copy: True: the capsule has a copy; queued on the current stream.
         """
-        _, _, _, _, device, is_read_only = _core.tensor_info(self._handle)
+        device = self.__dlpack_device__()
+        is_read_only = _core.tensor_info(self._handle)[5]
         if dl_device is not None and (int(dl_device[0]), int(dl_device[1])) != device:
             raise BufferError(f"the array is on device {device}, not {tuple(dl_device)}")
         is_on_device = device[0] in devices._DLPACK_DEVICES
@@ -198,9 +202,10 @@ class Array(Owner):
         if copy:
             array = empty(self.shape, self.dtype, device[1])
             copy_elements(self, array)
+        native = None if stream in (None, 1, -1) else stream
         return _core.tensor_to_capsule(
-            array._handle, is_versioned, bool(copy), is_on_device and stream != -1,
-            None if stream in (None, 1, -1) else stream)
+            array._handle, is_versioned, bool(copy), is_on_device and stream != -1, native,
+            native is not None and _is_of_torch(native, device[1]))
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
@@ -318,6 +323,15 @@ def _from_interface(obj: object, interface: dict[str, Any]) -> Array:
     return Array._owning(_core.tensor_view(
         address, tuple(interface["shape"]), strides, code, bits, _core.DEVICE_CUDA, index,
         bool(is_read_only), obj))
+
+
+def _is_of_torch(cu_stream: int, index: int) -> bool:
+    """Is a stream PyTorch's current one, and does thus exist as long as the process?"""
+    torch = sys.modules.get("torch")
+    if torch is None or not torch.cuda.is_initialized():
+        return False
+    is_current: bool = torch.cuda.current_stream(index).cuda_stream == cu_stream
+    return is_current
 
 
 def bits_of(dtype: str) -> int:
