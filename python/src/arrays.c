@@ -341,7 +341,8 @@ static void end_object(PyObject *object)
 }
 
 /* Lets the consumer's stream wait for the current one. Memory is kept for the work that the stream
- * holds when the capsule ends, if the stream exists until then: tcuda's own do, and `is_lasting`. */
+ * holds when the capsule ends, if the stream exists until then: tcuda's own do, others if they
+ * are lasting. */
 static tcuda_status order(struct capsule *capsule, struct CUstream_st *native, bool is_lasting)
 {
     tcuda_stream *current, *stream;
