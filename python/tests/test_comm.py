@@ -89,9 +89,20 @@ class Copies(CommTest):
         self.assertEqual(
             [each.address for each in made[1]], [source.address for source in sources])
         self.assertEqual(comm.broadcast_coalesced([], [0, 1]), [[], []])
+
+    def test_blocks_of_coalesced_results(self):
+        def blocks(**arguments):
+            before = tcuda.memory_stats(1)["allocation.all.current"]
+            made = comm.broadcast_coalesced(sources, [1], **arguments)
+            return tcuda.memory_stats(1)["allocation.all.current"] - before, made
+
+        sources = [floats([1, 2]), floats([3] * 3), floats([4])]
+        self.assertEqual(blocks()[0], 1)
+        self.assertEqual(blocks(buffer_size=1)[0], 3)
+        made = comm.broadcast_coalesced(sources, [1, 0])
         del sources
         made[1][0] = None
-        self.assertEqual(self.allocated(), [1024, 1536])  # the copies are in one block
+        self.assertEqual(self.allocated(), [1024, 1536])
         for stream in (tcuda.Stream(1), tcuda.Stream(1)):  # streams are recorded for it
             for each in made[0]:
                 each.__dlpack__(stream=stream.cuda_stream)
