@@ -38,6 +38,53 @@ HAND_WRITTEN = {
     "tcuda_memory_record_history": (
         {"mode": "int", "max_entries": "int", "frames_for": "int", "flags": "int",
          "skip_actions": "str | None", "with_frames": "int"}, "None"),
+    "tcuda_comm_broadcast": ({"src": "int", "devices": "bytes"}, "list[int]"),
+    "tcuda_comm_broadcast_coalesced": (
+        {"tensors": "bytes", "devices": "bytes", "buffer_bytes": "int"}, "list[int]"),
+    "tcuda_comm_reduce_add": ({"tensors": "bytes", "destination": "int"}, "list[int]"),
+    "tcuda_comm_reduce_add_coalesced": (
+        {"tensors": "bytes", "num_devices": "int", "destination": "int", "buffer_bytes": "int"},
+        "list[int]"),
+    "tcuda_comm_scatter": (
+        {"tensor": "int", "devices": "bytes", "chunk_sizes": "bytes | None", "dim": "int",
+         "streams": "bytes | None"}, "list[int]"),
+    "tcuda_comm_scatter_into": (
+        {"tensor": "int", "outs": "bytes", "dim": "int", "streams": "bytes | None"}, "None"),
+    "tcuda_comm_gather": ({"tensors": "bytes", "dim": "int", "destination": "int"}, "list[int]"),
+    "tcuda_communicator_init_all": ({"devices": "bytes"}, "list[int]"),
+    "tcuda_jit_create": ({"code": "str", "scalars": "dict[str, Any]"}, "int"),
+    "tcuda_jit_create_multi": (
+        {"code": "str", "num_outputs": "int", "scalars": "dict[str, Any]"}, "int"),
+    "tcuda_jit_call": (
+        {"jit": "int", "inputs": "bytes", "scalars": "dict[str, Any]", "outputs": "bytes"},
+        "None"),
+}
+
+# Functions of src/arrays.c without a counterpart in tcuda.h: arguments, result, comment. A handle
+# of an array is the address of its tcuda_tensor, so that other functions take it.
+ADDED = {
+    "tensor_empty": (
+        {"shape": "tuple[int, ...]", "strides": "tuple[int, ...] | None", "code": "int",
+         "bits": "int", "device": "int"}, "int", "An array in new memory."),
+    "tensor_view": (
+        {"address": "int", "shape": "tuple[int, ...]", "strides": "tuple[int, ...] | None",
+         "code": "int", "bits": "int", "device_type": "int", "device_id": "int",
+         "read_only": "int", "owner": "object"}, "int",
+        "An array in memory of another object, which it keeps."),
+    "tensor_from_capsule": ({"capsule": "object"}, "int", "An array from a capsule of DLPack."),
+    "tensor_to_capsule": (
+        {"tensor": "int", "versioned": "int", "copied": "int", "ordered": "int",
+         "cu_stream": "int | None", "lasting": "int"}, "object",
+        "A capsule of an array; ordered: for a consumer that uses the stream, which lasts or not."),
+    "tensor_info": (
+        {"tensor": "int"},
+        "tuple[int, tuple[int, ...], tuple[int, ...], tuple[int, int, int], tuple[int, int], bool]",
+        "Address, shape, strides, dtype (code, bits, lanes), device (type, id), is it read-only?"),
+    "tensor_set_origin": (
+        {"tensor": "int", "origin": "int"}, "bool",
+        "Keeps the memory of another array if this one is in it; is it?"),
+    "tensor_list": ({"tensors": "list[int]"}, "bytes", "A list of arrays; it does not keep them."),
+    "tensor_destroy": ({"tensor": "int"}, "None", "Ends an array."),
 }
 
 # Functions that are left out, and why: by pattern of the name, and by type of a parameter.
@@ -49,14 +96,11 @@ LEFT_OUT = {
     "tcuda_memory_context_of": "contexts come from a function of the host in C",
     "tcuda_memory_snapshot_event": "the pickle of a snapshot has its events",
     "tcuda_memory_snapshot_block": "the pickle of a snapshot has its blocks",
-    "tcuda_communicator_init_all": "a list of handles without capacity",
+    "tcuda_tensor_*": "the functions of arrays are tensor_empty and others",
 }
 LEFT_OUT_TYPES = {
-    "tcuda_tensor": "tensors are not in the package yet",
-    "struct DLManagedTensorVersioned": "tensors are not in the package yet",
-    "tcuda_callable": "tensors are not in the package yet",
-    "tcuda_graphed_callable": "tensors are not in the package yet",
-    "tcuda_jit_options": "its members are pointers of the host",
+    "tcuda_callable": "its members are functions in C",
+    "tcuda_graphed_callable": "they come from functions in C",
     "tcuda_kernel_options": "its members are pointers of the host",
     "tcuda_launch_options": "its members are pointers of the host",
 }
@@ -217,7 +261,8 @@ class Wrapper:
         elif type_name == "const char *":
             self.locals.append(f"const char *{name};")
             self.argument(name, "str | None", f"to_text({{}}, &{name})")
-        elif pointee(type_name) in self.types.structs or pointee(type_name) == STATE:
+        elif type_name != "const tcuda_tensor *" and (
+                pointee(type_name) in self.types.structs or pointee(type_name) == STATE):
             size = f"sizeof({pointee(type_name)})"
             self.locals.append(f"const void *{name};")
             self.argument(name, "bytes | None", f"to_struct({{}}, {size}, &{name})")
@@ -321,11 +366,10 @@ class Wrapper:
         return "\n".join([*lines, "}", ""])
 
 
-def document(function, arguments):
+def document(name, arguments, doc, parameters):
     """The docstring in C: a signature that `inspect` reads, the comment, the parameters."""
-    lines = [f"{python_name(function)}({', '.join(['$module', *arguments, '/'])})", "--", "",
-             function["doc"]]
-    given = [p for p in function["parameters"] if p["name"] in arguments and "doc" in p]
+    lines = [f"{name}({', '.join(['$module', *arguments, '/'])})", "--", "", doc]
+    given = [p for p in parameters if p["name"] in arguments and "doc" in p]
     lines += [""] * bool(given) + [f"{p['name']}: {p['doc']}" for p in given]
     return "\n        ".join(json.dumps(line + "\n") for line in lines)
 
@@ -337,6 +381,14 @@ def main():
     for name in OF_CALLBACKS:
         types.converter(name)
     wrappers, table, stub = [], [], []
+
+    def add(name, arguments, annotation, doc, parameters=()):
+        table.append(f'    {{"{name}", (PyCFunction)(void (*)(void))py_{name}, METH_FASTCALL,\n'
+                     f"        {document(name, arguments, doc, parameters)}}},\n")
+        named = ", ".join(f"{key}: {value}" for key, value in arguments.items())
+        slash = ", /" * bool(arguments)
+        stub.append(f"def {name}({named}{slash}) -> {annotation}: ...\n")
+
     for function in api["functions"]:
         if left_out_because(function):
             continue
@@ -346,12 +398,9 @@ def main():
             wrapper = Wrapper(function, types)
             wrappers.append(wrapper.text())
             arguments, annotation = wrapper.arguments, wrapper.annotation()
-        name = python_name(function)
-        table.append(f'    {{"{name}", (PyCFunction)(void (*)(void))py_{name}, METH_FASTCALL,\n'
-                     f"        {document(function, arguments)}}},\n")
-        parameters = ", ".join(f"{key}: {value}" for key, value in arguments.items())
-        slash = ", /" * bool(arguments)
-        stub.append(f"def {name}({parameters}{slash}) -> {annotation}: ...\n")
+        add(python_name(function), arguments, annotation, function["doc"], function["parameters"])
+    for name, (arguments, annotation, doc) in ADDED.items():
+        add(name, arguments, annotation, doc)
     names = [value["name"] for enum in api["enums"] for value in enum["values"]]
     names += [constant["name"] for constant in api["constants"]]
     constants = "".join(f'    {{"{name.removeprefix("TCUDA_")}", {name}}},\n' for name in names)

@@ -45,6 +45,32 @@ PyObject *text_of(const struct buffer *buffer);
 PyObject *bytes_of(const struct buffer *buffer);
 PyObject *list_of(const struct buffer *buffer, PyObject *(*convert)(const void *item));
 
+/* The handles of arrays that the library has filled in, as a list; ends those that fail. */
+PyObject *handles_of(tcuda_tensor *tensors, size_t count);
+
+/* Arrays, in arrays.c, and what makes arrays of arrays, in comm.c. */
+PyObject *py_tensor_empty(PyObject *self, PyObject *const *args, Py_ssize_t nargs);
+PyObject *py_tensor_view(PyObject *self, PyObject *const *args, Py_ssize_t nargs);
+PyObject *py_tensor_from_capsule(PyObject *self, PyObject *const *args, Py_ssize_t nargs);
+PyObject *py_tensor_to_capsule(PyObject *self, PyObject *const *args, Py_ssize_t nargs);
+PyObject *py_tensor_info(PyObject *self, PyObject *const *args, Py_ssize_t nargs);
+PyObject *py_tensor_set_origin(PyObject *self, PyObject *const *args, Py_ssize_t nargs);
+PyObject *py_tensor_list(PyObject *self, PyObject *const *args, Py_ssize_t nargs);
+PyObject *py_tensor_destroy(PyObject *self, PyObject *const *args, Py_ssize_t nargs);
+PyObject *py_comm_broadcast(PyObject *self, PyObject *const *args, Py_ssize_t nargs);
+PyObject *py_comm_broadcast_coalesced(PyObject *self, PyObject *const *args, Py_ssize_t nargs);
+PyObject *py_comm_reduce_add(PyObject *self, PyObject *const *args, Py_ssize_t nargs);
+PyObject *py_comm_reduce_add_coalesced(PyObject *self, PyObject *const *args, Py_ssize_t nargs);
+PyObject *py_comm_scatter(PyObject *self, PyObject *const *args, Py_ssize_t nargs);
+PyObject *py_comm_scatter_into(PyObject *self, PyObject *const *args, Py_ssize_t nargs);
+PyObject *py_comm_gather(PyObject *self, PyObject *const *args, Py_ssize_t nargs);
+PyObject *py_communicator_init_all(PyObject *self, PyObject *const *args, Py_ssize_t nargs);
+
+/* Elementwise functions, in jit.c. */
+PyObject *py_jit_create(PyObject *self, PyObject *const *args, Py_ssize_t nargs);
+PyObject *py_jit_create_multi(PyObject *self, PyObject *const *args, Py_ssize_t nargs);
+PyObject *py_jit_call(PyObject *self, PyObject *const *args, Py_ssize_t nargs);
+
 /* Functions with callbacks, in callbacks.c and history.c, and with lists of handles (handles.c). */
 PyObject *py_set_log_callback(PyObject *self, PyObject *const *args, Py_ssize_t nargs);
 PyObject *py_stream_add_callback(PyObject *self, PyObject *const *args, Py_ssize_t nargs);

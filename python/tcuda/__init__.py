@@ -10,6 +10,8 @@ from typing import Any
 from . import (
     _core,
     _cudart,
+    arrays,
+    comm,
     devices,
     errors,
     gds,
@@ -17,7 +19,9 @@ from . import (
     graphs,
     green_contexts,
     ipc,
+    jiterator,
     memory,
+    nccl,
     nvtx,
     profiler,
     random,
@@ -26,6 +30,7 @@ from . import (
     telemetry,
 )
 from ._cudart import *  # noqa: F403
+from .arrays import *  # noqa: F403
 from .devices import *  # noqa: F403
 from .errors import *  # noqa: F403
 from .graphs import *  # noqa: F403
@@ -39,10 +44,12 @@ __version__ = "{}.{}.{}".format(
     _core.version() // 1_000_000, _core.version() // 1000 % 1000, _core.version() % 1000)
 
 __all__ = [
-    "GreenContext", "default_generators", "gds", "graph_annotations", "graphs", "green_contexts",
-    "ipc", "memory", "nvtx", "profiler", "random", "sanitizer", "streams",
+    "GreenContext", "comm", "default_generators", "gds", "graph_annotations", "graphs",
+    "green_contexts", "ipc", "jiterator", "memory", "nccl", "nvtx", "profiler", "random",
+    "sanitizer", "streams",
 ]
 __all__ += _cudart.__all__
+__all__ += arrays.__all__
 __all__ += devices.__all__
 __all__ += errors.__all__
 __all__ += graphs.__all__

@@ -5,18 +5,19 @@ from __future__ import annotations
 import json
 import pickle
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from . import _core, graph_annotations
+from . import _core, devices, graph_annotations
+from .arrays import Array, asarray, copy_elements, empty
 from .handles import Owner
 from .memory import MemPool
 from .random import Generator
-from .streams import Stream
+from .streams import Stream, StreamContext
 
 __all__ = [
     "CUDAGraph", "export_dot", "export_graph_data", "graph", "graph_pool_handle",
-    "is_current_stream_capturing", "register_graph_capture_end_hook",
+    "is_current_stream_capturing", "make_graphed_callables", "register_graph_capture_end_hook",
     "register_graph_capture_start_hook", "register_graph_destroy_hook",
     "register_graph_instantiate_hook", "register_graph_replay_end_hook",
     "register_graph_replay_start_hook",
@@ -353,3 +354,77 @@ def export_graph_data(path: str) -> Hook:
             pickle.dump(graph.get_graph_data(), file)
 
     return hook
+
+
+class _GraphedCallable:
+    """A function over arrays that was captured: a call copies its arguments and replays."""
+
+    __slots__ = ("function", "inputs", "graph", "outputs")
+    outputs: Any
+
+    def __init__(self, function: Callable[..., Any], samples: Sequence[Array]) -> None:
+        self.function = function
+        self.inputs = [
+            empty(sample.shape, sample.dtype, sample.device, sample.strides) for sample in samples]
+        self.graph = CUDAGraph()
+        for source, own in zip(samples, self.inputs):
+            copy_elements(source, own)
+
+    def __call__(self, *args: Any) -> Any:
+        if len(args) != len(self.inputs):
+            raise TypeError(f"{len(args)} arguments for {len(self.inputs)} that were captured")
+        with devices.device_of(self.inputs[0]):
+            for source, own in zip(map(asarray, args), self.inputs):
+                if source.address != own.address:
+                    copy_elements(source, own)
+            self.graph.replay()
+        return self.outputs
+
+
+def make_graphed_callables(
+    callables: Any, sample_args: tuple[Any, ...], num_warmup_iters: int = 3,
+    allow_unused_input: bool = False, pool: MemPool | None = None,
+) -> Any:
+    """Captures a function over arrays, or several that will be called in this order.
+
+    The result takes arrays like the samples, copies them to addresses of its own, and replays the
+    captured work on the current stream. It returns what the function returned in the capture, in
+    memory that each call overwrites.
+
+    Args:
+        callables: a function, or a tuple of functions, which queue work on the current stream.
+        sample_args: a tuple of arrays on one device, or a tuple of these for each function.
+        num_warmup_iters: calls of each function before its capture.
+        allow_unused_input: has no effect: arrays have no gradients.
+        pool: the memory of the graphs; None: a new one, which all functions share.
+
+    >>> double = lambda array: tcuda.comm.reduce_add([array, array])
+    >>> array = tcuda.empty(2, "int8")
+    >>> graphed = tcuda.make_graphed_callables(double, (array,))
+    >>> array.copy_from(bytes([3, 4]))
+    >>> list(graphed(array).tobytes())
+    [6, 8]
+    """
+    is_one = callable(callables)
+    functions = (callables,) if is_one else tuple(callables)
+    samples = [list(map(asarray, args)) for args in ((sample_args,) if is_one else sample_args)]
+    if len(functions) != len(samples):
+        raise ValueError(f"there are {len(samples)} tuples of arguments for {len(functions)} "
+                         "functions")
+    found = {array.device for args in samples for array in args}
+    device = found.pop() if len(found) == 1 and all(samples) else None
+    if device is None:
+        raise ValueError("the sample arguments of each function are arrays on one device")
+    stream = Stream(device)
+    pool = graph_pool_handle() if pool is None else pool
+    devices.synchronize(device)
+    graphed = []
+    with StreamContext(stream):
+        for function, args in zip(functions, samples):
+            graphed.append(_GraphedCallable(function, args))
+            for _ in range(num_warmup_iters):
+                function(*graphed[-1].inputs)
+    for each in graphed:
+        with graph(each.graph, pool, stream):
+            each.outputs = each.function(*each.inputs)
+    return graphed[0] if is_one else tuple(graphed)

@@ -1,4 +1,4 @@
-"""Random number generators, the default ones of the devices and others.
+"""Random number generators, the default ones of the devices and others, and arrays of numbers.
 
 The state of a generator is 16 `bytes`, the content of PyTorch's tensor of a state: the seed and the
 offset, 64 bits each, little-endian.
@@ -8,19 +8,22 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
-from typing import SupportsBytes, SupportsIndex
+from typing import Any, SupportsBytes, SupportsIndex, TypeVar
 
 from . import _core, devices
+from .arrays import ArrayLike, asarray
 from .devices import Device, index_of
 from .errors import InvalidArgumentError
 from .handles import Owner
 
 __all__ = [
-    "Generator", "get_rng_state", "get_rng_state_all", "initial_seed", "manual_seed",
-    "manual_seed_all", "seed", "seed_all", "set_rng_state", "set_rng_state_all",
+    "Generator", "bernoulli_", "cauchy_", "exponential_", "geometric_", "get_rng_state",
+    "get_rng_state_all", "initial_seed", "log_normal_", "manual_seed", "manual_seed_all", "normal_",
+    "random_", "seed", "seed_all", "set_rng_state", "set_rng_state_all", "uniform_",
 ]
 
 State = bytes | bytearray | memoryview | SupportsBytes
+_Filled = TypeVar("_Filled", bound=ArrayLike)
 
 
 def _seed_bits(seed: SupportsIndex) -> int:
@@ -140,3 +143,111 @@ def _default_generators() -> tuple[Generator, ...]:
         generator._device = devices.device(index)
         generators.append(generator)
     return tuple(generators)
+
+
+def _handle(generator: Generator | None) -> int | None:
+    """The handle of a generator; None for the default one."""
+    return None if generator is None else generator._handle
+
+
+def uniform_(
+    tensor: _Filled, start: float = 0.0, end: float = 1.0, *, generator: Generator | None = None
+) -> _Filled:
+    """Fills an array with numbers that are uniform in [start, end), and returns it. (+)
+
+    This and the next functions are methods of torch.Tensor, and draw the same numbers. The array is
+    an `Array` or one of another library. Work is queued on the current stream of its device.
+
+    >>> array = tcuda.uniform_(tcuda.empty(100))
+    >>> tcuda.get_rng_state()[8:]  # the offset has grown
+    b'\\x04\\x00\\x00\\x00\\x00\\x00\\x00\\x00'
+    """
+    array = asarray(tensor)
+    _core.random_uniform(array._handle, start, end, _handle(generator), None)
+    return tensor
+
+
+def normal_(
+    tensor: _Filled, mean: float = 0.0, std: float = 1.0, *, generator: Generator | None = None
+) -> _Filled:
+    """Fills an array with normal numbers. (+)"""
+    array = asarray(tensor)
+    _core.random_normal(array._handle, mean, std, _handle(generator), None)
+    return tensor
+
+
+def random_(
+    tensor: _Filled, *bounds: Any, generator: Generator | None = None
+) -> _Filled:
+    """Fills an array with integers. (+)
+
+    Args:
+        tensor: an array of integers, floats or bool.
+        bounds: none: 0 to the largest that the type has, or the largest below which floats have
+            all integers; `end`: [0, end); `start, end`: [start, end); `start, None`: `start` to the
+            largest.
+        generator: None: the default one.
+    """
+    array, of = asarray(tensor), _handle(generator)
+    if not bounds:
+        _core.random_integers_all(array._handle, of, None)
+    elif len(bounds) == 1:
+        _core.random_integers(array._handle, 0, bounds[0], of, None)
+    elif len(bounds) > 2:
+        raise TypeError(f"at most 2 bounds, not {len(bounds)}")
+    elif bounds[1] is None:
+        _core.random_integers_from(array._handle, bounds[0], of, None)
+    else:
+        _core.random_integers(array._handle, bounds[0], bounds[1], of, None)
+    return tensor
+
+
+def bernoulli_(
+    tensor: _Filled, p: float | ArrayLike = 0.5, *, generator: Generator | None = None
+) -> _Filled:
+    """Fills an array with 1, with probability p, or 0; `p` may be an array of floats. (+)"""
+    array = asarray(tensor)
+    if isinstance(p, (int, float)):
+        _core.random_bernoulli(array._handle, p, _handle(generator), None)
+    else:
+        probabilities = asarray(p)
+        _core.random_bernoulli_tensor(
+            array._handle, probabilities._handle, _handle(generator), None)
+    return tensor
+
+
+def exponential_(
+    tensor: _Filled, lambd: float = 1.0, *, generator: Generator | None = None
+) -> _Filled:
+    """Fills an array with exponential numbers of the rate `lambd`. (+)"""
+    array = asarray(tensor)
+    _core.random_exponential(array._handle, lambd, _handle(generator), None)
+    return tensor
+
+
+def log_normal_(
+    tensor: _Filled, mean: float = 1.0, std: float = 2.0, *, generator: Generator | None = None
+) -> _Filled:
+    """Fills an array with numbers whose logarithm is normal, of `mean` and `std`. (+)"""
+    array = asarray(tensor)
+    _core.random_log_normal(array._handle, mean, std, _handle(generator), None)
+    return tensor
+
+
+def cauchy_(
+    tensor: _Filled, median: float = 0.0, sigma: float = 1.0, *,
+    generator: Generator | None = None,
+) -> _Filled:
+    """Fills an array with Cauchy's numbers; `sigma` is half of the range between quartiles. (+)"""
+    array = asarray(tensor)
+    _core.random_cauchy(array._handle, median, sigma, _handle(generator), None)
+    return tensor
+
+
+def geometric_(
+    tensor: _Filled, p: float, *, generator: Generator | None = None
+) -> _Filled:
+    """Fills an array with the number of trials up to the first success, of probability p. (+)"""
+    array = asarray(tensor)
+    _core.random_geometric(array._handle, p, _handle(generator), None)
+    return tensor

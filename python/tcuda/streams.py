@@ -35,22 +35,25 @@ class Stream(Owner):
     True
     """
 
-    __slots__ = ()
+    __slots__ = ("cuda_stream",)
     _destroy = _core.stream_destroy
     device_type = 1  # PyTorch's number of CUDA
+    cuda_stream: int  # the native handle, a cudaStream_t
 
     def __init__(self, device: Device = None, priority: int = 0) -> None:
         self._handle = _core.stream_create(index_of(device), priority)
+        self.cuda_stream = _core.stream_native(self._handle)
+
+    @classmethod
+    def _owning(cls, handle: int) -> Stream:
+        self = super()._owning(handle)
+        self.cuda_stream = _core.stream_native(handle)
+        return self
 
     @staticmethod
     def priority_range() -> tuple[int, int]:
         """The least and the most urgent priority of the current device."""
         return _core.stream_priority_range(-1)
-
-    @property
-    def cuda_stream(self) -> int:
-        """The native handle, a cudaStream_t."""
-        return _core.stream_native(self._handle)
 
     @property
     def stream_id(self) -> int:
@@ -101,7 +104,7 @@ class Stream(Owner):
 
     def __cuda_stream__(self) -> tuple[int, int]:
         """The CUDA stream protocol: its version and the native handle."""
-        return 0, _core.stream_native(self._handle)
+        return 0, self.cuda_stream
 
     def __enter__(self) -> Stream:
         _thread.entered.append(_core.stream_exchange(self._handle))
@@ -119,7 +122,7 @@ class Stream(Owner):
         return hash(self._key())
 
     def _key(self) -> tuple[int, int]:
-        return _core.stream_native(self._handle), _core.stream_device(self._handle)
+        return self.cuda_stream, _core.stream_device(self._handle)
 
     def __repr__(self) -> str:
         return f"<tcuda.Stream device={self.device} cuda_stream={self.cuda_stream:#x}>"
@@ -136,6 +139,7 @@ class ExternalStream(Stream):
 
     def __init__(self, stream_ptr: int, device: Device = None) -> None:
         self._handle = _core.stream_from_external(index_of(device), stream_ptr)
+        self.cuda_stream = _core.stream_native(self._handle)
 
 
 class Event(Owner):

@@ -331,5 +331,91 @@ class Generators(TestCase):
         self.assertEqual(generator.get_offset(), 8)
 
 
+class GraphedCallables(unittest.TestCase):
+    def setUp(self):
+        tcuda.set_device(0)
+        self.calls = 0
+
+    def array(self, values, device=0):
+        made = tcuda.empty(len(values), "uint8", device)
+        made.copy_from(bytes(values))
+        return made
+
+    def total(self, *arrays):
+        self.calls += 1
+        return tcuda.comm.reduce_add([*arrays, arrays[0]])
+
+    def test_replays(self):
+        sample = self.array([1, 2])
+        graphed = tcuda.make_graphed_callables(self.total, (sample, sample), num_warmup_iters=2)
+        self.assertEqual(self.calls, 3)
+        result = graphed(self.array([3, 4]), self.array([10, 20]))
+        self.assertEqual(list(result.tobytes()), [16, 28])
+        self.assertIs(graphed(result, self.array([1, 1])), result)
+        self.assertEqual(list(result.tobytes()), [33, 57])
+        self.assertEqual(self.calls, 3)
+        self.assertEqual(list(sample.tobytes()), [1, 2])
+
+    def test_structure_and_other_libraries(self):
+        class Foreign:
+            def __init__(self, inner):
+                self.__dlpack_device__, self.__dlpack__ = inner.__dlpack_device__, inner.__dlpack__
+
+        graphed = tcuda.make_graphed_callables(
+            lambda x: {"sum": self.total(x), "same": x}, (Foreign(self.array([1])),))
+        results = graphed(Foreign(self.array([5])))
+        self.assertEqual(list(results["sum"].tobytes()), [10])
+        self.assertEqual(list(results["same"].tobytes()), [5])
+
+    def test_several_on_another_device(self):
+        sample, pool = self.array([1, 2], 1), tcuda.graph_pool_handle()
+        first, second = tcuda.make_graphed_callables(
+            (self.total, lambda x: self.total(x, x)), ((sample,), (sample,)), pool=pool)
+        self.assertEqual(tcuda.current_device(), 0)
+        self.assertEqual(list(second(first(self.array([1, 4], 1))).tobytes()), [6, 24])
+        self.assertEqual(tcuda.current_device(), 0)
+        self.assertGreaterEqual(pool.use_count(), 3)
+
+    def test_it_is_ordered_on_the_current_stream(self):
+        graphed = tcuda.make_graphed_callables(self.total, (self.array([1]),))
+        with tcuda.stream(tcuda.Stream()):
+            self.assertEqual(list(graphed(self.array([7])).tobytes()), [14])
+
+    def test_memory_ends_with_it(self):
+        gc.collect()
+        before = tcuda.memory_allocated()
+        graphed = tcuda.make_graphed_callables(self.total, (self.array([1]),))
+        self.assertGreater(tcuda.memory_allocated(), before)
+        del graphed
+        gc.collect()
+        self.assertEqual(tcuda.memory_allocated(), before)
+
+    def test_exception(self):
+        def fails(array):
+            self.calls += 1
+            if self.calls == 4:
+                raise KeyError("in the capture")
+            return array
+
+        with self.assertRaises(KeyError):
+            tcuda.make_graphed_callables(fails, (self.array([1]),))
+        self.assertFalse(tcuda.is_current_stream_capturing())
+        self.assertEqual(tcuda.current_stream(), tcuda.default_stream())
+
+    def test_refusals(self):
+        sample = self.array([1, 2])
+        for error, call in (
+            (ValueError, lambda: tcuda.make_graphed_callables(self.total, ())),
+            (ValueError, lambda: tcuda.make_graphed_callables(
+                self.total, (sample, self.array([1], 1)))),
+            (ValueError, lambda: tcuda.make_graphed_callables((self.total,), ((sample,),) * 2)),
+            (TypeError, lambda: tcuda.make_graphed_callables(self.total, (1,))),
+        ):
+            self.assertRaises(error, call)
+        graphed = tcuda.make_graphed_callables(self.total, (sample,))
+        self.assertRaises(TypeError, graphed)
+        self.assertRaises(ValueError, graphed, self.array([1]))
+
+
 if __name__ == "__main__":
     unittest.main()
