@@ -198,6 +198,17 @@ audited() {
 }
 step auditwheel audited
 step wheels scripts/ci/wheels.sh
+# The backend of tcuda.torch with each PyTorch: compiled; in full also run on the simulated machine,
+# with 4 GB of libraries of PyTorch.
+torch_versions() {
+    local share=()
+    if [ -z "$quick" ]; then
+        configure_and_build release || return
+        share=(--run "$root/build/release/lib/libtcuda.so")
+    fi
+    scripts/ci/torch_headers.py "${share[@]}"
+}
+step torch_versions torch_versions
 step conan conan
 step conda conda
 step reproducible scripts/ci/reproducible.sh

@@ -31,4 +31,5 @@ def main():
     sys.exit(subprocess.run([*pip(directory.parent), "install", *options, *packages]).returncode)
 
 
-main()
+if __name__ == "__main__":
+    main()

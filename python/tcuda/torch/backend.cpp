@@ -1,14 +1,22 @@
-// PyTorch's CUDAAllocator on tcuda: all of the interface, where CUDAPluggableAllocator has a part.
+// PyTorch's CUDAAllocator on tcuda: all of the interface, where CUDAPluggableAllocator has a part;
+// and its HostAllocator, for pinned memory. PyTorch 2.9 to 2.15.
 //
 // tcuda.torch.enable() compiles this file against the installed PyTorch and calls
 // tcuda_torch_backend_install before the first use of CUDA. libtcuda.so is loaded before, with
-// RTLD_GLOBAL, so that this library needs only libc10 and libc10_cuda.
+// RTLD_GLOBAL, so that this library needs only libc10, libc10_cuda and libtorch_cpu.
 //
-// What differs from PyTorch's own allocator:
+// What differs from PyTorch's own allocators:
 //   - Free-memory callbacks run before an allocation fails; PyTorch runs them at each cache miss.
-//   - Of nested routes to pools, the one that began last is used.
 //   - A handle of shareIpcHandle is for one receiver.
+//   - Pinned memory that a captured graph uses is free again once the graph's pool has ended and
+//     the cache was emptied; PyTorch never uses it again.
 
+#include <torch/csrc/api/include/torch/version.h>
+
+/// Is PyTorch at least 2.`minor`?
+#define TORCH_AT_LEAST(minor) (TORCH_VERSION_MAJOR > 2 || TORCH_VERSION_MINOR >= (minor))
+
+#include <ATen/core/CachingHostAllocator.h>
 #include <c10/core/impl/GPUTrace.h>
 #include <c10/cuda/CUDAAllocatorConfig.h>
 #include <c10/cuda/CUDACachingAllocator.h>
@@ -22,15 +30,19 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <cstdio>
 #include <cstring>
 #include <deque>
 #include <exception>
 #include <functional>
+#include <iterator>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <string>
 #include <tuple>
+#include <unordered_map>
 #include <unordered_set>
 #include <utility>
 #include <vector>
@@ -47,7 +59,9 @@ using c10::MempoolId_t;
 using c10::CachingAllocator::Stat;
 using c10::CachingAllocator::StatArray;
 using c10::CachingAllocator::StatType;
+#if TORCH_AT_LEAST(11)
 using c10::CachingDeviceAllocator::AnnotationEntry;
+#endif
 
 // ---- Statuses ----
 
@@ -126,8 +140,8 @@ tcuda_frame_context *gather(void *user_data) {
 
 /// Is it an event that this version of PyTorch knows?
 bool is_known(const tcuda_memory_event &event) {
-    return event.action >= TCUDA_ACTION_ALLOC && event.action <= TCUDA_ACTION_OOM
-        && event.device >= 0;
+    constexpr auto LAST = TORCH_AT_LEAST(14) ? TCUDA_ACTION_ANNOTATE : TCUDA_ACTION_OOM;
+    return event.action >= TCUDA_ACTION_ALLOC && event.action <= LAST;
 }
 
 TraceEntry::Action action_of(tcuda_memory_action action) {
@@ -140,6 +154,9 @@ TraceEntry::Action action_of(tcuda_memory_action action) {
     case TCUDA_ACTION_SEGMENT_MAP: return TraceEntry::SEGMENT_MAP;
     case TCUDA_ACTION_SEGMENT_UNMAP: return TraceEntry::SEGMENT_UNMAP;
     case TCUDA_ACTION_SNAPSHOT: return TraceEntry::SNAPSHOT;
+#if TORCH_AT_LEAST(14)
+    case TCUDA_ACTION_ANNOTATE: return TraceEntry::ANNOTATE;
+#endif
     default: return TraceEntry::OOM;
     }
 }
@@ -150,13 +167,60 @@ TraceEntry entry_of(const tcuda_memory_event &event) {
     // PyTorch has the free memory in place of an address there.
     const size_t address = action == TraceEntry::OOM ? event.free_bytes
                                                      : reinterpret_cast<size_t>(event.ptr);
-    return TraceEntry(action, static_cast<DeviceIndex>(event.device), address, event.bytes,
-        event.cu_stream, MempoolId_t{event.pool_id0, event.pool_id1}, c10::getApproximateTime(),
-        stack_of(event.context), event.compile_context, event.metadata);
+    const DeviceIndex device = event.device == TCUDA_CPU_DEVICE
+        ? DeviceIndex{-1}
+        : static_cast<DeviceIndex>(event.device);
+    return TraceEntry(action, device, address, event.bytes, event.cu_stream,
+        MempoolId_t{event.pool_id0, event.pool_id1}, c10::getApproximateTime(),
+        stack_of(event.context), event.compile_context
+#if TORCH_AT_LEAST(10)
+        ,
+        event.metadata
+#endif
+    );
+}
+
+/// A snapshot of tcuda, which is destroyed with this object.
+class Snapshot {
+public:
+    explicit Snapshot(bool with_events) {
+        TCUDA_CHECK(tcuda_memory_snapshot_create, with_events ? 1 : 0, &made_);
+    }
+    Snapshot(const Snapshot &) = delete;
+    Snapshot &operator=(const Snapshot &) = delete;
+    ~Snapshot() { (void)tcuda_memory_snapshot_destroy(made_); }
+
+    tcuda_memory_snapshot *get() const { return made_; }
+
+    /// The events of a device, or with TCUDA_CPU_DEVICE those of pinned memory, oldest first.
+    std::vector<TraceEntry> trace_of(int32_t device) const {
+        size_t count = 0;
+        TCUDA_CHECK(tcuda_memory_snapshot_event_count, made_, device, &count);
+        std::vector<TraceEntry> trace;
+        trace.reserve(count);
+        for (size_t index = 0; index < count; ++index) {
+            tcuda_memory_event event = TCUDA_INIT(tcuda_memory_event);
+            TCUDA_CHECK(tcuda_memory_snapshot_event, made_, device, index, &event);
+            if (!is_known(event)) continue;
+            trace.push_back(entry_of(event));
+            trace.back().time_.t_ = static_cast<time_t>(event.time_us);
+        }
+        return trace;
+    }
+
+private:
+    tcuda_memory_snapshot *made_ = nullptr;
+};
+
+/// The time now as snapshots have it, in microseconds since 1970.
+time_t now_us() {
+    const auto now = std::chrono::system_clock::now().time_since_epoch();
+    return static_cast<time_t>(
+        std::chrono::duration_cast<std::chrono::microseconds>(now).count());
 }
 
 void track(void *user_data, const tcuda_memory_event *event) {
-    if (!is_known(*event)) return; // pinned memory, and annotations
+    if (!is_known(*event) || event->device < 0) return; // also pinned memory
     try {
         (*static_cast<AllocatorTraceTracker *>(user_data))(entry_of(*event));
     } catch (const std::exception &error) {
@@ -193,62 +257,85 @@ tcuda_memory_statistics statistics(DeviceIndex device) {
 
 // ---- Allocators of pools ----
 
-/// Allocators that MemPools got from the program. tcuda calls functions without user data, so that
-/// each allocator has a pair of functions of its own. It is kept for ever, as tcuda gives memory
-/// back to it at any later time.
-constexpr size_t SOURCES = 64;
-std::mutex sources_lock;
-std::shared_ptr<CUDAAllocator> sources[SOURCES];
+/// An allocator that MemPools got from the program. tcuda calls functions without user data, so
+/// that each allocator has a pair of functions of its own. Another allocator gets them once all
+/// pools of this one have ended, and all of its memory was given back.
+struct Source {
+    std::shared_ptr<CUDAAllocator> allocator;
+    std::atomic<size_t> pools{0};    ///< pools that use it
+    std::atomic<size_t> segments{0}; ///< ranges of memory that tcuda has from it
+    tcuda_torch_malloc_fn take = nullptr;
+    tcuda_torch_free_fn give = nullptr;
 
-template <size_t Index> void *take_from(ptrdiff_t bytes, int32_t device, cudaStream_t) {
+    bool is_over() const {
+        return pools.load(std::memory_order_acquire) == 0
+            && segments.load(std::memory_order_acquire) == 0;
+    }
+};
+constexpr size_t SOURCES = 256;
+Source sources[SOURCES];
+
+void *take_of(Source &source, ptrdiff_t bytes, int32_t device) {
     try {
         const c10::cuda::CUDAGuard guard(static_cast<DeviceIndex>(device));
-        return sources[Index]->raw_alloc(static_cast<size_t>(bytes));
+        void *ptr = source.allocator->raw_alloc(static_cast<size_t>(bytes));
+        if (ptr != nullptr) source.segments.fetch_add(1, std::memory_order_relaxed);
+        return ptr;
     } catch (const std::exception &error) {
         TORCH_WARN("the allocator of a pool failed: ", error.what());
         return nullptr;
     }
 }
 
-template <size_t Index> void give_to(void *ptr, ptrdiff_t, int32_t device, cudaStream_t) {
+void give_of(Source &source, void *ptr, int32_t device) {
     try {
         const c10::cuda::CUDAGuard guard(static_cast<DeviceIndex>(device));
-        sources[Index]->raw_delete(ptr);
+        source.allocator->raw_delete(ptr);
+        source.segments.fetch_sub(1, std::memory_order_release);
     } catch (const std::exception &error) {
         TORCH_WARN("the allocator of a pool failed to free: ", error.what());
     }
 }
 
-struct SourceFunctions {
-    tcuda_torch_malloc_fn take;
-    tcuda_torch_free_fn give;
-};
-
-template <size_t... Index> SourceFunctions functions_at(size_t at, std::index_sequence<Index...>) {
-    static constexpr SourceFunctions all[] = {{take_from<Index>, give_to<Index>}...};
-    return all[at];
+template <size_t Index> void *take_from(ptrdiff_t bytes, int32_t device, cudaStream_t) {
+    return take_of(sources[Index], bytes, device);
 }
 
-SourceFunctions functions_of(const std::shared_ptr<CUDAAllocator> &allocator) {
-    const std::lock_guard<std::mutex> guard(sources_lock);
-    for (size_t index = 0; index < SOURCES; ++index) {
-        if (sources[index] != nullptr && sources[index] != allocator) continue;
-        sources[index] = allocator;
-        return functions_at(index, std::make_index_sequence<SOURCES>());
-    }
-    TORCH_CHECK(false, "tcuda: pools can have at most ", SOURCES, " different allocators");
+template <size_t Index> void give_to(void *ptr, ptrdiff_t, int32_t device, cudaStream_t) {
+    give_of(sources[Index], ptr, device);
+}
+
+template <size_t... Index> void set_functions(std::index_sequence<Index...>) {
+    ((sources[Index].take = take_from<Index>, sources[Index].give = give_to<Index>), ...);
+}
+
+/// The functions of an allocator. The caller holds the lock of the pools.
+Source &source_of(const std::shared_ptr<CUDAAllocator> &allocator) {
+    if (sources[0].take == nullptr) set_functions(std::make_index_sequence<SOURCES>());
+    const auto is_it = [&](const Source &source) { return source.allocator == allocator; };
+    const auto is_new = [](const Source &source) { return source.allocator == nullptr; };
+    const auto is_over = [](const Source &source) { return source.is_over(); };
+    auto *const end = std::end(sources);
+    auto *found = std::find_if(std::begin(sources), end, is_it);
+    if (found == end) found = std::find_if(std::begin(sources), end, is_new);
+    if (found == end) found = std::find_if(std::begin(sources), end, is_over);
+    TORCH_CHECK(found != end, "tcuda: at most ", SOURCES,
+        " different allocators can have pools or memory at the same time");
+    found->allocator = allocator;
+    return *found;
 }
 
 // ---- Routes to pools ----
 
 using Filter = std::function<bool(cudaStream_t)>;
+using SharedFilter = std::shared_ptr<Filter>;
 
 /// What a filter threw during this thread's allocation, which throws it then.
 thread_local std::exception_ptr filter_failure;
 
 int32_t accepts(void *user_data, cudaStream_t stream) {
     try {
-        return (*static_cast<Filter *>(user_data))(stream) ? 1 : 0;
+        return (**static_cast<SharedFilter *>(user_data))(stream) ? 1 : 0;
     } catch (...) {
         filter_failure = std::current_exception();
         return 0;
@@ -277,6 +364,19 @@ int32_t free_memory(void *, int32_t, size_t bytes, size_t limit_bytes, size_t fr
     }
     return has_freed ? 1 : 0;
 }
+
+#if TORCH_AT_LEAST(12)
+/// Passes a refused allocation to an observer of PyTorch.
+void reject(
+    void *user_data, int32_t device, size_t bytes, size_t allocated_bytes, size_t total_bytes) {
+    try {
+        (*static_cast<OomRejectionObserver *>(user_data))(
+            device, bytes, allocated_bytes, total_bytes);
+    } catch (const std::exception &error) {
+        TORCH_WARN("an observer of refused CUDA memory failed: ", error.what());
+    }
+}
+#endif
 
 // ---- Checkpoints ----
 
@@ -348,6 +448,12 @@ public:
         result.num_device_alloc = static_cast<int64_t>(stats.num_device_alloc);
         result.num_device_free = static_cast<int64_t>(stats.num_device_free);
         result.max_split_size = static_cast<int64_t>(stats.max_split_size);
+#if TORCH_AT_LEAST(12)
+        result.num_oom_rejections = static_cast<int64_t>(stats.num_oom_rejections);
+#endif
+#if TORCH_AT_LEAST(13)
+        add_private_pools(device, result);
+#endif
         return result;
     }
 
@@ -422,6 +528,7 @@ public:
         *largestBlock = std::max(*largestBlock, bytes);
     }
 
+#if TORCH_AT_LEAST(10)
     std::vector<StreamSegmentSize> getExpandableSegmentSizes(DeviceIndex device) override {
         std::vector<tcuda_segment_size> sizes(16);
         for (;;) {
@@ -437,11 +544,19 @@ public:
             result.emplace_back(size.cu_stream, size.is_small != 0, size.bytes);
         return result;
     }
+#endif
 
     // CUDAAllocator: private pools
 
+#if TORCH_AT_LEAST(11)
     void createOrIncrefPool(DeviceIndex device, MempoolId_t mempool_id,
         std::shared_ptr<CUDAAllocator> allocator) override {
+#else
+    void createOrIncrefPool(
+        DeviceIndex device, MempoolId_t mempool_id, CUDAAllocator *given) override {
+        // It lives as long as the pool, as in PyTorch.
+        const std::shared_ptr<CUDAAllocator> allocator(std::shared_ptr<void>(), given);
+#endif
         const std::lock_guard<std::mutex> guard(pools_lock_);
         (void)incref(device, mempool_id, allocator);
     }
@@ -450,9 +565,9 @@ public:
         std::function<bool(cudaStream_t)> filter) override {
         const std::lock_guard<std::mutex> guard(pools_lock_);
         Pool &pool = incref(device, mempool_id, nullptr);
-        auto held = std::make_unique<Filter>(std::move(filter));
+        auto held = std::make_unique<SharedFilter>(std::make_shared<Filter>(std::move(filter)));
         const tcuda_status status = tcuda_mem_pool_begin_streams(
-            pool.handle, device, accepts, held.get(), destroy<Filter>);
+            pool.handle, device, accepts, held.get(), destroy<SharedFilter>);
         if (status != TCUDA_STATUS_OK) {
             const std::string text = tcuda_last_error();
             if (--pool.uses == 0) {
@@ -461,25 +576,31 @@ public:
             }
             TORCH_CHECK(false, "beginAllocateToPool: ", text);
         }
+        routes_.push_back({device, mempool_id, *held});
         (void)held.release(); // tcuda destroys it when the route has ended
     }
 
     void endAllocateToPool(DeviceIndex device, MempoolId_t mempool_id) override {
         const std::lock_guard<std::mutex> guard(pools_lock_);
         TCUDA_CHECK(tcuda_mem_pool_end_streams, pool_of(device, mempool_id).handle, device);
+        remove_route(device, mempool_id);
     }
 
     void releasePool(DeviceIndex device, MempoolId_t mempool_id) override {
         tcuda_mem_pool *ended = nullptr;
+        Source *source = nullptr;
         {
             const std::lock_guard<std::mutex> guard(pools_lock_);
             Pool &pool = pool_of(device, mempool_id);
             if (--pool.uses > 0) return;
             ended = pool.handle;
+            source = pool.source;
+            remove_route(device, mempool_id);
             pools_.erase(key(device, mempool_id));
         }
         // It waits for work of the device, and may call the allocator of the pool.
         TCUDA_CHECK(tcuda_mem_pool_destroy, ended);
+        if (source != nullptr) source->pools.fetch_sub(1, std::memory_order_release);
     }
 
     int getPoolUseCount(DeviceIndex device, MempoolId_t mempool_id) override {
@@ -488,13 +609,43 @@ public:
         return found == pools_.end() ? 0 : found->second.uses;
     }
 
+#if TORCH_AT_LEAST(11)
     void setUseOnOOM(DeviceIndex device, MempoolId_t mempool_id, bool use_on_oom) override {
+#else
+    void setUseOnOOM(DeviceIndex device, MempoolId_t mempool_id) override {
+        constexpr bool use_on_oom = true;
+#endif
         set_flag(device, mempool_id, TCUDA_MEM_POOL_USE_ON_OOM, use_on_oom);
     }
 
+#if TORCH_AT_LEAST(10)
     void setNoSplit(DeviceIndex device, MempoolId_t mempool_id) override {
         set_flag(device, mempool_id, TCUDA_MEM_POOL_NO_SPLIT, true);
     }
+#endif
+
+#if TORCH_AT_LEAST(13)
+    void markCaptureBegin(DeviceIndex device) override { tcuda_torch_mark_capture_begin(device); }
+
+    void markCaptureEnd(DeviceIndex device) override { tcuda_torch_mark_capture_end(device); }
+
+    DataPtr allocateWithAddress(size_t size, void *addr) override {
+        const DeviceIndex device = current_device();
+        const cudaStream_t stream = c10::cuda::getCurrentCUDAStream(device).stream();
+        {
+            const std::lock_guard<std::mutex> guard(pools_lock_);
+            const auto route = std::find_if(routes_.rbegin(), routes_.rend(), [&](const Route &it) {
+                return it.device == device && (*it.filter)(stream);
+            });
+            TORCH_CHECK(route != routes_.rend(),
+                "tcuda allocates at an address in private pools, and none serves this stream");
+            TCUDA_CHECK(
+                tcuda_mem_pool_malloc_at, pool_of(device, route->pool).handle, addr, size);
+        }
+        report_allocation(addr, size, device);
+        return {addr, addr, &delete_block, c10::Device(c10::DeviceType::CUDA, device)};
+    }
+#endif
 
     bool checkPoolLiveAllocations(DeviceIndex device, MempoolId_t mempool_id,
         const std::unordered_set<void *> &expected_live_allocations) override {
@@ -586,11 +737,15 @@ public:
 
     // CUDAAllocator: snapshots and history
 
+#if TORCH_AT_LEAST(11)
     SnapshotInfo snapshot(MempoolId_t mempool_id, bool include_traces) override {
-        tcuda_memory_snapshot *made = nullptr;
-        TCUDA_CHECK(tcuda_memory_snapshot_create, include_traces ? 1 : 0, &made);
-        const std::unique_ptr<tcuda_memory_snapshot, void (*)(tcuda_memory_snapshot *)> owner(
-            made, [](tcuda_memory_snapshot *it) { (void)tcuda_memory_snapshot_destroy(it); });
+#else
+    SnapshotInfo snapshot(MempoolId_t mempool_id) override {
+        constexpr bool include_traces = true;
+#endif
+        const bool with_events = include_traces && isHistoryEnabled();
+        const Snapshot snapshot(with_events);
+        tcuda_memory_snapshot *const made = snapshot.get();
         const std::string config =
             text_of("tcuda_allocator_config_get", tcuda_allocator_config_get);
         const bool is_expandable = config.find("expandable_segments:False") == std::string::npos;
@@ -606,13 +761,18 @@ public:
         }
         for (int device = 0; device < device_count_.load(std::memory_order_acquire); ++device) {
             result.device_traces.emplace_back();
-            if (include_traces) result.device_traces.back() = trace_of(made, device);
+            if (with_events) result.device_traces.back() = snapshot.trace_of(device);
         }
-        if (include_traces) {
+        set_stacks(result);
+        if (with_events) {
             const std::lock_guard<std::mutex> guard(history_lock_);
             result.external_annotations.assign(annotations_.begin(), annotations_.end());
         }
+#if TORCH_AT_LEAST(10)
         using Config = c10::CachingAllocator::AcceleratorAllocatorConfig;
+#else
+        using Config = CUDAAllocatorConfig;
+#endif
         auto &metadata = result.config_metadata;
         metadata.garbage_collection_threshold = Config::garbage_collection_threshold();
         metadata.max_split_size = Config::max_split_size();
@@ -624,56 +784,53 @@ public:
             CUDAAllocatorConfig::graph_capture_record_stream_reuse();
         metadata.last_allocator_settings = config;
         metadata.roundup_power2_divisions = Config::roundup_power2_divisions();
+#if TORCH_AT_LEAST(13)
+        metadata.max_round_threshold = Config::pinned_max_round_threshold();
+        metadata.max_cached_size = Config::pinned_max_cached_size();
+#endif
         return result;
     }
 
     bool isHistoryEnabled() override { return is_recording_.load(std::memory_order_acquire); }
 
+#if TORCH_AT_LEAST(11)
     void recordHistory(bool enabled, CreateContextFn context_recorder,
         size_t alloc_trace_max_entries, RecordContext when, bool clearHistory,
         const std::vector<std::string> &skip_actions) override {
-        TORCH_CHECK(when == RecordContext::NEVER || context_recorder,
-            "stacks are to be recorded, without a function that gathers them");
-        constexpr size_t MOST = 268435456;
-        const size_t entries = std::min(std::max<size_t>(alloc_trace_max_entries, 1), MOST);
         std::string skipped;
         for (const auto &action : skip_actions) {
             (void)c10::CachingDeviceAllocator::parseTraceEntryAction(action);
             skipped += (skipped.empty() ? "" : ",") + action;
         }
-        tcuda_history_options options = TCUDA_INIT(tcuda_history_options);
-        options.max_entries = entries;
-        options.flags = !enabled || clearHistory ? TCUDA_RECORD_CLEAR : 0;
-        options.skip_actions = skipped.empty() ? nullptr : skipped.c_str();
-        switch (when) {
-        case RecordContext::NEVER: options.frames_for = TCUDA_FRAMES_NONE; break;
-        case RecordContext::STATE: options.frames_for = TCUDA_FRAMES_STATE; break;
-        case RecordContext::ALLOC: options.frames_for = TCUDA_FRAMES_ALLOC; break;
-        case RecordContext::ALL: options.frames_for = TCUDA_FRAMES_ALL; break;
-        }
-        std::unique_ptr<CreateContextFn> recorder;
-        if (enabled && when != RecordContext::NEVER) {
-            recorder = std::make_unique<CreateContextFn>(context_recorder);
-            options.context = gather;
-            options.user_data = recorder.get();
-            options.destroy = destroy<CreateContextFn>;
-        }
-        TCUDA_CHECK(tcuda_memory_record_history, enabled ? TCUDA_HISTORY_ALL : TCUDA_HISTORY_OFF,
-            &options);
-        (void)recorder.release(); // tcuda destroys it when recording changes
+#else
+    void recordHistory(bool enabled, CreateContextFn context_recorder,
+        size_t alloc_trace_max_entries, RecordContext when, bool clearHistory) override {
+        const std::string skipped;
+#endif
+        record(false, {enabled, context_recorder, alloc_trace_max_entries, when, skipped},
+            !enabled || clearHistory);
         const std::lock_guard<std::mutex> guard(history_lock_);
-        most_annotations_ = entries;
+        most_annotations_ = std::max<size_t>(alloc_trace_max_entries, 1);
         if (!enabled || clearHistory) annotations_.clear();
         is_recording_.store(enabled, std::memory_order_release);
     }
 
+#if TORCH_AT_LEAST(12)
+    std::shared_ptr<GatheredContext> getContextForPointer(const void *ptr) override {
+        tcuda_frame_context *context = nullptr;
+        const tcuda_status status = tcuda_memory_context_of(ptr, &context);
+        if (status == TCUDA_STATUS_INVALID_POINTER || context == nullptr) return nullptr;
+        check("tcuda_memory_context_of", status);
+        auto stack = stack_of(context);
+        context->release(context);
+        return stack;
+    }
+#endif
+
     void recordAnnotation(const std::vector<std::pair<std::string, std::string>> &md) override {
         if (!isHistoryEnabled()) return;
         AnnotationEntry entry(current_device(), c10::getApproximateTime());
-        const auto now = std::chrono::system_clock::now().time_since_epoch();
-        // PyTorch writes microseconds there when it takes a snapshot.
-        entry.time_.t_ = static_cast<time_t>(
-            std::chrono::duration_cast<std::chrono::microseconds>(now).count());
+        entry.time_.t_ = now_us();
         for (const auto &pair : md) entry.recordUserMetadata(pair.first, pair.second);
         const std::lock_guard<std::mutex> guard(history_lock_);
         if (annotations_.size() >= most_annotations_) annotations_.pop_front();
@@ -691,6 +848,7 @@ public:
             check("tcuda_memory_compile_context_pop", status);
     }
 
+#if TORCH_AT_LEAST(10)
     void setUserMetadata(const std::string &metadata) override {
         TCUDA_CHECK(tcuda_memory_metadata_set, metadata.c_str());
     }
@@ -698,6 +856,15 @@ public:
     std::string getUserMetadata() override {
         return text_of("tcuda_memory_metadata_get", tcuda_memory_metadata_get);
     }
+#endif
+
+#if TORCH_AT_LEAST(14)
+    bool supportsUserMetadata() override { return true; }
+
+    void annotateMemory(const void *ptr, const std::string &metadata) override {
+        TCUDA_CHECK(tcuda_memory_annotate, ptr, metadata.c_str());
+    }
+#endif
 
     // CUDAAllocator: observers
 
@@ -713,7 +880,69 @@ public:
         (void)held.release(); // tcuda has it until it is shut down
     }
 
-    // For delete_block
+#if TORCH_AT_LEAST(12)
+    void attachOomRejectionObserver(OomRejectionObserver observer) override {
+        auto held = std::make_unique<OomRejectionObserver>(std::move(observer));
+        TCUDA_CHECK(tcuda_memory_on_rejection, reject, held.get(), destroy<OomRejectionObserver>,
+            nullptr);
+        (void)held.release(); // tcuda has it until it is shut down
+    }
+#endif
+
+    // For the functions below
+
+    /// How events of devices, or of pinned memory, are recorded.
+    struct Recording {
+        bool is_on = false;
+        CreateContextFn recorder = nullptr;
+        size_t entries = 1;
+        RecordContext when = RecordContext::NEVER;
+        std::string skipped;
+    };
+
+    /// Changes what is recorded. tcuda has one recording for all memory, whose options are those
+    /// of the devices, or of pinned memory where it alone is recorded.
+    void record(bool is_host, Recording wanted, bool clears) {
+        TORCH_CHECK(wanted.when == RecordContext::NEVER || wanted.recorder,
+            "stacks are to be recorded, without a function that gathers them");
+        constexpr size_t MOST = 268435456;
+        wanted.entries = std::min(std::max<size_t>(wanted.entries, 1), MOST);
+        const std::lock_guard<std::mutex> guard(recording_lock_);
+        (is_host ? host_recording_ : recording_) = std::move(wanted);
+        const Recording &of = recording_.is_on ? recording_ : host_recording_;
+        tcuda_history_options options = TCUDA_INIT(tcuda_history_options);
+        options.max_entries = of.entries;
+        if (clears && !(is_host && recording_.is_on)) options.flags |= TCUDA_RECORD_CLEAR;
+        if (host_recording_.is_on) options.flags |= TCUDA_RECORD_HOST;
+        if (!recording_.is_on) options.flags |= TCUDA_RECORD_NO_DEVICE;
+        options.skip_actions = of.skipped.empty() ? nullptr : of.skipped.c_str();
+        switch (of.when) {
+        case RecordContext::NEVER: options.frames_for = TCUDA_FRAMES_NONE; break;
+        case RecordContext::STATE: options.frames_for = TCUDA_FRAMES_STATE; break;
+        case RecordContext::ALLOC: options.frames_for = TCUDA_FRAMES_ALLOC; break;
+        case RecordContext::ALL: options.frames_for = TCUDA_FRAMES_ALL; break;
+        }
+        std::unique_ptr<CreateContextFn> recorder;
+        if (of.is_on && of.when != RecordContext::NEVER) {
+            recorder = std::make_unique<CreateContextFn>(of.recorder);
+            options.context = gather;
+            options.user_data = recorder.get();
+            options.destroy = destroy<CreateContextFn>;
+        }
+        const auto mode = of.is_on ? TCUDA_HISTORY_ALL : TCUDA_HISTORY_OFF;
+        TCUDA_CHECK(tcuda_memory_record_history, mode, &options);
+        (void)recorder.release(); // tcuda destroys it when recording changes
+    }
+
+    /// tcuda's handle of a stream of PyTorch, which never ends.
+    tcuda_stream *handle_of(c10::cuda::CUDAStream stream) {
+        const auto key = std::make_pair(stream.device_index(), stream.stream());
+        const std::lock_guard<std::mutex> guard(streams_lock_);
+        tcuda_stream *&handle = streams_[key];
+        if (handle == nullptr)
+            TCUDA_CHECK(tcuda_stream_from_external, key.first, key.second, &handle);
+        return handle;
+    }
 
     /// Frees a block, and tells PyTorch's tools about it.
     tcuda_status give(void *ptr) {
@@ -736,9 +965,16 @@ private:
     /// A private pool of a device, which exists while PyTorch counts uses of it.
     struct Pool {
         tcuda_mem_pool *handle = nullptr;
+        Source *source = nullptr;
         uint32_t flags = 0;
         int uses = 0;
-        bool has_allocator = false;
+    };
+
+    /// Streams of a device whose allocations come from a pool.
+    struct Route {
+        DeviceIndex device;
+        MempoolId_t pool;
+        SharedFilter filter;
     };
     using Key = std::tuple<DeviceIndex, c10::CaptureId_t, c10::CaptureId_t>;
 
@@ -765,6 +1001,12 @@ private:
         }
         if (C10_UNLIKELY(status == TCUDA_STATUS_OUT_OF_MEMORY)) report_shortage(bytes, device);
         check("tcuda_malloc_native", status);
+        report_allocation(ptr, bytes, device);
+        return ptr;
+    }
+
+    /// Reports a new block to PyTorch's tools.
+    void report_allocation(void *ptr, size_t bytes, DeviceIndex device) {
         if (const auto *interpreter = c10::impl::GPUTrace::get_trace();
             C10_UNLIKELY(interpreter != nullptr))
             (*interpreter)
@@ -776,7 +1018,6 @@ private:
                 stats.allocated_bytes.all.current, stats.reserved_bytes.all.current,
                 c10::Device(c10::DeviceType::CUDA, device));
         }
-        return ptr;
     }
 
     /// Calls the observers, and throws what PyTorch throws.
@@ -819,16 +1060,6 @@ private:
         return status;
     }
 
-    /// tcuda's handle of a stream of PyTorch, which never ends.
-    tcuda_stream *handle_of(c10::cuda::CUDAStream stream) {
-        const auto key = std::make_pair(stream.device_index(), stream.stream());
-        const std::lock_guard<std::mutex> guard(streams_lock_);
-        tcuda_stream *&handle = streams_[key];
-        if (handle == nullptr)
-            TCUDA_CHECK(tcuda_stream_from_external, key.first, key.second, &handle);
-        return handle;
-    }
-
     /// Adds a use of a pool, which is made if it is new.
     Pool &incref(DeviceIndex device, MempoolId_t id,
         const std::shared_ptr<CUDAAllocator> &allocator) {
@@ -839,22 +1070,32 @@ private:
             found->second.uses += 1;
             return found->second;
         }
-        tcuda_pluggable_allocator *source = nullptr;
+        Source *source = nullptr;
+        tcuda_pluggable_allocator *functions = nullptr;
         if (allocator != nullptr && allocator.get() != this) {
-            const auto functions = functions_of(allocator);
-            TCUDA_CHECK(tcuda_pluggable_allocator_create, functions.take, functions.give, &source);
+            source = &source_of(allocator);
+            TCUDA_CHECK(
+                tcuda_pluggable_allocator_create, source->take, source->give, &functions);
         }
         tcuda_mem_pool *handle = nullptr;
         const tcuda_status status =
-            tcuda_mem_pool_from_id(id.first, id.second, source, &handle);
+            tcuda_mem_pool_from_id(id.first, id.second, functions, &handle);
         const std::string text = status == TCUDA_STATUS_OK ? "" : tcuda_last_error();
-        (void)tcuda_pluggable_allocator_destroy(source); // the pool keeps it
+        (void)tcuda_pluggable_allocator_destroy(functions); // the pool keeps it
         TORCH_CHECK(status == TCUDA_STATUS_OK, text);
+        if (source != nullptr) source->pools.fetch_add(1, std::memory_order_relaxed);
         Pool &pool = pools_[key(device, id)];
         pool.handle = handle;
         pool.uses = 1;
-        pool.has_allocator = source != nullptr;
+        pool.source = source;
         return pool;
+    }
+
+    /// Removes the route of a device to a pool, if there is one.
+    void remove_route(DeviceIndex device, MempoolId_t id) {
+        const auto found = std::find_if(routes_.begin(), routes_.end(),
+            [&](const Route &it) { return it.device == device && it.pool == id; });
+        if (found != routes_.end()) routes_.erase(found);
     }
 
     Pool &pool_of(DeviceIndex device, MempoolId_t id) {
@@ -871,6 +1112,55 @@ private:
         TCUDA_CHECK(tcuda_mem_pool_set_flags, pool.handle, flags);
         pool.flags = flags;
     }
+
+    /// Gives each segment the stack of the event in which its first byte came from the driver.
+    static void set_stacks(SnapshotInfo &snapshot) {
+        for (auto &segment : snapshot.segments) {
+            const auto &trace = snapshot.device_traces[static_cast<size_t>(segment.device)];
+            const auto event = std::find_if(trace.rbegin(), trace.rend(), [&](const auto &it) {
+                const bool is_new = it.action_ == TraceEntry::SEGMENT_ALLOC
+                    || it.action_ == TraceEntry::SEGMENT_MAP;
+                return is_new && it.addr_ <= segment.address
+                    && segment.address < it.addr_ + it.size_;
+            });
+            if (event != trace.rend()) segment.context_when_allocated = event->context_;
+        }
+    }
+
+#if TORCH_AT_LEAST(13)
+    /// Adds the statistics of each private pool of a device.
+    static void add_private_pools(DeviceIndex device, DeviceStats &stats) {
+        constexpr const char *BEGINNING = "reserved_bytes_by_private_pools.";
+        const std::string keys = text_of("tcuda_memory_stat_keys",
+            [&](char *buf, size_t len, size_t *needed) {
+                return tcuda_memory_stat_keys(device, buf, len, needed);
+            });
+        for (size_t at = keys.find(BEGINNING); at != std::string::npos;
+             at = keys.find(BEGINNING, at + 1)) {
+            const std::string name = keys.substr(at, keys.find('\n', at) - at);
+            // BEGINNING, then "0_1.all.current".
+            unsigned long long id0 = 0, id1 = 0;
+            char type[16] = {}, value[16] = {};
+            if (std::sscanf(name.c_str() + std::strlen(BEGINNING), "%llu_%llu.%15[a-z_].%15s",
+                    &id0, &id1, type, value) != 4)
+                continue;
+            uint64_t bytes = 0;
+            // The pool may have ended meanwhile.
+            if (tcuda_memory_stat(device, name.c_str(), &bytes) != TCUDA_STATUS_OK) continue;
+            const std::string of = type, what = value;
+            const auto which = of == "all" ? StatType::AGGREGATE
+                : of == "small_pool"       ? StatType::SMALL_POOL
+                                           : StatType::LARGE_POOL;
+            Stat &stat = stats.reserved_bytes_by_private_pools[MempoolId_t{id0, id1}]
+                                                              [static_cast<size_t>(which)];
+            auto &number = what == "current" ? stat.current
+                : what == "peak"             ? stat.peak
+                : what == "allocated"        ? stat.allocated
+                                             : stat.freed;
+            number = static_cast<int64_t>(bytes);
+        }
+    }
+#endif
 
     /// Has a pool that PyTorch has released memory that could not go back to the driver then?
     bool has_rest(MempoolId_t id) {
@@ -920,7 +1210,7 @@ private:
             const auto found =
                 pools_.find(key(segment.device, segment.owner_private_pool_id));
             const bool is_whole = found != pools_.end()
-                && (found->second.has_allocator
+                && (found->second.source != nullptr
                     || (found->second.flags & TCUDA_MEM_POOL_NO_SPLIT) != 0);
             segment.is_expandable = is_expandable && !is_whole;
         }
@@ -938,26 +1228,12 @@ private:
         return segment;
     }
 
-    static std::vector<TraceEntry> trace_of(tcuda_memory_snapshot *made, int device) {
-        size_t count = 0;
-        TCUDA_CHECK(tcuda_memory_snapshot_event_count, made, device, &count);
-        std::vector<TraceEntry> trace;
-        trace.reserve(count);
-        for (size_t index = 0; index < count; ++index) {
-            tcuda_memory_event event = TCUDA_INIT(tcuda_memory_event);
-            TCUDA_CHECK(tcuda_memory_snapshot_event, made, device, index, &event);
-            if (!is_known(event)) continue;
-            trace.push_back(entry_of(event));
-            trace.back().time_.t_ = static_cast<time_t>(event.time_us);
-        }
-        return trace;
-    }
-
     std::mutex init_lock_;
     std::atomic<int> device_count_{0};
 
     std::mutex pools_lock_;
     std::map<Key, Pool> pools_;
+    std::vector<Route> routes_; ///< the last one began last
 
     std::mutex streams_lock_;
     std::map<std::pair<DeviceIndex, cudaStream_t>, tcuda_stream *> streams_;
@@ -966,6 +1242,9 @@ private:
     std::deque<AnnotationEntry> annotations_;
     size_t most_annotations_ = 1;
     std::atomic<bool> is_recording_{false};
+
+    std::mutex recording_lock_;
+    Recording recording_, host_recording_;
 
     std::mutex observers_lock_;
     std::vector<OutOfMemoryObserver> observers_;
@@ -984,27 +1263,378 @@ void delete_block(void *ptr) {
         TORCH_WARN("freeing CUDA memory failed: ", tcuda_last_error());
 }
 
+// ---- Pinned memory ----
+
+void delete_host_block(void *ptr);
+
+#if TORCH_AT_LEAST(10)
+using c10::CachingAllocator::DurationStat;
+#else
+using at::DurationStat;
+#endif
+
+DurationStat duration_of(const tcuda_duration &duration) {
+    DurationStat result;
+    result.total = static_cast<int64_t>(duration.total_us);
+    result.max = static_cast<int64_t>(duration.max_us);
+    result.min = static_cast<int64_t>(duration.min_us);
+    result.count = static_cast<int64_t>(duration.count);
+    return result;
+}
+
+/// PyTorch's allocator of pinned memory.
+class TcudaHostAllocator final : public at::HostAllocator {
+public:
+    DataPtr allocate(size_t size) override {
+        void *ptr = nullptr;
+        if (size > 0) {
+            TCUDA_CHECK(tcuda_host_malloc, size, &ptr);
+            Block block;
+            block.bytes = size;
+#if TORCH_AT_LEAST(14)
+            block.stack = stack_for(RecordContext::STATE);
+#endif
+            const std::lock_guard<std::mutex> guard(lock_);
+            // Also work that is not recorded may use it in a graph.
+            const Route *const route = routes_.empty() ? nullptr : route_of(current_stream());
+            if (route != nullptr) block.pools.insert(route->pool);
+            blocks_[ptr] = std::move(block);
+        }
+        return {ptr, ptr, &delete_host_block, c10::Device(c10::DeviceType::CPU)};
+    }
+
+    c10::DeleterFnPtr raw_deleter() const override { return &delete_host_block; }
+
+    void copy_data(void *dest, const void *src, std::size_t count) const override {
+        default_copy_data(dest, src, count);
+    }
+
+    /// false: it is no memory of this allocator.
+    bool record_event(void *ptr, void *ctx, c10::Stream stream) override {
+        const std::lock_guard<std::mutex> guard(lock_);
+        auto found = around(ctx);
+        if (found == blocks_.end()) found = around(ptr);
+        if (found == blocks_.end()) return false;
+        if (const Route *const route = route_of(stream); route != nullptr) {
+            found->second.pools.insert(route->pool);
+            return true;
+        }
+        const c10::cuda::CUDAStream used(stream);
+        auto status = cudaStreamCaptureStatusNone;
+        if (used.stream() != nullptr)
+            C10_CUDA_CHECK(cudaStreamIsCapturing(used.stream(), &status));
+        if (status != cudaStreamCaptureStatusNone) {
+            // Nothing says when a graph without a pool of pinned memory ends.
+            found->second.pools.insert(MempoolId_t{0, 0});
+            return true;
+        }
+        TCUDA_CHECK(tcuda_host_record, found->first, instance().handle_of(used));
+        return true;
+    }
+
+    void empty_cache() override {
+        std::vector<void *> over;
+        std::set<DeviceIndex> devices;
+        {
+            const std::lock_guard<std::mutex> guard(lock_);
+            over.swap(over_);
+            devices.swap(over_devices_);
+        }
+        // The last launch of a graph may still use them.
+        for (const DeviceIndex device : devices) {
+            const c10::cuda::CUDAGuard guard(device);
+            C10_CUDA_CHECK(cudaDeviceSynchronize());
+        }
+        for (void *const ptr : over) TCUDA_CHECK(tcuda_host_free, ptr);
+        TCUDA_CHECK(tcuda_host_memory_empty_cache);
+    }
+
+    at::HostStats get_stats() override {
+        tcuda_host_memory_statistics stats = TCUDA_INIT(tcuda_host_memory_statistics);
+        TCUDA_CHECK(tcuda_host_memory_stats, &stats);
+        at::HostStats result;
+#if TORCH_AT_LEAST(10)
+        // bucket_allocation stays 0: one call of the driver serves blocks of many sizes.
+        result.active_requests = stat_of(stats.active_requests);
+        result.active_bytes = stat_of(stats.active_bytes);
+        result.allocations = stat_of(stats.allocations);
+        result.allocated_bytes = stat_of(stats.allocated_bytes);
+#else
+        result.allocation = stat_of(stats.active_requests);
+        result.allocated_bytes = stat_of(stats.active_bytes);
+        result.segment = stat_of(stats.allocations);
+        result.reserved_bytes = stat_of(stats.allocated_bytes);
+#endif
+        result.host_alloc_time = duration_of(stats.host_alloc_time);
+        result.host_free_time = duration_of(stats.host_free_time);
+        result.num_host_alloc = static_cast<int64_t>(stats.num_host_alloc);
+        result.num_host_free = static_cast<int64_t>(stats.num_host_free);
+        return result;
+    }
+
+    void reset_accumulated_stats() override { TCUDA_CHECK(tcuda_host_memory_reset_accumulated); }
+
+    void reset_peak_stats() override { TCUDA_CHECK(tcuda_host_memory_reset_peak); }
+
+#if TORCH_AT_LEAST(11)
+    void begin_allocate_to_pool(
+        MempoolId_t pool_id, std::function<bool(c10::Stream)> filter) override {
+        const std::lock_guard<std::mutex> guard(lock_);
+        for (const auto &route : routes_)
+            TORCH_CHECK(route.pool != pool_id, "pinned memory is allocated to the pool already");
+        pools_[pool_id] += 1;
+        routes_.push_back({pool_id, std::move(filter)});
+        pool_devices_[pool_id].insert(c10::cuda::current_device());
+    }
+
+    void end_allocate_to_pool(MempoolId_t pool_id) override {
+        const std::lock_guard<std::mutex> guard(lock_);
+        const auto found = std::find_if(routes_.begin(), routes_.end(),
+            [&](const Route &route) { return route.pool == pool_id; });
+        TORCH_CHECK(found != routes_.end(), "pinned memory is not allocated to the pool");
+        routes_.erase(found);
+    }
+
+    void release_pool(MempoolId_t pool_id) override {
+        const std::lock_guard<std::mutex> guard(lock_);
+        const auto pool = pools_.find(pool_id);
+        TORCH_CHECK(pool != pools_.end(), "no pinned memory was allocated to the pool");
+        if (--pool->second > 0) return;
+        pools_.erase(pool);
+        const auto devices = pool_devices_.extract(pool_id);
+        for (auto at = blocks_.begin(); at != blocks_.end();) {
+            Block &block = at->second;
+            const bool was_used = block.pools.erase(pool_id) > 0;
+            if (was_used) over_devices_.insert(devices.mapped().begin(), devices.mapped().end());
+            if (was_used && block.pools.empty() && block.is_freed) {
+                over_.push_back(at->first);
+                at = blocks_.erase(at);
+            } else {
+                ++at;
+            }
+        }
+    }
+#endif
+
+#if TORCH_AT_LEAST(14)
+    void record_history(bool enabled, CreateContextFn context_recorder, size_t max_entries,
+        RecordContext when, bool clearHistory) override {
+        instance().record(true, {enabled, context_recorder, max_entries, when, ""}, clearHistory);
+        const std::lock_guard<std::mutex> guard(lock_);
+        recorder_ = enabled ? context_recorder : nullptr;
+        when_ = enabled ? when : RecordContext::NEVER;
+        most_external_ = std::max<size_t>(max_entries, 1);
+        if (clearHistory) external_events_.clear();
+        is_recording_.store(enabled, std::memory_order_release);
+    }
+
+    bool is_history_enabled() const override {
+        return is_recording_.load(std::memory_order_acquire);
+    }
+
+    std::vector<at::HostSegmentInfo> get_segments() override {
+        std::vector<at::HostSegmentInfo> segments;
+        const std::lock_guard<std::mutex> guard(lock_);
+        const auto add = [&](const void *ptr, const Block &block, bool is_allocated) {
+            auto &segment = segments.emplace_back();
+            segment.address = reinterpret_cast<size_t>(ptr);
+            segment.size = block.bytes;
+            segment.allocated = is_allocated;
+            segment.active = true;
+            if (!block.pools.empty()) segment.owner_private_pool_id = *block.pools.begin();
+            segment.context_when_allocated = block.stack;
+        };
+        for (const auto &[ptr, block] : blocks_) add(ptr, block, !block.is_freed);
+        for (const auto &[ptr, block] : external_) add(ptr, block, true);
+        return segments;
+    }
+
+    std::vector<TraceEntry> get_traces() override {
+        auto trace = Snapshot(true).trace_of(TCUDA_CPU_DEVICE);
+        const std::lock_guard<std::mutex> guard(lock_);
+        trace.insert(trace.end(), external_events_.begin(), external_events_.end());
+        std::stable_sort(trace.begin(), trace.end(),
+            [](const TraceEntry &a, const TraceEntry &b) { return a.time_.t_ < b.time_.t_; });
+        return trace;
+    }
+
+    void record_external_register(void *ptr, size_t size) override {
+        if (!is_history_enabled()) return;
+        Block block;
+        block.bytes = size;
+        block.stack = stack_for(RecordContext::STATE);
+        const std::lock_guard<std::mutex> guard(lock_);
+        add_external(TraceEntry::SEGMENT_ALLOC, ptr, size, nullptr);
+        add_external(TraceEntry::ALLOC, ptr, size, block.stack);
+        external_[ptr] = std::move(block);
+    }
+
+    void record_external_unregister(void *ptr) override {
+        auto stack = stack_for(RecordContext::ALL);
+        const std::lock_guard<std::mutex> guard(lock_);
+        const auto found = external_.find(ptr);
+        if (found == external_.end()) return;
+        const Block block = std::move(found->second);
+        external_.erase(found);
+        if (!is_history_enabled()) return;
+        add_external(TraceEntry::FREE_REQUESTED, ptr, block.bytes, std::move(stack));
+        add_external(TraceEntry::FREE_COMPLETED, ptr, block.bytes, block.stack);
+        add_external(TraceEntry::SEGMENT_FREE, ptr, block.bytes, nullptr);
+    }
+#endif
+
+    /// Frees a block; one that a graph may use stays until the graph's pool has ended.
+    tcuda_status give(void *ptr) {
+        {
+            const std::lock_guard<std::mutex> guard(lock_);
+            const auto found = blocks_.find(ptr);
+            if (found != blocks_.end()) {
+                if (!found->second.pools.empty()) {
+                    found->second.is_freed = true;
+                    return TCUDA_STATUS_OK;
+                }
+                blocks_.erase(found);
+            }
+        }
+        return tcuda_host_free(ptr);
+    }
+
+private:
+    struct Block {
+        size_t bytes = 0;
+        std::set<MempoolId_t> pools; ///< those of graphs that may use it
+        bool is_freed = false;       ///< kept only for them
+        std::shared_ptr<GatheredContext> stack;
+    };
+
+    /// Streams whose allocations and uses are those of a graph.
+    struct Route {
+        MempoolId_t pool;
+        std::function<bool(c10::Stream)> filter;
+    };
+
+    static c10::Stream current_stream() { return c10::cuda::getCurrentCUDAStream().unwrap(); }
+
+    const Route *route_of(c10::Stream stream) const {
+        for (const auto &route : routes_)
+            if (route.filter(stream)) return &route;
+        return nullptr;
+    }
+
+    /// The block around an address.
+    std::map<void *, Block>::iterator around(void *ptr) {
+        auto found = blocks_.upper_bound(ptr);
+        if (found == blocks_.begin()) return blocks_.end();
+        --found;
+        const auto *const end = static_cast<char *>(found->first) + found->second.bytes;
+        return std::less<const void *>()(ptr, end) ? found : blocks_.end();
+    }
+
+#if TORCH_AT_LEAST(14)
+    /// The stack of this thread, if `least` is recorded.
+    std::shared_ptr<GatheredContext> stack_for(RecordContext least) {
+        CreateContextFn recorder = nullptr;
+        {
+            const std::lock_guard<std::mutex> guard(lock_);
+            if (when_ >= least) recorder = recorder_;
+        }
+        return recorder == nullptr ? nullptr : recorder();
+    }
+
+    /// Adds an event of memory that another library has page-locked.
+    void add_external(TraceEntry::Action action, void *ptr, size_t bytes,
+        std::shared_ptr<GatheredContext> stack) {
+        if (when_ < RecordContext::ALLOC) stack = nullptr;
+        if (external_events_.size() >= most_external_) external_events_.pop_front();
+        auto &entry = external_events_.emplace_back(action, DeviceIndex{-1},
+            reinterpret_cast<size_t>(ptr), bytes, nullptr, MempoolId_t{0, 0},
+            c10::getApproximateTime(), std::move(stack));
+        entry.time_.t_ = now_us();
+    }
+
+    CreateContextFn recorder_ = nullptr;
+    RecordContext when_ = RecordContext::NEVER;
+    std::atomic<bool> is_recording_{false};
+    std::map<void *, Block> external_;
+    std::deque<TraceEntry> external_events_;
+    size_t most_external_ = 1;
+#endif
+
+    std::mutex lock_;
+    std::map<void *, Block> blocks_; ///< allocated ones, and freed ones that graphs may use
+    std::vector<Route> routes_;
+    std::map<MempoolId_t, int> pools_; ///< uses
+    std::map<MempoolId_t, std::set<DeviceIndex>> pool_devices_;
+    std::vector<void *> over_; ///< freed blocks whose graphs were destroyed
+    std::set<DeviceIndex> over_devices_;
+};
+
+/// It is never destroyed: tensors may be freed when the process ends.
+TcudaHostAllocator &host_instance() {
+    static TcudaHostAllocator *const allocator = new TcudaHostAllocator();
+    return *allocator;
+}
+
+/// The deleter of all pinned blocks, which must not throw.
+void delete_host_block(void *ptr) {
+    const tcuda_status status = host_instance().give(ptr);
+    if (C10_UNLIKELY(status != TCUDA_STATUS_OK) && TcudaAllocator::is_running())
+        TORCH_WARN("freeing pinned memory failed: ", tcuda_last_error());
+}
+
+/// Calls a function; 0: done, 1: `error` has the text of what it threw.
+template <class Function> int guarded(char *error, size_t capacity, Function function) {
+    try {
+        function();
+        return 0;
+    } catch (const c10::Error &failure) {
+        std::snprintf(error, capacity, "%s", failure.what_without_backtrace());
+    } catch (const std::exception &failure) {
+        std::snprintf(error, capacity, "%s", failure.what());
+    }
+    return 1;
+}
+
 } // namespace
 
 /// Makes tcuda the allocator of CUDA memory. 0: done; 1: `error` says why not.
 extern "C" __attribute__((visibility("default"))) int tcuda_torch_backend_install(
     char *error, size_t capacity) {
-    const auto refuse = [&](const char *text) {
-        if (capacity > 0) {
-            std::strncpy(error, text, capacity - 1);
-            error[capacity - 1] = '\0';
-        }
-        return 1;
-    };
-    try {
+    return guarded(error, capacity, [] {
         CUDAAllocator *const old = c10::cuda::CUDACachingAllocator::allocator.load();
-        if (old == &instance()) return 0;
-        if (old != nullptr && old->initialized())
-            return refuse("PyTorch has used CUDA already: call tcuda.torch.enable() before that");
+        if (old == &instance()) return;
+        TORCH_CHECK(old == nullptr || !old->initialized(),
+            "PyTorch has used CUDA already: call tcuda.torch.enable() before that");
         c10::cuda::CUDACachingAllocator::allocator.store(&instance());
         c10::SetAllocator(c10::DeviceType::CUDA, &instance());
-        return 0;
-    } catch (const std::exception &failure) {
-        return refuse(failure.what());
-    }
+#if TORCH_AT_LEAST(10)
+        // Settings that a program gives to PyTorch are tcuda's as well.
+        using Config = c10::CachingAllocator::AcceleratorAllocatorConfig;
+#if TORCH_AT_LEAST(11)
+        const auto own = Config::getConfigParserHook();
+#else
+        const auto own = [](const std::string &settings) {
+            CUDAAllocatorConfig::instance().parseArgs(settings);
+        };
+#endif
+        Config::registerDeviceConfigParserHook(
+            [own](const std::string &settings) {
+                own(settings);
+                TCUDA_CHECK(tcuda_allocator_config_set, settings.c_str());
+            },
+            {});
+#endif
+    });
+}
+
+/// Makes tcuda the allocator of pinned memory. 0: done; 1: `error` says why not.
+extern "C" __attribute__((visibility("default"))) int tcuda_torch_backend_install_host(
+    char *error, size_t capacity) {
+    return guarded(error, capacity, [] {
+        at::HostAllocator *const old = at::getHostAllocator(at::kCUDA);
+        if (old == &host_instance()) return;
+        TORCH_CHECK(old == nullptr || old->get_stats().num_host_alloc == 0,
+            "PyTorch has pinned memory already: call tcuda.torch.enable(host=True) before that");
+        at::setHostAllocator(at::kCUDA, &host_instance(), UINT8_MAX);
+    });
 }
