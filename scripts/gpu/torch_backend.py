@@ -29,14 +29,15 @@ class Skipped(Exception):
     pass
 
 
-def enable():
+def enable(host=False):
     """tcuda.torch alone: the package around it has a compiled part, which is not used here."""
-    package = types.ModuleType("tcuda")
-    package.__path__ = [str(PACKAGE)]
-    sys.modules["tcuda"] = package
+    if "tcuda" not in sys.modules:
+        package = types.ModuleType("tcuda")
+        package.__path__ = [str(PACKAGE)]
+        sys.modules["tcuda"] = package
     import tcuda.torch
 
-    tcuda.torch.enable(verbose=bool(os.environ.get("VERBOSE")))
+    tcuda.torch.enable(verbose=bool(os.environ.get("VERBOSE")), host=host)
     import torch
 
     return torch
@@ -211,6 +212,15 @@ def check_history():
               if block["address"] == held.data_ptr()]
     need(len(blocks) == 1 and any(frame["name"] == "allocate_here"
                                   for frame in blocks[0]["frames"]), blocks)
+    segment = next(segment for segment in snapshot["segments"] if segment["address"]
+                   <= held.data_ptr() < segment["address"] + segment["total_size"])
+    need(any(frame["name"] == "allocate_here" for frame in segment.get("frames", [])), segment)
+    need(trace[-1]["action"] == "free_completed", trace[-3:])
+    torch.cuda.empty_cache()
+    released = [event for event in memory._snapshot()["device_traces"][0]
+                if event["action"] in ("segment_unmap", "segment_free")]
+    need(released and any("empty_cache" in frame["name"] for frame in released[-1]["frames"]),
+         released)
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "snapshot.pickle")
         memory._dump_snapshot(path)
@@ -335,9 +345,9 @@ def check_pool():
     with cuda.use_mem_pool(second), cuda.use_mem_pool(third):
         v = torch.ones(1000, device="cuda")
     segments = third.snapshot()
+    need(inside(v), "of nested pools the inner one is used")
     need(float((z + w + v).sum()) == 3000, "no_split")
-    return f"{len(segments)} segments; nested: in the {'inner' if inside(v) else 'outer'} pool; " \
-           f"was at {address:#x}"
+    return f"{len(segments)} segments; was at {address:#x}"
 
 
 SOURCE = r"""
@@ -379,7 +389,17 @@ def check_pool_allocator():
         cuda.empty_cache()
         given = counts.count_given()
         need(given == counts.count_taken(), given, counts.count_taken())
-        return f"{taken} segments of the allocator, all given back"
+        # More than can have memory at the same time.
+        for index in range(300):
+            other = cuda.memory.CUDAPluggableAllocator(library, "take", "give")
+            pool = cuda.MemPool(other.allocator())
+            with cuda.use_mem_pool(pool):
+                x = torch.full((1000,), float(index), device="cuda")
+            need(float(x[999]) == index, "contents", index)
+            del x, pool, other
+            cuda.empty_cache()
+        need(counts.count_given() == counts.count_taken() >= taken + 300, counts.count_given())
+        return f"{taken} segments of the allocator, all given back; 300 more allocators"
 
 
 def check_graphs():
@@ -535,6 +555,217 @@ def check_record_stream():
     return "not reused before the stream was done, and reused after that"
 
 
+def pinned_waits(torch):
+    """Pinned memory that copies use is not reused before they are done."""
+    cuda = torch.cuda
+    size = 32 * MIB
+    side = cuda.Stream()
+    there = torch.empty(size, dtype=torch.uint8, device="cuda")
+    warm = torch.full((size,), 1, dtype=torch.uint8).pin_memory()
+    there.copy_(warm, non_blocking=True)
+    cuda._sleep(1)
+    cuda.synchronize()
+    del warm
+    for is_upload in (True, False):
+        here = torch.empty(size, dtype=torch.uint8, pin_memory=True)
+        need(here.is_pinned(), "is_pinned")
+        here.fill_(1)
+        there.fill_(3)
+        cuda.synchronize()
+        address, seen = here.data_ptr(), None
+        with cuda.stream(side):
+            cuda._sleep(2_000_000_000)
+            if is_upload:
+                there.copy_(here, non_blocking=True)
+            else:
+                seen = here.copy_(there, non_blocking=True)[:0]  # a view: the copy's bytes stay
+        del here, seen
+        other = torch.empty(size, dtype=torch.uint8, pin_memory=True)
+        need(other.data_ptr() != address, "pinned memory was reused while a copy uses it")
+        other.fill_(7)
+        need(not side.query(), "the stream was done already")
+        side.synchronize()
+        need(int(other.min()) == int(other.max()) == 7, "the copy wrote to reused memory")
+        if is_upload:
+            need(int(there.min()) == int(there.max()) == 1, "the copy read reused memory")
+        del other
+        again = [torch.empty(size, dtype=torch.uint8, pin_memory=True) for _ in range(3)]
+        need(address in {tensor.data_ptr() for tensor in again}, "pinned memory comes back")
+        del again
+
+
+def check_pinned():
+    import ctypes
+
+    torch = enable(host=True)
+    cuda = torch.cuda
+    first = torch.arange(1000).pin_memory()  # before the first use of a GPU
+    need(first.is_pinned() and not torch.arange(1000).is_pinned(), "is_pinned")
+    need(int(first.sum()) == 499500, "contents")
+    tcuda = ctypes.CDLL(os.environ["TCUDA_LIBRARY"])
+    record = tcuda.tcuda_host_record
+    record.argtypes = [ctypes.c_void_p, ctypes.c_void_p]
+    need(record(first.data_ptr(), None) == 0, "tcuda does not know the memory")
+    need(record(torch.arange(1000).data_ptr(), None) != 0, "tcuda takes any memory for its own")
+    pinned_waits(torch)
+    gc.collect()
+    cuda.synchronize()
+    cuda.reset_peak_host_memory_stats()
+    cuda.reset_accumulated_host_memory_stats()
+    before = cuda.host_memory_stats()
+    need(before["active_requests.current"] == 1, before)
+    held = [torch.empty(MIB, dtype=torch.uint8, pin_memory=True) for _ in range(5)]
+    held = held[:2]
+    after = cuda.host_memory_stats()
+    need(after["active_requests.current"] == 3, after)
+    need(after["active_requests.peak"] == 6, after)
+    need(after["active_requests.allocated"] == 5 and after["active_requests.freed"] == 3, after)
+    need(after["active_bytes.current"] - before["active_bytes.current"] == 2 * MIB, after)
+    need(after["allocated_bytes.current"] >= after["active_bytes.current"], after)
+    big = torch.empty(256 * MIB, dtype=torch.uint8, pin_memory=True)
+    grown = cuda.host_memory_stats()
+    need(grown["num_host_alloc"] > after["num_host_alloc"], grown)
+    need(grown["host_alloc_time.total"] > after["host_alloc_time.total"], grown)
+    del big
+    torch._C._host_emptyCache()
+    small = cuda.host_memory_stats()
+    need(small["allocated_bytes.current"] <= grown["allocated_bytes.current"] - 256 * MIB, small)
+    need(small["num_host_free"] > 0, small)
+    foreign = torch.ones(1000)
+    foreign.cuda(non_blocking=True)  # memory that is not pinned
+    if hasattr(cuda.cudart(), "cudaHostRegister"):
+        need(int(cuda.cudart().cudaHostRegister(foreign.data_ptr(), 4000, 0)) == 0, "register")
+        need(foreign.is_pinned(), "registered memory is pinned")
+        need(float(foreign.cuda(non_blocking=True).sum()) == 1000, "registered memory")
+        cuda.synchronize()
+        cuda.cudart().cudaHostUnregister(foreign.data_ptr())
+    data = torch.utils.data.TensorDataset(torch.arange(6400).reshape(64, 100))
+    loader = torch.utils.data.DataLoader(data, batch_size=8, num_workers=2, pin_memory=True)
+    total = 0
+    for _ in range(3):
+        for (batch,) in loader:
+            need(batch.is_pinned(), "a batch of DataLoader")
+            need(record(batch.data_ptr(), None) == 0, "a batch that is not tcuda's")
+            total += int(batch.cuda(non_blocking=True).sum())
+    need(total == 3 * 6400 * 6399 // 2, total)
+    return f"host_memory_stats {small}"
+
+
+def check_pinned_graph():
+    torch = enable(host=True)
+    cuda = torch.cuda
+    size = 1 << 20
+    there = torch.zeros(size, device="cuda")
+    earlier = torch.full((size,), 5.0).pin_memory()
+    cuda.synchronize()
+    graph, other = cuda.CUDAGraph(), cuda.Stream()
+    with cuda.graph(graph):
+        within = torch.full((size,), 3.0).pin_memory()
+        there.copy_(within, non_blocking=True)
+        other.wait_stream(cuda.current_stream())
+        with cuda.stream(other):  # new to tcuda while it is captured
+            there.add_(earlier.to("cuda", non_blocking=True))
+        cuda.current_stream().wait_stream(other)
+    addresses = {within.data_ptr(), earlier.data_ptr()}
+    del within, earlier
+    held = []
+    for index in range(10):
+        held.append(torch.full((size,), 9.0).pin_memory())
+        need(held[-1].data_ptr() not in addresses, "memory of a graph was reused")
+        graph.replay()
+        need(float(there.min()) == float(there.max()) == 8.0, float(there.min()), index)
+    del held
+    torch._C._host_emptyCache()
+    graph.replay()
+    need(float(there.min()) == float(there.max()) == 8.0, "after empty_cache")
+    before = cuda.host_memory_stats()["active_requests.current"]
+    graph.reset()
+    del graph
+    gc.collect()
+    torch._C._host_emptyCache()
+    after = cuda.host_memory_stats()["active_requests.current"]
+    need(after == before - 2, before, after)
+    return f"blocks in use: {before} with the graph, {after} after it"
+
+
+def check_pinned_late():
+    torch = enable()
+    held = torch.empty(1000, pin_memory=True)
+    try:
+        enable(host=True)
+    except RuntimeError as error:
+        need("pinned memory already" in str(error), error)
+        need(held.is_pinned(), "is_pinned")
+        return str(error).splitlines()[0]
+    raise AssertionError("enable(host=True) after pinned memory did not raise")
+
+
+CHILD = """
+import sys, torch
+torch.ones(1, device="cuda")
+pinned = torch.ones(1).pin_memory()
+module = sys.modules.get("tcuda.torch")
+print(torch.cuda.get_allocator_backend(), bool(module and module.is_host_enabled()))
+"""
+PARENT = """
+import torch
+from child import report
+if __name__ == "__main__":
+    for method in ("spawn", "forkserver"):
+        context = torch.multiprocessing.get_context(method)
+        queue = context.Queue()
+        process = context.Process(target=report, args=(queue,))
+        process.start()
+        print(queue.get(timeout=60))
+        process.join()
+"""
+CHILD_MODULE = """
+def report(queue):
+    import torch
+    x = torch.ones(1, device="cuda")
+    queue.put(torch.cuda.get_allocator_backend())
+"""
+
+
+def check_children():
+    """Programs that know nothing of tcuda, and processes that they start."""
+    import tomllib
+
+    project = tomllib.loads((PACKAGE.parent.parent / "pyproject.toml").read_text())
+    entry = project["project"]["entry-points"]["torch.backends"]["tcuda"]
+    with tempfile.TemporaryDirectory() as name:
+        folder = pathlib.Path(name)
+        # What a wheel installs, without the compiled part.
+        (folder / "tcuda").mkdir()
+        (folder / "tcuda/__init__.py").touch()
+        (folder / "tcuda/torch").symlink_to(PACKAGE / "torch")
+        (folder / "_tcuda_torch.py").write_text((PACKAGE.parent / "_tcuda_torch.py").read_text())
+        (folder / "tcuda-0.dist-info").mkdir()
+        (folder / "tcuda-0.dist-info/METADATA").write_text("Name: tcuda\nVersion: 0\n")
+        (folder / "tcuda-0.dist-info/entry_points.txt").write_text(
+            f"[torch.backends]\ntcuda = {entry}\n")
+        (folder / "child.py").write_text(CHILD_MODULE)
+        (folder / "parent.py").write_text(PARENT)
+        runs = []
+        for value, *program in ((None, "-c", CHILD), ("0", "-c", CHILD), ("1", "-c", CHILD),
+                                ("host", "-c", CHILD), ("1", "parent.py"), ("on", "-c", CHILD)):
+            environment = dict(os.environ, PYTHONPATH=name)
+            environment.pop("TCUDA_TORCH", None)
+            if value is not None:
+                environment["TCUDA_TORCH"] = value
+            runs.append(subprocess.Popen([sys.executable, *program], cwd=name, env=environment,
+                                         text=True, stdout=subprocess.PIPE,
+                                         stderr=subprocess.PIPE))
+        found = []
+        for child in runs:
+            said, errors = child.communicate()
+            found.append(said.split() if child.returncode == 0
+                         else ["TCUDA_TORCH is 'on'" in errors or errors[-2000:]])
+    need(found == [["native", "False"], ["native", "False"], ["tcuda", "False"], ["tcuda", "True"],
+                   ["tcuda", "tcuda"], [True]], found)
+    return "python -c, spawn and forkserver use tcuda where TCUDA_TORCH is set"
+
+
 def ipc_child(inbox, outbox):
     try:
         torch = enable()
@@ -622,7 +853,10 @@ def check_settings():
         raise AssertionError("a second free of a block did not raise")
     except RuntimeError as error:
         text = str(error).splitlines()[0]
-    torch._C._accelerator_setAllocatorSettings("max_split_size_mb:256")
+    torch._C._accelerator_setAllocatorSettings(
+        "max_split_size_mb:256,pinned_num_register_threads:4")
+    own = cuda.memory._snapshot()["allocator_settings"]
+    need(own["pinned_num_register_threads"] == 4, own)  # PyTorch's own parser still has it
     need(cuda.memory_stats()["max_split_size"] == 256 * MIB, cuda.memory_stats()["max_split_size"])
     cuda.memory.caching_allocator_enable(False)
     before = cuda.memory_reserved()
