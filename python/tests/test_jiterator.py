@@ -1,5 +1,6 @@
 """Elementwise functions; those that run need NVRTC."""
 
+import os
 import struct
 import unittest
 
@@ -10,7 +11,9 @@ AXPY = "template <typename T> T axpy(T x, T y, T alpha) { return alpha * x + y; 
 
 
 def has_compiler():
-    function = jiterator._create_jit_fn("template <typename T> T same(T x) { return x; }")
+    # A name that is new, so that no cache has it.
+    name = f"f{os.urandom(8).hex()}"
+    function = jiterator._create_jit_fn(f"template <typename T> T {name}(T x) {{ return x; }}")
     try:
         function(tcuda.empty(1))
     except tcuda.CudaError as error:
