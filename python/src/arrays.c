@@ -78,7 +78,7 @@ static int64_t stride_of(const tcuda_tensor *tensor, int32_t dim)
     return stride;
 }
 
-/* Reads the numbers of a tuple; room for 64. */
+/* Reads the first numbers of a tuple. */
 static bool to_sizes(PyObject *tuple, Py_ssize_t length, int64_t *sizes)
 {
     for (Py_ssize_t index = 0; index < length; index++)

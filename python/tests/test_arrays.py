@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import unittest
+from unittest import mock
 
 import tcuda
 from tcuda import _core
@@ -107,6 +108,24 @@ class BusyStream:
     def end(self):
         self._gate.set()
         self.stream.synchronize()
+
+
+class ForeignStream:
+    """A stream of another library, of device 0."""
+
+    def __init__(self):
+        handle = ctypes.c_void_p()
+        _core.init()
+        _core.device_synchronize(0)  # makes its context current
+        create = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_uint, ctypes.c_int)(
+            _core.backend_function("cuStreamCreateWithPriority"))
+        assert create(ctypes.addressof(handle), 1, 0) == 0
+        self.handle = handle.value
+
+    def end(self):
+        destroy = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)(
+            _core.backend_function("cuStreamDestroy"))
+        assert destroy(self.handle) == 0
 
 
 class ArrayTest(unittest.TestCase):
@@ -497,6 +516,35 @@ class Order(ArrayTest):
             later = [tcuda.empty(100, "int8") for _ in range(4)]
             self.assertIn(address, {each.address for each in later}, order)
             del later
+
+    def test_streams_of_other_libraries(self):
+        class Torch:  # whose streams are never destroyed
+            class cuda:
+                is_initialized = staticmethod(lambda: True)
+                current_stream = staticmethod(lambda index: tcuda.ExternalStream(foreign.handle))
+
+        for modules, is_kept in (({"torch": Torch}, True), ({}, False)):
+            foreign, busy = ForeignStream(), BusyStream()
+            self.addCleanup(busy.end)
+            with tcuda.stream(busy.stream):
+                made = tcuda.empty(100, "int8")
+                address = made.address
+                with mock.patch.dict(sys.modules, modules):
+                    consumer = Consumer(made.__dlpack__(stream=foreign.handle), False)
+            stream = tcuda.ExternalStream(foreign.handle)
+            self.assertFalse(stream.query(), "it does not wait for the current stream")
+            del stream
+            if not is_kept:  # then it may end before the array
+                foreign.end()
+            del made
+            consumer.end()
+            with tcuda.stream(busy.stream):
+                other = tcuda.empty(100, "int8")
+            self.assertEqual(other.address != address, is_kept)
+            busy.end()
+            del other
+            if is_kept:
+                foreign.end()
 
     def test_memory_of_results_in_one_block_waits(self):
         sources = [tcuda.empty(100, "int8"), tcuda.empty(100, "int8")]

@@ -1,11 +1,13 @@
 """Elementwise functions; those that run need NVRTC."""
 
+import itertools
 import os
 import struct
 import unittest
 
 import tcuda
-from tcuda import jiterator
+from tcuda import _core, jiterator
+from tcuda.arrays import tensor_list
 
 AXPY = "template <typename T> T axpy(T x, T y, T alpha) { return alpha * x + y; }"
 
@@ -119,6 +121,23 @@ class Types(unittest.TestCase):
         ):
             self.assertEqual(self.common((scalar, ()), (dtype, 1)), expected, (dtype, scalar))
         self.assertEqual(self.common(("int8", ()), ("int64", ())), "int64")
+
+    def test_it_is_the_type_that_the_library_expects(self):
+        add = jiterator._create_jit_fn("template <typename T> T add(T x, T y) { return x + y; }")
+        types = 0
+        for a, b in itertools.product(tcuda.arrays._DTYPES, repeat=2):
+            for shapes in (((0,), (0,)), ((0,), ()), ((), (0,))):  # so that nothing is compiled
+                x, y = tcuda.empty(shapes[0], a), tcuda.empty(shapes[1], b)
+                try:
+                    add(x, y)  # the library refuses a result of another type
+                    types += 1
+                except TypeError:
+                    for dtype in tcuda.arrays._DTYPES:
+                        with self.assertRaises(tcuda.InvalidArgumentError):
+                            _core.jit_call(
+                                add._handle, tensor_list([x, y]), {},
+                                tensor_list([tcuda.empty((0,), dtype)]))
+        self.assertGreater(types, 700)
 
     def test_too_many_extra_arguments(self):
         with self.assertRaisesRegex(ValueError, "32"):
