@@ -508,7 +508,8 @@ def prepare() -> None:
     import torch._inductor.compile_fx
     import torch._inductor.cudagraph_trees
 
-    torch.use_deterministic_algorithms(True, warn_only=True)
+    # With warn_only the backward pass of attention would not be deterministic.
+    torch.use_deterministic_algorithms(True)
     torch.utils.deterministic.fill_uninitialized_memory = False
     torch.set_float32_matmul_precision("high")
     # cuDNN builds a plan for each new length, which takes longer than the program.

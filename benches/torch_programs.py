@@ -4,11 +4,13 @@ PyTorch's allocator, on PyTorch's with expandable_segments:True, and on tcuda, b
 
   torch_programs.py LIBRARY --out FILE [--processes N] [--rounds N] [--seconds S]
                     [--programs NAME,...] [--allocators NAME,...] [--searches NAME,...]
+  torch_programs.py --tables FILE
   torch_programs.py --draw FILE SVG
 
 LIBRARY is libtcuda.so. The first form measures, prints each process and tables, and writes FILE; it
 ends with 1 if a process fails, or if tcuda's losses differ where PyTorch's own are equal. The
-second draws the memory in FILE. Ends with 77 where there is no PyTorch or no GPU.
+others print the tables of FILE, and draw its memory. Ends with 77 where there is no PyTorch or no
+GPU.
 
 Each program runs in a process for each allocator, forked by one that has only imported PyTorch.
 The three start one after another; then one of them at a time does some steps, in each round in
@@ -18,8 +20,8 @@ another order, and the others wait. All that is done `--processes` times.
   - Steps a second: by the wall clock, with one synchronisation at the end.
   - Host time: processor time of all threads of the process for a step, while waits for the device
     sleep; of further steps.
-  - Driver events: segments that are allocated, freed, mapped or unmapped in a step then, from the
-    history.
+  - Segment events: what the history says of segments in a step then: allocated, freed, mapped,
+    unmapped. tcuda has such events, but makes no driver call, when it uses a second mapping again.
 The search within a limit runs in one process for each program and allocator. It bisects the batch
 size to 3 % with set_per_process_memory_fraction, and goes on after each OutOfMemoryError.
 """
@@ -149,7 +151,7 @@ def measure(name: str, allocator: str, rounds: int) -> Iterator[dict]:
     do(HISTORY_STEPS)
     history = cuda.memory._snapshot()["device_traces"][0]
     yield {
-        "driver_events": sum(event["action"].startswith("segment") for event in history)
+        "segment_events": sum(event["action"].startswith("segment") for event in history)
         / HISTORY_STEPS,
         "losses": [loss.hex() for loss in torch.stack(losses).double().tolist()],
         "reserved": stats["reserved_bytes.all.peak"],
@@ -341,7 +343,7 @@ COLUMNS = (
     Column("time until a step is issued (ms)", "issue_ms", 1, ".2f"),
     Column("first step (s)", "first_step_s", 1, ".3f"),
     Column("allocations of a step", "allocations", 1, ".0f"),
-    Column("driver events of a step", "driver_events", 1, ".1f"),
+    Column("segment events of a step", "segment_events", 1, ".1f"),
 )
 
 
@@ -455,7 +457,7 @@ def row(run: dict) -> str:
             f"{run['allocated'] / GIB:6.2f} GiB, {middle.get('steps_per_s', 0):7.2f} steps/s, host "
             f"{middle.get('host_ms', 0):7.2f} issue {middle.get('issue_ms', 0):7.2f} ms, start "
             f"{run['start_s']:.2f} first {run['first_step_s']:.2f} warm {run['warm_s']:.2f} s, "
-            f"calls {run['device_alloc']}+{run['device_free']}, a step {run['driver_events']:.1f} "
+            f"calls {run['device_alloc']}+{run['device_free']}, a step {run['segment_events']:.1f} "
             f"and {run['allocations']:.0f} allocations, waits {run['host_share_of_waits']:.2f}, "
             f"{float.fromhex(run['losses'][-1]):.5f}")
 
@@ -494,11 +496,15 @@ def take_turns(servers: dict[str, Server], order: list[str], name: str, rounds: 
     return list(runs.values())
 
 
-def warm_up(servers: dict[str, Server], folder: pathlib.Path) -> list[dict]:
+def warm_up(servers: dict[str, Server], programs: list[str], folder: pathlib.Path) -> list[dict]:
     """Reads libraries from the disk and compiles, so that the first measured processes need not:
-    one program on each allocator, all at once."""
-    for server, name in zip(servers.values(), ("compiled", "resnet", "gpt2")):
-        server.send("measure", name, 0, str(folder / f"first_{name}.txt"))
+    a program on each allocator, those with long starts among them, all at once."""
+    first = [name for name in LONG_STARTS if name in programs]
+    first += [name for name in programs if name not in LONG_STARTS] or first
+    warm = dict(zip(servers, first * len(servers)))
+    for allocator, name in warm.items():
+        output = str(folder / f"first_{name}_{allocator}.txt")
+        servers[allocator].send("measure", name, 0, output)
     for server in servers.values():
         while "ended" not in (answer := server.receive()):
             server.send()
@@ -529,7 +535,7 @@ def drive(options: argparse.Namespace) -> bool:
     servers = {allocator: Server(allocator, memory) for allocator in options.allocators}
     for server in servers.values():
         server.receive()
-    result: dict = {"limit": LIMIT, "runs": [], "searches": []}
+    result: dict = {"date": time.strftime("%Y-%m-%d"), "limit": LIMIT, "runs": [], "searches": []}
 
     def step(what: str, work: Callable[[], list[dict]], into: list[dict]) -> None:
         if time.monotonic() - start > options.seconds:
@@ -547,7 +553,7 @@ def drive(options: argparse.Namespace) -> bool:
         return runs
 
     step("PyTorch is imported", list, [])
-    step("warm-up", lambda: warm_up(servers, folder), [])
+    step("warm-up", lambda: warm_up(servers, options.programs, folder), [])
     for number in range(options.processes):
         for name in options.programs:
             if number >= 2 and name in LONG_STARTS:
@@ -587,11 +593,15 @@ def main() -> None:
     parser.add_argument("--programs", type=names, help="not all")
     parser.add_argument("--allocators", type=names, default=list(ALLOCATORS), help="not all")
     parser.add_argument("--searches", type=names, help="not all; empty: none")
+    parser.add_argument("--tables", type=pathlib.Path, metavar="FILE")
     parser.add_argument("--draw", nargs=2, type=pathlib.Path, metavar=("FILE", "SVG"))
     parser.add_argument("--serve", choices=ALLOCATORS, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.draw:
         options.draw[1].write_text(picture(json.loads(options.draw[0].read_text())))
+        return
+    if options.tables:
+        print(tables(json.loads(options.tables.read_text())))
         return
     if options.serve:
         serve(options.serve)
