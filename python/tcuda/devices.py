@@ -6,6 +6,7 @@ import operator
 from typing import TYPE_CHECKING, Any, Protocol, SupportsIndex, runtime_checkable
 
 from . import _core
+from .errors import InvalidArgumentError, InvalidDeviceError
 
 if TYPE_CHECKING:
     import uuid
@@ -46,13 +47,21 @@ def index_of(device: Device) -> int:
     if isinstance(device, str):
         kind, colon, number = device.partition(":")
         if kind != "cuda" or (colon and not number.isdecimal()):
-            raise ValueError(f"Expected a cuda device, but got: {device}")
+            raise InvalidArgumentError(f"Expected a cuda device, but got: {device}")
         return int(number) if colon else -1
     if isinstance(device, _DeviceLike):
         if device.type != "cuda":
-            raise ValueError(f"Expected a cuda device, but got: {device}")
+            raise InvalidArgumentError(f"Expected a cuda device, but got: {device}")
         return -1 if device.index is None else device.index
     return operator.index(device)
+
+
+def _existing(device: Device) -> int:
+    """The ordinal of a device, which is not negative; -1 for the current one."""
+    index = index_of(device)
+    if index < 0 and isinstance(device, int):
+        raise InvalidDeviceError(f"Invalid device id: {device}")
+    return index
 
 
 class device:
@@ -150,7 +159,8 @@ def set_device(device: Device) -> None:
     """Makes a device current for this thread; a negative ordinal changes nothing."""
     index = index_of(device)
     if index < 0 and type(device) is not int:
-        raise ValueError(f"Expected a device with an index or an integer, but got: {device}")
+        raise InvalidArgumentError(
+            f"Expected a device with an index or an integer, but got: {device}")
     _core.device_set(index)
 
 
@@ -161,12 +171,12 @@ def synchronize(device: Device = None) -> None:
 
 def get_device_name(device: Device = None) -> str:
     """The marketing name of a device."""
-    return _core.device_name(index_of(device))
+    return _core.device_name(_existing(device))
 
 
 def get_device_capability(device: Device = None) -> tuple[int, int]:
     """The compute capability of a device, major and minor."""
-    return _core.device_capability(index_of(device))
+    return _core.device_capability(_existing(device))
 
 
 # What PyTorch calls a member of tcuda_device_info that has another name there.
@@ -228,14 +238,14 @@ def get_device_properties(device: Device = None) -> _CudaDeviceProperties:
     """
     import uuid  # most programs do not need it
 
-    info = _core.device_properties(index_of(device))
+    info = _core.device_properties(_existing(device))
     info["uuid"] = uuid.UUID(bytes=info["uuid"])
     return _CudaDeviceProperties(info)
 
 
 def can_device_access_peer(device: Device, peer_device: Device) -> bool:
     """Can a device reach the memory of another one?"""
-    return _core.device_can_access_peer(index_of(device), index_of(peer_device))
+    return _core.device_can_access_peer(_existing(device), _existing(peer_device))
 
 
 def is_bf16_supported(including_emulation: bool = True) -> bool:

@@ -2,7 +2,7 @@
 
 from . import _core
 
-__all__ = ["CudaError", "InvalidArgumentError", "OutOfMemoryError"]
+__all__ = ["CudaError", "InvalidArgumentError", "InvalidDeviceError", "OutOfMemoryError"]
 
 
 class CudaError(RuntimeError):
@@ -24,16 +24,25 @@ class OutOfMemoryError(CudaError):
 class InvalidArgumentError(CudaError, ValueError):
     """An argument is out of range or malformed."""
 
+    status = "INVALID_ARGUMENT"
+    code = 0
+
+
+class InvalidDeviceError(CudaError, AssertionError):
+    """A device does not exist."""
+
+    status = "INVALID_DEVICE"
+    code = 0
+
 
 def error_for(status: int, message: str, code: int) -> CudaError:
     """The exception for a status; `_core` raises it."""
-    if status == _core.STATUS_OUT_OF_MEMORY:
-        kind: type[CudaError] = OutOfMemoryError
-    elif status == _core.STATUS_INVALID_ARGUMENT:
-        kind = InvalidArgumentError
-    else:
-        kind = CudaError
-    error = kind(message)
+    kinds: dict[int, type[CudaError]] = {
+        _core.STATUS_OUT_OF_MEMORY: OutOfMemoryError,
+        _core.STATUS_INVALID_ARGUMENT: InvalidArgumentError,
+        _core.STATUS_INVALID_DEVICE: InvalidDeviceError,
+    }
+    error = kinds.get(status, CudaError)(message)
     error.status = _core.status_name(status).removeprefix("TCUDA_STATUS_")
     error.code = code
     return error

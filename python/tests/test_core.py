@@ -125,7 +125,8 @@ class Results(TestCase):
     def test_error(self):
         with self.assertRaises(tcuda.CudaError) as raised:
             _core.stream_create(99 + COUNT, 0)
-        self.assertIs(type(raised.exception), tcuda.CudaError)
+        self.assertIs(type(raised.exception), tcuda.InvalidDeviceError)
+        self.assertIsInstance(raised.exception, AssertionError)
         self.assertEqual((raised.exception.status, raised.exception.code), ("INVALID_DEVICE", 0))
         self.assertIn(f"device {99 + COUNT} does not exist", str(raised.exception))
 
