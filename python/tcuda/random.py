@@ -34,6 +34,14 @@ def _seed_bits(seed: SupportsIndex) -> int:
     return number & 0xFFFF_FFFF_FFFF_FFFF
 
 
+def _state_bytes(state: State) -> bytes:
+    """The 16 bytes of a state; 8 are a seed with the offset 0."""
+    content = bytes(state)
+    if len(content) not in (8, 16):
+        raise InvalidArgumentError(f"RNG state is wrong size: {len(content)} bytes, not 16")
+    return content.ljust(16, b"\0")
+
+
 def manual_seed(seed: SupportsIndex) -> None:
     """Seeds the generator of the current device.
 
@@ -75,12 +83,12 @@ def get_rng_state_all() -> list[bytes]:
 
 def set_rng_state(new_state: State, device: Device = "cuda") -> None:
     """Sets the state of the generator of a device."""
-    _core.random_state_set(index_of(device), bytes(new_state))
+    _core.random_state_set(index_of(device), _state_bytes(new_state))
 
 
 def set_rng_state_all(new_states: Iterable[State]) -> None:
     """Sets the states of the generators of all devices."""
-    _core.random_state_set_all(b"".join(bytes(state) for state in new_states))
+    _core.random_state_set_all(b"".join(map(_state_bytes, new_states)))
 
 
 class Generator(Owner):
@@ -132,7 +140,7 @@ class Generator(Owner):
 
     def set_state(self, new_state: State) -> None:
         """Sets seed and offset."""
-        _core.generator_state_set(self._handle, bytes(new_state))
+        _core.generator_state_set(self._handle, _state_bytes(new_state))
 
 
 def _default_generators() -> tuple[Generator, ...]:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from . import _core, devices
 from .devices import Device, index_of
+from .errors import InvalidArgumentError
 from .handles import Owner
 
 __all__ = [
@@ -168,6 +169,8 @@ class Event(Owner):
     @classmethod
     def from_ipc_handle(cls, device: Device, handle: bytes) -> Event:
         """The event of another process, from its `ipc_handle`."""
+        if len(handle) != 64:
+            raise InvalidArgumentError(f"expected a handle of 64 bytes, not {len(handle)}")
         return cls._owning(_core.event_from_ipc_handle(index_of(device), handle))
 
     def ipc_handle(self) -> bytes:
