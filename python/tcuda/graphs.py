@@ -10,6 +10,7 @@ from typing import Any
 
 from . import _core, devices, graph_annotations
 from .arrays import Array, asarray, copy_elements, empty
+from .errors import InvalidArgumentError, error_for
 from .handles import Owner
 from .memory import MemPool
 from .random import Generator
@@ -66,8 +67,9 @@ def _register(graph: int | None, event: int, hook: Hook) -> RemovableHandle:
 def _mode(capture_error_mode: str) -> int:
     """The number of a mode."""
     if capture_error_mode not in _MODES:
-        raise ValueError(f"Unknown capture error mode. Expected one of {', '.join(_MODES)}, "
-                         f"got {capture_error_mode}")
+        raise InvalidArgumentError(
+            f"Unknown capture error mode. Expected one of {', '.join(_MODES)}, "
+            f"got {capture_error_mode}")
     return _MODES[capture_error_mode]
 
 
@@ -186,12 +188,18 @@ class CUDAGraph(Owner):
         return data
 
     def raw_cuda_graph(self) -> int:
-        """The template, a cudaGraph_t; 0 unless it is kept."""
-        return _core.graph_native(self._handle)[0]
+        """The template, a cudaGraph_t; an error unless it is kept."""
+        return self._native(0, "the template, which only a graph with keep_graph has")
 
     def raw_cuda_graph_exec(self) -> int:
-        """What is launched, a cudaGraphExec_t; 0 before the graph is executable."""
-        return _core.graph_native(self._handle)[1]
+        """What is launched, a cudaGraphExec_t; an error before the graph is executable."""
+        return self._native(1, "the executable graph, before instantiate() or a replay")
+
+    def _native(self, which: int, name: str) -> int:
+        native = _core.graph_native(self._handle)[which]
+        if native == 0:
+            raise error_for(_core.STATUS_INVALID_STATE, f"there is no handle of {name}", 0)
+        return native
 
     def register_generator_state(self, generator: Generator) -> None:
         """Lets each replay of the next capture draw new numbers from a generator.

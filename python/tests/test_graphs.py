@@ -32,7 +32,7 @@ class Captures(GraphTest):
         self.assertEqual(self.value(self.address), 0)
         graph.replay()
         self.assertEqual(self.value(self.address), 7)
-        self.assertEqual(graph.raw_cuda_graph(), 0)
+        self.assertRaises(tcuda.CudaError, graph.raw_cuda_graph)
         self.assertNotEqual(graph.raw_cuda_graph_exec(), 0)
 
     def test_by_hand(self):
@@ -228,7 +228,10 @@ class Templates(GraphTest):
                 self.fill(self.address, 3 + keep)
                 graph.capture_end_pre()
                 self.assertFalse(tcuda.is_current_stream_capturing())
-                self.assertEqual(graph.raw_cuda_graph() != 0, keep)
+                if keep:
+                    self.assertNotEqual(graph.raw_cuda_graph(), 0)
+                else:
+                    self.assertRaises(tcuda.CudaError, graph.raw_cuda_graph)
                 graph.instantiate()
                 graph.capture_end_post()
             self.assertRaises(RuntimeError, graph.capture_end_post)
@@ -250,7 +253,7 @@ class Templates(GraphTest):
         with tcuda.graph(graph):
             self.fill(self.address, 11)
         self.assertNotEqual(graph.raw_cuda_graph(), 0)
-        self.assertEqual(graph.raw_cuda_graph_exec(), 0)
+        self.assertRaises(tcuda.CudaError, graph.raw_cuda_graph_exec)
         nodes = graph.get_graph_data()["nodes"]
         self.assertEqual([node["node_type"] for node in nodes], ["memset"])
         with tempfile.TemporaryDirectory() as folder:
