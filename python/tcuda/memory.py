@@ -54,9 +54,13 @@ def caching_allocator_alloc(
     1024
     >>> tcuda.caching_allocator_delete(address)
     """
+    if stream is None:
+        return _core.malloc(size, index_of(device), None)
+    if isinstance(stream, Stream):
+        return _core.malloc(size, index_of(device), stream._handle)
     if isinstance(stream, int):
         return _core.malloc_native(size, index_of(device), stream)
-    return _core.malloc(size, index_of(device), None if stream is None else stream._handle)
+    raise TypeError(f"expected a stream or its cudaStream_t, not {stream!r}")
 
 
 def caching_allocator_delete(mem_ptr: int) -> None:
@@ -293,7 +297,7 @@ def _record_memory_history(
     skip_actions: list[str] | None = None, record_pinned_host_memory: bool = False,
     record_cuda: bool = True,
 ) -> None:
-    """Records what the allocator does, for snapshots; enabled=None stops it.
+    """Records what the allocator does, for snapshots; enabled=None stops it and clears the history.
 
     Stacks are those of Python; stacks="all" adds those of C. `device` has no effect, as in
     PyTorch. At most 2**28 entries are kept for each device.
@@ -307,7 +311,7 @@ def _record_memory_history(
     if max_entries < 1:
         raise ValueError(f"expected at least 1 for max_entries, not {max_entries}")
     flags = (
-        (_core.RECORD_CLEAR if clear_history else 0)
+        (_core.RECORD_CLEAR if clear_history or enabled is None else 0)
         | (_core.RECORD_HOST if record_pinned_host_memory else 0)
         | (0 if record_cuda else _core.RECORD_NO_DEVICE)
         | (_core.RECORD_NATIVE_FRAMES if stacks == "all" else 0)
@@ -315,6 +319,16 @@ def _record_memory_history(
     _core.memory_record_history(
         _HISTORY_MODES[enabled], min(max_entries, _MOST_ENTRIES), _FRAMES_FOR[context], flags,
         ",".join(skip_actions or ()) or None, context is not None)
+
+
+def _set_memory_metadata(metadata: str) -> None:
+    """Sets a text that entries of the history of this thread have as `user_metadata`."""
+    _core.memory_metadata_set(metadata)
+
+
+def _get_memory_metadata() -> str:
+    """The text of `_set_memory_metadata`; "" if there is none."""
+    return _core.memory_metadata_get()
 
 
 class _Observer:
