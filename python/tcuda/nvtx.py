@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from . import _core
+from .errors import CudaError
 
 __all__ = ["mark", "range", "range_end", "range_pop", "range_push", "range_start"]
 
@@ -17,8 +18,13 @@ def range_push(msg: str) -> int:
 
 
 def range_pop() -> int:
-    """Ends the innermost range of this thread; returns its depth."""
-    return _core.nvtx_range_pop()
+    """Ends the innermost range of this thread; returns its depth, -1 if there is none."""
+    try:
+        return _core.nvtx_range_pop()
+    except CudaError as error:
+        if error.status != "INVALID_STATE":
+            raise
+        return -1
 
 
 def range_start(msg: str) -> int:
