@@ -196,13 +196,13 @@ def random_(
             largest.
         generator: None: the default one.
     """
-    array, of = asarray(tensor), _handle(generator)
-    if not bounds:
+    array, of, count = asarray(tensor), _handle(generator), len(bounds)
+    if count > 2:
+        raise TypeError(f"at most 2 bounds, not {count}")
+    if count == 0:
         _core.random_integers_all(array._handle, of, None)
-    elif len(bounds) == 1:
+    elif count == 1:
         _core.random_integers(array._handle, 0, bounds[0], of, None)
-    elif len(bounds) > 2:
-        raise TypeError(f"at most 2 bounds, not {len(bounds)}")
     elif bounds[1] is None:
         _core.random_integers_from(array._handle, bounds[0], of, None)
     else:

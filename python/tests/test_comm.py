@@ -6,6 +6,7 @@ import threading
 import unittest
 
 import tcuda
+from support import two_devices
 from tcuda import comm, nccl
 
 try:
@@ -49,6 +50,7 @@ class CommTest(unittest.TestCase):
         return [tcuda.memory_allocated(device) - self.before[device] for device in (0, 1)]
 
 
+@two_devices
 class Copies(CommTest):
     def test_broadcast(self):
         source = floats([1, 2])
@@ -158,6 +160,7 @@ class Copies(CommTest):
                 call()
 
 
+@two_devices
 class Sums(CommTest):
     def test_reduce_add(self):
         made = comm.reduce_add([floats([1, 2]), Foreign(floats([10, 20], 1))], destination=1)
@@ -171,6 +174,7 @@ class Sums(CommTest):
             comm.reduce_add_coalesced([lists[0], lists[1][:1]])
 
 
+@two_devices
 @unittest.skipUnless(HAS_NCCL, "there is no NCCL: TCUDA_NCCL_PATH may name one")
 class Nccl(CommTest):
     def arrays(self, *rows):
