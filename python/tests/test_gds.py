@@ -87,6 +87,12 @@ class Files(TestCase):
             self.path.write_bytes(b"")
             file.save_storage(array)
             self.assertEqual(self.path.stat().st_size, size)
+        numbers = tcuda.empty((2, 3), "int16")
+        numbers.copy_from(bytes(range(12)))
+        file.save_storage(numbers)
+        numbers.copy_from(bytes(12))
+        file.load_storage(numbers)
+        self.assertEqual(numbers.tobytes(), bytes(range(12)))
         for strides in ((4, 8), (16, 4)):
             with self.assertRaisesRegex(ValueError, "not contiguous"):
                 file.save_storage(self.array((2, 3), strides))
