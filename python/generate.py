@@ -24,6 +24,14 @@ HAND_WRITTEN = {
          "skip_actions": "str | None", "with_frames": "int"}, "None"),
 }
 
+# Functions of src/ that are not of tcuda.h: their arguments and result.
+ADDED = {
+    "cupy_allocator": (
+        "current_stream: object, handle_of: Callable[[int], int], "
+        "fail: Callable[[int, int, str, int], object], /", "tuple[int, int]"),
+    "cupy_cache": ("native: int | None, stream: int | None, /", "None"),
+}
+
 # Functions that are left out, and why: by pattern of the name, and by type of a parameter.
 LEFT_OUT = {
     "tcuda_last_error*": "exceptions carry text and code",
@@ -333,6 +341,10 @@ def main():
         parameters = ", ".join(f"{key}: {value}" for key, value in arguments.items())
         slash = ", /" * bool(arguments)
         stub.append(f"def {name}({parameters}{slash}) -> {annotation}: ...\n")
+    for name, (arguments, annotation) in ADDED.items():
+        table.append(f'    {{"{name}", (PyCFunction)(void (*)(void))py_{name}, METH_FASTCALL, '
+                     "NULL},\n")
+        stub.append(f"def {name}({arguments}) -> {annotation}: ...\n")
     names = [value["name"] for enum in api["enums"] for value in enum["values"]]
     names += [constant["name"] for constant in api["constants"]]
     constants = "".join(f'    {{"{name.removeprefix("TCUDA_")}", {name}}},\n' for name in names)
