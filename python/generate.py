@@ -26,9 +26,10 @@ HAND_WRITTEN = {
 
 # Functions of src/ that are not of tcuda.h: their arguments and result.
 ADDED = {
-    "cupy_allocator": (
+    "cupy_functions": (
         "current_stream: object, handle_of: Callable[[int], int], "
         "fail: Callable[[int, int, str, int], object], /", "tuple[int, int]"),
+    "cupy_malloc": ("malloc: Callable[[int], Any], size: int, /", "Any"),
     "cupy_cache": ("native: int | None, stream: int | None, /", "None"),
 }
 

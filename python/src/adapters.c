@@ -2,7 +2,7 @@
 
 #include "core.h"
 
-/* What cupy_allocator was given. All of it is used with the GIL held. */
+/* What cupy_functions was given. All of it is used with the GIL held. */
 static struct {
     intptr_t (*current_stream)(void); /* CuPy's; -1 with an exception set: it failed */
     PyObject *handle_of;              /* the tcuda_stream of a native stream, or 0 */
@@ -15,6 +15,9 @@ struct cupy_stream {
     tcuda_stream *handle;
 };
 static struct cupy_stream cached; /* what cupy_cache was given; zero: none */
+
+/* The exception of this thread's last allocation, if it failed: CuPy does not look for one. */
+static _Thread_local PyObject *failure;
 
 /* CuPy's current stream; false with an exception set. */
 static bool find_stream(struct cupy_stream *stream)
@@ -31,7 +34,19 @@ static bool find_stream(struct cupy_stream *stream)
     return found;
 }
 
-/* CuPy raises what is set when this returns. */
+/* Keeps the exception that is set for py_cupy_malloc. */
+static void *keep_failure(void)
+{
+    PyObject *type, *value, *traceback;
+    PyErr_Fetch(&type, &value, &traceback);
+    PyErr_NormalizeException(&type, &value, &traceback);
+    Py_XDECREF(type);
+    Py_XDECREF(traceback);
+    Py_XDECREF(failure);
+    failure = value;
+    return NULL;
+}
+
 static void *cupy_malloc(void *unused, size_t bytes, int device)
 {
     struct cupy_stream stream;
@@ -39,7 +54,7 @@ static void *cupy_malloc(void *unused, size_t bytes, int device)
     tcuda_status status;
     (void)unused;
     if (!find_stream(&stream))
-        return NULL;
+        return keep_failure();
     Py_BEGIN_ALLOW_THREADS
     if (stream.handle)
         status = tcuda_malloc(bytes, device, stream.handle, &ptr);
@@ -50,7 +65,7 @@ static void *cupy_malloc(void *unused, size_t bytes, int device)
         return ptr;
     Py_XDECREF(PyObject_CallFunction(cupy.fail, "nisi", (Py_ssize_t)bytes, (int)status,
         tcuda_last_error(), (int)tcuda_last_error_native()));
-    return NULL;
+    return keep_failure();
 }
 
 /* Memory is freed where its last user is, perhaps on another stream than its own. */
@@ -71,10 +86,24 @@ static void cupy_free(void *unused, void *ptr, int device)
     Py_END_ALLOW_THREADS
 }
 
-PyObject *py_cupy_allocator(PyObject *self, PyObject *const *args, Py_ssize_t nargs)
+PyObject *py_cupy_malloc(PyObject *self, PyObject *const *args, Py_ssize_t nargs)
 {
     (void)self;
-    if (!has_arguments("cupy_allocator", nargs, 3))
+    if (!has_arguments("cupy_malloc", nargs, 2))
+        return NULL;
+    PyObject *memory = PyObject_CallFunctionObjArgs(args[0], args[1], NULL);
+    if (memory && failure) {
+        PyErr_SetObject((PyObject *)Py_TYPE(failure), failure);
+        Py_CLEAR(memory);
+    }
+    Py_CLEAR(failure);
+    return memory;
+}
+
+PyObject *py_cupy_functions(PyObject *self, PyObject *const *args, Py_ssize_t nargs)
+{
+    (void)self;
+    if (!has_arguments("cupy_functions", nargs, 3))
         return NULL;
     /* The name is what Cython writes for `cdef intptr_t get_current_stream_ptr()`. */
     void *current_stream = PyCapsule_GetPointer(args[0], "intptr_t (void)");

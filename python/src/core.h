@@ -54,7 +54,8 @@ PyObject *py_memory_record_history(PyObject *self, PyObject *const *args, Py_ssi
 PyObject *close_callbacks(PyObject *self, PyObject *unused);
 
 /* For CuPy, in adapters.c. */
-PyObject *py_cupy_allocator(PyObject *self, PyObject *const *args, Py_ssize_t nargs);
+PyObject *py_cupy_functions(PyObject *self, PyObject *const *args, Py_ssize_t nargs);
+PyObject *py_cupy_malloc(PyObject *self, PyObject *const *args, Py_ssize_t nargs);
 PyObject *py_cupy_cache(PyObject *self, PyObject *const *args, Py_ssize_t nargs);
 
 /* Once, before the first callback; false with an exception set. */

@@ -24,12 +24,14 @@ from cupy_backends.cuda import stream as cupy_streams
 from . import _core, errors
 from .streams import FIXED_STREAMS, ExternalStream
 
-__all__ = ["OutOfMemoryError", "allocator", "enable"]
+__all__ = ["OutOfMemoryError", "enable", "malloc"]
 
 _BaseStream = cupy.cuda.Stream.__mro__[1]  # of CuPy's streams and external ones
 
 
-class OutOfMemoryError(errors.OutOfMemoryError, cupy.cuda.memory.OutOfMemoryError):
+class OutOfMemoryError(  # type: ignore[misc]
+    errors.OutOfMemoryError, cupy.cuda.memory.OutOfMemoryError
+):
     """There is not enough device memory: CuPy's error and tcuda's at once."""
 
     def __init__(self, message: str) -> None:
@@ -42,26 +44,16 @@ class OutOfMemoryError(errors.OutOfMemoryError, cupy.cuda.memory.OutOfMemoryErro
 def enable(pinned: bool = False) -> None:
     """Makes tcuda the allocator of CuPy's memory on all devices; again: no-op.
 
-    Arrays that exist keep their memory. `cupy.cuda.set_allocator` takes it back.
+    Arrays that exist keep their memory. `cupy.cuda.set_allocator` takes it back, and
+    `cupy.cuda.using_allocator(tcuda.cupy.malloc)` is for a part of a program.
 
     Args:
         pinned: True: CuPy's pinned memory, too. Freed memory is reused at once, as by CuPy's own
             pool; CuPy keeps the memory of the copies that it starts itself.
     """
-    cupy.cuda.set_allocator(allocator().malloc)
+    cupy.cuda.set_allocator(malloc)
     if pinned:
         cupy.cuda.set_pinned_memory_allocator(_allocate_pinned)
-
-
-@functools.cache
-def allocator() -> cupy.cuda.memory.CFunctionAllocator:
-    """CuPy's object for tcuda's memory; `cupy.cuda.using_allocator` takes its method `malloc`."""
-    capsule = cupy_streams.__pyx_capi__["get_current_stream_ptr"]
-    malloc, free = _core.cupy_allocator(capsule, _current_handle, _fail)
-    for method in ("__enter__", "use", "begin_capture"):
-        _call_before(_BaseStream, method, _handle_of)
-    _call_before(cupy.cuda.Stream, "__del__", _end)
-    return cupy.cuda.memory.CFunctionAllocator(0, malloc, free, None)
 
 
 def _current_handle(native: int) -> int:
@@ -88,7 +80,7 @@ def _handle_of(stream: Any) -> int:
             if error.status == "CAPTURING":  # and tcuda has not seen the stream before
                 return 0
             raise
-    return stream._tcuda._handle
+    return int(stream._tcuda._handle)
 
 
 def _end(stream: Any) -> None:
@@ -133,3 +125,18 @@ class _PinnedMemory(cupy.cuda.PinnedMemory):  # type: ignore[misc]
 
 def _allocate_pinned(size: int) -> cupy.cuda.PinnedMemoryPointer:
     return cupy.cuda.PinnedMemoryPointer(_PinnedMemory(size), 0)
+
+
+def _allocator() -> Any:
+    """CuPy's object that calls the C functions."""
+    capsule = cupy_streams.__pyx_capi__["get_current_stream_ptr"]
+    functions = _core.cupy_functions(capsule, _current_handle, _fail)
+    for method in ("__enter__", "use", "begin_capture"):
+        _call_before(_BaseStream, method, _handle_of)
+    _call_before(cupy.cuda.Stream, "__del__", _end)
+    return cupy.cuda.memory.CFunctionAllocator(0, *functions, None)
+
+
+# Memory of tcuda as CuPy's allocators return it, by its size in bytes.
+malloc: Callable[[int], cupy.cuda.MemoryPointer]
+malloc = functools.partial(_core.cupy_malloc, _allocator().malloc)

@@ -136,9 +136,9 @@ class CupyAllocator(unittest.TestCase):
         new.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
         self.name = b"intptr_t (void)"
         pointer = ctypes.cast(self.current_stream, ctypes.c_void_p)
-        malloc, free = _core.cupy_allocator(
+        malloc, free = _core.cupy_functions(
             new(pointer, self.name, None), self.handle_of, self.fail_with)
-        self.malloc = ctypes.PYFUNCTYPE(
+        self.c_malloc = ctypes.PYFUNCTYPE(
             ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)(malloc)
         self.free = ctypes.PYFUNCTYPE(
             None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int)(free)
@@ -150,6 +150,9 @@ class CupyAllocator(unittest.TestCase):
         if self.caches:
             _core.cupy_cache(native, self.handles[native]._handle)
         return self.handles[native]._handle
+
+    def malloc(self, _, size, device):
+        return _core.cupy_malloc(lambda size: self.c_malloc(None, size, device), size)
 
     def fail_with(self, *arguments):
         raise KeyError(arguments)
@@ -232,12 +235,29 @@ class CupyAllocator(unittest.TestCase):
         size, status, message, _ = caught.exception.args[0]
         self.assertEqual((size, status), (1 << 50, _core.STATUS_OUT_OF_MEMORY))
         self.assertIn("out of memory", message)
+        self.free(None, self.malloc(None, 1000, 0), 0)
+
+    def test_a_thread_has_its_own_failure(self):
+        def fail(size):
+            self.assertIsNone(self.c_malloc(None, size, 0))
+            thread = threading.Thread(target=self.test_default_stream)
+            thread.start()
+            thread.join()
+
+        with self.assertRaises(KeyError):
+            _core.cupy_malloc(fail, 1 << 50)
+
+    def test_no_stream(self):
+        self.native = 77
+        self.handles[77] = None  # has no handle
+        with self.assertRaises(AttributeError):
+            self.malloc(None, 1000, 0)
 
     def test_arguments(self):
         capsule = ctypes.pythonapi.PyCapsule_New(ctypes.c_void_p(1), b"int (void)", None)
         with self.assertRaises(ValueError):
-            _core.cupy_allocator(capsule, self.handle_of, self.fail_with)
+            _core.cupy_functions(capsule, self.handle_of, self.fail_with)
         with self.assertRaises(TypeError):
-            _core.cupy_allocator(capsule)
+            _core.cupy_functions(capsule)
         with self.assertRaises(TypeError):
             _core.cupy_cache("stream", None)
