@@ -60,8 +60,8 @@ HAND_WRITTEN = {
         "None"),
 }
 
-# Functions of src/arrays.c without a counterpart in tcuda.h: arguments, result, comment. A handle
-# of an array is the address of its tcuda_tensor, so that other functions take it.
+# Functions without a counterpart in tcuda.h, of src/arrays.c and src/adapters.c: arguments, result,
+# comment. A handle of an array is the address of its tcuda_tensor, so that other functions take it.
 ADDED = {
     "tensor_empty": (
         {"shape": "tuple[int, ...]", "strides": "tuple[int, ...] | None", "code": "int",
@@ -85,6 +85,16 @@ ADDED = {
         "Keeps the memory of another array if this one is in it; is it?"),
     "tensor_list": ({"tensors": "list[int]"}, "bytes", "A list of arrays; it does not keep them."),
     "tensor_destroy": ({"tensor": "int"}, "None", "Ends an array."),
+    "cupy_functions": (
+        {"current_stream": "object", "handle_of": "Callable[[int], int]",
+         "fail": "Callable[[int, int, str, int], object]"}, "tuple[int, int]",
+        "The addresses of the functions that CuPy's allocator calls."),
+    "cupy_malloc": (
+        {"malloc": "Callable[[int], Any]", "size": "int"}, "Any",
+        "Calls CuPy's allocator, and raises what its function failed with."),
+    "cupy_cache": (
+        {"native": "int | None", "stream": "int | None"}, "None",
+        "Keeps the handle of CuPy's current stream."),
 }
 
 # Functions that are left out, and why: by pattern of the name, and by type of a parameter.

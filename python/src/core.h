@@ -87,6 +87,11 @@ PyObject *py_sm_partition_split(PyObject *self, PyObject *const *args, Py_ssize_
 PyObject *py_sm_partition_split_groups(PyObject *self, PyObject *const *args, Py_ssize_t nargs);
 PyObject *close_callbacks(PyObject *self, PyObject *unused);
 
+/* For CuPy, in adapters.c. */
+PyObject *py_cupy_functions(PyObject *self, PyObject *const *args, Py_ssize_t nargs);
+PyObject *py_cupy_malloc(PyObject *self, PyObject *const *args, Py_ssize_t nargs);
+PyObject *py_cupy_cache(PyObject *self, PyObject *const *args, Py_ssize_t nargs);
+
 /* Once, before the first callback; false with an exception set. */
 bool watch_forks(void);
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from typing import Protocol
 
 from . import _core, devices
 from .devices import Device, index_of
@@ -129,18 +130,43 @@ class Stream(Owner):
         return f"<tcuda.Stream device={self.device} cuda_stream={self.cuda_stream:#x}>"
 
 
-class ExternalStream(Stream):
-    """A stream of another library, given by its cudaStream_t.
+# CUDA's fixed handles: no stream, the legacy default stream, each thread's default stream.
+FIXED_STREAMS = (0, 1, 2)
 
-    The object must live as long as this package uses the stream, and the stream as long as the
-    object. It does not destroy the stream.
+
+class _HasStream(Protocol):
+    """A stream of any library that has the CUDA stream protocol."""
+
+    def __cuda_stream__(self) -> tuple[int, int]: ...
+
+
+def native_stream(stream: _HasStream) -> int:
+    """The native handle of a stream of any library that has the CUDA stream protocol."""
+    version, handle = stream.__cuda_stream__()
+    if version != 0:
+        raise ValueError(f"the stream has version {version} of the protocol, expected version 0")
+    return handle
+
+
+class ExternalStream(Stream):
+    """A stream of another library, given by its cudaStream_t or an object that has it.
+
+    An object is one with `__cuda_stream__`, as streams of CuPy, Numba, cuda.core and PyTorch (+);
+    it is kept. The ExternalStream must live as long as this package uses the stream, and the
+    stream as long as the ExternalStream. It does not destroy the stream.
+
+    >>> stream = tcuda.Stream()
+    >>> tcuda.ExternalStream(stream) == stream
+    True
     """
 
-    __slots__ = ()
+    __slots__ = ("_owner",)
 
-    def __init__(self, stream_ptr: int, device: Device = None) -> None:
-        self._handle = _core.stream_from_external(index_of(device), stream_ptr)
+    def __init__(self, stream_ptr: int | _HasStream, device: Device = None) -> None:
+        native = stream_ptr if isinstance(stream_ptr, int) else native_stream(stream_ptr)
+        self._handle = _core.stream_from_external(index_of(device), native)
         self.cuda_stream = _core.stream_native(self._handle)
+        self._owner = stream_ptr
 
 
 class Event(Owner):
@@ -267,6 +293,6 @@ def set_stream(stream: Stream | None) -> None:
         _thread.external.pop(stream.device_index, None)
 
 
-def get_stream_from_external(data_ptr: int, device: Device = None) -> Stream:
+def get_stream_from_external(data_ptr: int | _HasStream, device: Device = None) -> Stream:
     """An `ExternalStream`."""
     return ExternalStream(data_ptr, device)

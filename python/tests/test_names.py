@@ -17,6 +17,7 @@ MODULES = (
     _cudart, arrays, comm, devices, errors, gds, graph_annotations, graphs, green_contexts, ipc,
     jiterator, memory, nccl, nvtx, profiler, random, sanitizer, streams, telemetry)
 
+
 def torch_names(section):
     """The names of a module of PyTorch for which data/torch_cuda.txt has functions."""
     text = (ROOT / "data/torch_cuda.txt").read_text()

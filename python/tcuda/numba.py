@@ -1,0 +1,195 @@
+"""Numba on tcuda: `tcuda.numba.enable()` makes tcuda the allocator of Numba's CUDA memory.
+
+    import tcuda.numba
+    tcuda.numba.enable()  # before the first use of CUDA by Numba
+
+NUMBA_CUDA_MEMORY_MANAGER=tcuda.numba does the same without a change of the program. The memory
+manager is a plugin of Numba's interface for external memory management (EMM), version 1.
+
+Numba allocates without a stream, and its arrays may be used on any. So an array that is freed is
+reused only after all work that its device has by then. The host does not wait for that, unlike
+cuMemFree, which Numba's own manager calls; before CUDA 12.5 it does. Freeing while a stream is
+captured invalidates the capture, as cuMemFree may: `cuda.defer_cleanup` prevents it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from numba import cuda
+from numba.cuda.cudadrv import driver as numba_driver
+
+from . import _core, errors
+from .streams import ExternalStream
+
+__all__ = ["IpcHandle", "MemoryManager", "enable"]
+
+# How a block is recorded for a stream, how it is freed, and its address.
+_Block = tuple[Callable[[int, int], None], Callable[[int], None], int]
+_EVENT_DISABLE_TIMING = 2
+_STREAM_NON_BLOCKING = 1
+_OUT_OF_MEMORY = 2
+
+
+def enable() -> None:
+    """Makes tcuda the allocator of Numba's CUDA memory, before Numba's first use of CUDA."""
+    cuda.set_memory_manager(MemoryManager)
+
+
+class _AllWork:
+    """A stream of a device that comes after all work of the device."""
+
+    def __init__(self, context: Any, device: int) -> None:
+        driver = numba_driver.driver
+        self._context = context
+        self._native = driver.cuStreamCreate(_STREAM_NON_BLOCKING)
+        self._event = driver.cuEventCreate(_EVENT_DISABLE_TIMING)
+        self._stream = ExternalStream(int(self._native), device)
+
+    def handle(self) -> int:
+        """The tcuda_stream, which comes after the work that the device has now."""
+        driver = numba_driver.driver
+        try:
+            driver.cuCtxRecordEvent(self._context.handle, self._event)
+        except (AttributeError, RuntimeError):  # The driver is older than CUDA 12.5.
+            self._context.synchronize()
+        else:
+            driver.cuStreamWaitEvent(self._native, self._event, 0)
+        return self._stream._handle
+
+
+class MemoryManager(cuda.HostOnlyCUDAMemoryManager):  # type: ignore[misc]
+    """Numba's memory of one device, from tcuda: on the device, and pinned on the host.
+
+    Memory that is pinned where it is, managed memory, and pinned memory that is mapped or
+    write-combined come from the driver, as with Numba's own manager.
+    """
+
+    interface_version = 1
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._serials = itertools.count()
+        self._finalizers: dict[int, Callable[[], None]] = {}  # of allocated blocks
+        self._blocks: list[_Block] = []  # to be freed
+        self._all_work: _AllWork | None = None
+
+    def initialize(self) -> None:
+        """Makes the stream that frees wait on; Numba calls it with the context current."""
+        if self._all_work is None:
+            self._device = int(numba_driver.driver.cuCtxGetDevice())
+            self._all_work = _AllWork(self.context, self._device)
+
+    def memalloc(self, size: int) -> cuda.MemoryPointer:
+        """Device memory for any stream; raises Numba's CudaAPIError where there is not enough."""
+        try:
+            address = _core.malloc_native(size, self._device, 0)
+        except errors.OutOfMemoryError as error:
+            raise numba_driver.CudaAPIError(_OUT_OF_MEMORY, str(error)) from error
+        return cuda.MemoryPointer(
+            self.context, numba_driver.binding.CUdeviceptr(address), size,
+            finalizer=self._finalizer(address, size, _core.record_stream, _core.free))
+
+    def memhostalloc(
+        self, size: int, mapped: bool = False, portable: bool = False, wc: bool = False
+    ) -> Any:
+        """Pinned memory, which all contexts see as such."""
+        if mapped or wc:
+            return super().memhostalloc(size, mapped, portable, wc)
+        address = _core.host_malloc(size)
+        return cuda.PinnedMemory(
+            self.context, address, size,
+            finalizer=self._finalizer(address, size, _core.host_record, _core.host_free))
+
+    def _finalizer(
+        self, address: int, size: int, record: Callable[[int, int], None],
+        free: Callable[[int], None],
+    ) -> Callable[[], None]:
+        """Has a block freed once, by the function that this returns or by `reset`."""
+        serial = next(self._serials)
+
+        def finalizer() -> None:
+            if self._finalizers.pop(serial, None):
+                self.deallocations.add_item(self._free, (record, free, address), size)
+
+        self._finalizers[serial] = finalizer
+        return finalizer
+
+    def _free(self, block: _Block) -> None:
+        """Frees a block after all work of the device, and earlier ones that could not be freed."""
+        self._blocks.append(block)
+        assert self._all_work is not None
+        try:
+            stream = self._all_work.handle()
+        except numba_driver.CudaAPIError:
+            return  # A stream is captured.
+        blocks, self._blocks = self._blocks, []
+        for record, free, address in blocks:
+            record(address, stream)
+            free(address)
+
+    def reset(self) -> None:
+        """Frees all memory of the context."""
+        for finalizer in list(self._finalizers.values()):
+            finalizer()
+        super().reset()
+
+    @contextlib.contextmanager
+    def defer_cleanup(self) -> Iterator[None]:
+        """A context in which nothing is freed; at its end all is that was to be."""
+        with super().defer_cleanup():
+            yield
+        self.deallocations.clear()
+
+    def get_memory_info(self) -> cuda.MemoryInfo:
+        """Free and total bytes of the device, as the driver reports them."""
+        return cuda.MemoryInfo(*_core.memory_info(self._device))
+
+    def get_ipc_handle(self, memory: Any) -> IpcHandle:
+        """A handle of memory for another process that uses tcuda too."""
+        handle = _core.ipc_export(int(memory.handle), self._all_work.handle())
+        return IpcHandle(memory, handle, memory.size, self.context.device.get_device_identity())
+
+
+class IpcHandle(cuda.IpcHandle):  # type: ignore[misc]
+    """A handle of Numba that tcuda opens in the other process."""
+
+    def open(self, context: Any) -> Any:
+        """The memory of the other process, until `close`."""
+        return self.open_direct(context)
+
+    def open_staged(self, context: Any) -> Any:
+        """The same as `open`: devices that do not reach each other cannot share memory."""
+        return self.open_direct(context)
+
+    def open_direct(self, context: Any) -> Any:
+        """The same as `open`."""
+        if self.base is not None:
+            raise ValueError("opening IpcHandle from original process")
+        if self._impl is not None:
+            raise ValueError("IpcHandle is already opened")
+        self._impl = _core.ipc_import(self.handle, _core.stream_default(context.device.id))[0]
+        context.synchronize()
+        return cuda.MemoryPointer(
+            context, numba_driver.binding.CUdeviceptr(self._impl), self.size).own()
+
+    def close(self) -> None:
+        """Ends the use of the memory, after the work of the device."""
+        if self._impl is None:
+            raise ValueError("IpcHandle not opened")
+        numba_driver.driver.cuCtxSynchronize()
+        _core.ipc_close(self._impl, None)
+        self._impl = None
+
+    def __reduce__(self) -> Any:
+        return _rebuild_ipc_handle, (self.handle, self.size, self.source_info)
+
+
+def _rebuild_ipc_handle(handle: bytes, size: int, source_info: Any) -> IpcHandle:
+    return IpcHandle(None, handle, size, source_info)
+
+
+_numba_memory_manager = MemoryManager

@@ -1,0 +1,153 @@
+"""Runs the tests that numba-cuda brings with its own memory manager and with tcuda's, and compares.
+
+usage: numba_tests.py OUT [--only PART ...] [--jobs N] [--seconds N]
+
+The tests are those of the installed package numba-cuda (numba.cuda.tests); nothing of them is
+copied here. Both managers run at the same time on one GPU. Needs the package tcuda, pytest and
+pytest-xdist; OUT gets numba_tests.json and pytest's output. Exit status 77: Numba sees no GPU.
+"""
+
+import argparse
+import concurrent.futures
+import json
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+import xml.etree.ElementTree
+
+TEST_SECONDS = 120
+# A test in pytest's output, which is all there is where pytest did not end.
+LINE = re.compile(r"^\[gw\d+\] \[ *\d+%\] (PASSED|FAILED|SKIPPED) (.+?) *$", re.MULTILINE)
+# A module with the tests of one of Numba's, under the name that Numba itself imports it by.
+TESTS = """
+import importlib
+tests = vars(importlib.import_module({module!r}))
+globals().update((name, tests[name]) for name in tests if not name.startswith("__"))
+"""
+# Numba's tests use a fixture that its package does not have.
+FIXTURE = """
+import pytest
+
+@pytest.fixture
+def initialize_from_pytest_config(request):
+    request.cls._dump_failed_filechecks = False
+"""
+
+
+def write_modules(folder, parts):
+    """The modules of tests, one file each."""
+    import numba.cuda.tests
+
+    (folder / "conftest.py").write_text(FIXTURE)
+
+    root = pathlib.Path(numba.cuda.tests.__file__).parent
+    for path in sorted(root.glob("*/test_*.py")):
+        name = f"{path.parent.name}.{path.stem}"
+        if path.parent.name not in ("benchmarks", "cudasim") and any(p in name for p in parts):
+            (folder / f"test_{path.parent.name}_{path.stem[5:]}.py").write_text(
+                TESTS.format(module=f"numba.cuda.tests.{name}"))
+
+
+def run(command, folder, environment, seconds, stem):
+    """Outcome and text by the name of the test; pytest's output goes to stem.txt."""
+    report = stem.with_suffix(".xml")
+    with open(stem.with_suffix(".txt"), "w") as output:
+        try:
+            subprocess.run([*command, f"--junitxml={report}"], cwd=folder, env=environment,
+                           stdout=output, stderr=subprocess.STDOUT, timeout=seconds, check=False)
+        except subprocess.TimeoutExpired:
+            print(f"{stem.name}: not over after {seconds} s", flush=True)
+    if report.exists():
+        return outcomes(report)
+    found = {}
+    for line in LINE.finditer(stem.with_suffix(".txt").read_text()):
+        path, *classes, test = line[2].split("::")
+        name = ".".join([path.removesuffix(".py").replace("/", "."), *classes])
+        found[f"{name}::{test}"] = (line[1].lower(), "")
+    return found
+
+
+def outcomes(report):
+    """Outcome and text of each test of a report in JUnit's form."""
+    found = {}
+    for case in xml.etree.ElementTree.parse(report).iter("testcase"):
+        name = f"{case.get('classname')}::{case.get('name')}"
+        outcome, text = "passed", ""
+        for child in case:
+            if child.tag in ("failure", "error", "skipped"):
+                outcome = {"failure": "failed", "error": "failed"}.get(child.tag, child.tag)
+                text = f"{child.get('message') or ''}\n{child.text or ''}"[-2500:]
+        found[name] = (outcome, text)
+    return found
+
+
+def compare(own_name, own, ours):
+    """Prints what differs; returns the tests that pass with the own one only."""
+    passed = [name for name, (outcome, _) in own.items() if outcome == "passed"]
+    lost = [name for name in passed if ours.get(name, ("not run",))[0] != "passed"]
+    for name in lost:
+        outcome, text = ours.get(name, ("not run", ""))
+        print(f"==== {name}: {outcome} with tcuda\n{text}")
+    for name, (outcome, text) in own.items():
+        if outcome == "failed":
+            line = text.strip().splitlines()[0] if text.strip() else ""
+            print(f"{name}: fails with {own_name}, with tcuda "
+                  f"{ours.get(name, ('not run',))[0]}: {line[:150]}")
+    skipped = [name for name, (outcome, _) in ours.items() if outcome == "skipped"]
+    only_ours = [name for name in skipped if own.get(name, ("",))[0] == "passed"]
+    print(f"{len(own)} tests: {len(passed)} pass with {own_name}; of these with tcuda "
+          f"{len(passed) - len(lost)} pass, {len(only_ours)} are skipped, "
+          f"{len(lost) - len(only_ours)} fail")
+    return lost
+
+
+def pytest_command(jobs, *arguments):
+    """pytest without the settings and caches of the folder."""
+    return [sys.executable, "-m", "pytest", "-v", "--tb=short", "-W", "ignore", "-c", "/dev/null",
+            "--rootdir", ".", "-p", "no:cacheprovider", "-n", str(jobs),
+            f"--timeout={TEST_SECONDS}", *arguments]
+
+
+def main():
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("out", type=pathlib.Path)
+    parser.add_argument("--only", nargs="*", default=[""], help="parts of names: cudadrv.")
+    parser.add_argument("--jobs", type=int, default=max(1, (os.cpu_count() or 2) // 2 - 1))
+    parser.add_argument("--seconds", type=float, default=900)
+    options = parser.parse_args()
+    try:
+        from numba import cuda
+        is_available = cuda.is_available()
+    except ImportError:
+        is_available = False
+    if not is_available:
+        print("skipped: Numba sees no GPU")
+        sys.exit(77)
+    out = options.out.resolve()
+    out.mkdir(parents=True, exist_ok=True)
+    managers = {"numba": "default", "tcuda": "tcuda.numba"}
+    with tempfile.TemporaryDirectory() as name:
+        folder = pathlib.Path(name)
+        write_modules(folder, options.only)
+
+        def start(manager):
+            environment = dict(os.environ, NUMBA_CUDA_MEMORY_MANAGER=managers[manager],
+                               PYTHONDONTWRITEBYTECODE="1")
+            return run(pytest_command(options.jobs, "--dist=loadfile"), folder, environment,
+                       options.seconds, out / f"numba_tests_{manager}")
+
+        with concurrent.futures.ThreadPoolExecutor(2) as threads:
+            own, ours = threads.map(start, managers)
+    compare("Numba's manager", own, ours)
+    import numba_cuda
+    text = json.dumps(
+        {"numba_cuda": numba_cuda.__version__, "numba": own, "tcuda": ours}, indent=1)
+    (out / "numba_tests.json").write_text(text + "\n")
+
+
+if __name__ == "__main__":
+    main()
