@@ -142,7 +142,10 @@ class _HasStream(Protocol):
 
 def native_stream(stream: _HasStream) -> int:
     """The native handle of a stream of any library that has the CUDA stream protocol."""
-    version, handle = stream.__cuda_stream__()
+    try:
+        version, handle = stream.__cuda_stream__()
+    except AttributeError:
+        raise TypeError(f"{stream!r} is neither a cudaStream_t nor has __cuda_stream__") from None
     if version != 0:
         raise ValueError(f"the stream has version {version} of the protocol, expected version 0")
     return handle

@@ -119,7 +119,7 @@ class StreamOrder(unittest.TestCase):
         self.assertEqual(tcuda.ExternalStream(tcuda.Stream()).cuda_stream % 2, 0)
         with self.assertRaisesRegex(ValueError, "version 1"):
             tcuda.ExternalStream(OtherVersion())
-        with self.assertRaises(AttributeError):
+        with self.assertRaisesRegex(TypeError, "'stream' is neither a cudaStream_t"):
             tcuda.ExternalStream("stream")
         del external
         stream.end()
