@@ -150,45 +150,70 @@ class MemoryManager(cuda.HostOnlyCUDAMemoryManager):  # type: ignore[misc]
 
     def get_ipc_handle(self, memory: Any) -> IpcHandle:
         """A handle of memory for another process that uses tcuda too."""
-        handle = _core.ipc_export(int(memory.handle), self._all_work.handle())
-        return IpcHandle(memory, handle, memory.size, self.context.device.get_device_identity())
+        def export() -> _RawHandle:
+            assert self._all_work is not None
+            return _RawHandle(_core.ipc_export(int(memory.handle), self._all_work.handle()))
+
+        handle = IpcHandle(
+            memory, export(), memory.size, self.context.device.get_device_identity())
+        handle._export = export
+        return handle
+
+
+class _RawHandle(bytes):
+    """A handle of tcuda, which has its bytes as the driver's handles have them."""
+
+    @property
+    def reserved(self) -> bytes:
+        """The bytes."""
+        return bytes(self)
 
 
 class IpcHandle(cuda.IpcHandle):  # type: ignore[misc]
-    """A handle of Numba that tcuda opens in the other process."""
+    """A handle of Numba that tcuda opens in the other process, one for each time it is pickled."""
+
+    _export: Callable[[], _RawHandle]
+    _is_pickled = False
 
     def open(self, context: Any) -> Any:
-        """The memory of the other process, until `close`."""
-        return self.open_direct(context)
-
-    def open_staged(self, context: Any) -> Any:
-        """The same as `open`: devices that do not reach each other cannot share memory."""
-        return self.open_direct(context)
-
-    def open_direct(self, context: Any) -> Any:
-        """The same as `open`."""
+        """The memory of the other process, until `close`; a copy of it on another device."""
         if self.base is not None:
             raise ValueError("opening IpcHandle from original process")
         if self._impl is not None:
             raise ValueError("IpcHandle is already opened")
-        self._impl = _core.ipc_import(self.handle, _core.stream_default(context.device.id))[0]
-        context.synchronize()
-        return cuda.MemoryPointer(
-            context, numba_driver.binding.CUdeviceptr(self._impl), self.size).own()
+        address, _ = _core.ipc_import(self.handle, None)
+        owner, user = _core.device_of(address), int(context.device.id)
+        _core.device_synchronize(owner)
+        if owner == user:
+            # Pointers that `own` returns refer to it weakly.
+            self._impl = cuda.MemoryPointer(
+                context, numba_driver.binding.CUdeviceptr(address), self.size)
+            return self._impl.own()
+        self._impl = context.memalloc(self.size)
+        _core.copy(int(self._impl.handle), address, self.size, None)
+        _core.device_synchronize(user)
+        _core.ipc_close(address, None)
+        return self._impl
+
+    open_direct = open_staged = open
 
     def close(self) -> None:
         """Ends the use of the memory, after the work of the device."""
         if self._impl is None:
             raise ValueError("IpcHandle not opened")
-        numba_driver.driver.cuCtxSynchronize()
-        _core.ipc_close(self._impl, None)
-        self._impl = None
+        memory, self._impl = self._impl, None
+        if not memory.is_managed:
+            numba_driver.driver.cuCtxSynchronize()
+            _core.ipc_close(int(memory.handle), None)
 
     def __reduce__(self) -> Any:
-        return _rebuild_ipc_handle, (self.handle, self.size, self.source_info)
+        # Each receiver needs a handle of its own.
+        handle = self._export() if self._is_pickled else self.handle
+        self._is_pickled = self.base is not None
+        return _rebuild_ipc_handle, (handle, self.size, self.source_info)
 
 
-def _rebuild_ipc_handle(handle: bytes, size: int, source_info: Any) -> IpcHandle:
+def _rebuild_ipc_handle(handle: _RawHandle, size: int, source_info: Any) -> IpcHandle:
     return IpcHandle(None, handle, size, source_info)
 
 

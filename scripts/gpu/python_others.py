@@ -496,7 +496,7 @@ def numba_child(inbox, outbox):
         handle, size = inbox.get(timeout=40)
         x = handle.open()
         need(x.size == size, x.size)
-        outbox.put(float(x.copy_to_host().sum()))
+        outbox.put(float(x[10:].copy_to_host().sum() + x[:10].copy_to_host().sum()))
         numba_kernel(cuda)[400, 256](x, 1.0)
         cuda.synchronize()
         del x
