@@ -85,7 +85,7 @@ class Buffer:
     @property
     def nbytes(self) -> int:
         """The size in bytes."""
-        return int(numpy.prod(self.shape, dtype=numpy.int64)) * self.dtype.itemsize
+        return int(numpy.prod(self.shape, dtype=numpy.int64) * self.dtype.itemsize)
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:

@@ -172,6 +172,7 @@ class _RawHandle(bytes):
 class IpcHandle(cuda.IpcHandle):  # type: ignore[misc]
     """A handle of Numba that tcuda opens in the other process, one for each time it is pickled."""
 
+    _impl: Any
     _export: Callable[[], _RawHandle]
     _is_pickled = False
 

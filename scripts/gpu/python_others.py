@@ -393,6 +393,26 @@ def check_numba_arrays():
     return f"numba-cuda {version('numba-cuda')}, Numba {version('numba')}"
 
 
+def check_numba_exchange():
+    cuda = numba_on_tcuda()
+    import numpy
+
+    add = numba_kernel(cuda)
+    theirs = cuda.to_device(numpy.arange(1000, dtype=numpy.float64))
+    ours = tcuda.asarray(theirs)
+    need(ours.address == theirs.device_ctypes_pointer.value, "memory of Numba was copied")
+    back = cuda.as_cuda_array(ours)
+    add[4, 256](back, 1.0)
+    cuda.synchronize()
+    need(float(theirs.copy_to_host()[999]) == 1000.0, "values")
+    del theirs, back
+    need(tcuda.memory_allocated() > 0, "tcuda's array keeps the memory")
+    del ours
+    gc.collect()
+    need(tcuda.memory_allocated() == 0, tcuda.memory_allocated())
+    return "arrays both ways without copies"
+
+
 def check_numba_order():
     """Memory is not reused before work of any stream, blocking or not, is over."""
     cuda = numba_on_tcuda()
