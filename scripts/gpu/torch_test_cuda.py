@@ -121,12 +121,14 @@ class Run:
             outcomes.setdefault(name, ("SKIPPED", ""))
 
     def again(self, outcomes):
-        """Runs the tests that failed beside others once more, without others at the same time."""
+        """Runs the tests that failed beside others once more, each in a process without others."""
         names = [name for name, (outcome, _) in outcomes.items()
                  if outcome not in ("PASSED", "SKIPPED", "XFAIL")]
-        second, self.end = {}, time.monotonic() + self.options.seconds
-        self.group(names, second)
-        outcomes.update(second)
+        self.end = time.monotonic() + self.options.seconds
+        for name in names:
+            second = {}
+            self.group([name], second)
+            outcomes.update(second)
 
     def run(self, names, seconds, outcomes):
         status, text = self.pytest(seconds, *(f"test_of_pytorch.py::{name}" for name in names))
