@@ -9,7 +9,6 @@ python_others.json, and the output of each check. Ends with 77 where tcuda sees 
 import argparse
 import gc
 import importlib.metadata
-import json
 import os
 import pathlib
 import pickle
@@ -20,9 +19,8 @@ import threading
 import time
 
 import tcuda
+from checks import MIB, SKIPPED, Skipped, fill_in_threads, need, run_all, run_one
 
-SKIPPED = 77
-MIB = 1 << 20
 SECONDS = 100
 # Keeps one multiprocessor busy for some nanoseconds, then writes.
 SPIN = r"""
@@ -38,15 +36,6 @@ extern "C" __global__ void spin(float *out, float value, long long nanoseconds, 
 }
 """
 LONG = 400_000_000
-
-
-class Skipped(Exception):
-    pass
-
-
-def need(condition, *what):
-    if not condition:
-        raise AssertionError(" ".join(str(part) for part in what))
 
 
 def version(*packages):
@@ -270,26 +259,8 @@ def check_cupy_graphs():
 
 def check_cupy_threads():
     cupy = cupy_on_tcuda()
-    errors = []
-
-    def work(seed):
-        try:
-            with cupy.cuda.Stream(non_blocking=True):
-                held = []
-                for index in range(300):
-                    value = float(seed * 1000 + index)
-                    size = 1 + (index * 7919) % 300_000
-                    held.append((cupy.full(size, value, cupy.float32), value))
-                    if len(held) > 20:
-                        array, wanted = held.pop(index % 20)
-                        need(float(array.min()) == float(array.max()) == wanted, "corrupted")
-        except BaseException as error:
-            errors.append(repr(error))
-
-    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(6)]
-    [thread.start() for thread in threads]
-    [thread.join() for thread in threads]
-    need(not errors, errors)
+    fill_in_threads(lambda count, value: cupy.full(count, value, cupy.float32),
+                    lambda: cupy.cuda.Stream(non_blocking=True))
     return f"6 threads, {tcuda.memory_stats()['allocation.all.allocated']} allocations"
 
 
@@ -878,49 +849,8 @@ CHECKS = {name[6:]: function for name, function in list(globals().items())
           if name.startswith("check_")}
 
 
-def run(name):
-    """Runs one check in this process; its last line is the result."""
-    try:
-        result = {"outcome": "passed", "detail": CHECKS[name]()}
-    except Skipped as error:
-        result = {"outcome": "skipped", "detail": str(error)}
-    print("\n" + json.dumps(result), flush=True)
-
-
-def start(name, out):
-    """Runs one check in a process of its own."""
-    begin = time.monotonic()
-    with open(out / f"{name}.txt", "w+") as file:
-        child = subprocess.Popen([sys.executable, __file__, "--check", name], stdout=file,
-                                 stderr=subprocess.STDOUT)
-        try:
-            status = child.wait(SECONDS)
-        except subprocess.TimeoutExpired:
-            child.kill()
-            child.wait()
-            status = f"not over after {SECONDS} s"
-        file.seek(0)
-        said = file.read()
-    result = {"outcome": "FAILED", "detail": f"ended with {status}"}
-    if status == 0:
-        lines = [line for line in said.splitlines() if line.startswith('{"outcome"')]
-        result = json.loads(lines[-1])
-        if "Traceback" in said:  # of a finalizer, whose exceptions nothing catches
-            result = {"outcome": "FAILED", "detail": "an exception in a finalizer"}
-    if result["outcome"] == "FAILED":
-        result["output"] = said[-4000:]
-    result.update(name=name, seconds=round(time.monotonic() - begin, 1))
-    print(f"{name:<20} {result['outcome']:<8} {result['seconds']:6.1f} s  {result['detail']}",
-          flush=True)
-    if "output" in result:
-        print(f"--- {name}:\n{result['output']}\n---", flush=True)
-    return result
-
-
 def main():
-    if sys.argv[1:2] == ["--check"]:
-        run(sys.argv[2])
-        return
+    run_one(CHECKS)
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("out", type=pathlib.Path)
@@ -929,13 +859,7 @@ def main():
     if not tcuda.is_available():
         print("skipped: tcuda sees no GPU")
         sys.exit(SKIPPED)
-    out = options.out.resolve()
-    out.mkdir(parents=True, exist_ok=True)
-    results = [start(name, out) for name in options.checks]
-    (out / "python_others.json").write_text(json.dumps(results, indent=1) + "\n")
-    failed = [result["name"] for result in results if result["outcome"] == "FAILED"]
-    print(f"{len(results)} checks, {len(failed)} failed: {' '.join(failed)}")
-    sys.exit(1 if failed else 0)
+    run_all(options.checks, options.out.resolve(), lambda name: SECONDS)
 
 
 if __name__ == "__main__":

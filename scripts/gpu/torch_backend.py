@@ -20,13 +20,9 @@ import threading
 import time
 import types
 
-SKIPPED = 77
+from checks import MIB, SKIPPED, Skipped, fill_in_threads, need, run_all, run_one
+
 PACKAGE = pathlib.Path(__file__).resolve().parent.parent.parent / "python" / "tcuda"
-MIB = 1 << 20
-
-
-class Skipped(Exception):
-    pass
 
 
 def enable(host=False):
@@ -41,11 +37,6 @@ def enable(host=False):
     import torch
 
     return torch
-
-
-def need(condition, *what):
-    if not condition:
-        raise AssertionError(" ".join(str(part) for part in what))
 
 
 # ---- Checks: each returns what it saw ----
@@ -872,26 +863,8 @@ def check_settings():
 
 def check_threads():
     torch = enable()
-    errors = []
-
-    def work(seed):
-        try:
-            stream, held = torch.cuda.Stream(), []
-            with torch.cuda.stream(stream):
-                for index in range(300):
-                    value = float(seed * 1000 + index)
-                    held.append((torch.full((1 + (index * 7919) % 300_000,), value, device="cuda"),
-                                 value))
-                    if len(held) > 20:
-                        tensor, wanted = held.pop(index % 20)
-                        need(float(tensor.min()) == float(tensor.max()) == wanted, "corrupted")
-        except BaseException as error:
-            errors.append(repr(error))
-
-    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(6)]
-    [thread.start() for thread in threads]
-    [thread.join() for thread in threads]
-    need(not errors, errors)
+    fill_in_threads(lambda count, value: torch.full((count,), value, device="cuda"),
+                    lambda: torch.cuda.stream(torch.cuda.Stream()))
     return f"6 threads; {torch.cuda.memory_stats()['allocation.all.allocated']} allocations"
 
 
@@ -914,51 +887,8 @@ CHECKS = {name[6:]: function for name, function in list(globals().items())
 SECONDS = {"build": 150, "compile": 150, "ipc": 120, "train": 120}
 
 
-def run(name):
-    """Runs one check in this process; its last line is the result."""
-    try:
-        result = {"outcome": "passed", "detail": CHECKS[name]()}
-    except Skipped as error:
-        result = {"outcome": "skipped", "detail": str(error)}
-    print("\n" + json.dumps(result), flush=True)
-
-
-def start(name, out):
-    """Runs one check in a process of its own."""
-    begin = time.monotonic()
-    environment = dict(os.environ, CUBLAS_WORKSPACE_CONFIG=":4096:8")
-    environment.setdefault("TCUDA_TORCH_CACHE", str(out / "cache"))
-    limit = SECONDS.get(name, 75)
-    with open(out / f"{name}.txt", "w+") as file:
-        child = subprocess.Popen([sys.executable, __file__, "--check", name], stdout=file,
-                                 stderr=subprocess.STDOUT, env=environment)
-        try:
-            status = child.wait(limit)
-        except subprocess.TimeoutExpired:
-            child.kill()
-            child.wait()
-            status = f"not over after {limit} s"
-        file.seek(0)
-        said = file.read()
-    result = {"outcome": "FAILED", "detail": f"ended with {status}"}
-    if status == 0:
-        # Something may be printed after it, when the process ends.
-        lines = [line for line in said.splitlines() if line.startswith('{"outcome"')]
-        result = json.loads(lines[-1])
-    else:
-        result["output"] = said[-6000:]
-    result.update(name=name, seconds=round(time.monotonic() - begin, 1))
-    print(f"{name:<18} {result['outcome']:<8} {result['seconds']:6.1f} s  {result['detail']}",
-          flush=True)
-    if "output" in result:
-        print(f"--- {name}:\n{result['output']}\n---", flush=True)
-    return result
-
-
 def main():
-    if sys.argv[1:2] == ["--check"]:
-        run(sys.argv[2])
-        return
+    run_one(CHECKS)
     if sys.argv[1:2] == ["--torch-train"]:
         os.environ["PYTORCH_CUDA_ALLOC_CONF"] = "expandable_segments:True"
         import torch
@@ -980,13 +910,10 @@ def main():
         print("skipped: PyTorch sees no GPU")
         sys.exit(SKIPPED)
     out = options.out.resolve()
-    out.mkdir(parents=True, exist_ok=True)
     os.environ["TCUDA_LIBRARY"] = str(options.library.resolve())
-    results = [start(name, out) for name in options.checks]
-    (out / "torch_backend.json").write_text(json.dumps(results, indent=1) + "\n")
-    failed = [result["name"] for result in results if result["outcome"] == "FAILED"]
-    print(f"{len(results)} checks, {len(failed)} failed: {' '.join(failed)}")
-    sys.exit(1 if failed else 0)
+    os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"
+    os.environ.setdefault("TCUDA_TORCH_CACHE", str(out / "cache"))
+    run_all(options.checks, out, lambda name: SECONDS.get(name, 75))
 
 
 if __name__ == "__main__":
