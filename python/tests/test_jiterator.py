@@ -133,11 +133,21 @@ class Types(unittest.TestCase):
                     types += 1
                 except TypeError:
                     for dtype in tcuda.arrays._DTYPES:
+                        result = tcuda.empty((0,), dtype)  # tensor_list does not keep it
                         with self.assertRaises(tcuda.InvalidArgumentError):
                             _core.jit_call(
-                                add._handle, tensor_list([x, y]), {},
-                                tensor_list([tcuda.empty((0,), dtype)]))
+                                add._handle, tensor_list([x, y]), {}, tensor_list([result]))
         self.assertGreater(types, 700)
+
+    def test_extra_arguments_that_change_meanwhile(self):
+        class Number:
+            def __float__(self):
+                extra.update((f"a{index}", Number()) for index in range(100))
+                return 2.0
+
+        extra = {"alpha": Number()}
+        _core.jit_destroy(_core.jit_create(AXPY, extra))
+        self.assertEqual(len(extra), 101)
 
     def test_too_many_extra_arguments(self):
         with self.assertRaisesRegex(ValueError, "32"):
