@@ -91,6 +91,7 @@ PyObject *py_cupy_malloc(PyObject *self, PyObject *const *args, Py_ssize_t nargs
     (void)self;
     if (!has_arguments("cupy_malloc", nargs, 2))
         return NULL;
+    Py_CLEAR(failure); /* of a call of the allocator that was not made here */
     PyObject *memory = PyObject_CallFunctionObjArgs(args[0], args[1], NULL);
     if (memory && failure) {
         PyErr_SetObject((PyObject *)Py_TYPE(failure), failure);

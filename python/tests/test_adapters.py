@@ -247,6 +247,10 @@ class CupyAllocator(unittest.TestCase):
         with self.assertRaises(KeyError):
             _core.cupy_malloc(fail, 1 << 50)
 
+    def test_failure_of_an_earlier_call(self):
+        self.assertIsNone(self.c_malloc(None, 1 << 50, 0))
+        self.test_default_stream()
+
     def test_no_stream(self):
         self.native = 77
         self.handles[77] = None  # has no handle
