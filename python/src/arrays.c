@@ -222,10 +222,10 @@ struct view {
 static void delete_view(struct DLManagedTensorVersioned *managed)
 {
     struct view *view = (struct view *)managed;
-    PyGILState_STATE state;
-    if (enter_python(&state)) {
+    struct python python;
+    if (enter_python(&python)) {
         Py_DECREF(view->owner);
-        leave_python(state);
+        leave_python(&python);
     }
     free(view);
 }
@@ -290,13 +290,14 @@ PyObject *py_tensor_from_capsule(PyObject *self, PyObject *const *args, Py_ssize
         wrapped->deleter = delete_wrapped;
         wrapped->tensor = ((struct unversioned *)pointer)->tensor;
     }
-    struct array *array = adopt(self, managed);
-    if (!array) {
-        free(wrapped);
-        return NULL;
-    }
+    /* First, because another thread may take it while this one waits without the GIL. */
     PyCapsule_SetName(args[0], TAKEN[is_versioned]);
-    return PyLong_FromVoidPtr(array);
+    struct array *array = adopt(self, managed);
+    if (array)
+        return PyLong_FromVoidPtr(array);
+    PyCapsule_SetName(args[0], FRESH[is_versioned]);
+    free(wrapped);
+    return NULL;
 }
 
 /* A capsule of an array, of either layout. */
@@ -309,12 +310,21 @@ struct capsule {
     tcuda_stream *stream; /* the consumer's; NULL: the current one, or it may not last */
 };
 
+/* Called with or without the GIL, which threads may wait for while they hold locks of tcuda. */
 static void end_capsule(struct capsule *capsule)
 {
+    struct python python;
+    PyThreadState *thread = NULL;
+    if (PyGILState_GetThisThreadState() && enter_python(&python))
+        thread = PyEval_SaveThread();
     /* The memory waits for what the stream holds now, once it is freed. */
     tcuda_stream_destroy(capsule->stream);
     end_array(capsule->array);
     free(capsule);
+    if (thread) {
+        PyEval_RestoreThread(thread);
+        leave_python(&python);
+    }
 }
 
 static void delete_versioned(struct DLManagedTensorVersioned *managed)
@@ -330,14 +340,9 @@ static void delete_unversioned(struct unversioned *managed)
 /* The end of a capsule's object: without a consumer the capsule ends, too. */
 static void end_object(PyObject *object)
 {
-    for (int is_versioned = 0; is_versioned < 2; is_versioned++) {
-        if (PyCapsule_IsValid(object, FRESH[is_versioned])) {
-            struct capsule *capsule = PyCapsule_GetPointer(object, FRESH[is_versioned]);
-            Py_BEGIN_ALLOW_THREADS
-            end_capsule(capsule);
-            Py_END_ALLOW_THREADS
-        }
-    }
+    for (int is_versioned = 0; is_versioned < 2; is_versioned++)
+        if (PyCapsule_IsValid(object, FRESH[is_versioned]))
+            end_capsule(PyCapsule_GetPointer(object, FRESH[is_versioned]));
 }
 
 /* Lets the consumer's stream wait for the current one. Memory is kept for the work that the stream
@@ -558,8 +563,11 @@ PyObject *handles_of(tcuda_tensor *tensors, size_t count)
             arrays[index] = array;
         }
     }
-    if (handles)
+    if (handles) {
+        Py_BEGIN_ALLOW_THREADS
         find_blocks(arrays, count, (void **)(arrays + count));
+        Py_END_ALLOW_THREADS
+    }
     free(arrays);
     return handles;
 }

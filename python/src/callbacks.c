@@ -11,20 +11,22 @@
 static atomic_bool closed;
 static atomic_int inside;
 
-bool enter_python(PyGILState_STATE *state)
+bool enter_python(struct python *python)
 {
     atomic_fetch_add(&inside, 1);
     if (atomic_load(&closed)) {
         atomic_fetch_sub(&inside, 1);
         return false;
     }
-    *state = PyGILState_Ensure();
+    python->gil = PyGILState_Ensure();
+    PyErr_Fetch(&python->type, &python->value, &python->traceback);
     return true;
 }
 
-void leave_python(PyGILState_STATE state)
+void leave_python(struct python *python)
 {
-    PyGILState_Release(state);
+    PyErr_Restore(python->type, python->value, python->traceback);
+    PyGILState_Release(python->gil);
     atomic_fetch_sub(&inside, 1);
 }
 
@@ -67,14 +69,22 @@ static bool keep_callable(PyObject *callable)
 
 static void drop_object(void *object)
 {
-    PyGILState_STATE state;
-    if (!enter_python(&state))
+    struct python python;
+    if (!enter_python(&python))
         return;
     Py_DECREF((PyObject *)object);
-    leave_python(state);
+    leave_python(&python);
 }
 
 /* Ends the call of a callback: an exception is reported, because the caller is C. */
+static void end_callback(PyObject *callable, PyObject *result)
+{
+    if (!result)
+        PyErr_WriteUnraisable(callable);
+    Py_XDECREF(result);
+}
+
+/* The same for one whose result matters. */
 static bool is_true(PyObject *callable, PyObject *result)
 {
     int truth = result ? PyObject_IsTrue(result) : -1;
@@ -86,64 +96,68 @@ static bool is_true(PyObject *callable, PyObject *result)
 
 static void on_stream(void *callable)
 {
-    PyGILState_STATE state;
-    if (!enter_python(&state))
+    struct python python;
+    if (!enter_python(&python))
         return;
-    is_true(callable, PyObject_CallNoArgs(callable));
-    leave_python(state);
+    end_callback(callable, PyObject_CallNoArgs(callable));
+    leave_python(&python);
 }
 
 static void on_log_line(void *callable, tcuda_log_level level, const char *message)
 {
-    PyGILState_STATE state;
-    if (!enter_python(&state))
+    struct python python;
+    if (!enter_python(&python))
         return;
-    is_true(callable, PyObject_CallFunction(callable, "is", (int)level, message));
-    leave_python(state);
+    end_callback(callable, PyObject_CallFunction(callable, "is", (int)level, message));
+    leave_python(&python);
+}
+
+static PyObject *call_with_sizes(
+    PyObject *callable, int32_t device, size_t first, size_t second, size_t third)
+{
+    return PyObject_CallFunction(callable, "iKKK", (int)device, (unsigned long long)first,
+        (unsigned long long)second, (unsigned long long)third);
 }
 
 static int32_t on_out_of_memory(
     void *callable, int32_t device, size_t bytes, size_t limit_bytes, size_t free_bytes)
 {
-    PyGILState_STATE state;
-    if (!enter_python(&state))
+    struct python python;
+    if (!enter_python(&python))
         return 0;
-    bool has_freed = is_true(callable,
-        PyObject_CallFunction(callable, "innn", (int)device, (Py_ssize_t)bytes,
-            (Py_ssize_t)limit_bytes, (Py_ssize_t)free_bytes));
-    leave_python(state);
+    bool has_freed =
+        is_true(callable, call_with_sizes(callable, device, bytes, limit_bytes, free_bytes));
+    leave_python(&python);
     return has_freed;
 }
 
 static void on_rejection(
     void *callable, int32_t device, size_t bytes, size_t allocated_bytes, size_t total_bytes)
 {
-    PyGILState_STATE state;
-    if (!enter_python(&state))
+    struct python python;
+    if (!enter_python(&python))
         return;
-    is_true(callable,
-        PyObject_CallFunction(callable, "innn", (int)device, (Py_ssize_t)bytes,
-            (Py_ssize_t)allocated_bytes, (Py_ssize_t)total_bytes));
-    leave_python(state);
+    end_callback(callable, call_with_sizes(callable, device, bytes, allocated_bytes, total_bytes));
+    leave_python(&python);
 }
 
 static void on_memory_event(void *callable, const tcuda_memory_event *event)
 {
-    PyGILState_STATE state;
-    if (!enter_python(&state))
+    struct python python;
+    if (!enter_python(&python))
         return;
-    is_true(callable, PyObject_CallFunction(callable, "N", from_tcuda_memory_event(event)));
-    leave_python(state);
+    end_callback(callable, PyObject_CallFunction(callable, "N", from_tcuda_memory_event(event)));
+    leave_python(&python);
 }
 
 static int32_t is_stream_in_set(void *callable, struct CUstream_st *cu_stream)
 {
-    PyGILState_STATE state;
-    if (!enter_python(&state))
+    struct python python;
+    if (!enter_python(&python))
         return 0;
     bool is_in_set =
         is_true(callable, PyObject_CallFunction(callable, "N", PyLong_FromVoidPtr(cu_stream)));
-    leave_python(state);
+    leave_python(&python);
     return is_in_set;
 }
 
@@ -152,13 +166,13 @@ static atomic_bool has_reports;
 
 static void on_report(void *callable, const tcuda_sanitizer_report *report)
 {
-    PyGILState_STATE state;
-    if (!enter_python(&state))
+    struct python python;
+    if (!enter_python(&python))
         return;
     PyObject *content = from_tcuda_sanitizer_report(report);
     if (is_true(callable, PyObject_CallFunction(callable, "N", content)))
         atomic_store(&has_reports, true);
-    leave_python(state);
+    leave_python(&python);
 }
 
 PyObject *end_call(void)
@@ -174,14 +188,14 @@ PyObject *end_call(void)
 static void on_graph_event(void *callable, tcuda_graph_event event, tcuda_graph *graph,
     struct CUgraph_st *cu_graph, struct CUgraphExec_st *cu_graph_exec)
 {
-    PyGILState_STATE state;
+    struct python python;
     (void)cu_graph;
     (void)cu_graph_exec; /* tcuda_graph_native has both */
-    if (!enter_python(&state))
+    if (!enter_python(&python))
         return;
-    is_true(callable,
+    end_callback(callable,
         PyObject_CallFunction(callable, "IN", (unsigned)event, PyLong_FromVoidPtr(graph)));
-    leave_python(state);
+    leave_python(&python);
 }
 
 /* What a registration returns; one that failed does not call drop_object. */

@@ -197,13 +197,9 @@ PyObject *py_communicator_init_all(PyObject *self, PyObject *const *args, Py_ssi
     Py_BEGIN_ALLOW_THREADS
     status = tcuda_communicator_init_all(devices, count, communicators);
     Py_END_ALLOW_THREADS
-    PyObject *handles = status == TCUDA_STATUS_OK ? PyList_New((Py_ssize_t)count)
-                                                  : raise_status(self, status);
-    for (size_t index = 0; handles && index < count; index++) {
-        PyObject *handle = PyLong_FromVoidPtr(communicators[index]);
-        if (!handle || PyList_SetItem(handles, (Py_ssize_t)index, handle) != 0)
-            Py_CLEAR(handles);
-    }
+    PyObject *handles = status == TCUDA_STATUS_OK
+        ? list_of_handles((void *const *)communicators, count)
+        : raise_status(self, status);
     free(communicators);
     return handles;
 }

@@ -163,17 +163,33 @@ PyObject *bytes_of(const struct buffer *buffer)
     return PyBytes_FromStringAndSize(buffer->items, (Py_ssize_t)buffer->count);
 }
 
-PyObject *list_of(const struct buffer *buffer, PyObject *(*convert)(const void *item))
+static PyObject *list_of_items(
+    const void *items, size_t count, size_t bytes, PyObject *(*convert)(const void *item))
 {
-    if (!buffer->items)
-        return PyErr_NoMemory();
-    PyObject *list = PyList_New((Py_ssize_t)buffer->count);
-    for (size_t index = 0; list && index < buffer->count; index++) {
-        PyObject *item = convert((const char *)buffer->items + index * buffer->bytes);
+    PyObject *list = PyList_New((Py_ssize_t)count);
+    for (size_t index = 0; list && index < count; index++) {
+        PyObject *item = convert((const char *)items + index * bytes);
         if (!item || PyList_SetItem(list, (Py_ssize_t)index, item) != 0)
             Py_CLEAR(list);
     }
     return list;
+}
+
+PyObject *list_of(const struct buffer *buffer, PyObject *(*convert)(const void *item))
+{
+    if (!buffer->items)
+        return PyErr_NoMemory();
+    return list_of_items(buffer->items, buffer->count, buffer->bytes, convert);
+}
+
+static PyObject *from_handle(const void *item)
+{
+    return PyLong_FromVoidPtr(*(void *const *)item);
+}
+
+PyObject *list_of_handles(void *const *handles, size_t count)
+{
+    return list_of_items(handles, count, sizeof *handles, from_handle);
 }
 
 struct state {
@@ -195,6 +211,11 @@ PyObject *raise_status(PyObject *module, tcuda_status status)
 static int fill_module(PyObject *module)
 {
     struct state *state = PyModule_GetState(module);
+    /* Callbacks take the GIL of the main interpreter, and there is one gate for them. */
+    if (PyInterpreterState_GetID(PyInterpreterState_Get()) != 0) {
+        PyErr_SetString(PyExc_ImportError, "tcuda works in the main interpreter alone");
+        return -1;
+    }
     PyObject *errors = PyImport_ImportModule("tcuda.errors");
     if (!errors)
         return -1;

@@ -44,6 +44,7 @@ void end_buffer(struct buffer *buffer);
 PyObject *text_of(const struct buffer *buffer);
 PyObject *bytes_of(const struct buffer *buffer);
 PyObject *list_of(const struct buffer *buffer, PyObject *(*convert)(const void *item));
+PyObject *list_of_handles(void *const *handles, size_t count);
 
 /* The handles of arrays that the library has filled in, as a list; ends those that fail. */
 PyObject *handles_of(tcuda_tensor *tensors, size_t count);
@@ -95,9 +96,16 @@ PyObject *py_cupy_cache(PyObject *self, PyObject *const *args, Py_ssize_t nargs)
 /* Once, before the first callback; false with an exception set. */
 bool watch_forks(void);
 
-/* A callback takes the GIL; false: the interpreter ends, and Python can no longer be called. */
-bool enter_python(PyGILState_STATE *state);
-void leave_python(PyGILState_STATE state);
+/* What a callback takes and gives back: the GIL, and an exception that this thread has, because the
+ * end of an object may call tcuda while one is raised. */
+struct python {
+    PyGILState_STATE gil;
+    PyObject *type, *value, *traceback;
+};
+
+/* false: the interpreter ends, and Python can no longer be called. */
+bool enter_python(struct python *python);
+void leave_python(struct python *python);
 
 /* This thread's stack, a tcuda_frames_fn. */
 size_t python_frames(void *unused, tcuda_frame *frames, size_t capacity);

@@ -2,15 +2,6 @@
 
 #include "core.h"
 
-static PyObject *list_of_handles(void *const *handles, size_t count)
-{
-    PyObject *list = PyList_New((Py_ssize_t)count);
-    for (size_t index = 0; list && index < count; index++)
-        if (PyList_SetItem(list, (Py_ssize_t)index, PyLong_FromVoidPtr(handles[index])) != 0)
-            Py_CLEAR(list);
-    return list;
-}
-
 PyObject *py_graph_pools(PyObject *self, PyObject *const *args, Py_ssize_t nargs)
 {
     void *graph;
@@ -22,11 +13,12 @@ PyObject *py_graph_pools(PyObject *self, PyObject *const *args, Py_ssize_t nargs
     for (;;) {
         Py_BEGIN_ALLOW_THREADS
         status = tcuda_graph_pools(graph, pools, room, &count);
+        if (status == TCUDA_STATUS_OK && count > room)
+            for (size_t index = 0; index < room; index++) /* the graph has got more meanwhile */
+                tcuda_mem_pool_destroy(pools[index]);
         Py_END_ALLOW_THREADS
         if (status != TCUDA_STATUS_OK || count <= room)
             break;
-        for (size_t index = 0; index < room; index++) /* the graph has got more meanwhile */
-            tcuda_mem_pool_destroy(pools[index]);
         PyMem_Free(pools);
         pools = PyMem_Calloc(count, sizeof *pools);
         room = count;

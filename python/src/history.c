@@ -8,6 +8,8 @@ static const char *text_of_code(PyObject *code, const char *attribute)
     PyObject *object = PyObject_GetAttrString(code, attribute);
     const char *text = object ? PyUnicode_AsUTF8AndSize(object, NULL) : NULL;
     Py_XDECREF(object);
+    if (!text)
+        PyErr_Clear(); /* it is no UTF-8 */
     return text;
 }
 
@@ -15,10 +17,10 @@ static const char *text_of_code(PyObject *code, const char *attribute)
  * that their texts stay valid after the GIL is released. */
 size_t python_frames(void *unused, tcuda_frame *frames, size_t capacity)
 {
-    PyGILState_STATE state;
+    struct python python;
     size_t depth = 0;
     (void)unused;
-    if (!enter_python(&state))
+    if (!enter_python(&python))
         return 0;
     PyObject *frame = (PyObject *)PyEval_GetFrame();
     Py_XINCREF(frame);
@@ -37,8 +39,7 @@ size_t python_frames(void *unused, tcuda_frame *frames, size_t capacity)
         frame = outer;
     }
     Py_XDECREF(frame);
-    PyErr_Clear(); /* of text that is no UTF-8 */
-    leave_python(state);
+    leave_python(&python);
     return depth;
 }
 

@@ -13,7 +13,7 @@ import unittest
 from unittest import mock
 
 import tcuda
-from support import COUNT, OTHER, two_devices
+from support import COUNT, OTHER, run_program, two_devices
 from tcuda import _core
 
 CAPSULE = ctypes.pythonapi.PyCapsule_GetPointer
@@ -287,6 +287,31 @@ class Export(ArrayTest):
             thread.join()
             self.assertEqual(self.allocated(), 0)
 
+    def test_consumer_that_has_the_lock_of_the_interpreter(self):
+        # Another thread waits for it in a callback, with locks of tcuda.
+        program = run_program(f"""
+            import ctypes, sys, threading, tcuda
+            sys.path.insert(0, {os.path.dirname(__file__)!r})
+            from test_arrays import Consumer
+
+            def allocate():
+                while not is_over.is_set():
+                    tcuda.caching_allocator_delete(tcuda.caching_allocator_alloc(512))
+
+            is_over = threading.Event()
+            observer = tcuda.memory.MemoryEventObserver(lambda event: None)
+            thread = threading.Thread(target=allocate)
+            thread.start()
+            for turn in range(400):
+                consumer = Consumer(tcuda.empty(4).__dlpack__(), False)
+                deleter = ctypes.cast(consumer.managed.deleter, ctypes.c_void_p).value
+                ctypes.PYFUNCTYPE(None, ctypes.c_void_p)(deleter)(consumer.address)
+            is_over.set()
+            thread.join()
+            print(tcuda.memory_allocated())
+            """)
+        self.assertEqual((program.stdout, program.stderr), ("0\n", ""))
+
     def test_per_thread_stream(self):
         Consumer(tcuda.empty(1).__dlpack__(stream=2), False).end()
 
@@ -407,6 +432,26 @@ class Import(ArrayTest):
 
         tcuda.from_dlpack(Exporter())
         self.assertRaises(ValueError, tcuda.from_dlpack, Exporter())
+
+    def test_one_of_two_threads_takes_a_capsule(self):
+        whole = tcuda.empty(1)
+        for _ in range(300):
+            capsule, taken, barrier = whole.__dlpack__(), [], threading.Barrier(2)
+
+            def take():
+                barrier.wait()  # noqa: B023
+                try:
+                    taken.append(_core.tensor_from_capsule(capsule))  # noqa: B023
+                except ValueError:
+                    pass
+
+            threads = [threading.Thread(target=take) for _ in range(2)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            self.assertEqual(len(taken), 1)
+            _core.tensor_destroy(taken[0])
 
     def test_invalid_capsules_stay_the_producers(self):
         producer = Producer(b"abc", True)

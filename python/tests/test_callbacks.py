@@ -34,6 +34,17 @@ class Streams(unittest.TestCase):
             stream.synchronize()
         self.assertIs(hook.call_args[0][0].exc_type, ZeroDivisionError)
 
+    def test_result_is_ignored(self):
+        class Result:
+            def __bool__(self):
+                raise ValueError("neither true nor false")
+
+        with mock.patch("sys.unraisablehook") as hook:
+            stream = tcuda.Stream()
+            stream.add_callback(Result)
+            stream.synchronize()
+        hook.assert_not_called()
+
     def test_is_dropped_where_the_registration_fails(self):
         def callback():
             pass
@@ -167,6 +178,27 @@ class MemoryEvents(TestCase):
         self.assertIs(hook.call_args[0][0].exc_type, KeyError)
 
 
+class RaisedException(TestCase):
+    """An exception is raised when the end of an object frees memory, and callbacks run."""
+
+    def raises_key_error(self):
+        with self.assertRaises(KeyError):
+            # The capsule ends with the expression.
+            (tcuda.empty(1).__dlpack__(), {}["name"])  # noqa: B018
+
+    def test_memory_event(self):
+        events = []
+        observer = tcuda.memory.MemoryEventObserver(events.append)
+        self.addCleanup(observer.remove)
+        self.raises_key_error()
+        self.assertIn(_core.ACTION_FREE_REQUESTED, [event["action"] for event in events])
+
+    def test_stacks(self):
+        tcuda.memory._record_memory_history(stacks="python")
+        self.addCleanup(tcuda.memory._record_memory_history, None)
+        self.raises_key_error()
+
+
 class PoolOfStreams(TestCase):
     def test_of_all_threads(self):
         pool, stream = tcuda.MemPool(), tcuda.Stream(0)
@@ -256,6 +288,29 @@ class Retained(TestCase):
         self.assertRaises(tcuda.CudaError, _core.graph_retain, 1, one, 0)
         del one
         self.assertIsNone(ended())
+
+
+class OtherInterpreter(unittest.TestCase):
+    def test_is_refused(self):
+        program = run_program("""
+            import sys, tcuda
+            try:
+                from _testcapi import run_in_subinterp
+            except ImportError:
+                sys.exit("no sub-interpreters")
+            run_in_subinterp(f"import sys; sys.path[:] = {sys.path}\\n"
+                             "try: import tcuda\\n"
+                             "except ImportError as error: print(error, flush=True)")
+            called = []
+            stream = tcuda.Stream()
+            stream.add_callback(lambda: called.append(1))
+            stream.synchronize()
+            print(len(called))
+            """)
+        if program.stderr == "no sub-interpreters\n":
+            self.skipTest("this Python has no _testcapi")
+        self.assertEqual((program.stdout, program.stderr),
+                         ("tcuda works in the main interpreter alone\n1\n", ""))
 
 
 class End(unittest.TestCase):
