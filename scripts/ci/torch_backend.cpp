@@ -7,6 +7,9 @@
 #include <cstdlib>
 #include <iostream>
 
+#include <sys/wait.h>
+#include <unistd.h>
+
 namespace c10::cuda::_internal {
 C10_CUDA_API void setHasPrimaryContext(bool (*function)(DeviceIndex)); // in no header
 }
@@ -63,6 +66,12 @@ void install() {
         NEED(tcuda_torch_backend_install_host(error, sizeof error) == 0);
     }
     NEED(device()->name() == "tcuda");
+    // Memory that others have from tcuda before PyTorch uses a device.
+    void *other = nullptr;
+    NEED(tcuda_malloc(MIB, 0, nullptr, &other) == TCUDA_STATUS_OK);
+    const auto snapshot = device()->snapshot({0, 0});
+    NEED(!snapshot.segments.empty() && snapshot.device_traces.empty());
+    NEED(tcuda_free(other) == TCUDA_STATUS_OK);
     c10::cuda::_internal::setHasPrimaryContext([](DeviceIndex) { return true; });
     device()->init(1);
     NEED(device()->initialized());
@@ -323,6 +332,71 @@ void test_pinned_history() {
 #endif
 }
 
+/// What functions of the program may do in callbacks: throw anything, and ask for uses of a pool.
+void test_functions_of_the_program() {
+    static int seen = 0;
+    static bool throws = true;
+    const MempoolId_t pool{0, 9};
+    device()->createOrIncrefPool(0, pool);
+    device()->attachAllocatorTraceTracker([=](const TraceEntry &) {
+        seen += device()->getPoolUseCount(0, pool);
+        if (throws) throw 1;
+    });
+    device()->beginAllocateToPool(0, pool, [](cudaStream_t) { return true; });
+    void *const kept = device()->raw_alloc(MIB);
+    NEED(seen > 0);
+    throws = false;
+    const auto state = device()->getCheckpointState(0, pool);
+    void *const later = device()->raw_alloc(MIB);
+    seen = 0;
+    const auto delta = device()->setCheckpointPoolState(0, state);
+    NEED(seen > 0 && delta.ptrs_freed.size() == 2 && delta.dataptrs_allocd.size() == 1);
+    NEED(device()->checkPoolLiveAllocations(0, pool, {kept}));
+    NEED(later != kept);
+    device()->endAllocateToPool(0, pool);
+    device()->releasePool(0, pool);
+    device()->releasePool(0, pool);
+#if TORCH_AT_LEAST(11)
+    const int64_t before = active();
+    host()->begin_allocate_to_pool(
+        pool, [](c10::Stream) -> bool { throw std::runtime_error("no stream"); });
+    bool has_thrown = false;
+    try {
+        (void)host()->allocate(MIB);
+    } catch (const std::runtime_error &) {
+        has_thrown = true;
+    }
+    host()->end_allocate_to_pool(pool);
+    host()->release_pool(pool);
+    NEED(has_thrown && active() == before);
+#endif
+}
+
+struct Profiler : c10::MemoryReportingInfoBase {
+    void reportMemoryUsage(void *, int64_t bytes, size_t, size_t, c10::Device) override {
+        total += bytes;
+    }
+    bool memoryProfilingEnabled() const override { return true; }
+    int64_t total = 0;
+};
+
+/// While PyTorch's profiler follows memory, also in a forked child, where tcuda does nothing.
+void test_profiler() {
+    const auto profiler = std::make_shared<Profiler>();
+    const c10::DebugInfoGuard guard(c10::DebugInfoKind::PROFILER_STATE, profiler);
+    DataPtr block = device()->allocate(5 * MIB);
+    NEED(profiler->total == 5 * MIB);
+    const pid_t child = fork();
+    if (child == 0) {
+        block.clear();
+        _exit(0);
+    }
+    int status = -1;
+    NEED(waitpid(child, &status, 0) == child && status == 0);
+    block.clear();
+    NEED(profiler->total == 0);
+}
+
 } // namespace
 
 int main() {
@@ -335,5 +409,7 @@ int main() {
     test_pinned();
     test_pinned_graph();
     test_pinned_history();
+    test_functions_of_the_program();
+    test_profiler();
     std::cout << "passed\n";
 }

@@ -98,6 +98,30 @@ template <class Function> std::string text_of(const char *name, Function functio
     }
 }
 
+/// A list that a function writes.
+template <class Item, class Function>
+std::vector<Item> list_of(const char *name, Function function) {
+    std::vector<Item> items(64);
+    for (;;) {
+        size_t count = 0;
+        check(name, function(items.data(), items.size(), &count));
+        const bool is_whole = count <= items.size();
+        items.resize(count);
+        if (is_whole) return items;
+    }
+}
+
+/// Calls a function of the program in a callback of tcuda, which no exception may leave.
+template <class Function> void contain(const char *failure, Function function) {
+    try {
+        function();
+    } catch (const std::exception &error) {
+        TORCH_WARN(failure, ": ", error.what());
+    } catch (...) {
+        TORCH_WARN(failure);
+    }
+}
+
 // ---- Contexts: the stacks that PyTorch gathers ----
 
 /// A stack of PyTorch as tcuda keeps it.
@@ -221,11 +245,8 @@ time_t now_us() {
 
 void track(void *user_data, const tcuda_memory_event *event) {
     if (!is_known(*event) || event->device < 0) return; // also pinned memory
-    try {
-        (*static_cast<AllocatorTraceTracker *>(user_data))(entry_of(*event));
-    } catch (const std::exception &error) {
-        TORCH_WARN("a tracker of CUDA memory failed: ", error.what());
-    }
+    contain("a tracker of CUDA memory failed",
+        [&] { (*static_cast<AllocatorTraceTracker *>(user_data))(entry_of(*event)); });
 }
 
 template <class Value> void destroy(void *user_data) { delete static_cast<Value *>(user_data); }
@@ -276,25 +297,21 @@ constexpr size_t SOURCES = 256;
 Source sources[SOURCES];
 
 void *take_of(Source &source, ptrdiff_t bytes, int32_t device) {
-    try {
+    void *ptr = nullptr;
+    contain("the allocator of a pool failed", [&] {
         const c10::cuda::CUDAGuard guard(static_cast<DeviceIndex>(device));
-        void *ptr = source.allocator->raw_alloc(static_cast<size_t>(bytes));
+        ptr = source.allocator->raw_alloc(static_cast<size_t>(bytes));
         if (ptr != nullptr) source.segments.fetch_add(1, std::memory_order_relaxed);
-        return ptr;
-    } catch (const std::exception &error) {
-        TORCH_WARN("the allocator of a pool failed: ", error.what());
-        return nullptr;
-    }
+    });
+    return ptr;
 }
 
 void give_of(Source &source, void *ptr, int32_t device) {
-    try {
+    contain("the allocator of a pool failed to free", [&] {
         const c10::cuda::CUDAGuard guard(static_cast<DeviceIndex>(device));
         source.allocator->raw_delete(ptr);
         source.segments.fetch_sub(1, std::memory_order_release);
-    } catch (const std::exception &error) {
-        TORCH_WARN("the allocator of a pool failed to free: ", error.what());
-    }
+    });
 }
 
 template <size_t Index> void *take_from(ptrdiff_t bytes, int32_t device, cudaStream_t) {
@@ -356,12 +373,10 @@ thread_local Shortage shortage;
 int32_t free_memory(void *, int32_t, size_t bytes, size_t limit_bytes, size_t free_bytes) {
     shortage = {bytes, limit_bytes, free_bytes};
     bool has_freed = false;
-    try {
+    contain("a callback that frees CUDA memory failed", [&] {
         for (const auto &name : c10::FreeCudaMemoryCallbacksRegistry()->Keys())
             has_freed |= c10::FreeCudaMemoryCallbacksRegistry()->Create(name)->Execute();
-    } catch (const std::exception &error) {
-        TORCH_WARN("a callback that frees CUDA memory failed: ", error.what());
-    }
+    });
     return has_freed ? 1 : 0;
 }
 
@@ -369,12 +384,10 @@ int32_t free_memory(void *, int32_t, size_t bytes, size_t limit_bytes, size_t fr
 /// Passes a refused allocation to an observer of PyTorch.
 void reject(
     void *user_data, int32_t device, size_t bytes, size_t allocated_bytes, size_t total_bytes) {
-    try {
+    contain("an observer of refused CUDA memory failed", [&] {
         (*static_cast<OomRejectionObserver *>(user_data))(
             device, bytes, allocated_bytes, total_bytes);
-    } catch (const std::exception &error) {
-        TORCH_WARN("an observer of refused CUDA memory failed: ", error.what());
-    }
+    });
 }
 #endif
 
@@ -530,14 +543,10 @@ public:
 
 #if TORCH_AT_LEAST(10)
     std::vector<StreamSegmentSize> getExpandableSegmentSizes(DeviceIndex device) override {
-        std::vector<tcuda_segment_size> sizes(16);
-        for (;;) {
-            size_t count = 0;
-            TCUDA_CHECK(tcuda_memory_segment_sizes, device, sizes.data(), sizes.size(), &count);
-            const bool is_whole = count <= sizes.size();
-            sizes.resize(count);
-            if (is_whole) break;
-        }
+        const auto sizes = list_of<tcuda_segment_size>("tcuda_memory_segment_sizes",
+            [&](tcuda_segment_size *items, size_t capacity, size_t *count) {
+                return tcuda_memory_segment_sizes(device, items, capacity, count);
+            });
         std::vector<StreamSegmentSize> result;
         result.reserve(sizes.size());
         for (const auto &size : sizes)
@@ -576,8 +585,9 @@ public:
             }
             TORCH_CHECK(false, "beginAllocateToPool: ", text);
         }
-        routes_.push_back({device, mempool_id, *held});
+        SharedFilter shared = *held;
         (void)held.release(); // tcuda destroys it when the route has ended
+        routes_.push_back({device, mempool_id, std::move(shared)});
     }
 
     void endAllocateToPool(DeviceIndex device, MempoolId_t mempool_id) override {
@@ -599,8 +609,9 @@ public:
             pools_.erase(key(device, mempool_id));
         }
         // It waits for work of the device, and may call the allocator of the pool.
-        TCUDA_CHECK(tcuda_mem_pool_destroy, ended);
+        const tcuda_status status = tcuda_mem_pool_destroy(ended);
         if (source != nullptr) source->pools.fetch_sub(1, std::memory_order_release);
+        check("tcuda_mem_pool_destroy", status);
     }
 
     int getPoolUseCount(DeviceIndex device, MempoolId_t mempool_id) override {
@@ -632,6 +643,7 @@ public:
     DataPtr allocateWithAddress(size_t size, void *addr) override {
         const DeviceIndex device = current_device();
         const cudaStream_t stream = c10::cuda::getCurrentCUDAStream(device).stream();
+        tcuda_mem_pool *pool = nullptr;
         {
             const std::lock_guard<std::mutex> guard(pools_lock_);
             const auto route = std::find_if(routes_.rbegin(), routes_.rend(), [&](const Route &it) {
@@ -639,9 +651,9 @@ public:
             });
             TORCH_CHECK(route != routes_.rend(),
                 "tcuda allocates at an address in private pools, and none serves this stream");
-            TCUDA_CHECK(
-                tcuda_mem_pool_malloc_at, pool_of(device, route->pool).handle, addr, size);
+            pool = pool_of(device, route->pool).handle;
         }
+        TCUDA_CHECK(tcuda_mem_pool_malloc_at, pool, addr, size);
         report_allocation(addr, size, device);
         return {addr, addr, &delete_block, c10::Device(c10::DeviceType::CUDA, device)};
     }
@@ -652,18 +664,16 @@ public:
         const std::vector<const void *> expected(
             expected_live_allocations.begin(), expected_live_allocations.end());
         bool is_equal = false;
-        const std::lock_guard<std::mutex> guard(pools_lock_);
-        TCUDA_CHECK(tcuda_mem_pool_check_live, pool_of(device, mempool_id).handle, device,
+        TCUDA_CHECK(tcuda_mem_pool_check_live, pool_handle(device, mempool_id), device,
             expected.data(), expected.size(), &is_equal);
         return is_equal;
     }
 
     std::shared_ptr<AllocatorState> getCheckpointState(
         DeviceIndex device, MempoolId_t id) override {
-        const std::lock_guard<std::mutex> guard(pools_lock_);
         auto state = std::make_shared<PoolState>();
         state->pool = id;
-        state->blocks = live_blocks(pool_of(device, id), device);
+        state->blocks = live_blocks(pool_handle(device, id), device);
         return state;
     }
 
@@ -671,11 +681,10 @@ public:
         DeviceIndex device, std::shared_ptr<AllocatorState> pps) override {
         const auto state = std::dynamic_pointer_cast<PoolState>(pps);
         TORCH_CHECK(state, "the checkpoint is of another allocator");
-        const std::lock_guard<std::mutex> guard(pools_lock_);
-        Pool &pool = pool_of(device, state->pool);
+        tcuda_mem_pool *const pool = pool_handle(device, state->pool);
         const auto before = live_blocks(pool, device);
-        TCUDA_CHECK(tcuda_mem_pool_restore, pool.handle, device, state->blocks.data(),
-            state->blocks.size());
+        TCUDA_CHECK(
+            tcuda_mem_pool_restore, pool, device, state->blocks.data(), state->blocks.size());
         // PyTorch frees all blocks and allocates those of the checkpoint, so that each of them is
         // in a list, and storages get their deleters anew. In tcuda a block that is live before
         // and after stays as it is, which the caller cannot tell.
@@ -1049,10 +1058,13 @@ private:
             return tcuda_free(ptr);
         }
         const auto device = static_cast<DeviceIndex>(attributes.device);
-        const auto before = statistics(device);
+        tcuda_memory_statistics before = TCUDA_INIT(tcuda_memory_statistics), after = before;
+        // Deleters must not throw: what cannot be measured is not reported.
+        const bool is_measured = tcuda_memory_stats(device, &before) == TCUDA_STATUS_OK;
         const tcuda_status status = tcuda_free(ptr);
-        if (status != TCUDA_STATUS_OK) return status;
-        const auto after = statistics(device);
+        if (status != TCUDA_STATUS_OK || !is_measured
+            || tcuda_memory_stats(device, &after) != TCUDA_STATUS_OK)
+            return status;
         const auto freed = static_cast<int64_t>(before.allocated_bytes.all.current)
             - static_cast<int64_t>(after.allocated_bytes.all.current);
         c10::reportMemoryUsageToProfiler(ptr, -freed, after.allocated_bytes.all.current,
@@ -1105,6 +1117,12 @@ private:
         return found->second;
     }
 
+    /// tcuda's handle of a pool, for calls that run functions of the program: not with the lock.
+    tcuda_mem_pool *pool_handle(DeviceIndex device, MempoolId_t id) {
+        const std::lock_guard<std::mutex> guard(pools_lock_);
+        return pool_of(device, id).handle;
+    }
+
     void set_flag(DeviceIndex device, MempoolId_t id, uint32_t flag, bool is_set) {
         const std::lock_guard<std::mutex> guard(pools_lock_);
         Pool &pool = pool_of(device, id);
@@ -1116,7 +1134,9 @@ private:
     /// Gives each segment the stack of the event in which its first byte came from the driver.
     static void set_stacks(SnapshotInfo &snapshot) {
         for (auto &segment : snapshot.segments) {
-            const auto &trace = snapshot.device_traces[static_cast<size_t>(segment.device)];
+            const auto device = static_cast<size_t>(segment.device);
+            if (device >= snapshot.device_traces.size()) continue; // PyTorch does not use it
+            const auto &trace = snapshot.device_traces[device];
             const auto event = std::find_if(trace.rbegin(), trace.rend(), [&](const auto &it) {
                 const bool is_new = it.action_ == TraceEntry::SEGMENT_ALLOC
                     || it.action_ == TraceEntry::SEGMENT_MAP;
@@ -1181,16 +1201,11 @@ private:
         return false;
     }
 
-    static std::vector<tcuda_pool_block> live_blocks(const Pool &pool, DeviceIndex device) {
-        std::vector<tcuda_pool_block> blocks(64);
-        for (;;) {
-            size_t count = 0;
-            TCUDA_CHECK(
-                tcuda_mem_pool_blocks, pool.handle, device, blocks.data(), blocks.size(), &count);
-            const bool is_whole = count <= blocks.size();
-            blocks.resize(count);
-            if (is_whole) return blocks;
-        }
+    static std::vector<tcuda_pool_block> live_blocks(tcuda_mem_pool *pool, DeviceIndex device) {
+        return list_of<tcuda_pool_block>("tcuda_mem_pool_blocks",
+            [&](tcuda_pool_block *items, size_t capacity, size_t *count) {
+                return tcuda_mem_pool_blocks(pool, device, items, capacity, count);
+            });
     }
 
     SegmentInfo segment_of(
@@ -1286,21 +1301,22 @@ DurationStat duration_of(const tcuda_duration &duration) {
 class TcudaHostAllocator final : public at::HostAllocator {
 public:
     DataPtr allocate(size_t size) override {
+        const c10::Device cpu(c10::DeviceType::CPU);
+        if (size == 0) return {nullptr, nullptr, &delete_host_block, cpu};
         void *ptr = nullptr;
-        if (size > 0) {
-            TCUDA_CHECK(tcuda_host_malloc, size, &ptr);
-            Block block;
-            block.bytes = size;
+        TCUDA_CHECK(tcuda_host_malloc, size, &ptr);
+        DataPtr result(ptr, ptr, &delete_host_block, cpu); // frees it if a filter throws
+        Block block;
+        block.bytes = size;
 #if TORCH_AT_LEAST(14)
-            block.stack = stack_for(RecordContext::STATE);
+        block.stack = stack_for(RecordContext::STATE);
 #endif
-            const std::lock_guard<std::mutex> guard(lock_);
-            // Also work that is not recorded may use it in a graph.
-            const Route *const route = routes_.empty() ? nullptr : route_of(current_stream());
-            if (route != nullptr) block.pools.insert(route->pool);
-            blocks_[ptr] = std::move(block);
-        }
-        return {ptr, ptr, &delete_host_block, c10::Device(c10::DeviceType::CPU)};
+        const std::lock_guard<std::mutex> guard(lock_);
+        // Also work that is not recorded may use it in a graph.
+        const Route *const route = routes_.empty() ? nullptr : route_of(current_stream());
+        if (route != nullptr) block.pools.insert(route->pool);
+        blocks_[ptr] = std::move(block);
+        return result;
     }
 
     c10::DeleterFnPtr raw_deleter() const override { return &delete_host_block; }
@@ -1591,6 +1607,8 @@ template <class Function> int guarded(char *error, size_t capacity, Function fun
         std::snprintf(error, capacity, "%s", failure.what_without_backtrace());
     } catch (const std::exception &failure) {
         std::snprintf(error, capacity, "%s", failure.what());
+    } catch (...) {
+        std::snprintf(error, capacity, "an unknown exception");
     }
     return 1;
 }
