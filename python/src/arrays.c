@@ -469,6 +469,8 @@ static bool is_inside(const tcuda_tensor *tensor, const tcuda_tensor *whole)
     if (!tensor->data || !whole->data)
         return false;
     for (int32_t dim = 0; dim < whole->ndim; dim++) {
+        if (whole->shape[dim] == 0)
+            return false;
         int64_t reach = (whole->shape[dim] - 1) * stride_of(whole, dim) * (int64_t)bytes;
         *(reach < 0 ? &low : &high) += (uintptr_t)reach;
     }

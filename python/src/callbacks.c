@@ -146,7 +146,10 @@ static void on_memory_event(void *callable, const tcuda_memory_event *event)
     struct python python;
     if (!enter_python(&python))
         return;
+    int collects = PyGC_Disable(); /* the end of an object cannot call tcuda here */
     end_callback(callable, PyObject_CallFunction(callable, "N", from_tcuda_memory_event(event)));
+    if (collects)
+        PyGC_Enable();
     leave_python(&python);
 }
 
@@ -155,8 +158,11 @@ static int32_t is_stream_in_set(void *callable, struct CUstream_st *cu_stream)
     struct python python;
     if (!enter_python(&python))
         return 0;
+    int collects = PyGC_Disable(); /* the end of an object cannot call tcuda here */
     bool is_in_set =
         is_true(callable, PyObject_CallFunction(callable, "N", PyLong_FromVoidPtr(cu_stream)));
+    if (collects)
+        PyGC_Enable();
     leave_python(&python);
     return is_in_set;
 }

@@ -178,6 +178,43 @@ class MemoryEvents(TestCase):
         self.assertIs(hook.call_args[0][0].exc_type, KeyError)
 
 
+class GarbageCollection(TestCase):
+    """Arrays of cycles end later than in a callback, where they could not free their memory."""
+
+    def frees_all(self, call):
+        class Cycle:
+            def __init__(self):
+                self.itself, self.array = self, tcuda.empty(1000)
+
+        gc.collect()
+        gc.disable()
+        self.addCleanup(gc.enable)
+        before = tcuda.memory_allocated()
+        cycle = Cycle()
+        del cycle
+        gc.enable()
+        call()
+        gc.collect()
+        self.assertEqual(tcuda.memory_allocated(), before)
+
+    def many_containers(self, argument):
+        self.called = [[] for _ in range(5000)]
+        return False
+
+    def test_memory_event(self):
+        observer = tcuda.memory.MemoryEventObserver(self.many_containers)
+        self.addCleanup(observer.remove)
+        self.frees_all(lambda: self.free(self.allocate(512)))
+        self.assertTrue(self.called)
+
+    def test_filter(self):
+        pool = tcuda.MemPool()
+        _core.mem_pool_begin_streams(pool._handle, 0, self.many_containers)
+        self.addCleanup(lambda: _core.mem_pool_end_streams(pool._handle, 0))
+        self.frees_all(lambda: self.free(self.allocate(512)))
+        self.assertTrue(self.called)
+
+
 class RaisedException(TestCase):
     """An exception is raised when the end of an object frees memory, and callbacks run."""
 
