@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import struct
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
@@ -32,6 +33,14 @@ def is_localization_supported(device: Device = None) -> bool:
     return get_num_locality_domains(device) > 1
 
 
+def _packed(form: str, *numbers: int) -> bytes:
+    """A struct of C with these numbers."""
+    try:
+        return struct.pack(form, *map(operator.index, numbers))
+    except struct.error as error:
+        raise OverflowError(f"{error}, not {numbers}") from None
+
+
 def _groups(**options: object) -> bytes:
     """The groups of a split, each a tcuda_sm_group; what is no list counts for all groups."""
     lengths = {len(value) for value in options.values() if isinstance(value, (list, tuple))}
@@ -57,7 +66,7 @@ def _groups(**options: object) -> bytes:
                              "all that is left: only the last group may do so")
         flags = (_core.SM_GROUP_BACKFILL if backfill else 0) | (
             0 if domain is None else _core.SM_GROUP_LOCALITY_DOMAIN)
-        groups += struct.pack("5I", sms, together, preferred, flags, domain or 0)
+        groups += _packed("5I", sms, together, preferred, flags, domain or 0)
     return groups
 
 
@@ -193,8 +202,8 @@ class GreenContext(_Multiprocessors):
         if num_sms is not None and num_sms < 1:
             raise RuntimeError(f"Invalid number of SMs requested for green context: {num_sms}")
         size = struct.calcsize("NIiI4x")
-        options = struct.pack("NIiI4x", size, num_sms or 0, _SCOPES[workqueue_scope],
-                              workqueue_concurrency_limit or 0)
+        options = _packed("NIiI4x", size, num_sms or 0, _SCOPES[workqueue_scope],
+                          workqueue_concurrency_limit or 0)
         self._handle = _core.green_context_create(
             index_of(device_id), None if sm_partition is None else sm_partition._handle, options)
 

@@ -170,6 +170,12 @@ class Contexts(TestCase):
             context = GreenContext(workqueue_scope=scope, workqueue_concurrency_limit=1)
             self.assertEqual(context.sm_count, ALL)
 
+    def test_numbers(self):
+        self.assertRaises(TypeError, GreenContext, 8.5)
+        for number in (1 << 32, 1 << 70):
+            with self.assertRaisesRegex(OverflowError, f"{number}"):
+                GreenContext(number)
+
     def test_locality(self):
         domains = tcuda.green_contexts.get_num_locality_domains(0)
         self.assertGreaterEqual(domains, 1)
