@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import itertools
-from collections.abc import Iterable, Sequence
+import os
+import sys
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from . import _core
@@ -14,6 +18,19 @@ __all__: list[str] = []  # as torch.cuda.jiterator
 
 _FLOAT8 = {"float8_e4m3fn", "float8_e5m2"}
 _UNPROMOTED = {"uint16", "uint32", "uint64", *_FLOAT8}  # but for unsigned integers with floats
+
+
+@functools.cache
+def _load_compiler() -> None:
+    """Loads the NVRTC that pip has installed, if any: the library takes one that is loaded."""
+    import ctypes  # most programs do not need them
+    import pathlib
+
+    if "TCUDA_NVRTC_PATH" not in os.environ:
+        for folder in sys.path:
+            for path in pathlib.Path(folder).glob("nvidia/*/lib/libnvrtc.so.[0-9]*"):
+                with contextlib.suppress(OSError):
+                    ctypes.CDLL(str(path))
 
 
 def _promote(a: str, b: str) -> str:
@@ -92,7 +109,7 @@ class _JittedFunction(Owner):
         self._num_outputs = num_outputs
         self._defaults = defaults
 
-    def __call__(self, *tensors: ArrayLike, **kwargs: Any) -> Array | tuple[Array, ...]:
+    def __call__(self, *tensors: ArrayLike, **kwargs: Any) -> Any:
         for name in kwargs:
             if name not in self._defaults:
                 raise KeyError(f"{name} is not one of the keyword arguments "
@@ -101,24 +118,25 @@ class _JittedFunction(Owner):
         shape, dtype = _common_shape(inputs), _common_type(inputs)
         device = inputs[0].device if inputs else None
         outputs = [empty(shape, dtype, device) for _ in range(self._num_outputs or 1)]
+        _load_compiler()
         _core.jit_call(self._handle, tensor_list(inputs), kwargs, tensor_list(outputs))
         return tuple(outputs) if self._num_outputs else outputs[0]
 
 
-def _create_jit_fn(code_string: str, **kwargs: Any) -> _JittedFunction:
+def _create_jit_fn(code_string: str, **kwargs: Any) -> Callable[..., Array]:
     """A function from a template of CUDA C++, `template <typename T> T name(T x, ...) {...}`.
 
     It takes one element of each input, then the extra arguments, whose defaults are the keyword
     arguments (float, int, bool or complex), and returns an element of the result. A call takes
     arrays, which broadcast and are promoted as in PyTorch, and perhaps other values of the extra
-    arguments. It needs NVRTC.
+    arguments. It needs NVRTC, which `pip install nvidia-cuda-nvrtc-cu12` brings.
     """
     return _JittedFunction(_core.jit_create(code_string, kwargs), 0, kwargs)
 
 
 def _create_multi_output_jit_fn(
     code_string: str, num_outputs: int, **kwargs: Any
-) -> _JittedFunction:
+) -> Callable[..., tuple[Array, ...]]:
     """`_create_jit_fn` for a function with 1 to 8 results, its last parameters, of type T &."""
     handle = _core.jit_create_multi(code_string, num_outputs, kwargs)
     return _JittedFunction(handle, num_outputs, kwargs)

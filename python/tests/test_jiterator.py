@@ -2,10 +2,13 @@
 
 import itertools
 import os
+import pathlib
 import struct
+import tempfile
 import unittest
 
 import tcuda
+from support import run_program
 from tcuda import _core, jiterator
 from tcuda.arrays import tensor_list
 
@@ -152,6 +155,30 @@ class Types(unittest.TestCase):
     def test_too_many_extra_arguments(self):
         with self.assertRaisesRegex(ValueError, "32"):
             jiterator._create_jit_fn(AXPY, **{f"a{index}": 1 for index in range(33)})
+
+
+class Compiler(unittest.TestCase):
+    @unittest.skipUnless(os.environ.get("TCUDA_NVRTC_PATH"), "TCUDA_NVRTC_PATH names no NVRTC")
+    def test_of_pip_is_found(self):
+        program = f"""
+            import os, sys
+            del os.environ["TCUDA_NVRTC_PATH"]
+            import tcuda
+            sys.path.append(os.environ["FOLDER"])
+            code = "template <typename T> T f{os.urandom(8).hex()}(T x) {{ return x + 1; }}"
+            array = tcuda.empty(1, "int8")
+            array.copy_from(b"a")
+            print(tcuda.jiterator._create_jit_fn(code)(array).tobytes())
+            maps = open("/proc/self/maps").read()
+            assert os.environ["FOLDER"] in maps or os.environ["REAL"] in maps, maps
+        """
+        real = pathlib.Path(os.environ["TCUDA_NVRTC_PATH"]).resolve().parent
+        with tempfile.TemporaryDirectory() as folder:
+            package = pathlib.Path(folder, "nvidia/cuda_nvrtc")
+            package.mkdir(parents=True)
+            (package / "lib").symlink_to(real)
+            result = run_program(program, FOLDER=folder, REAL=str(real), LD_LIBRARY_PATH="")
+        self.assertEqual((result.stdout, result.returncode), ("b'b'\n", 0), result.stderr)
 
 
 if __name__ == "__main__":
