@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
+import operator
 import sys
 from collections.abc import Iterable, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, SupportsIndex
 
 from . import _core, devices
 from .devices import Device, index_of
@@ -28,6 +29,11 @@ class _SupportsCudaArrayInterface(Protocol):
 
 # What functions of this package take for an array: an Array, or one of another library.
 ArrayLike = _SupportsDLPack | _SupportsCudaArrayInterface
+
+# The kinds of numbers by their letter in the format of a buffer; others, as bytes, are of any kind.
+_BUFFER_KINDS = {
+    **dict.fromkeys("hHiIlLqQ", "iu"), **dict.fromkeys(("e", "f", "d"), "f"), "Zf": "c", "Zd": "c",
+}
 
 # For each type DLPack's code, the bits of an element, and NumPy's letter; "" where it has none.
 _DTYPES = {
@@ -111,8 +117,8 @@ class Array(Owner):
         """Copies all elements from a host buffer of the same bytes, or from a like array.
 
         Buffers are `bytes`, `bytearray`, `array.array`, NumPy's arrays and others, in row-major
-        order; they may be changed once this returns. It is queued on the current stream of the
-        device.
+        order; they may be changed once this returns. Nothing is converted: numbers of another kind,
+        as floats for integers, are a TypeError. It is queued on the current stream of the device.
 
         >>> array = tcuda.empty((2, 2), "int16")
         >>> array.copy_from(b"tcuda...")
@@ -150,6 +156,12 @@ class Array(Owner):
 
         if view.nbytes != self.nbytes:
             raise ValueError(f"the buffer has {view.nbytes} bytes, the array {self.nbytes}")
+        _, shape, _, (code, bits, _), _, _ = _core.tensor_info(self._handle)
+        letter, kinds = _DTYPES[self.dtype][2], _BUFFER_KINDS.get(view.format.lstrip("@=<>"))
+        if letter and kinds and (
+                letter not in kinds or view.itemsize * 8 != bits or view.format[0] == ">"):
+            raise TypeError(f"the buffer has elements of the format {view.format!r}, the array of "
+                            f"{self.dtype}; pass its bytes to copy them as they are")
         if not view.c_contiguous:
             raise BufferError("the buffer is not contiguous in row-major order")
         if view.readonly and is_written:
@@ -163,7 +175,6 @@ class Array(Owner):
         elif view.nbytes:
             owner = (ctypes.c_char * view.nbytes).from_buffer(view)
             address = ctypes.addressof(owner)
-        _, shape, _, (code, bits, _), _, _ = _core.tensor_info(self._handle)
         return Array._owning(_core.tensor_view(
             address or 0, shape, None, code, bits, _core.DEVICE_CPU, 0, not is_written, owner))
 
@@ -225,13 +236,20 @@ class Array(Owner):
             "stream": _core.stream_native(_core.stream_current(device[1])) or 1,
         }
 
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
+        """The array for NumPy, if it is in memory of the host; TypeError on a device."""
+        if self.device is not None:
+            raise TypeError(f"NumPy has no arrays on {self.device}: use copy_to or tobytes")
+        numpy = sys.modules["numpy"]  # the caller
+        return numpy.array(numpy.from_dlpack(self), dtype=dtype, copy=copy)
+
     def __repr__(self) -> str:
         return (f"<tcuda.Array shape={self.shape} dtype={self.dtype} "
                 f"device={self.device or 'cpu'}>")
 
 
 def empty(
-    shape: int | Sequence[int], dtype: object = "float32", device: Device = None,
+    shape: SupportsIndex | Sequence[int], dtype: object = "float32", device: Device = None,
     strides: Sequence[int] | None = None,
 ) -> Array:
     """An array in new memory, whose content is undefined, for the device's current stream. (+)
@@ -248,8 +266,8 @@ def empty(
     """
     if isinstance(shape, int):
         shape = (shape,)
-    elif type(shape) is not tuple:
-        shape = tuple(shape)
+    elif not isinstance(shape, tuple):
+        shape = tuple(shape) if isinstance(shape, Iterable) else (operator.index(shape),)
     code, bits, _ = _numbers_of(dtype)
     return Array._owning(_core.tensor_empty(
         shape, None if strides is None else tuple(strides), code, bits, index_of(device)))

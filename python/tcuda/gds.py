@@ -11,6 +11,7 @@ import os
 from typing import Any
 
 from . import _core
+from .handles import Unique
 
 __all__ = ["GdsFile", "gds_deregister_buffer", "gds_register_buffer", "is_available"]
 
@@ -69,7 +70,7 @@ def gds_deregister_buffer(s: Any) -> None:
     _core.file_unregister_buffer(_span(s, 0)[0])
 
 
-class GdsFile:
+class GdsFile(Unique):
     """A file that is read into device memory and written from it.
 
     `flags` are those of `os.open`: an access mode, O_CREAT and O_TRUNC. With `staging` (+) it is

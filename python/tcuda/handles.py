@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import ClassVar, TypeVar
+from typing import ClassVar, NoReturn, TypeVar
 
 _Self = TypeVar("_Self", bound="Owner")
 
 
-class Owner:
+class Unique:
+    """An object that is neither copied nor pickled: both copies would end the same handle."""
+
+    __slots__ = ()
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(f"cannot copy or pickle a {type(self).__name__}")
+
+
+class Owner(Unique):
     """Ends its handle with the last reference."""
 
     __slots__ = ("_handle", "__weakref__")
@@ -24,5 +33,6 @@ class Owner:
     def __del__(self) -> None:
         try:
             type(self)._destroy(self._handle)
+            del self._handle  # objects that end in the same cycle may still refer to this one
         except (AttributeError, RuntimeError):
             pass  # the constructor failed; the status of a forked child, for example

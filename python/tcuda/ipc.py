@@ -9,6 +9,7 @@ The sender sends the bytes of `export_memory` by any means, and the receiver ope
 from __future__ import annotations
 
 from . import _core
+from .handles import Unique
 from .streams import Stream
 
 __all__ = ["Memory", "export_memory", "withdraw"]
@@ -28,7 +29,7 @@ def withdraw(handle: bytes) -> None:
     _core.ipc_withdraw(handle)
 
 
-class Memory:
+class Memory(Unique):
     """Memory of another process, until `close` or the end of a `with` statement.
 
     `ptr` is the address that was exported, here; `size` the bytes from there to the end of the

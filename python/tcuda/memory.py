@@ -12,7 +12,7 @@ from typing import Any
 
 from . import _core
 from .devices import Device, index_of
-from .handles import Owner
+from .handles import Owner, Unique
 from .streams import Stream
 
 __all__ = [
@@ -331,7 +331,7 @@ def _get_memory_metadata() -> str:
     return _core.memory_metadata_get()
 
 
-class _Observer:
+class _Observer(Unique):
     """A function that the library calls until `remove`."""
 
     __slots__ = ("_handle",)

@@ -1,10 +1,12 @@
 """Arrays: layout, copies, DLPack and __cuda_array_interface__, and when memory is freed."""
 
 import array
+import copy
 import ctypes
 import gc
 import os
 import pathlib
+import pickle
 import struct
 import subprocess
 import sys
@@ -170,6 +172,9 @@ class Layout(ArrayTest):
     def test_shapes_of_other_types(self):
         for shape in (3, [3], range(3, 4), array.array("l", [3])):
             self.assertEqual(tcuda.empty(shape).shape, (3,))
+        number = mock.Mock(spec=["__index__"], __index__=lambda self: 3)  # an integer of NumPy
+        self.assertEqual(tcuda.empty(number).shape, (3,))
+        self.assertRaises(TypeError, tcuda.empty, 3.0)
 
     def test_dtypes_of_other_libraries(self):
         class Numpy:
@@ -250,6 +255,67 @@ class Copies(ArrayTest):
         ):
             with self.assertRaises(error):
                 call()
+
+    def test_numbers_of_another_kind(self):
+        numbers = array.array("i", [1, 2])
+        for dtype in ("float32", "bool", "complex64"):
+            made = tcuda.empty(64 // tcuda.arrays.bits_of(dtype), dtype)
+            for call in (lambda: made.copy_from(numbers), lambda: made.copy_to(numbers)):
+                with self.assertRaisesRegex(TypeError, f"format 'i', the array of {dtype}"):
+                    call()
+            made.copy_from(memoryview(numbers).cast("B"))
+            self.assertEqual(made.tobytes(), numbers.tobytes())
+        tcuda.empty(2, "uint32").copy_from(numbers)  # the same bits
+        tcuda.empty(4, "bfloat16").copy_from(array.array("H", range(4)))
+        for buffer in (array.array("q", [1]), array.array("f", [1, 2]),
+                       (ctypes.c_int.__ctype_be__ * 2)(1, 2)):
+            with self.assertRaises(TypeError):
+                tcuda.empty(2, "int32").copy_from(buffer)
+        tcuda.empty(2, "int32").copy_from((ctypes.c_int * 2)(1, 2))
+
+
+    def test_for_numpy(self):
+        with self.assertRaisesRegex(TypeError, "NumPy has no arrays on cuda:0"):
+            self.numbers().__array__()
+        try:
+            import numpy
+        except ImportError:
+            self.skipTest("there is no NumPy")
+        own = numpy.arange(6, dtype="float32")
+        host = tcuda.asarray(own)
+        self.assertEqual(numpy.asarray(host).ctypes.data, own.ctypes.data)
+        self.assertEqual(numpy.array(host, "int8").tolist(), list(range(6)))
+        self.assertNotEqual(numpy.array(host).ctypes.data, own.ctypes.data)
+        self.assertRaises(TypeError, numpy.asarray, self.numbers())
+
+
+class Ends(ArrayTest):
+    def test_no_copies_of_the_handle(self):
+        objects = [tcuda.empty(1), tcuda.Stream(), tcuda.Event(), tcuda.CUDAGraph(),
+                   tcuda.MemPool(), tcuda.Generator(), tcuda.memory.OutOfMemoryObserver(print)]
+        self.addCleanup(objects[-1].remove)
+        for each in objects:
+            for function in (copy.copy, copy.deepcopy, pickle.dumps):
+                with self.assertRaisesRegex(TypeError, f"copy or pickle a {type(each).__name__}"):
+                    function(each)
+
+    def test_in_a_cycle(self):
+        errors = []
+
+        class Node:
+            def __del__(self):
+                try:
+                    errors.append(self.array.shape)
+                except AttributeError as error:
+                    errors.append(type(error))
+
+        made = tcuda.empty(1)  # older than the node: it is finalized first
+        node = Node()
+        node.array, node.node = made, node
+        del made, node
+        gc.collect()
+        self.assertEqual(errors, [AttributeError])
+        self.assertEqual(self.allocated(), 0)
 
 
 class Export(ArrayTest):
