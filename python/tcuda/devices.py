@@ -249,13 +249,16 @@ def can_device_access_peer(device: Device, peer_device: Device) -> bool:
 
 
 def is_bf16_supported(including_emulation: bool = True) -> bool:
-    """Has the current device bfloat16 numbers, in hardware (8.0 and newer) or by emulation?"""
-    return _core.device_capability(-1) >= (8, 0) or including_emulation
+    """Has the current device bfloat16 numbers, in hardware (8.0 and newer) or by emulation?
+
+    False without a device.
+    """
+    return is_available() and (including_emulation or _core.device_capability(-1) >= (8, 0))
 
 
 def is_tf32_supported() -> bool:
-    """Has the current device TF32 numbers (8.0 and newer)?"""
-    return _core.device_capability(-1) >= (8, 0)
+    """Has the current device TF32 numbers (8.0 and newer)? False without a device."""
+    return is_bf16_supported(including_emulation=False)
 
 
 def get_arch_list() -> list[str]:

@@ -5,7 +5,7 @@ import types
 import unittest
 
 import tcuda
-from support import COUNT, OTHER, TOTAL, TestCase, simulated, two_devices
+from support import COUNT, OTHER, TOTAL, TestCase, run_program, simulated, two_devices
 
 
 class Index(TestCase):
@@ -101,6 +101,14 @@ class Properties(TestCase):
         tcuda.init()
         self.assertTrue(tcuda.is_initialized())
         tcuda.ipc_collect()
+
+    def test_without_a_driver(self):
+        run = run_program("""
+            import tcuda
+            print(tcuda.is_available(), tcuda.device_count(), tcuda.is_bf16_supported(),
+                  tcuda.is_tf32_supported(), tcuda.memory_stats())
+        """, TCUDA_BACKEND="cuda", TCUDA_CUDA_DRIVER_PATH="/absent")
+        self.assertEqual(run.stdout, "False 0 False False {}\n", run.stderr)
 
     @simulated
     @two_devices
