@@ -45,6 +45,22 @@ class Streams(unittest.TestCase):
             stream.synchronize()
         hook.assert_not_called()
 
+    def test_graph_that_ends_in_it_ends_later(self):
+        stream = tcuda.Stream()
+        graph = tcuda.CUDAGraph()
+        with tcuda.graph(graph, stream=stream):
+            address = tcuda.caching_allocator_alloc(1 << 20)
+        tcuda.caching_allocator_delete(address)
+        reserved = tcuda.memory_reserved()
+        graphs = [graph]
+        del graph
+        stream.add_callback(graphs.clear)
+        stream.synchronize()
+        self.assertEqual(graphs, [])
+        tcuda.Event()  # which ends at once
+        tcuda.empty_cache()
+        self.assertLess(tcuda.memory_reserved(), reserved)
+
     def test_is_dropped_where_the_registration_fails(self):
         def callback():
             pass
