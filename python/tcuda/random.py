@@ -36,6 +36,8 @@ def _seed_bits(seed: SupportsIndex) -> int:
 
 def _state_bytes(state: State) -> bytes:
     """The 16 bytes of a state; 8 are a seed with the offset 0."""
+    if isinstance(state, int):  # bytes() would make that many zeros
+        raise TypeError("a state is bytes, not a number: a seed is for manual_seed")
     content = bytes(state)
     if len(content) not in (8, 16):
         raise InvalidArgumentError(f"RNG state is wrong size: {len(content)} bytes, not 16")

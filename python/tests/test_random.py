@@ -44,6 +44,9 @@ class States(TestCase):
             tcuda.set_rng_state(kind(state), f"cuda:{OTHER}")
             self.assertEqual(tcuda.get_rng_state(OTHER), state)
         self.assertRaises(ValueError, tcuda.set_rng_state, state[:-1])
+        for number in (16, 1 << 60):  # bytes(number) would be zeros
+            self.assertRaises(TypeError, tcuda.set_rng_state, number)
+            self.assertRaises(TypeError, tcuda.Generator(0).set_state, number)
 
     def test_all(self):
         states = [struct.pack("<QQ", seed, 4) for seed in range(1, COUNT + 1)]
