@@ -52,16 +52,26 @@ class RemovableHandle:
 Hook = Callable[["CUDAGraph"], object]
 
 
-def _register(graph: int | None, event: int, hook: Hook) -> RemovableHandle:
-    """Registers a hook of a graph, or of all."""
+def _register(
+    graph: int | None, event: int, hook: Hook, observers: set[int] | None = None
+) -> RemovableHandle:
+    """Registers a hook of a graph, or of all; `observers` are those of the graph's hooks."""
 
     def call(event: int, handle: int) -> None:
         graph = _graphs.get(handle)
         if graph is not None:
             hook(graph)
 
+    observers = set() if observers is None else observers
     observer = _core.graph_on_event(graph, event, call)
-    return RemovableHandle(lambda: _core.observer_destroy(observer))
+    observers.add(observer)
+
+    def remove() -> None:
+        if observer in observers:
+            observers.remove(observer)
+            _core.observer_destroy(observer)
+
+    return RemovableHandle(remove)
 
 
 def _mode(capture_error_mode: str) -> int:
@@ -100,17 +110,24 @@ class CUDAGraph(Owner):
     >>> g.replay()
     """
 
-    __slots__ = ("_is_ending", "_is_used", "_keeps", "_retained")
+    __slots__ = ("_is_ending", "_is_used", "_keeps", "_observers", "_retained")
     _destroy = _core.graph_destroy
     _retained: dict[object, object]
 
     def __init__(self, keep_graph: bool = False) -> None:
+        self._observers: set[int] = set()
         self._handle = _core.graph_create(keep_graph)
         self._keeps = bool(keep_graph)
         self._is_used = False  # captured, or the library keeps something for the handle
         self._is_ending = False  # between both parts of the end of a capture
         self._retained = {}
         _graphs[self._handle] = self
+
+    def __del__(self) -> None:
+        super().__del__()  # calls hooks
+        observers = getattr(self, "_observers", None)
+        while observers:
+            self._end(_core.observer_destroy, observers.pop())
 
     @staticmethod
     def get_currently_capturing_graph() -> CUDAGraph | None:
@@ -246,7 +263,7 @@ class CUDAGraph(Owner):
 
     def _register(self, event: int, hook: Hook) -> RemovableHandle:
         self._is_used = True
-        return _register(self._handle, event, hook)
+        return _register(self._handle, event, hook, self._observers)
 
     def begin_capture_to_if_node(self, predicate: int) -> None:
         """Begins work that a replay runs if the byte at a device address is not 0."""

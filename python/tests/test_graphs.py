@@ -129,6 +129,19 @@ class Hooks(GraphTest):
         self.assertIs(hook.call_args[0][0].exc_type, ZeroDivisionError)
         self.assertEqual(self.value(self.address), 14)
 
+    def test_hooks_end_with_the_object(self):
+        called = []
+        graph = tcuda.CUDAGraph()
+        handles = [graph.register_replay_start_hook(called.append),
+                   graph.register_destroy_callback(lambda graph: called.append(1))]
+        handles[0].remove()
+        with mock.patch.object(_core, "observer_destroy", wraps=_core.observer_destroy) as destroy:
+            del graph
+            self.assertEqual(destroy.call_count, 1)
+            for handle in handles:
+                handle.remove()
+            self.assertEqual(destroy.call_count, 1)
+
     def test_end_of_the_object(self):
         graph, called = tcuda.CUDAGraph(), []
         graph.register_destroy_callback(lambda graph: called.append(graph.raw_cuda_graph_exec()))
