@@ -8,7 +8,7 @@ import tempfile
 import unittest
 
 import tcuda
-from support import run_program
+from support import OTHER, run_program
 from tcuda import _core, jiterator
 from tcuda.arrays import tensor_list
 
@@ -70,9 +70,9 @@ class Calls(unittest.TestCase):
         both = jiterator._create_multi_output_jit_fn(
             "template <typename T> void f(T x, T &twice, T &square) { twice = 2*x; square = x*x; }",
             2)
-        results = both(made("h", [3, -4], "int16", device=1))
+        results = both(made("h", [3, -4], "int16", device=OTHER))
         self.assertEqual([values("h", result) for result in results], [[6, -8], [9, 16]])
-        self.assertEqual([result.device.index for result in results], [1, 1])
+        self.assertEqual([result.device.index for result in results], [OTHER, OTHER])
 
     def test_invalid_code(self):
         wrong = jiterator._create_jit_fn("template <typename T> T f(T x) { return y; }")
