@@ -30,6 +30,9 @@ _MODES = {
     "relaxed": _core.CAPTURE_RELAXED,
 }
 
+# A pool, or the numbers of one whose object lives, as PyTorch has them.
+Pool = MemPool | tuple[int, int]
+
 # The graphs of this package, by handle.
 _graphs: weakref.WeakValueDictionary[int, CUDAGraph] = weakref.WeakValueDictionary()
 
@@ -135,7 +138,7 @@ class CUDAGraph(Owner):
         return _graphs.get(_core.graph_capturing(None))
 
     def capture_begin(
-        self, pool: MemPool | None = None, capture_error_mode: str = "global"
+        self, pool: Pool | None = None, capture_error_mode: str = "global"
     ) -> None:
         """Begins to capture the work of the current stream; `graph` does this and more."""
         self._is_used = True
@@ -286,9 +289,9 @@ class CUDAGraph(Owner):
         _core.graph_conditional_end(self._handle)
 
 
-def _pool(pool: MemPool | None) -> int | None:
+def _pool(pool: Pool | None) -> int | None:
     """The handle of a pool."""
-    return None if pool is None else pool._handle
+    return None if pool is None else MemPool._of(pool)._handle
 
 
 class _GraphType(type):
@@ -310,7 +313,7 @@ class graph(metaclass=_GraphType):
         "cuda_graph", "pool", "stream", "capture_error_mode", "enable_annotations", "_previous")
 
     def __init__(
-        self, cuda_graph: CUDAGraph, pool: MemPool | None = None, stream: Stream | None = None,
+        self, cuda_graph: CUDAGraph, pool: Pool | None = None, stream: Stream | None = None,
         capture_error_mode: str = "global", enable_annotations: bool = False,
     ) -> None:
         self.cuda_graph = cuda_graph
@@ -408,7 +411,7 @@ class _GraphedCallable:
 
 def make_graphed_callables(
     callables: Any, sample_args: tuple[Any, ...], num_warmup_iters: int = 3,
-    allow_unused_input: bool = False, pool: MemPool | None = None,
+    allow_unused_input: bool = False, pool: Pool | None = None,
 ) -> Any:
     """Captures a function over arrays, or several that will be called in this order.
 

@@ -7,8 +7,9 @@ import json
 import pickle
 import sys
 import warnings
+import weakref
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, ClassVar
 
 from . import _core
 from .devices import Device, index_of
@@ -436,6 +437,7 @@ class MemPool(Owner):
     __slots__ = ("_allocator",)
     _destroy = _core.mem_pool_destroy
     _allocator: CUDAPluggableAllocator | None
+    _live: ClassVar[weakref.WeakValueDictionary[int, MemPool]] = weakref.WeakValueDictionary()
 
     def __init__(
         self, allocator: CUDAPluggableAllocator | None = None, use_on_oom: bool = False,
@@ -446,12 +448,24 @@ class MemPool(Owner):
         self._handle = _core.mem_pool_create(
             None if allocator is None else allocator._handle, flags)
         self._allocator = allocator
+        self._live[self._handle] = self
 
     @classmethod
     def _owning(cls, handle: int) -> MemPool:
         self = super()._owning(handle)
         self._allocator = None
+        cls._live[handle] = self
         return self
+
+    @classmethod
+    def _of(cls, pool: MemPool | tuple[int, int]) -> MemPool:
+        """A pool, or the one that has these numbers and an object."""
+        if isinstance(pool, MemPool):
+            return pool
+        for found in list(cls._live.values()):
+            if found.id == pool:
+                return found
+        raise ValueError(f"no MemPool has the id {pool!r}: keep its object while the id is used")
 
     @property
     def id(self) -> tuple[int, int]:

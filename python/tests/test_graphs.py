@@ -189,6 +189,18 @@ class Pools(GraphTest):
         blocks = [block["address"] for segment in pool.snapshot() for block in segment["blocks"]]
         self.assertIn(address, blocks)
 
+    def test_by_its_numbers(self):
+        pools = [tcuda.MemPool(), tcuda.MemPool(), tcuda.graph_pool_handle()]
+        for pool in pools:
+            graph = tcuda.CUDAGraph()
+            with tcuda.graph(graph, pool=pool.id):
+                self.fill(self.address, 1)
+            self.assertEqual(graph.pool(), pool)
+        numbers = pools[0].id
+        del pools, pool
+        with self.assertRaisesRegex(ValueError, "keep its object"):
+            tcuda.CUDAGraph().capture_begin(numbers)
+
     def test_of_a_graph(self):
         graph, pool = tcuda.CUDAGraph(), tcuda.graph_pool_handle()
         self.assertRaises(tcuda.CudaError, graph.pools)
