@@ -232,6 +232,47 @@ static void frames_end_with_their_call(void)
     record(TCUDA_HISTORY_OFF, TCUDA_RECORD_CLEAR);
 }
 
+/* An observer of an allocation: frees a block, and empties the cache, from places of its own. */
+static int32_t gives(void *block, int32_t device, size_t bytes, size_t limit_bytes,
+    size_t free_bytes)
+{
+    (void)device, (void)bytes, (void)limit_bytes, (void)free_bytes;
+    const place outer = here;
+    at("gives", 31);
+    CHECK_OK(tcuda_free(*(void **)block));
+    at("empties_within", 32);
+    CHECK_OK(tcuda_memory_empty_cache());
+    here = outer;
+    return 1;
+}
+
+/* A call within an allocation has its own frames, and the allocation keeps its own. */
+static void calls_within_a_call_have_their_own_frames(void)
+{
+    enum { LARGE = 64 * MIB };
+    size_t free_bytes = 0, total = 0, needed = 0;
+    char json[1024] = "", expected[256];
+    void *block = NULL, *wanted = NULL;
+    tcuda_observer *observer = NULL;
+    CHECK_OK(tcuda_memory_empty_cache());
+    CHECK_OK(tcuda_memory_info(0, &free_bytes, &total));
+    CHECK_OK(tcuda_malloc(LARGE, 0, NULL, &block));
+    CHECK_OK(tcuda_memory_fraction_set(0, 1.5 * LARGE / (double)total));
+    CHECK_OK(tcuda_memory_on_out_of_memory(gives, &block, NULL, &observer));
+    record(TCUDA_HISTORY_ALL, TCUDA_RECORD_CLEAR);
+    at("wants", 33);
+    snprintf(expected, sizeof expected, "[{\"name\":\"%s\"", here.name);
+    CHECK_OK(tcuda_malloc(LARGE, 0, NULL, &wanted));
+    CHECK_OK(tcuda_memory_frames_of(wanted, json, sizeof json, &needed));
+    CHECK_EQ(strncmp(json, expected, strlen(expected)), 0);
+    CHECK(count_in_snapshot("gives", 31) >= 1);
+    CHECK(count_in_snapshot("empties_within", 32) >= 1);
+    record(TCUDA_HISTORY_OFF, TCUDA_RECORD_CLEAR);
+    CHECK_OK(tcuda_observer_destroy(observer));
+    CHECK_OK(tcuda_memory_fraction_set(0, 1.0));
+    CHECK_OK(tcuda_free(wanted));
+}
+
 int main(void)
 {
     SKIP_WITHOUT_GPU();
@@ -242,5 +283,6 @@ int main(void)
     released_memory_has_frames(TCUDA_FRAMES_ALL, 12, true);
     released_memory_has_frames(TCUDA_FRAMES_ALLOC, 13, false);
     frames_end_with_their_call();
+    calls_within_a_call_have_their_own_frames();
     return finish();
 }

@@ -2199,9 +2199,10 @@ typedef void (*tcuda_memory_event_fn)(void *user_data, const tcuda_memory_event 
 #define TCUDA_ACTION_SEGMENT_FREE 4  /**< "segment_free": such memory goes back. */
 #define TCUDA_ACTION_SEGMENT_MAP 5   /**< "segment_map": memory was mapped. */
 #define TCUDA_ACTION_SEGMENT_UNMAP 6 /**< "segment_unmap": memory is unmapped. */
-#define TCUDA_ACTION_SNAPSHOT 7      /**< "snapshot": a snapshot was taken. */
-#define TCUDA_ACTION_OOM 8           /**< "oom": an allocation failed for want of memory. */
-#define TCUDA_ACTION_ANNOTATE 9      /**< "annotate": tcuda_memory_annotate. */
+/** "snapshot": a snapshot was taken; later ones have this event. */
+#define TCUDA_ACTION_SNAPSHOT 7
+#define TCUDA_ACTION_OOM 8      /**< "oom": an allocation failed for want of memory. */
+#define TCUDA_ACTION_ANNOTATE 9 /**< "annotate": tcuda_memory_annotate. */
 
 /**
  * Registers a function that is called for each event of the allocators: of the blocks and segments

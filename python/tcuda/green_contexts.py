@@ -239,7 +239,7 @@ class GreenContext(_Multiprocessors):
 
     @staticmethod
     def max_workqueue_concurrency(device_id: Device = None) -> int:
-        """The most streams whose work the driver can submit side by side. CUDA 13.1."""
+        """The most streams whose work the driver can submit concurrently. CUDA 13.1."""
         return _core.device_workqueue_concurrency(index_of(device_id))
 
     @property

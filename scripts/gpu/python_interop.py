@@ -120,7 +120,7 @@ def torch_is_waited_for_by_tcuda(tcuda, torch):
 
 @check
 def torch_uses_memory_after_its_end(tcuda, torch):
-    """Memory of an ended array is not given out while a stream of PyTorch still reads it."""
+    """Memory of an ended array is not reused while a stream of PyTorch still reads it."""
     reader = torch.cuda.Stream()
     with torch.cuda.stream(reader):
         made = numbers(tcuda, MIB)
@@ -130,7 +130,7 @@ def torch_uses_memory_after_its_end(tcuda, torch):
         del made
     other = tcuda.empty(MIB)
     assert not reader.query(), "the work was done before"
-    assert other.address != address, "the memory was given out"
+    assert other.address != address, "the memory was reused"
     reader.synchronize()
     assert torch.equal(result, torch.arange(float(MIB), device="cuda"))
     del other

@@ -34,7 +34,7 @@ pub const TCUDA_ACTION_SEGMENT_FREE: tcuda_memory_action = 4;
 pub const TCUDA_ACTION_SEGMENT_MAP: tcuda_memory_action = 5;
 /// "segment_unmap": memory is unmapped.
 pub const TCUDA_ACTION_SEGMENT_UNMAP: tcuda_memory_action = 6;
-/// "snapshot": a snapshot was taken.
+/// "snapshot": a snapshot was taken; later ones have this event.
 pub const TCUDA_ACTION_SNAPSHOT: tcuda_memory_action = 7;
 /// "oom": an allocation failed for want of memory.
 pub const TCUDA_ACTION_OOM: tcuda_memory_action = 8;

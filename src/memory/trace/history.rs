@@ -108,28 +108,58 @@ pub fn is_on() -> bool {
     RECORDER.is_some() || listeners::is_on()
 }
 
-/// The frames of this thread's current call. Events after its end do not get them.
+/// The frames of this thread's current call. Events after its end do not get them. A call within a
+/// call, of an observer for example, has frames of its own, and leaves those of the outer one.
 #[must_use]
 pub struct CallFrames {
-    are_gathered: bool,
+    /// None: nothing is recorded.
+    outer: Option<Gathered>,
+}
+
+/// What a call has gathered, and no event has taken.
+struct Gathered {
+    is_pending: bool,
+    pin: Pin,
+    stream: u64,
 }
 
 impl CallFrames {
     #[inline(always)]
     fn gather(needed: FramesFor, stream: impl FnOnce() -> u64) -> CallFrames {
-        let are_gathered = is_on();
-        if are_gathered {
+        let outer = is_on().then(Gathered::take);
+        if outer.is_some() {
             capture_stack(needed, stream());
         }
-        CallFrames { are_gathered }
+        CallFrames { outer }
     }
 }
 
 impl Drop for CallFrames {
     #[inline(always)]
     fn drop(&mut self) {
-        if self.are_gathered {
-            STATE.with(|state| state.is_pending.set(false));
+        if let Some(outer) = self.outer.take() {
+            outer.restore();
+        }
+    }
+}
+
+impl Gathered {
+    #[cold]
+    fn take() -> Gathered {
+        let is_pending = STATE.with(|state| state.is_pending.replace(false));
+        let pin = match is_pending {
+            true => ManuallyDrop::into_inner(PINNED.replace(Pin::UNDROPPED)),
+            false => Pin::NONE,
+        };
+        Gathered { is_pending, pin, stream: STREAM.get() }
+    }
+
+    #[cold]
+    fn restore(self) {
+        STATE.with(|state| state.is_pending.set(self.is_pending));
+        if self.is_pending {
+            replace_pin(self.pin);
+            STREAM.set(self.stream);
         }
     }
 }
