@@ -262,7 +262,7 @@ class Errors(Case):
         current_stream=cuda.current_stream, memory_stats=cuda.memory_stats,
     )
     def test_cpu(self, call):
-        with self.assertRaisesRegex(ValueError, "Expected a cuda device, but got: cpu"):
+        with self.assertRaises(ValueError):
             call("cpu")
 
     @each(

@@ -382,13 +382,13 @@ class Errors(GraphCase):
             self.assertRaises(RuntimeError, cuda.CUDAGraph().capture_end)
 
     def test_mode(self):
-        with self.assertRaisesRegex(RuntimeError, "Unknown capture error mode"):
+        with self.assertRaises(RuntimeError):
             with cuda.graph(cuda.CUDAGraph(), capture_error_mode="some"):
                 pass
 
     def test_mode_by_hand(self):
         with cuda.stream(cuda.Stream()):
-            with self.assertRaisesRegex(RuntimeError, "Unknown capture error mode"):
+            with self.assertRaises(RuntimeError):
                 cuda.CUDAGraph().capture_begin(capture_error_mode="some")
 
     def test_instantiate_before_the_capture(self):

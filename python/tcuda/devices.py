@@ -47,11 +47,11 @@ def index_of(device: Device) -> int:
     if isinstance(device, str):
         kind, colon, number = device.partition(":")
         if kind != "cuda" or (colon and not number.isdecimal()):
-            raise InvalidArgumentError(f"Expected a cuda device, but got: {device}")
+            raise InvalidArgumentError(f"{device} is no CUDA device: use an ordinal or cuda:0")
         return int(number) if colon else -1
     if isinstance(device, _DeviceLike):
         if device.type != "cuda":
-            raise InvalidArgumentError(f"Expected a cuda device, but got: {device}")
+            raise InvalidArgumentError(f"{device} is no CUDA device: use an ordinal or cuda:0")
         return -1 if device.index is None else device.index
     return operator.index(device)
 
@@ -60,7 +60,7 @@ def _existing(device: Device) -> int:
     """The ordinal of a device, which is not negative; -1 for the current one."""
     index = index_of(device)
     if index < 0 and isinstance(device, int):
-        raise InvalidDeviceError(f"Invalid device id: {device}")
+        raise InvalidDeviceError(f"the ordinal of a device is {device}, which is negative")
     return index
 
 
@@ -160,7 +160,7 @@ def set_device(device: Device) -> None:
     index = index_of(device)
     if index < 0 and type(device) is not int:
         raise InvalidArgumentError(
-            f"Expected a device with an index or an integer, but got: {device}")
+            f"{device} names no device: pass an ordinal, or cuda:0 with its number")
     _core.device_set(index)
 
 

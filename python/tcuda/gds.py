@@ -115,14 +115,14 @@ class GdsFile(Unique):
     def register_handle(self) -> None:
         """Opens and registers the file again after `deregister_handle`, with what it contains."""
         if self._file:
-            raise RuntimeError("Cannot register a handle that is already registered.")
+            raise RuntimeError(f"{self.filename} is registered already")
         self._file = _core.file_open(self.filename, self._flags)
         self._flags &= ~_core.FILE_TRUNCATE
 
     def deregister_handle(self) -> None:
         """Ends the registration and closes the file; calls of other threads end first."""
         if not self._file:
-            raise RuntimeError("Cannot deregister a handle that is not registered.")
+            raise RuntimeError(f"{self.filename} is not registered")
         file, self._file = self._file, 0
         _core.file_close(file)
 
@@ -132,7 +132,7 @@ class GdsFile(Unique):
         The current stream's work is waited for. A file that ends before the buffer is an EOFError.
         """
         address, size = _span(storage, size)
-        done = _core.file_read(self._registered("load data from"), address, size, offset, None)
+        done = _core.file_read(self._registered(), address, size, offset, None)
         if done < size:
             raise EOFError(f"{self.filename} has {done} bytes from {offset} on, not {size}")
 
@@ -140,11 +140,11 @@ class GdsFile(Unique):
         """Writes a buffer to the file, from `offset` in bytes on, after the current stream's work.
         """
         address, size = _span(storage, size)
-        _core.file_write(self._registered("save data to"), address, size, offset, None)
+        _core.file_write(self._registered(), address, size, offset, None)
 
-    def _registered(self, what: str) -> int:
+    def _registered(self) -> int:
         if not self._file:
-            raise RuntimeError(f"Cannot {what} a file that is not registered.")
+            raise RuntimeError(f"{self.filename} is not registered: call register_handle()")
         return self._file
 
     def __del__(self) -> None:

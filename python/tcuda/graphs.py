@@ -81,8 +81,7 @@ def _mode(capture_error_mode: str) -> int:
     """The number of a mode."""
     if capture_error_mode not in _MODES:
         raise InvalidArgumentError(
-            f"Unknown capture error mode. Expected one of {', '.join(_MODES)}, "
-            f"got {capture_error_mode}")
+            f"capture_error_mode is {capture_error_mode!r}: pass one of {', '.join(_MODES)}")
     return _MODES[capture_error_mode]
 
 

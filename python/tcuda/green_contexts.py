@@ -45,20 +45,21 @@ def _groups(**options: object) -> bytes:
     """The groups of a split, each a tcuda_sm_group; what is no list counts for all groups."""
     lengths = {len(value) for value in options.values() if isinstance(value, (list, tuple))}
     if len(lengths) > 1:
-        raise ValueError("All sequence options must have the same length")
+        raise ValueError(
+            f"the lists have {sorted(lengths)} entries: each group needs one of every list")
     count = lengths.pop() if lengths else 1
     if count == 0:
-        raise ValueError("A split must contain at least one group")
+        raise ValueError("the lists are empty: a split has one group or more")
     columns = [value if isinstance(value, (list, tuple)) else [value] * count
                for value in options.values()]
     for name, column in zip(options, columns):
         for entry in column:
             if name == "backfill":
                 if not isinstance(entry, bool):
-                    raise ValueError("backfill entries must be bool values")
+                    raise ValueError(f"backfill is {entry!r}: pass True or False")
             elif not (isinstance(entry, int) and entry >= 0 and not isinstance(entry, bool)
                       or entry is None and name == "locality_domain_id"):
-                raise ValueError(f"{name} entries must be nonnegative integers, got {entry!r}")
+                raise ValueError(f"{name} is {entry!r}: pass an integer from 0 on")
     groups = b""
     for index, (sms, together, preferred, backfill, domain) in enumerate(zip(*columns)):
         if sms == 0 and backfill and index < count - 1:
@@ -188,19 +189,18 @@ class GreenContext(_Multiprocessors):
         workqueue_concurrency_limit: int | None = None,
     ) -> None:
         if workqueue_scope not in _SCOPES:
-            raise ValueError("workqueue_scope must be 'device_ctx' or 'balanced', "
-                             f"got '{workqueue_scope}'")
+            raise ValueError(f"workqueue_scope is {workqueue_scope!r}: pass 'device_ctx', "
+                             "'balanced' or None")
         if sm_partition is not None and not isinstance(sm_partition, SMPartition):
-            raise TypeError("sm_partition must be an SMPartition")
+            raise TypeError(f"sm_partition is {sm_partition!r}: pass an SMPartition")
         if num_sms is not None and sm_partition is not None:
-            raise ValueError("num_sms and sm_partition are mutually exclusive")
+            raise ValueError("pass num_sms or sm_partition, not both")
         if num_sms is None and sm_partition is None and workqueue_scope is None:
-            raise RuntimeError(
-                "At least one of num_sms, sm_partition, or workqueue_scope must be specified")
+            raise RuntimeError("pass num_sms, sm_partition or workqueue_scope")
         if workqueue_concurrency_limit is not None and workqueue_scope is None:
-            raise RuntimeError("workqueue_concurrency_limit requires workqueue_scope to be set")
+            raise RuntimeError("pass workqueue_scope with workqueue_concurrency_limit")
         if num_sms is not None and num_sms < 1:
-            raise RuntimeError(f"Invalid number of SMs requested for green context: {num_sms}")
+            raise RuntimeError(f"num_sms is {num_sms}: pass 1 or more")
         size = struct.calcsize("NIiI4x")
         options = _packed("NIiI4x", size, num_sms or 0, _SCOPES[workqueue_scope],
                           workqueue_concurrency_limit or 0)

@@ -179,9 +179,9 @@ class IpcHandle(cuda.IpcHandle):  # type: ignore[misc]
     def open(self, context: Any) -> Any:
         """The memory of the other process, until `close`; a copy of it on another device."""
         if self.base is not None:
-            raise ValueError("opening IpcHandle from original process")
+            raise ValueError("the memory is of this process: use its array")
         if self._impl is not None:
-            raise ValueError("IpcHandle is already opened")
+            raise ValueError("the handle is open: close it first")
         address, _ = _core.ipc_import(self.handle, None)
         owner, user = _core.device_of(address), int(context.device.id)
         _core.device_synchronize(owner)
@@ -201,7 +201,7 @@ class IpcHandle(cuda.IpcHandle):  # type: ignore[misc]
     def close(self) -> None:
         """Ends the use of the memory, after the work of the device."""
         if self._impl is None:
-            raise ValueError("IpcHandle not opened")
+            raise ValueError("the handle is not open")
         memory, self._impl = self._impl, None
         if not memory.is_managed:
             numba_driver.driver.cuCtxSynchronize()

@@ -40,7 +40,7 @@ def _state_bytes(state: State) -> bytes:
         raise TypeError("a state is bytes, not a number: a seed is for manual_seed")
     content = bytes(state)
     if len(content) not in (8, 16):
-        raise InvalidArgumentError(f"RNG state is wrong size: {len(content)} bytes, not 16")
+        raise InvalidArgumentError(f"a state has 8 or 16 bytes, not {len(content)}")
     return content.ljust(16, b"\0")
 
 

@@ -56,7 +56,7 @@ class Access:
                    access["bytes"])
 
     def __str__(self) -> str:
-        trace = f"\nWith stack trace:\n{self.stack_trace}" if self.stack_trace else ""
+        trace = f"\n{self.stack_trace}" if self.stack_trace else ""
         return f"{self.operator}\n{self.type} {self.size} bytes at {self.data_ptr:#x}{trace}\n"
 
 
@@ -82,14 +82,11 @@ class UnsynchronizedAccessError(SynchronizationError):
 
     def __str__(self) -> str:
         current, previous = self.current_access, self.previous_access
-        allocation = (f"Memory was allocated:\n{self.allocation_stack_trace}"
-                      if self.allocation_stack_trace else "Trace for its allocation not found.")
         return (
-            "============================\n"
-            f"CSAN detected a possible data race on {self.size} bytes at {self.data_ptr:#x}\n"
-            f"Access by stream {current.stream} during:\n{current}\n"
-            f"Previous access by stream {previous.stream} during:\n{previous}\n"
-            f"{allocation}\n{self.missing}")
+            f"possible data race on {self.size} bytes at {self.data_ptr:#x}\n"
+            f"stream {current.stream}: {current}\n"
+            f"before it stream {previous.stream}: {previous}\n"
+            f"allocation: {self.allocation_stack_trace or 'unknown'}\n{self.missing}")
 
 
 class CUDASanitizerErrors(Exception):
@@ -100,7 +97,7 @@ class CUDASanitizerErrors(Exception):
         self.errors = errors
 
     def __str__(self) -> str:
-        return f"detected {len(self.errors)} errors"
+        return f"data races: {len(self.errors)}, see `errors`"
 
 
 class _ThreadState(threading.local):

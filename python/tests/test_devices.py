@@ -20,7 +20,7 @@ class Index(TestCase):
     def test_what_does_not(self):
         for other in ("cpu", "cuda:", "cuda:x", "cuda:-1", types.SimpleNamespace(
                 type="cpu", index=0)):
-            with self.assertRaisesRegex(ValueError, "Expected a cuda device"):
+            with self.assertRaisesRegex(ValueError, "is no CUDA device"):
                 tcuda.synchronize(other)
         self.assertRaises(TypeError, tcuda.synchronize, 1.0)
         self.assertRaises(tcuda.CudaError, tcuda.synchronize, COUNT)

@@ -89,13 +89,13 @@ class Partitions(TestCase):
     def test_options_of_groups(self):
         whole = SMPartition.from_device(0)
         for message, options in {
-            "same length": {"num_sms": (8, 8), "backfill": (True,)},
-            "at least one group": {"num_sms": ()},
-            "num_sms entries must be": {"num_sms": -1},
-            "coscheduled_sm_count entries": {"coscheduled_sm_count": True},
-            "backfill entries must be bool": {"backfill": 1},
+            "of every list": {"num_sms": (8, 8), "backfill": (True,)},
+            "the lists are empty": {"num_sms": ()},
+            "num_sms is -1: pass an integer": {"num_sms": -1},
+            "coscheduled_sm_count is True": {"coscheduled_sm_count": True},
+            "backfill is 1": {"backfill": 1},
             "only the last group": {"num_sms": (0, 8), "backfill": True},
-            "locality_domain_id entries": {"locality_domain_id": "0"},
+            "locality_domain_id is .0.": {"locality_domain_id": "0"},
         }.items():
             with self.assertRaisesRegex(ValueError, message):
                 whole.split(**options)

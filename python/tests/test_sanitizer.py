@@ -38,7 +38,7 @@ class Reports(SanitizerTest):
         with self.assertRaises(CUDASanitizerErrors) as raised:
             self.write(self.second, 8)
         (error,) = raised.exception.errors
-        self.assertEqual(str(raised.exception), "detected 1 errors")
+        self.assertEqual(str(raised.exception), "data races: 1, see `errors`")
         self.assertIsInstance(error, UnsynchronizedAccessError)
         self.assertIsInstance(error, SynchronizationError)
         self.assertEqual((error.data_ptr, error.size), (self.address + 8, 8))
@@ -63,9 +63,9 @@ class Reports(SanitizerTest):
         text = str(raised.exception.errors[0])
         self.assertEqual(self.printed.getvalue(), text + "\n")
         for part in (f"possible data race on 4 bytes at {address:#x}",
-                     f"Access by stream {self.second.stream_id} during:\ntcuda_fill\nwriting to",
-                     f"Previous access by stream {self.first.stream_id} during:\ntcuda_fill",
-                     "Memory was allocated:", "test_text", "must wait for"):
+                     f"\nstream {self.second.stream_id}: tcuda_fill\nwriting to",
+                     f"before it stream {self.first.stream_id}: tcuda_fill",
+                     "allocation: ", "test_text", "must wait for"):
             self.assertIn(part, text)
         tcuda.synchronize()
 
