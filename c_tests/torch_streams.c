@@ -7,6 +7,7 @@
 enum { GLOBAL = 0 };
 
 typedef struct CUgraph_st graph;
+typedef struct CUgraphExec_st executable;
 
 static struct {
     int (*create)(struct CUstream_st **stream, unsigned flags, int priority);
@@ -14,6 +15,9 @@ static struct {
     int (*begin)(struct CUstream_st *stream, int mode);
     int (*end)(struct CUstream_st *stream, graph **graph);
     int (*destroy_graph)(graph *graph);
+    int (*instantiate)(executable **exec, graph *graph, unsigned long long flags);
+    int (*launch)(executable *exec, struct CUstream_st *stream);
+    int (*destroy_exec)(executable *exec);
     int (*memset)(unsigned long long address, unsigned char value, size_t bytes,
         struct CUstream_st *stream);
 } driver;
@@ -33,6 +37,9 @@ static void find_driver(void)
     find("cuStreamBeginCapture", &driver.begin);
     find("cuStreamEndCapture", &driver.end);
     find("cuGraphDestroy", &driver.destroy_graph);
+    find("cuGraphInstantiateWithFlags", &driver.instantiate);
+    find("cuGraphLaunch", &driver.launch);
+    find("cuGraphExecDestroy", &driver.destroy_exec);
     find("cuMemsetD8Async", &driver.memset);
 }
 
@@ -78,13 +85,18 @@ static void begin_capture(struct CUstream_st *stream, uint64_t id0, uint64_t id1
     CHECK_EQ(driver.begin(stream, GLOBAL), 0);
 }
 
-static void end_capture(struct CUstream_st *stream, uint64_t id0, uint64_t id1)
+static graph *end_capture_of_graph(struct CUstream_st *stream, uint64_t id0, uint64_t id1)
 {
     graph *made = NULL;
     CHECK_EQ(driver.end(stream, &made), 0);
     tcuda_torch_end_allocate_to_pool(0, id0, id1);
     expect_silence();
-    CHECK_EQ(driver.destroy_graph(made), 0);
+    return made;
+}
+
+static void end_capture(struct CUstream_st *stream, uint64_t id0, uint64_t id1)
+{
+    CHECK_EQ(driver.destroy_graph(end_capture_of_graph(stream, id0, id1)), 0);
 }
 
 static void *allocate_and_free(void *stream)
@@ -179,6 +191,77 @@ static void two_captures_have_two_pools(void)
     expect_silence();
 }
 
+static void *open_late(void *argument)
+{
+    sleep_ms(50);
+    gate_open(argument);
+    return NULL;
+}
+
+/* The memory of a graph that is gone stays until its last launch is over, on whatever stream that
+ * is: neither another graph gets it, nor the driver. The pool is PyTorch's, or of the host. */
+static void memory_waits_for_launches_elsewhere(bool of_host)
+{
+    struct CUstream_st *stream = NULL, *elsewhere = NULL;
+    tcuda_stream *wrapped = NULL;
+    tcuda_mem_pool *pool = NULL;
+    CHECK_EQ(driver.create(&stream, 1, 0), 0);
+    CHECK_EQ(driver.create(&elsewhere, 1, 0), 0);
+    CHECK_OK(tcuda_stream_from_external(0, elsewhere, &wrapped));
+    if (of_host) {
+        CHECK_OK(tcuda_mem_pool_create(NULL, 0, &pool));
+        CHECK_OK(tcuda_mem_pool_begin(pool, 0));
+        CHECK_EQ(driver.begin(stream, GLOBAL), 0);
+    } else {
+        begin_capture(stream, 20, 0);
+    }
+    void *block = torch_malloc(8 * MIB, 0, stream);
+    CHECK_EQ(driver.memset((uintptr_t)block, 7, 8 * MIB, stream), 0);
+    graph *made = NULL;
+    if (of_host) {
+        CHECK_EQ(driver.end(stream, &made), 0);
+        CHECK_OK(tcuda_mem_pool_end(pool, 0));
+    } else {
+        made = end_capture_of_graph(stream, 20, 0);
+    }
+    executable *exec = NULL;
+    CHECK_EQ(driver.instantiate(&exec, made, 0), 0);
+    CHECK_EQ(driver.launch(exec, elsewhere), 0);
+    CHECK_OK(tcuda_stream_synchronize(wrapped));
+
+    gate held;
+    gate_close(&held, wrapped);
+    CHECK_EQ(driver.launch(exec, elsewhere), 0);
+    torch_free(block);
+    if (of_host)
+        CHECK_OK(tcuda_mem_pool_destroy(pool));
+    else
+        tcuda_torch_release_pool(0, 20, 0);
+    CHECK_EQ(driver.destroy_exec(exec), 0);
+    CHECK_EQ(driver.destroy_graph(made), 0);
+    begin_capture(stream, 21, 0);
+    void *other = torch_malloc(8 * MIB, 0, stream);
+    CHECK(other != block);
+    /* A wait would break the capture. */
+    const size_t before = reserved();
+    tcuda_torch_reset();
+    CHECK_EQ(reserved(), before);
+    torch_free(other);
+    end_capture(stream, 21, 0);
+    tcuda_torch_release_pool(0, 21, 0);
+
+    pthread_t opener = start_thread(open_late, &held);
+    tcuda_torch_reset();
+    CHECK(atomic_load(&held.is_open) || !runs_late());
+    CHECK_EQ(reserved(), 0);
+    CHECK_EQ(pthread_join(opener, NULL), 0);
+    CHECK_OK(tcuda_device_synchronize(0));
+    CHECK_OK(tcuda_stream_destroy(wrapped));
+    CHECK_EQ(driver.destroy(stream), 0);
+    CHECK_EQ(driver.destroy(elsewhere), 0);
+    expect_silence();
+}
+
 int main(void)
 {
     SKIP_WITHOUT_GPU();
@@ -189,6 +272,8 @@ int main(void)
     a_capture_has_memory_of_its_own();
     streams_of_others_are_found_again();
     two_captures_have_two_pools();
+    memory_waits_for_launches_elsewhere(false);
+    memory_waits_for_launches_elsewhere(true);
     CHECK_OK(tcuda_set_log_callback(TCUDA_LOG_OFF, NULL, NULL, NULL));
     return finish();
 }

@@ -453,6 +453,42 @@ def check_graphs():
     return f"pools {sorted(pools)}; make_graphed_callables"
 
 
+def check_graph_end():
+    """The memory of a graph that ends while its replay runs on another stream than its capture."""
+    torch = enable()
+    cuda = torch.cuda
+    torch.ones(1, device="cuda").add_(1)
+    cuda._sleep(1)
+    for index in range(20):
+        graph, stream = cuda.CUDAGraph(), cuda.Stream()
+        with cuda.stream(stream):
+            graph.capture_begin()
+            cuda._sleep(20_000_000)
+            held = torch.ones(64 * MIB // 4, device="cuda") + 1
+            graph.capture_end()
+        replayed = cuda.Stream() if index % 2 else cuda.current_stream()
+        with cuda.stream(replayed):
+            graph.replay()
+        need(not replayed.query(), "the replay is over before the test")
+        del held
+        graph.reset()
+        second = cuda.CUDAGraph()
+        with cuda.stream(stream):
+            second.capture_begin()
+            other = torch.zeros(64 * MIB // 4, device="cuda")
+            second.capture_end()
+        if index % 4 < 2:
+            second.replay()
+        del other
+        second.reset()
+        cuda.empty_cache()
+        need(replayed.query(), "memory went back to the driver before the end of the replay")
+        cuda.synchronize()
+    reserved = cuda.memory_reserved()
+    need(reserved <= 8 * MIB, reserved)
+    return f"20 graphs; {reserved} bytes reserved after them"
+
+
 def check_compile():
     torch = enable()
     try:

@@ -246,7 +246,8 @@ pub extern "C" fn tcuda_torch_mark_capture_end(device: i32) {
 
 /// For set_release_pool: drops the reference to the pool of one tcuda_torch_begin_allocate_to_pool.
 /// After the last, unused memory of the pool goes back to the driver with the next
-/// tcuda_memory_empty_cache, or when memory is short. (for torch.cuda.CUDAPluggableAllocator)
+/// tcuda_memory_empty_cache, or when memory is short, after all work of the device: launches of
+/// PyTorch's graphs are not known. (for torch.cuda.CUDAPluggableAllocator)
 ///
 /// @param device  ordinal
 /// @param id0     PyTorch's MempoolId_t, by value

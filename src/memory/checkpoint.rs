@@ -11,7 +11,7 @@ use crate::gpu::gpus::Gpus;
 use crate::gpu::sanitizer_reports;
 use crate::gpu::stream::Stream;
 use crate::memory::arena::block::{NONE, State};
-use crate::memory::arena::heap::Role;
+use crate::memory::arena::heap::{Heap, Role};
 use crate::memory::arena::pool::Pool;
 use crate::memory::arena::{Arena, ArenaGuard, addresses, segmented};
 use crate::memory::config::pool_id::PoolId;
@@ -20,6 +20,7 @@ use crate::memory::device::lookup::unknown_pointer;
 use crate::memory::device::{DeviceMemory, suballocations};
 use crate::memory::pointer;
 use crate::memory::pools::mem_pool::MemPool;
+use crate::memory::pools::route;
 use crate::memory::trace::history;
 
 /// A live block of a pool.
@@ -191,10 +192,10 @@ fn plan(gpus: &Gpus, device: &Device, pool: &Pool, list: &[PoolBlock]) -> Result
     let mut noted = None;
     for block in &plan.missing {
         check(device, pool.id(), block, &plan)?;
-        let stream = arena_in(pool.id(), block.address).and_then(|(arena, _)| arena.stream());
-        if let Some(stream) = stream.filter(|stream| noted != Some(stream.id())) {
-            noted = Some(stream.id());
-            device.memory().note_capture_of(gpus, stream, pool)?;
+        let heap = arena_in(pool.id(), block.address).map(|(arena, _)| arena.heap());
+        if let Some(heap) = heap.filter(|heap| noted != Some(std::ptr::from_ref(*heap))) {
+            noted = Some(std::ptr::from_ref(heap));
+            device.memory().note_capture_of(gpus, heap, pool)?;
         }
     }
     Ok(plan)
@@ -250,8 +251,8 @@ impl DeviceMemory {
         if requested > self.addresses.slot_bytes() {
             return Err(refuse(NOT_FREE));
         }
-        let stream = arena.stream().ok_or_else(|| refuse(ENDED))?;
-        self.note_capture_of(gpus, stream, pool)?;
+        arena.stream().ok_or_else(|| refuse(ENDED))?;
+        self.note_capture_of(gpus, arena.heap(), pool)?;
         let settled = {
             let state = &mut arena.enter()?;
             self.settle(gpus, state, false)
@@ -322,16 +323,18 @@ impl DeviceMemory {
         Ok(Some(address))
     }
 
-    /// Keeps a pool for the capture that a stream is part of.
-    fn note_capture_of(&self, gpus: &Gpus, stream: &Stream, pool: &Pool) -> Result<()> {
+    /// Keeps a pool for the capture that the stream of one of its heaps is part of.
+    fn note_capture_of(&self, gpus: &Gpus, heap: &Heap, pool: &Pool) -> Result<()> {
+        let Some(stream) = heap.stream() else { return Ok(()) };
         if gpus.has_captures()
             && let Some(source) = gpus.captures().source(gpus, stream, |_| false)?
         {
             gpus.captures().retain(source.number, pool.share().for_graph())?;
         }
         let id = pool.id();
-        if id.may_shrink() && !stream.is_default() && stream.is_capturing(gpus)? {
-            id.note_capture();
+        route::note_host_capture(gpus, stream, id)?;
+        if id.has_host_graph() {
+            heap.note_host_graph();
         }
         Ok(())
     }

@@ -608,7 +608,7 @@ public:
             remove_route(device, mempool_id);
             pools_.erase(key(device, mempool_id));
         }
-        // It waits for work of the device, and may call the allocator of the pool.
+        // It may wait for work of the pool's streams, and call the allocator of the pool.
         const tcuda_status status = tcuda_mem_pool_destroy(ended);
         if (source != nullptr) source->pools.fetch_sub(1, std::memory_order_release);
         check("tcuda_mem_pool_destroy", status);

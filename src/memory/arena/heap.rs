@@ -36,6 +36,13 @@ pub enum Role {
     Spare,
 }
 
+/// No graph that the host captured uses its memory.
+const NO_HOST_GRAPH: u64 = 0;
+/// Such a graph may use its memory at each launch, on any stream.
+const HOST_GRAPH: u64 = 1;
+/// The number of the first wait for launches.
+pub(in crate::memory) const FIRST_WAIT: u64 = 2;
+
 /// The arenas of one stream and pool.
 pub struct Heap {
     arenas: [Arena; 2],
@@ -47,6 +54,9 @@ pub struct Heap {
     pub stream: AtomicPtr<Stream>,
     /// The private pool that it belongs to. Changes under the ledger's lock.
     pool: AtomicU64,
+    /// [`NO_HOST_GRAPH`], [`HOST_GRAPH`], or the number of the last wait for launches that began
+    /// after the end of the pool.
+    host_graph: AtomicU64,
     /// Guards `account` and the states of the arenas. While the holder is parked, the holder of the
     /// ledger may use `account` and read the states. A thread that parks has left them consistent,
     /// and keeps no reference.
@@ -118,6 +128,7 @@ impl Heap {
                 role: AtomicU8::new(Role::Serving as u8),
                 stream: AtomicPtr::new(std::ptr::null_mut()),
                 pool: AtomicU64::new(PoolId::DEFAULT.word()),
+                host_graph: AtomicU64::new(NO_HOST_GRAPH),
                 lock: ArenaLock::new(),
                 account: UnsafeCell::new(Account::default()),
                 @ arenas: write_arenas,
@@ -193,16 +204,50 @@ impl Heap {
 
     /// Assigns it to a stream and a pool.
     pub(in crate::memory) fn assign(&self, stream: &Stream, pool: PoolId) {
+        if self.pool() != pool {
+            self.host_graph.store(NO_HOST_GRAPH, Ordering::Relaxed);
+        }
         self.pool.store(pool.word(), Ordering::Relaxed);
         self.set_role(Role::Serving);
         self.stream.store(std::ptr::from_ref(stream).cast_mut(), Ordering::Release);
     }
 
+    /// Has its private pool ended?
+    pub(in crate::memory) fn is_without_pool(&self) -> bool {
+        let pool = self.pool();
+        pool != PoolId::DEFAULT && !pool.is_alive()
+    }
+
+    /// Records that a graph uses its memory that the host captured through the driver.
+    #[inline]
+    pub(in crate::memory) fn note_host_graph(&self) {
+        if self.host_graph.load(Ordering::Relaxed) == NO_HOST_GRAPH {
+            self.host_graph.store(HOST_GRAPH, Ordering::Relaxed);
+        }
+    }
+
+    /// Has its pool ended, and may launches of such a graph still use its memory?
+    pub(in crate::memory) fn awaits_launches(&self) -> bool {
+        self.host_graph.load(Ordering::Relaxed) != NO_HOST_GRAPH && self.is_without_pool()
+    }
+
+    /// A wait for all work of the device begins. Its number is unique, and at least [`FIRST_WAIT`].
+    /// The caller holds the ledger.
+    pub(in crate::memory) fn begin_wait_for_launches(&self, number: u64) {
+        self.host_graph.store(number, Ordering::Relaxed);
+    }
+
+    /// That wait is over: no launch uses its memory, if it awaited that when the wait began. The
+    /// caller holds the ledger.
+    pub(in crate::memory) fn end_wait_for_launches(&self, number: u64) {
+        let (old, new) = (number, NO_HOST_GRAPH);
+        let _ = self.host_graph.compare_exchange(old, new, Ordering::Relaxed, Ordering::Relaxed);
+    }
+
     /// Can it be assigned to a stream and another pool? Its own pool is dead, nothing in it is in
     /// use, and its memory was used in the order of that stream alone. The caller holds the ledger.
     pub(in crate::memory) fn can_serve(&self, stream: &Stream) -> bool {
-        let pool = self.pool();
-        if pool == PoolId::DEFAULT || pool.is_alive() {
+        if !self.is_without_pool() || self.awaits_launches() {
             return false;
         }
         // Segments may be of another source than the next pool's.

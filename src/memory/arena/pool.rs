@@ -135,6 +135,13 @@ impl PoolId {
             && self.flags() & (ASLEEP | CAPTURED) == 0
     }
 
+    /// Does a graph use it that the host captured through the driver, as PyTorch does? The pool is
+    /// alive.
+    pub(in crate::memory) fn has_host_graph(self) -> bool {
+        const OF_HOST: u64 = GIVEN | OF_GRAPH;
+        self.word() & OF_HOST == OF_HOST || self.flags() & CAPTURED != 0
+    }
+
     /// Records that a stream on which the pool is used is captured by the host itself.
     pub(in crate::memory) fn note_capture(self) {
         self.place().flags.fetch_or(CAPTURED, Ordering::AcqRel);

@@ -86,8 +86,7 @@ impl EndedHeaps {
 impl Heap {
     /// Has its pool ended, or its stream if it is in the default pool?
     fn has_ended(&self) -> bool {
-        let pool = self.pool();
-        if pool != PoolId::DEFAULT && !pool.is_alive() {
+        if self.is_without_pool() {
             return true;
         }
         match self.role() {
@@ -179,7 +178,11 @@ impl DeviceMemory {
     }
 
     /// The next member from `index` on that `is_it` accepts; `index` is then the one after it.
-    fn next_member(&self, index: &mut usize, is_it: impl Fn(&Heap) -> bool) -> Option<&Heap> {
+    pub(super) fn next_member(
+        &self,
+        index: &mut usize,
+        is_it: impl Fn(&Heap) -> bool,
+    ) -> Option<&Heap> {
         let found = self.stats.with_members(|heaps| {
             let at = heaps.get(*index..)?.iter().position(|heap| is_it(heap))?;
             *index += at + 1;

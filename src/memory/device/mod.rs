@@ -16,6 +16,7 @@ pub mod exported;
 pub(crate) mod figures;
 pub(crate) mod graph_launches;
 pub mod hooks;
+pub(crate) mod host_graphs;
 pub(crate) mod lookup;
 pub(crate) mod poison;
 pub(crate) mod reclaim;

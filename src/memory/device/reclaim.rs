@@ -91,7 +91,8 @@ impl DeviceMemory {
     }
 
     /// Is the work that a stream holds now complete? With `wait`, waits for it. False also if the
-    /// stream is captured and must not be touched.
+    /// stream is captured and must not be touched, or if launches on other streams may use the
+    /// memory, which [`DeviceMemory::wait_for_launches`] waits for.
     pub(in crate::memory) fn is_over(
         &self,
         gpus: &Gpus,
@@ -99,6 +100,9 @@ impl DeviceMemory {
         stream: &Stream,
         wait: bool,
     ) -> Result<bool> {
+        if state.arena().heap().awaits_launches() {
+            return Ok(false);
+        }
         let device = gpus.device_of(stream)?;
         let _context = device.enter()?;
         let mut pass = |event: CUevent| self.has_passed(state, event, wait);

@@ -182,7 +182,7 @@ impl DeviceMemory {
     }
 
     fn reclaim_where(&self, gpus: &Gpus, may: impl Fn(PoolId) -> bool) -> Result<()> {
-        let (mut outcome, mut detached) = (Ok(()), DetachedSegments::new());
+        let (mut outcome, mut detached) = (self.wait_for_launches(gpus), DetachedSegments::new());
         let all = self.each_arena(|state| {
             let arena = state.arena();
             if !may(arena.pool()) {
@@ -212,6 +212,9 @@ impl DeviceMemory {
     fn collect_garbage(&self, gpus: &Gpus, device: &Device, most: u64) {
         let _ = self.collect_segments(gpus, device, most);
         for wait in [false, true] {
+            if wait && self.virtual_memory.limit.claimed() > most {
+                let _ = self.wait_for_launches(gpus);
+            }
             let _ = self.each_arena(|state| {
                 let arena = state.arena();
                 let over = self.virtual_memory.limit.claimed().saturating_sub(most);

@@ -195,6 +195,19 @@ fn remember(device: i32, generation: u64, stream: &Stream, heap: &Heap) {
     });
 }
 
+/// Records if a pool is used on a stream that the host captures through the driver. The graph is
+/// not known here, so that the pool must keep its memory.
+pub(in crate::memory) fn note_host_capture(
+    gpus: &Gpus,
+    stream: &Stream,
+    pool: PoolId,
+) -> Result<()> {
+    if pool.may_shrink() && !stream.is_default() && stream.is_capturing(gpus)? {
+        pool.note_capture();
+    }
+    Ok(())
+}
+
 impl DeviceMemory {
     /// The heap that serves a stream, in segments or not. Creates it if there is none.
     #[inline(always)]
@@ -343,23 +356,26 @@ impl DeviceMemory {
             false => stream,
         };
         pool.require_awake()?;
-        // A graph that the host captures through the driver is not known here, so that the pool
-        // must keep its memory.
-        if pool.may_shrink() && !own.is_default() && own.is_capturing(gpus)? {
-            pool.note_capture();
-        }
+        note_host_capture(gpus, own, pool)?;
         let cached = match by_stream {
             Some(route) => route.cached_heap(own, segmented),
             None => cached_heap(self.ordinal, generation, own, segmented),
         };
         // SAFETY: a heap of the device, which lives as long as this thread is inside.
-        if let Some(heap) = cached.map(|heap| unsafe { &*heap }) {
-            return Ok(heap);
-        }
-        let heap = self.heap_of_pool(gpus, device, own, segmented, pool)?;
-        match by_stream {
-            Some(route) => route.remember(own, heap),
-            None => remember(self.ordinal, generation, own, heap),
+        let cached = cached.map(|heap| unsafe { &*heap });
+        let heap = match cached {
+            Some(heap) => heap,
+            None => {
+                let heap = self.heap_of_pool(gpus, device, own, segmented, pool)?;
+                match by_stream {
+                    Some(route) => route.remember(own, heap),
+                    None => remember(self.ordinal, generation, own, heap),
+                }
+                heap
+            }
+        };
+        if pool.has_host_graph() {
+            heap.note_host_graph();
         }
         Ok(heap)
     }
