@@ -181,7 +181,7 @@ class IpcHandle(cuda.IpcHandle):  # type: ignore[misc]
         if self.base is not None:
             raise ValueError("the memory is of this process: use its array")
         if self._impl is not None:
-            raise ValueError("the handle is open: close it first")
+            return super().open_direct(context)  # Numba's error for a handle that is open
         address, _ = _core.ipc_import(self.handle, None)
         owner, user = _core.device_of(address), int(context.device.id)
         _core.device_synchronize(owner)
@@ -201,7 +201,8 @@ class IpcHandle(cuda.IpcHandle):  # type: ignore[misc]
     def close(self) -> None:
         """Ends the use of the memory, after the work of the device."""
         if self._impl is None:
-            raise ValueError("the handle is not open")
+            super().close()  # Numba's error for a handle that is not open
+            return
         memory, self._impl = self._impl, None
         if not memory.is_managed:
             numba_driver.driver.cuCtxSynchronize()

@@ -1,10 +1,11 @@
 """Runs CuPy's own tests of memory, streams, events and arrays with its allocator and with tcuda's.
 
-usage: cupy_tests.py CHECKOUT OUT [--only PART ...] [--jobs N] [--seconds N]
+usage: cupy_tests.py CHECKOUT OUT [--only PART ...] [--jobs N] [--seconds N] [--by-turns]
 
 CHECKOUT is a checkout of CuPy, or its unpacked source package; nothing of it is copied here. Both
-allocators run at the same time on one GPU. Needs the packages tcuda, pytest and pytest-xdist; OUT
-gets cupy_tests.json and pytest's output. Exit status 77: CuPy sees no GPU.
+allocators run at the same time on one GPU, or one after the other: two tests take 70 % of its
+memory. Needs the packages tcuda, pytest and pytest-xdist; OUT gets cupy_tests.json and pytest's
+output. Exit status 77: CuPy sees no GPU.
 """
 
 import argparse
@@ -47,6 +48,7 @@ def main():
     parser.add_argument("--only", nargs="*", default=[""], help="parts of names: test_memory")
     parser.add_argument("--jobs", type=int, default=max(1, (os.cpu_count() or 2) // 2 - 1))
     parser.add_argument("--seconds", type=float, default=900)
+    parser.add_argument("--by-turns", action="store_true", help="one allocator after the other")
     options = parser.parse_args()
     try:
         import cupy
@@ -73,7 +75,7 @@ def main():
             return run(pytest_command(options.jobs, *plugin, *names), tests, environment,
                        options.seconds, out / f"cupy_tests_{allocator}")
 
-        with concurrent.futures.ThreadPoolExecutor(2) as threads:
+        with concurrent.futures.ThreadPoolExecutor(1 if options.by_turns else 2) as threads:
             own, ours = threads.map(start, ("cupy", "tcuda"))
         allocations = sum(map(int, counts.read_text().split())) if counts.exists() else 0
     compare("CuPy's allocator", own, ours)

@@ -5,7 +5,8 @@ usage: torch_test_cuda.py CHECKOUT OUT [--only NAMES] [--seconds N] [--at-once] 
 CHECKOUT is a checkout of PyTorch, or a folder with test/test_cuda.py; nothing of it is copied here.
 Names that its version imports from torch.testing, and that the installed PyTorch does not have, are
 replaced by ones that change nothing. With two GPUs, or --at-once, both allocators run at the same
-time; with two GPUs, each with a GPU of its own. Tests that fail beside others run once more alone.
+time; with two GPUs, each with a GPU of its own. Tests that fail beside others run once more,
+one at a time of each allocator, and the table is printed again.
 Subprocesses of tests use the same allocator. Needs the package tcuda, pytest, expecttest and
 psutil; OUT gets torch_test_cuda.json. Exit status 77: no PyTorch with a GPU.
 """
@@ -142,6 +143,23 @@ class Run:
         return status, text
 
 
+def report(out, own, ours):
+    """Prints what differs, and writes all outcomes."""
+    passed = [name for name, (outcome, _) in own.items() if outcome == "PASSED" and name in ours]
+    failed = [name for name in passed if ours[name][0] != "PASSED"]
+    for name in failed:
+        print(f"==== {name}: {ours[name][0]} with tcuda\n{ours[name][1]}")
+    for name, (outcome, _) in own.items():
+        if outcome != "PASSED":
+            print(f"{name}: {outcome}, with tcuda {ours.get(name, ('not run',))[0]}")
+    print(f"{len(passed)} of {len(own)} pass with PyTorch's allocator, "
+          f"{len(passed) - len(failed)} of these with tcuda")
+    out.mkdir(parents=True, exist_ok=True)
+    import torch
+    text = json.dumps({"torch": torch.__version__, "PyTorch": own, "tcuda": ours}, indent=1)
+    (out / "torch_test_cuda.json").write_text(text + "\n")
+
+
 def main():
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
@@ -171,21 +189,10 @@ def main():
         at_once = 2 if options.at_once or gpus > 1 else 1
         with concurrent.futures.ThreadPoolExecutor(at_once) as threads:
             own, ours = threads.map(Run.all, runs)
-        if at_once * options.jobs > 1:
-            runs[0].again(own)
-            runs[1].again(ours)
-    passed = [name for name, (outcome, _) in own.items() if outcome == "PASSED" and name in ours]
-    failed = [name for name in passed if ours[name][0] != "PASSED"]
-    for name in failed:
-        print(f"==== {name}: {ours[name][0]} with tcuda\n{ours[name][1]}")
-    for name, (outcome, _) in own.items():
-        if outcome != "PASSED":
-            print(f"{name}: {outcome}, with tcuda {ours.get(name, ('not run',))[0]}")
-    print(f"{len(passed)} of {len(own)} pass with PyTorch's allocator, "
-          f"{len(passed) - len(failed)} of these with tcuda")
-    options.out.mkdir(parents=True, exist_ok=True)
-    text = json.dumps({"torch": torch.__version__, "PyTorch": own, "tcuda": ours}, indent=1)
-    (options.out / "torch_test_cuda.json").write_text(text + "\n")
+            report(options.out, own, ours)
+            if at_once * options.jobs > 1:
+                list(threads.map(Run.again, runs, (own, ours)))
+                report(options.out, own, ours)
 
 
 if __name__ == "__main__":
