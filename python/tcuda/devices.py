@@ -141,13 +141,7 @@ def is_available() -> bool:
     return _core.is_available()
 
 
-def device_count() -> int:
-    """The number of devices; 0 without a driver.
-
-    >>> tcuda.device_count() > 0
-    True
-    """
-    return _core.device_count()
+device_count = _core.device_count
 
 
 def current_device() -> int:

@@ -35,22 +35,35 @@ class Owner(Unique):
 
     def __del__(self) -> None:
         try:
-            handle = self._handle
+            type(self)._destroy(self._handle)
         except AttributeError:
             return  # the constructor failed
-        self._end(type(self)._destroy, handle)
+        except RuntimeError as error:
+            self._keep_refused(error, type(self)._destroy, self._handle)
         del self._handle  # objects that end in the same cycle may still refer to this one
-        for _ in range(len(self._refused)):
+        if self._refused:
+            self._end_refused()
+
+    @classmethod
+    def _end_refused(cls) -> None:
+        for _ in range(len(cls._refused)):
             try:
-                entry = self._refused.pop(0)
+                entry = cls._refused.pop(0)
             except IndexError:
                 return  # another thread tries it
-            self._end(*entry)
+            cls._end(*entry)
 
     @classmethod
     def _end(cls, destroy: Callable[[int], None], handle: int) -> None:
         try:
             destroy(handle)
-        except RuntimeError as error:  # the status of a forked child, for example
-            if getattr(error, "status", "") == "INVALID_STATE":
-                cls._refused.append((destroy, handle))
+        except RuntimeError as error:
+            cls._keep_refused(error, destroy, handle)
+
+    @classmethod
+    def _keep_refused(
+        cls, error: RuntimeError, destroy: Callable[[int], None], handle: int
+    ) -> None:
+        # Another status is that of a forked child, for example.
+        if getattr(error, "status", "") == "INVALID_STATE":
+            cls._refused.append((destroy, handle))

@@ -43,8 +43,9 @@ class Stream(Owner):
     cuda_stream: int  # the native handle, a cudaStream_t
 
     def __init__(self, device: Device = None, priority: int = 0) -> None:
-        self._handle = _core.stream_create(index_of(device), priority)
-        self.cuda_stream = _core.stream_native(self._handle)
+        index = -1 if device is None else index_of(device)
+        self._handle = handle = _core.stream_create(index, priority)
+        self.cuda_stream = _core.stream_native(handle)
 
     @classmethod
     def _owning(cls, handle: int) -> Stream:
@@ -188,12 +189,16 @@ class Event(Owner):
         self, enable_timing: bool = False, blocking: bool = False, interprocess: bool = False,
         external: bool = False,
     ) -> None:
-        self._handle = _core.event_create(
-            (_core.EVENT_TIMING if enable_timing else 0)
-            | (_core.EVENT_BLOCKING if blocking else 0)
-            | (_core.EVENT_INTERPROCESS if interprocess else 0)
-            | (_core.EVENT_EXTERNAL if external else 0)
-        )
+        flags = 0
+        if enable_timing:
+            flags |= _core.EVENT_TIMING
+        if blocking:
+            flags |= _core.EVENT_BLOCKING
+        if interprocess:
+            flags |= _core.EVENT_INTERPROCESS
+        if external:
+            flags |= _core.EVENT_EXTERNAL
+        self._handle = _core.event_create(flags)
 
     @classmethod
     def from_ipc_handle(cls, device: Device, handle: bytes) -> Event:
