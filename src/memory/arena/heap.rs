@@ -226,6 +226,13 @@ impl Heap {
         }
     }
 
+    /// Has it memory of a pool, not ended, that such a graph uses?
+    pub(in crate::memory) fn is_of_host_graph(&self) -> bool {
+        self.host_graph.load(Ordering::Relaxed) != NO_HOST_GRAPH
+            && self.pool().is_alive()
+            && self.arenas.iter().any(|arena| arena.counted() != 0)
+    }
+
     /// Has its pool ended, and may launches of such a graph still use its memory?
     pub(in crate::memory) fn awaits_launches(&self) -> bool {
         self.host_graph.load(Ordering::Relaxed) != NO_HOST_GRAPH && self.is_without_pool()

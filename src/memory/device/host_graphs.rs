@@ -6,7 +6,7 @@ use crate::base::error::Result;
 use crate::driver::sync_debug;
 use crate::gpu::external_life::EndState;
 use crate::gpu::gpus::Gpus;
-use crate::memory::arena::heap::FIRST_WAIT;
+use crate::memory::arena::heap::{FIRST_WAIT, Heap};
 use crate::memory::device::DeviceMemory;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -32,14 +32,16 @@ impl DeviceMemory {
         Ok(())
     }
 
-    /// May a stream of the device be captured now? True also if that cannot be queried.
+    /// May a stream be captured now that the host has captured before? True also if that cannot be
+    /// queried.
     fn may_be_captured(&self, gpus: &Gpus) -> bool {
         if gpus.has_captures() {
             return true;
         }
         let mut index = 0;
         let _walk = self.ended.walk();
-        while let Some(heap) = self.next_member(&mut index, |_| true) {
+        // Other streams may have been destroyed; these are alive as long as the pool has memory.
+        while let Some(heap) = self.next_member(&mut index, Heap::is_of_host_graph) {
             if let Some(stream) = heap.stream()
                 && let EndState::Alive(_named) = stream.end_state()
                 && stream.is_capturing(gpus).unwrap_or(true)
