@@ -64,6 +64,8 @@ pub struct Config {
     pub trace: Option<String>,
     /// Whether leaked objects are reported.
     pub leaks: Leaks,
+    /// True if uses of destroyed streams and events are reported.
+    pub destroyed: bool,
     /// Peer topology.
     pub peers: Peers,
     /// What the attributes say that no other option changes.
@@ -98,6 +100,7 @@ impl Default for Config {
             late: None,
             trace: None,
             leaks: Leaks::Ignore,
+            destroyed: false,
             peers: Peers::Full,
             model: &H100,
             multiprocessors: H100.multiprocessors,
@@ -208,6 +211,13 @@ impl Config {
                     "ignore" => Leaks::Ignore,
                     "report" => Leaks::Report,
                     _ => return Err(bad("leaks", "ignore, report")),
+                };
+            }
+            "destroyed" => {
+                self.destroyed = match value {
+                    "ignore" => false,
+                    "report" => true,
+                    _ => return Err(bad("destroyed", "ignore, report")),
                 };
             }
             "peers" => {
@@ -328,7 +338,7 @@ mod tests {
         assert_eq!(Config::parse(""), Ok(Config::default()));
         let config = Config::parse(
             " devices = 4 , \
-             memory=5MiB,schedule=threads,peers=pairs,leaks=report,multiprocessors=8,\
+             memory=5MiB,schedule=threads,peers=pairs,leaks=report,destroyed=report,multiprocessors=8,\
              threads_per_multiprocessor=1536,compute_capability=8.6,virtual_memory=none,\
              question=200,kernel_time=2,races=report,locality_domains=2,\
              name=Test GPU,",
@@ -338,6 +348,7 @@ mod tests {
         assert_eq!(config.memory, 4 << 20);
         assert_eq!(config.schedule, ScheduleKind::Threads);
         assert_eq!(config.leaks, Leaks::Report);
+        assert!(config.destroyed);
         assert_eq!(config.multiprocessors, 8);
         assert_eq!(config.threads_per_multiprocessor, 1536);
         assert_eq!(config.locality_domains, 2);
@@ -400,6 +411,7 @@ mod tests {
         assert!(message("races=yes").contains("ignore, report"));
         assert!(message("gpu=H1000").contains("A100"));
         assert!(message("leaks=abort").contains("ignore, report"));
+        assert!(message("destroyed=abort").contains("ignore, report"));
         let long = format!("{}é", "x".repeat(39));
         assert!(message(&format!("{long}=1")).contains("..."));
     }

@@ -53,7 +53,7 @@ pub enum ConfigError {
     /// A key that does not exist.
     #[error(
         "unknown option \"{0}\" of the simulated machine (TCUDA_SIM); accepted are gpu, devices, \
-         memory, schedule, late, trace, leaks, races, peers, virtual_memory, question, \
+         memory, schedule, late, trace, leaks, destroyed, races, peers, virtual_memory, question, \
          kernel_time, multiprocessors, threads_per_multiprocessor, locality_domains, \
          compute_capability and name"
     )]

@@ -2,6 +2,7 @@
 
 use crate::base::code;
 use std::collections::VecDeque;
+use std::io::{self, Write};
 
 /// Distance between the handles of neighbouring slots.
 const STRIDE: usize = 64;
@@ -16,12 +17,28 @@ pub(super) struct Handles<T> {
     free: Vec<usize>,
     /// Slots of objects that ended with their context, the oldest first.
     retired: VecDeque<usize>,
+    /// What uses of destroyed handles are reported as; `None`: they are not. Handles that are
+    /// reported are not used again.
+    reported_as: Option<&'static str>,
 }
 
 impl<T> Handles<T> {
     /// `kind` makes the handles of different tables distinct.
     pub(super) const fn new(kind: usize) -> Handles<T> {
-        Handles { base: kind << 36, slots: Vec::new(), free: Vec::new(), retired: VecDeque::new() }
+        Handles {
+            base: kind << 36,
+            slots: Vec::new(),
+            free: Vec::new(),
+            retired: VecDeque::new(),
+            reported_as: None,
+        }
+    }
+
+    /// A table that reports uses of destroyed handles as those of `name`, if it is wanted.
+    pub(super) const fn reporting(kind: usize, name: &'static str, is_wanted: bool) -> Handles<T> {
+        let mut handles = Handles::new(kind);
+        handles.reported_as = if is_wanted { Some(name) } else { None };
+        handles
     }
 
     pub(super) fn insert(&mut self, object: T) -> usize {
@@ -30,7 +47,8 @@ impl<T> Handles<T> {
 
     /// Inserts an object that knows its handle.
     pub(super) fn insert_with(&mut self, object: impl FnOnce(usize) -> T) -> usize {
-        let slot = self.free.pop().unwrap_or(self.slots.len());
+        let free = if self.reported_as.is_none() { self.free.pop() } else { None };
+        let slot = free.unwrap_or(self.slots.len());
         let handle = self.base + slot * STRIDE;
         let object = object(handle);
         match self.slots.get_mut(slot) {
@@ -68,7 +86,22 @@ impl<T> Handles<T> {
             Some(slot) if slot < self.slots.len() && !self.free.contains(&slot) => {
                 code::CONTEXT_IS_DESTROYED
             }
+            Some(slot) if slot < self.slots.len() => {
+                self.report(handle);
+                code::INVALID_HANDLE
+            }
             _ => code::INVALID_HANDLE,
+        }
+    }
+
+    fn report(&self, handle: usize) {
+        if let Some(name) = self.reported_as {
+            // A failure to write to stderr is ignored.
+            let _ = writeln!(
+                io::stderr(),
+                "simulated machine: a call got {name} {handle:#x}, which was destroyed; the driver \
+                 of a GPU may end the process there"
+            );
         }
     }
 
@@ -142,6 +175,16 @@ mod tests {
         assert_eq!((handles.insert('d'), handles.insert('e')), (c, a));
         assert_eq!(handles.len(), 3);
         assert_eq!(handles.extract(|object| *object == 'b').len(), 2);
+        assert_eq!(handles.len(), 1);
+    }
+
+    #[test]
+    fn handles_that_are_reported_are_not_used_again() {
+        let mut handles = Handles::reporting(3, "event", true);
+        let a = handles.insert('a');
+        assert_eq!(handles.remove(a), Some('a'));
+        assert_ne!(handles.insert('b'), a);
+        assert_eq!(handles.find(a), Err(code::INVALID_HANDLE));
         assert_eq!(handles.len(), 1);
     }
 

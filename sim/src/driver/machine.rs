@@ -140,6 +140,7 @@ impl Machine {
         let adversary = Adversary::new(of_adversary, strategy, late, trace, seed.is_some());
         let pools = Pools::new(hardware.devices.len());
         let schedule = Schedule::new(config.schedule, Arc::clone(&hardware), adversary);
+        let is_reported = config.destroyed;
         Ok(Machine {
             generation: GENERATION.fetch_add(1, Ordering::Relaxed),
             initialised: AtomicBool::new(false),
@@ -153,8 +154,8 @@ impl Machine {
             pools,
             config,
             // Each table has its own kind of handle; kind 1 is used by contexts.
-            streams: RwLock::new(Handles::new(2)),
-            events: RwLock::new(Handles::new(3)),
+            streams: RwLock::new(Handles::reporting(2, "stream", is_reported)),
+            events: RwLock::new(Handles::reporting(3, "event", is_reported)),
             greens: Greens::new(),
             handles: RwLock::new(Handles::new(4)),
             retained: Mutex::default(),
