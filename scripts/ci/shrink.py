@@ -12,14 +12,34 @@ status is 0 when a failing seed was found and shrunk, 1 when no seed fails, 2 fo
 import argparse
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import tempfile
 
 SKIPPED = 77
+# The line of a Python traceback that names the error.
+ERROR = re.compile(r"[\w.]+(Error|Exception)\b")
 # One string of the environment holds 128 KiB.
 LONGEST_LIST = 100_000
+
+
+def operations_of(lines):
+    """The operations of a trace by number. A Python program that runs with
+    python/tcuda/software_gpu.py notes its lines between them."""
+    operations, source, failed = {}, None, None
+    for line in lines:
+        source, failed = line.get("source", source), line.get("failed", failed)
+        if "number" in line:
+            # The last line of an operation counts; what has not run is as late as can be.
+            before = operations.get(line["number"], {"source": source})
+            operations[line["number"]] = {
+                "late": True, **line, "source": before["source"], "host": source,
+                "is_after_failure": failed is not None}
+    for operation in operations.values():
+        operation["failed"] = failed
+    return operations
 
 
 class Runner:
@@ -55,6 +75,7 @@ class Runner:
         if ended.returncode in (0, SKIPPED):
             return None
         said = ended.stderr.decode(errors="replace").strip().splitlines()
+        said = [line for line in said if ERROR.match(line)] or said
         last = f": {said[-1]}" if said else ""
         if ended.returncode < 0:
             return f"ended by {signal.Signals(-ended.returncode).name}{last}"
@@ -70,8 +91,7 @@ class Runner:
                     lines = [json.loads(line) for line in file if line.endswith("\n")]
             except FileNotFoundError:
                 lines = []
-        # The last line of an operation counts; what has not run is as late as can be.
-        return outcome, {line["number"]: {"late": True, **line} for line in lines}
+        return outcome, operations_of(lines)
 
 
 def minimise(fails, numbers):
@@ -97,7 +117,7 @@ def minimise(fails, numbers):
     return numbers
 
 
-def describe(operation):
+def describe(operation, note=""):
     text = f"#{operation['number']} {operation['kind']} on stream {operation['stream']}"
     if operation["thread"]:
         text += f" by thread {operation['thread']}"
@@ -110,6 +130,9 @@ def describe(operation):
             text += f", {what} {count} bytes {place}"
     if operation["waits"]:
         text += ", waits for " + " ".join(f"#{number}" for number in operation["waits"])
+    text += note
+    if operation["source"]:
+        text += f"\n      queued at {operation['source']}"
     return text
 
 
@@ -123,12 +146,21 @@ def report(by_number, late):
         overtaker = by_number.get(operation.get("overtaken_by"))
         if overtaker is not None:
             touched = ", which touches the same bytes" if operation["conflicts"] else ""
-            print(f"      overtaken by {describe(overtaker)}{touched}")
+            text = describe(overtaker, touched).replace("\n", "\n    ")
+            print(f"      overtaken by {text}")
+            print(f"      nothing orders #{overtaker['number']} after #{number}")
+        elif operation["is_after_failure"]:
+            print("      had not run when the program failed")
         elif "ran_after" in operation:
             print(f"      ran when #{operation['ran_after']} was queued; nothing overtook it but "
                   "the host, which did not wait")
+            if operation["host"]:
+                print(f"      ran while the host was at {operation['host']}")
         else:
             print("      had not run when the program ended")
+    failed = [operation["failed"] for operation in by_number.values() if operation["failed"]]
+    if failed:
+        print(f"  The program failed at {failed[0]}")
 
 
 def shrink(runner, seed):
