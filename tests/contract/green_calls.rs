@@ -1,5 +1,5 @@
-//! The calls of green contexts, which the sequences about them find in the driver by themselves:
-//! tcuda uses only some.
+//! The calls of green contexts, and others that tcuda does not use: the sequences about them find
+//! them in the driver by themselves.
 
 use crate::bench::{Bench, backend};
 use std::env;
@@ -73,6 +73,7 @@ calls! {
     cuLaunchCooperativeKernel(
         CUfunction, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, CUstream,
         *mut *mut c_void);
+    cuGetExportTable(*mut *const c_void, *const [u8; 16]);
 }
 
 /// A function of the driver; NULL if there is none.

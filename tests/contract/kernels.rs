@@ -52,6 +52,51 @@ AGAIN:
 }
 ";
 
+/// Blocks of one thread, which meet at a barrier of the whole grid, as `grid.sync()` of CUDA's
+/// headers does; apart, since it needs a newer device.
+pub const MEETING: &CStr = c".version 7.8
+.target sm_70
+.address_size 64
+.visible .entry contract_meet(.param .u64 words)
+{
+    .reg .u64 %words, %workspace;
+    .reg .u32 %high, %low, %block, %blocks, %value, %old, %now;
+    .reg .pred %p;
+    ld.param.u64 %words, [words];
+    mov.u32 %block, %ctaid.x;
+    mov.u32 %blocks, %nctaid.x;
+    atom.global.add.u32 %value, [%words], 1;
+    mov.u32 %high, %envreg1;
+    mov.u32 %low, %envreg2;
+    mov.b64 %workspace, {%low, %high};
+    setp.eq.u32 %p, %block, 0;
+    sub.u32 %value, 0x80000001, %blocks;
+    selp.u32 %value, %value, 1, %p;
+    atom.add.release.gpu.u32 %old, [%workspace+4], %value;
+AGAIN:
+    ld.acquire.gpu.u32 %now, [%workspace+4];
+    xor.b32 %now, %now, %old;
+    setp.ge.s32 %p, %now, 0;
+    @%p bra AGAIN;
+    ld.global.u32 %value, [%words];
+    mul.wide.u32 %workspace, %block, 4;
+    add.u64 %words, %words, %workspace;
+    st.global.u32 [%words+4], %value;
+    ret;
+}
+.visible .entry contract_workspace(.param .u64 words)
+{
+    .reg .u64 %words;
+    .reg .u32 %high, %low;
+    ld.param.u64 %words, [words];
+    mov.u32 %high, %envreg1;
+    mov.u32 %low, %envreg2;
+    st.global.u32 [%words], %low;
+    st.global.u32 [%words+4], %high;
+    ret;
+}
+";
+
 /// One that fails an assertion; apart, since it needs a function of the driver.
 pub const ASSERTION: &CStr = c".version 7.8
 .target sm_52

@@ -2,6 +2,7 @@
 
 use crate::Row;
 use crate::bench::{Bench, LEGACY, PER_THREAD, cu, handle};
+use crate::green_calls::{Calls, green};
 use std::ffi::c_void;
 use std::ptr::{self, null_mut};
 use tcuda::driver::sys::*;
@@ -12,7 +13,7 @@ pub const ROWS: &[Row] = crate::rows!["launches":
     buffers_of_other_sizes, lists_that_are_wrong, both_kinds_of_parameters,
     on_the_default_streams, in_stream_order,
     behind_an_event, ordered_by_the_legacy_stream, they_do_not_wait, of_a_thread_without_a_context,
-    cooperative, captured_with_attributes,
+    cooperative, barrier_of_the_grid, captured_with_attributes,
 ];
 
 fn shape(bench: &Bench, grid: [u32; 3], block: [u32; 3], shared: u32, expected: i32) {
@@ -375,6 +376,26 @@ fn cooperative(bench: &Bench) {
         );
     }
     cu!(bench, cuStreamSynchronize(stream) => 0);
+}
+
+/// What CUDA's headers make of `grid.sync()`. Other launches have no workspace.
+fn barrier_of_the_grid(bench: &Bench) {
+    bench.start();
+    let (calls, stream, mut words) = (Calls::find(bench), bench.stream(1), bench.warm(64));
+    let mut module = null_mut();
+    cu!(bench, cuModuleLoadData(&mut module, crate::kernels::MEETING.as_ptr().cast()) => 0);
+    let function = bench.function(module, c"contract_meet");
+    let mut parameters = [ptr::from_mut(&mut words).cast()];
+    for round in ["first", "second"] {
+        cu!(bench, cuMemsetD8Async(words, 0, 20, stream) => 0);
+        green!(bench, calls, cuLaunchCooperativeKernel(
+            function, 4, 1, 1, 1, 1, 1, 0, stream, parameters.as_mut_ptr()) => 0);
+        bench.is(round, bench.fetch(words, 20, stream), [4, 0, 0, 0].repeat(5));
+    }
+    let function = bench.function(module, c"contract_workspace");
+    cu!(bench, cuLaunchKernel(
+        function, 1, 1, 1, 1, 1, 1, 0, stream, parameters.as_mut_ptr(), null_mut()) => 0);
+    bench.is("no workspace", bench.fetch(words, 8, stream), vec![0; 8]);
 }
 
 /// Attributes of launches that are recorded.

@@ -18,7 +18,7 @@ use super::{
     virtual_memory_calls,
 };
 use crate::base::code;
-use cudarc::driver::sys::{CUdriverProcAddressQueryResult, cuuint64_t};
+use cudarc::driver::sys::{CUdriverProcAddressQueryResult, CUuuid, cuuint64_t};
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::ptr::null_mut;
 
@@ -72,6 +72,7 @@ mod prototypes {
 exports! {
     self {
         cuGetProcAddress 12000 = cuGetProcAddress_v2(symbol, function, version, flags, status);
+        cuGetExportTable 3000 = cuGetExportTable(table, id);
     }
     device_calls {
         cuInit 2000 = cuInit(flags);
@@ -618,4 +619,14 @@ pub(super) unsafe extern "C" fn cuGetProcAddress_v2(
         }
         found.map(drop).map_err(|_| code::NOT_FOUND)
     })
+}
+
+/// No table is known: their contents are not documented. NVRTC 12.9 looks for one of developer
+/// tools and does without it, but does not work without the function.
+#[unsafe(no_mangle)]
+pub(super) unsafe extern "C" fn cuGetExportTable(
+    _table: *mut *const c_void,
+    _id: *const CUuuid,
+) -> c_int {
+    code::INVALID_VALUE
 }

@@ -18,6 +18,7 @@ use crate::ptx::tree::Space;
 use std::collections::BTreeMap;
 use std::ffi::c_uint;
 use std::ptr;
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
@@ -33,6 +34,10 @@ pub(super) const MAX_GRID: [c_uint; 3] = [i32::MAX as c_uint, 65_535, 65_535];
 
 /// Bytes of a page, whose contents before a delayed kernel are kept.
 const PAGE: u64 = 4096;
+
+/// Where a kernel finds the workspace of a cooperative launch; no other memory is near it.
+const WORKSPACE: u64 = 0x0600_0000_0000_0000;
+const WORKSPACE_BYTES: u64 = 8;
 
 /// A kernel of a loaded module.
 pub(super) struct Kernel {
@@ -279,6 +284,7 @@ impl Launch {
             journal: self.journal.as_deref(),
             partition: self.partition.as_deref(),
             start: run.start,
+            workspace: self.is_cooperative.then(|| AtomicU64::new(WORKSPACE_BYTES)),
         };
         let options = Options { cooperative: self.is_cooperative, ..run.options };
         let Launch { kernel, shape, parameters, .. } = self;
@@ -323,6 +329,8 @@ struct Reach<'a> {
     journal: Option<&'a Journal>,
     partition: Option<&'a Partition>,
     start: Instant,
+    /// That of a cooperative launch: its size, and a barrier at which no block has arrived.
+    workspace: Option<AtomicU64>,
 }
 
 impl Reach<'_> {
@@ -332,12 +340,16 @@ impl Reach<'_> {
 }
 
 // SAFETY: windows are in the aliases of devices' memory and in pinned memory, which stay mapped
-// while kernels run, and of which no references exist.
+// while kernels run, and of which no references exist, or are the workspace, an atomic.
 unsafe impl crate::memory::Machine for Reach<'_> {
     fn window(&self, address: u64, write: bool) -> Option<Window> {
         if Heap::contains(address) {
             let window = lock(self.heap()).window();
             return window.filter(|window| address < window.end);
+        }
+        if address.wrapping_sub(WORKSPACE) < WORKSPACE_BYTES {
+            let host = self.workspace.as_ref()?.as_ptr().cast();
+            return Some(Window { start: WORKSPACE, end: WORKSPACE + WORKSPACE_BYTES, host });
         }
         let accessor = Accessor { device: self.device, write, staged: false };
         let window = self.memory.window(address as usize, accessor)?;
@@ -381,6 +393,10 @@ unsafe impl crate::memory::Machine for Reach<'_> {
     fn multiprocessor(&self, block: u32) -> Option<u32> {
         let numbers = &self.partition?.numbers;
         numbers.get(block as usize % numbers.len().max(1)).copied()
+    }
+
+    fn grid_workspace(&self) -> u64 {
+        if self.workspace.is_some() { WORKSPACE } else { 0 }
     }
 
     fn report_race(&self, race: &Race) {

@@ -1093,6 +1093,7 @@ fn set_special(
         }
         Special::DynamicShared => shape.dynamic_shared,
         Special::TotalShared => grid.shared_bytes as u32,
+        Special::GridWorkspace(half) => (grid.machine.grid_workspace() >> (32 * half)) as u32,
     };
     fill(registers, slot, value.into());
 }

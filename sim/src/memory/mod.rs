@@ -79,6 +79,11 @@ pub unsafe trait Machine: Sync {
     fn multiprocessor(&self, _block: u32) -> Option<u32> {
         None
     }
+    /// The address of the workspace of a cooperative launch: two words, of which `grid.sync()` of
+    /// CUDA's headers uses the second as its barrier. 0 in other launches.
+    fn grid_workspace(&self) -> u64 {
+        0
+    }
     /// Takes a race of a kernel, as soon as it is found.
     fn report_race(&self, race: &Race) {
         self.print_error(format!("{race}\n").as_bytes());

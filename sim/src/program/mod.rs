@@ -200,6 +200,8 @@ pub enum Special {
     IsExplicitCluster,
     DynamicShared,
     TotalShared,
+    /// %envreg1 and %envreg2: the upper and the lower half of the address.
+    GridWorkspace(u8),
 }
 
 /// An instruction.

@@ -2,7 +2,8 @@
 
 use crate::Row;
 use crate::bench::{Bench, cu, handle};
-use std::ptr::null_mut;
+use crate::green_calls::{Calls, green};
+use std::ptr::{null, null_mut};
 use tcuda::driver::sys::*;
 
 pub const ROWS: &[Row] = crate::rows!["arguments":
@@ -11,6 +12,7 @@ pub const ROWS: &[Row] = crate::rows!["arguments":
     cuDevicePrimaryCtxReset, cuDevicePrimaryCtxGetState, cuDeviceCanAccessPeer,
     cuCtxEnablePeerAccess, cuCtxGetCurrent, cuCtxSetCurrent, cuCtxPushCurrent, cuCtxPopCurrent,
     cuCtxGetDevice, cuCtxSynchronize, cuCtxGetStreamPriorityRange, cuProfilerStart, cuProfilerStop,
+    cuGetExportTable,
 ];
 
 /// Ordinals of devices that no machine has.
@@ -226,4 +228,14 @@ fn cuProfilerStop(bench: &Bench) {
     cu!(bench, cuProfilerStop() => 201);
     bench.use_device(0);
     cu!(bench, cuProfilerStop() => 0);
+}
+
+/// No driver has a table of this name.
+fn cuGetExportTable(bench: &Bench) {
+    bench.start();
+    let (calls, name, mut table) = (Calls::find(bench), b"no table of them", null());
+    green!(bench, calls, cuGetExportTable(&mut table, name) => 1);
+    bench.is("untouched", table.is_null(), true);
+    green!(bench, calls, cuGetExportTable(null_mut(), name) => 1);
+    green!(bench, calls, cuGetExportTable(&mut table, null()) => 1);
 }

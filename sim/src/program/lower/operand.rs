@@ -236,6 +236,8 @@ impl<'t> Lowering<'_, 't> {
             "%clock" | "%clock_hi" | "%clock64" | "%globaltimer" | "%globaltimer_lo"
             | "%globaltimer_hi" => return self.timer(base),
             "%current_graph_exec" => return Ok(Slot::Wide(self.preset(Preset::Bits(0), true))),
+            "%envreg1" => Special::GridWorkspace(1),
+            "%envreg2" => Special::GridWorkspace(0),
             _ if base.starts_with("%envreg") || base.starts_with("%pm") => {
                 return Ok(Slot::Narrow(self.preset(Preset::Bits(0), false)));
             }
