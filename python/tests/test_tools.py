@@ -1,12 +1,15 @@
-"""NVTX, the profiler, telemetry and the report for bugs."""
+"""NVTX, the profiler, telemetry, the report for bugs, and programs on the software GPU."""
 
 import os
+import pathlib
 import subprocess
 import sys
+import tempfile
 import unittest
 
 import tcuda
-from support import OTHER, SIMULATED, TOTAL, TestCase
+from support import OTHER, SIMULATED, TOTAL, TestCase, simulated
+from tcuda.__main__ import mapped_libraries
 
 
 class Nvtx(unittest.TestCase):
@@ -65,6 +68,36 @@ class Others(TestCase):
         self.assertIn("backend: cuda: NO_DRIVER: ", report)
         self.assertIn("/absent", report)
         self.assertNotIn("NVML", report)
+
+
+@simulated
+class SoftwareGpu(unittest.TestCase):
+    # Ends with 3, and the number of cuInit's status.
+    PROGRAM = "import ctypes, sys\nsys.exit(3 + ctypes.CDLL('libcuda.so.1').cuInit(0))\n"
+
+    def run_program(self, *options, **environment):
+        library = next(it for it in mapped_libraries() if it.endswith("/libtcuda_sim.so"))
+        with tempfile.TemporaryDirectory() as folder:
+            program = pathlib.Path(folder, "program.py")
+            program.write_text(self.PROGRAM)
+            return subprocess.run(
+                [sys.executable, "-m", "tcuda.software_gpu", *options, str(program)],
+                capture_output=True, text=True, check=False,
+                env={**os.environ, "TCUDA_SIM_PATH": library, **environment})
+
+    def test_the_seed_is_printed_before_and_after_a_failure(self):
+        ended = self.run_program("--seed", "7", TCUDA_SIM="devices=2")
+        self.assertEqual(ended.returncode, 3, ended.stderr)
+        line = "software GPU: TCUDA_SIM=devices=2,schedule=adversarial:7 repeats this run\n"
+        self.assertEqual(ended.stderr, 2 * line)
+
+    def test_each_run_has_another_seed(self):
+        seeds = {self.run_program(TCUDA_SIM="").stderr for _ in range(3)}
+        self.assertGreater(len(seeds), 1)
+
+    def test_a_schedule_of_the_environment_stays(self):
+        ended = self.run_program(TCUDA_SIM="schedule=immediate")
+        self.assertEqual((ended.returncode, ended.stderr), (3, ""))
 
 
 if __name__ == "__main__":

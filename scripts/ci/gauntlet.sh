@@ -217,6 +217,18 @@ step soak soak
 step instructions instructions
 step races races
 step reclamation reclamation
+# Python programs of others on the simulated machine.
+python_programs() {
+    configure_and_build release &&
+        scripts/ci/cuda_python.py "$root/build/release/lib/libtcuda_sim.so"
+}
+step python-programs python_programs
+# Missing waits of Python programs.
+python_races() {
+    configure_and_build release &&
+        scripts/ci/python_races.py --right "$(full 100 3)" "$root/build/release/lib/libtcuda_sim.so"
+}
+step python-races python_races
 step valgrind scripts/ci/valgrind.sh "$(full --all --share)"
 step rust-asan scripts/ci/sanitize_rust.sh
 step branches scripts/ci/branches.sh
