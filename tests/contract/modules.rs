@@ -10,7 +10,8 @@ pub const ROWS: &[Row] = crate::rows!["modules":
     load, a_text_that_is_none, an_empty_text, wrong_ptx, an_unknown_version, an_unknown_target,
     a_newer_target, directives_in_the_wrong_order, an_unresolved_function, a_truncated_binary,
     a_module_without_kernels, functions, functions_of_two_modules, unload, unload_does_not_wait,
-    attributes_of_functions, shared_memory_of_a_block, occupancy, a_module_of_another_device,
+    attributes_of_functions, constant_bytes_of_functions, shared_memory_of_a_block, occupancy,
+    a_module_of_another_device,
 ];
 
 fn loads(bench: &Bench, image: &'static CStr, expected: i32) -> CUmodule {
@@ -172,6 +173,24 @@ fn attributes_of_functions(bench: &Bench) {
     cu!(bench, cuFuncGetAttribute(&mut value, CU_FUNC_ATTRIBUTE_NUM_REGS, function) => 0);
     bench.is("has registers", value > 0, true);
     cu!(bench, cuFuncGetAttribute(&mut value, CU_FUNC_ATTRIBUTE_MAX, function) => 1);
+}
+
+/// The constant memory of a module is that of each of its functions.
+fn constant_bytes_of_functions(bench: &Bench) {
+    const BYTES: CUfunction_attribute = CUfunction_attribute::CU_FUNC_ATTRIBUTE_CONST_SIZE_BYTES;
+    bench.start();
+    let text = c".version 7.8\n.target sm_52\n.address_size 64\n\
+        .const .align 4 .b8 table[80] = {1, 2, 3};\n.const .align 8 .b8 other[16] = {4};\n\
+        .visible .entry reads(.param .u64 to)\n{\n.reg .b64 %p;\n.reg .b32 %a, %b;\n\
+        ld.param.u64 %p, [to];\nld.const.u32 %a, [table];\nld.const.u32 %b, [other];\n\
+        add.u32 %a, %a, %b;\nst.global.u32 [%p], %a;\nret;\n}\n\
+        .visible .entry reads_none()\n{\nret;\n}\n";
+    let module = loads(bench, text, 0);
+    for name in [c"reads", c"reads_none"] {
+        let mut value = 0;
+        cu!(bench, cuFuncGetAttribute(&mut value, BYTES, bench.function(module, name)) => 0);
+        bench.is("bytes", value, 96);
+    }
 }
 
 /// More shared memory than 48 KiB is given to a function that has the attribute for it.

@@ -112,7 +112,8 @@ impl Settings {
             CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_HEIGHT => cluster[1] as c_int,
             CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_DEPTH => cluster[2] as c_int,
             CU_FUNC_ATTRIBUTE_CLUSTER_SIZE_MUST_BE_SET => c_int::from(kernel.needs_cluster()),
-            CU_FUNC_ATTRIBUTE_CONST_SIZE_BYTES | CU_FUNC_ATTRIBUTE_CACHE_MODE_CA => 0,
+            CU_FUNC_ATTRIBUTE_CONST_SIZE_BYTES => kernel.program().constant_bytes() as c_int,
+            CU_FUNC_ATTRIBUTE_CACHE_MODE_CA => 0,
             CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED => {
                 self.non_portable_cluster.unwrap_or(false).into()
             }

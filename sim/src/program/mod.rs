@@ -30,6 +30,14 @@ pub struct Program {
     pub files: BTreeMap<u32, String>,
 }
 
+impl Program {
+    /// Bytes of the module's variables in constant memory, which all of its kernels share.
+    pub fn constant_bytes(&self) -> usize {
+        let constants = self.variables.iter().filter(|it| it.space == Space::Const);
+        constants.fold(0, |end, it| end.next_multiple_of(it.align.max(1)) + it.bytes)
+    }
+}
+
 /// A variable of a module.
 #[derive(Clone, Debug)]
 pub struct Variable {
