@@ -36,7 +36,8 @@ pub(super) struct Memory {
     pub(super) synchronous: RwLock<BTreeMap<usize, u64>>,
 }
 
-/// Bytes for variables of modules.
+/// Bytes for variables of modules, unless the device has more memory. They are addresses only until
+/// they are used, and a module takes at least [`GRANULARITY`].
 const MODULE_BYTES: usize = 1 << 30;
 /// How many times the memory of a device its managed memory is.
 const MANAGED_TIMES: usize = 4;
@@ -103,7 +104,8 @@ impl Memory {
         purpose: Purpose,
         access: Access,
     ) -> Result<usize, i32> {
-        let physical = set_apart(&self.modules[device], device, MODULE_BYTES, 0)?;
+        let most = self.physical[device].bytes.max(MODULE_BYTES);
+        let physical = set_apart(&self.modules[device], device, most, 0)?;
         self.allocate_from(physical, bytes, purpose, access)
     }
 

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::driver::jit::{self, Options, Use};
+use std::collections::BTreeSet;
 use std::ffi::CStr;
 
 /// `read` copies a variable that is defined elsewhere.
@@ -55,6 +56,22 @@ fn variables_of_other_modules_have_the_hosts_addresses() {
     ok!(bench, cuLaunchKernel(read, 1, 1, 1, 1, 1, 1, 0, none, list, ptr::null_mut()));
     assert_eq!(bench.fetch(to, &mut result, ptr::null_mut()), 0);
     assert_eq!(result, [77, 0, 0, 0]);
+}
+
+/// A just-in-time compiler such as Numba loads a module for each kernel, and unloads none.
+#[test]
+fn a_program_loads_thousands_of_modules() {
+    let bench = Bench::new("");
+    let image = c".version 7.0\n.target sm_70\n.address_size 64\n.visible .global .u32 own;\n";
+    let mut places = BTreeSet::new();
+    for _ in 0..2000 {
+        let (mut module, mut address) = (ptr::null_mut(), 0);
+        ok!(bench, cuModuleLoadData(&mut module, image.as_ptr().cast()));
+        let none = ptr::null_mut();
+        ok!(bench, cuModuleGetGlobal(&mut address, none, module, c"own".as_ptr()));
+        places.insert(address);
+    }
+    assert_eq!(places.len(), 2000);
 }
 
 #[test]
