@@ -198,6 +198,13 @@ audited() {
 }
 step auditwheel audited
 step wheels scripts/ci/wheels.sh
+# Numba's own tests on the simulated machine, with the wheel of the release.
+numba() {
+    local share=()
+    [ -z "$quick" ] || share=(--only cudadrv. nrt.)
+    python3 scripts/ci/numba_suite.py "${share[@]}"
+}
+step numba numba
 # The backend of tcuda.torch with each PyTorch: compiled; in full also run on the simulated machine,
 # with 4 GB of libraries of PyTorch.
 torch_versions() {

@@ -1,10 +1,13 @@
 """Runs the tests that numba-cuda brings with its own memory manager and with tcuda's, and compares.
 
-usage: numba_tests.py OUT [--only PART ...] [--jobs N] [--seconds N]
+usage: numba_tests.py OUT [--only PART ...] [--jobs N] [--seconds N] [--managers NAME ...]
+    [--by-turns] [--test-seconds N] [--leave-out TEST ...]
 
 The tests are those of the installed package numba-cuda (numba.cuda.tests); nothing of them is
-copied here. Both managers run at the same time on one GPU. Needs the package tcuda, pytest and
-pytest-xdist; OUT gets numba_tests.json and pytest's output. Exit status 77: Numba sees no GPU.
+copied here. Both managers run at the same time on one GPU, or one after the other. A test that
+crashes its process, or takes longer than --test-seconds, fails, and the others go on. Needs the
+package tcuda, pytest and pytest-xdist; OUT gets numba_tests.json and pytest's output. Exit status
+77: Numba sees no GPU.
 """
 
 import argparse
@@ -16,9 +19,12 @@ import re
 import subprocess
 import sys
 import tempfile
+import time
 import xml.etree.ElementTree
 
 TEST_SECONDS = 120
+# The memory managers by the names that Numba's setting has for them.
+MANAGERS = {"numba": "default", "tcuda": "tcuda.numba"}
 # A test in pytest's output, which is all there is where pytest did not end.
 LINE = re.compile(r"^\[gw\d+\] \[ *\d+%\] (PASSED|FAILED|SKIPPED) (.+?) *$", re.MULTILINE)
 # A module with the tests of one of Numba's, under the name that Numba itself imports it by.
@@ -118,6 +124,10 @@ def main():
     parser.add_argument("--only", nargs="*", default=[""], help="parts of names: cudadrv.")
     parser.add_argument("--jobs", type=int, default=max(1, (os.cpu_count() or 2) // 2 - 1))
     parser.add_argument("--seconds", type=float, default=900)
+    parser.add_argument("--managers", nargs="*", choices=MANAGERS, default=list(MANAGERS))
+    parser.add_argument("--by-turns", action="store_true", help="one manager after the other")
+    parser.add_argument("--test-seconds", type=int, default=TEST_SECONDS)
+    parser.add_argument("--leave-out", nargs="*", default=[], help="test_folder_file.Class::test")
     options = parser.parse_args()
     try:
         from numba import cuda
@@ -129,23 +139,32 @@ def main():
         sys.exit(77)
     out = options.out.resolve()
     out.mkdir(parents=True, exist_ok=True)
-    managers = {"numba": "default", "tcuda": "tcuda.numba"}
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
         write_modules(folder, options.only)
 
-        def start(manager):
-            environment = dict(os.environ, NUMBA_CUDA_MEMORY_MANAGER=managers[manager],
-                               PYTHONDONTWRITEBYTECODE="1")
-            return run(pytest_command(options.jobs, "--dist=loadfile"), folder, environment,
-                       options.seconds, out / f"numba_tests_{manager}")
+        left_out = [f"--deselect={name.replace('.', '.py::', 1)}" for name in options.leave_out]
 
-        with concurrent.futures.ThreadPoolExecutor(2) as threads:
-            own, ours = threads.map(start, managers)
-    compare("Numba's manager", own, ours)
+        def start(manager):
+            environment = dict(os.environ, NUMBA_CUDA_MEMORY_MANAGER=MANAGERS[manager],
+                               PYTHONDONTWRITEBYTECODE="1")
+            begin = time.monotonic()
+            # A thread ends the process, even where a call into a library does not return.
+            found = run(pytest_command(options.jobs, "--dist=loadfile", "--timeout-method=thread",
+                                       "--max-worker-restart=1000",
+                                       f"--timeout={options.test_seconds}", *left_out),
+                        folder, environment, options.seconds, out / f"numba_tests_{manager}")
+            return found, round(time.monotonic() - begin)
+
+        with concurrent.futures.ThreadPoolExecutor(1 if options.by_turns else 2) as threads:
+            ran = dict(zip(options.managers, threads.map(start, options.managers)))
+    if len(ran) == len(MANAGERS):
+        compare("Numba's manager", ran["numba"][0], ran["tcuda"][0])
     import numba_cuda
     text = json.dumps(
-        {"numba_cuda": numba_cuda.__version__, "numba": own, "tcuda": ours}, indent=1)
+        {"numba_cuda": numba_cuda.__version__,
+         **{manager: found for manager, (found, _) in ran.items()},
+         "seconds": {manager: seconds for manager, (_, seconds) in ran.items()}}, indent=1)
     (out / "numba_tests.json").write_text(text + "\n")
 
 
