@@ -26,7 +26,8 @@ TEST_SECONDS = 120
 # The memory managers by the names that Numba's setting has for them.
 MANAGERS = {"numba": "default", "tcuda": "tcuda.numba"}
 # A test in pytest's output, which is all there is where pytest did not end.
-LINE = re.compile(r"^\[gw\d+\] \[ *\d+%\] (PASSED|FAILED|SKIPPED) (.+?) *$", re.MULTILINE)
+LINE = re.compile(r"^\[gw\d+\] \[ *\d+%\] (?:SUB)?(PASSED|FAILED|SKIPPED)(?:\(.*\))? (test_.+?) *$",
+                  re.MULTILINE)
 # A module with the tests of one of Numba's, under the name that Numba itself imports it by.
 TESTS = """
 import importlib
@@ -72,8 +73,14 @@ def run(command, folder, environment, seconds, stem):
     for line in LINE.finditer(stem.with_suffix(".txt").read_text()):
         path, *classes, test = line[2].split("::")
         name = ".".join([path.removesuffix(".py").replace("/", "."), *classes])
-        found[f"{name}::{test}"] = (line[1].lower(), "")
+        keep_failed(found, f"{name}::{test}", (line[1].lower(), ""))
     return found
+
+
+def keep_failed(found, name, result):
+    """Adds the outcome of a test, or of a part of it: pytest reports each, and the whole as passed."""
+    if found.get(name, ("",))[0] != "failed":
+        found[name] = result
 
 
 def outcomes(report):
@@ -86,7 +93,7 @@ def outcomes(report):
             if child.tag in ("failure", "error", "skipped"):
                 outcome = {"failure": "failed", "error": "failed"}.get(child.tag, child.tag)
                 text = f"{child.get('message') or ''}\n{child.text or ''}"[-2500:]
-        found[name] = (outcome, text)
+        keep_failed(found, name, (outcome, text))
     return found
 
 
