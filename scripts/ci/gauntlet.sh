@@ -220,6 +220,16 @@ step conan conan
 step conda conda
 step reproducible scripts/ci/reproducible.sh
 step aarch64 scripts/ci/aarch64.sh
+# The tests of the crate cudarc on the simulated driver.
+cudarc() {
+    configure_and_build release || return
+    local schedule
+    for schedule in threads $(full adversarial:1 ''); do
+        scripts/ci/cudarc_tests.py --schedule "$schedule" build/release/lib/libtcuda_sim.so ||
+            return
+    done
+}
+step cudarc cudarc
 step soak soak
 step instructions instructions
 step races races
