@@ -21,6 +21,7 @@ static struct {
     int (*capability)(int *major, int *minor, int device);
     int (*properties)(int *properties, int device);
     int (*affinity)(int *supported, unsigned int kind, int device);
+    int (*table)(const void **table, const unsigned char *id);
 } driver;
 
 static void find_the_functions(void)
@@ -41,6 +42,7 @@ static void find_the_functions(void)
     FIND(driver.capability, "cuDeviceComputeCapability");
     FIND(driver.properties, "cuDeviceGetProperties");
     FIND(driver.affinity, "cuDeviceGetExecAffinitySupport");
+    FIND(driver.table, "cuGetExportTable");
 }
 
 static int attribute(unsigned int number)
@@ -197,6 +199,16 @@ static void find_uuid(unsigned char *uuid)
     CHECK_EQ(ended, 0);
 }
 
+/* NVRTC and CUDA's runtime look for tables of undocumented functions by their IDs. */
+static void an_unknown_table_is_refused(void)
+{
+    static const unsigned char unknown[16] = { 0x7c, 0x75, 0xda };
+    const void *table = unknown;
+    CHECK_EQ(driver.table(&table, unknown), INVALID_VALUE);
+    CHECK_EQ(driver.table(NULL, unknown), INVALID_VALUE);
+    CHECK_EQ(driver.table(&table, NULL), INVALID_VALUE);
+}
+
 int main(void)
 {
     int devices = 0;
@@ -224,6 +236,7 @@ int main(void)
     find_the_functions();
     CHECK_EQ(driver.count(&devices), NOT_INITIALIZED);
     CHECK_EQ(driver.init(0), SUCCESS);
+    an_unknown_table_is_refused();
     CHECK_EQ(driver.count(&devices), SUCCESS);
     CHECK(devices > 0);
     CHECK_EQ(driver.get(&devices, devices), INVALID_DEVICE);
