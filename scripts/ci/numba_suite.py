@@ -28,7 +28,8 @@ PACKAGES = ["numba-cuda==0.30.4", "numba==0.68.0", "numpy==2.4.6", "cuda-binding
             "pytest==9.2.0", "pytest-timeout==2.4.0", "pytest-xdist==3.8.0"]
 # A section of the list, and the managers that it is for.
 SECTIONS = {"left out": ("numba", "tcuda"), "not run": ("numba", "tcuda"),
-            "fails": ("numba", "tcuda"), "fails with tcuda": ("tcuda",)}
+            "fails": ("numba", "tcuda"), "fails with numba": ("numba",),
+            "fails with tcuda": ("tcuda",)}
 
 
 def environment(folder, wheel):

@@ -78,7 +78,7 @@ def run(command, folder, environment, seconds, stem):
 
 
 def keep_failed(found, name, result):
-    """Adds the outcome of a test, or of a part of it: pytest reports each, and the whole as passed."""
+    """Adds the outcome of a test or of a part of it; pytest reports parts by themselves."""
     if found.get(name, ("",))[0] != "failed":
         found[name] = result
 
