@@ -338,10 +338,10 @@ mod tests {
         assert_eq!(Config::parse(""), Ok(Config::default()));
         let config = Config::parse(
             " devices = 4 , \
-             memory=5MiB,schedule=threads,peers=pairs,leaks=report,destroyed=report,multiprocessors=8,\
-             threads_per_multiprocessor=1536,compute_capability=8.6,virtual_memory=none,\
-             question=200,kernel_time=2,races=report,locality_domains=2,\
-             name=Test GPU,",
+             memory=5MiB,schedule=threads,peers=pairs,leaks=report,destroyed=report,\
+             multiprocessors=8,threads_per_multiprocessor=1536,compute_capability=8.6,\
+             virtual_memory=none,question=200,kernel_time=2,races=report,\
+             locality_domains=2,name=Test GPU,",
         )
         .unwrap();
         assert_eq!(config.devices, 4);
