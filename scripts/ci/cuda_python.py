@@ -20,7 +20,8 @@ import subprocess
 import sys
 import time
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
+from pip_environment import ROOT, environment
+
 PROGRAMS = ROOT / "tests/suites"
 KNOWN = PROGRAMS / "cuda_python.txt"
 SECONDS = 120
@@ -40,16 +41,10 @@ SUITES = {
 PROGRAMS_OF = ("cuda-bindings", "cuda-driver", "cuda-core", "triton")
 
 
-def environment(suite):
+def python_of(suite):
     """The Python of a virtual environment with the packages of a suite, and its variables."""
-    folder = ROOT / "target/suites" / suite
-    python, pins = folder / "bin/python", folder / "packages.txt"
-    packages = SUITES[suite]
-    if not pins.exists() or pins.read_text() != "\n".join(packages):
-        print(f"Getting {packages[0]} from PyPI into {folder.relative_to(ROOT)}", flush=True)
-        subprocess.run([sys.executable, "-m", "venv", "--clear", folder], check=True)
-        subprocess.run([python, "-m", "pip", "install", "--quiet", *packages], check=True)
-        pins.write_text("\n".join(packages))
+    folder = environment(suite, SUITES[suite])
+    python = folder / "bin/python"
     libraries = folder.glob("lib/python3*/site-packages/nvidia/*/lib")
     return python, dict(os.environ, LD_LIBRARY_PATH=":".join(map(str, libraries)),
                         TRITON_CACHE_DIR=str(folder / "cache"))
@@ -99,7 +94,7 @@ def known_of(suite):
 def run_suite(suite, library, options):
     """True if nothing is new."""
     start, known = time.monotonic(), known_of(suite)
-    python, variables = environment(suite)
+    python, variables = python_of(suite)
     variables |= {"TCUDA_SIM_PATH": str(library), "TCUDA_SIM": options}
     programs = commands(suite, python, variables)
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:

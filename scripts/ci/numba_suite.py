@@ -18,7 +18,8 @@ import pathlib
 import subprocess
 import sys
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
+from pip_environment import ROOT, environment
+
 KNOWN = ROOT / "tests/suites/numba.txt"
 # The compilers are of CUDA 12.9, the simulated driver's version.
 PACKAGES = ["numba-cuda==0.30.4", "numba==0.68.0", "numpy==2.4.6", "cuda-bindings==12.9.10",
@@ -30,19 +31,6 @@ PACKAGES = ["numba-cuda==0.30.4", "numba==0.68.0", "numpy==2.4.6", "cuda-binding
 SECTIONS = {"left out": ("numba", "tcuda"), "not run": ("numba", "tcuda"),
             "fails": ("numba", "tcuda"), "fails with numba": ("numba",),
             "fails with tcuda": ("tcuda",)}
-
-
-def environment(folder, wheel):
-    """A virtual environment with the packages, and the wheel in its present form."""
-    python, pins = folder / "bin/python", folder / "packages.txt"
-    if not pins.exists() or pins.read_text() != "\n".join(PACKAGES):
-        print(f"Getting Numba from PyPI into {folder.relative_to(ROOT)}", flush=True)
-        subprocess.run([sys.executable, "-m", "venv", "--clear", folder], check=True)
-        subprocess.run([python, "-m", "pip", "install", "--quiet", *PACKAGES], check=True)
-        pins.write_text("\n".join(PACKAGES))
-    subprocess.run([python, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index",
-                    "--force-reinstall", wheel], check=True)
-    return python
 
 
 def known_failures():
@@ -98,8 +86,11 @@ def main():
         sys.exit("NumPy 2.4 needs Python 3.11 or newer")
     if not options.wheel:
         sys.exit("there is no wheel: run scripts/tools/release.sh, or give --wheel")
-    folder = ROOT / "target/suites/numba"
-    python = environment(folder, options.wheel.resolve())
+    folder = environment("numba-tests", PACKAGES)
+    python = folder / "bin/python"
+    # The wheel in its present form.
+    subprocess.run([python, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index",
+                    "--force-reinstall", options.wheel.resolve()], check=True)
     driver, out = folder / "driver", folder / "out"
     driver.mkdir(exist_ok=True)
     library = driver / "libcuda.so.1"

@@ -14,7 +14,7 @@ import subprocess
 import sys
 import time
 
-from cuda_python import PROGRAMS, ROOT, command_of, environment, listed
+from cuda_python import PROGRAMS, ROOT, command_of, python_of, listed
 
 SHRINK = [sys.executable, str(ROOT / "scripts/ci/shrink.py")]
 SOURCE = re.compile(r"^  The program failed at \w+_races\.py:\d+: assert ", re.MULTILINE)
@@ -49,7 +49,7 @@ def main():
     is_good = True
     for suite in arguments.suite or ("cuda-core", "numba"):
         start = time.monotonic()
-        python, variables = environment(suite)
+        python, variables = python_of(suite)
         variables |= {"TCUDA_SIM_PATH": str(arguments.library.resolve())}
         program = command_of(python, [str(PROGRAMS / f"{suite.replace('-', '_')}_races.py")])
         names = [name for name in listed([*program, "--list"], variables) if name]
