@@ -25,7 +25,7 @@ KNOWN = ROOT / "tests/suites/numba.txt"
 PACKAGES = ["numba-cuda==0.30.4", "numba==0.68.0", "numpy==2.4.6", "cuda-bindings==12.9.10",
             "cuda-core==1.2.2", "nvidia-cuda-nvrtc-cu12==12.9.86", "nvidia-cuda-nvcc-cu12==12.9.86",
             "nvidia-cuda-runtime-cu12==12.9.79", "nvidia-cuda-cccl-cu12==12.9.27", "cffi==2.1.1",
-            "filecheck==1.0.6", "ml_dtypes==0.6.0", "psutil==7.2.2", "scipy==1.18.1",
+            "filecheck==1.0.6", "ml_dtypes==0.6.0", "psutil==7.2.2", "scipy==1.17.1",
             "pytest==9.2.0", "pytest-timeout==2.4.0", "pytest-xdist==3.8.0"]
 # A section of the list, and the managers that it is for.
 SECTIONS = {"left out": ("numba", "tcuda"), "not run": ("numba", "tcuda"),
