@@ -17,7 +17,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, ClassVar
 
 from numba import cuda
 from numba.cuda.cudadrv import driver as numba_driver
@@ -69,6 +69,7 @@ class MemoryManager(cuda.HostOnlyCUDAMemoryManager):  # type: ignore[misc]
     """
 
     interface_version = 1
+    _devices: ClassVar[set[int]] = set()  # those of all managers
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -82,6 +83,12 @@ class MemoryManager(cuda.HostOnlyCUDAMemoryManager):  # type: ignore[misc]
         if self._all_work is None:
             self._device = int(numba_driver.driver.cuCtxGetDevice())
             self._all_work = _AllWork(self.context, self._device)
+            # The driver copies mapped memory between devices only if one reaches the other's.
+            for other in self._devices - {self._device}:
+                for pair in ((self._device, other), (other, self._device)):
+                    if _core.device_can_access_peer(*pair):
+                        _core.device_enable_peer_access(*pair)
+            self._devices.add(self._device)
 
     def memalloc(self, size: int) -> cuda.MemoryPointer:
         """Device memory for any stream; raises Numba's CudaAPIError where there is not enough."""
