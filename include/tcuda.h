@@ -1400,8 +1400,9 @@ TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_allocation_stream(tcuda_allocation *allocation, tcuda_stream **stream);
 
 /**
- * Returns all unused cached memory, of all devices, to the driver; waits for pending frees, and
- * for the work of streams whose memory is returned. (torch.cuda.empty_cache)
+ * Returns all unused cached memory, of all devices, to the driver; waits for pending frees, for
+ * the work of streams whose memory is returned, and for all work of a device if a pool has ended
+ * there whose memory a graph of the host used (tcuda_mem_pool_destroy). (torch.cuda.empty_cache)
  */
 TCUDA_NODISCARD TCUDA_API
 tcuda_status tcuda_memory_empty_cache(void);
@@ -2429,10 +2430,10 @@ tcuda_status tcuda_mem_pool_set_flags(tcuda_mem_pool *pool, uint32_t flags);
  * Destroys a pool. Allocated blocks stay valid, and threads that are routed to it stay so until
  * their tcuda_mem_pool_end, or their end. Routes of streams that began with this handle end.
  * Unused memory goes back to the driver, at once or, where something was in use, with the next
- * tcuda_memory_empty_cache; waits for work that may still use it. If the host captured a graph
- * with the pool by the driver's functions, or the pool has the number of a capture, launches are
- * not known: all of it goes back with the next tcuda_memory_empty_cache, or when memory is short,
- * after all work of the device, and not while a stream is captured. (the end of a
+ * tcuda_memory_empty_cache; waits for work that may still use it. The launches of graphs that the
+ * host captures by the driver's functions are not known. So if such a graph used the pool, or its
+ * id is one of a capture, its memory goes back with the next tcuda_memory_empty_cache, or when
+ * memory is short: after all work of the device, and not while a stream is captured. (the end of a
  * torch.cuda.MemPool)
  *
  * @param pool  may be NULL: no-op

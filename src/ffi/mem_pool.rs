@@ -111,10 +111,10 @@ pub unsafe extern "C" fn tcuda_mem_pool_set_flags(
 /// Destroys a pool. Allocated blocks stay valid, and threads that are routed to it stay so until
 /// their tcuda_mem_pool_end, or their end. Routes of streams that began with this handle end.
 /// Unused memory goes back to the driver, at once or, where something was in use, with the next
-/// tcuda_memory_empty_cache; waits for work that may still use it. If the host captured a graph
-/// with the pool by the driver's functions, or the pool has the number of a capture, launches are
-/// not known: all of it goes back with the next tcuda_memory_empty_cache, or when memory is short,
-/// after all work of the device, and not while a stream is captured. (the end of a
+/// tcuda_memory_empty_cache; waits for work that may still use it. The launches of graphs that the
+/// host captures by the driver's functions are not known. So if such a graph used the pool, or its
+/// id is one of a capture, its memory goes back with the next tcuda_memory_empty_cache, or when
+/// memory is short: after all work of the device, and not while a stream is captured. (the end of a
 /// torch.cuda.MemPool)
 ///
 /// @param pool  may be NULL: no-op

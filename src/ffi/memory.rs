@@ -305,8 +305,9 @@ pub unsafe extern "C" fn tcuda_allocation_stream(
     })
 }
 
-/// Returns all unused cached memory, of all devices, to the driver; waits for pending frees, and
-/// for the work of streams whose memory is returned. (torch.cuda.empty_cache)
+/// Returns all unused cached memory, of all devices, to the driver; waits for pending frees, for
+/// the work of streams whose memory is returned, and for all work of a device if a pool has ended
+/// there whose memory a graph of the host used (tcuda_mem_pool_destroy). (torch.cuda.empty_cache)
 #[unsafe(no_mangle)]
 #[must_use]
 pub extern "C" fn tcuda_memory_empty_cache() -> tcuda_status {

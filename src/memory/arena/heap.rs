@@ -213,7 +213,7 @@ impl Heap {
     }
 
     /// Has its private pool ended?
-    pub(in crate::memory) fn is_without_pool(&self) -> bool {
+    pub(in crate::memory) fn pool_has_ended(&self) -> bool {
         let pool = self.pool();
         pool != PoolId::DEFAULT && !pool.is_alive()
     }
@@ -235,7 +235,7 @@ impl Heap {
 
     /// Has its pool ended, and may launches of such a graph still use its memory?
     pub(in crate::memory) fn awaits_launches(&self) -> bool {
-        self.host_graph.load(Ordering::Relaxed) != NO_HOST_GRAPH && self.is_without_pool()
+        self.host_graph.load(Ordering::Relaxed) != NO_HOST_GRAPH && self.pool_has_ended()
     }
 
     /// A wait for all work of the device begins. Its number is unique, and at least [`FIRST_WAIT`].
@@ -254,7 +254,7 @@ impl Heap {
     /// Can it be assigned to a stream and another pool? Its own pool is dead, nothing in it is in
     /// use, and its memory was used in the order of that stream alone. The caller holds the ledger.
     pub(in crate::memory) fn can_serve(&self, stream: &Stream) -> bool {
-        if !self.is_without_pool() || self.awaits_launches() {
+        if !self.pool_has_ended() || self.awaits_launches() {
             return false;
         }
         // Segments may be of another source than the next pool's.

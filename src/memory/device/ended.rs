@@ -86,7 +86,7 @@ impl EndedHeaps {
 impl Heap {
     /// Has its pool ended, or its stream if it is in the default pool?
     fn has_ended(&self) -> bool {
-        if self.is_without_pool() {
+        if self.pool_has_ended() {
             return true;
         }
         match self.role() {
