@@ -66,8 +66,13 @@ def _use_ptx() -> None:
         """cuda.core's, whose machine code is PTX."""
 
         def compile(self, target_type: str, *args: Any, **kwargs: Any) -> Any:
-            target_type = "ptx" if target_type == "cubin" else target_type
-            return super().compile(target_type, *args, **kwargs)
+            if target_type != "cubin":
+                return super().compile(target_type, *args, **kwargs)
+            code = super().compile("ptx", *args, **kwargs)
+            if code.code_type == "cubin":
+                return code
+            names = code.symbol_mapping
+            return cuda.core.ObjectCode.from_cubin(code.code, name=code.name, symbol_mapping=names)
 
     cuda.core.Program = Program
 
@@ -76,10 +81,15 @@ def _avoid_other_libraries() -> None:
     """cuda.core calls NVML and CUDA's runtime for what the driver can do."""
     try:
         from cuda.bindings import driver, runtime
-        from cuda.core import Device, system
+        from cuda.core import system
     except ImportError:
         return
-    system.get_num_devices = lambda: len(Device.get_all_devices())
+
+    def count() -> int:
+        driver.cuInit(0)
+        return int(driver.cuDeviceGetCount()[1])
+
+    system.get_num_devices = count
     statuses = runtime.cudaError_t
     runtime.cudaDeviceSynchronize = lambda: (statuses(int(driver.cuCtxSynchronize()[0])),)
 
