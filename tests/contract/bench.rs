@@ -117,6 +117,15 @@ impl Bench {
         context
     }
 
+    /// Skips the sequence on a machine with one device.
+    pub fn need_two_devices(&self) {
+        let mut count = 0;
+        cu!(self, cuDeviceGetCount(&mut count) => 0);
+        if count < 2 {
+            self.skip("one device");
+        }
+    }
+
     /// A stream; flag 1 makes it independent of the legacy one.
     pub fn stream(&self, flags: u32) -> CUstream {
         let mut stream = ptr::null_mut();
@@ -330,6 +339,11 @@ pub fn pool_properties(device: i32) -> CUmemPoolProps {
         usage: 0,
         reserved: [0; 54],
     }
+}
+
+/// A pool of memory of the host, or at another location.
+pub fn host_pool_properties(kind: CUmemLocationType, id: i32) -> CUmemPoolProps {
+    CUmemPoolProps { location: CUmemLocation { type_: kind, id }, ..pool_properties(0) }
 }
 
 /// The address of memory of the host, as a device address.

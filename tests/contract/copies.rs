@@ -108,11 +108,7 @@ fn rows_that_are_wrong(b: &Bench) {
 
 fn copies_between_devices(b: &Bench) {
     b.start();
-    let mut count = 0;
-    cu!(b, cuDeviceGetCount(&mut count) => 0);
-    if count < 2 {
-        b.skip("one device");
-    }
+    b.need_two_devices();
     let (here, stream) = (b.warm(64), b.stream(1));
     b.use_device(1);
     let there = b.warm(64);

@@ -3,7 +3,7 @@
 use crate::Row;
 use crate::bench::{Bench, LEGACY, PER_THREAD, cu, handle};
 use crate::capture::{KERNEL, RELAXED};
-use crate::green_calls::{COUNT, Calls, NOTHING, Resource, SM, green};
+use crate::other_calls::{COUNT, Calls, NOTHING, Resource, SM, other};
 use std::mem::MaybeUninit;
 use std::ptr::null_mut;
 use tcuda::driver::sys::*;
@@ -42,7 +42,7 @@ fn splits(bench: &Bench) {
     let all = whole[COUNT];
     for (least, size) in [(0, 8), (1, 8), (8, 8), (9, 16), (20, 24), (64, 64), (all, all)] {
         let (mut parts, mut rest, mut number) = ([NOTHING; 2], [7; 36], 1);
-        green!(bench, calls, cuDevSmResourceSplitByCount(
+        other!(bench, calls, cuDevSmResourceSplitByCount(
             parts.as_mut_ptr(), &mut number, &whole, &mut rest, 0, least) => 0);
         bench.is("a group", (number, parts[0][0], shown(&parts[0])), (1, SM, [size, 0, 0]));
         bench.is("no other", parts[1], NOTHING);
@@ -50,10 +50,10 @@ fn splits(bench: &Bench) {
         bench.is("rest", (rest[0], shown(&rest)), (kind, [all - size, 0, 0]));
     }
     let mut number = 77;
-    green!(bench, calls, cuDevSmResourceSplitByCount(
+    other!(bench, calls, cuDevSmResourceSplitByCount(
         null_mut(), &mut number, &whole, null_mut(), 0, all / 2 / 8 * 8) => 0);
     bench.is("two halves", number, 2);
-    green!(bench, calls, cuDevSmResourceSplitByCount(
+    other!(bench, calls, cuDevSmResourceSplitByCount(
         null_mut(), &mut number, &whole, null_mut(), 4, 64) => 0);
     bench.is("an unknown flag", number, all / 64);
 }
@@ -64,12 +64,12 @@ fn splits_of_pairs(bench: &Bench) {
     let whole = calls.whole(bench);
     for (least, size) in [(0, 2), (1, 2), (2, 2), (3, 4), (10, 10)] {
         let mut number = 0;
-        green!(bench, calls, cuDevSmResourceSplitByCount(
+        other!(bench, calls, cuDevSmResourceSplitByCount(
             null_mut(), &mut number, &whole, null_mut(), 1, least) => 0);
         bench.is("groups", number, whole[COUNT] / size);
         let (mut part, mut rest) = (NOTHING, NOTHING);
         number = 1;
-        green!(bench, calls, cuDevSmResourceSplitByCount(
+        other!(bench, calls, cuDevSmResourceSplitByCount(
             &mut part, &mut number, &whole, &mut rest, 1, least) => 0);
         bench.is("a group", (shown(&part)[0], shown(&rest)[0]), (size, whole[COUNT] - size));
     }
@@ -81,29 +81,29 @@ fn splits_again(bench: &Bench) {
     let (parts, rest) = calls.parts(bench);
     let (mut part, mut number) = (NOTHING, 1);
     for from in [parts[0], rest] {
-        green!(bench, calls, cuDevSmResourceSplitByCount(
+        other!(bench, calls, cuDevSmResourceSplitByCount(
             &mut part, &mut number, &from, null_mut(), 0, 8) => 915);
-        green!(bench, calls, cuDevSmResourceSplitByCount(
+        other!(bench, calls, cuDevSmResourceSplitByCount(
             null_mut(), &mut number, &from, null_mut(), 0, 8) => 915);
     }
     bench.is("untouched", (part, number), (NOTHING, 1));
     let (green, other) = (calls.green(bench, &parts[0]), calls.green(bench, &rest));
     let mut found = NOTHING;
-    green!(bench, calls, cuGreenCtxGetDevResource(other, &mut found, SM) => 0);
+    other!(bench, calls, cuGreenCtxGetDevResource(other, &mut found, SM) => 0);
     bench.is("what is left, in pairs", shown(&found), [shown(&rest)[0], 2, 2]);
-    green!(bench, calls, cuGreenCtxGetDevResource(green, &mut found, SM) => 0);
+    other!(bench, calls, cuGreenCtxGetDevResource(green, &mut found, SM) => 0);
     bench.is("a group", shown(&found), [16, 8, 8]);
     let (mut halves, mut number) = ([NOTHING; 3], 3);
-    green!(bench, calls, cuDevSmResourceSplitByCount(
+    other!(bench, calls, cuDevSmResourceSplitByCount(
         halves.as_mut_ptr(), &mut number, &found, null_mut(), 0, 5) => 0);
     bench.is("halves", (number, shown(&halves[1])), (2, [8, 0, 0]));
-    green!(bench, calls, cuDevSmResourceSplitByCount(
+    other!(bench, calls, cuDevSmResourceSplitByCount(
         halves.as_mut_ptr(), &mut number, &found, null_mut(), 0, 17) => 915);
     let pair = calls.green(bench, &halves[0]);
-    green!(bench, calls, cuGreenCtxGetDevResource(pair, &mut found, SM) => 0);
+    other!(bench, calls, cuGreenCtxGetDevResource(pair, &mut found, SM) => 0);
     bench.is("a half", shown(&found), [8, 8, 8]);
     for green in [pair, green, other] {
-        green!(bench, calls, cuGreenCtxDestroy(green) => 0);
+        other!(bench, calls, cuGreenCtxDestroy(green) => 0);
     }
 }
 
@@ -115,12 +115,12 @@ fn changed_resources(bench: &Bench) {
     for resource in [whole, parts[0]] {
         let mut changed = resource;
         changed[COUNT] -= 8;
-        green!(bench, calls, cuDevResourceGenerateDesc(&mut description, &mut changed, 1) => 915);
-        green!(bench, calls, cuDevSmResourceSplitByCount(
+        other!(bench, calls, cuDevResourceGenerateDesc(&mut description, &mut changed, 1) => 915);
+        other!(bench, calls, cuDevSmResourceSplitByCount(
             &mut part, &mut number, &changed, null_mut(), 0, 8) => 915);
     }
     let mut nothing = NOTHING;
-    green!(bench, calls, cuDevResourceGenerateDesc(&mut description, &mut nothing, 1) => 914);
+    other!(bench, calls, cuDevResourceGenerateDesc(&mut description, &mut nothing, 1) => 914);
     bench.is("untouched", description.is_null(), true);
 }
 
@@ -132,21 +132,21 @@ fn descriptions(bench: &Bench) {
     let mut description = null_mut();
     let all = [[parts[0], parts[1]], [parts[0], rest], [parts[0]; 2], [parts[0], again[1]]];
     for mut resources in all.into_iter().chain([[whole, parts[0]], [whole; 2]]) {
-        green!(bench, calls, cuDevResourceGenerateDesc(
+        other!(bench, calls, cuDevResourceGenerateDesc(
             &mut description, resources.as_mut_ptr(), 2) => 0);
         bench.is("a description", description.is_null(), false);
     }
     let mut both = parts;
     let (mut green, mut found) = (null_mut(), NOTHING);
-    green!(bench, calls, cuDevResourceGenerateDesc(&mut description, both.as_mut_ptr(), 2) => 0);
-    green!(bench, calls, cuGreenCtxCreate(&mut green, description, 0, 1) => 0);
-    green!(bench, calls, cuGreenCtxGetDevResource(green, &mut found, SM) => 0);
+    other!(bench, calls, cuDevResourceGenerateDesc(&mut description, both.as_mut_ptr(), 2) => 0);
+    other!(bench, calls, cuGreenCtxCreate(&mut green, description, 0, 1) => 0);
+    other!(bench, calls, cuGreenCtxGetDevResource(green, &mut found, SM) => 0);
     bench.is("two groups", shown(&found), [32, 8, 8]);
-    green!(bench, calls, cuGreenCtxDestroy(green) => 0);
-    green!(bench, calls, cuGreenCtxCreate(&mut green, null_mut(), 0, 1) => 0);
-    green!(bench, calls, cuGreenCtxGetDevResource(green, &mut found, SM) => 0);
+    other!(bench, calls, cuGreenCtxDestroy(green) => 0);
+    other!(bench, calls, cuGreenCtxCreate(&mut green, null_mut(), 0, 1) => 0);
+    other!(bench, calls, cuGreenCtxGetDevResource(green, &mut found, SM) => 0);
     bench.is("all without a description", shown(&found), shown(&whole));
-    green!(bench, calls, cuGreenCtxDestroy(green) => 0);
+    other!(bench, calls, cuGreenCtxDestroy(green) => 0);
 }
 
 fn primary_context(bench: &Bench) {
@@ -162,9 +162,9 @@ fn primary_context(bench: &Bench) {
     let mut current = handle(77);
     cu!(bench, cuCtxGetCurrent(&mut current) => 0);
     bench.is("none is current", current.is_null(), true);
-    green!(bench, calls, cuGreenCtxDestroy(greens[0]) => 0);
+    other!(bench, calls, cuGreenCtxDestroy(greens[0]) => 0);
     bench.is("retained by the other", state(), 1);
-    green!(bench, calls, cuGreenCtxDestroy(greens[1]) => 0);
+    other!(bench, calls, cuGreenCtxDestroy(greens[1]) => 0);
     bench.is("released", state(), 0);
 }
 
@@ -177,9 +177,9 @@ fn contexts(bench: &Bench) {
     let others = [primary, calls.context(bench, other)];
     bench.is("its own", others.contains(&context), false);
     let mut found = NOTHING;
-    green!(bench, calls, cuCtxGetDevResource(context, &mut found, SM) => 0);
+    other!(bench, calls, cuCtxGetDevResource(context, &mut found, SM) => 0);
     bench.is("its part", shown(&found), [16, 8, 8]);
-    green!(bench, calls, cuCtxGetDevResource(primary, &mut found, SM) => 0);
+    other!(bench, calls, cuCtxGetDevResource(primary, &mut found, SM) => 0);
     bench.is("all", shown(&found), shown(&whole));
     let (mut current, mut device, mut least, mut greatest) = (null_mut(), 9, 9, 9);
     cu!(bench, cuCtxPushCurrent(context) => 0);
@@ -194,7 +194,7 @@ fn contexts(bench: &Bench) {
     cu!(bench, cuCtxSetCurrent(context) => 0);
     cu!(bench, cuCtxSetCurrent(primary) => 0);
     for green in [green, other] {
-        green!(bench, calls, cuGreenCtxDestroy(green) => 0);
+        other!(bench, calls, cuGreenCtxDestroy(green) => 0);
     }
 }
 
@@ -204,17 +204,17 @@ fn ids(bench: &Bench) {
     let [green, other] = calls.greens(bench);
     let context = calls.context(bench, green);
     let (mut id, mut of_context, mut of_other, mut of_primary) = (1, 2, 3, 4);
-    green!(bench, calls, cuGreenCtxGetId(green, &mut id) => 0);
-    green!(bench, calls, cuCtxGetId(context, &mut of_context) => 0);
-    green!(bench, calls, cuGreenCtxGetId(other, &mut of_other) => 0);
-    green!(bench, calls, cuCtxGetId(primary, &mut of_primary) => 0);
+    other!(bench, calls, cuGreenCtxGetId(green, &mut id) => 0);
+    other!(bench, calls, cuCtxGetId(context, &mut of_context) => 0);
+    other!(bench, calls, cuGreenCtxGetId(other, &mut of_other) => 0);
+    other!(bench, calls, cuCtxGetId(primary, &mut of_primary) => 0);
     bench.is("one of both", id == of_context, true);
     bench.is("no other's", [of_other, of_primary].contains(&id), false);
-    green!(bench, calls, cuGreenCtxGetId(null_mut(), &mut id) => 201);
+    other!(bench, calls, cuGreenCtxGetId(null_mut(), &mut id) => 201);
     cu!(bench, cuCtxSetCurrent(context) => 0);
-    green!(bench, calls, cuGreenCtxGetId(null_mut(), &mut id) => 0);
+    other!(bench, calls, cuGreenCtxGetId(null_mut(), &mut id) => 0);
     bench.is("the current one's", id == of_context, true);
-    green!(bench, calls, cuCtxGetId(null_mut(), &mut id) => 0);
+    other!(bench, calls, cuCtxGetId(null_mut(), &mut id) => 0);
     bench.is("the current one's", id == of_context, true);
 }
 
@@ -223,7 +223,7 @@ fn streams(bench: &Bench) {
     let calls = Calls::find(bench);
     let [green, other] = calls.greens(bench);
     let (stream, plain, mut urgent) = (calls.stream(bench, green), bench.stream(1), null_mut());
-    green!(bench, calls, cuGreenCtxStreamCreate(&mut urgent, other, 1, -7) => 0);
+    other!(bench, calls, cuGreenCtxStreamCreate(&mut urgent, other, 1, -7) => 0);
     let (mut priority, mut context, mut of) = (9, null_mut(), null_mut());
     cu!(bench, cuStreamGetPriority(urgent, &mut priority) => 0);
     bench.is("priority", priority, -5);
@@ -233,11 +233,11 @@ fn streams(bench: &Bench) {
     bench.is("of none", calls.of(bench, null_mut()).is_null(), true);
     cu!(bench, cuStreamGetCtx(stream, &mut context) => 0);
     bench.is("context", context == calls.context(bench, green), true);
-    green!(bench, calls, cuStreamGetCtx_v2(stream, &mut context, &mut of) => 0);
+    other!(bench, calls, cuStreamGetCtx_v2(stream, &mut context, &mut of) => 0);
     bench.is("both", (context == primary, of == green), (true, true));
-    green!(bench, calls, cuStreamGetCtx_v2(stream, &mut context, null_mut()) => 0);
+    other!(bench, calls, cuStreamGetCtx_v2(stream, &mut context, null_mut()) => 0);
     bench.is("the primary one", context == primary, true);
-    green!(bench, calls, cuStreamGetCtx_v2(plain, &mut context, &mut of) => 0);
+    other!(bench, calls, cuStreamGetCtx_v2(plain, &mut context, &mut of) => 0);
     bench.is("none", (context == primary, of.is_null()), (true, true));
     cu!(bench, cuCtxSetCurrent(null_mut()) => 0);
     bench.is("without a context", calls.of(bench, stream) == green, true);
@@ -280,7 +280,7 @@ fn default_streams(bench: &Bench) {
     bench.is("one stream", ids[0] == ids[1], true);
     // There are none of threads.
     let mut found = null_mut();
-    green!(bench, calls, cuStreamGetGreenCtx(handle(PER_THREAD), &mut found) => 400);
+    other!(bench, calls, cuStreamGetGreenCtx(handle(PER_THREAD), &mut found) => 400);
     cu!(bench, cuStreamGetCtx(handle(PER_THREAD), &mut of) => 400);
     cu!(bench, cuCtxSynchronize() => 0);
 }
@@ -306,7 +306,7 @@ fn objects_of_the_primary_context(bench: &Bench) {
         cu!(bench, cuStreamWaitEvent(plain, event, 0) => 0);
     }
     cu!(bench, cuCtxSynchronize() => 0);
-    green!(bench, calls, cuGreenCtxDestroy(green) => 0);
+    other!(bench, calls, cuGreenCtxDestroy(green) => 0);
     cu!(bench, cuMemFree(address) => 0);
     cu!(bench, cuEventDestroy(event) => 0);
 }
@@ -379,11 +379,11 @@ fn events_of_greens(bench: &Bench) {
     let streams = greens.map(|green| calls.stream(bench, green));
     let (event, address, plain) = (bench.event(), bench.warm(64), bench.stream(1));
     let gate = bench.hold(streams[0]);
-    green!(bench, calls, cuGreenCtxRecordEvent(greens[1], event) => 0);
+    other!(bench, calls, cuGreenCtxRecordEvent(greens[1], event) => 0);
     cu!(bench, cuEventSynchronize(event) => 0);
-    green!(bench, calls, cuGreenCtxRecordEvent(greens[0], event) => 0);
+    other!(bench, calls, cuGreenCtxRecordEvent(greens[0], event) => 0);
     cu!(bench, cuEventQuery(event) => 600);
-    green!(bench, calls, cuGreenCtxWaitEvent(greens[1], event) => 0);
+    other!(bench, calls, cuGreenCtxWaitEvent(greens[1], event) => 0);
     cu!(bench, cuMemsetD8Async(address, 1, 64, plain) => 0);
     cu!(bench, cuStreamSynchronize(plain) => 0);
     cu!(bench, cuMemsetD8Async(address, 1, 64, streams[1]) => 0);
@@ -442,10 +442,10 @@ fn waits_during_captures(bench: &Bench) {
     for (green, end) in [(greens[1], 0), (greens[0], 901)] {
         let (wait, mut graph) = (if end == 0 { 0 } else { 900 }, null_mut());
         cu!(bench, cuStreamBeginCapture(stream, RELAXED) => 0);
-        green!(bench, calls, cuGreenCtxRecordEvent(green, event) => wait);
+        other!(bench, calls, cuGreenCtxRecordEvent(green, event) => wait);
         cu!(bench, cuStreamEndCapture(stream, &mut graph) => end);
         cu!(bench, cuStreamBeginCapture(stream, RELAXED) => 0);
-        green!(bench, calls, cuGreenCtxWaitEvent(green, event) => wait);
+        other!(bench, calls, cuGreenCtxWaitEvent(green, event) => wait);
         cu!(bench, cuStreamEndCapture(stream, &mut graph) => end);
     }
 }
@@ -493,7 +493,7 @@ fn cooperative(bench: &Bench) {
     cu!(bench, cuOccupancyMaxActiveBlocksPerMultiprocessor(&mut most, writer, 1, 0) => 0);
     let fit = 16 * most as u32;
     for (blocks, on, expected) in [(fit, stream, 0), (fit + 1, stream, 720), (fit + 1, plain, 0)] {
-        green!(bench, calls, cuLaunchCooperativeKernel(
+        other!(bench, calls, cuLaunchCooperativeKernel(
             writer, blocks, 1, 1, 1, 1, 1, 0, on, parameters.as_mut_ptr()) => expected);
     }
     cu!(bench, cuCtxSynchronize() => 0);
@@ -506,7 +506,7 @@ fn destroyed(bench: &Bench) {
     let stream = calls.stream(bench, green);
     let (event, address) = (bench.event(), bench.warm(64));
     cu!(bench, cuMemsetD8Async(address, 9, 64, stream) => 0);
-    green!(bench, calls, cuGreenCtxDestroy(green) => 0);
+    other!(bench, calls, cuGreenCtxDestroy(green) => 0);
     cu!(bench, cuCtxSynchronize() => 0);
     bench.is("the work is done", bench.fetch(address, 2, null_mut()), vec![9, 9]);
     let (mut id, mut number, mut of) = (0, 0, null_mut());
@@ -519,13 +519,13 @@ fn destroyed(bench: &Bench) {
     cu!(bench, cuEventRecord(event, stream) => 709);
     cu!(bench, cuMemsetD8Async(address, 1, 64, stream) => 709);
     cu!(bench, cuStreamDestroy(stream) => 709);
-    green!(bench, calls, cuStreamGetGreenCtx(stream, &mut null_mut()) => 709);
-    green!(bench, calls, cuGreenCtxDestroy(green) => 709);
+    other!(bench, calls, cuStreamGetGreenCtx(stream, &mut null_mut()) => 709);
+    other!(bench, calls, cuGreenCtxDestroy(green) => 709);
     let (mut found, mut made) = (NOTHING, null_mut());
-    green!(bench, calls, cuGreenCtxGetDevResource(green, &mut found, SM) => 709);
-    green!(bench, calls, cuGreenCtxStreamCreate(&mut made, green, 1, 0) => 709);
+    other!(bench, calls, cuGreenCtxGetDevResource(green, &mut found, SM) => 709);
+    other!(bench, calls, cuGreenCtxStreamCreate(&mut made, green, 1, 0) => 709);
     // Its context must not become current: a GPU's driver ends the process when it is popped.
-    green!(bench, calls, cuGreenCtxDestroy(other) => 0);
+    other!(bench, calls, cuGreenCtxDestroy(other) => 0);
 }
 
 fn destroyed_while_current(bench: &Bench) {
@@ -534,7 +534,7 @@ fn destroyed_while_current(bench: &Bench) {
     let [green, _] = calls.greens(bench);
     let (context, mut current, mut device) = (calls.context(bench, green), null_mut(), 9);
     cu!(bench, cuCtxPushCurrent(context) => 0);
-    green!(bench, calls, cuGreenCtxDestroy(green) => 0);
+    other!(bench, calls, cuGreenCtxDestroy(green) => 0);
     cu!(bench, cuCtxGetCurrent(&mut current) => 0);
     bench.is("current", current == context, true);
     cu!(bench, cuCtxSynchronize() => 709);
@@ -551,14 +551,14 @@ fn destroyed_while_captured(bench: &Bench) {
     let (stream, plain, event) = (calls.stream(bench, greens[0]), bench.stream(1), bench.event());
     let mut graph = null_mut();
     cu!(bench, cuStreamBeginCapture(stream, RELAXED) => 0);
-    green!(bench, calls, cuGreenCtxDestroy(greens[0]) => 0);
+    other!(bench, calls, cuGreenCtxDestroy(greens[0]) => 0);
     cu!(bench, cuStreamEndCapture(stream, &mut graph) => 709);
     // A capture of another context in which its stream took part without work goes on.
     let stream = calls.stream(bench, greens[1]);
     cu!(bench, cuStreamBeginCapture(plain, RELAXED) => 0);
     cu!(bench, cuEventRecord(event, plain) => 0);
     cu!(bench, cuStreamWaitEvent(stream, event, 0) => 0);
-    green!(bench, calls, cuGreenCtxDestroy(greens[1]) => 0);
+    other!(bench, calls, cuGreenCtxDestroy(greens[1]) => 0);
     let graph = bench.end(plain);
     cu!(bench, cuGraphDestroy(graph) => 0);
 }
@@ -570,8 +570,8 @@ fn reset(bench: &Bench) {
     let mut found = NOTHING;
     cu!(bench, cuDevicePrimaryCtxReset(0) => 800);
     for green in greens {
-        green!(bench, calls, cuGreenCtxGetDevResource(green, &mut found, SM) => 0);
-        green!(bench, calls, cuGreenCtxDestroy(green) => 0);
+        other!(bench, calls, cuGreenCtxGetDevResource(green, &mut found, SM) => 0);
+        other!(bench, calls, cuGreenCtxDestroy(green) => 0);
     }
     cu!(bench, cuDevicePrimaryCtxReset(0) => 0);
 }
@@ -581,10 +581,10 @@ fn many(bench: &Bench) {
     let calls = Calls::find(bench);
     let mut greens = vec![null_mut(); 200];
     for green in &mut greens {
-        green!(bench, calls, cuGreenCtxCreate(green, null_mut(), 0, 1) => 0);
+        other!(bench, calls, cuGreenCtxCreate(green, null_mut(), 0, 1) => 0);
     }
     for green in greens {
-        green!(bench, calls, cuGreenCtxDestroy(green) => 0);
+        other!(bench, calls, cuGreenCtxDestroy(green) => 0);
     }
 }
 
@@ -594,7 +594,7 @@ fn splits_of_groups(bench: &Bench) {
     let whole = calls.whole(bench);
     let (mut parts, mut rest, mut groups) = ([NOTHING; 2], NOTHING, [[0; 16]; 2]);
     (groups[0][0], groups[0][1], groups[1][1]) = (8, 2, 2);
-    green!(bench, calls, cuDevSmResourceSplit(
+    other!(bench, calls, cuDevSmResourceSplit(
         parts.as_mut_ptr(), 2, &whole, &mut rest, 0, groups.as_mut_ptr()) => 0);
     bench.is("the first", (groups[0][0], parts[0][COUNT]), (8, 8));
     bench.is("all others", (groups[1][0], parts[1][COUNT]), (whole[COUNT] - 8, whole[COUNT] - 8));
@@ -606,8 +606,8 @@ fn resources_of_streams(bench: &Bench) {
     let calls = Calls::find(bench);
     let (whole, [green, _]) = (calls.whole(bench), calls.greens(bench));
     let (stream, mut found) = (calls.stream(bench, green), NOTHING);
-    green!(bench, calls, cuStreamGetDevResource(stream, &mut found, SM) => 0);
+    other!(bench, calls, cuStreamGetDevResource(stream, &mut found, SM) => 0);
     bench.is("the part", shown(&found), [16, 8, 8]);
-    green!(bench, calls, cuStreamGetDevResource(null_mut(), &mut found, SM) => 0);
+    other!(bench, calls, cuStreamGetDevResource(null_mut(), &mut found, SM) => 0);
     bench.is("all", shown(&found), shown(&whole));
 }

@@ -84,17 +84,6 @@ AGAIN:
     st.global.u32 [%words+4], %value;
     ret;
 }
-.visible .entry contract_workspace(.param .u64 words)
-{
-    .reg .u64 %words;
-    .reg .u32 %high, %low;
-    ld.param.u64 %words, [words];
-    mov.u32 %high, %envreg1;
-    mov.u32 %low, %envreg2;
-    st.global.u32 [%words], %low;
-    st.global.u32 [%words+4], %high;
-    ret;
-}
 ";
 
 /// One that fails an assertion; apart, since it needs a function of the driver.

@@ -2,7 +2,7 @@
 
 use crate::Row;
 use crate::bench::{Bench, LEGACY, PER_THREAD, cu, handle};
-use crate::green_calls::{Calls, green};
+use crate::other_calls::{Calls, other};
 use std::ffi::c_void;
 use std::ptr::{self, null_mut};
 use tcuda::driver::sys::*;
@@ -378,7 +378,7 @@ fn cooperative(bench: &Bench) {
     cu!(bench, cuStreamSynchronize(stream) => 0);
 }
 
-/// What CUDA's headers make of `grid.sync()`. Other launches have no workspace.
+/// What CUDA's headers make of `grid.sync()`.
 fn barrier_of_the_grid(bench: &Bench) {
     bench.start();
     let (calls, stream, mut words) = (Calls::find(bench), bench.stream(1), bench.warm(64));
@@ -388,14 +388,10 @@ fn barrier_of_the_grid(bench: &Bench) {
     let mut parameters = [ptr::from_mut(&mut words).cast()];
     for round in ["first", "second"] {
         cu!(bench, cuMemsetD8Async(words, 0, 20, stream) => 0);
-        green!(bench, calls, cuLaunchCooperativeKernel(
+        other!(bench, calls, cuLaunchCooperativeKernel(
             function, 4, 1, 1, 1, 1, 1, 0, stream, parameters.as_mut_ptr()) => 0);
         bench.is(round, bench.fetch(words, 20, stream), [4, 0, 0, 0].repeat(5));
     }
-    let function = bench.function(module, c"contract_workspace");
-    cu!(bench, cuLaunchKernel(
-        function, 1, 1, 1, 1, 1, 1, 0, stream, parameters.as_mut_ptr(), null_mut()) => 0);
-    bench.is("no workspace", bench.fetch(words, 8, stream), vec![0; 8]);
 }
 
 /// Attributes of launches that are recorded.

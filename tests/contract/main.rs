@@ -25,13 +25,14 @@ mod graph_data;
 mod graph_updates;
 mod graphs;
 mod green;
-mod green_calls;
 mod ipc;
 mod kernels;
 mod launches;
+mod links;
 mod memory;
 mod modules;
 mod order;
+mod other_calls;
 mod pinned;
 mod pointers;
 mod pools;
@@ -75,6 +76,7 @@ pub const TOPICS: &[&[Row]] = &[
     callbacks::ROWS,
     modules::ROWS,
     launches::ROWS,
+    links::ROWS,
     errors::ROWS,
     aftermath::ROWS,
     arguments::devices::ROWS,

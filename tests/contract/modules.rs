@@ -2,8 +2,9 @@
 
 use crate::Row;
 use crate::bench::{Bench, cu};
+use crate::other_calls::{Calls, other};
 use std::ffi::CStr;
-use std::ptr::null_mut;
+use std::ptr::{self, null_mut};
 use tcuda::driver::sys::*;
 
 pub const ROWS: &[Row] = crate::rows!["modules":
@@ -11,7 +12,7 @@ pub const ROWS: &[Row] = crate::rows!["modules":
     a_newer_target, directives_in_the_wrong_order, an_unresolved_function, a_truncated_binary,
     a_module_without_kernels, functions, functions_of_two_modules, unload, unload_does_not_wait,
     attributes_of_functions, constant_bytes_of_functions, shared_memory_of_a_block, occupancy,
-    a_module_of_another_device,
+    a_module_of_another_device, parameters_without_a_context, an_undefined_variable,
 ];
 
 fn loads(bench: &Bench, image: &'static CStr, expected: i32) -> CUmodule {
@@ -259,11 +260,7 @@ fn occupancy(bench: &Bench) {
 
 fn a_module_of_another_device(bench: &Bench) {
     let context = bench.start();
-    let mut count = 0;
-    cu!(bench, cuDeviceGetCount(&mut count) => 0);
-    if count < 2 {
-        bench.skip("one device");
-    }
+    bench.need_two_devices();
     let function = bench.function(bench.module(), c"contract_nothing");
     bench.use_device(1);
     let there = bench.stream(1);
@@ -275,4 +272,46 @@ fn a_module_of_another_device(bench: &Bench) {
     bench.use_device(1);
     bench.launch(function, here, 0);
     cu!(bench, cuStreamSynchronize(here) => 0);
+}
+
+fn parameters_without_a_context(bench: &Bench) {
+    bench.start();
+    let (calls, mut library, mut kernel) = (Calls::find(bench), null_mut(), null_mut());
+    other!(bench, calls, cuLibraryLoadData(
+        &mut library, crate::kernels::PTX.as_ptr().cast(), null_mut(), null_mut(), 0, null_mut(),
+        null_mut(), 0) => 0);
+    let name = c"contract_write";
+    other!(bench, calls, cuLibraryGetKernel(&mut kernel, library, name.as_ptr()) => 0);
+    let (mut offset, mut bytes) = (77, 77);
+    other!(bench, calls, cuKernelGetParamInfo(kernel, 1, &mut offset, &mut bytes) => 0);
+    bench.is("second", (offset, bytes), (8, 4));
+    other!(bench, calls, cuKernelGetParamInfo(kernel, 2, &mut offset, &mut bytes) => 1);
+    cu!(bench, cuCtxSetCurrent(null_mut()) => 0);
+    (offset, bytes) = (77, 77);
+    for index in [1, 2] {
+        other!(bench, calls, cuKernelGetParamInfo(kernel, index, &mut offset, &mut bytes) => 201);
+    }
+    bench.is("untouched", (offset, bytes), (77, 77));
+    other!(bench, calls, cuKernelGetParamInfo(null_mut(), 1, &mut offset, &mut bytes) => 1);
+}
+
+/// The driver makes one.
+fn an_undefined_variable(bench: &Bench) {
+    bench.start();
+    let text = c".version 7.8\n.target sm_52\n.address_size 64\n.extern .global .u32 g;\n\
+        .visible .entry A(.param .u64 at) { .reg .u64 %a; ld.param.u64 %a, [at]; \
+        .reg .u32 %v; ld.global.u32 %v, [g]; st.global.u32 [%a], %v; ret; }\n\
+        .visible .entry B() { ret; }\n";
+    let mut module = null_mut();
+    cu!(bench, cuModuleLoadData(&mut module, text.as_ptr().cast()) => 0);
+    let (stream, mut memory) = (bench.stream(1), bench.warm(64));
+    let mut function = null_mut();
+    for name in [c"B", c"A"] {
+        if cu!(bench, cuModuleGetFunction(&mut function, module, name.as_ptr()) => 0) == 0 {
+            let mut parameters = [ptr::from_mut(&mut memory).cast()];
+            cu!(bench, cuLaunchKernel(
+                function, 1, 1, 1, 1, 1, 1, 0, stream, parameters.as_mut_ptr(), null_mut()) => 0);
+            cu!(bench, cuStreamSynchronize(stream) => 0);
+        }
+    }
 }

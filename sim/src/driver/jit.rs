@@ -18,6 +18,7 @@ use std::io::ErrorKind;
 use std::os::unix::ffi::OsStrExt;
 use std::ptr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
 /// A place for values of options; the host keeps it alive.
@@ -39,18 +40,25 @@ impl Slot {
 }
 
 /// A log of the host.
-#[derive(Clone, Copy, Default)]
+#[derive(Default)]
 struct Log {
     /// The address of its buffer, and the buffer's bytes.
     buffer: usize,
     room: usize,
     /// Where the number of bytes is returned.
     size: Slot,
+    /// 1 more than the bytes of the text that was written last; 0: none was.
+    written: AtomicUsize,
 }
 
 impl Log {
-    /// Writes as much of a text as fits, and the number of its bytes.
+    /// Writes as much of a text as fits, and the number of its bytes. A text only grows: one of the
+    /// same length is not written again. So hosts that do not keep their options while they link,
+    /// such as cuda.core 1.1, are not overwritten without need.
     fn write(&self, text: &str) -> Result<(), i32> {
+        if self.written.swap(text.len() + 1, Ordering::Relaxed) == text.len() + 1 {
+            return Ok(());
+        }
         let mut kept = 0;
         if self.buffer != 0 && self.room > 0 {
             kept = text.len().min(self.room - 1);
@@ -173,12 +181,9 @@ impl Options {
                 }
             }
         }
+        // Without an address the module gets a variable of its own, as on a GPU (580.159).
         for variable in program.variables.iter_mut().filter(|variable| variable.is_external) {
             variable.place = self.symbols.get(&variable.name).copied();
-            variable.place.ok_or_else(|| {
-                let message = format!("Unresolved extern variable '{}'", variable.name);
-                LoadError { kind: LoadErrorKind::Unresolved, line: 0, message }
-            })?;
         }
         Ok(Arc::new(program))
     }
@@ -230,12 +235,12 @@ fn target(number: c_uint) -> Option<u32> {
 pub(super) fn message(error: &LoadError) -> String {
     match (error.kind, error.line) {
         (LoadErrorKind::Version, line) => {
-            format!("ptxas application ptx input, line {line}; fatal   : {}\n", error.message)
+            format!("ptxas application ptx input, line {line}; fatal   : {}", error.message)
         }
-        (_, 0) => format!("ptxas fatal   : {}\n", error.message),
+        (LoadErrorKind::Unresolved, _) | (_, 0) => format!("ptxas fatal   : {}", error.message),
         (_, line) => format!(
             "ptxas application ptx input, line {line}; error   : {}\n\
-             ptxas fatal   : Ptx assembly aborted due to errors\n",
+             ptxas fatal   : Ptx assembly aborted due to errors",
             error.message
         ),
     }

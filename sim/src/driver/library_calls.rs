@@ -252,6 +252,8 @@ pub(super) unsafe extern "C" fn cuKernelGetParamInfo(
     size: *mut usize,
 ) -> c_int {
     entry(|machine| {
+        require(!kernel.is_null(), code::INVALID_VALUE)?;
+        machine.current()?;
         let modules = read(&machine.modules);
         describe_parameter(&known(&modules, kernel)?.exec, index, offset, size)
     })

@@ -6,12 +6,13 @@ use super::handles::Handles;
 use super::hooks;
 use super::jit::{self, Options};
 use crate::base::code;
-use crate::program::Program;
+use crate::program::{Builtin, Program};
+use crate::ptx::LoadErrorKind;
 use crate::ptx::parse;
-use crate::ptx::tree::{Linkage, Module};
-use crate::ptx::{LoadError, LoadErrorKind};
-use std::collections::{BTreeMap, BTreeSet};
+use crate::ptx::tree::{Linkage, Module, Space};
+use std::collections::BTreeSet;
 use std::ffi::CString;
+use std::iter;
 use std::time::Instant;
 
 /// The links that the host created.
@@ -24,6 +25,8 @@ pub(super) struct Link {
     /// What the logs contain so far.
     info: String,
     error: String,
+    /// True if inputs do not fit together, which ends the link.
+    is_failed: bool,
     /// The result, which the host reads until it destroys the link.
     output: Option<CString>,
 }
@@ -33,12 +36,13 @@ struct Input {
     /// The host's name for it.
     name: String,
     text: String,
+    names: Names,
 }
 
 impl Link {
     pub(super) fn new(options: Options) -> Link {
         let (info, error) = (String::new(), String::new());
-        Link { options, inputs: Vec::new(), info, error, output: None }
+        Link { options, inputs: Vec::new(), info, error, is_failed: false, output: None }
     }
 
     /// The compute capability that the result is for.
@@ -46,86 +50,125 @@ impl Link {
         self.options.capability(config)
     }
 
-    /// Adds a text that is valid by itself, except for functions that other inputs define.
+    /// Adds a text that is valid by itself, except for functions that other inputs define. One that
+    /// is not valid is left out.
     pub(super) fn add(&mut self, config: &Config, name: String, text: String) -> Result<(), i32> {
         let start = Instant::now();
         require(self.output.is_none(), code::INVALID_VALUE)?;
-        if let Err(error) = Program::load(&text, self.capability(config))
-            && error.kind != LoadErrorKind::Unresolved
-        {
-            self.error.push_str(&jit::message(&error));
-            self.options.report(start, &self.info, &self.error)?;
-            return Err(jit::refuse(&error));
+        require(!self.is_failed, code::INVALID_SOURCE)?;
+        match Program::load(&text, self.capability(config)) {
+            Err(error) if error.kind != LoadErrorKind::Unresolved => {
+                self.note(&jit::message(&error));
+                self.options.report(start, &self.info, &self.error)?;
+                return Err(jit::refuse(&error));
+            }
+            _ => {}
         }
-        self.inputs.push(Input { name, text });
-        self.options.report(start, &self.info, &self.error)
+        let names = parse::module(&text).map(|tree| Names::of(&text, &tree));
+        let input = Input { name, text, names: names.map_err(|error| jit::refuse(&error))? };
+        let is_alone = self.check_definitions(&input);
+        self.inputs.push(input);
+        self.options.report(start, &self.info, &self.error)?;
+        is_alone
+    }
+
+    /// Adds a line to the log of errors.
+    fn note(&mut self, line: &str) {
+        if !self.error.is_empty() {
+            self.error.push('\n');
+        }
+        self.error.push_str(line);
+    }
+
+    /// Notes why the inputs cannot be linked.
+    fn fail(&mut self, message: &str) -> i32 {
+        hooks::log_error(format_args!("images cannot be linked: {message}"));
+        self.note(&format!("error   : {message}"));
+        self.is_failed = true;
+        code::INVALID_SOURCE
+    }
+
+    /// Checks that no other input defines what this one does.
+    fn check_definitions(&mut self, input: &Input) -> Result<(), i32> {
+        let place = &input.name;
+        let message = input.names.visible.iter().find_map(|name| {
+            let first = self.inputs.iter().find(|other| other.names.visible.contains(name))?;
+            let first = &first.name;
+            Some(format!(
+                "Multiple definition of '{name}' in '{place}', first defined in '{first}'"
+            ))
+        });
+        message.map_or(Ok(()), |message| Err(self.fail(&message)))
+    }
+
+    /// Checks that the driver or an input defines what inputs need.
+    fn check_uses(&mut self) -> Result<(), i32> {
+        let is_defined = |name: &str| {
+            self.inputs.iter().any(|other| other.names.visible.contains(name))
+                || self.inputs.iter().any(|other| other.names.weak.contains(name))
+                || Builtin::named(name).is_some()
+        };
+        let mut messages = Vec::new();
+        for input in &self.inputs {
+            let undefined = input.names.needed.iter().filter(|name| !is_defined(name));
+            messages.extend(
+                undefined
+                    .map(|name| format!("Undefined reference to '{name}' in '{}'", input.name)),
+            );
+        }
+        let failed = messages.iter().map(|message| self.fail(message)).last();
+        failed.map_or(Ok(()), Err)
     }
 
     /// The joined inputs.
     pub(super) fn complete(&mut self, config: &Config) -> Result<&CString, i32> {
         let start = Instant::now();
         let output = match self.output.take() {
-            Some(output) => output,
-            None => match self.join(config) {
-                Ok(text) => CString::new(text).map_err(|_| code::INVALID_IMAGE)?,
-                Err(message) => {
-                    hooks::log_error(format_args!("images cannot be linked: {message}"));
-                    self.error.push_str(&format!("error   : {message}\n"));
-                    self.options.report(start, &self.info, &self.error)?;
-                    return Err(code::UNKNOWN);
-                }
-            },
+            Some(output) => Ok(output),
+            None => self.join(config),
         };
         self.options.report(start, &self.info, &self.error)?;
-        Ok(self.output.insert(output))
+        Ok(self.output.insert(output?))
     }
 
-    /// The text of all inputs. An error says what cannot be linked.
-    fn join(&mut self, config: &Config) -> Result<String, String> {
+    /// The text of all inputs.
+    fn join(&mut self, config: &Config) -> Result<CString, i32> {
+        require(!self.is_failed, code::INVALID_SOURCE)?;
+        self.check_uses()?;
         let joined = match &self.inputs[..] {
             [only] => only.text.clone(),
-            inputs => join(inputs)?,
+            inputs => join(inputs, self.capability(config)),
         };
-        let program = self.options.compile(&joined, config).map_err(|error| error.to_string())?;
-        self.info.push_str(&self.options.describe(&program, config));
-        Ok(joined)
+        match self.options.compile(&joined, config) {
+            Ok(program) => self.info.push_str(&self.options.describe(&program, config)),
+            Err(error) => return Err(self.fail(&error.to_string())),
+        }
+        CString::new(joined).map_err(|_| code::INVALID_IMAGE)
     }
 }
 
-/// One text of several: the newest header, then all their contents.
-fn join(inputs: &[Input]) -> Result<String, String> {
-    let read = |input: &Input| parse::module(&input.text).map(|tree| Names::of(&tree));
-    let names: Result<Vec<Names>, LoadError> = inputs.iter().map(read).collect();
-    let names = names.map_err(|error| error.to_string())?;
-    let mut defined = BTreeMap::new();
-    for (input, names) in inputs.iter().zip(&names) {
-        for name in &names.visible {
-            if let Some(first) = defined.insert(name, &input.name) {
-                let place = &input.name;
-                return Err(format!(
-                    "Multiple definition of '{name}' in '{place}', first defined in '{first}'"
-                ));
-            }
-        }
-    }
-    let (mut version, mut target) = ((0, 0), (0, String::new()));
+/// One text of several: the newest header, then all their contents. Without a text it is empty, for
+/// a compute capability.
+fn join(inputs: &[Input], capability: u32) -> String {
+    let version = inputs.iter().map(|input| input.names.version).max().unwrap_or(parse::NEWEST);
+    let mut target = (0, format!("sm_{capability}"));
     let mut all = String::new();
-    for (index, (input, own)) in inputs.iter().zip(&names).enumerate() {
-        let header = Header::of(&input.text);
-        version = version.max(own.version);
+    for (index, input) in inputs.iter().enumerate() {
+        let (header, own) = (Header::of(&input.text), &input.names);
         target = target.max((own.target, header.target.to_owned()));
         // Names that only one input knows are made unique.
-        let others = |name: &str| names[..index].iter().any(|other| other.has(name));
+        let others = |name: &str| inputs[..index].iter().any(|other| other.names.has(name));
         let clashing = own.internal.iter().filter(|name| others(name));
         let clashing: BTreeSet<&str> = clashing.map(String::as_str).collect();
         rename(header.body, &clashing, &format!("$link{index}"), &mut all);
         all.push('\n');
     }
     let (major, minor) = version;
-    Ok(format!(".version {major}.{minor}\n.target {}\n.address_size 64\n{all}", target.1))
+    format!(".version {major}.{minor}\n.target {}\n.address_size 64\n{all}", target.1)
 }
 
 /// The names of an input outside of functions.
+#[derive(Default)]
 struct Names {
     version: (u32, u32),
     target: u32,
@@ -133,35 +176,47 @@ struct Names {
     visible: BTreeSet<String>,
     /// Known to this input only.
     internal: BTreeSet<String>,
-    /// Used from other inputs, or defined unless another one does.
-    shared: BTreeSet<String>,
+    /// Defined unless another input does.
+    weak: BTreeSet<String>,
+    /// Defined by another input.
+    needed: BTreeSet<String>,
+    /// Declared without a use, or defined by the launch.
+    unneeded: BTreeSet<String>,
 }
 
 impl Names {
-    fn of(tree: &Module<'_>) -> Names {
+    fn of(text: &str, tree: &Module<'_>) -> Names {
         let (version, target) = (tree.version, tree.target);
-        let (mut visible, mut internal, mut shared) =
-            (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
-        let functions = tree.functions.iter().map(|it| match it.linkage {
-            // Only declared.
-            Linkage::Visible if it.body.is_none() => (it.name, Linkage::Extern, it.is_kernel),
-            linkage => (it.name, linkage, it.is_kernel),
-        });
-        let variables = tree.variables.iter().map(|it| (it.name, it.linkage, false));
-        for (name, linkage, is_kernel) in functions.chain(variables) {
-            match linkage {
-                Linkage::Visible => &mut visible,
-                Linkage::Internal if is_kernel => &mut visible,
-                Linkage::Internal => &mut internal,
-                Linkage::Weak | Linkage::Extern => &mut shared,
+        let mut names = Names { version, target, ..Names::default() };
+        for it in &tree.functions {
+            let is_declared = it.body.is_none() || it.linkage == Linkage::Extern;
+            // The declaration has the name once.
+            let is_called = || parts(text).filter(|part| *part == it.name).count() > 1;
+            match it.linkage {
+                _ if is_declared && is_called() => &mut names.needed,
+                _ if is_declared => &mut names.unneeded,
+                Linkage::Weak => &mut names.weak,
+                Linkage::Internal if !it.is_kernel => &mut names.internal,
+                _ => &mut names.visible,
             }
-            .insert(name.to_owned());
+            .insert(it.name.to_owned());
         }
-        Names { version, target, visible, internal, shared }
+        for it in &tree.variables {
+            match it.linkage {
+                Linkage::Extern if it.space == Space::Shared => &mut names.unneeded,
+                Linkage::Extern => &mut names.needed,
+                Linkage::Weak => &mut names.weak,
+                Linkage::Internal => &mut names.internal,
+                Linkage::Visible => &mut names.visible,
+            }
+            .insert(it.name.to_owned());
+        }
+        names
     }
 
     fn has(&self, name: &str) -> bool {
-        [&self.visible, &self.internal, &self.shared].iter().any(|names| names.contains(name))
+        let all = [&self.visible, &self.internal, &self.weak, &self.needed, &self.unneeded];
+        all.iter().any(|names| names.contains(name))
     }
 }
 
@@ -214,22 +269,29 @@ fn skip(text: &str) -> &str {
     }
 }
 
-/// Appends a text in which these names have an addition.
-fn rename(text: &str, names: &BTreeSet<&str>, addition: &str, to: &mut String) {
+/// The words of a text, and each other character by itself.
+fn parts(text: &str) -> impl Iterator<Item = &str> {
     let is_part = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '$' | '%');
     let mut rest = text;
-    while let Some(first) = rest.chars().next() {
-        let end = match first {
+    iter::from_fn(move || {
+        let end = match rest.chars().next()? {
             '"' => rest[1..].find('"').map_or(rest.len(), |at| at + 2),
             c if is_part(c) => rest.find(|c| !is_part(c)).unwrap_or(rest.len()),
             c => c.len_utf8(),
         };
         let (part, after) = rest.split_at(end);
+        rest = after;
+        Some(part)
+    })
+}
+
+/// Appends a text in which these names have an addition.
+fn rename(text: &str, names: &BTreeSet<&str>, addition: &str, to: &mut String) {
+    for part in parts(text) {
         to.push_str(part);
         if names.contains(part) {
             to.push_str(addition);
         }
-        rest = after;
     }
 }
 
@@ -245,18 +307,17 @@ mod tests {
         { .reg .b32 %a; ld.param.b32 %a, [x]; add.u32 %a, %a, %a; st.param.b32 [r], %a; ret; }";
 
     fn input(name: &str, text: &str) -> Input {
-        Input { name: name.to_owned(), text: text.to_owned() }
+        let names = Names::of(text, &parse::module(text).unwrap());
+        Input { name: name.to_owned(), text: text.to_owned(), names }
     }
 
     #[test]
     fn inputs_become_one_text() {
-        let joined = join(&[input("a", USER), input("b", MAKER)]).unwrap();
+        let joined = join(&[input("a", USER), input("b", MAKER)], 90);
         assert!(joined.starts_with(".version 7.8\n.target sm_70, debug"), "{joined}");
         assert!(joined.contains("mov.u32 %table, table;"), "{joined}");
         assert!(joined.contains("table$link1[1] = {6}"), "{joined}");
         let program = Program::load(&joined, 90).unwrap();
         assert_eq!(program.variables.len(), 2);
-        let message = join(&[input("a", MAKER), input("b", MAKER)]).unwrap_err();
-        assert_eq!(message, "Multiple definition of 'twice' in 'b', first defined in 'a'");
     }
 }

@@ -14,6 +14,7 @@ use std::borrow::Cow;
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::ptr;
 use std::slice;
+use std::time::Instant;
 
 /// `CU_JIT_INPUT_FATBINARY`. Kinds up to it have PTX here: the result of an earlier link is of the
 /// first kind.
@@ -31,7 +32,9 @@ pub(super) unsafe extern "C" fn cuLinkCreate_v2(
     entry(|machine| {
         machine.current()?;
         require(!state.is_null(), code::INVALID_VALUE)?;
+        let start = Instant::now();
         let options = Options::read(Use::Link, count, options, values)?;
+        options.report(start, "", "")?;
         let handle = write(&machine.links).insert(Link::new(options));
         put!(state, ptr::without_provenance_mut(handle))
     })

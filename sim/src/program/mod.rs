@@ -353,7 +353,8 @@ pub enum Builtin {
 }
 
 impl Builtin {
-    fn named(name: &str) -> Option<Builtin> {
+    /// The function of a name.
+    pub fn named(name: &str) -> Option<Builtin> {
         Some(match name {
             "vprintf" => Builtin::Vprintf,
             "malloc" => Builtin::Malloc,
@@ -430,6 +431,6 @@ impl Program {
 
 /// A function that is called but defined nowhere.
 fn unresolved(line: u32, name: &str) -> LoadError {
-    let message = format!("{name} is called, but neither this module nor the driver defines it");
+    let message = format!("Unresolved extern function '{name}'");
     LoadError { kind: LoadErrorKind::Unresolved, line, message }
 }

@@ -37,7 +37,7 @@ fn variables_of_other_modules_have_the_hosts_addresses() {
     let bench = Bench::new("");
     let (outside, to) = (bench.allocate(64), bench.allocate(64));
     ok!(bench, cuMemsetD32Async(outside, 77, 1, ptr::null_mut()));
-    assert_eq!(load(&bench, &[]), Err(code::INVALID_PTX));
+    assert!(load(&bench, &[]).is_ok());
     let names = [c"outside".as_ptr(), c"outside".as_ptr()];
     let mut addresses = [outside, outside + 4];
     let names = names.as_ptr().expose_provenance();

@@ -439,7 +439,10 @@ impl<'t> Lowering<'_, 't> {
                 let message = format!("{} is not executed by the software GPU", instruction.name);
                 LoadError::unsupported(self.line, message)
             } else {
-                LoadError::invalid(self.line, format!("{} is no instruction", instruction.name))
+                LoadError::invalid(
+                    self.line,
+                    format!("Not a name of any known instruction: '{}'", instruction.name),
+                )
             });
         }
         match name.unused() {

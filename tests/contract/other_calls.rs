@@ -1,5 +1,4 @@
-//! The calls of green contexts, and others that tcuda does not use: the sequences about them find
-//! them in the driver by themselves.
+//! Calls that tcuda does not use: the sequences about them find them in the driver by themselves.
 
 use crate::bench::{Bench, backend};
 use std::env;
@@ -8,7 +7,9 @@ use std::mem::transmute_copy;
 use std::ptr;
 use tcuda::driver::sim;
 use tcuda::driver::sys::{
-    CUcontext, CUdevResourceDesc, CUdevice, CUevent, CUfunction, CUgreenCtx, CUstream,
+    CUcontext, CUdevResourceDesc, CUdevice, CUdeviceptr, CUevent, CUfunction, CUgreenCtx,
+    CUjit_option, CUkernel, CUlibrary, CUlibraryOption, CUmemAccess_flags, CUmemLocation,
+    CUmemoryPool, CUmodule, CUstream,
 };
 
 /// `CUdevResource`: the type is word 0; of multiprocessors their number is word 24, and the
@@ -74,6 +75,20 @@ calls! {
         CUfunction, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, CUstream,
         *mut *mut c_void);
     cuGetExportTable(*mut *const c_void, *const [u8; 16]);
+    cuStreamGetDevice(CUstream, *mut CUdevice);
+    cuModuleLoadDataEx(*mut CUmodule, *const c_void, c_uint, *mut CUjit_option, *mut *mut c_void);
+    cuLibraryLoadData(
+        *mut CUlibrary, *const c_void, *mut CUjit_option, *mut *mut c_void, c_uint,
+        *mut CUlibraryOption, *mut *mut c_void, c_uint);
+    cuLibraryGetKernel(*mut CUkernel, CUlibrary, *const c_char);
+    cuKernelGetParamInfo(CUkernel, usize, *mut usize, *mut usize);
+    cuMemcpyDtoDAsync_v2(CUdeviceptr, CUdeviceptr, usize, CUstream);
+    cuMemcpyDtoHAsync_v2(*mut c_void, CUdeviceptr, usize, CUstream);
+    cuDeviceSetMemPool(CUdevice, CUmemoryPool);
+    cuMemPoolGetAccess(*mut CUmemAccess_flags, CUmemoryPool, *mut CUmemLocation);
+    cuMemHostGetDevicePointer_v2(*mut CUdeviceptr, *mut c_void, c_uint);
+    cuMemHostGetFlags(*mut c_uint, *mut c_void);
+    cuMemGetAddressRange_v2(*mut CUdeviceptr, *mut usize, CUdeviceptr);
 }
 
 /// A function of the driver; NULL if there is none.
@@ -91,9 +106,9 @@ fn symbol(name: &str) -> *mut c_void {
     unsafe { libc::dlsym(library, name.as_ptr().cast::<c_char>()) }
 }
 
-/// `green!(bench, calls, cuGreenCtxDestroy(green) => 0)`: as [`cu`](crate::bench::cu), with one of
+/// `other!(bench, calls, cuGreenCtxDestroy(green) => 0)`: as [`cu`](crate::bench::cu), with one of
 /// the calls here. A sequence for which the driver is too old is skipped.
-macro_rules! green {
+macro_rules! other {
     ($bench:expr, $calls:expr, $call:ident($($arg:expr),* $(,)?) => $expected:expr) => {{
         let Some(call) = $calls.$call else { $bench.skip("the driver lacks a call") };
         // SAFETY: the arguments are valid, or wrong in the way that the sequence is about.
@@ -102,13 +117,13 @@ macro_rules! green {
         $bench.status(&line, stringify!($call($($arg),*)), $expected, seen)
     }};
 }
-pub(crate) use green;
+pub(crate) use other;
 
 impl Calls {
     /// All multiprocessors of device 0.
     pub fn whole(&self, bench: &Bench) -> Resource {
         let mut whole = NOTHING;
-        green!(bench, self, cuDeviceGetDevResource(0, &mut whole, SM) => 0);
+        other!(bench, self, cuDeviceGetDevResource(0, &mut whole, SM) => 0);
         whole
     }
 
@@ -116,7 +131,7 @@ impl Calls {
     pub fn parts(&self, bench: &Bench) -> ([Resource; 2], Resource) {
         let (mut parts, mut rest, mut number) = ([NOTHING; 2], NOTHING, 2);
         let whole = self.whole(bench);
-        green!(bench, self, cuDevSmResourceSplitByCount(
+        other!(bench, self, cuDevSmResourceSplitByCount(
             parts.as_mut_ptr(), &mut number, &whole, &mut rest, 0, 16) => 0);
         bench.is("two groups", number, 2);
         (parts, rest)
@@ -126,8 +141,8 @@ impl Calls {
     pub fn green(&self, bench: &Bench, resource: &Resource) -> CUgreenCtx {
         let (mut description, mut green) = (ptr::null_mut(), ptr::null_mut());
         let mut resource = *resource;
-        green!(bench, self, cuDevResourceGenerateDesc(&mut description, &mut resource, 1) => 0);
-        green!(bench, self, cuGreenCtxCreate(&mut green, description, 0, 1) => 0);
+        other!(bench, self, cuDevResourceGenerateDesc(&mut description, &mut resource, 1) => 0);
+        other!(bench, self, cuGreenCtxCreate(&mut green, description, 0, 1) => 0);
         green
     }
 
@@ -139,21 +154,21 @@ impl Calls {
     /// The context of a green context.
     pub fn context(&self, bench: &Bench, green: CUgreenCtx) -> CUcontext {
         let mut context = ptr::null_mut();
-        green!(bench, self, cuCtxFromGreenCtx(&mut context, green) => 0);
+        other!(bench, self, cuCtxFromGreenCtx(&mut context, green) => 0);
         context
     }
 
     /// A stream of a green context.
     pub fn stream(&self, bench: &Bench, green: CUgreenCtx) -> CUstream {
         let mut stream = ptr::null_mut();
-        green!(bench, self, cuGreenCtxStreamCreate(&mut stream, green, 1, 0) => 0);
+        other!(bench, self, cuGreenCtxStreamCreate(&mut stream, green, 1, 0) => 0);
         stream
     }
 
     /// The green context of a stream.
     pub fn of(&self, bench: &Bench, stream: CUstream) -> CUgreenCtx {
         let mut green = ptr::null_mut();
-        green!(bench, self, cuStreamGetGreenCtx(stream, &mut green) => 0);
+        other!(bench, self, cuStreamGetGreenCtx(stream, &mut green) => 0);
         green
     }
 }
