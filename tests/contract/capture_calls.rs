@@ -4,6 +4,7 @@
 use crate::Row;
 use crate::bench::{Bench, LEGACY, UNIT, access, cu, handle, pool_properties, properties};
 use crate::capture::{GLOBAL, MODES, count};
+use crate::other_calls::{Calls, other};
 use std::ffi::c_void;
 use std::ptr::{self, null_mut};
 use std::sync::mpsc;
@@ -13,7 +14,8 @@ pub const ROWS: &[Row] = crate::rows!["capture":
     calls_in_a_global_one, calls_in_a_local_one, calls_in_a_relaxed_one, calls_of_a_relaxed_thread,
     calls_of_a_local_thread, calls_beside_a_global_one, calls_beside_a_local_one,
     calls_beside_a_relaxed_one, calls_beside_a_global_one_of_a_local_thread,
-    legacy_beside_a_blocking_stream, legacy_beside_a_free_stream,
+    legacy_beside_a_blocking_stream, legacy_beside_a_free_stream, devices_of_streams,
+    access_to_pools,
 ];
 
 /// How a call gets on while something is captured.
@@ -346,4 +348,36 @@ fn legacy_beside_a_free_stream(bench: &Bench) {
         "cuStreamEndCapture" => (401, 1),
         _ => (0, 1),
     });
+}
+
+/// Even the device of the captured stream is refused, in each mode.
+fn devices_of_streams(bench: &Bench) {
+    bench.start();
+    let (calls, stream, other) = (Calls::find(bench), bench.stream(1), bench.stream(1));
+    for mode in MODES {
+        for (of, seen) in [(stream, (900, 2)), (other, (0, 1))] {
+            let mut device = 77;
+            cu!(bench, cuStreamBeginCapture(stream, mode) => 0);
+            other!(bench, calls, cuStreamGetDevice(of, &mut device) => seen.0);
+            bench.is("status", bench.capture_status(stream), seen.1);
+            let end = if seen.0 == 0 { 0 } else { 901 };
+            cu!(bench, cuStreamEndCapture(stream, &mut null_mut()) => end);
+        }
+    }
+}
+
+fn access_to_pools(bench: &Bench) {
+    bench.start();
+    let (calls, stream, pool) = (Calls::find(bench), bench.stream(1), bench.default_pool());
+    for (mode, is_refused) in MODES.into_iter().zip([true, true, false]) {
+        let mut flags = CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_NONE;
+        let mut at = crate::bench::location(0);
+        cu!(bench, cuStreamBeginCapture(stream, mode) => 0);
+        other!(bench, calls, cuMemPoolGetAccess(
+            &mut flags, pool, &mut at) => if is_refused { 900 } else { 0 });
+        let status = if is_refused { 2 } else { 1 };
+        bench.is("status", bench.capture_status(stream), status);
+        let end = if is_refused { 901 } else { 0 };
+        cu!(bench, cuStreamEndCapture(stream, &mut null_mut()) => end);
+    }
 }

@@ -1,13 +1,14 @@
 //! What the driver tells of each kind of pointer.
 
 use crate::Row;
-use crate::bench::{Bench, UNIT, access, cu, host};
+use crate::bench::{Bench, UNIT, access, cu, host, host_pool_properties};
 use std::ptr::null_mut;
 use tcuda::driver::sys::*;
 
 pub const ROWS: &[Row] = crate::rows!["pointers":
     of_cu_mem_alloc, of_a_large_allocation, of_mapped_memory, of_memory_without_access,
-    of_reserved_addresses, of_pool_memory, of_pinned_memory, of_registered_memory,
+    of_reserved_addresses, of_pool_memory, of_host_pool_memory, of_pinned_memory,
+    of_registered_memory,
     of_unknown_memory, of_freed_memory, bad_arguments, ids_of_buffers,
 ];
 
@@ -35,7 +36,12 @@ const ATTRIBUTES: &[CUpointer_attribute] = {
 
 /// Asks for every attribute: its status, and its value as what it says of the pointer.
 fn check(bench: &Bench, pointer: u64, start: u64, expected: &[&str]) {
-    let (mut context, pool) = (null_mut(), bench.default_pool());
+    check_of_pool(bench, pointer, start, bench.default_pool(), expected);
+}
+
+/// The same for memory of a pool.
+fn check_of_pool(bench: &Bench, pointer: u64, start: u64, pool: CUmemoryPool, expected: &[&str]) {
+    let mut context = null_mut();
     cu!(bench, cuCtxGetCurrent(&mut context) => 0);
     for (attribute, expected) in ATTRIBUTES.iter().zip(expected) {
         let mut value = 0u64;
@@ -155,6 +161,26 @@ fn of_pool_memory(bench: &Bench) {
             "pool", "33554432", "start",
         ],
     );
+}
+
+fn of_host_pool_memory(bench: &Bench) {
+    bench.start();
+    for kind in [
+        CUmemLocationType::CU_MEM_LOCATION_TYPE_HOST,
+        CUmemLocationType::CU_MEM_LOCATION_TYPE_HOST_NUMA,
+    ] {
+        let (mut pool, mut start) = (null_mut(), 0);
+        cu!(bench, cuMemPoolCreate(&mut pool, &host_pool_properties(kind, 0)) => 0);
+        cu!(bench, cuMemAllocFromPoolAsync(&mut start, 5000, pool, null_mut()) => 0);
+        let mut expected = [
+            "0", "1", "error 1", "pointer", "id", "0", "0", "0", "0", "5000", "1", "0", "3",
+            "pool", "33554432", "start",
+        ];
+        check_of_pool(bench, start + 100, start, pool, &expected);
+        cu!(bench, cuMemPoolSetAccess(pool, &access(0, 3), 1) => 0);
+        expected[2] = "pointer";
+        check_of_pool(bench, start + 100, start, pool, &expected);
+    }
 }
 
 fn of_pinned_memory(bench: &Bench) {

@@ -1,10 +1,14 @@
 //! Stream-ordered pools.
 
-use crate::bench::{Bench, MIB, UNIT, cu, pool_properties};
+use crate::bench::{Bench, MIB, UNIT, access, cu, host_pool_properties, pool_properties};
+use crate::other_calls::{Calls, other};
 use crate::{Row, rows};
 use std::ffi::c_int;
 use std::ptr;
-use tcuda::driver::sys::{CUmemPool_attribute as Attribute, CUmemoryPool};
+use tcuda::driver::sys::{
+    CUmemAccess_flags, CUmemLocation, CUmemLocationType as Location,
+    CUmemPool_attribute as Attribute, CUmemoryPool,
+};
 
 pub const ROWS: &[Row] = rows!("pools":
     default_pools,
@@ -23,6 +27,13 @@ pub const ROWS: &[Row] = rows!("pools":
     past_the_end_of_a_block,
     use_of_a_freed_block,
     blocks_have_ids,
+    places_of_pools,
+    access_of_host_pools,
+    memory_of_host_pools,
+    counters_of_host_pools,
+    host_pools_in_captures,
+    pools_of_two_devices,
+    host_pools_of_two_devices,
 );
 
 fn default_pools(b: &Bench) {
@@ -266,4 +277,209 @@ fn blocks_have_ids(b: &Bench) {
     cu!(b, cuMemFreeAsync(second, stream) => 0);
     cu!(b, cuMemAllocAsync(&mut second, 100, stream) => 0);
     b.is("not recycled", id(second) != before, true);
+}
+
+fn places_of_pools(b: &Bench) {
+    b.start();
+    let calls = Calls::find(b);
+    let mut pool = ptr::null_mut();
+    for (kind, id, status) in [
+        (Location::CU_MEM_LOCATION_TYPE_HOST, 0, 0),
+        (Location::CU_MEM_LOCATION_TYPE_HOST, -1, 0),
+        (Location::CU_MEM_LOCATION_TYPE_HOST, 7, 0),
+        (Location::CU_MEM_LOCATION_TYPE_HOST_NUMA, 0, 0),
+        (Location::CU_MEM_LOCATION_TYPE_HOST_NUMA, -1, 1),
+        (Location::CU_MEM_LOCATION_TYPE_HOST_NUMA, 999, 1),
+        (Location::CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT, 0, 1),
+        (Location::CU_MEM_LOCATION_TYPE_INVALID, 0, 1),
+    ] {
+        let properties = host_pool_properties(kind, id);
+        if cu!(b, cuMemPoolCreate(&mut pool, &properties) => status) == 0 {
+            other!(b, calls, cuDeviceSetMemPool(0, pool) => 1);
+            cu!(b, cuMemPoolDestroy(pool) => 0);
+        }
+    }
+}
+
+fn access_of_host_pools(b: &Bench) {
+    b.start();
+    let calls = Calls::find(b);
+    let (stream, mut pool, mut address) = (b.stream(1), ptr::null_mut(), 0);
+    let properties = host_pool_properties(Location::CU_MEM_LOCATION_TYPE_HOST, 0);
+    cu!(b, cuMemPoolCreate(&mut pool, &properties) => 0);
+    let ask = |kind, id, status| {
+        let mut flags = CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_NONE;
+        let mut at = CUmemLocation { type_: kind, id };
+        other!(b, calls, cuMemPoolGetAccess(&mut flags, pool, &mut at) => status);
+        flags as u32
+    };
+    let device = Location::CU_MEM_LOCATION_TYPE_DEVICE;
+    b.is("of the device", ask(device, 0, 0), 0);
+    b.is("of the host", ask(Location::CU_MEM_LOCATION_TYPE_HOST, 0, 0), 3);
+    b.is("of a node", ask(Location::CU_MEM_LOCATION_TYPE_HOST_NUMA, 0, 0), 3);
+    cu!(b, cuMemPoolSetAccess(pool, &access(0, 3), 1) => 0);
+    cu!(b, cuMemPoolSetAccess(pool, &access(0, 1), 1) => 801);
+    b.is("of the device", ask(device, 0, 0), 3);
+    cu!(b, cuMemPoolSetAccess(pool, &access(0, 0), 1) => 0);
+    b.is("of the device", ask(device, 0, 0), 0);
+    cu!(b, cuMemAllocFromPoolAsync(&mut address, 64, pool, stream) => 0);
+    cu!(b, cuMemsetD8Async(address, 1, 64, stream) => 1);
+    cu!(b, cuStreamSynchronize(stream) => 0);
+    cu!(b, cuMemPoolSetAccess(pool, &access(0, 3), 1) => 0);
+    cu!(b, cuMemsetD8Async(address, 1, 64, stream) => 0);
+    cu!(b, cuStreamSynchronize(stream) => 0);
+    let host = [
+        Location::CU_MEM_LOCATION_TYPE_HOST,
+        Location::CU_MEM_LOCATION_TYPE_HOST_NUMA,
+        Location::CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT,
+    ];
+    for (kind, statuses) in host.into_iter().zip([[0, 801], [0, 801], [1, 1]]) {
+        for (protection, status) in [3, 0].into_iter().zip(statuses) {
+            let mut access = access(0, protection);
+            access.location.type_ = kind;
+            cu!(b, cuMemPoolSetAccess(pool, &access, 1) => status);
+        }
+    }
+    b.is("of a node that is not there", ask(Location::CU_MEM_LOCATION_TYPE_HOST_NUMA, 999, 0), 3);
+    b.is("of the thread's node", ask(Location::CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT, 0, 1), 0);
+    b.is("of another id", ask(Location::CU_MEM_LOCATION_TYPE_HOST, 7, 0), 3);
+    b.is("of another device", ask(device, 99, 1), 0);
+    // A pool of the device, for the host.
+    let pool = b.default_pool();
+    for (kind, protection) in host[..2].iter().flat_map(|kind| [(*kind, 3), (*kind, 0)]) {
+        let (mut flags, mut access) =
+            (CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READ, access(0, protection));
+        access.location.type_ = kind;
+        other!(b, calls, cuMemPoolGetAccess(&mut flags, pool, &mut access.location) => 0);
+        b.is("of the host", flags as u32, 0);
+        cu!(b, cuMemPoolSetAccess(pool, &access, 1) => 801);
+    }
+}
+
+/// Until a device has access, only copies, which the driver stages, reach the memory.
+fn memory_of_host_pools(b: &Bench) {
+    b.start();
+    let calls = Calls::find(b);
+    for kind in [Location::CU_MEM_LOCATION_TYPE_HOST, Location::CU_MEM_LOCATION_TYPE_HOST_NUMA] {
+        let (stream, mut pool, mut address) = (b.stream(1), ptr::null_mut(), 0);
+        cu!(b, cuMemPoolCreate(&mut pool, &host_pool_properties(kind, 0)) => 0);
+        cu!(b, cuMemAllocFromPoolAsync(&mut address, 5000, pool, stream) => 0);
+        b.is("aligned to 512", address % 512, 0);
+        cu!(b, cuStreamSynchronize(stream) => 0);
+        let bytes: *mut u8 = ptr::with_exposed_provenance_mut(address as usize);
+        // SAFETY: the block lies in memory of the host, and no work uses it.
+        unsafe { bytes.write_bytes(7, 5000) };
+        for has_access in [false, true] {
+            let status = |without| if has_access { 0 } else { without };
+            cu!(b, cuMemPoolSetAccess(pool, &access(0, if has_access { 3 } else { 0 }), 1) => 0);
+            b.is("bytes", b.fetch(address, 64, stream), vec![7; 64]);
+            let (mut pointer, mut start, mut length) = (0, 0, 0);
+            other!(b, calls, cuMemHostGetDevicePointer_v2(&mut pointer, bytes.cast(), 0) => 1);
+            other!(b, calls, cuMemGetAddressRange_v2(
+                &mut start, &mut length, address + 9) => status(500));
+            b.is(
+                "range",
+                (start == address, length),
+                (has_access, if has_access { 5000 } else { 0 }),
+            );
+            cu!(b, cuMemsetD8Async(address + 64, 3, 4936, stream) => status(1));
+            cu!(b, cuMemsetD8Async(address + 64, 3, 4937, stream) => 1);
+            cu!(b, cuStreamSynchronize(stream) => 0);
+            // SAFETY: as above.
+            let seen = unsafe { bytes.wrapping_add(4999).read() };
+            b.is("last byte", seen, if has_access { 3 } else { 7 });
+        }
+        let mut flags = 9;
+        other!(b, calls, cuMemHostGetFlags(&mut flags, bytes.cast()) => 1);
+        cu!(b, cuMemHostRegister(bytes.cast(), 5000, 0) => 1);
+        cu!(b, cuMemHostUnregister(bytes.cast()) => 1);
+        cu!(b, cuMemFreeHost(bytes.cast()) => 1);
+        cu!(b, cuMemFreeAsync(address, stream) => 0);
+        cu!(b, cuMemFreeAsync(address, stream) => 1);
+        cu!(b, cuMemsetD8Async(address, 1, 64, stream) => 1);
+        cu!(b, cuMemAllocFromPoolAsync(&mut address, 5000, pool, stream) => 0);
+        cu!(b, cuMemFree(address) => 0);
+        cu!(b, cuMemPoolDestroy(pool) => 0);
+    }
+}
+
+fn counters_of_host_pools(b: &Bench) {
+    b.start();
+    let (stream, mut pool, mut address) = (b.stream(1), ptr::null_mut(), 0);
+    let properties = host_pool_properties(Location::CU_MEM_LOCATION_TYPE_HOST, 0);
+    cu!(b, cuMemPoolCreate(&mut pool, &properties) => 0);
+    b.is("threshold", number(b, pool, Attribute::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD), 0);
+    cu!(b, cuMemAllocFromPoolAsync(&mut address, 1000, pool, stream) => 0);
+    b.is("used", number(b, pool, Attribute::CU_MEMPOOL_ATTR_USED_MEM_CURRENT), 1000);
+    b.is("reserved", number(b, pool, Attribute::CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT), 32 << 20);
+    cu!(b, cuMemFreeAsync(address, stream) => 0);
+    cu!(b, cuStreamSynchronize(stream) => 0);
+    b.is("used", number(b, pool, Attribute::CU_MEMPOOL_ATTR_USED_MEM_CURRENT), 0);
+    b.is("reserved", number(b, pool, Attribute::CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT), 0);
+    cu!(b, cuMemAllocFromPoolAsync(&mut address, 40 * MIB, pool, stream) => 0);
+    b.is("reserved", number(b, pool, Attribute::CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT), 64 << 20);
+}
+
+fn host_pools_in_captures(b: &Bench) {
+    b.start();
+    let (stream, mut pool, mut address) = (b.stream(1), ptr::null_mut(), 0);
+    let properties = host_pool_properties(Location::CU_MEM_LOCATION_TYPE_HOST, 0);
+    cu!(b, cuMemPoolCreate(&mut pool, &properties) => 0);
+    cu!(b, cuStreamBeginCapture(stream, crate::capture::RELAXED) => 0);
+    cu!(b, cuMemAllocFromPoolAsync(&mut address, 64, pool, stream) => 801);
+    let mut graph = ptr::null_mut();
+    cu!(b, cuStreamEndCapture(stream, &mut graph) => 0);
+}
+
+/// A copy that names no context of the other device reaches the memory of a pool only with access,
+/// unlike memory of `cuMemAlloc`.
+fn pools_of_two_devices(b: &Bench) {
+    b.start();
+    b.need_two_devices();
+    let (calls, here, stream) = (Calls::find(b), b.warm(64), b.stream(1));
+    let first = b.use_device(0);
+    let second = b.use_device(1);
+    let (mut pool, mut there, other) = (ptr::null_mut(), 0, b.stream(1));
+    cu!(b, cuMemPoolCreate(&mut pool, &pool_properties(1)) => 0);
+    cu!(b, cuMemAllocFromPoolAsync(&mut there, 64, pool, other) => 0);
+    cu!(b, cuMemsetD8Async(there, 7, 64, other) => 0);
+    cu!(b, cuStreamSynchronize(other) => 0);
+    b.use_device(0);
+    for has_access in [false, true, false] {
+        let status = if has_access { 0 } else { 1 };
+        cu!(b, cuMemPoolSetAccess(pool, &access(0, if has_access { 3 } else { 0 }), 1) => 0);
+        cu!(b, cuMemcpyAsync(there, here, 64, stream) => status);
+        cu!(b, cuMemcpyAsync(here, there, 64, stream) => status);
+        other!(b, calls, cuMemcpyDtoDAsync_v2(there, here, 64, stream) => status);
+        cu!(b, cuMemsetD8Async(there, 7, 64, stream) => status);
+        cu!(b, cuMemcpyPeerAsync(here, first, there, second, 64, stream) => 0);
+        b.is("bytes", b.fetch(here, 64, stream), vec![7; 64]);
+        let mut host = [0u8; 64];
+        let target = crate::bench::host(&host);
+        cu!(b, cuMemcpyAsync(target, there, 64, stream) => status);
+        other!(b, calls, cuMemcpyDtoHAsync_v2(
+            host.as_mut_ptr().cast(), there, 64, stream) => status);
+        cu!(b, cuStreamSynchronize(stream) => 0);
+        cu!(b, cuMemsetD8Async(here, 7, 64, stream) => 0);
+    }
+}
+
+/// The devices have access one by one.
+fn host_pools_of_two_devices(b: &Bench) {
+    b.start();
+    b.need_two_devices();
+    let (mut pool, mut address, stream) = (ptr::null_mut(), 0, b.stream(1));
+    let properties = host_pool_properties(Location::CU_MEM_LOCATION_TYPE_HOST, 0);
+    cu!(b, cuMemPoolCreate(&mut pool, &properties) => 0);
+    cu!(b, cuMemAllocFromPoolAsync(&mut address, 64, pool, stream) => 0);
+    cu!(b, cuMemPoolSetAccess(pool, &access(0, 3), 1) => 0);
+    cu!(b, cuMemsetD8Async(address, 7, 64, stream) => 0);
+    cu!(b, cuStreamSynchronize(stream) => 0);
+    b.use_device(1);
+    let other = b.stream(1);
+    cu!(b, cuMemsetD8Async(address, 8, 64, other) => 1);
+    b.is("bytes", b.fetch(address, 64, other), vec![7; 64]);
+    cu!(b, cuMemPoolSetAccess(pool, &access(1, 3), 1) => 0);
+    cu!(b, cuMemsetD8Async(address, 8, 64, other) => 0);
+    b.is("bytes", b.fetch(address, 64, other), vec![8; 64]);
 }

@@ -399,12 +399,16 @@ def pool_of_device():
 def pool_of_host():
     device, stream = start()
     kernel = compiled(ADD).get_kernel("plus_index")
-    resource = PinnedMemoryResource(PinnedMemoryResourceOptions())
+    resource = PinnedMemoryResource(PinnedMemoryResourceOptions(numa_id=0))
     buffer = resource.allocate(4000, stream=stream)
     stream.sync()
     array = np.from_dlpack(buffer).view(np.int32)
     array[:] = 1
-    launch(stream, CONFIG, kernel, buffer, np.uint64(1000))
+    # cuda.core gives no device access to the pool, so that only copies reach it.
+    other = device.memory_resource.allocate(4000, stream=stream)
+    buffer.copy_to(other, stream=stream)
+    launch(stream, CONFIG, kernel, other, np.uint64(1000))
+    buffer.copy_from(other, stream=stream)
     stream.sync()
     np.testing.assert_array_equal(array, np.arange(1000) + 1)
     assert buffer.is_host_accessible and buffer.is_device_accessible

@@ -40,10 +40,17 @@ pub(super) enum Access {
     Pool(Arc<PoolAccess>),
 }
 
+impl Access {
+    /// True for memory of the host in a pool. The host accesses it at the same address.
+    pub(super) fn is_of_host_pool(&self) -> bool {
+        matches!(self, Access::Pool(pool) if pool.device.is_none())
+    }
+}
+
 /// The devices that may access the memory of a pool.
 pub(super) struct PoolAccess {
-    /// The device of the memory.
-    pub(super) device: usize,
+    /// The device of the memory; `None`: memory of the host.
+    pub(super) device: Option<usize>,
     /// The handle of the pool.
     pub(super) handle: usize,
     /// Bit `d`: device `d` has access.
@@ -343,13 +350,27 @@ impl AddressSpace {
         if device == owner || mask >> owner & 1 != 0 { READ | WRITE } else { 0 }
     }
 
-    /// True for virtual memory that its owner can access and the device cannot. The driver refuses
-    /// a copy of it that does not name the owner's context (seen with driver 580.159 on two
-    /// devices).
+    /// True if the driver can stage copies of the memory: its owner can access it, or the host.
+    fn is_stageable(mapping: &Mapping, wanted: u8, peers: &PeerMasks) -> bool {
+        let owner = mapping.allocation.device();
+        mapping.access.is_of_host_pool() || Self::protection(mapping, owner, peers) & wanted != 0
+    }
+
+    /// True if an address is in memory of the host in a pool.
+    pub(super) fn is_of_host_pool(&self, address: usize) -> bool {
+        self.mapping(address).is_some_and(|(_, mapping)| mapping.access.is_of_host_pool())
+    }
+
+    /// True for memory of a pool, and virtual memory, that its owner can access and the device
+    /// cannot. The driver refuses a copy of it that does not name the owner's context (seen with
+    /// driver 580.159 on two devices).
     pub(super) fn is_out_of_reach(&self, address: usize, device: usize) -> bool {
         let Some((_, mapping)) = self.mapping(address) else { return false };
-        let Access::Granted(granted) = &mapping.access else { return false };
-        let has = |device: usize| granted.get(device).is_some_and(|access| *access != 0);
+        let has = |device: usize| match &mapping.access {
+            Access::Granted(granted) => granted.get(device).is_some_and(|access| *access != 0),
+            Access::Pool(pool) => pool.device.is_none() || pool.is_reached_by(device),
+            Access::Peers | Access::All => true,
+        };
         has(mapping.allocation.device()) && !has(device)
     }
 
@@ -366,9 +387,8 @@ impl AddressSpace {
         let mut chunks = Chunks::default();
         while address < end {
             let (start, mapping) = self.mapping(address).ok_or(code::ILLEGAL_ADDRESS)?;
-            let owner = mapping.allocation.device();
             if Self::protection(mapping, accessor.device, peers) & wanted == 0
-                && !(accessor.staged && Self::protection(mapping, owner, peers) & wanted != 0)
+                && !(accessor.staged && Self::is_stageable(mapping, wanted, peers))
             {
                 return Err(code::ILLEGAL_ADDRESS);
             }

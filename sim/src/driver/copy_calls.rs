@@ -29,7 +29,7 @@ fn default_stream(machine: &Machine) -> Result<Arc<Stream>, i32> {
 /// Runs a copy on the default stream.
 fn run(machine: &Machine, stream: &Arc<Stream>, copy: Copy) -> Result<(), i32> {
     let is_device = |space: &AddressSpace, side: &Side| match side.place {
-        Place::Host(address) => space.contains(address),
+        Place::Host(address) => space.contains(address) && !space.is_of_host_pool(address),
         Place::Device(_) | Place::Staged(_) => true,
     };
     let space = read(&machine.memory.space);
@@ -56,7 +56,7 @@ fn is_pageable(machine: &Machine, copy: &Copy) -> bool {
     else {
         return false;
     };
-    !machine.memory.is_pinned(*address, bytes)
+    !read(&machine.memory.space).contains(*address) && !machine.memory.is_pinned(*address, bytes)
 }
 
 /// Copies contiguous bytes; those of `devices` must be addresses of a device.

@@ -219,7 +219,8 @@ fn answer(machine: &Machine, attribute: c_int, device: &Device) -> Option<c_int>
         131 => -1,
         132 | 133 => 0,
         134 => -1, // no NUMA node
-        135..=138 | 141..=143 => 0,
+        135..=138 | 141 | 143 => 0,
+        142 => 1, // pools of memory of the host
         // Locality domains (CUDA 13.4)
         149 => config.locality_domains as c_int,
         157 => {

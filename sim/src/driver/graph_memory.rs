@@ -91,7 +91,8 @@ impl GraphMemory {
         access: &Arc<PoolAccess>,
         bytes: usize,
     ) -> Result<Arc<Block>, i32> {
-        let (device, of_pool) = (access.device, Access::Pool(Arc::clone(access)));
+        let device = access.device.ok_or(code::NOT_SUPPORTED)?;
+        let of_pool = Access::Pool(Arc::clone(access));
         let address = self.memory.allocate_mapped(device, bytes, Purpose::Pool, of_pool)?;
         let (owner, live) = (Arc::downgrade(self), AtomicBool::new(false));
         let block = Arc::new(Block { owner, device, address, bytes, live });

@@ -47,7 +47,7 @@ fn location_of(machine: &Machine, device: CUdevice) -> Result<Location, i32> {
 }
 
 /// The location that the host describes.
-fn described(machine: &Machine, location: &CUmemLocation) -> Result<Location, i32> {
+pub(super) fn described(machine: &Machine, location: &CUmemLocation) -> Result<Location, i32> {
     match location.type_ as u32 {
         1 => Ok(Location::Device(machine.device(location.id)?.context.device)),
         2 => Ok(Location::Host),

@@ -29,7 +29,8 @@ pub(super) struct Memory {
     pub(super) heaps: [OnceLock<Mutex<Heap>>; MAX_DEVICES],
     /// Memory for variables of modules, by device; the driver reserves it with a context.
     modules: [OnceLock<Arc<Physical>>; MAX_DEVICES],
-    /// Managed memory, by device; it is not the device's own, and can be larger.
+    /// Managed memory, by device; it is not the device's own, and can be larger. Device 0's is also
+    /// the memory of the host in pools.
     managed: [OnceLock<Arc<Physical>>; MAX_DEVICES],
     /// Start and id of the memory with `CU_POINTER_ATTRIBUTE_SYNC_MEMOPS`, and of some that was
     /// freed.
@@ -109,20 +110,32 @@ impl Memory {
         self.allocate_from(physical, bytes, purpose, access)
     }
 
-    /// Allocates memory that the host accesses at the same address.
+    /// Allocates managed memory.
     pub(super) fn allocate_managed(
         &self,
         device: usize,
         bytes: usize,
         purpose: Purpose,
     ) -> Result<usize, i32> {
+        let address = self.allocate_for_host(device, bytes, purpose, Access::All)?;
+        write(&self.space).managed.insert(address, bytes);
+        Ok(address)
+    }
+
+    /// Allocates memory that the host accesses at the same address.
+    pub(super) fn allocate_for_host(
+        &self,
+        device: usize,
+        bytes: usize,
+        purpose: Purpose,
+        access: Access,
+    ) -> Result<usize, i32> {
         let (most, poison) = self.physical[device].bytes_and_poison();
         let most = most.saturating_mul(MANAGED_TIMES);
         let physical = set_apart(&self.managed[device], device, most, poison)?;
-        let address = self.allocate_from(physical, bytes, purpose, Access::All)?;
-        let mut space = write(&self.space);
+        let address = self.allocate_from(physical, bytes, purpose, access)?;
+        let space = read(&self.space);
         let mapped = space.mapping(address).map(|(_, mapping)| Arc::clone(&mapping.allocation));
-        space.managed.insert(address, bytes);
         drop(space);
         if mapped.is_some_and(|allocation| allocation.map_at(address)) {
             return Ok(address);
@@ -149,7 +162,8 @@ impl Memory {
     /// Undoes [`allocate_mapped`](Self::allocate_mapped).
     pub(super) fn free_mapped(&self, address: usize, bytes: usize) -> Result<(), i32> {
         let mut space = write(&self.space);
-        if space.managed.remove(address, address + bytes) {
+        let is_managed = space.managed.remove(address, address + bytes);
+        if is_managed || space.is_of_host_pool(address) {
             managed::hide(address, bytes);
         }
         let memory = space.unmap(address, bytes)?;

@@ -1,6 +1,6 @@
 //! The calls for memory of `cuMemAlloc`, and for pinned memory of the host.
 
-use super::address_space::Purpose;
+use super::address_space::{AddressSpace, Purpose};
 use super::arguments::{put, require};
 use super::context::Context;
 use super::entry::entry;
@@ -85,6 +85,7 @@ pub(super) unsafe extern "C" fn cuMemGetAddressRange_v2(
     entry(|machine| {
         machine.current()?;
         let found = pointer_calls::range(machine, ptr as usize).ok_or(code::NOT_FOUND)?;
+        require(is_reached(machine, ptr as usize)?, code::NOT_FOUND)?;
         if !start.is_null() {
             put!(start, found.start as CUdeviceptr)?;
         }
@@ -173,6 +174,16 @@ pub(super) unsafe extern "C" fn cuMemHostAlloc(
         machine.schedule.share_memory();
         put!(ptr, address)
     })
+}
+
+/// False for memory of the host in a pool to which the current device has no access.
+fn is_reached(machine: &Machine, address: usize) -> Result<bool, i32> {
+    let device = machine.current()?.device;
+    let space = read(&machine.memory.space);
+    let has_access =
+        |mapping| AddressSpace::protection(mapping, device, &machine.memory.peers) != 0;
+    let found = space.mapping(address).filter(|(_, mapping)| mapping.access.is_of_host_pool());
+    Ok(found.is_none_or(|(_, mapping)| has_access(mapping)))
 }
 
 /// The pinned range around an address.

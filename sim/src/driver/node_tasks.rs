@@ -408,7 +408,8 @@ pub(super) fn allocate(
             descriptors.push(peek!(given.accessDescs.wrapping_add(index))?);
         }
     }
-    let access = Arc::new(PoolAccess { device, handle: 0, mask: AtomicU32::new(mask) });
+    let access =
+        Arc::new(PoolAccess { device: Some(device), handle: 0, mask: AtomicU32::new(mask) });
     let block = machine.graph_memory.create(&access, given.bytesize)?;
     machine.pools.note_use();
     let dptr = block.address as CUdeviceptr;

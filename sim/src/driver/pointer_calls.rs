@@ -211,6 +211,7 @@ fn of_device(
     };
     let owner = mapping.allocation.device();
     let is_managed = space.managed.contains(address);
+    let is_of_host = mapping.access.is_of_host_pool();
     match attribute {
         CU_POINTER_ATTRIBUTE_CONTEXT => {
             // Only memory of cuMemAlloc belongs to a context.
@@ -222,16 +223,23 @@ fn of_device(
             };
             put!(data.cast::<CUcontext>(), context)
         }
-        CU_POINTER_ATTRIBUTE_MEMORY_TYPE => put!(data.cast::<c_uint>(), DEVICE),
+        CU_POINTER_ATTRIBUTE_MEMORY_TYPE => {
+            put!(data.cast::<c_uint>(), if is_of_host { HOST } else { DEVICE })
+        }
         CU_POINTER_ATTRIBUTE_DEVICE_POINTER => {
             let reached = AddressSpace::protection(mapping, owner, &machine.memory.peers) != 0;
             require(reached, code::INVALID_VALUE)?;
             put!(data.cast::<usize>(), address)
         }
-        CU_POINTER_ATTRIBUTE_RANGE_START_ADDR => put!(data.cast::<usize>(), start),
+        // The driver gives 0 for memory of the host in a pool (580.159).
+        CU_POINTER_ATTRIBUTE_RANGE_START_ADDR => {
+            put!(data.cast::<usize>(), if is_of_host { 0 } else { start })
+        }
         CU_POINTER_ATTRIBUTE_RANGE_SIZE => put!(data.cast::<usize>(), bytes),
         CU_POINTER_ATTRIBUTE_MAPPED => put!(data.cast::<c_uint>(), 1),
-        CU_POINTER_ATTRIBUTE_HOST_POINTER if is_managed => put!(data.cast::<usize>(), address),
+        CU_POINTER_ATTRIBUTE_HOST_POINTER if is_managed || is_of_host => {
+            put!(data.cast::<usize>(), address)
+        }
         CU_POINTER_ATTRIBUTE_IS_MANAGED => put!(data.cast::<c_uint>(), c_uint::from(is_managed)),
         CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL => put!(data.cast::<c_int>(), owner as c_int),
         CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE => {
@@ -244,6 +252,7 @@ fn of_device(
         CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES => {
             put!(data.cast::<c_ulonglong>(), mapping.allocation.handle_types.into())
         }
+        CU_POINTER_ATTRIBUTE_ACCESS_FLAGS if is_of_host => put!(data.cast::<c_uint>(), 3),
         CU_POINTER_ATTRIBUTE_ACCESS_FLAGS => {
             let device = machine.current()?.device;
             let protection = AddressSpace::protection(mapping, device, &machine.memory.peers);

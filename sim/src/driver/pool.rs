@@ -28,14 +28,14 @@ impl Pools {
     pub(super) fn new(devices: usize) -> Pools {
         let mut table = Handles::new(6);
         let default: Vec<usize> =
-            (0..devices).map(|device| Pool::insert(&mut table, device, true)).collect();
+            (0..devices).map(|device| Pool::insert(&mut table, Some(device), true)).collect();
         let current = default.iter().copied().map(AtomicUsize::new).collect();
         let (table, retired) = (RwLock::new(table), Mutex::default());
         Pools { table, default, current, retired, in_use: AtomicBool::new(false) }
     }
 
-    /// Creates a pool and returns its handle.
-    pub(super) fn create(&self, device: usize) -> usize {
+    /// Creates a pool of a device's memory, or of the host's, and returns its handle.
+    pub(super) fn create(&self, device: Option<usize>) -> usize {
         Pool::insert(&mut write(&self.table), device, false)
     }
 
@@ -64,8 +64,9 @@ impl Pools {
     pub(super) fn retire(&self, handle: usize) -> Result<(), i32> {
         let mut table = write(&self.table);
         let removed = table.remove(handle).ok_or(code::INVALID_VALUE)?;
-        let device = removed.device();
-        if self.current(device) == handle {
+        if let Some(device) = removed.access.device
+            && self.current(device) == handle
+        {
             self.set_current(device, self.default[device]);
         }
         lock(&self.retired).push(removed);
@@ -117,16 +118,12 @@ pub(super) struct Pool {
 
 impl Pool {
     /// Inserts a new pool into a table.
-    fn insert(pools: &mut Handles<Arc<Pool>>, device: usize, default: bool) -> usize {
-        let mask = AtomicU32::new(1 << device);
+    fn insert(pools: &mut Handles<Arc<Pool>>, device: Option<usize>, default: bool) -> usize {
+        let mask = AtomicU32::new(device.map_or(0, |device| 1 << device));
         pools.insert_with(|handle| {
             let access = Arc::new(PoolAccess { device, handle, mask });
             Arc::new(Pool { access, default, state: Mutex::new(PoolState::new()) })
         })
-    }
-
-    pub(super) fn device(&self) -> usize {
-        self.access.device
     }
 
     /// The block that contains an address.

@@ -2,17 +2,18 @@
 
 use super::address_space::{Access, PoolAccess, Purpose};
 use super::arguments::{peek, peek_checked, put, require};
-use super::config::GRANULARITY;
+use super::config::{GRANULARITY, MAX_DEVICES};
 use super::copy::Fill;
 use super::entry::entry;
 use super::graph::Work;
 use super::machine::Machine;
+use super::managed_calls::described;
 use super::physical::POISONED_BYTES;
 use super::pool::Pool;
 use super::queue::{Action, Stream};
 use super::segment::{BLOCK, Free, SEGMENT, count};
 use super::sync::{lock, read};
-use super::virtual_memory_calls::{check_handle_types, location, rights};
+use super::virtual_memory_calls::check_handle_types;
 use crate::base::code;
 use cudarc::driver::sys::{
     CUdevice, CUdeviceptr, CUmemAccess_flags, CUmemAccessDesc, CUmemLocation, CUmemPoolProps,
@@ -38,7 +39,12 @@ fn allocate(
         None => {
             let grow = |bytes| {
                 let access = Access::Pool(Arc::clone(&pool.access));
-                machine.memory.allocate_mapped(pool.device(), bytes, Purpose::Pool, access)
+                match pool.access.device {
+                    Some(device) => {
+                        machine.memory.allocate_mapped(device, bytes, Purpose::Pool, access)
+                    }
+                    None => machine.memory.allocate_for_host(0, bytes, Purpose::Pool, access),
+                }
             };
             let exact = bytes.checked_next_multiple_of(GRANULARITY);
             let exact = exact.ok_or(code::OUT_OF_MEMORY)?;
@@ -53,6 +59,9 @@ fn allocate(
             }
             let start = start?;
             machine.pools.note_use();
+            if pool.access.device.is_none() {
+                machine.schedule.share_memory();
+            }
             state.segments.insert(start, segment);
             state.free.insert(start, Free { bytes: segment, after: Vec::new() });
             count(&mut state.reserved, segment);
@@ -153,9 +162,9 @@ fn poison_freed(
     }
 }
 
-/// The device of the pool of an address.
+/// The device of the pool of an address; of memory of the host it is the current one.
 pub(super) fn device_of(machine: &Machine, address: usize) -> Result<usize, i32> {
-    Ok(access(machine, address)?.device)
+    access(machine, address)?.device.map_or_else(|| Ok(machine.current()?.device), Ok)
 }
 
 /// Frees a block whose work has finished.
@@ -164,6 +173,15 @@ pub(super) fn free_now(machine: &Machine, address: usize) -> Result<(), i32> {
     lock(&pool.state).give_back(address, Vec::new())?;
     machine.release_idle_memory();
     Ok(())
+}
+
+/// The device at a location, or `None` for the host, whose NUMA nodes are not told apart.
+fn place(machine: &Machine, location: &CUmemLocation) -> Result<Option<usize>, i32> {
+    match location.type_ as u32 {
+        1 => Ok(Some(machine.device(location.id)?.context.device)),
+        2 | 3 => Ok(None),
+        _ => Err(code::INVALID_VALUE),
+    }
 }
 
 #[unsafe(no_mangle)]
@@ -193,7 +211,7 @@ pub(super) unsafe extern "C" fn cuDeviceSetMemPool(device: CUdevice, pool: CUmem
     entry(|machine| {
         let device = machine.device(device).map_err(|_| code::INVALID_VALUE)?.context.device;
         let found = machine.pools.get(pool.addr())?;
-        require(found.device() == device, code::INVALID_VALUE)?;
+        require(found.access.device == Some(device), code::INVALID_VALUE)?;
         machine.pools.set_current(device, pool.addr());
         Ok(())
     })
@@ -210,7 +228,9 @@ pub(super) unsafe extern "C" fn cuMemPoolCreate(
         let properties = peek_checked!(properties, allocType, location.type_)?;
         require(properties.allocType as u32 == 1, code::INVALID_VALUE)?;
         check_handle_types(properties.handleTypes.0)?;
-        let device = location(machine, &properties.location).map_err(|_| code::INVALID_VALUE)?;
+        let exists = described(machine, &properties.location);
+        let device = exists.and_then(|_| place(machine, &properties.location));
+        let device = device.map_err(|_| code::INVALID_VALUE)?;
         let handle = machine.pools.create(device);
         put!(pool, ptr::without_provenance_mut(handle))
     })
@@ -289,21 +309,33 @@ pub(super) unsafe extern "C" fn cuMemPoolSetAccess(
         if count == 0 {
             return Ok(());
         }
-        let rights = rights(machine, access, count).map_err(|code| match code {
-            code::INVALID_DEVICE => code,
-            _ => code::NOT_SUPPORTED,
-        })?;
-        require(rights.iter().all(|(_, right)| *right != 1), code::NOT_SUPPORTED)?;
-        for (device, right) in &rights {
-            if *device == pool.device() {
-                // The owner's access cannot be revoked.
-                require(*right == 3, code::INVALID_DEVICE)?;
-            } else {
-                let reachable = machine.can_access_peer(*device, pool.device());
-                require(reachable, code::INVALID_DEVICE)?;
+        let owner = pool.access.device;
+        let right = |index| {
+            let given = peek_checked!(access.wrapping_add(index), flags, location.type_);
+            let given = given.and_then(|given| Ok((place(machine, &given.location)?, given.flags)));
+            let (to, right) = given.map_err(|code| match owner {
+                Some(_) if code == code::INVALID_VALUE => code::NOT_SUPPORTED,
+                _ => code,
+            })?;
+            let right = right as u8;
+            require(right != 1, code::NOT_SUPPORTED)?;
+            // The access of the owner, or of the host to its memory, cannot be revoked.
+            match (owner, to) {
+                (None, Some(_)) => {}
+                (None, None) => require(right == 3, code::NOT_SUPPORTED)?,
+                (Some(_), None) => return Err(code::NOT_SUPPORTED),
+                (Some(owner), Some(to)) => {
+                    let is_own = to == owner && right == 3;
+                    let is_peer = to != owner && machine.can_access_peer(to, owner);
+                    require(is_own || is_peer, code::INVALID_DEVICE)?;
+                }
             }
-        }
-        for (device, right) in rights {
+            Ok((to, right))
+        };
+        // More descriptors than devices are useless, but the driver accepts them.
+        require(count <= MAX_DEVICES * 16, code::INVALID_VALUE)?;
+        let rights = (0..count).map(right).collect::<Result<Vec<_>, i32>>()?;
+        for (device, right) in rights.into_iter().filter_map(|(to, right)| Some((to?, right))) {
             if right == 0 {
                 pool.access.mask.fetch_and(!(1 << device), Ordering::Relaxed);
             } else {
@@ -321,10 +353,15 @@ pub(super) unsafe extern "C" fn cuMemPoolGetAccess(
     at: *mut CUmemLocation,
 ) -> c_int {
     entry(|machine| {
+        machine.captures.refuse_unsafe()?;
         require(!flags.is_null(), code::INVALID_VALUE)?;
         let pool = machine.pools.get(pool.addr())?;
-        let device = location(machine, &peek_checked!(at, type_)?)?;
-        let access = match pool.access.is_reached_by(device) {
+        let at = place(machine, &peek_checked!(at, type_)?).map_err(|_| code::INVALID_VALUE)?;
+        let access = match at {
+            None => pool.access.device.is_none(),
+            Some(device) => pool.access.is_reached_by(device),
+        };
+        let access = match access {
             true => CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
             false => CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_NONE,
         };

@@ -201,7 +201,7 @@ pub(super) unsafe extern "C" fn cuStreamGetDevice(
 ) -> c_int {
     entry(|machine| {
         let stream = machine.stream(stream)?;
-        machine.captures.records(&stream)?;
+        machine.captures.refuse(&stream)?;
         put!(device, stream.device as CUdevice)
     })
 }
