@@ -12,6 +12,7 @@ use tcuda::driver::sys::*;
 
 pub const ROWS: &[Row] = crate::rows!["processes":
     descriptors_stand_for_memory, memory_outlives_its_handle, memory_by_handle, events_by_handle,
+    memory_of_another_device,
 ];
 
 pub const FILE: CUmemAllocationHandleType =
@@ -114,6 +115,40 @@ fn memory_by_handle(bench: &Bench) {
     line.write_all(&bytes_of(memory.reserved)).unwrap();
     read::<1>(&mut line);
     bench.is("what the other wrote", bench.fetch(block, 4, null_mut()), vec![5, 6, 7, 8]);
+    cu!(bench, cuMemFree(block) => 0);
+}
+
+/// A context of another device opens it, which gives its device access to this memory.
+fn memory_of_another_device(bench: &Bench) {
+    let mut line = fork(|bench, line| {
+        bench.start();
+        let mut count = 0;
+        cu!(bench, cuDeviceGetCount(&mut count) => 0);
+        let memory = CUipcMemHandle { reserved: of_bytes(read(line)) };
+        if count > 1 {
+            let mut address = 0;
+            bench.use_device(1);
+            let stream = bench.stream(1);
+            cu!(bench, cuIpcOpenMemHandle(&mut address, memory, 1) => 0);
+            bench.is("its bytes", bench.fetch(address, 4, stream), vec![1, 2, 3, 4]);
+            cu!(bench, cuMemsetD8Async(address, 7, 4, stream) => 0);
+            cu!(bench, cuStreamSynchronize(stream) => 0);
+            let mut device = 77;
+            let ordinal = CUpointer_attribute::CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL;
+            cu!(bench, cuPointerGetAttribute((&raw mut device).cast(), ordinal, address) => 0);
+            bench.is("its device", device, 1);
+            cu!(bench, cuIpcCloseMemHandle(address) => 0);
+        }
+        line.write_all(&[1]).unwrap();
+    });
+    bench.start();
+    let (block, mut memory) = (bench.allocate(3 * UNIT), NO_MEMORY);
+    bench.store(block, &[1, 2, 3, 4], null_mut());
+    cu!(bench, cuIpcGetMemHandle(&mut memory, block) => 0);
+    line.write_all(&bytes_of(memory.reserved)).unwrap();
+    read::<1>(&mut line);
+    bench.need_two_devices();
+    bench.is("what the other wrote", bench.fetch(block, 4, null_mut()), vec![7; 4]);
     cu!(bench, cuMemFree(block) => 0);
 }
 

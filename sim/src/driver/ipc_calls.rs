@@ -18,6 +18,7 @@ use cudarc::driver::sys::{
 use std::ffi::{c_char, c_int, c_uint, c_ulonglong, c_void};
 use std::ptr;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 /// Magic numbers of memory and event handles.
 const MEMORY: u64 = 0x7463_7564_616d_656d;
@@ -116,7 +117,13 @@ pub(super) unsafe extern "C" fn cuIpcOpenMemHandle_v2(
         let context = machine.current()?;
         require(!ptr.is_null() && flags == LAZY_PEERS, code::INVALID_VALUE)?;
         let words = HandleData::of(handle.reserved, MEMORY, code::INVALID_VALUE)?;
-        require(machine.device_of(words.device) == Some(context.device), code::INVALID_VALUE)?;
+        let owner = machine.device_of(words.device).ok_or(code::INVALID_VALUE)?;
+        if owner != context.device {
+            // The flag asks for access between the devices.
+            let reachable = machine.can_access_peer(context.device, owner);
+            require(reachable, code::PEER_ACCESS_UNSUPPORTED)?;
+            machine.memory.peers[context.device].fetch_or(1 << owner, Ordering::Relaxed);
+        }
         let file =
             shared::open_again(words.process, words.file).map_err(|_| code::INVALID_VALUE)?;
         let device_of = |ordinal| machine.device_of(ordinal);

@@ -241,7 +241,14 @@ fn of_device(
             put!(data.cast::<usize>(), address)
         }
         CU_POINTER_ATTRIBUTE_IS_MANAGED => put!(data.cast::<c_uint>(), c_uint::from(is_managed)),
-        CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL => put!(data.cast::<c_int>(), owner as c_int),
+        CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL => {
+            // Of imported memory it is the device of the context that opened it (580.159).
+            let device = match reservation.purpose {
+                Purpose::Imported(context, ..) => machine.hardware.owner(context).device,
+                _ => owner,
+            };
+            put!(data.cast::<c_int>(), device as c_int)
+        }
         CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE => {
             let capable = matches!(mapping.access, Access::Peers);
             put!(data.cast::<c_uint>(), c_uint::from(capable))
