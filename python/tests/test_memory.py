@@ -263,6 +263,7 @@ class Pools(MemoryTest):
         self.assertIs(tcuda.MemPool(allocator).allocator, allocator)
         with self.assertRaisesRegex(tcuda.CudaError, "no_such_symbol"):
             tcuda.CUDAPluggableAllocator(library, "no_such_symbol", "tcuda_torch_free")
+        self.allocate(64)
         with self.assertRaises(tcuda.CudaError) as raised:  # memory was allocated
             tcuda.change_current_allocator(allocator)
         self.assertEqual(raised.exception.status, "INVALID_STATE")

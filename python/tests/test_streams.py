@@ -103,6 +103,7 @@ class Streams(TestCase):
             ctypes.c_int, ctypes.POINTER(ctypes.c_void_p), ctypes.c_uint, ctypes.c_int)
         native = ctypes.c_void_p()
         create = kind(_core.backend_function("cuStreamCreateWithPriority"))
+        tcuda.set_device(0)  # makes its context current
         self.assertEqual(create(native, 0, 0), 0)
         stream = tcuda.ExternalStream(native.value)
         ended = weakref.ref(stream)

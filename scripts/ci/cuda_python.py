@@ -1,14 +1,16 @@
 #!/usr/bin/env python3
 """Runs Python programs of the driver API on the simulated machine as libcuda.so.1.
 
-    scripts/ci/cuda_python.py [--suite NAME]... [--seed N] LIBRARY
+    scripts/ci/cuda_python.py [--suite NAME]... [--seed N] [--wheel FILE] LIBRARY
 
 LIBRARY is libtcuda_sim.so. Suites: the tests that the package cuda-python brings, with its
 bindings; programs for the calls that the documentation of cuda.bindings and cuda.core shows, and
-kernels of Triton (tests/suites). Packages come from PyPI into target/suites. Each program runs in a
-process of its own with a time limit; those of tests/suites under an adversarial schedule, whose
-seed changes from run to run and is printed. A failure that tests/suites/cuda_python.txt does not
-list ends it with 1, and so does a listed one that passes."""
+kernels of Triton (tests/suites); the programs of cuda.core with memory of tcuda's adapter, and the
+tests of the package tcuda, with its wheel (scripts/tools/release.sh). Other packages come from PyPI
+into target/suites. Each program runs in a process of its own with a time limit, under an
+adversarial schedule, whose seed changes from run to run and is printed; the tests of cuda-python
+run at once. A failure that tests/suites/cuda_python.txt does not list ends it with 1, and so does a
+listed one that passes."""
 
 import argparse
 import concurrent.futures
@@ -20,7 +22,7 @@ import subprocess
 import sys
 import time
 
-from pip_environment import ROOT, environment
+from pip_environment import ROOT, environment, install_wheel, wheel
 
 PROGRAMS = ROOT / "tests/suites"
 KNOWN = PROGRAMS / "cuda_python.txt"
@@ -33,12 +35,14 @@ SUITES = {
     "cuda-driver": [BINDINGS, "numpy==2.2.6", NVRTC, *HEADERS],
     "cuda-core": ["cuda-core==1.2.2", BINDINGS, "numpy==2.2.6", NVRTC, *HEADERS],
     "triton": ["triton==3.9.0", BINDINGS, "numpy==2.2.6"],
+    "tcuda": ["pytest==9.0.2", "numpy==2.2.6"],
     "numba": ["numba-cuda==0.30.4", "numba==0.68.0", "cuda-core==1.2.2", BINDINGS, "numpy==2.2.6",
               NVRTC, "nvidia-cuda-nvcc-cu12==12.9.86", "nvidia-cuda-runtime-cu12==12.9.79"],
 }
-
-
-PROGRAMS_OF = ("cuda-bindings", "cuda-driver", "cuda-core", "triton")
+SUITES["cuda-core-tcuda"] = SUITES["cuda-core"]
+PROGRAMS_OF = ("cuda-bindings", "cuda-driver", "cuda-core", "cuda-core-tcuda", "triton", "tcuda")
+# Suites with tcuda's wheel.
+WITH_TCUDA = ("cuda-core-tcuda", "tcuda")
 
 
 def python_of(suite):
@@ -75,10 +79,14 @@ def listed(command, variables):
 
 def commands(suite, python, variables):
     """The command of each program, by its name."""
-    if suite != "cuda-bindings":
-        program = command_of(python, [str(PROGRAMS / f"{suite.replace('-', '_')}_programs.py")])
+    if suite == "tcuda":
+        tests = ROOT / "python/tests"
+    elif suite == "cuda-bindings":
+        tests = next(python.parents[1].glob("lib/python3*/site-packages/cuda/tests"))
+    else:
+        file = PROGRAMS / f"{suite.removesuffix('-tcuda').replace('-', '_')}_programs.py"
+        program = command_of(python, [str(file)])
         return {name: [*program, name] for name in listed([*program, "--list"], variables) if name}
-    tests = next(python.parents[1].glob("lib/python3*/site-packages/cuda/tests"))
     pytest = command_of(python, ["-m", "pytest", "-q", "-p", "no:cacheprovider",
                                  f"--rootdir={tests}"])
     found = listed([*pytest, "--collect-only", str(tests)], variables)
@@ -91,11 +99,14 @@ def known_of(suite):
     return {line[1]: line[2] for line in lines if len(line) == 3 and line[0] == suite}
 
 
-def run_suite(suite, library, options):
-    """True if nothing is new."""
+def run_suite(suite, library, options, path):
+    """True if nothing is new. The path is that of tcuda's wheel."""
     start, known = time.monotonic(), known_of(suite)
     python, variables = python_of(suite)
     variables |= {"TCUDA_SIM_PATH": str(library), "TCUDA_SIM": options}
+    if suite in WITH_TCUDA:
+        install_wheel(python, path)
+        variables |= {"TCUDA_BACKEND": "cuda", "TCUDA_ADAPTER": "1"}
     programs = commands(suite, python, variables)
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
         outcomes = dict(zip(programs, pool.map(lambda it: run(it, variables), programs.values())))
@@ -121,12 +132,13 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n", maxsplit=1)[0])
     parser.add_argument("--suite", action="append", choices=PROGRAMS_OF)
     parser.add_argument("--seed", type=int, default=random.randrange(1_000_000))
+    parser.add_argument("--wheel", type=pathlib.Path, default=wheel())
     parser.add_argument("library", type=pathlib.Path)
     arguments = parser.parse_args()
     schedules = {"cuda-bindings": "immediate"}
     is_good = [
         run_suite(suite, arguments.library.resolve(), "devices=2,schedule=" + schedules.get(
-            suite, f"adversarial:{arguments.seed}"))
+            suite, f"adversarial:{arguments.seed}"), arguments.wheel)
         for suite in arguments.suite or PROGRAMS_OF]
     sys.exit(not all(is_good))
 

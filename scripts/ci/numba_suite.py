@@ -18,11 +18,11 @@ import pathlib
 import subprocess
 import sys
 
-from pip_environment import ROOT, environment
+from pip_environment import ROOT, environment, install_wheel, wheel
 
 KNOWN = ROOT / "tests/suites/numba.txt"
 # The compilers are of CUDA 12.9, the simulated driver's version.
-PACKAGES = ["numba-cuda==0.30.4", "numba==0.68.0", "numpy==2.4.6", "cuda-bindings==12.9.10",
+PACKAGES = ["numba-cuda==0.30.4", "numba==0.68.0", "numpy==2.4.6", "cuda-bindings==12.9.4",
             "cuda-core==1.2.2", "nvidia-cuda-nvrtc-cu12==12.9.86", "nvidia-cuda-nvcc-cu12==12.9.86",
             "nvidia-cuda-runtime-cu12==12.9.79", "nvidia-cuda-cccl-cu12==12.9.27", "cffi==2.1.1",
             "filecheck==1.0.6", "ml_dtypes==0.6.0", "psutil==7.2.2", "scipy==1.17.1",
@@ -73,8 +73,7 @@ def judge(manager, found, known, is_whole):
 def main():
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    wheels = sorted(ROOT.glob("target/release-[0-9]*/tcuda-*_x86_64.whl"))
-    parser.add_argument("--wheel", type=pathlib.Path, default=wheels[-1] if wheels else None)
+    parser.add_argument("--wheel", type=pathlib.Path, default=wheel())
     parser.add_argument("--simulator", type=pathlib.Path, help="another libtcuda_sim.so")
     parser.add_argument("--only", nargs="*", default=[""], help="parts of names: cudadrv.")
     parser.add_argument("--managers", nargs="*", default=["numba", "tcuda"])
@@ -84,13 +83,9 @@ def main():
     options = parser.parse_args()
     if sys.version_info < (3, 11):
         sys.exit("NumPy 2.4 needs Python 3.11 or newer")
-    if not options.wheel:
-        sys.exit("there is no wheel: run scripts/tools/release.sh, or give --wheel")
     folder = environment("numba-tests", PACKAGES)
     python = folder / "bin/python"
-    # The wheel in its present form.
-    subprocess.run([python, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index",
-                    "--force-reinstall", options.wheel.resolve()], check=True)
+    install_wheel(python, options.wheel)
     driver, out = folder / "driver", folder / "out"
     driver.mkdir(exist_ok=True)
     library = driver / "libcuda.so.1"

@@ -1,4 +1,4 @@
-"""Virtual environments with packages of PyPI, for the suites of other projects."""
+"""Virtual environments with packages of PyPI and tcuda's wheel, for other projects' suites."""
 
 import pathlib
 import subprocess
@@ -18,3 +18,16 @@ def environment(suite, packages):
         subprocess.run([*pip, *packages], check=True)
         pins.write_text("\n".join(packages))
     return folder
+
+
+def wheel():
+    """The wheel that scripts/tools/release.sh made for this machine, or None."""
+    return max(ROOT.glob("target/release-[0-9]*/tcuda-*_x86_64.whl"), default=None)
+
+
+def install_wheel(python, path):
+    """Installs tcuda's wheel in its present form."""
+    if not path:
+        sys.exit("there is no wheel of tcuda: run scripts/tools/release.sh, or give --wheel")
+    subprocess.run([python, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index",
+                    "--force-reinstall", path.resolve()], check=True)
