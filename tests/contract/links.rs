@@ -9,7 +9,7 @@ use tcuda::driver::sys::*;
 
 pub const ROWS: &[Row] = rows!["links":
     undefined_references, multiple_definitions, an_invalid_input, no_input, declarations,
-    a_call_of_nothing,
+    a_call_of_nothing, a_declaration_before_its_definition,
 ];
 
 const HEADER: &str = ".version 7.8\n.target sm_52\n.address_size 64\n";
@@ -123,4 +123,14 @@ fn a_call_of_nothing(bench: &Bench) {
     other!(bench, Calls::find(bench), cuModuleLoadDataEx(
         &mut module, text.as_ptr().cast(), 2, names.as_mut_ptr(), values.as_mut_ptr()) => 218);
     bench.is("log", text_of(&log), "ptxas fatal   : Unresolved extern function 'Z'");
+}
+
+fn a_declaration_before_its_definition(bench: &Bench) {
+    bench.start();
+    let text = ".func (.param .b32 result) inner ();\n.visible .entry A()\n{ .reg .b32 %result;\n\
+        { .param .b32 result; call.uni (result), inner, (); ld.param.b32 %result, [result]; }\n\
+        ret; }\n.func (.param .b32 result) inner () { st.param.b32 [result], 1; ret; }\n";
+    // Each input has its own.
+    let other = text.replace("entry A", "entry B");
+    link(bench, &[(text.into(), 0), (other, 0)], 0, "");
 }

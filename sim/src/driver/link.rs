@@ -9,7 +9,7 @@ use crate::base::code;
 use crate::program::{Builtin, Program};
 use crate::ptx::LoadErrorKind;
 use crate::ptx::parse;
-use crate::ptx::tree::{Linkage, Module, Space};
+use crate::ptx::tree::{Function, Linkage, Module, Space};
 use std::collections::BTreeSet;
 use std::ffi::CString;
 use std::iter;
@@ -188,8 +188,12 @@ impl Names {
     fn of(text: &str, tree: &Module<'_>) -> Names {
         let (version, target) = (tree.version, tree.target);
         let mut names = Names { version, target, ..Names::default() };
-        for it in &tree.functions {
-            let is_declared = it.body.is_none() || it.linkage == Linkage::Extern;
+        let has_body = |it: &Function<'_>| it.body.is_some() && it.linkage != Linkage::Extern;
+        let defined: BTreeSet<&str> =
+            tree.functions.iter().filter(|it| has_body(it)).map(|it| it.name).collect();
+        // A declaration before the definition adds nothing.
+        for it in tree.functions.iter().filter(|it| has_body(it) || !defined.contains(it.name)) {
+            let is_declared = !has_body(it);
             // The declaration has the name once.
             let is_called = || parts(text).filter(|part| *part == it.name).count() > 1;
             match it.linkage {
@@ -306,6 +310,10 @@ mod tests {
         .global .u32 table[1] = {6};\n.visible .func (.param .b32 r) twice (.param .b32 x)\n\
         { .reg .b32 %a; ld.param.b32 %a, [x]; add.u32 %a, %a, %a; st.param.b32 [r], %a; ret; }";
 
+    const INNER: &str = ".version 7.8\n.target sm_52\n.address_size 64\n\
+        .func (.param .b32 r) inner (.param .b32 x);\n.visible .entry k() { ret; }\n\
+        .func (.param .b32 r) inner (.param .b32 x) { st.param.b32 [r], 1; ret; }";
+
     fn input(name: &str, text: &str) -> Input {
         let names = Names::of(text, &parse::module(text).unwrap());
         Input { name: name.to_owned(), text: text.to_owned(), names }
@@ -319,5 +327,11 @@ mod tests {
         assert!(joined.contains("table$link1[1] = {6}"), "{joined}");
         let program = Program::load(&joined, 90).unwrap();
         assert_eq!(program.variables.len(), 2);
+    }
+
+    #[test]
+    fn functions_can_be_declared_before_they_are_defined() {
+        let names = input("a", INNER).names;
+        assert!(names.needed.is_empty() && names.internal.contains("inner"));
     }
 }
