@@ -40,7 +40,7 @@ SUITES = {
               NVRTC, "nvidia-cuda-nvcc-cu12==12.9.86", "nvidia-cuda-runtime-cu12==12.9.79"],
 }
 SUITES["cuda-core-tcuda"] = SUITES["cuda-core"]
-PROGRAMS_OF = ("cuda-bindings", "cuda-driver", "cuda-core", "cuda-core-tcuda", "triton", "tcuda")
+PROGRAMS_OF = ("cuda-bindings", "cuda-driver", "cuda-core", "triton", "cuda-core-tcuda", "tcuda")
 # Suites with tcuda's wheel.
 WITH_TCUDA = ("cuda-core-tcuda", "tcuda")
 
