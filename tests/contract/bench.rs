@@ -45,7 +45,8 @@ impl Bench {
         let driver = match &*backend() {
             "sim" => {
                 let options = std::env::var("TCUDA_SIM");
-                let options = options.unwrap_or_else(|_| "memory=4GiB,schedule=threads".into());
+                let options =
+                    options.unwrap_or_else(|_| "devices=2,memory=4GiB,schedule=threads".into());
                 sim::power_on(&options).unwrap()
             }
             "cuda" => Driver::new(None, cuda::table().unwrap()),

@@ -96,6 +96,16 @@ fn of_bytes(bytes: [u8; 64]) -> [std::ffi::c_char; 64] {
     bytes.map(|byte| byte as std::ffi::c_char)
 }
 
+/// Allocates memory, and waits until the other process has used it by its handle.
+fn lend(bench: &Bench, line: &mut UnixStream) -> u64 {
+    let (block, mut memory) = (bench.allocate(3 * UNIT), NO_MEMORY);
+    bench.store(block, &[1, 2, 3, 4], null_mut());
+    cu!(bench, cuIpcGetMemHandle(&mut memory, block) => 0);
+    line.write_all(&bytes_of(memory.reserved)).unwrap();
+    read::<1>(line);
+    block
+}
+
 fn memory_by_handle(bench: &Bench) {
     let mut line = fork(|bench, line| {
         bench.start();
@@ -109,11 +119,7 @@ fn memory_by_handle(bench: &Bench) {
         line.write_all(&[1]).unwrap();
     });
     bench.start();
-    let (block, mut memory) = (bench.allocate(3 * UNIT), NO_MEMORY);
-    bench.store(block, &[1, 2, 3, 4], null_mut());
-    cu!(bench, cuIpcGetMemHandle(&mut memory, block) => 0);
-    line.write_all(&bytes_of(memory.reserved)).unwrap();
-    read::<1>(&mut line);
+    let block = lend(bench, &mut line);
     bench.is("what the other wrote", bench.fetch(block, 4, null_mut()), vec![5, 6, 7, 8]);
     cu!(bench, cuMemFree(block) => 0);
 }
@@ -142,11 +148,7 @@ fn memory_of_another_device(bench: &Bench) {
         line.write_all(&[1]).unwrap();
     });
     bench.start();
-    let (block, mut memory) = (bench.allocate(3 * UNIT), NO_MEMORY);
-    bench.store(block, &[1, 2, 3, 4], null_mut());
-    cu!(bench, cuIpcGetMemHandle(&mut memory, block) => 0);
-    line.write_all(&bytes_of(memory.reserved)).unwrap();
-    read::<1>(&mut line);
+    let block = lend(bench, &mut line);
     bench.need_two_devices();
     bench.is("what the other wrote", bench.fetch(block, 4, null_mut()), vec![7; 4]);
     cu!(bench, cuMemFree(block) => 0);

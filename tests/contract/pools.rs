@@ -7,7 +7,7 @@ use std::ffi::c_int;
 use std::ptr;
 use tcuda::driver::sys::{
     CUmemAccess_flags, CUmemLocation, CUmemLocationType as Location,
-    CUmemPool_attribute as Attribute, CUmemoryPool,
+    CUmemPool_attribute as Attribute, CUmemoryPool, CUstream,
 };
 
 pub const ROWS: &[Row] = rows!("pools":
@@ -143,10 +143,9 @@ fn attributes_of_pools(b: &Bench) {
     }
 }
 
-fn counters_of_pools(b: &Bench) {
-    b.start();
-    let (stream, mut pool, mut address) = (b.stream(1), ptr::null_mut(), 0);
-    cu!(b, cuMemPoolCreate(&mut pool, &pool_properties(0)) => 0);
+/// Counts a block of a new pool, in use and freed.
+fn count(b: &Bench, pool: CUmemoryPool, stream: CUstream) {
+    let mut address = 0;
     cu!(b, cuMemAllocFromPoolAsync(&mut address, 1000, pool, stream) => 0);
     b.is("used", number(b, pool, Attribute::CU_MEMPOOL_ATTR_USED_MEM_CURRENT), 1000);
     b.is("reserved", number(b, pool, Attribute::CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT), 32 << 20);
@@ -155,6 +154,13 @@ fn counters_of_pools(b: &Bench) {
     b.is("used", number(b, pool, Attribute::CU_MEMPOOL_ATTR_USED_MEM_CURRENT), 0);
     b.is("used at most", number(b, pool, Attribute::CU_MEMPOOL_ATTR_USED_MEM_HIGH), 1000);
     b.is("reserved", number(b, pool, Attribute::CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT), 0);
+}
+
+fn counters_of_pools(b: &Bench) {
+    b.start();
+    let (stream, mut pool) = (b.stream(1), ptr::null_mut());
+    cu!(b, cuMemPoolCreate(&mut pool, &pool_properties(0)) => 0);
+    count(b, pool, stream);
 }
 
 fn a_threshold_keeps_memory(b: &Bench) {
@@ -409,13 +415,7 @@ fn counters_of_host_pools(b: &Bench) {
     let properties = host_pool_properties(Location::CU_MEM_LOCATION_TYPE_HOST, 0);
     cu!(b, cuMemPoolCreate(&mut pool, &properties) => 0);
     b.is("threshold", number(b, pool, Attribute::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD), 0);
-    cu!(b, cuMemAllocFromPoolAsync(&mut address, 1000, pool, stream) => 0);
-    b.is("used", number(b, pool, Attribute::CU_MEMPOOL_ATTR_USED_MEM_CURRENT), 1000);
-    b.is("reserved", number(b, pool, Attribute::CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT), 32 << 20);
-    cu!(b, cuMemFreeAsync(address, stream) => 0);
-    cu!(b, cuStreamSynchronize(stream) => 0);
-    b.is("used", number(b, pool, Attribute::CU_MEMPOOL_ATTR_USED_MEM_CURRENT), 0);
-    b.is("reserved", number(b, pool, Attribute::CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT), 0);
+    count(b, pool, stream);
     cu!(b, cuMemAllocFromPoolAsync(&mut address, 40 * MIB, pool, stream) => 0);
     b.is("reserved", number(b, pool, Attribute::CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT), 64 << 20);
 }

@@ -181,7 +181,7 @@ impl Options {
                 }
             }
         }
-        // Without an address the module gets a variable of its own, as on a GPU (580.159).
+        // Without an address the module gets a variable of its own: a GPU loads it, too (580.159).
         for variable in program.variables.iter_mut().filter(|variable| variable.is_external) {
             variable.place = self.symbols.get(&variable.name).copied();
         }

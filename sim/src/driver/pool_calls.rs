@@ -175,7 +175,7 @@ pub(super) fn free_now(machine: &Machine, address: usize) -> Result<(), i32> {
     Ok(())
 }
 
-/// The device at a location, or `None` for the host, whose NUMA nodes are not told apart.
+/// The device at a location, or `None` for the host, on any NUMA node.
 fn place(machine: &Machine, location: &CUmemLocation) -> Result<Option<usize>, i32> {
     match location.type_ as u32 {
         1 => Ok(Some(machine.device(location.id)?.context.device)),
